@@ -1,0 +1,200 @@
+"""The one place that starts outside programs.
+
+A `Command` says what is run and why; a `Runner` runs it. The environment is built from an allow-list, so that a
+user's shell cannot leak into a build.
+"""
+
+import contextlib
+import logging
+import shlex
+import signal
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Final, Protocol
+
+from envbuilder.errors import CommandError, ToolError
+
+log = logging.getLogger(__name__)
+
+PASSED_ON: Final = frozenset(
+    {
+        "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
+        "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+        "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT",
+        "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT",
+    }
+)  # fmt: skip
+GRACE: Final = 5.0  # seconds between interrupt, terminate and kill
+TAIL: Final = 20  # lines of a failed program's output that an error shows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One program call; `why` completes the sentence "could not …"."""
+
+    argv: tuple[str, ...]
+    why: str
+    cwd: Path | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    input: str = ""
+    accept: tuple[int, ...] = (0,)
+    timeout: float | None = None
+
+    def __str__(self) -> str:
+        setting = [f"{name}={shlex.quote(value)}" for name, value in self.env]
+        return " ".join([*setting, shlex.join(self.argv)])
+
+
+
+class Runner(Protocol):
+    """Runs commands; raises CommandError when one fails and ToolError when the program is not there."""
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        """Run to the end and return stdout; `on_line` sees each line of stdout and stderr as it comes."""
+        ...
+
+    def read(self, command: Command) -> AbstractContextManager[IO[bytes]]:
+        """Give the program's stdout as a stream; a failure is raised when the context ends."""
+        ...
+
+    def feed(self, command: Command) -> AbstractContextManager[IO[bytes]]:
+        """Give the program's stdin as a stream; a failure is raised when the context ends."""
+        ...
+
+
+class ProcessRunner:
+    """Runs real programs, with what `environment` holds of the allow-list and a fixed locale."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._base = {name: value for name, value in environment.items() if name in PASSED_ON}
+        self._base["PATH"] = environment.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        log.info("$ %s", command)
+        with tempfile.TemporaryFile() as errors, self._start(command, stdout=subprocess.PIPE, stderr=errors) as process:
+            lines: list[str] = []
+            with _ended_with(process):
+                if command.input:
+                    _write(process, command.input)
+                assert process.stdout is not None
+                for raw in process.stdout:
+                    line = raw.decode(errors="replace")
+                    lines.append(line)
+                    log.debug("%s", line.rstrip("\n"))
+                    if on_line:
+                        on_line(line.rstrip("\n"))
+            _judge(command, process, errors, stdout=lines)
+            return "".join(lines)
+
+    @contextlib.contextmanager
+    def read(self, command: Command) -> Iterator[IO[bytes]]:
+        log.info("$ %s", command)
+        with tempfile.TemporaryFile() as errors, self._start(command, stdout=subprocess.PIPE, stderr=errors) as process:
+            with _ended_with(process):
+                assert process.stdout is not None
+                yield process.stdout
+                while process.stdout.read(1 << 20):  # a reader may stop before the end of the stream
+                    pass
+            _judge(command, process, errors)
+
+    @contextlib.contextmanager
+    def feed(self, command: Command) -> Iterator[IO[bytes]]:
+        log.info("$ %s", command)
+        with tempfile.TemporaryFile() as errors, self._start(command, stdin=subprocess.PIPE, stdout=errors, stderr=errors) as process:
+            with _ended_with(process):
+                assert process.stdin is not None
+                with contextlib.suppress(BrokenPipeError):  # the program's own words say more
+                    yield process.stdin
+                    process.stdin.close()
+            _judge(command, process, errors)
+
+    def _start(self, command: Command, *, stdin: int = subprocess.DEVNULL, **streams: object) -> "subprocess.Popen[bytes]":
+        if command.input:
+            stdin = subprocess.PIPE
+        try:
+            return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
+                command.argv, cwd=command.cwd, env=self._base | dict(command.env), stdin=stdin, **streams
+            )
+        except FileNotFoundError as error:
+            raise ToolError(
+                f"could not {command.why}: `{command.argv[0]}` is not installed",
+                hint="`scripts/setup` installs what envbuilder needs on Debian 12",
+            ) from error
+
+
+@contextlib.contextmanager
+def _ended_with(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """Wait for the program at the end; on any exception end it: interrupt, terminate, kill."""
+    try:
+        yield
+        process.wait()
+    except BaseException:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+            if process.poll() is not None:
+                break
+            process.send_signal(number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(GRACE)
+        raise
+
+
+def _write(process: "subprocess.Popen[bytes]", text: str) -> None:
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        process.stdin.write(text.encode())
+        process.stdin.close()
+
+
+def _judge(command: Command, process: "subprocess.Popen[bytes]", errors: IO[bytes], *, stdout: list[str] | None = None) -> None:
+    errors.seek(0)
+    said = errors.read().decode(errors="replace")
+    for line in said.splitlines():
+        log.debug("%s", line)
+    if process.returncode in command.accept:
+        return
+    tail = "\n".join((said.splitlines() or "".join(stdout or []).splitlines())[-TAIL:])
+    raise CommandError(
+        f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip(),
+        hint=f"to see it again: {command}",
+    )
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was ended by {signal.Signals(-code).name}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
+
+
+class FakeRunner:
+    """Starts nothing: records each command and answers with the text given for its program's name."""
+
+    def __init__(self, answers: Mapping[str, str] | None = None) -> None:
+        self.commands: list[Command] = []
+        self._answers = dict(answers or {})
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        self.commands.append(command)
+        answer = self._answers.get(Path(command.argv[0]).name, "")
+        for line in answer.splitlines():
+            if on_line:
+                on_line(line)
+        return answer
+
+    @contextlib.contextmanager
+    def read(self, command: Command) -> Iterator[IO[bytes]]:
+        self.commands.append(command)
+        with tempfile.TemporaryFile() as stream:
+            stream.write(self._answers.get(Path(command.argv[0]).name, "").encode())
+            stream.seek(0)
+            yield stream
+
+    @contextlib.contextmanager
+    def feed(self, command: Command) -> Iterator[IO[bytes]]:
+        self.commands.append(command)
+        with tempfile.TemporaryFile() as stream:
+            yield stream

@@ -1,0 +1,170 @@
+"""The cache on disk: the only module that knows its folders.
+
+    artefacts/<2>/<sha256>     downloaded files and sources, named by what they hold
+    layers/<key>/              one finished layer each (engines decide what is inside)
+    spaces/<key>/              incremental compile folders
+    work/                      temporary; whatever no living process holds is swept
+    locks/                     flock files; never deleted, harmless when left
+
+Everything appears under its final name by rename only, so a killed or full-disk run leaves nothing half-written.
+"""
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NewType
+
+from envbuilder.errors import SpaceError, UsageError
+
+Sha256 = NewType("Sha256", str)  # 64 lower-case hexadecimal digits
+
+
+def parse_sha256(text: str) -> Sha256:
+    """Return the digest; raises ValueError unless it is 64 lower-case hexadecimal digits."""
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise ValueError(f"expected 64 hexadecimal digits, found {text!r}")
+    return Sha256(text)
+
+
+def sha256_text(text: str) -> Sha256:
+    return Sha256(hashlib.sha256(text.encode()).hexdigest())
+
+
+def sha256_file(path: Path) -> Sha256:
+    with path.open("rb") as stream:
+        return Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
+
+
+class Store:
+    """A cache folder of one user, created with mode 0700; a folder that others could write is refused."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name in ("artefacts", "layers", "spaces", "work", "locks"):
+            with _space_errors(root):
+                (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = root.lstat()
+        if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise UsageError(
+                f"the cache folder `{root}` must be a folder of yours that nobody else can write",
+                hint="point ENVBUILDER_CACHE at another folder, or `chmod go-w` this one",
+            )
+
+    def artefact(self, digest: Sha256) -> Path:
+        """Where the artefact with this digest is, or would be."""
+        return self.root / "artefacts" / digest[:2] / digest
+
+    def layer(self, key: Sha256) -> Path:
+        return self.root / "layers" / key
+
+    def space(self, key: Sha256) -> Path:
+        """A folder that a compiler may reuse between builds; hold `lock(key)` while using it."""
+        path = self.root / "spaces" / key
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def add_artefact(self, digest: Sha256, path: Path) -> Path:
+        """Take in a file (hard link where possible) whose digest the caller has just checked."""
+        final = self.artefact(digest)
+        if final.exists():
+            return final
+        final.parent.mkdir(mode=0o700, exist_ok=True)
+        with self.workspace() as work:
+            copy = work / digest
+            shutil.copyfile(path, copy)
+            copy.rename(final)
+        return final
+
+    @contextlib.contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """A private temporary folder on the store's file system, removed at the end and swept after a kill."""
+        with _space_errors(self.root):
+            path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / "work"))
+            holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(holder, fcntl.LOCK_EX)
+            try:
+                yield path
+            finally:
+                remove_tree(path)
+                os.close(holder)
+
+    def sweep(self) -> None:
+        """Remove temporary folders that no living process holds."""
+        for path in (self.root / "work").iterdir():
+            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+                holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+                try:
+                    fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    remove_tree(path)
+                except BlockingIOError:
+                    pass
+                finally:
+                    os.close(holder)
+
+    @contextlib.contextmanager
+    def lock(self, name: str) -> Iterator[bool]:
+        """Hold the lock of that name; the value is whether another process held it first (and we waited)."""
+        with (self.root / "locks" / name).open("w") as stream:
+            waited = False
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waited = True
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            yield waited
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Give a finished file or folder its final name; a folder already there stays (same key, same bytes)."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    if temporary.is_dir() and final.exists():
+        return
+    if temporary.is_file():
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+    temporary.rename(final)
+
+
+def save_text(path: Path, text: str) -> None:
+    """Write a file in one step: temporary name in the same folder, then rename."""
+    with _space_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            temporary.chmod(0o644)
+            publish(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder whatever modes its folders have; links are never followed."""
+    for folder, _, _ in os.walk(path):
+        if not Path(folder).is_symlink():
+            Path(folder).chmod(0o700)
+    shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def _space_errors(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SpaceError(
+                f"no space left on the file system of `{place}`",
+                hint="free space there, or point ENVBUILDER_CACHE and --output at a larger disk; then run it again",
+            ) from error
+        raise
