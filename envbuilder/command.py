@@ -6,15 +6,16 @@ user's shell cannot leak into a build.
 
 import contextlib
 import logging
+import os
 import shlex
 import signal
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Final, Protocol
+from typing import IO, Final, NoReturn, Protocol
 
 from envbuilder.errors import CommandError, ToolError
 
@@ -125,6 +126,14 @@ class ProcessRunner:
                 f"could not {command.why}: `{command.argv[0]}` is not installed",
                 hint="`scripts/setup` installs what envbuilder needs on Debian 12",
             ) from error
+
+
+def hand_over(argv: Sequence[str]) -> NoReturn:
+    """Become that program: its signals, terminal and exit code are then the user's own."""
+    try:
+        os.execvp(argv[0], list(argv))  # noqa: S606
+    except FileNotFoundError as error:
+        raise ToolError(f"`{argv[0]}` is not installed", hint="`scripts/setup` installs what envbuilder needs") from error
 
 
 @contextlib.contextmanager

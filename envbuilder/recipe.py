@@ -1,9 +1,70 @@
 """The recipe: what a person wishes, read from YAML with every mistake reported at once."""
 
-from dataclasses import dataclass
-from pathlib import Path
+import functools
+import json
+import keyword
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path, PurePosixPath
+from typing import Final
 
-from envbuilder.store import Sha256
+from envbuilder.decode import (
+    LINE_OR_EMPTY,
+    MAJOR_MINOR,
+    Code,
+    Entry,
+    Fields,
+    Kind,
+    Mistakes,
+    Node,
+    Shape,
+    nearest,
+    read_text,
+    shown,
+)
+from envbuilder.decode import load as load_yaml
+from envbuilder.errors import RecipeError, UsageError
+from envbuilder.store import Sha256, sha256_text
+from envbuilder.values import RecipeCode, read_packages, read_path
+
+FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
+SUFFIX: Final = ".yaml"
+REQUIRED: Final = ("base", "python", "gcc", "pytorch")
+OPTIONAL: Final = (
+    "summary", "gpus", "cuda", "libxcrypt", "packages", "apt", "extensions", "env", "tests", "extends",
+)  # fmt: skip
+SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
+
+_NAME: Final = Shape(
+    pattern=r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*",
+    expected="a recipe name of lower-case letters and digits with single `.`, `_` or `-` between them",
+    hint="the name of the recipe is also the name of its image",
+)
+_BASE: Final = Shape(
+    pattern=r"[a-z]+/[a-z0-9.]+",
+    expected="distribution/suite",
+    hint="`base: debian/bookworm` is the only form in this version",
+)
+_GCC: Final = Shape(
+    pattern=r"\d+", expected='a major version such as "12"', hint="the suite decides the rest"
+)
+_LIBXCRYPT: Final = Shape(pattern=r"\d+\.\d+(\.\d+)?", expected='a version such as "4.4"')
+_TORCH: Final = Shape(
+    pattern=r"\d+\.\d+\.\d+",
+    expected='a full version such as "2.6.0"',
+    hint="`cuda:` chooses the build, so no `+cu124` here",
+)
+_GPU: Final = Shape(pattern=r"[A-Za-z][A-Za-z0-9 -]*", expected="the name of a GPU such as A100")
+_APT: Final = Shape(
+    pattern=r"[a-z0-9][a-z0-9+.-]+",
+    expected="the name of a Debian package",
+    hint="the lock chooses its version",
+)
+_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+_UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,11 +95,267 @@ class Recipe:
     packages: tuple[str, ...]  # PEP 508, requirement files folded in
     apt: tuple[str, ...]
     extensions: tuple[Extension, ...]
-    env: tuple[tuple[str, str], ...]
+    env: tuple[tuple[str, str], ...]  # sorted by name
     tests: tuple[str, ...]  # commands run in both artefacts after a build
     places: tuple[tuple[str, str], ...]  # `$.cuda` → `recipes/a100.yaml:4:7`
 
     @property
     def digest(self) -> Sha256:
         """Of everything that decides a build: not the summary, the tests or where things were written."""
-        raise NotImplementedError
+        return sha256_text(self.canonical())
+
+    def canonical(self) -> str:
+        """What decides a build, as one stable text; GPU and apt names are a set, packages keep their order."""
+        value = {
+            "format": FORMAT,
+            "gpus": sorted(set(self.gpus)),
+            "base": self.base,
+            "python": self.python,
+            "cuda": self.cuda,
+            "gcc": self.gcc,
+            "libxcrypt": self.libxcrypt,
+            "pytorch": self.pytorch,
+            "packages": self.packages,
+            "apt": sorted(set(self.apt)),
+            "extensions": [
+                {
+                    "name": extension.name,
+                    "sources": extension.sources,
+                    "include": extension.include,
+                    "cflags": extension.cflags,
+                    "cuda_cflags": extension.cuda_cflags,
+                }
+                for extension in self.extensions
+            ],
+            "env": dict(self.env),
+        }
+        return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+    def place(self, path: str) -> str:
+        """Where the value at `$.key[0]` was written; for what was not written, the place of what would hold it."""
+        known = dict(self.places)
+        while path not in known and path != "$":
+            path = path[: max(path.rfind("."), path.rfind("["))]
+        return known.get(path, str(self.path))
+
+
+def list_recipes(folder: Path) -> tuple[str, ...]:
+    """The names of the recipes in a folder, sorted."""
+    return tuple(sorted(path.stem for path in folder.glob(f"*{SUFFIX}") if path.is_file()))
+
+
+def find_recipe(name: str, folder: Path) -> Path:
+    """Return the file that NAME stands for: a recipe in `folder`, or a path; raises UsageError with what exists."""
+    if "/" in name or name.endswith((SUFFIX, ".yml")):
+        if not Path(name).is_file():
+            raise UsageError(
+                f"there is no recipe file `{name}`", hint="give a path to a file, or a name from `list`"
+            )
+        return Path(name)
+    known = list_recipes(folder)
+    if name not in known:
+        listing = f"recipes: {', '.join(known)}" if known else f"`{folder}` holds no recipes"
+        raise UsageError(
+            f"there is no recipe {shown(name)} in `{folder}`",
+            hint=f"{nearest(name, known)}{listing}; a path to a recipe file works as well",
+        )
+    return folder / f"{name}{SUFFIX}"
+
+
+def load(path: Path, *, name: str = "") -> Recipe:
+    """Read the recipe with all that it extends; raises RecipeError whose findings hold every mistake."""
+    mistakes = Mistakes()
+    name = name or path.stem
+    if not re.fullmatch(_NAME.pattern, name):
+        mistakes.add(
+            RecipeCode.NAME, str(path), f"expected {_NAME.expected}, found {shown(name)}", hint=_NAME.hint
+        )
+    root = _load_merged(path, mistakes, ())
+    recipe = None if root is None else _read(root, path, name, mistakes)
+    if recipe is None or mistakes.findings:
+        count = len(mistakes.findings)
+        raise RecipeError(
+            f"the recipe `{path}` has {count} mistake{'s' if count > 1 else ''}", findings=mistakes.findings
+        )
+    return recipe
+
+
+def _load_merged(path: Path, mistakes: Mistakes, above: tuple[Path, ...]) -> Node | None:
+    """One file merged over what it extends; its own unknown keys are collected here, where they were written."""
+    node = load_yaml(path, mistakes)
+    if node is None:
+        return None
+    fields = Fields(node, mistakes, optional=(*REQUIRED, *OPTIONAL))
+    parent = node.get("extends")
+    if parent is None:
+        return node
+    name = fields.text("extends", _NAME)
+    if not name:
+        return node
+    file = path.with_name(f"{name}{SUFFIX}")
+    if file in (*above, path):
+        circle = " → ".join(step.stem for step in (*above, path, file))
+        mistakes.at(parent, RecipeCode.EXTENDS, f"recipes that extend each other in a circle: {circle}")
+        return node
+    if not file.is_file():
+        known = tuple(other for other in list_recipes(path.parent) if other != path.stem)
+        mistakes.at(
+            parent,
+            RecipeCode.EXTENDS,
+            f"there is no recipe `{name}` beside this one",
+            hint=f"{nearest(name, known)}recipes: {', '.join(known) or 'none'}",
+        )
+        return node
+    base = _load_merged(file, mistakes, (*above, path))
+    return node if base is None else _merge(base, node)
+
+
+def _merge(base: Node, over: Node) -> Node:
+    """Maps merge, lists append, everything else is replaced; each value keeps the place where it was written."""
+    if base.kind is Kind.LIST and over.kind is Kind.LIST:
+        return replace(over, items=(*base.items, *over.items))
+    if base.kind is Kind.MAP and over.kind is Kind.MAP:
+        merged: dict[str, Entry] = {entry.key: entry for entry in base.entries}
+        for entry in over.entries:
+            below = merged.get(entry.key)
+            node = _merge(below.node, entry.node) if below else entry.node
+            merged[entry.key] = replace(entry, node=node)
+        return replace(over, entries=tuple(merged.values()))
+    return over
+
+
+def _read(root: Node, path: Path, name: str, mistakes: Mistakes) -> Recipe | None:
+    if root.kind is not Kind.MAP:
+        return None
+    known = tuple(entry.key for entry in root.entries)  # unknown keys were collected file by file
+    # What cannot be read cannot be merged, and its keys are then not missing but unseen.
+    is_whole = not {finding.code for finding in mistakes.findings} & _UNSEEN
+    fields = Fields(root, mistakes, required=REQUIRED if is_whole else (), optional=known)
+    folder = path.parent
+    packages = tuple(read_packages(fields, folder, mistakes))
+    if is_whole:
+        _check_pairs(fields, mistakes)
+    env = [(entry.key, _read_variable(entry, mistakes)) for entry in fields.entries("env")]
+    return Recipe(
+        name=name,
+        path=path,
+        summary=fields.text("summary"),
+        gpus=fields.texts("gpus", _GPU),
+        base=fields.text("base", _BASE),
+        python=fields.text("python", MAJOR_MINOR),
+        cuda=fields.text("cuda", replace(MAJOR_MINOR, expected='a version such as "12.4"')),
+        gcc=fields.text("gcc", _GCC),
+        libxcrypt=fields.text("libxcrypt", _LIBXCRYPT),
+        pytorch=fields.text("pytorch", _TORCH),
+        packages=tuple(dict.fromkeys(text for text, _ in packages)),
+        apt=fields.texts("apt", _APT),
+        extensions=_read_extensions(fields, folder, mistakes),
+        env=tuple(sorted(env)),
+        tests=fields.texts("tests"),
+        places=tuple(_places(root, packages)),
+    )
+
+
+def _check_pairs(fields: Fields, mistakes: Mistakes) -> None:
+    """Of `cuda` and `gpus`, both or none: a toolkit needs to know its targets, and without CUDA torch is the CPU's."""
+    gpus = fields.node.get("gpus")
+    cuda = fields.node.get("cuda")
+    if cuda is not None and (gpus is None or (gpus.kind is Kind.LIST and not gpus.items)):
+        mistakes.at(
+            cuda,
+            RecipeCode.PAIR,
+            "`cuda` needs `gpus`",
+            hint="add `gpus: [A100]`: it decides what code is compiled for",
+        )
+    if gpus is not None and gpus.items and cuda is None:
+        mistakes.at(
+            gpus, RecipeCode.PAIR, "`gpus` needs `cuda`", hint='add `cuda: "12.4"`, or leave out `gpus`'
+        )
+
+
+def _read_variable(entry: Entry, mistakes: Mistakes) -> str:
+    if not _VARIABLE.fullmatch(entry.key):
+        mistakes.add(
+            RecipeCode.VARIABLE,
+            entry.where,
+            f"{entry.node.path}: {shown(entry.key)} cannot be the name of an environment variable",
+            hint="letters, digits and `_`, with no digit first",
+        )
+    return read_text(entry.node, mistakes, LINE_OR_EMPTY)
+
+
+def _read_extensions(fields: Fields, folder: Path, mistakes: Mistakes) -> tuple[Extension, ...]:
+    extensions: list[Extension] = []
+    for item in fields.items("extensions"):
+        inner = Fields(
+            item, mistakes, required=("name", "sources"), optional=("include", "cflags", "cuda_cflags")
+        )
+        read = functools.partial(_read_paths, inner, folder=folder, mistakes=mistakes)
+        extension = Extension(
+            name=inner.text("name"),
+            sources=read("sources", suffixes=SOURCE_SUFFIXES),
+            include=read("include"),
+            cflags=inner.texts("cflags"),
+            cuda_cflags=inner.texts("cuda_cflags"),
+        )
+        name = inner.node.get("name")
+        if name is not None and extension.name:
+            if not extension.name.isidentifier() or keyword.iskeyword(extension.name):
+                mistakes.at(
+                    name,
+                    RecipeCode.EXTENSION,
+                    f"{shown(extension.name)} cannot be imported: not a Python name",
+                )
+            elif extension.name in [other.name for other in extensions]:
+                mistakes.at(name, RecipeCode.EXTENSION, f"a second extension named `{extension.name}`")
+        extensions.append(extension)
+    return tuple(extensions)
+
+
+def _read_paths(
+    fields: Fields, key: str, *, folder: Path, mistakes: Mistakes, suffixes: tuple[str, ...] = ()
+) -> tuple[str, ...]:
+    node = fields.node.get(key)
+    items = fields.items(key)
+    if suffixes and node is not None and node.kind is Kind.LIST and not items:
+        mistakes.at(node, RecipeCode.EXTENSION, "expected at least one source file")
+    paths: list[str] = []
+    for item in items:
+        path = read_path(item, folder, mistakes, suffixes=suffixes, is_folder=not suffixes)
+        # torch names objects after the file alone, `x.o` and `x.cuda.o`: a second `x` would replace the first.
+        if suffixes and path and _object(path) in map(_object, paths):
+            mistakes.at(
+                item,
+                RecipeCode.EXTENSION,
+                f"a second source that compiles to `{_object(path)}`",
+                hint="rename one",
+            )
+        paths.append(path)
+    return tuple(paths)
+
+
+def _object(source: str) -> str:
+    path = PurePosixPath(source)
+    return f"{path.stem}.cuda.o" if path.suffix == ".cu" else f"{path.stem}.o"
+
+
+def _places(root: Node, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
+    """Every value's path in the effective recipe, with the file and line it came from."""
+    yield "$", root.where
+    for entry in root.entries:
+        yield from (
+            _places_below(entry.node, f"$.{entry.key}")
+            if entry.key != "packages"
+            else ((f"$.{entry.key}", entry.node.where),)
+        )
+    first = dict(reversed(packages))
+    for index, text in enumerate(dict.fromkeys(text for text, _ in packages)):
+        yield f"$.packages[{index}]", first[text]
+
+
+def _places_below(node: Node, path: str) -> Iterator[tuple[str, str]]:
+    yield path, node.where
+    for index, item in enumerate(node.items):
+        yield from _places_below(item, f"{path}[{index}]")
+    for entry in node.entries:
+        yield from _places_below(entry.node, f"{path}.{entry.key}")

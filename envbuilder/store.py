@@ -1,7 +1,8 @@
 """The cache on disk: the only module that knows its folders.
 
     artefacts/<2>/<sha256>     downloaded files and sources, named by what they hold
-    layers/<key>/              one finished layer each (engines decide what is inside)
+    layers/<key>/              one finished layer each: tar, manifest, facts
+    trees/<key>/               the same layer as a folder, for the steps that build inside it
     spaces/<key>/              incremental compile folders
     work/                      temporary; whatever no living process holds is swept
     locks/                     flock files; never deleted, harmless when left
@@ -12,13 +13,14 @@ Everything appears under its final name by rename only, so a killed or full-disk
 import contextlib
 import errno
 import fcntl
+import glob
 import hashlib
 import os
 import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NewType
 
@@ -48,8 +50,8 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for name in ("artefacts", "layers", "spaces", "work", "locks"):
-            with _space_errors(root):
+        for name in ("artefacts", "layers", "trees", "spaces", "work", "locks"):
+            with space_errors(root):
                 (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         status = root.lstat()
         if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
@@ -64,6 +66,9 @@ class Store:
 
     def layer(self, key: Sha256) -> Path:
         return self.root / "layers" / key
+
+    def tree(self, key: Sha256) -> Path:
+        return self.root / "trees" / key
 
     def space(self, key: Sha256) -> Path:
         """A folder that a compiler may reuse between builds; hold `lock(key)` while using it."""
@@ -86,7 +91,7 @@ class Store:
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
         """A private temporary folder on the store's file system, removed at the end and swept after a kill."""
-        with _space_errors(self.root):
+        with space_errors(self.root):
             path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / "work"))
             holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             fcntl.flock(holder, fcntl.LOCK_EX)
@@ -110,16 +115,16 @@ class Store:
                     os.close(holder)
 
     @contextlib.contextmanager
-    def lock(self, name: str) -> Iterator[bool]:
-        """Hold the lock of that name; the value is whether another process held it first (and we waited)."""
+    def lock(self, name: str, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+        """Hold the lock of that name; `waiting` is called once when another process holds it first."""
         with (self.root / "locks" / name).open("w") as stream:
-            waited = False
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                waited = True
+                if waiting:
+                    waiting()
                 fcntl.flock(stream, fcntl.LOCK_EX)
-            yield waited
+            yield
 
 
 def publish(temporary: Path, final: Path) -> None:
@@ -135,7 +140,7 @@ def publish(temporary: Path, final: Path) -> None:
 
 def save_text(path: Path, text: str) -> None:
     """Write a file in one step: temporary name in the same folder, then rename."""
-    with _space_errors(path):
+    with space_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
@@ -158,7 +163,7 @@ def remove_tree(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _space_errors(place: Path) -> Iterator[None]:
+def space_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
@@ -168,3 +173,44 @@ def _space_errors(place: Path) -> Iterator[None]:
                 hint="free space there, or point ENVBUILDER_CACHE and --output at a larger disk; then run it again",
             ) from error
         raise
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for a file; a copy where the file systems differ or refuse links."""
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+            raise
+        shutil.copyfile(source, target)
+
+
+@contextlib.contextmanager
+def beside(final: Path) -> Iterator[Path]:
+    """A private temporary folder on the file system of `final`, for what will be renamed to it.
+
+    It is removed at the end, and what a killed run left there is removed by the next.
+    """
+    prefix = f".{final.name}."
+    with space_errors(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        for left in final.parent.glob(f"{glob.escape(prefix)}*.part"):
+            with contextlib.suppress(OSError), _held(left, wait=False):
+                remove_tree(left)
+        path = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=final.parent))
+        with _held(path, wait=True):
+            try:
+                yield path
+            finally:
+                remove_tree(path)
+
+
+@contextlib.contextmanager
+def _held(folder: Path, *, wait: bool) -> Iterator[None]:
+    """Hold a folder's lock; raises OSError when another process does and we are not to wait."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(descriptor)

@@ -4,10 +4,33 @@ Every artefact is made from these tars and every proof compares these manifests,
 paths, numeric owners, times clamped to the epoch, nothing of the machine that wrote it.
 """
 
-from dataclasses import dataclass
+import contextlib
+import hashlib
+import io
+import json
+import os
+import stat
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import IO, Final
 
-from envbuilder.store import Sha256
+import zstandard
+
+from envbuilder.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
+from envbuilder.errors import BuildError
+from envbuilder.foreign_tar import index_tar
+from envbuilder.layer_writer import LayerWriter, pieces
+from envbuilder.store import Sha256, parse_sha256, save_text, space_errors
+from envbuilder.tarball import CHUNK, TarReader, is_normal
+from envbuilder.unpack import unpack
+
+__all__ = [
+    "Entry", "Kind", "Layer", "check_disjoint", "extract", "load_layer", "open_tar", "read_manifest",
+    "tree_digest", "write_layer", "write_layer_from_tar",
+]  # fmt: skip
+
+_SHOWN: Final = 10  # how many paths an error names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +44,7 @@ class Layer:
     diff_id: Sha256  # of the tar
     tar_size: int  # of the tar, bytes
     content_size: int  # sum of the sizes of its regular files, bytes
+    tree: Sha256  # of manifest.txt, see `tree_digest`
 
     @property
     def blob(self) -> Path:
@@ -29,3 +53,200 @@ class Layer:
     @property
     def manifest(self) -> Path:
         return self.folder / "manifest.txt"
+
+
+def write_layer(
+    *, name: str, tree: Path, folder: Path, epoch: int, threads: int, omit: Collection[str] = ()
+) -> Layer:
+    """Make a layer of a folder that a step has filled: all of it but the root and the folders in `omit`.
+
+    The layer says nothing of how the folder came to be: root owns everything, every time is the epoch, modes are 0755
+    and 0644, extended attributes are left out, and each hard link is a file of its own (a cache may link where another
+    machine copies). Raises BuildError with every path that cannot be in a layer.
+    """
+    entries = _scan(tree, omit=omit, epoch=epoch)
+
+    def fill(writer: LayerWriter) -> None:
+        root = os.fsencode(tree) + b"/"
+        for entry in entries:
+            if entry.size:
+                with io.FileIO(root + to_bytes(entry.path)) as stream:
+                    writer.add_file(entry, pieces(stream, entry.size))
+            else:
+                writer.add(entry)
+
+    return _write(name, folder, threads, fill)
+
+
+def write_layer_from_tar(
+    *, name: str, tar: Path, folder: Path, epoch: int, threads: int, drop: Collection[str] = ()
+) -> Layer:
+    """Make a layer of another program's tar of a root file system, root folder included; see `index_tar`.
+
+    Owners and modes stay, times are clamped to the epoch, and what a runtime brings is dropped or emptied.
+    """
+    parts = index_tar(tar, epoch=epoch, drop=drop)
+
+    def fill(writer: LayerWriter) -> None:
+        written: dict[str, Entry] = {}
+        with io.FileIO(tar) as stream:
+            for part in parts:
+                if part.first in written:
+                    writer.add_hard_link(part.entry, written[part.first])
+                elif part.entry.size:
+                    stream.seek(part.offset)
+                    written[part.first] = writer.add_file(part.entry, pieces(stream, part.entry.size))
+                else:
+                    writer.add(part.entry)
+
+    return _write(name, folder, threads, fill)
+
+
+def load_layer(folder: Path) -> Layer | None:
+    """The layer that a folder holds, or None when it is not there or not whole.
+
+    The blob's own digest is not checked here (it would cost a second per GB); `verify` does that.
+    """
+    try:
+        with (folder / "layer.json").open(encoding="utf-8") as stream:
+            facts = json.load(stream)
+        layer = Layer(
+            name=str(facts["name"]),
+            folder=folder,
+            digest=parse_sha256(facts["digest"]),
+            size=int(facts["size"]),
+            diff_id=parse_sha256(facts["diff_id"]),
+            tar_size=int(facts["tar_size"]),
+            content_size=int(facts["content_size"]),
+            tree=parse_sha256(facts["tree"]),
+        )
+        whole = layer.blob.stat().st_size == layer.size
+        with layer.manifest.open("rb") as stream:
+            whole = whole and hashlib.file_digest(stream, "sha256").hexdigest() == layer.tree
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return layer if whole else None
+
+
+@contextlib.contextmanager
+def open_tar(layer: Layer) -> Iterator[IO[bytes]]:
+    """The layer's tar as a stream, `tar_size` bytes long."""
+    with (
+        layer.blob.open("rb") as blob,
+        zstandard.ZstdDecompressor().stream_reader(blob, read_size=CHUNK) as stream,
+    ):
+        yield stream
+
+
+def read_manifest(layer: Layer) -> tuple[Entry, ...]:
+    """Every path of the layer, sorted."""
+    return parse_manifest(layer.manifest.read_text(encoding="ascii"))
+
+
+def extract(layer: Layer, destination: Path) -> None:
+    """Write the layer's files below `destination` for a build to use; owners are kept when we are root.
+
+    Raises BuildError, and writes nothing outside, when the layer is damaged or does not fit what is there.
+    """
+    with space_errors(destination), open_tar(layer) as stream:
+        try:
+            unpack(TarReader(iter(lambda: stream.read(CHUNK), b"")), destination)
+        except (ValueError, zstandard.ZstdError) as error:
+            raise BuildError(
+                f"the {layer.name} layer in `{layer.folder}` cannot be unpacked: {error}",
+                hint="remove that folder and build again",
+            ) from error
+
+
+def check_disjoint(layers: Sequence[Layer]) -> None:
+    """Raise BuildError with the paths that two layers own, or whose folder no layer up to theirs has."""
+    owners: dict[str, tuple[str, Kind]] = {}
+    mistakes: list[str] = []
+    for layer in layers:
+        for entry in read_manifest(layer):
+            if entry.path in owners:
+                mistakes.append(
+                    f"`{entry.path or '/'}` is in the {owners[entry.path][0]} and the {layer.name} layer"
+                )
+            elif entry.path and owners.get(entry.parent, ("", None))[1] is not Kind.DIRECTORY:
+                mistakes.append(
+                    f"`{entry.path}` is in the {layer.name} layer, and its folder is in no layer up to it"
+                )
+            owners[entry.path] = (layer.name, entry.kind)
+    if mistakes:
+        raise BuildError("the layers do not fit together:\n" + _some(mistakes))
+
+
+def _write(name: str, folder: Path, threads: int, fill: Callable[[LayerWriter], None]) -> Layer:
+    with space_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        blob = folder / "layer.tar.zst"
+        blob.unlink(missing_ok=True)
+        with LayerWriter(blob, threads=threads) as writer:
+            fill(writer)
+            written = writer.finish()
+        blob.chmod(0o444)  # OCI layouts hold hard links to it
+        (folder / "manifest.txt").write_text(written.manifest, encoding="ascii")
+        layer = Layer(
+            name=name,
+            folder=folder,
+            digest=written.digest,
+            size=written.size,
+            diff_id=written.diff_id,
+            tar_size=written.tar_size,
+            content_size=written.content_size,
+            tree=written.tree,
+        )
+        facts = {key: value for key, value in asdict(layer).items() if key != "folder"}
+        save_text(folder / "layer.json", json.dumps(facts, indent=1, sort_keys=True) + "\n")
+    return layer
+
+
+def _scan(tree: Path, *, omit: Collection[str], epoch: int) -> list[Entry]:
+    """The entries of a folder, sorted; only sizes are read yet, no contents."""
+    entries: list[Entry] = []
+    mistakes: list[str] = []
+    for path, status in sorted(_walk(os.fsencode(tree), b"")):
+        name = from_bytes(path)
+        if name in omit:
+            if not stat.S_ISDIR(status.st_mode):
+                mistakes.append(f"`{name}` is not a folder, and another layer has it as one")
+            continue
+        try:
+            entries.append(_make_entry(name, status, os.fsencode(tree) + b"/" + path, epoch))
+        except ValueError as error:
+            mistakes.append(f"`{name}`: {error}")
+    if mistakes:
+        raise BuildError(f"`{tree}` cannot become a layer:\n" + _some(mistakes))
+    return entries
+
+
+def _walk(root: bytes, below: bytes) -> Iterator[tuple[bytes, os.stat_result]]:
+    with os.scandir(root + b"/" + below) as found:
+        for item in found:
+            path = below + item.name
+            yield path, item.stat(follow_symlinks=False)
+            if item.is_dir(follow_symlinks=False):
+                yield from _walk(root, path + b"/")
+
+
+def _make_entry(path: str, status: os.stat_result, full: bytes, epoch: int) -> Entry:
+    mode = status.st_mode
+    if not is_normal(path):
+        raise ValueError("a name like this would delete files of lower layers")
+    if stat.S_ISLNK(mode):
+        target = from_bytes(os.readlink(full))  # noqa: PTH115  # names are bytes
+        return Entry(path=path, kind=Kind.LINK, mode=0o777, uid=0, gid=0, mtime=epoch, target=target)
+    if stat.S_ISDIR(mode):
+        return Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)
+    if not stat.S_ISREG(mode):
+        raise ValueError("it is neither a file nor a folder nor a link")
+    if mode & (stat.S_ISUID | stat.S_ISGID):
+        raise ValueError("it would run with the rights of another user (set-id bit)")
+    kept = 0o755 if mode & stat.S_IXUSR else 0o644
+    return Entry(path=path, kind=Kind.FILE, mode=kept, uid=0, gid=0, mtime=epoch, size=status.st_size)
+
+
+def _some(lines: Sequence[str]) -> str:
+    more = f"\n… and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    return "\n".join(lines[:_SHOWN]) + more

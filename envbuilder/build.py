@@ -1,0 +1,148 @@
+"""Plan → artefacts: runs the engine and writes the OCI layout and the SIF from the same layers.
+
+The SIF's writer starts with the first layer and waits for the later ones, so that the largest part of its work is done
+while the extensions compile.
+"""
+
+import json
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder import __version__
+from envbuilder.command import Runner
+from envbuilder.console import Console
+from envbuilder.engines.assemble import Assemble, tools
+from envbuilder.oci import ImageConfig, write_layout
+from envbuilder.plan import Plan
+from envbuilder.sif import write_sif
+from envbuilder.store import Store, save_text
+from envbuilder.tree import Layer, check_disjoint
+
+IMAGE_PREFIX: Final = "envbuilder"  # of the names in a Docker engine
+THREADS: Final = 16  # more than a plan has layers and trees: a future may wait for another
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """Where the artefacts of a plan go."""
+
+    folder: Path
+    name: str
+
+    @property
+    def sif(self) -> Path:
+        return self.folder / f"{self.name}.sif"
+
+    @property
+    def image(self) -> Path:
+        """The OCI layout."""
+        return self.folder / f"{self.name}.oci"
+
+    @property
+    def record(self) -> Path:
+        """What was built, so that a build with nothing to do can say so without reading 6 GB."""
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What stands in the record: the inputs' key, the artefacts' digests, and the files as they were left."""
+
+    key: str
+    manifest: str
+    sif: str
+    sif_size: int
+    sif_time: int  # st_mtime_ns
+    content_size: int  # bytes of all files in the tree
+
+    def save(self, path: Path) -> None:
+        save_text(path, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+
+
+def record_key(plan: Plan) -> str:
+    """The build key and the tools that decide bytes beside it."""
+    return f"{plan.key} {tools()} envbuilder {__version__}"
+
+
+def load_record(outputs: Outputs, plan: Plan) -> Record | None:
+    """The record of an earlier build whose artefacts are still what this plan would give; else None."""
+    try:
+        record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
+        status = outputs.sif.stat()
+        manifest = outputs.image / "blobs/sha256" / record.manifest
+        same = (status.st_size, status.st_mtime_ns) == (record.sif_size, record.sif_time) and manifest.is_file()
+    except (OSError, ValueError, TypeError):
+        return None
+    return record if same and record.key == record_key(plan) else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Built:
+    record: Record
+    layers: tuple[Layer, ...]
+
+
+def build(
+    plan: Plan, outputs: Outputs, *, engine: Assemble, store: Store, runner: Runner, console: Console, threads: int
+) -> Built:
+    """Make every layer that the store lacks, then both artefacts; each appears under its name when it is whole."""
+    outputs.folder.mkdir(parents=True, exist_ok=True)
+    outputs.record.unlink(missing_ok=True)  # it speaks of artefacts that are about to be replaced
+    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="layer")
+    try:
+        futures = engine.start(plan, pool)
+        with store.workspace() as work, console.step("write the SIF") as step:
+            facts = write_sif(
+                layers=_as_they_come(futures, step.tell),
+                out=outputs.sif,
+                epoch=plan.epoch,
+                definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
+                labels=labels(plan),
+                workspace=work,
+                runner=runner,
+                threads=threads,
+            )
+        layers = tuple(future.result() for future in futures)
+        check_disjoint(layers)
+        with console.step("write the OCI layout"):
+            manifest = write_layout(
+                layers=layers,
+                config=image_config(plan),
+                epoch=plan.epoch,
+                platform=plan.platform,
+                folder=outputs.image,
+                name=f"{IMAGE_PREFIX}/{plan.name}:latest",
+            )
+    finally:
+        pool.shutdown(cancel_futures=True)
+    record = Record(
+        key=record_key(plan),
+        manifest=manifest,
+        sif=facts.sha256,
+        sif_size=facts.size,
+        sif_time=outputs.sif.stat().st_mtime_ns,
+        content_size=sum(layer.content_size for layer in layers),
+    )
+    return Built(record=record, layers=layers)
+
+
+def _as_they_come(futures: tuple["Future[Layer]", ...], tell: Callable[[str], None]) -> Iterator[Layer]:
+    for future in futures:
+        layer = future.result()
+        tell(f"{layer.name} layer")
+        yield layer
+
+
+def labels(plan: Plan) -> dict[str, str]:
+    return {"org.opencontainers.image.title": plan.name, "io.envbuilder.key": plan.key}
+
+
+def image_config(plan: Plan) -> ImageConfig:
+    return ImageConfig(env=plan.env, cmd=("/bin/bash",), labels=tuple(labels(plan).items()))

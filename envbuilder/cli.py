@@ -1,0 +1,302 @@
+"""The command line: reads arguments and the environment, prints results, and turns errors into exit codes.
+
+The only module that catches errors, prints to stdout and exits. What a verb needs is imported when it runs, so that
+`--version` and completion stay quick.
+"""
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from envbuilder import __version__
+from envbuilder.errors import EnvbuilderError, UsageError
+from envbuilder.findings import Finding
+
+if TYPE_CHECKING:
+    from envbuilder.pipeline import Workshop
+
+ENVELOPE_VERSION: Final = 1
+INTERRUPTED: Final = 130
+
+app = typer.Typer(
+    name="envbuilder", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    help="One recipe becomes one environment: a Docker image and a SIF that hold the same files.",
+)  # fmt: skip
+
+Name = Annotated[str, typer.Argument(help="a recipe in `recipes/`, or a path to a recipe file", metavar="NAME")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON envelope on stdout")]
+Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")]
+NoColor = Annotated[bool, typer.Option("--no-color", help="no colour; NO_COLOR does the same")]
+Recipes = Annotated[Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")]
+Output = Annotated[Path, typer.Option("--output", help="the folder of artefacts")]
+RECIPES: Final = Path("recipes")
+OUTPUT: Final = Path("build")
+
+
+@dataclass(slots=True)
+class Session:
+    """One call of the command line: how to answer, and the answer."""
+
+    command: str = ""
+    as_json: bool = False
+    color: bool = True
+    data: object = None
+    text: str = ""
+    findings: tuple[Finding, ...] = ()
+    exit_code: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+SESSION: Final = Session()
+
+
+@contextlib.contextmanager
+def verb(command: str, *, as_json: bool, verbose: int, no_color: bool) -> Iterator[Session]:
+    """Set the session up for one command."""
+    from envbuilder import console  # noqa: PLC0415
+
+    SESSION.command, SESSION.as_json = command, as_json
+    SESSION.environment = dict(os.environ)
+    SESSION.color = not no_color and not SESSION.environment.get("NO_COLOR")
+    console.setup(verbose)
+    yield SESSION
+
+
+def workshop(session: Session, recipes: Path) -> "Workshop":
+    """What the environment says: cache folder, cores, memory."""
+    import platformdirs  # noqa: PLC0415
+
+    from envbuilder.command import ProcessRunner  # noqa: PLC0415
+    from envbuilder.console import Console  # noqa: PLC0415
+    from envbuilder.engines.assemble import Limits  # noqa: PLC0415
+    from envbuilder.pipeline import Workshop  # noqa: PLC0415
+    from envbuilder.store import Store  # noqa: PLC0415
+
+    cache = session.environment.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder")
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    return Workshop(
+        store=Store(Path(cache)),
+        runner=ProcessRunner(session.environment),
+        console=Console(color=session.color),
+        environment=session.environment,
+        recipes=recipes,
+        limits=Limits(threads=len(os.sched_getaffinity(0)), memory=memory, root=os.geteuid() == 0),
+    )
+
+
+@app.callback(invoke_without_command=True)
+def _top(version: Annotated[bool, typer.Option("--version", help="print the version")] = False) -> None:
+    if version:
+        SESSION.text = f"envbuilder {__version__}"
+        raise typer.Exit
+
+
+@app.command("list")
+def list_(*, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False) -> None:
+    """List the recipes with their pins."""
+    from envbuilder.recipe import list_recipes, load  # noqa: PLC0415
+
+    with verb("list", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        rows = []
+        for name in list_recipes(recipes):
+            recipe = load(recipes / f"{name}.yaml")
+            pins = {"base": recipe.base, "python": recipe.python, "pytorch": recipe.pytorch, "cuda": recipe.cuda, "gcc": recipe.gcc}
+            rows.append({"name": name, "summary": recipe.summary, "gpus": list(recipe.gpus)} | pins)
+        session.data = rows
+        session.text = "\n".join(
+            f"{row['name']:<10} torch {row['pytorch']:<8} cuda {row['cuda'] or '-':<5} gcc {row['gcc']:<3} "
+            f"python {row['python']:<5} {row['base']:<16} {row['summary']}"
+            for row in rows
+        )
+
+
+@app.command()
+def show(
+    name: Name, *, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
+) -> None:
+    """Show the effective recipe and where each value came from."""
+    from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
+
+    with verb("show", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        recipe = load(find_recipe(name, recipes))
+        values = json.loads(recipe.canonical())
+        session.data = {"name": recipe.name, "recipe": values, "places": dict(recipe.places)}
+        session.text = "\n".join(
+            f"{key:<12} {json.dumps(value) if isinstance(value, list | dict) else value or '-':<40}  {recipe.place(f'$.{key}')}"
+            for key, value in values.items()
+            if key != "format"
+        )
+
+
+@app.command()
+def check(
+    name: Name, *, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
+) -> None:
+    """Report everything in the recipe that cannot work, before anything is downloaded."""
+    from envbuilder.pipeline import load_checked  # noqa: PLC0415
+
+    with verb("check", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        _, session.findings = load_checked(name, recipes)
+        session.text = f"{name}: nothing that cannot work" if not session.findings else ""
+
+
+@app.command()
+def lock(
+    name: Name,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
+    upgrade: Annotated[bool, typer.Option("--upgrade", help="choose every version anew")] = False,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Resolve a recipe into its lock, `NAME.lock` beside it."""
+    from envbuilder.pipeline import lock_recipe  # noqa: PLC0415
+
+    with verb("lock", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        changes = lock_recipe(name, workshop(session, recipes), upgrade=upgrade, save=not check)
+        session.data = {"changes": list(changes)}
+        session.text = "\n".join(changes) or f"the lock of {name} is as it was"
+        if check and changes:
+            session.exit_code = 4
+
+
+@app.command()
+def build(
+    names: Annotated[list[str], typer.Argument(help="recipes, or paths to recipe files", metavar="NAME…")],
+    *,
+    output: Output = OUTPUT,
+    offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")] = False,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Build image and SIF from the lock, verify them, and load the image where a Docker engine answers."""
+    from envbuilder.pipeline import build_recipe, explain  # noqa: PLC0415
+
+    with verb("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        shop = workshop(session, recipes)
+        if dry_run:
+            explained = [explain(name, shop) for name in names]
+            session.data = [{"name": one.name, "plan": one.plan, "commands": list(one.commands)} for one in explained]
+            session.text = "\n".join(f"{one.plan}\n" + "\n".join(f"$ {line}" for line in one.commands) for one in explained)
+            return
+        rows, lines = [], []
+        for name in names:
+            result = build_recipe(name, shop, output=output, offline=offline)
+            session.findings += result.findings
+            row = result.summary()
+            rows.append(row)
+            lines.append(result.text())
+        session.data, session.text = rows, "\n".join(lines)
+
+
+@app.command()
+def verify(
+    name: Annotated[str, typer.Argument(help="a recipe that was built, or an OCI layout", metavar="NAME|IMAGE")],
+    sif: Annotated[Path | None, typer.Argument(help="the SIF, where IMAGE is an OCI layout")] = None,
+    *,
+    output: Output = OUTPUT,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Prove that image and SIF hold the same files, path by path."""
+    from envbuilder.pipeline import verify_artefacts  # noqa: PLC0415
+
+    with verb("verify", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        image = Path(name) if sif else output / f"{name}.oci"
+        report = verify_artefacts(image, sif or output / f"{name}.sif")
+        session.data = report
+        session.text = f"image and SIF hold the same {report['paths']} paths; tree sha256:{report['tree']}"
+
+
+@app.command(name="exec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
+def exec_(
+    context: typer.Context,
+    name: Name,
+    *,
+    inside: Annotated[str, typer.Option("--in", help="`sif` or `image`; default: whichever is there, SIF first")] = "",
+    output: Output = OUTPUT,
+    no_color: NoColor = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run a command in the environment: `envbuilder exec a100 -- python train.py`."""
+    from envbuilder.pipeline import execute  # noqa: PLC0415
+
+    with verb("exec", as_json=False, verbose=verbose, no_color=no_color) as session:
+        if not context.args:
+            raise UsageError("there is no command to run", hint=f"envbuilder exec {name} -- python -V")
+        if inside not in ("", "sif", "image"):
+            raise UsageError(f"`--in` takes `sif` or `image`, found `{inside}`")
+        session.exit_code = execute(
+            Path(name).stem, context.args, inside=inside, output=output, environment=session.environment
+        )
+
+
+def main() -> None:
+    """The program: run the command, print its answer, end with its exit code."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line and return its exit code."""
+    error: EnvbuilderError | None = None
+    try:
+        app(arguments, standalone_mode=False)
+    except EnvbuilderError as failure:
+        error = failure
+    except typer.TyperException as failure:
+        error = UsageError(failure.format_message(), hint="`envbuilder --help` lists the commands and their options")
+    except (KeyboardInterrupt, typer.Abort):
+        print("interrupted", file=sys.stderr)
+        sys.stderr.flush()
+        os._exit(INTERRUPTED)  # worker threads may still compress; what they hold is swept by the next build
+    if error:
+        SESSION.findings, SESSION.exit_code = error.findings, error.exit_code
+    _answer(error)
+    return SESSION.exit_code
+
+
+def _answer(error: EnvbuilderError | None) -> None:
+    if SESSION.as_json:
+        print(json.dumps(envelope(error), indent=1, ensure_ascii=False))
+        return
+    if error:
+        print(f"error: {error.message}", file=sys.stderr)
+    for finding in SESSION.findings:
+        print(f"{finding.severity}[{finding.code}]: {finding}", file=sys.stderr)
+        if finding.hint:
+            print(f"  hint: {finding.hint}", file=sys.stderr)
+    if error and error.hint:
+        print(f"\nhint: {error.hint}", file=sys.stderr)
+    if not error and SESSION.text:
+        print(SESSION.text)
+
+
+def envelope(error: EnvbuilderError | None) -> dict[str, object]:
+    """The one JSON answer; its keys are a contract."""
+    findings = [
+        {"code": one.code, "severity": str(one.severity), "where": one.where, "message": one.message, "hint": one.hint}
+        for one in SESSION.findings
+    ]
+    if error and not findings:
+        findings = [{"code": error.code, "severity": "error", "where": "", "message": error.message, "hint": error.hint}]
+    return {
+        "version": ENVELOPE_VERSION,
+        "command": SESSION.command,
+        "status": "failed" if SESSION.exit_code else "ok",
+        "exit_code": SESSION.exit_code,
+        "data": SESSION.data,
+        "findings": findings,
+    }

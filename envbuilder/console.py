@@ -1,0 +1,161 @@
+"""What a person sees while work goes on: steps with their time, downloads in bytes.
+
+Everything here goes to stderr; stdout is for data. At a terminal one live view shows all running steps; elsewhere each
+step is a line when it starts and a line when it ends.
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console as RichConsole
+from rich.markup import escape
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
+LINE_EVERY: Final = 10.0  # seconds between two lines about one download where there is no terminal
+
+
+class Console:
+    """Steps and transfers on stderr; safe to use from several threads at once."""
+
+    def __init__(self, *, color: bool = True, quiet: bool = False) -> None:
+        self._out = RichConsole(stderr=True, no_color=not color, highlight=False, quiet=quiet, soft_wrap=True)
+        self._guard = threading.RLock()
+        self._live: Progress | None = None
+        self._running = 0
+
+    def say(self, text: str) -> None:
+        """One line for the person at the terminal, also in the log."""
+        logging.getLogger(__name__).info("%s", text)
+        self._out.print(escape(text))
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator["Step"]:
+        """Show a step while it runs and its time when it is done."""
+        with self._task(title, None) as step:
+            yield step
+
+    @contextlib.contextmanager
+    def transfer(self, title: str, total: int) -> Iterator["Step"]:
+        """Show a transfer of `total` bytes; call `advance` as they come."""
+        with self._task(title, total) as step:
+            yield step
+
+    @contextlib.contextmanager
+    def _task(self, title: str, total: int | None) -> Iterator["Step"]:
+        log = logging.getLogger(__name__)
+        started = time.monotonic()
+        with self._guard:
+            progress = self._enter()
+            task = progress.add_task(escape(title), total=total, note="") if progress else None
+        log.info("start: %s", title)
+        if progress is None:
+            self._out.print(f"[dim]…[/dim] {escape(title)}")
+        step = Step(title=title, total=total, say=self._out.print, progress=progress, task=task)
+        verdict = "[red]✗[/red]"
+        try:
+            yield step
+            verdict = "[green]✓[/green]"
+        finally:
+            seconds = time.monotonic() - started
+            with self._guard:
+                if progress is not None and task is not None:
+                    progress.remove_task(task)
+                self._leave()
+                log.info("end: %s (%.1f s)", title, seconds)
+                note = f" [dim]{escape(step.note)}[/dim]" if step.note else ""
+                self._out.print(f"{verdict} {escape(title)}{note} [dim]({seconds:.1f} s)[/dim]")
+
+    def _enter(self) -> Progress | None:
+        if not self._out.is_terminal:
+            return None
+        if self._live is None:
+            self._live = Progress(
+                SpinnerColumn(),
+                TextColumn("{task.description}"),
+                _Amount(),
+                TextColumn("[dim]{task.fields[note]}"),
+                TimeElapsedColumn(),
+                console=self._out,
+                transient=True,
+            )
+            self._live.start()
+        self._running += 1
+        return self._live
+
+    def _leave(self) -> None:
+        if self._live is None:
+            return
+        self._running -= 1
+        if self._running == 0:
+            self._live.stop()
+            self._live = None
+
+
+class _Amount(ProgressColumn):
+    """Bytes done of bytes expected, for transfers only."""
+
+    def render(self, task: Task) -> Text:
+        if task.total is None:
+            return Text("")
+        return Text(f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s")
+
+
+class Step:
+    """What a running step reports: bytes done, or the line that describes it now."""
+
+    def __init__(self, *, title: str, total: int | None, say: Callable[[str], None], progress: Progress | None, task: TaskID | None) -> None:
+        self.note = ""
+        self._title, self._total, self._say = title, total, say
+        self._progress, self._task = progress, task
+        self._done = 0
+        self._last_line = time.monotonic()
+        self._guard = threading.Lock()
+
+    def advance(self, count: int) -> None:
+        """`count` more bytes are there."""
+        with self._guard:
+            self._done += count
+            if self._progress is not None and self._task is not None:
+                self._progress.update(self._task, completed=self._done)
+            elif self._total and time.monotonic() - self._last_line > LINE_EVERY:
+                self._last_line = time.monotonic()
+                self._say(f"  {escape(self._title)}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB")
+
+    def tell(self, note: str) -> None:
+        """A short word on where the step is now."""
+        with self._guard:
+            self.note = note
+            if self._progress is not None and self._task is not None:
+                self._progress.update(self._task, note=note)
+
+
+@contextlib.contextmanager
+def log_to(path: Path) -> Iterator[Path]:
+    """Keep the full log of one build in a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    root = logging.getLogger("envbuilder")
+    root.addHandler(handler)
+    try:
+        yield path
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def setup(verbosity: int) -> None:
+    """Set the handlers once: commands with `-v`, their output with `-vv`."""
+    root = logging.getLogger("envbuilder")
+    root.setLevel(logging.DEBUG)
+    handler = logging.StreamHandler()
+    handler.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+    handler.setFormatter(logging.Formatter("%(message)s"))
+    root.handlers = [handler]

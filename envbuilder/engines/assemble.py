@@ -1,0 +1,247 @@
+"""The assemble engine: layers composed from locked artefacts, without a daemon and without root.
+
+Each layer is one future. What does not wait for another runs beside it: the Python layer is compressed while the
+extensions compile, and the SIF's writer takes each layer as soon as it is there.
+"""
+
+import threading
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import assert_never
+
+import zstandard
+
+from envbuilder.command import Command, Runner
+from envbuilder.console import Console
+from envbuilder.engines import cuda, debian, extensions, python, runtime
+from envbuilder.engines.sandbox import Root
+from envbuilder.lock import LockedExtension
+from envbuilder.plan import EXTENSIONS, CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, Step
+from envbuilder.store import Sha256, Store, publish, sha256_text
+from envbuilder.tree import Layer, extract, load_layer, write_layer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a build may use of this machine."""
+
+    threads: int
+    memory: int  # bytes
+    root: bool  # whether we are root
+
+
+def tools() -> str:
+    """The tools whose versions decide a layer's bytes, part of every layer's key."""
+    zstd = ".".join(map(str, zstandard.ZSTD_VERSION))
+    return f"zstd {zstd} {python.tool_version()}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assemble:
+    store: Store
+    runner: Runner
+    console: Console
+    limits: Limits
+
+    def start(self, plan: Plan, pool: Executor) -> tuple["Future[Layer]", ...]:
+        """Begin every layer of the plan; `pool` needs a thread for each of them."""
+        run = _Run(engine=self, plan=plan, pool=pool)
+        return tuple(run.layer(step) for step in plan.steps)
+
+    def missing(self, plan: Plan) -> tuple[Step, ...]:
+        """The steps whose layers are not in the store."""
+        keys = {step: plan.step_key(step, tools()) for step in plan.steps}
+        return tuple(step for step in plan.steps if load_layer(self.store.layer(keys[step])) is None)
+
+
+    def commands(self, plan: Plan) -> tuple[Command, ...]:
+        """The commands of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
+        keys = {step: plan.step_key(step, tools()) for step in plan.steps}
+        trees = {type(step): self.store.tree(keys[step]) for step in plan.steps}
+        root = make_root(plan, trees)
+        work = Path("WORK")
+        found: list[Command] = []
+        for step in self.missing(plan):
+            match step:
+                case OsStep():
+                    repository, skeleton, out = work / "repository", work / "skeleton.tar", work / "os.tar"
+                    found += [
+                        debian.index_command(repository),
+                        debian.bootstrap_command(
+                            step, repository=repository, skeleton=skeleton, out=out, root=self.limits.root, epoch=plan.epoch
+                        ),
+                    ]
+                case PythonStep():
+                    found.append(python.install_command(root=Root(os=root.os), work=work, epoch=plan.epoch))
+                case ExtensionsStep():
+                    found += [
+                        extensions.compile_command(one, step, root=root, space=work, jobs=self.jobs)
+                        for one in step.extensions
+                    ]
+                case CudaStep() | RuntimeStep():  # files are laid out without a program
+                    pass
+                case _:
+                    assert_never(step)
+        return tuple(found)
+
+    @property
+    def jobs(self) -> int:
+        """Compilers at once: as many as cores and memory allow."""
+        return max(1, min(self.limits.threads, self.limits.memory // extensions.NVCC_MEMORY))
+
+
+class _Run:
+    """One run of the engine over one plan: a future for each layer, and for each tree that a later step builds in."""
+
+    def __init__(self, *, engine: Assemble, plan: Plan, pool: Executor) -> None:
+        self._engine, self._plan, self._pool = engine, plan, pool
+        self._store, self._runner, self._console = engine.store, engine.runner, engine.console
+        self._keys = {step: plan.step_key(step, tools()) for step in plan.steps}
+        self._threads = engine.limits.threads
+        self._guard = threading.RLock()
+        self._layers: dict[Step, Future[Layer]] = {}
+        self._trees: dict[Step, Future[Path]] = {}
+
+    def layer(self, step: Step) -> "Future[Layer]":
+        with self._guard:
+            if step not in self._layers:
+                self._layers[step] = self._pool.submit(self._make_layer, step)
+            return self._layers[step]
+
+    def _tree(self, kind: type[OsStep | PythonStep | CudaStep]) -> "Future[Path] | None":
+        """The future tree of the plan's step of that kind; None when the plan has none."""
+        step = next((step for step in self._plan.steps if isinstance(step, kind)), None)
+        if step is None:
+            return None
+        with self._guard:
+            if step not in self._trees:
+                self._trees[step] = self._pool.submit(self._make_tree, step)
+            return self._trees[step]
+
+    def _root(self) -> Root:
+        trees = {kind: self._tree(kind) for kind in (OsStep, PythonStep, CudaStep)}
+        return make_root(self._plan, {kind: tree.result() for kind, tree in trees.items() if tree})
+
+    def _make_layer(self, step: Step) -> Layer:
+        key = self._keys[step]
+        folder = self._store.layer(key)
+        if found := load_layer(folder):
+            return found
+        with self._store.lock(f"layer-{key}"):
+            if found := load_layer(folder):
+                return found
+            with self._store.workspace() as work:
+                out = work / "layer"
+                out.mkdir()
+                self._write_layer(step, out=out, work=work)
+                publish(out, folder)
+        layer = load_layer(folder)
+        assert layer is not None, f"{folder} was just written"
+        return layer
+
+    def _write_layer(self, step: Step, *, out: Path, work: Path) -> None:
+        epoch, threads = self._plan.epoch, self._threads
+        match step:
+            case OsStep():
+                with self._console.step(f"install {step.suite}: {len(step.artefacts)} packages"):
+                    debian.build_os(
+                        step, store=self._store, runner=self._runner, epoch=epoch, threads=threads,
+                        root=self._engine.limits.root, work=work, folder=out,
+                    )  # fmt: skip
+            case PythonStep():
+                tree = self._need(PythonStep)
+                with self._console.step("write the Python layer"):
+                    python.write_python_layer(tree, folder=out, epoch=epoch, threads=threads)
+            case CudaStep():
+                tree = self._need(CudaStep)
+                with self._console.step("write the CUDA layer"):
+                    above = ("", "usr", "usr/local")
+                    write_layer(name="cuda", tree=tree, folder=out, epoch=epoch, threads=threads, omit=above)
+            case ExtensionsStep():
+                tree = self._compile(step, work / "tree")
+                omit = _parents(f"{self._python.site_packages}/envbuilder.pth", EXTENSIONS)
+                write_layer(name="extensions", tree=tree, folder=out, epoch=epoch, threads=threads, omit=omit)
+            case RuntimeStep():
+                runtime.write_runtime_layer(step, tree=work / "tree", folder=out, epoch=epoch, threads=threads)
+            case _:
+                assert_never(step)
+
+    def _need(self, kind: type[PythonStep | CudaStep]) -> Path:
+        tree = self._tree(kind)
+        assert tree is not None, f"the plan has a {kind.__name__}"
+        return tree.result()
+
+    @property
+    def _python(self) -> PythonStep:
+        return next(step for step in self._plan.steps if isinstance(step, PythonStep))
+
+    def _make_tree(self, step: OsStep | PythonStep | CudaStep) -> Path:
+        key = self._keys[step]
+        final = self._store.tree(key)
+        with self._store.lock(f"tree-{key}"):
+            if final.is_dir():
+                return final
+            layer = self.layer(step).result() if isinstance(step, OsStep) else load_layer(self._store.layer(key))
+            with self._store.workspace() as work:
+                if layer is not None:
+                    with self._console.step(f"unpack the {layer.name} layer"):
+                        extract(layer, work / "tree")
+                else:
+                    self._build_tree(step, work)
+                publish(work / "tree", final)
+        return final
+
+    def _build_tree(self, step: OsStep | PythonStep | CudaStep, work: Path) -> None:
+        match step:
+            case OsStep():
+                raise AssertionError("the os layer comes before its tree")
+            case PythonStep():
+                os_tree = self._tree(OsStep)
+                assert os_tree is not None
+                root = Root(os=os_tree.result())
+                with self._console.step(f"install {len(step.artefacts)} Python packages"):
+                    python.build_python(
+                        step, store=self._store, runner=self._runner, root=root, epoch=self._plan.epoch, work=work
+                    )
+            case CudaStep():
+                python_tree = self._need(PythonStep)
+                site = PurePosixPath(self._python.site_packages)
+                installed = cuda.InstalledPython(site=site, folder=python_tree / site.relative_to("/"))
+                parts = {artefact.name: self._store.artefact(artefact.sha256) for artefact in step.artefacts}
+                with self._console.step(f"lay out CUDA {step.toolkit.cuda}"):
+                    cuda.lay_out(step.toolkit, parts=parts, python=installed, root=work / "tree", runner=self._runner)
+            case _:
+                assert_never(step)
+
+    def _compile(self, step: ExtensionsStep, tree: Path) -> Path:
+        root = self._root()
+        key = self._keys[step]
+        for extension in step.extensions:
+            space = self._space_key(step, extension)
+            with self._store.lock(f"space-{space}"), self._console.step(f"compile `{extension.name}`") as shown:
+                compiled = extensions.compile_extension(
+                    extension, step, store=self._store, runner=self._runner, root=root,
+                    space=self._store.space(space), jobs=self._engine.jobs, tell=shown.tell,
+                )  # fmt: skip
+                extensions.arrange(compiled, key=key, tree=tree)
+        extensions.write_index(step.extensions, step, python=self._python, key=key, tree=tree)
+        return tree
+
+    def _space_key(self, step: ExtensionsStep, extension: LockedExtension) -> Sha256:
+        """Of all that decides an object file but the sources' bytes: those are for ninja to see."""
+        below = [self._keys[one] for one in self._plan.steps[: self._plan.steps.index(step)]]
+        options = (extension.include, extension.cflags, extension.cuda_cflags, step.architectures)
+        return sha256_text("\n".join([*below, extension.name, repr(options)]))
+
+
+def make_root(plan: Plan, trees: Mapping[type, Path]) -> Root:
+    """The root that extensions are compiled in."""
+    version = next((step.toolkit.cuda for step in plan.steps if isinstance(step, CudaStep)), "")
+    return Root(os=trees[OsStep], python=trees[PythonStep], cuda=trees.get(CudaStep), cuda_version=version)
+
+
+def _parents(*paths: str) -> tuple[str, ...]:
+    """The folders above these absolute paths, as a layer's tar spells them."""
+    return tuple({str(parent)[1:] for path in paths for parent in PurePosixPath(path).parents})

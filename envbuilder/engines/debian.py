@@ -1,0 +1,90 @@
+"""The os layer: mmdebstrap over a flat local repository of exactly the locked packages."""
+
+import tarfile
+from pathlib import Path
+from typing import Final
+
+from envbuilder.command import Command, Runner
+from envbuilder.plan import OsStep
+from envbuilder.store import Store
+from envbuilder.tree import Layer, write_layer_from_tar
+
+# Plain names for the pinned compiler. The triplet's are what Debian's Python was built with and calls for extensions.
+PLAIN_NAMES: Final = {
+    "gcc": "gcc", "cc": "gcc", "x86_64-linux-gnu-gcc": "gcc", "g++": "g++", "c++": "g++", "x86_64-linux-gnu-g++": "g++",
+    "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
+}  # fmt: skip
+# What a package manager or a first boot leaves behind and no rebuild would repeat.
+DROP: Final = (
+    "var/cache/apt", "var/cache/debconf", "var/cache/ldconfig/aux-cache", "var/lib/apt", "var/log",
+    "etc/apt/sources.list", "etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
+)  # fmt: skip
+# Pages that nobody reads in a container; copyright files stay.
+EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
+FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # parents of what later layers bring
+# The merged /usr, made before the first package is unpacked; the package `usr-is-merged` then agrees.
+MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+
+def bootstrap_command(step: OsStep, *, repository: Path, skeleton: Path, out: Path, root: bool, epoch: int) -> Command:
+    """Install exactly the locked packages from `repository` into the tar `out`."""
+    names = ",".join(sorted(deb.name for deb in step.artefacts))
+    options = [
+        f"--mode={'root' if root else 'unshare'}",
+        "--variant=custom",
+        "--format=tar",
+        "--architectures=amd64",
+        f"--include={names}",
+        f"--setup-hook=tar-in {skeleton} /",
+        "--skip=check/empty",
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
+        "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+    ]
+    source = f"deb [trusted=yes] copy://{repository} ./"
+    return Command(
+        argv=("mmdebstrap", *options, step.suite, str(out), source),
+        env=(("SOURCE_DATE_EPOCH", str(epoch)),),
+        why="install the distribution's packages",
+    )
+
+
+def index_command(repository: Path) -> Command:
+    return Command(argv=("apt-ftparchive", "packages", "."), cwd=repository, why="index the locked packages")
+
+
+def build_os(
+    step: OsStep, *, store: Store, runner: Runner, epoch: int, threads: int, root: bool, work: Path, folder: Path
+) -> Layer:
+    """Write the os layer into `folder`."""
+    repository = work / "repository"
+    repository.mkdir()
+    work.chmod(0o755)  # the users of mmdebstrap's namespace read from here
+    for deb in step.artefacts:
+        (repository / f"{deb.name}_{deb.sha256[:16]}.deb").hardlink_to(store.artefact(deb.sha256))
+    (repository / "Packages").write_text(runner.run(index_command(repository)))
+    skeleton = work / "skeleton.tar"
+    write_skeleton(skeleton, gcc=step.gcc, epoch=epoch)
+    out = work / "os.tar"
+    runner.run(bootstrap_command(step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch))
+    layer = write_layer_from_tar(name="os", tar=out, folder=folder, epoch=epoch, drop=DROP, threads=threads)
+    out.unlink()
+    return layer
+
+
+def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
+    """The few paths of the os layer that no package brings: the compiler's plain names and empty folders."""
+    with tarfile.open(path, "w") as tar:
+        merged = (f"usr/{name}" for name in MERGED)
+        for name in ("opt", "usr", *merged, "usr/local", "usr/local/bin", *FOLDERS):
+            tar.addfile(_member(name, kind=tarfile.DIRTYPE, epoch=epoch))
+        for name in MERGED:
+            tar.addfile(_member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))
+        for name, tool in PLAIN_NAMES.items():
+            tar.addfile(_member(f"usr/local/bin/{name}", kind=tarfile.SYMTYPE, epoch=epoch, target=f"../../bin/{tool}-{gcc}"))
+
+
+def _member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.TarInfo:
+    member = tarfile.TarInfo(name)
+    member.type, member.mtime, member.linkname = kind, epoch, target
+    member.mode = 0o755 if kind == tarfile.DIRTYPE else 0o777
+    return member

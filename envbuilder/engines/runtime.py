@@ -1,0 +1,39 @@
+"""The runtime layer: what Apptainer reads at start, and the texts that say what the image is."""
+
+import shlex
+from pathlib import Path
+from typing import Final
+
+from envbuilder.plan import RuntimeStep
+from envbuilder.tree import Layer, write_layer
+
+# Apptainer sources env/*.sh in order and execs the runscript. Its own action scripts come with the runtime since 3.6.
+RUNSCRIPT: Final = '#!/bin/sh\nif [ "$#" -eq 0 ]; then exec /bin/bash; fi\nexec "$@"\n'
+STARTSCRIPT: Final = "#!/bin/sh\n"
+USER_ENVIRONMENT: Final = "#!/bin/sh\n# Values that a user may change do not belong here: they would beat the user's own.\n"
+
+
+def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
+    """Path → text and mode of every file of the layer."""
+    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in step.env)
+    apptainer = {
+        ".singularity.d/env/10-docker2singularity.sh": ("#!/bin/sh\n" + exports, 0o755),
+        ".singularity.d/env/90-environment.sh": (USER_ENVIRONMENT, 0o755),
+        ".singularity.d/runscript": (RUNSCRIPT, 0o755),
+        ".singularity.d/startscript": (STARTSCRIPT, 0o755),
+        ".singularity.d/labels.json": ("{}\n", 0o644),
+    }
+    return apptainer | {path: (text, 0o644) for path, text in step.files}
+
+
+def write_runtime_layer(step: RuntimeStep, *, tree: Path, folder: Path, epoch: int, threads: int) -> Layer:
+    for path, (text, mode) in runtime_files(step).items():
+        target = tree / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+        target.chmod(mode)
+    (tree / ".singularity.d/libs").mkdir()
+    (tree / "singularity").symlink_to(".singularity.d/runscript")
+    (tree / "environment").symlink_to(".singularity.d/env/90-environment.sh")
+    omit = ("", "opt", "opt/envbuilder", ".singularity.d")
+    return write_layer(name="runtime", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=omit)

@@ -1,0 +1,197 @@
+"""Brings artefacts into the store; with `fetch.web`, the only code that speaks HTTP.
+
+Every byte is hashed while it comes and published under its digest by rename, so the store never holds a half or wrong
+file. What is in the store already is hashed again before a build reads it (about 2 s for 3 GB): a truncated file or a
+disk gone bad is replaced instead of becoming part of an image.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+from envbuilder.errors import FetchError
+from envbuilder.fetch.web import PARALLEL, Progress, Refusal, Wanted, Web
+from envbuilder.sources import Sources, file_path
+from envbuilder.store import Store, publish, sha256_file
+
+log = logging.getLogger(__name__)
+
+JOIN: Final = 2.0  # seconds that a stopped download gets to end; its thread dies with the process anyway
+LISTED: Final = 8  # artefacts that one message names
+NETWORK_HINT: Final = (
+    "check the network and proxy settings; ENVBUILDER_INDEX and ENVBUILDER_DEBIAN_MIRROR name other sources, "
+    "ENVBUILDER_FOLDERS names folders that hold the files"
+)
+GONE_HINT: Final = "`envbuilder lock NAME --upgrade` chooses from what the sources have now"
+WRONG_HINT: Final = (
+    "the source holds another file than the one that was locked: find out which is right before relocking"
+)
+NO_SOURCE_HINT: Final = (
+    "ENVBUILDER_DEBIAN_MIRROR names a Debian mirror, ENVBUILDER_FOLDERS folders that hold the files"
+)
+
+Item = TypeVar("Item")
+
+
+class Fetcher:
+    """Fetches what a lock names; `sources` is asked once, and only when something must be fetched."""
+
+    def __init__(self, store: Store, sources: Callable[[], Sources], *, offline: bool = False) -> None:
+        self._store = store
+        self._ask = sources
+        self._offline = offline
+        self._guard = threading.Lock()
+        self._web: Web | None = None
+
+    def missing(self, artefacts: Iterable[Wanted]) -> tuple[Wanted, ...]:
+        """Those that the store does not hold at their full size; reads no content and asks no source."""
+        unique = {artefact.sha256: artefact for artefact in artefacts}
+        return tuple(artefact for artefact in unique.values() if not self._is_there(artefact))
+
+    def fetch(self, artefacts: Iterable[Wanted], progress: Progress | None = None) -> None:
+        """Return when the store holds every artefact, verified; raises FetchError and keeps nothing wrong."""
+        wanted = tuple(artefacts)
+        here = {artefact.sha256: artefact for artefact in wanted if self._is_there(artefact)}
+        _each(tuple(here.values()), self._discard_if_wrong)
+        if not self.missing(wanted):
+            return
+        with self._store.lock("fetch"), self._store.workspace() as work:
+            missing = self.missing(wanted)  # another process may have fetched some while we waited
+            if self._offline:
+                self._refuse_offline(missing)
+            report = progress or _Silent()
+            _each(missing, lambda one, stop: self._bring(one, work / one.sha256, report, stop))
+
+    def measure(self, urls: Sequence[str]) -> tuple[int, ...]:
+        """The sizes in bytes of files on the network or on disk, without fetching them; raises FetchError."""
+        sizes: dict[str, int] = {}
+
+        def ask(url: str, stop: threading.Event) -> None:
+            try:
+                sizes[url] = self._connect().measure(url, stop)
+            except Refusal as refusal:
+                raise FetchError(
+                    f"could not ask for the size of a file\n  {refusal}", hint=NETWORK_HINT
+                ) from refusal
+
+        if self._offline and any(file_path(url) is None for url in urls):
+            raise FetchError(
+                "could not ask for the sizes of files: this run is offline", hint="run it without `--offline`"
+            )
+        _each(tuple(dict.fromkeys(urls)), ask)
+        return tuple(sizes[url] for url in urls)
+
+    def _is_there(self, artefact: Wanted) -> bool:
+        try:
+            return self._store.artefact(artefact.sha256).stat().st_size == artefact.size
+        except FileNotFoundError:
+            return False
+
+    def _discard_if_wrong(self, artefact: Wanted, _stop: threading.Event) -> None:
+        path = self._store.artefact(artefact.sha256)
+        if sha256_file(path) != artefact.sha256:
+            log.warning("the cached `%s` is damaged and is fetched again", _filename(artefact))
+            path.unlink(missing_ok=True)
+
+    def _connect(self) -> Web:
+        with self._guard:
+            if self._web is None:
+                self._web = Web(self._ask(), local_only=self._offline)
+            return self._web
+
+    def _refuse_offline(self, missing: tuple[Wanted, ...]) -> None:
+        folders = self._connect().sources.folders
+        absent = [
+            one for one in missing if not any((folder / _filename(one)).is_file() for folder in folders)
+        ]
+        if not absent:
+            return
+        names = "".join(f"\n  {_filename(one)} ({one.size / 1e6:.1f} MB)" for one in absent[:LISTED])
+        rest = f"\n  and {len(absent) - LISTED} more" if len(absent) > LISTED else ""
+        raise FetchError(
+            f"this run is offline, and {'1 file is' if len(absent) == 1 else f'{len(absent)} files are'} not in the cache "
+            f"({sum(one.size for one in absent) / 1e6:.1f} MB):{names}{rest}",
+            hint="run it once without `--offline`, or put the files into a folder that ENVBUILDER_FOLDERS names",
+        )
+
+    def _bring(self, artefact: Wanted, temporary: Path, progress: Progress, stop: threading.Event) -> None:
+        """Try each place in turn until one gives the right bytes."""
+        web = self._connect()
+        refusals: list[Refusal] = []
+        for place in web.places(artefact, stop):
+            try:
+                if isinstance(place, Refusal):
+                    raise place
+                web.pull(place, artefact, temporary, progress, stop)
+            except Refusal as refusal:
+                log.info("%s", refusal)
+                refusals.append(refusal)
+            else:
+                publish(temporary, self._store.artefact(artefact.sha256))
+                return
+        raise _failure(artefact, refusals)
+
+
+class _Silent:
+    def advance(self, count: int, /) -> None:
+        pass
+
+
+def _failure(artefact: Wanted, refusals: Sequence[Refusal]) -> FetchError:
+    kinds = {refusal.kind for refusal in refusals}
+    if "wrong" in kinds:
+        why, hint = "no source has the file that was locked", WRONG_HINT
+    elif "unreachable" in kinds:
+        why, hint = "no source could be reached", NETWORK_HINT
+    elif refusals:
+        why, hint = "it is gone from every source", GONE_HINT
+    else:
+        why, hint = f"no source for `{artefact.source}` is known on this machine", NO_SOURCE_HINT
+    tried = "".join(f"\n  {refusal}" for refusal in refusals)
+    named = f"`{_filename(artefact)}` ({artefact.name} {artefact.version})"
+    return FetchError(f"could not fetch {named}: {why}{tried}", hint=hint)
+
+
+def _each(items: Sequence[Item], work: Callable[[Item, threading.Event], None]) -> None:
+    """Do the work for each item in a few threads; the first failure, or Ctrl-C, stops the others and is raised.
+
+    The threads are daemons: one that hangs in a read must not keep an interrupted program alive.
+    """
+    todo: queue.SimpleQueue[Item] = queue.SimpleQueue()
+    done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    stop = threading.Event()
+
+    def loop() -> None:
+        while not stop.is_set():
+            try:
+                item = todo.get_nowait()
+            except queue.Empty:
+                return
+            try:
+                work(item, stop)
+            except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
+                done.put(error)
+            else:
+                done.put(None)
+
+    for item in items:
+        todo.put(item)
+    threads = [threading.Thread(target=loop, daemon=True) for _ in range(min(PARALLEL, len(items)))]
+    for thread in threads:
+        thread.start()
+    try:
+        for _ in items:
+            error = done.get()
+            if error is not None:
+                raise error
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join(JOIN)
+
+
+def _filename(artefact: Wanted) -> str:
+    return artefact.path.rpartition("/")[2]

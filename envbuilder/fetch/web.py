@@ -1,0 +1,380 @@
+"""One machine's view of the sources: finds the URLs of an artefact and pulls bytes from them, with patience.
+
+`http`, `https` and `file` URLs are treated alike, so that a mirror on disk serves as well as one on the network.
+"""
+
+import hashlib
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import requests
+import urllib3
+from pypi_simple import (
+    NoSuchProjectError,
+    PyPISimple,
+    UnsupportedContentTypeError,
+    UnsupportedRepoVersionError,
+)
+from requests.adapters import BaseAdapter, HTTPAdapter
+
+from envbuilder.sources import Sources, file_path, shown
+from envbuilder.store import Sha256
+
+log = logging.getLogger(__name__)
+
+PARALLEL: Final = 4
+PAUSES: Final = (
+    0.5,
+    1.0,
+    2.0,
+)  # seconds before each new try; bytes that came in between start the count again
+LONGEST_PAUSE: Final = 30.0  # of what a server may ask for with Retry-After
+TIMEOUTS: Final = (15.0, 60.0)  # seconds to connect, between two reads
+CHUNK: Final = 1 << 18  # bytes
+BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that a later try may not see
+
+
+Answer = TypeVar("Answer")
+
+
+class Wanted(Protocol):
+    """What the lock says of one artefact, see `lock.Artefact` (a layer above this one)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def sha256(self) -> Sha256: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+
+
+class Progress(Protocol):
+    """Sees bytes as they come, from several threads; a negative count takes back what must be fetched again."""
+
+    def advance(self, count: int, /) -> None: ...
+
+
+class Refusal(Exception):  # noqa: N818 - no failure yet: the next source may have the file
+    """One source does not give the file: where and why; `kind` is `gone`, `wrong` or `unreachable`."""
+
+    def __init__(self, url: str, why: str, *, kind: str) -> None:
+        super().__init__(f"{shown(url)}: {why}")
+        self.kind = kind
+
+
+class Stopped(Exception):  # noqa: N818 - the failure is another download's
+    """The download ends because another one failed or the person interrupted."""
+
+
+class _Broken(Exception):  # noqa: N818 - a new try follows
+    """The connection or the server failed in a way that may pass."""
+
+    def __init__(self, why: str, *, pause: float = 0.0) -> None:
+        super().__init__(why)
+        self.pause = pause
+
+
+class Web:
+    """Sources with a connection pool; safe to use from several threads."""
+
+    def __init__(self, sources: Sources, *, local_only: bool) -> None:
+        self.sources = sources
+        self._local_only = local_only
+        self._guard = threading.Lock()
+        self._pages: dict[tuple[str, str], dict[str, str]] = {}
+        self._silent: dict[str, Refusal] = {}  # indexes that were unreachable once are not waited for again
+        self._session = requests.Session()
+        self._session.headers["Accept-Encoding"] = (
+            "identity"  # bytes as they are stored, and lengths that mean something
+        )
+        if sources.certificates is not None:
+            self._session.verify = str(sources.certificates)
+        for scheme in ("http://", "https://"):
+            self._session.mount(scheme, HTTPAdapter(pool_maxsize=PARALLEL))
+        self._session.mount("file://", _FileAdapter())
+
+    def places(self, artefact: Wanted, stop: threading.Event) -> Iterator[str | Refusal]:
+        """URLs that may give the artefact, local ones first; a source that has no such file is a Refusal instead."""
+        name = artefact.path.rpartition("/")[2]
+        for folder in self.sources.folders:
+            path = folder / name
+            if path.is_file() and path.stat().st_size == artefact.size:
+                yield path.absolute().as_uri()
+        bases = self._bases(artefact.source)
+        for base in sorted(bases, key=lambda base: file_path(base) is None):
+            if self._local_only and file_path(base) is None:
+                continue
+            if artefact.source == "debian":
+                yield base + quote(artefact.path)
+            else:
+                yield self._look_up(base, artefact, stop)
+
+    def pull(
+        self, url: str, artefact: Wanted, temporary: Path, progress: Progress, stop: threading.Event
+    ) -> None:
+        """Write the artefact's bytes to `temporary`; raises Refusal unless they are the right ones."""
+        download = _Download(temporary, artefact.size, progress, stop)
+        try:
+            with download.out:
+                while True:
+                    before = download.done
+                    try:
+                        self._continue(url, download)
+                        break
+                    except _Broken as broken:
+                        download.failures = 1 if download.done > before else download.failures + 1
+                        if download.failures > len(PAUSES):
+                            raise Refusal(url, str(broken), kind="unreachable") from broken
+                        log.info("%s: %s at byte %d, trying again", shown(url), broken, download.done)
+                        _wait(max(PAUSES[download.failures - 1], broken.pause), stop)
+            _check_digest(url, download, artefact)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            progress.advance(-download.done)
+            raise
+
+    def measure(self, url: str, stop: threading.Event) -> int:
+        """The size of the file behind a URL, in bytes."""
+
+        def ask() -> int:
+            with self._request(url, method="HEAD") as response:
+                return int(response.headers["Content-Length"])
+
+        try:
+            return _with_patience(ask, url, stop)
+        except (KeyError, ValueError) as error:
+            raise Refusal(url, "the server does not say how large the file is", kind="unreachable") from error
+
+    def _bases(self, source: str) -> tuple[str, ...]:
+        match source:
+            case "debian":
+                return self.sources.debian
+            case "pypi":
+                return self.sources.indexes
+            case "pytorch":
+                return (self.sources.pytorch,)
+            case _:
+                raise ValueError(f"unknown source `{source}`")
+
+    def _look_up(self, base: str, artefact: Wanted, stop: threading.Event) -> str | Refusal:
+        """Find a file in a package index: the path is `project/filename`, for PyTorch's below `cpu/`, `cu126/` …"""
+        *above, project, name = artefact.path.split("/")
+        index = "".join([base, *(f"{part}/" for part in above)])
+        try:
+            return self._page(index, project, stop)[name]
+        except KeyError:
+            return Refusal(f"{index}{project}/", f"there is no `{name}`", kind="gone")
+        except Refusal as refusal:
+            return refusal
+
+    def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, str]:
+        """The files of one project in an index, filename → URL, asked for once."""
+
+        def ask() -> dict[str, str]:
+            try:
+                page = PyPISimple(index, session=self._session).get_project_page(project, timeout=TIMEOUTS[1])
+            except NoSuchProjectError:
+                return {}
+            except requests.HTTPError as error:
+                raise _judged(error.response, url) from error
+            except (UnsupportedContentTypeError, UnsupportedRepoVersionError) as error:
+                raise Refusal(url, "what it sends is no package index", kind="unreachable") from error
+            except requests.RequestException as error:
+                raise _Broken(_reason(error)) from error
+            return {package.filename: _with_user_of(index, package.url) for package in page.packages}
+
+        url = f"{index}{project}/"
+        with self._guard:  # one page at a time: other threads mostly wait for the same one
+            if index in self._silent:
+                raise self._silent[index]
+            if (index, project) not in self._pages:
+                try:
+                    self._pages[index, project] = _with_patience(ask, url, stop)
+                except Refusal as refusal:
+                    self._silent[index] = refusal
+                    raise
+            return self._pages[index, project]
+
+    def _continue(self, url: str, download: "_Download") -> None:
+        """Fetch what is still missing; raises _Broken when the connection ends early."""
+        headers = {"Range": f"bytes={download.done}-"} if download.done else {}
+        with self._request(url, headers=headers) as response:
+            if response.status_code != requests.codes.partial_content:
+                download.restart()
+            elif not response.headers.get("Content-Range", "").startswith(f"bytes {download.done}-"):
+                download.restart()
+                raise _Broken("the server resumed at another place")
+            try:
+                for chunk in response.iter_content(CHUNK):
+                    download.add(chunk)
+                    if download.done > download.size:
+                        raise Refusal(
+                            url, f"it is larger than the {download.size} bytes expected", kind="wrong"
+                        )
+            except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+                raise _Broken(_reason(error)) from error
+        if download.done < download.size:
+            raise _Broken(f"it ended after {download.done} of {download.size} bytes")
+
+    def _request(
+        self, url: str, *, method: str = "GET", headers: dict[str, str] | None = None
+    ) -> requests.Response:
+        try:
+            response = self._session.request(
+                method, url, headers=headers, stream=True, timeout=TIMEOUTS, allow_redirects=True
+            )
+        except (
+            requests.exceptions.InvalidURL,
+            requests.exceptions.InvalidSchema,
+            requests.TooManyRedirects,
+        ) as error:
+            raise Refusal(url, _reason(error), kind="unreachable") from error
+        except requests.RequestException as error:
+            raise _Broken(_reason(error)) from error
+        if response.ok:
+            return response
+        response.close()
+        raise _judged(response, url)
+
+
+class _Download:
+    """A file on its way: what has come, its running digest, and the failures in a row."""
+
+    def __init__(self, temporary: Path, size: int, progress: Progress, stop: threading.Event) -> None:
+        self.out = temporary.open("wb")
+        self.size = size
+        self.done = 0
+        self.failures = 0
+        self.digest = hashlib.sha256()
+        self._progress = progress
+        self._stop = stop
+
+    def add(self, chunk: bytes) -> None:
+        if self._stop.is_set():
+            raise Stopped
+        self.out.write(chunk)
+        self.digest.update(chunk)
+        self.done += len(chunk)
+        self._progress.advance(len(chunk))
+
+    def restart(self) -> None:
+        self._progress.advance(-self.done)
+        self.out.seek(0)
+        self.out.truncate()
+        self.digest = hashlib.sha256()
+        self.done = 0
+
+
+def _check_digest(url: str, download: _Download, artefact: Wanted) -> None:
+    found = download.digest.hexdigest()
+    if found != artefact.sha256:
+        raise Refusal(url, f"its sha256 is {found}, expected {artefact.sha256}", kind="wrong")
+
+
+class _FileAdapter(BaseAdapter):
+    """Lets a requests session read `file:` URLs; a folder stands for its `index.html`, as package indexes expect."""
+
+    def send(
+        self, request: requests.PreparedRequest, *_args: object, **_options: object
+    ) -> requests.Response:
+        response = requests.Response()
+        response.request = request
+        response.url = request.url or ""
+        path = file_path(response.url) or Path()
+        path = path / "index.html" if path.is_dir() else path
+        with suppress(OSError):
+            response.raw = path.open("rb")
+            response.headers["Content-Length"] = str(path.stat().st_size)
+            response.headers["Content-Type"] = (
+                "text/html" if path.suffix == ".html" else "application/octet-stream"
+            )
+        response.status_code = requests.codes.ok if response.raw else requests.codes.not_found
+        return response
+
+    def close(self) -> None:
+        pass
+
+
+def _judged(response: requests.Response, url: str) -> Refusal | _Broken:
+    status = response.status_code
+    if status in BUSY:
+        asked = response.headers.get("Retry-After", "")
+        return _Broken(
+            f"the server answered {status}",
+            pause=min(float(asked) if asked.isdecimal() else 0, LONGEST_PAUSE),
+        )
+    if status == requests.codes.range_not_satisfiable:
+        return Refusal(url, "it is shorter than expected", kind="wrong")
+    if status in {requests.codes.not_found, requests.codes.gone}:
+        return Refusal(url, f"not found ({status})", kind="gone")
+    if status in {requests.codes.unauthorized, requests.codes.forbidden}:
+        return Refusal(
+            url, f"access refused ({status}); credentials belong in `~/.netrc`", kind="unreachable"
+        )
+    return Refusal(url, f"the server answered {status}", kind="unreachable")
+
+
+def _with_patience(ask: Callable[[], Answer], url: str, stop: threading.Event) -> Answer:
+    for pause in PAUSES:
+        try:
+            return ask()
+        except _Broken as broken:
+            log.info("%s: %s, trying again", shown(url), broken)
+            _wait(max(pause, broken.pause), stop)
+    try:
+        return ask()
+    except _Broken as broken:
+        raise Refusal(url, str(broken), kind="unreachable") from broken
+
+
+def _wait(seconds: float, stop: threading.Event) -> None:
+    if stop.wait(seconds):
+        raise Stopped
+
+
+def _reason(error: BaseException) -> str:
+    """Why a request failed, in words; never its own text, which can hold URLs with credentials."""
+    chain = [error]
+    while (
+        inner := chain[-1].__cause__ or chain[-1].__context__ or getattr(chain[-1], "reason", None)
+    ) and inner not in chain:
+        if not isinstance(inner, BaseException):
+            break
+        chain.append(inner)
+    names = {type(one).__name__ for one in chain}
+    for name, words in _REASONS:
+        if name in names:
+            return words
+    return f"the connection failed ({type(chain[-1]).__name__})"
+
+
+_REASONS: Final = (
+    ("NameResolutionError", "the host name is not known"),
+    ("gaierror", "the host name is not known"),
+    ("ProxyError", "the proxy does not answer"),
+    ("SSLError", "the certificate was not accepted"),
+    ("ConnectTimeoutError", "no answer in time"),
+    ("ReadTimeoutError", "no more data in time"),
+    ("ConnectionRefusedError", "the connection was refused"),
+    ("IncompleteRead", "the connection was cut"),
+    ("ConnectionResetError", "the connection was cut"),
+    ("RemoteDisconnected", "the connection was cut"),
+)
+
+
+def _with_user_of(index: str, url: str) -> str:
+    """Pass on an index's credentials to files on the same host, as pip and uv do."""
+    here, there = urlsplit(index), urlsplit(url)
+    same = (here.scheme, here.hostname, here.port) == (there.scheme, there.hostname, there.port)
+    return urlunsplit(there._replace(netloc=here.netloc)) if same and "@" not in there.netloc else url

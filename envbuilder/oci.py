@@ -1,0 +1,327 @@
+"""The image as a folder: an OCI layout of the layers, a config and a manifest, and the tar that engines load.
+
+The layer blobs are hard links into the store, so that an image takes no second copy of its bytes.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from envbuilder.entry import Entry, Kind
+from envbuilder.errors import UsageError, VerifyError
+from envbuilder.store import Sha256, beside, link_or_copy, parse_sha256
+from envbuilder.tarball import BLOCK, CHUNK, END, make_header
+from envbuilder.tree import Layer
+
+CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"
+MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
+INDEX_TYPE: Final = "application/vnd.oci.image.index.v1+json"
+LAYER_TYPE: Final = "application/vnd.oci.image.layer.v1.tar+zstd"
+LAYOUT: Final = '{"imageLayoutVersion":"1.0.0"}'
+DEFAULT_REGISTRY: Final = (
+    "docker.io"  # what every engine puts before a name without a registry; nothing is fetched
+)
+_REFERENCE: Final = re.compile(
+    r"(?P<name>[a-z0-9]+(?:[._/-]+[a-z0-9]+|:[0-9]+(?=/))*):(?P<tag>\w[\w.-]{0,127})", re.ASCII
+)
+_MOST_JSON: Final = 4 << 20  # bytes of a manifest or config that a reader believes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageConfig:
+    """What a container is started with."""
+
+    env: tuple[tuple[str, str], ...] = ()
+    cmd: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    workdir: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    user: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    digest: Sha256
+    size: int  # bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageLayer:
+    blob: Blob
+    diff_id: Sha256  # of the tar
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """An OCI layout as read: what it says, not yet whether its blobs agree (`verify` checks that)."""
+
+    folder: Path
+    reference: str  # registry/repository:tag, or empty
+    platform: str
+    manifest: Blob
+    config_blob: Blob
+    config: ImageConfig
+    layers: tuple[ImageLayer, ...]
+
+    def path(self, blob: Blob) -> Path:
+        return self.folder / "blobs" / "sha256" / blob.digest
+
+
+def write_layout(
+    *, layers: Sequence[Layer], config: ImageConfig, epoch: int, platform: str, folder: Path, name: str
+) -> Sha256:
+    """Write the image `name` (`repository:tag`) to `folder` and return its manifest's digest.
+
+    The layout appears under its name when it is whole, in place of an earlier one; anything else there is left alone
+    and is a UsageError.
+    """
+    reference = full_reference(name)
+    if folder.is_symlink() or (folder.exists() and not (folder / "oci-layout").is_file()):
+        raise UsageError(
+            f"`{folder}` is there already and is not an OCI layout",
+            hint="move it away, or choose another --output",
+        )
+    with beside(folder) as work:
+        new = work / "new"
+        manifest = _fill(
+            new, layers=layers, config=config, epoch=epoch, platform=platform, reference=reference
+        )
+        if folder.exists():
+            folder.rename(work / "old")
+        new.rename(folder)
+    return manifest.digest
+
+
+def read_layout(folder: Path) -> Layout:
+    """Read a layout with one image; raises VerifyError when it is damaged or of another kind."""
+    try:
+        index = _Object.load((folder / "index.json").read_bytes())
+        (listed,) = index.objects("manifests")
+        manifest = listed.blob()
+        described = _Object.load(_read_blob(folder, manifest))
+        config_blob = described.object("config").blob()
+        config = _Object.load(_read_blob(folder, config_blob))
+        blobs = [layer.blob() for layer in described.objects("layers")]
+        diff_ids = [_parse_digest(text) for text in config.object("rootfs").texts("diff_ids")]
+        settings = config.object("config")
+        return Layout(
+            folder=folder,
+            reference=dict(listed.pairs("annotations")).get("io.containerd.image.name", ""),
+            platform="/".join(
+                filter(None, (config.text("os"), config.text("architecture"), config.text("variant")))
+            ),
+            manifest=manifest,
+            config_blob=config_blob,
+            config=ImageConfig(
+                env=tuple(
+                    (key, value) for key, _, value in (line.partition("=") for line in settings.texts("Env"))
+                ),
+                cmd=settings.texts("Cmd"),
+                entrypoint=settings.texts("Entrypoint"),
+                workdir=settings.text("WorkingDir"),
+                labels=settings.pairs("Labels"),
+                user=settings.text("User"),
+            ),
+            layers=tuple(ImageLayer(blob=b, diff_id=d) for b, d in zip(blobs, diff_ids, strict=True)),
+        )
+    except (OSError, ValueError) as error:
+        raise VerifyError(f"`{folder}` is not an OCI layout with one image: {error}") from error
+
+
+def archive(folder: Path) -> Iterator[bytes]:
+    """The layout as a tar, piece by piece, as `docker load` and `skopeo` read it: engines that keep images in
+    containerd's store read `index.json`, older ones `manifest.json`.
+    """
+    layout = read_layout(folder)
+    blobs = [layout.manifest, layout.config_blob, *(layer.blob for layer in layout.layers)]
+    for path in ("blobs", "blobs/sha256"):
+        yield make_header(Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0))
+    for digest, blob in sorted({blob.digest: blob for blob in blobs}.items()):
+        yield make_header(_file(f"blobs/sha256/{digest}", blob.size))
+        with layout.path(blob).open("rb") as stream:
+            left = blob.size
+            while left and (piece := stream.read(min(left, CHUNK))):
+                left -= len(piece)
+                yield piece
+        if left:
+            raise VerifyError(f"`{layout.path(blob)}` is shorter than its manifest says")
+        yield bytes(-blob.size % BLOCK)
+    for path, text in (
+        ("index.json", (folder / "index.json").read_bytes()),
+        ("manifest.json", _classic_manifest(layout)),
+        ("oci-layout", LAYOUT.encode()),
+    ):
+        yield make_header(_file(path, len(text)))
+        yield text + bytes(-len(text) % BLOCK)
+    yield END
+
+
+def full_reference(name: str) -> str:
+    """`registry/repository:tag` of a name as people write it; raises UsageError for what is no name."""
+    match = _REFERENCE.fullmatch(name)
+    if match is None:
+        raise UsageError(f"`{name}` is not an image name", hint="write it as `repository:tag`, in lower case")
+    first, slash, _ = name.partition("/")
+    if not slash:
+        return f"{DEFAULT_REGISTRY}/library/{name}"
+    has_registry = "." in first or ":" in first or first == "localhost"
+    return name if has_registry else f"{DEFAULT_REGISTRY}/{name}"
+
+
+def _fill(
+    folder: Path, *, layers: Sequence[Layer], config: ImageConfig, epoch: int, platform: str, reference: str
+) -> Blob:
+    blobs = folder / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    folder.chmod(0o755)
+    created = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    described = []
+    for layer in layers:
+        if not (blobs / layer.digest).exists():
+            link_or_copy(layer.blob, blobs / layer.digest)
+        described.append({"mediaType": LAYER_TYPE, "digest": f"sha256:{layer.digest}", "size": layer.size})
+    system, architecture, *variant = platform.split("/")
+    where = {"os": system, "architecture": architecture} | ({"variant": variant[0]} if variant else {})
+    settings: dict[str, object] = {
+        "Env": [f"{key}={value}" for key, value in config.env],
+        "Cmd": list(config.cmd),
+        "Entrypoint": list(config.entrypoint),
+        "WorkingDir": config.workdir,
+        "Labels": dict(config.labels),
+        "User": config.user,
+    }
+    config_blob = _write_blob(
+        blobs,
+        where
+        | {
+            "created": created,
+            "config": {key: value for key, value in settings.items() if value},
+            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.diff_id}" for layer in layers]},
+            "history": [
+                {"created": created, "created_by": f"envbuilder: {layer.name} layer"} for layer in layers
+            ],
+        },
+        CONFIG_TYPE,
+    )
+    manifest = _write_blob(
+        blobs,
+        {
+            "schemaVersion": 2,
+            "mediaType": MANIFEST_TYPE,
+            "config": _descriptor(config_blob),
+            "layers": described,
+        },
+        MANIFEST_TYPE,
+    )
+    annotations = {
+        "io.containerd.image.name": reference,
+        "org.opencontainers.image.ref.name": reference.rpartition(":")[2],
+        "org.opencontainers.image.created": created,
+    }
+    listed = _descriptor(manifest) | {"platform": where, "annotations": annotations}
+    index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [listed]}
+    (folder / "index.json").write_bytes(_json(index))
+    (folder / "oci-layout").write_text(LAYOUT, encoding="ascii")
+    return manifest
+
+
+def _descriptor(blob: Blob) -> dict[str, object]:
+    return {"mediaType": blob.media_type, "digest": f"sha256:{blob.digest}", "size": blob.size}
+
+
+def _write_blob(blobs: Path, value: Mapping[str, object], media_type: str) -> Blob:
+    content = _json(value)
+    digest = Sha256(hashlib.sha256(content).hexdigest())
+    (blobs / digest).write_bytes(content)
+    return Blob(digest=digest, size=len(content), media_type=media_type)
+
+
+def _json(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _read_blob(folder: Path, blob: Blob) -> bytes:
+    if blob.size > _MOST_JSON:
+        raise ValueError(f"a description of {blob.size} bytes")
+    content = (folder / "blobs" / "sha256" / blob.digest).read_bytes()
+    if hashlib.sha256(content).hexdigest() != blob.digest or len(content) != blob.size:
+        raise ValueError(f"the blob {blob.digest} does not hold what its name says")
+    return content
+
+
+def _classic_manifest(layout: Layout) -> bytes:
+    """`manifest.json` of `docker save`, which engines read that keep images in their own store."""
+    place = "blobs/sha256/"
+    image = {
+        "Config": place + layout.config_blob.digest,
+        "RepoTags": [layout.reference.removeprefix(f"{DEFAULT_REGISTRY}/").removeprefix("library/")],
+        "Layers": [place + layer.blob.digest for layer in layout.layers],
+    }
+    return _json([image])
+
+
+def _file(path: str, size: int) -> Entry:
+    return Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0, size=size)
+
+
+def _parse_digest(text: str) -> Sha256:
+    algorithm, _, digest = text.partition(":")
+    if algorithm != "sha256":
+        raise ValueError(f"expected a sha256 digest, found {text!r}")
+    return parse_sha256(digest)
+
+
+@dataclass(frozen=True, slots=True)
+class _Object:
+    """A JSON object whose values are taken by type; raises ValueError when one is of another."""
+
+    values: Mapping[str, object]
+
+    @classmethod
+    def load(cls, text: bytes) -> "_Object":
+        return cls.make(json.loads(text))
+
+    @classmethod
+    def make(cls, value: object) -> "_Object":
+        if not isinstance(value, dict):
+            raise ValueError(f"expected a JSON object, found {type(value).__name__}")  # noqa: TRY004  # foreign input
+        return cls(value)
+
+    def object(self, key: str) -> "_Object":
+        return self.make(self.values.get(key, {}))
+
+    def objects(self, key: str) -> tuple["_Object", ...]:
+        return tuple(self.make(value) for value in self._list(key))
+
+    def text(self, key: str) -> str:
+        return self._text(self.values.get(key, ""))
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        return tuple(self._text(value) for value in self._list(key))
+
+    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
+        return tuple((name, self._text(value)) for name, value in self.object(key).values.items())
+
+    def blob(self) -> Blob:
+        size = self.values.get("size")
+        if not isinstance(size, int) or size < 0:
+            raise ValueError(f"expected a size, found {size!r}")
+        return Blob(digest=_parse_digest(self.text("digest")), size=size, media_type=self.text("mediaType"))
+
+    def _list(self, key: str) -> list[object]:
+        value = self.values.get(key) or []
+        if not isinstance(value, list):
+            raise ValueError(f"expected a list at {key!r}")  # noqa: TRY004  # foreign input
+        return value
+
+    @staticmethod
+    def _text(value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"expected text, found {value!r}")  # noqa: TRY004  # foreign input
+        return value

@@ -1,0 +1,292 @@
+"""The story on one page: recipe → lock → plan → layers → image and SIF → verified.
+
+Each function here is one verb of the command line. They put the stages in order and hand values on; every decision is
+made in the module that owns it.
+"""
+
+import contextlib
+import functools
+import os
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from envbuilder import lock as locks
+from envbuilder import recipe as recipes
+from envbuilder.build import IMAGE_PREFIX, Outputs, Record, build, load_record
+from envbuilder.check import check, load_tables
+from envbuilder.command import Runner, hand_over
+from envbuilder.console import Console, log_to
+from envbuilder.engines.assemble import Assemble, Limits
+from envbuilder.errors import IncompatibleError, LockError, SpaceError, ToolError, UsageError, VerifyError
+from envbuilder.fetch import Fetcher, Wanted
+from envbuilder.findings import Finding, Severity
+from envbuilder.lock import Artefact
+from envbuilder.oci import layout_size
+from envbuilder.plan import Plan, make
+from envbuilder.recipe import Recipe
+from envbuilder.resolve import extension_files, resolve
+from envbuilder.sources import probe_sources
+from envbuilder.store import Store, save_text, sha256_text
+from envbuilder.tables.gpu import capabilities, load_gpus
+from envbuilder.tables.toolkit import load_toolkits
+from envbuilder.tools import BUILD_TOOLS, check_tools
+from envbuilder.verify import verify
+
+# Bytes on disk per byte fetched, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
+# for each step that is built, and the SIF (1.2) always.
+SPACE_PER_STEP: Final = 3.2
+SPACE_PER_BUILD: Final = 1.2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What every verb works with: the store, the runner, the person at the terminal and this machine's settings."""
+
+    store: Store
+    runner: Runner
+    console: Console
+    environment: Mapping[str, str]
+    recipes: Path
+    limits: Limits
+
+    def fetcher(self, *, offline: bool) -> Fetcher:
+        sources = functools.cache(lambda: probe_sources(self.environment, self.runner))
+        return Fetcher(self.store, sources, offline=offline)
+
+
+def load_checked(name: str, folder: Path) -> tuple[Recipe, tuple[Finding, ...]]:
+    """The recipe and the warnings of `check`; raises IncompatibleError when something in it cannot work."""
+    recipe = recipes.load(recipes.find_recipe(name, folder))
+    findings = check(recipe, load_tables(load_toolkits()))
+    errors = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
+    if errors:
+        raise IncompatibleError(f"the pins of `{recipe.name}` cannot work together", findings=findings)
+    return recipe, findings
+
+
+def lock_path(recipe: Recipe) -> Path:
+    return recipe.path.with_suffix(".lock")
+
+
+def lock_recipe(name: str, workshop: Workshop, *, upgrade: bool = False, save: bool = True) -> tuple[str, ...]:
+    """Resolve the recipe and write its lock beside it; returns what changed, a line each."""
+    recipe, _ = load_checked(name, workshop.recipes)
+    path = lock_path(recipe)
+    old = locks.load(path) if path.exists() else None
+    toolkit = load_toolkits().get(recipe.cuda)
+    with workshop.console.step(f"lock {recipe.name}"):
+        new = resolve(
+            recipe,
+            toolkit=toolkit,
+            old=old,
+            upgrade=upgrade,
+            today=datetime.now(UTC).date(),
+            store=workshop.store,
+            runner=workshop.runner,
+            fetcher=workshop.fetcher(offline=False),
+        )
+    if save and new != old:
+        save_text(path, locks.dump(new))
+    return locks.diff(old, new) if old else (f"+ {path}",)
+
+
+def make_plan(name: str, workshop: Workshop) -> tuple[Recipe, Plan, tuple[Finding, ...]]:
+    """Recipe and lock → plan; raises LockError when the lock is missing or no longer fits the recipe."""
+    recipe, findings = load_checked(name, workshop.recipes)
+    path = lock_path(recipe)
+    lock = locks.load(path)
+    files = extension_files(recipe)
+    stale = locks.check_fresh(recipe, lock, {file.path: file.sha256 for file in files})
+    if stale:
+        raise LockError(
+            f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
+            hint=f"`envbuilder lock {name}` renews what changed and keeps the rest",
+        )
+    for file in files:
+        workshop.store.add_artefact(file.sha256, recipe.path.parent / file.path)
+    architectures = capabilities(recipe.gpus, load_gpus().rows)
+    toolkit = load_toolkits()[recipe.cuda] if recipe.cuda else None
+    plan = make(recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=locks.dump(lock))
+    return recipe, plan, findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Result:
+    """What `build` has to tell."""
+
+    outputs: Outputs
+    record: Record
+    done: bool  # False: there was nothing to do
+    image: str  # its name in the Docker engine; "" where no engine answered
+    findings: tuple[Finding, ...]
+
+    def summary(self) -> dict[str, object]:
+        """The data of the JSON answer."""
+        return {
+            "name": self.outputs.name,
+            "sif": str(self.outputs.sif),
+            "sif_sha256": self.record.sif,
+            "sif_bytes": self.record.sif_size,
+            "layout": str(self.outputs.image),
+            "manifest": f"sha256:{self.record.manifest}",
+            "tree_bytes": self.record.content_size,
+            "image": self.image,
+            "built": self.done,
+        }
+
+    def text(self) -> str:
+        """The same for a person."""
+        head = f"{self.outputs.name}: built and verified" if self.done else f"{self.outputs.name}: nothing to do"
+        lines = [
+            head,
+            f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
+            f"  image  {self.image or 'not loaded: no Docker engine answers'}  sha256:{self.record.manifest}",
+            f"  layout {self.outputs.image}  (a tree of {self.record.content_size / 1e9:.2f} GB)",
+        ]
+        return "\n".join(lines)
+
+
+def build_recipe(name: str, workshop: Workshop, *, output: Path, offline: bool) -> Result:
+    """Lock → verified artefacts, and the image in the Docker engine where one answers.
+
+    Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
+    """
+    recipe, plan, findings = make_plan(name, workshop)
+    outputs = Outputs(folder=output.absolute(), name=recipe.name)
+    with _alone(outputs, workshop):
+        record = load_record(outputs, plan)
+        done = record is None
+        if record is None:
+            workshop.store.sweep()
+            with log_to(outputs.log):
+                record = _build(plan, outputs, workshop, offline=offline)
+        image = _load(outputs, record, workshop)
+        return Result(outputs=outputs, record=record, done=done, image=image, findings=findings)
+
+
+def _load(outputs: Outputs, record: Record, workshop: Workshop) -> str:
+    """Bring the image into the Docker engine unless it is there; returns its name there, "" without an engine."""
+    from envbuilder.publish import connect, has_image, load_image  # noqa: PLC0415 - the SDK costs a no-op its second
+
+    client = connect(workshop.environment)
+    if client is None:
+        return ""
+    name = f"{IMAGE_PREFIX}/{outputs.name}:latest"
+    if not has_image(client, name, record.manifest):
+        with workshop.console.transfer(f"load {name}", layout_size(outputs.image)) as transfer:
+            load_image(client, outputs.image, name=name, advance=transfer.advance)
+    return name
+
+
+def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -> Record:
+    console, limits = workshop.console, workshop.limits
+    engine = Assemble(store=workshop.store, runner=workshop.runner, console=console, limits=limits)
+    missing_tools = check_tools(BUILD_TOOLS, workshop.runner)
+    if missing_tools:
+        raise ToolError("tools that a build needs are not there", findings=missing_tools)
+    wanted = artefacts(engine, plan)
+    fetcher = workshop.fetcher(offline=offline)
+    missing = fetcher.missing(wanted)
+    need_space(plan, wanted, missing, outputs, workshop.store)
+    if missing:
+        total = sum(artefact.size for artefact in missing)
+        with console.transfer(f"fetch {len(missing)} artefacts", total) as transfer:
+            fetcher.fetch(wanted, transfer)
+    else:
+        fetcher.fetch(wanted)
+    built = build(
+        plan, outputs, engine=engine, store=workshop.store, runner=workshop.runner, console=console, threads=limits.threads
+    )
+    with console.step("verify image ≡ SIF ≡ plan"):
+        findings = verify(outputs.image, outputs.sif, layers=built.layers)
+    if findings:
+        outputs.sif.rename(outputs.sif.with_suffix(".sif.refused"))
+        raise VerifyError("what was built is not what was promised", findings=findings, hint=f"the log is `{outputs.log}`")
+    built.record.save(outputs.record)
+    return built.record
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """What a build would do."""
+
+    name: str
+    plan: str
+    commands: tuple[str, ...]
+
+
+def explain(name: str, workshop: Workshop) -> Explained:
+    """The plan, and the commands of the layers that the store lacks; nothing is written or started."""
+    recipe, plan, _ = make_plan(name, workshop)
+    engine = Assemble(store=workshop.store, runner=workshop.runner, console=workshop.console, limits=workshop.limits)
+    return Explained(name=recipe.name, plan=plan.canonical(), commands=tuple(map(str, engine.commands(plan))))
+
+
+def verify_artefacts(image: Path, sif: Path) -> dict[str, object]:
+    """Compare an OCI layout and a SIF, wherever they were built; raises VerifyError naming the first differences."""
+    report = verify(image, sif)
+    if report.findings:
+        raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
+    return {"image": str(image), "sif": str(sif), "paths": report.paths, "tree": report.tree}
+
+
+def execute(name: str, argv: Sequence[str], *, inside: str, output: Path, environment: Mapping[str, str]) -> int:
+    """Run a command in the SIF or the image and return its exit code; a SIF's command takes this process's place."""
+    from envbuilder import run  # noqa: PLC0415 - the SDKs are slow to import
+    from envbuilder.publish import connect  # noqa: PLC0415
+
+    outputs = Outputs(folder=output, name=name)
+    if inside != "image" and outputs.sif.exists():
+        hand_over(run.sif_argv(outputs.sif, argv))
+    if inside == "sif":
+        raise UsageError(f"there is no SIF `{outputs.sif}`", hint=f"`envbuilder build {name}` makes it")
+    client = connect(environment)
+    if client is None:
+        raise ToolError(
+            f"there is no SIF `{outputs.sif}`, and no Docker engine answers", hint=f"`envbuilder build {name}` makes the SIF"
+        )
+    user = f"{os.geteuid()}:{os.getegid()}"
+    return run.run_in_image(client, f"{IMAGE_PREFIX}/{name}:latest", argv, folder=Path.cwd(), user=user, show=True).code
+
+
+def artefacts(engine: Assemble, plan: Plan) -> tuple[Artefact, ...]:
+    """The artefacts of the layers that the store lacks."""
+    return tuple(artefact for step in engine.missing(plan) for artefact in step.artefacts)
+
+
+def need_space(
+    plan: Plan, wanted: Sequence[Artefact], missing: Sequence[Wanted], outputs: Outputs, store: Store
+) -> None:
+    """Raise SpaceError before anything is written where the disk cannot hold what is to come."""
+    every = [item for step in plan.steps for item in step.artefacts]
+    fetch = sum(item.size for item in missing)
+    layers = int(SPACE_PER_STEP * sum(item.size for item in wanted))
+    sif = int(SPACE_PER_BUILD * sum(item.size for item in every))
+    needs = {store.root: fetch + layers + sif, outputs.folder: sif}
+    if store.root.stat().st_dev == _existing(outputs.folder).stat().st_dev:
+        needs = {store.root: fetch + layers + 2 * sif}
+    for place, need in needs.items():
+        free = shutil.disk_usage(_existing(place)).free
+        if free < need:
+            raise SpaceError(
+                f"this build needs about {need / 1e9:.1f} GB at `{place}`; {free / 1e9:.1f} GB are free",
+                hint="free space there, or point ENVBUILDER_CACHE and --output at a larger disk",
+            )
+
+
+def _existing(path: Path) -> Path:
+    return next(folder for folder in (path, *path.parents) if folder.exists())
+
+
+@contextlib.contextmanager
+def _alone(outputs: Outputs, workshop: Workshop) -> Iterator[None]:
+    """One build of the same artefacts at a time; a second one waits, and then has nothing to do."""
+    def tell() -> None:
+        workshop.console.say(f"another build of `{outputs.name}` is running; waiting for it")
+
+    with workshop.store.lock(f"build-{sha256_text(str(outputs.sif))}", waiting=tell):
+        yield

@@ -1,0 +1,182 @@
+"""The plan: what a build does, in order, without a word about the machine that does it.
+
+`Plan.canonical()` is one text; its sha256 is the build key. Each step has a key of its own, made from its lines and the
+keys of the steps it stands on, so that two recipes share every layer whose inputs are the same.
+"""
+
+import shlex
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+from envbuilder.lock import Artefact, Lock, LockedExtension
+from envbuilder.recipe import Recipe
+from envbuilder.store import Sha256, sha256_text
+from envbuilder.tables.toolkit import Toolkit
+
+FORMAT: Final = 1  # raise it when the same inputs would give other bytes
+ENV_PREFIX: Final = "/opt/env"
+EXTENSIONS: Final = "/opt/envbuilder/extensions"
+SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OsStep:
+    """The distribution's packages, and gcc of the pinned version under its plain names."""
+
+    suite: str
+    gcc: str
+    artefacts: tuple[Artefact, ...]
+
+    def lines(self) -> tuple[str, ...]:
+        return (f"step os {self.suite} gcc {self.gcc}", *map(_artefact_line, self.artefacts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonStep:
+    """The Python environment at /opt/env."""
+
+    python: str  # 3.11
+    artefacts: tuple[Artefact, ...]
+
+    @property
+    def site_packages(self) -> str:
+        return f"{ENV_PREFIX}/lib/python{self.python}/site-packages"
+
+    def lines(self) -> tuple[str, ...]:
+        return (f"step python {self.python}", *map(_artefact_line, self.artefacts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaStep:
+    """The CUDA toolkit at /usr/local/cuda, its headers and libraries linked from the wheels where they have them."""
+
+    toolkit: Toolkit
+    artefacts: tuple[Artefact, ...]
+
+    def lines(self) -> tuple[str, ...]:
+        return (f"step cuda {self.toolkit.cuda} layout {sha256_text(repr(self.toolkit))}", *map(_artefact_line, self.artefacts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionsStep:
+    """The recipe's extensions, compiled for exactly `architectures`."""
+
+    architectures: tuple[str, ...]  # compute capabilities, e.g. 8.0; empty without CUDA
+    extensions: tuple[LockedExtension, ...]
+
+    @property
+    def artefacts(self) -> tuple[Artefact, ...]:
+        return ()
+
+    def lines(self) -> tuple[str, ...]:
+        lines = [f"step extensions for {' '.join(self.architectures) or 'cpu'}"]
+        for extension in self.extensions:
+            options = {"include": extension.include, "cflags": extension.cflags, "cuda_cflags": extension.cuda_cflags}
+            lines.append(f"  extension {extension.name} {' '.join(extension.sources)}")
+            lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
+            lines += [f"    file {file.path} sha256:{file.sha256}" for file in extension.files]
+        return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeStep:
+    """Plain files: what a runtime reads at start, and the texts that say what this image is."""
+
+    env: tuple[tuple[str, str], ...]
+    files: tuple[tuple[str, str], ...]  # path below / → text
+
+    @property
+    def artefacts(self) -> tuple[Artefact, ...]:
+        return ()
+
+    def lines(self) -> tuple[str, ...]:
+        return (
+            "step runtime",
+            *(f"  env {name}={value}" for name, value in self.env),
+            *(f"  file {path} sha256:{sha256_text(text)}" for path, text in self.files),
+        )
+
+
+Step = OsStep | PythonStep | CudaStep | ExtensionsStep | RuntimeStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every step of one build, in the order of its layers."""
+
+    name: str
+    platform: str
+    epoch: int
+    steps: tuple[Step, ...]
+
+    def canonical(self) -> str:
+        head = (f"envbuilder plan {FORMAT}", f"platform {self.platform}", f"epoch {self.epoch}")
+        return "\n".join([*head, *(line for step in self.steps for line in step.lines())]) + "\n"
+
+    @property
+    def key(self) -> Sha256:
+        """The build key."""
+        return sha256_text(self.canonical())
+
+    def step_key(self, step: Step, tools: str) -> Sha256:
+        """The key of one layer: its lines, those of all steps below it that it can see, and the tools that write it.
+
+        The Python layer does not stand on the os layer: byte code and links depend on the minor version alone, and so
+        recipes with the same wheels share it whatever else their distribution holds.
+        """
+        lines = [line for one in (*self._below(step), step) for line in one.lines()]
+        return sha256_text("\n".join([f"layer {FORMAT} {self.platform} {self.epoch} {tools}", *lines]))
+
+    def _below(self, step: Step) -> tuple[Step, ...]:
+        match step:
+            case OsStep() | PythonStep() | RuntimeStep():
+                return ()
+            case CudaStep():
+                return tuple(one for one in self.steps if isinstance(one, PythonStep))
+            case ExtensionsStep():
+                return self.steps[: self.steps.index(step)]
+            case _:
+                assert_never(step)
+
+    @property
+    def env(self) -> tuple[tuple[str, str], ...]:
+        return next(step.env for step in self.steps if isinstance(step, RuntimeStep))
+
+
+def make(recipe: Recipe, lock: Lock, *, toolkit: Toolkit | None, architectures: tuple[str, ...], lock_text: str) -> Plan:
+    """Put the steps in order. `toolkit` is the table's row for the recipe's CUDA, None without CUDA."""
+    suite = recipe.base.partition("/")[2]
+    steps: list[Step] = [
+        OsStep(suite=suite, gcc=recipe.gcc, artefacts=lock.debs),
+        PythonStep(python=recipe.python, artefacts=lock.wheels),
+    ]
+    if toolkit is not None:
+        steps.append(CudaStep(toolkit=toolkit, artefacts=lock.toolkit))
+    if lock.extensions:
+        steps.append(ExtensionsStep(architectures=architectures, extensions=lock.extensions))
+    env = _environment(recipe, cuda=toolkit is not None)
+    before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps))
+    files = (
+        ("opt/envbuilder/lock.json", lock_text),
+        ("opt/envbuilder/plan.txt", before.canonical()),
+        ("opt/envbuilder/recipe.yaml", recipe.canonical()),
+    )
+    return Plan(
+        name=recipe.name,
+        platform=lock.platform,
+        epoch=lock.epoch,
+        steps=(*steps, RuntimeStep(env=env, files=files)),
+    )
+
+
+def _environment(recipe: Recipe, *, cuda: bool) -> tuple[tuple[str, str], ...]:
+    """Only what must hold: a value set here beats the user's own export under Apptainer, so defaults stay out."""
+    search = [f"{ENV_PREFIX}/bin", *(["/usr/local/cuda/bin"] if cuda else []), SYSTEM_PATH]
+    fixed = {"PATH": ":".join(search), "PYTORCH_VERSION": recipe.pytorch}  # enroot's PyTorch hook looks for the latter
+    if cuda:
+        fixed["CUDA_HOME"] = "/usr/local/cuda"
+    return tuple((fixed | dict(recipe.env)).items())
+
+
+def _artefact_line(artefact: Artefact) -> str:
+    return f"  {artefact.kind} {artefact.name} {artefact.version} sha256:{artefact.sha256}"

@@ -1,0 +1,170 @@
+"""One component of a Debian suite, asked through apt-get and apt-cache with a state of our own.
+
+apt decides, so that a lock holds what Debian's own resolver would install; it runs as an ordinary user and sees nothing
+of the packages and sources of this machine but its proxy and certificate settings. What it downloads stays in the cache,
+so that the next lock asks the network only when the day has changed.
+"""
+
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from envbuilder.command import Command
+from envbuilder.errors import CommandError, FetchError, IncompatibleError, ToolError
+from envbuilder.lock import Artefact
+from envbuilder.resolve.means import Means
+from envbuilder.sources import Sources, shown
+from envbuilder.store import Sha256, save_text
+
+FRESH: Final = 24 * 3600  # seconds for which downloaded package lists are trusted
+MIRROR_HINT: Final = "ENVBUILDER_DEBIAN_MIRROR names a mirror that has this suite, e.g. your site's or Debian's archive"
+_URI: Final = re.compile(r"'(?P<url>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
+_CONFIGURATION: Final = """\
+#clear Dir;
+Dir "{folder}";
+Dir::State "{folder}";
+Dir::State::status "{folder}/status";
+Dir::State::lists "{folder}/lists";
+Dir::Cache "{folder}";
+Dir::Etc "{folder}";
+Dir::Etc::sourcelist "{folder}/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::parts "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+Dir::Etc::trustedparts "/dev/null";
+Dir::Etc::netrc "/etc/apt/auth.conf";
+Dir::Etc::netrcparts "/etc/apt/auth.conf.d";
+Dir::Bin::methods "/usr/lib/apt/methods";
+Dir::Bin::apt-key "/usr/bin/apt-key";
+Dir::Log "{folder}";
+APT::Architecture "amd64";
+#clear APT::Architectures;
+APT::Architectures {{ "amd64"; }};
+APT::Install-Recommends "false";
+APT::Sandbox::User "";
+APT::Update::Error-Mode "any";
+Acquire::Languages "none";
+Acquire::ForceHash "SHA256";
+Debug::NoLocking "true";
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A suite's component with its package lists at hand; made by `open_suite`."""
+
+    name: str  # bookworm
+    mirror: str
+    folder: Path
+    means: Means
+
+    def names(self) -> frozenset[str]:
+        """Every package there is."""
+        return frozenset(self._ask("apt-cache", "pkgnames").split())
+
+    def closure(self, packages: tuple[str, ...]) -> tuple[Artefact, ...]:
+        """The packages with all they depend on, as apt would install them into an empty root."""
+        try:
+            listing = self._ask("apt-get", "install", "--print-uris", "-qq", "--", *packages)
+        except CommandError as error:
+            raise IncompatibleError(
+                f"no set of {self.name}'s packages fits the recipe's base, compiler, Python and `apt` list\n{error.message}",
+                hint=error.hint,
+            ) from error
+        return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
+
+    def packages(self, names: tuple[str, ...]) -> tuple[Artefact, ...]:
+        """These packages alone, without what they depend on."""
+        try:
+            listing = self._ask("apt-cache", "show", "--no-all-versions", "--", *names)
+        except CommandError as error:
+            raise IncompatibleError(f"{self.name} does not have all of {', '.join(names)}\n{error.message}") from error
+        return tuple(_stanza(stanza) for stanza in listing.strip().split("\n\n"))
+
+    def _ask(self, program: str, *arguments: str) -> str:
+        return self.means.runner.run(_command(self.folder, program, *arguments, why=f"ask which packages {self.name} has"))
+
+    def _artefacts(self, listing: str) -> Iterator[Artefact]:
+        above = urlsplit(self.mirror).path
+        for match in map(_URI.fullmatch, listing.splitlines()):
+            if match is None:
+                continue
+            name, version, _ = unquote(match["file"]).split("_")
+            yield Artefact(
+                kind="deb",
+                name=name,
+                version=version,
+                sha256=Sha256(match["sha256"]),
+                size=int(match["size"]),
+                source="debian",
+                path=unquote(urlsplit(match["url"]).path).removeprefix(above),
+            )
+
+
+def open_suite(name: str, component: str, means: Means, *, renew: bool = False) -> Suite:
+    """Bring a suite's package lists into the cache; raises FetchError when no mirror has them.
+
+    Only the suite itself, not its -security and -updates: release suites no longer change once they are old, so every
+    file that a lock names stays on the mirrors.
+    """
+    sources = means.sources()
+    if not sources.debian:
+        raise FetchError(f"no Debian mirror is known on this machine, and `{name}` is needed", hint=MIRROR_HINT)
+    if not sources.keyring.is_file():
+        raise ToolError(
+            f"the keyring `{sources.keyring}` is not there: packages of `{name}` cannot be trusted without it",
+            hint="`apt-get install debian-archive-keyring`; ENVBUILDER_DEBIAN_KEYRING names another keyring",
+        )
+    folder = means.store.root / "apt" / f"{name}-{component}"
+    suite = Suite(name=name, mirror=sources.debian[0], folder=folder, means=means)
+    with means.store.lock(f"apt-{name}-{component}"):
+        line = f"deb [arch=amd64 signed-by={sources.keyring}] {suite.mirror} {name} {component}\n"
+        if renew or not _is_fresh(folder, line):
+            _update(suite, line, sources)
+    return suite
+
+
+def _is_fresh(folder: Path, line: str) -> bool:
+    stamp = folder / "stamp"
+    return stamp.is_file() and stamp.read_text() == line and time.time() - stamp.stat().st_mtime < FRESH
+
+
+def _update(suite: Suite, line: str, sources: Sources) -> None:
+    folder, runner = suite.folder, suite.means.runner
+    (folder / "stamp").unlink(missing_ok=True)
+    for name in ("lists/partial", "archives/partial"):
+        (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    save_text(folder / "status", "")
+    save_text(folder / "sources.list", line)
+    (folder / "sources.list").chmod(0o600)  # a mirror's URL may hold a password
+    machine = runner.run(Command(argv=("apt-config", "dump"), why="read apt's proxy settings"))
+    kept = [text for text in machine.splitlines() if text.startswith(("Acquire::http", "Acquire::Retries", "Acquire::Force"))]
+    save_text(folder / "apt.conf", "\n".join([*kept, _CONFIGURATION.format(folder=folder)]))
+    try:
+        runner.run(_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"))
+    except CommandError as error:
+        tried = ", ".join(shown(mirror) for mirror in sources.debian[:1])
+        raise FetchError(f"could not read the package lists of `{suite.name}` from {tried}\n{error.message}", hint=MIRROR_HINT) from error
+    save_text(folder / "stamp", line)
+    (folder / "stamp").chmod(0o600)
+
+
+def _command(folder: Path, *argv: str, why: str) -> Command:
+    return Command(argv=argv, env=(("APT_CONFIG", str(folder / "apt.conf")),), why=why)
+
+
+def _stanza(text: str) -> Artefact:
+    fields = dict(re.findall(r"^(Package|Version|Filename|Size|SHA256): (.+)$", text, re.MULTILINE))
+    return Artefact(
+        kind="deb",
+        name=fields["Package"],
+        version=fields["Version"],
+        sha256=Sha256(fields["SHA256"]),
+        size=int(fields["Size"]),
+        source="debian",
+        path=fields["Filename"],
+    )

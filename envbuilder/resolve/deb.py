@@ -1,0 +1,77 @@
+"""The os layer's packages: what every environment needs of its distribution, and what the recipe adds."""
+
+import re
+from typing import Final
+
+from envbuilder.decode import nearest
+from envbuilder.errors import IncompatibleError
+from envbuilder.lock import Artefact
+from envbuilder.recipe import Recipe
+from envbuilder.resolve.apt import Suite, open_suite
+from envbuilder.resolve.means import Means, Target
+from envbuilder.tables.toolkit import DebPart
+
+# The distribution's base, a compiler that can build extensions for its own Python, and what torch's build calls.
+OS_PACKAGES: Final = (
+    "?essential",  # apt's pattern: coreutils, bash, dpkg, … and apt itself
+    "ca-certificates",
+    "libc6-dev", "libcrypt-dev",  # crypt.h; libc6-dev no longer brings it in newer suites
+    "gcc-{gcc}", "g++-{gcc}", "binutils",
+    "make", "ninja-build",
+    "python{python}", "python{python}-dev",  # no pip, no venv: uv fills /opt/env
+)  # fmt: skip
+# Taken where the suite has them: this one spares usrmerge with its Perl modules, the root is merged from the start.
+IF_THERE: Final = ("usr-is-merged",)
+
+
+def resolve_debs(recipe: Recipe, target: Target, means: Means, *, renew: bool) -> tuple[Artefact, ...]:
+    """Everything the os layer installs; raises IncompatibleError when the suite cannot give what is pinned."""
+    suite = open_suite(target.distribution.suite, "main", means, renew=renew)
+    names = suite.names()
+    _need(f"gcc-{recipe.gcc}", r"gcc-\d+", "$.gcc", names=names, suite=suite)
+    _need(f"python{recipe.python}", r"python3\.\d+", "$.python", names=names, suite=suite)
+    for package in recipe.apt:
+        if package not in names:
+            raise IncompatibleError(
+                f"{recipe.place('$.apt')}: {suite.name} has no package `{package}`", hint=nearest(package, names).strip()
+            )
+    debs = suite.closure((*os_packages(recipe), *(name for name in IF_THERE if name in names)))
+    _check_libxcrypt(recipe, debs, suite)
+    return debs
+
+
+def os_packages(recipe: Recipe) -> tuple[str, ...]:
+    """What apt is asked for: package names and one pattern."""
+    return (*(name.format(gcc=recipe.gcc, python=recipe.python) for name in OS_PACKAGES), *recipe.apt)
+
+
+def resolve_toolkit_debs(target: Target, means: Means, *, renew: bool) -> tuple[Artefact, ...]:
+    """The toolkit's own packages, each alone: their dependencies are in the wheels or not wanted."""
+    toolkit = target.toolkit
+    parts = [part for part in toolkit.parts if isinstance(part, DebPart)] if toolkit else []
+    debs: list[Artefact] = []
+    for place in sorted({(part.suite, part.component) for part in parts}):
+        suite = open_suite(*place, means, renew=renew)
+        debs += suite.packages(tuple(part.name for part in parts if (part.suite, part.component) == place))
+    for deb in debs:
+        if toolkit and deb.name == "nvidia-cuda-toolkit" and not deb.version.startswith(f"{toolkit.cuda}."):
+            raise IncompatibleError(
+                f"the mirror's `{deb.name}` is {deb.version}, expected CUDA {toolkit.cuda}",
+                hint="the suite has moved on: use a newer envbuilder, or a mirror that still has this version",
+            )
+    return tuple(debs)
+
+
+def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: Suite) -> None:
+    if package not in names:
+        having = sorted(name for name in names if re.fullmatch(others, name))
+        raise IncompatibleError(f"{key}: {suite.name} has no `{package}`", hint=f"it has {', '.join(having) or 'none'}")
+
+
+def _check_libxcrypt(recipe: Recipe, debs: tuple[Artefact, ...], suite: Suite) -> None:
+    found = next(deb.version for deb in debs if deb.name == "libcrypt-dev").rpartition(":")[2]
+    if recipe.libxcrypt and not re.match(rf"{re.escape(recipe.libxcrypt)}(?![0-9])", found):
+        raise IncompatibleError(
+            f"{recipe.place('$.libxcrypt')}: libxcrypt {recipe.libxcrypt} is pinned, {suite.name} has {found}",
+            hint=f'write `libxcrypt: "{".".join(found.split(".")[:2])}"`',
+        )

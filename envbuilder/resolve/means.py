@@ -1,0 +1,40 @@
+"""What resolving works with: a person's wish for this lock, what the tables say, and the hands to reach the world."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import date
+
+from envbuilder.command import Runner
+from envbuilder.fetch import Fetcher
+from envbuilder.sources import Sources
+from envbuilder.store import Store
+from envbuilder.tables.distribution import Distribution
+from envbuilder.tables.toolkit import Toolkit
+from envbuilder.tables.torch import Torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """How to lock: what may move, and which day it is."""
+
+    today: date
+    upgrade: bool = False  # resolve everything anew, whatever the old lock says
+    upgrade_only: tuple[str, ...] = ()  # names of packages that may move
+    before: date | None = None  # only Python packages that existed before this day
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """The tables' rows for one recipe."""
+
+    distribution: Distribution
+    torch: Torch | None  # None for a release newer than the tables
+    toolkit: Toolkit | None  # None without CUDA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Means:
+    store: Store
+    runner: Runner
+    sources: Callable[[], Sources]  # asked only when something must be resolved
+    fetcher: Fetcher

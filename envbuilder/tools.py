@@ -1,0 +1,54 @@
+"""Which outside programs a job needs, why, and which of them are missing or too old."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from envbuilder.command import Command, Runner
+from envbuilder.errors import CommandError, ToolError
+from envbuilder.findings import Finding, Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A program, the version asked of it and what for."""
+
+    name: str
+    why: str
+    package: str
+    floor: tuple[int, ...] = ()
+    version: tuple[str, ...] = ("--version",)
+
+
+MMDEBSTRAP: Final = Tool(name="mmdebstrap", why="install the distribution's packages", package="mmdebstrap", floor=(1, 3))
+APT_FTPARCHIVE: Final = Tool(name="apt-ftparchive", why="index the locked packages", package="apt-utils")
+DPKG_DEB: Final = Tool(name="dpkg-deb", why="read .deb packages", package="dpkg")
+BWRAP: Final = Tool(name="bwrap", why="build in a sandbox", package="bubblewrap", floor=(0, 4))
+# 1.2.0 is the first release whose image is the same whatever the number of jobs (seen; older ones were not tried).
+TAR2SQFS: Final = Tool(name="tar2sqfs", why="write the SIF's file system", package="squashfs-tools-ng", floor=(1, 2))
+BUILD_TOOLS: Final = (MMDEBSTRAP, APT_FTPARCHIVE, DPKG_DEB, BWRAP, TAR2SQFS)
+
+
+def check_tools(tools: Iterable[Tool], runner: Runner) -> tuple[Finding, ...]:
+    """One finding for every tool that is missing or too old."""
+    return tuple(finding for tool in tools if (finding := _check(tool, runner)))
+
+
+def _check(tool: Tool, runner: Runner) -> Finding | None:
+    hint = f"`apt-get install {tool.package}`; `scripts/setup` installs all of them on Debian 12"
+    try:
+        said = runner.run(Command(argv=(tool.name, *tool.version), why=f"ask `{tool.name}` for its version"))
+    except (ToolError, CommandError):
+        return Finding(
+            code="EB801", severity=Severity.ERROR, where="", hint=hint,
+            message=f"`{tool.name}` is needed to {tool.why}, and it is not installed or does not run",
+        )  # fmt: skip
+    found = re.search(r"\d+(?:\.\d+)+", said)
+    if not tool.floor or (found and tuple(map(int, found[0].split("."))) >= tool.floor):
+        return None
+    wanted = ".".join(map(str, tool.floor))
+    return Finding(
+        code="EB802", severity=Severity.ERROR, where="", hint=hint,
+        message=f"`{tool.name}` {wanted} or newer is needed to {tool.why}; found {found[0] if found else 'no version'}",
+    )  # fmt: skip

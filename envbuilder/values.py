@@ -1,0 +1,114 @@
+"""The values of a recipe that a type cannot judge: paths below its folder, and requirements."""
+
+import re
+from collections.abc import Iterator
+from enum import StrEnum
+from pathlib import Path, PurePosixPath
+
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from envbuilder.decode import LINE, Fields, Kind, Mistakes, Node, load_text, nearest, read_text, shown
+
+
+class RecipeCode(StrEnum):
+    """What can be wrong with a recipe beyond its form as a file."""
+
+    EXTENDS = "EB120"  # an unknown base recipe, or a circle
+    REQUIREMENT = "EB121"
+    PATH = "EB122"  # absolute, outside the recipe's folder, or not there
+    EXTENSION = "EB123"
+    VARIABLE = "EB124"
+    NAME = "EB125"
+    PAIR = "EB126"  # a key that makes sense only with another
+
+
+def read_packages(fields: Fields, folder: Path, mistakes: Mistakes) -> Iterator[tuple[str, str]]:
+    """Each requirement in its normal spelling, with the place where it was written."""
+    for item in fields.items("packages"):
+        if item.kind is Kind.MAP:
+            inner = Fields(item, mistakes, required=("requirements",))
+            given = inner.node.get("requirements")
+            if given is not None and (relative := read_path(given, folder, mistakes)):
+                yield from _read_requirements(folder / relative, mistakes)
+        elif text := read_text(item, mistakes, LINE, hint="a PEP 508 text, or {requirements: FILE}"):
+            yield from _read_requirement(text, item.where, f"{item.path}: ", mistakes)
+
+
+def _read_requirements(file: Path, mistakes: Mistakes) -> Iterator[tuple[str, str]]:
+    text = load_text(file, mistakes)
+    for number, line in enumerate((text or "").splitlines(), start=1):
+        if wanted := re.sub(r"(^|\s)#.*", "", line).strip():
+            yield from _read_requirement(wanted, f"{file}:{number}:1", "", mistakes)
+
+
+def _read_requirement(text: str, where: str, prefix: str, mistakes: Mistakes) -> Iterator[tuple[str, str]]:
+    if text.startswith("-") or text.endswith("\\"):
+        mistakes.add(
+            RecipeCode.REQUIREMENT,
+            where,
+            f"{prefix}expected one requirement, found an option of pip: {shown(text)}",
+            hint="indexes and hashes are for the lock; list every package by its name",
+        )
+        return
+    try:
+        requirement = Requirement(text)
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0].rstrip(":")
+        mistakes.add(
+            RecipeCode.REQUIREMENT, where, f"{prefix}{shown(text)} is not a PEP 508 requirement: {reason}"
+        )
+        return
+    if requirement.url:
+        mistakes.add(
+            RecipeCode.REQUIREMENT,
+            where,
+            f"{prefix}{shown(text)} names a place to download from",
+            hint="packages come from the configured indexes; name the version instead",
+        )
+        return
+    if canonicalize_name(requirement.name) == "torch":
+        mistakes.add(RecipeCode.REQUIREMENT, where, f"{prefix}torch is pinned by the key `pytorch`, not here")
+        return
+    yield str(requirement), where
+
+
+def read_path(
+    node: Node, folder: Path, mistakes: Mistakes, *, suffixes: tuple[str, ...] = (), is_folder: bool = False
+) -> str:
+    """A path below the recipe's folder that exists, or "" after collecting the mistake."""
+    text = read_text(node, mistakes)
+    if not text:
+        return ""
+    path = PurePosixPath(text)
+    what = "folder" if is_folder else "file"
+    if path.is_absolute() or ".." in path.parts or "\\" in text or not path.parts or str(path) != text:
+        mistakes.at(
+            node,
+            RecipeCode.PATH,
+            f"expected the plain relative path of a {what} below the recipe's folder, found {shown(text)}",
+            hint="with `/` between names; no `..`, no leading `/` or `./`",
+        )
+        return ""
+    if suffixes and path.suffix not in suffixes:
+        mistakes.at(
+            node,
+            RecipeCode.PATH,
+            f"expected a source file, found {shown(text)}",
+            hint=f"endings that compile: {', '.join(suffixes)}; headers are found through `include`",
+        )
+        return ""
+    file = folder / text
+    if not (file.is_dir() if is_folder else file.is_file()):
+        siblings = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
+        mistakes.at(
+            node,
+            RecipeCode.PATH,
+            f"there is no {what} `{text}` below `{folder}`",
+            hint=nearest(path.name, siblings).strip(),
+        )
+        return ""
+    if not file.resolve().is_relative_to(folder.resolve()):
+        mistakes.at(node, RecipeCode.PATH, f"`{text}` is a link to a place outside the recipe's folder")
+        return ""
+    return text
