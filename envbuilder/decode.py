@@ -320,7 +320,9 @@ class _YamlReader:
         where = self._where(event)
         if isinstance(event, yaml.AliasEvent):
             if event.anchor not in self._anchors:
-                self._refuse(where, f"{path}: aliases (`*{event.anchor}`) are not taken", "write the value out")
+                self._refuse(
+                    where, f"{path}: aliases (`*{event.anchor}`) are not taken", "write the value out"
+                )
             return Node(path=path, where=where, kind=Kind.TEXT)
         assert isinstance(event, yaml.NodeEvent)
         if event.anchor is not None:

@@ -138,12 +138,12 @@ def parse(text: str, where: str) -> Lock:
     root = parse_json(text, where, mistakes)
     if root is None:
         raise _refusal(where, mistakes)
-    head = Fields(root, Mistakes(), optional=("version", "revision"))
+    head = Fields(root, Mistakes(), required=("version", "revision"), optional=[entry.key for entry in root.entries])
     version, revision = head.integer("version"), head.integer("revision")
-    if "version" in head and version != VERSION:
+    if version != VERSION and not head.mistakes.findings:
         raise LockError(
             f"the lock `{where}` has version {version}; this envbuilder reads version {VERSION}",
-            hint="use the envbuilder that made it, or run `envbuilder lock NAME` to make it anew",
+            hint="use the envbuilder that made it; or remove the file, and `envbuilder lock NAME` makes it anew",
         )
     lock = _Reader(mistakes, is_newer=revision > REVISION).lock(root)
     if mistakes.findings:
@@ -214,6 +214,8 @@ class _Reader:
 
     def lock(self, node: Node) -> Lock:
         fields = self._fields(node, Lock, "_", "version", "revision")
+        fields.integer("version")
+        fields.integer("revision")
         return Lock(
             recipe=_digest(fields, "recipe"),
             epoch=fields.integer("epoch"),
@@ -302,7 +304,7 @@ def _digest(fields: Fields, key: str) -> Sha256:
 def _refusal(where: str, mistakes: Mistakes) -> LockError:
     return LockError(
         f"the lock `{where}` cannot be used",
-        hint="`envbuilder lock NAME` makes it anew; a lock is not edited by hand",
+        hint="a lock is not edited by hand; remove the file, and `envbuilder lock NAME` makes it anew",
         findings=mistakes.findings,
     )
 

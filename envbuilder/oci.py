@@ -105,11 +105,11 @@ def read_layout(folder: Path) -> Layout:
         (listed,) = index.objects("manifests")
         manifest = listed.blob()
         described = _Object.load(_read_blob(folder, manifest))
-        config_blob = described.object("config").blob()
+        config_blob = described.child("config").blob()
         config = _Object.load(_read_blob(folder, config_blob))
         blobs = [layer.blob() for layer in described.objects("layers")]
-        diff_ids = [_parse_digest(text) for text in config.object("rootfs").texts("diff_ids")]
-        settings = config.object("config")
+        diff_ids = [_parse_digest(text) for text in config.child("rootfs").texts("diff_ids")]
+        settings = config.child("config")
         return Layout(
             folder=folder,
             reference=dict(listed.pairs("annotations")).get("io.containerd.image.name", ""),
@@ -293,7 +293,7 @@ class _Object:
             raise ValueError(f"expected a JSON object, found {type(value).__name__}")  # noqa: TRY004  # foreign input
         return cls(value)
 
-    def object(self, key: str) -> "_Object":
+    def child(self, key: str) -> "_Object":
         return self.make(self.values.get(key, {}))
 
     def objects(self, key: str) -> tuple["_Object", ...]:
@@ -306,7 +306,7 @@ class _Object:
         return tuple(self._text(value) for value in self._list(key))
 
     def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        return tuple((name, self._text(value)) for name, value in self.object(key).values.items())
+        return tuple((name, self._text(value)) for name, value in self.child(key).values.items())
 
     def blob(self) -> Blob:
         size = self.values.get("size")

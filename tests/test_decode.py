@@ -39,7 +39,9 @@ def test_a_value_knows_its_path_and_its_place():
     assert mistakes.findings == ()
 
 
-@pytest.mark.parametrize("written", ["12.4", "3.10", "12", "no", "1:30", "2026-11-21", "0x10", "1.5e+3", "on"])
+@pytest.mark.parametrize(
+    "written", ["12.4", "3.10", "12", "no", "1:30", "2026-11-21", "0x10", "1.5e+3", "on"]
+)
 def test_an_unquoted_version_is_told_to_be_quoted_as_it_was_written(written):
     fields = fields_of(f"cuda: {written}\n", "cuda")
     assert fields.text("cuda", MAJOR_MINOR) == ""
@@ -64,7 +66,9 @@ def test_text_of_the_wrong_shape_is_refused_with_what_was_expected():
     )
 
 
-@pytest.mark.parametrize(("value", "found"), [("[x]", "a list"), ("{x: y}", "a map"), ("", "nothing"), ("~", "nothing")])
+@pytest.mark.parametrize(
+    ("value", "found"), [("[x]", "a list"), ("{x: y}", "a map"), ("", "nothing"), ("~", "nothing")]
+)
 def test_something_else_where_text_is_wanted_is_refused(value, found):
     fields = fields_of(f"a: {value}", "a")
     assert fields.text("a") == ""
@@ -252,7 +256,9 @@ def test_any_text_is_read_or_refused_but_never_breaks(text):
 _SCALARS = st.text(alphabet=st.characters(codec="ascii", categories=("L", "N", "P", "Zs")), min_size=1)
 
 
-@given(st.recursive(_SCALARS, lambda inner: st.lists(inner) | st.dictionaries(_SCALARS, inner), max_leaves=20))
+@given(
+    st.recursive(_SCALARS, lambda inner: st.lists(inner) | st.dictionaries(_SCALARS, inner), max_leaves=20)
+)
 def test_what_yaml_writes_is_read_back(value):
     node, mistakes = read(yaml.safe_dump(value, default_style='"', width=10_000))
     assert node is not None

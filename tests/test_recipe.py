@@ -54,7 +54,8 @@ def refusals(folder: Path, text: str) -> list[tuple[str, str, str]]:
     with pytest.raises(RecipeError) as caught:
         written(folder, text)
     return [
-        (finding.code, finding.where.removeprefix(f"{folder}/"), finding.message) for finding in caught.value.findings
+        (finding.code, finding.where.removeprefix(f"{folder}/"), finding.message)
+        for finding in caught.value.findings
     ]
 
 
@@ -168,7 +169,10 @@ def test_a_name_that_no_image_can_have_is_refused(folder, name):
 
 def test_cuda_without_gpus_and_gpus_without_cuda_are_refused(folder):
     assert refusal(folder, LEAST + 'cuda: "12.4"\n')[::2] == ("EB126", "$.cuda: `cuda` needs `gpus`")
-    assert refusal(folder, LEAST + 'cuda: "12.4"\ngpus: []\n')[::2] == ("EB126", "$.cuda: `cuda` needs `gpus`")
+    assert refusal(folder, LEAST + 'cuda: "12.4"\ngpus: []\n')[::2] == (
+        "EB126",
+        "$.cuda: `cuda` needs `gpus`",
+    )
     assert refusal(folder, LEAST + "gpus: [A100]\n")[::2] == ("EB126", "$.gpus: `gpus` needs `cuda`")
 
 
@@ -176,7 +180,10 @@ def test_cuda_without_gpus_and_gpus_without_cuda_are_refused(folder):
 
 
 def test_requirements_get_their_normal_spelling_and_come_once(folder):
-    recipe = written(folder, LEAST + 'packages: ["numpy <2,>= 1.21", "numpy<2,>=1.21", "einops[x] ; python_version<\'4\'"]\n')
+    recipe = written(
+        folder,
+        LEAST + 'packages: ["numpy <2,>= 1.21", "numpy<2,>=1.21", "einops[x] ; python_version<\'4\'"]\n',
+    )
     assert recipe.packages == ("numpy<2,>=1.21", 'einops[x]; python_version < "4"')
     assert recipe.place("$.packages[1]") == f"{folder}/x.yaml:5:50"
 
@@ -258,7 +265,13 @@ def test_variables_are_sorted_and_may_be_empty(folder):
 
 @pytest.mark.parametrize(
     ("entry", "code"),
-    [("A-B: x", "EB124"), ("1A: x", "EB124"), ("A: 8", "EB108"), ('A: "x\\ny"', "EB109"), ('A: "x\\0"', "EB109")],
+    [
+        ("A-B: x", "EB124"),
+        ("1A: x", "EB124"),
+        ("A: 8", "EB108"),
+        ('A: "x\\ny"', "EB109"),
+        ('A: "x\\0"', "EB109"),
+    ],
 )
 def test_a_variable_with_a_mistake_is_refused(folder, entry, code):
     assert refusal(folder, f"{LEAST}env: {{{entry}}}\n")[0] == code

@@ -5,10 +5,9 @@ asks nobody and takes no time. Parts that are resolved anew keep the old lock's 
 """
 
 import logging
-from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
+from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -16,7 +15,7 @@ from packaging.utils import canonicalize_name
 from envbuilder.errors import IncompatibleError, UsageError
 from envbuilder.lock import Artefact, Lock, recipe_inputs
 from envbuilder.recipe import Recipe
-from envbuilder.resolve.deb import OS_PACKAGES, os_packages, resolve_debs, resolve_toolkit_debs
+from envbuilder.resolve.deb import os_packages, resolve_debs, resolve_toolkit_debs
 from envbuilder.resolve.extension import lock_extensions, source_digests, store_sources
 from envbuilder.resolve.means import Means, Target, Wish
 from envbuilder.resolve.wheel import resolve_toolkit_wheels, resolve_wheels
@@ -24,46 +23,136 @@ from envbuilder.tables.distribution import load_distributions
 from envbuilder.tables.toolkit import WheelPart, load_toolkits
 from envbuilder.tables.torch import load_torches
 
-__all__ = ["Means", "Target", "Wish", "lock_extensions", "make_target", "resolve", "source_digests", "store_sources"]
+__all__ = [
+    "Means",
+    "Target",
+    "Wish",
+    "lock_extensions",
+    "make_target",
+    "resolve",
+    "source_digests",
+    "store_sources",
+]
 
 log = logging.getLogger(__name__)
 
-PLATFORM = "linux/amd64"
+PLATFORM: Final = "linux/amd64"
 
 
 def make_target(recipe: Recipe) -> Target:
     """Look the recipe's pins up in the tables; raises IncompatibleError for what `check` refuses as well."""
     distribution = next((row for row in load_distributions().rows if row.name == recipe.base), None)
     if distribution is None:
-        raise IncompatibleError(f"{recipe.place('$.base')}: no suite `{recipe.base}` is known", hint="`envbuilder check` lists them")
+        raise IncompatibleError(
+            f"{recipe.place('$.base')}: no suite `{recipe.base}` is known",
+            hint="`envbuilder check` lists them",
+        )
     toolkit = load_toolkits().get(recipe.cuda)
     if recipe.cuda and toolkit is None:
-        raise IncompatibleError(f"{recipe.place('$.cuda')}: CUDA {recipe.cuda} cannot be laid out by this envbuilder")
+        raise IncompatibleError(
+            f"{recipe.place('$.cuda')}: CUDA {recipe.cuda} cannot be laid out by this envbuilder"
+        )
     torch = next((row for row in load_torches().rows if row.version == recipe.pytorch), None)
     return Target(distribution=distribution, torch=torch, toolkit=toolkit)
 
 
 def resolve(recipe: Recipe, target: Target, *, old: Lock | None, wish: Wish, means: Means) -> Lock:
-    """Make the lock; raises RecipeError, IncompatibleError or FetchError.
+    """Make the lock; raises RecipeError, IncompatibleError, FetchError or, for a wish that means nothing, UsageError.
 
-    The epoch is 00:00 UTC of the day on which a recipe was first locked; it is part of every layer's key, so it is kept as
+    The epoch is 00:00 UTC of the day on which a recipe was first locked. It is part of every layer's key, so it is kept as
     long as possible: only a full upgrade that changes an artefact moves it.
     """
     extensions = lock_extensions(recipe)
-    stays = _taken_over(recipe, target, old, wish)
-    kept = _kept_versions(old, wish)
-    with ThreadPoolExecutor(max_workers=3) as pool:  # apt, uv and servers take turns to wait
-        debs = pool.submit(lambda: stays.debs or resolve_debs(recipe, target, means, renew=wish.upgrade))
-        toolkit = pool.submit(lambda: stays.toolkit if stays.toolkit is not None else _resolve_toolkit(recipe, target, means, wish))
-        wheels = pool.submit(lambda: stays.wheels or resolve_wheels(recipe, target, means, prefer=kept, before=wish.before))
+    kept = _taken_over(recipe, target, old, wish)
+    moving = {canonicalize_name(name) for name in wish.upgrade_only}
+    prefer = tuple(one for one in old.wheels if one.name not in moving) if old and not wish.upgrade else ()
+    debs, toolkit, wheels = kept.debs, kept.toolkit, kept.wheels
+    if debs is None:
+        debs = resolve_debs(recipe, target, means, renew=wish.upgrade or bool(wish.upgrade_only))
+    if toolkit is None:
+        toolkit = _resolve_toolkit(recipe, target, means, renew=wish.upgrade)
+    if wheels is None:
+        wheels = resolve_wheels(recipe, target, means, prefer=prefer, before=wish.before)
     lock = Lock(
         recipe=recipe.digest,
         epoch=int(datetime.combine(wish.today, time(), UTC).timestamp()),
         platform=PLATFORM,
         inputs=recipe_inputs(recipe),
-        debs=debs.result(),
-        toolkit=toolkit.result(),
-        wheels=wheels.result(),
+        debs=debs,
+        toolkit=toolkit,
+        wheels=wheels,
         extensions=extensions,
     )
-    ...
+    if old is not None and (not wish.upgrade or _artefacts(old) == _artefacts(lock)):
+        return replace(lock, epoch=old.epoch)
+    return lock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kept:
+    """Parts of the old lock that still serve; None for a part that must be resolved."""
+
+    debs: tuple[Artefact, ...] | None = None
+    toolkit: tuple[Artefact, ...] | None = None
+    wheels: tuple[Artefact, ...] | None = None
+
+
+def _taken_over(recipe: Recipe, target: Target, old: Lock | None, wish: Wish) -> _Kept:
+    """The same inputs give the same part, unless this envbuilder asks for other things than the one that locked."""
+    if old is None or wish.upgrade:
+        return _Kept()
+    inputs = recipe_inputs(recipe)
+    deb_names = {one.name for one in old.debs}
+    wheel_names = {one.name for one in old.wheels}
+    unknown = [
+        name for name in wish.upgrade_only if not {name, canonicalize_name(name)} & (deb_names | wheel_names)
+    ]
+    if unknown:
+        raise UsageError(
+            f"the lock holds no {' or '.join(f'`{name}`' for name in unknown)}, so there is nothing to upgrade"
+        )
+    constraints = target.toolkit.constraints if target.toolkit else ()
+    same_debs = (
+        inputs.debs == old.inputs.debs
+        and all(name in deb_names for name in os_packages(recipe) if not name.startswith("?"))
+        and not deb_names.intersection(wish.upgrade_only)
+    )
+    same_wheels = (
+        inputs.wheels == old.inputs.wheels
+        and all(_is_met(requirement, old.wheels) for requirement in constraints)
+        and not wheel_names.intersection(map(canonicalize_name, wish.upgrade_only))
+        and wish.before is None
+    )
+    same_toolkit = inputs.toolkit == old.inputs.toolkit and _fits(old.toolkit, target)
+    return _Kept(
+        debs=old.debs if same_debs else None,
+        toolkit=old.toolkit if same_toolkit else None,
+        wheels=old.wheels if same_wheels else None,
+    )
+
+
+def _resolve_toolkit(recipe: Recipe, target: Target, means: Means, *, renew: bool) -> tuple[Artefact, ...]:
+    parts = (
+        *resolve_toolkit_debs(target, means, renew=renew),
+        *resolve_toolkit_wheels(recipe, target, means),
+    )
+    return tuple(sorted(parts, key=lambda part: part.name))
+
+
+def _fits(toolkit: tuple[Artefact, ...], target: Target) -> bool:
+    """Whether the locked parts are the ones that the table's row asks for."""
+    parts = target.toolkit.parts if target.toolkit else ()
+    wanted = {(part.name, part.version if isinstance(part, WheelPart) else "") for part in parts}
+    return wanted == {(part.name, part.version if part.kind == "wheel" else "") for part in toolkit}
+
+
+def _artefacts(lock: Lock) -> tuple[Artefact, ...]:
+    return (*lock.debs, *lock.toolkit, *lock.wheels)
+
+
+def _is_met(requirement: str, wheels: tuple[Artefact, ...]) -> bool:
+    wanted = Requirement(requirement)
+    return any(
+        one.name == canonicalize_name(wanted.name) and wanted.specifier.contains(one.version)
+        for one in wheels
+    )

@@ -21,7 +21,9 @@ from envbuilder.sources import Sources, shown
 from envbuilder.store import Sha256, save_text
 
 FRESH: Final = 24 * 3600  # seconds for which downloaded package lists are trusted
-MIRROR_HINT: Final = "ENVBUILDER_DEBIAN_MIRROR names a mirror that has this suite, e.g. your site's or Debian's archive"
+MIRROR_HINT: Final = (
+    "ENVBUILDER_DEBIAN_MIRROR names a mirror that has this suite, e.g. your site's or Debian's archive"
+)
 _URI: Final = re.compile(r"'(?P<url>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
 _CONFIGURATION: Final = """\
 #clear Dir;
@@ -82,11 +84,15 @@ class Suite:
         try:
             listing = self._ask("apt-cache", "show", "--no-all-versions", "--", *names)
         except CommandError as error:
-            raise IncompatibleError(f"{self.name} does not have all of {', '.join(names)}\n{error.message}") from error
+            raise IncompatibleError(
+                f"{self.name} does not have all of {', '.join(names)}\n{error.message}"
+            ) from error
         return tuple(_stanza(stanza) for stanza in listing.strip().split("\n\n"))
 
     def _ask(self, program: str, *arguments: str) -> str:
-        return self.means.runner.run(_command(self.folder, program, *arguments, why=f"ask which packages {self.name} has"))
+        return self.means.runner.run(
+            _command(self.folder, program, *arguments, why=f"ask which packages {self.name} has")
+        )
 
     def _artefacts(self, listing: str) -> Iterator[Artefact]:
         above = urlsplit(self.mirror).path
@@ -113,7 +119,9 @@ def open_suite(name: str, component: str, means: Means, *, renew: bool = False) 
     """
     sources = means.sources()
     if not sources.debian:
-        raise FetchError(f"no Debian mirror is known on this machine, and `{name}` is needed", hint=MIRROR_HINT)
+        raise FetchError(
+            f"no Debian mirror is known on this machine, and `{name}` is needed", hint=MIRROR_HINT
+        )
     if not sources.keyring.is_file():
         raise ToolError(
             f"the keyring `{sources.keyring}` is not there: packages of `{name}` cannot be trusted without it",
@@ -142,13 +150,20 @@ def _update(suite: Suite, line: str, sources: Sources) -> None:
     save_text(folder / "sources.list", line)
     (folder / "sources.list").chmod(0o600)  # a mirror's URL may hold a password
     machine = runner.run(Command(argv=("apt-config", "dump"), why="read apt's proxy settings"))
-    kept = [text for text in machine.splitlines() if text.startswith(("Acquire::http", "Acquire::Retries", "Acquire::Force"))]
+    kept = [
+        text
+        for text in machine.splitlines()
+        if text.startswith(("Acquire::http", "Acquire::Retries", "Acquire::Force"))
+    ]
     save_text(folder / "apt.conf", "\n".join([*kept, _CONFIGURATION.format(folder=folder)]))
     try:
         runner.run(_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"))
     except CommandError as error:
         tried = ", ".join(shown(mirror) for mirror in sources.debian[:1])
-        raise FetchError(f"could not read the package lists of `{suite.name}` from {tried}\n{error.message}", hint=MIRROR_HINT) from error
+        raise FetchError(
+            f"could not read the package lists of `{suite.name}` from {tried}\n{error.message}",
+            hint=MIRROR_HINT,
+        ) from error
     save_text(folder / "stamp", line)
     (folder / "stamp").chmod(0o600)
 

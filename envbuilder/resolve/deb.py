@@ -33,7 +33,8 @@ def resolve_debs(recipe: Recipe, target: Target, means: Means, *, renew: bool) -
     for package in recipe.apt:
         if package not in names:
             raise IncompatibleError(
-                f"{recipe.place('$.apt')}: {suite.name} has no package `{package}`", hint=nearest(package, names).strip()
+                f"{recipe.place('$.apt')}: {suite.name} has no package `{package}`",
+                hint=nearest(package, names).strip(),
             )
     debs = suite.closure((*os_packages(recipe), *(name for name in IF_THERE if name in names)))
     _check_libxcrypt(recipe, debs, suite)
@@ -65,7 +66,9 @@ def resolve_toolkit_debs(target: Target, means: Means, *, renew: bool) -> tuple[
 def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: Suite) -> None:
     if package not in names:
         having = sorted(name for name in names if re.fullmatch(others, name))
-        raise IncompatibleError(f"{key}: {suite.name} has no `{package}`", hint=f"it has {', '.join(having) or 'none'}")
+        raise IncompatibleError(
+            f"{key}: {suite.name} has no `{package}`", hint=f"it has {', '.join(having) or 'none'}"
+        )
 
 
 def _check_libxcrypt(recipe: Recipe, debs: tuple[Artefact, ...], suite: Suite) -> None:

@@ -10,7 +10,22 @@ from envbuilder.recipe import Extension, Recipe
 from envbuilder.store import Sha256, Store, sha256_file
 
 HEADERS: Final = frozenset(
-    {".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".ixx", ".tpp", ".tcc", ".txx", ".def"}
+    {
+        ".h",
+        ".hh",
+        ".hpp",
+        ".hxx",
+        ".h++",
+        ".cuh",
+        ".inl",
+        ".inc",
+        ".ipp",
+        ".ixx",
+        ".tpp",
+        ".tcc",
+        ".txx",
+        ".def",
+    }
 )
 
 
@@ -53,13 +68,16 @@ def _lock_extension(extension: Extension, folder: Path) -> LockedExtension:
         cflags=extension.cflags,
         cuda_cflags=extension.cuda_cflags,
         files=tuple(
-            SourceFile(path=path, sha256=sha256_file(folder / path), size=(folder / path).stat().st_size) for path in paths
+            SourceFile(path=path, sha256=sha256_file(folder / path), size=(folder / path).stat().st_size)
+            for path in paths
         ),
     )
 
 
 def _headers(extension: Extension, folder: Path) -> Iterator[str]:
-    places = {(folder / source).parent for source in extension.sources} | {folder / include for include in extension.include}
+    places = {(folder / source).parent for source in extension.sources} | {
+        folder / include for include in extension.include
+    }
     for place in sorted(places):
         for path in place.rglob("*"):
             relative = path.relative_to(folder)

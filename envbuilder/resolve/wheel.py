@@ -22,7 +22,7 @@ from envbuilder.fetch import NETWORK_HINT
 from envbuilder.lock import Artefact
 from envbuilder.recipe import Recipe
 from envbuilder.resolve.means import Means, Target
-from envbuilder.sources import Sources, file_path
+from envbuilder.sources import Sources
 from envbuilder.store import Sha256
 from envbuilder.tables.toolkit import WheelPart
 from envbuilder.tables.torch import build_of, version_key
@@ -87,7 +87,10 @@ def resolve_toolkit_wheels(recipe: Recipe, target: Target, means: Means) -> tupl
         return ()
     pins = tuple(f"{part.name}=={part.version}" for part in parts)
     return ask_uv(
-        Question(python=recipe.python, glibc=target.distribution.glibc, requirements=pins, dependencies=False), means
+        Question(
+            python=recipe.python, glibc=target.distribution.glibc, requirements=pins, dependencies=False
+        ),
+        means,
     )
 
 
@@ -100,8 +103,7 @@ def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]
     build = build_of(recipe.cuda) if recipe.cuda else "cpu"
     if recipe.cuda and (target.torch is None or build not in target.torch.others):
         return f"torch=={recipe.pytorch}", ""
-    pattern = f"torch-{recipe.pytorch}+{build}-*.whl"
-    there = any(folder.glob(pattern) for folder in folders if any(folder.glob(pattern)))
+    there = any(any(folder.glob(f"torch-{recipe.pytorch}+{build}-*.whl")) for folder in folders)
     return f"torch=={recipe.pytorch}+{build}", "" if there else build
 
 
@@ -131,8 +133,12 @@ def ask_uv(question: Question, means: Means) -> tuple[Artefact, ...]:
 
 def _write_question(question: Question, sources: Sources, work: Path) -> None:
     """Indexes go into a private file, not into arguments: their URLs may hold passwords."""
-    (work / "requirements.in").write_text("".join(f"{line}\n" for line in question.requirements), encoding="utf-8")
-    (work / "constraints.in").write_text("".join(f"{line}\n" for line in question.constraints), encoding="utf-8")
+    (work / "requirements.in").write_text(
+        "".join(f"{line}\n" for line in question.requirements), encoding="utf-8"
+    )
+    (work / "constraints.in").write_text(
+        "".join(f"{line}\n" for line in question.constraints), encoding="utf-8"
+    )
     main, *extra = sources.indexes
     more = [f"{sources.pytorch}{question.build}"] if question.build else []
     settings = [
@@ -142,9 +148,14 @@ def _write_question(question: Question, sources: Sources, work: Path) -> None:
         f"[[index]]\nurl = {_quoted(main)}\ndefault = true",
     ]
     (work / "uv.toml").write_text("\n".join(settings) + "\n", encoding="utf-8")
-    kept = [f"[[packages]]\nname = {_quoted(one.name)}\nversion = {_quoted(one.version)}" for one in question.prefer]
+    kept = [
+        f"[[packages]]\nname = {_quoted(one.name)}\nversion = {_quoted(one.version)}"
+        for one in question.prefer
+    ]
     if kept:  # uv keeps the versions of the file that it is to write
-        (work / "pylock.toml").write_text("\n".join(['lock-version = "1.0"\ncreated-by = "envbuilder"', *kept]) + "\n")
+        (work / "pylock.toml").write_text(
+            "\n".join(['lock-version = "1.0"\ncreated-by = "envbuilder"', *kept]) + "\n"
+        )
 
 
 def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -> Command:
@@ -201,7 +212,13 @@ def _read_answer(text: str, question: Question) -> tuple[_Found, ...]:
             raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
         url = wheel.get("url") or Path(wheel["path"]).absolute().as_uri()
         found.append(
-            _Found(name=name, version=package["version"], url=url, sha256=Sha256(digest), size=wheel.get("size", 0))
+            _Found(
+                name=name,
+                version=package["version"],
+                url=url,
+                sha256=Sha256(digest),
+                size=wheel.get("size", 0),
+            )
         )
     return tuple(found)
 
@@ -257,7 +274,9 @@ def _place(wheel: _Found, question: Question, sources: Sources) -> dict[str, str
     """Where a lock says that a wheel is: a build of PyTorch's own indexes, whatever folder it was found in, or PyPI."""
     filename = unquote(urlsplit(wheel.url).path).rpartition("/")[2]
     local = Version(wheel.version).local or ""
-    build = local if _BUILD.fullmatch(local) else question.build if wheel.url.startswith(sources.pytorch) else ""
+    build = (
+        local if _BUILD.fullmatch(local) else question.build if wheel.url.startswith(sources.pytorch) else ""
+    )
     if build:
         return {"source": "pytorch", "path": f"{build}/{wheel.name}/{filename}"}
     return {"source": "pypi", "path": f"{wheel.name}/{filename}"}

@@ -1,18 +1,36 @@
-"""The CUDA toolkits that can be laid out here, read from `toolkits.yaml`: one typed row each.
+"""The CUDA toolkits that can be laid out here, one typed row each.
 
 A row says what is downloaded beside torch's own wheels, what is taken out of it, and what is linked to those wheels
 instead of being copied. `engines/cuda.py` does what a row says.
 """
 
-from collections.abc import Iterator, Mapping
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import resources
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import Final
 
-import yaml
+from envbuilder.decode import MAJOR_MINOR, Code, Fields, Mistakes, Node, Shape, read_text
+from envbuilder.tables.table import load_table
 
+FILE: Final = Path(__file__).with_name("toolkits.yaml")
 SITE: Final = "{site}"  # in a link's target: the site-packages folder of the image
+_KEYS: Final = ("cuda", "constraints", "parts", "header_wheels", "links", "files")
+_BELOW: Final = Shape(
+    pattern=r"(?!/)(?!(.*/)?\.\.(/|$))[^\x00-\x1f\x7f\\]+", expected="a path below the folder"
+)
+_GLOB: Final = Shape(
+    pattern=rf"(?!.*\*\*.)(?!.*[^/]\*\*){_BELOW.pattern}",
+    expected="a path below the folder, `**` at the end only",
+)
+_PIN: Final = Shape(pattern=r"[a-z0-9-]+==[0-9.]+", expected="`name==version`")
+_WORD: Final = Shape(pattern=r"[a-z0-9][a-z0-9+.-]*", expected="a name in small letters")
+_FOLDER: Final = Shape(pattern=r"\w+", expected="the name of a folder below nvidia/")
+_TARGET: Final = Shape(
+    pattern=r"(?!/)[^\x00-\x1f\x7f]+", expected=f"a relative target or one that begins with {SITE}"
+)
+_ANYTHING: Final = Shape(pattern=r"(?s:.*)", expected="text")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +74,7 @@ class ToolkitLink:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolkitFile:
-    """A small text file below the toolkit folder."""
+    """A small file below the toolkit folder."""
 
     path: PurePosixPath
     text: str
@@ -67,11 +85,11 @@ class Toolkit:
     """Everything that makes `usr/local/cuda-X.Y`."""
 
     cuda: str
+    constraints: tuple[str, ...]  # on the Python environment, so that its headers fit this compiler
     parts: tuple[Part, ...]
     header_wheels: tuple[str, ...]
     links: tuple[ToolkitLink, ...]
     files: tuple[ToolkitFile, ...]
-    constraints: tuple[str, ...]
 
     @property
     def folder(self) -> PurePosixPath:
@@ -79,138 +97,80 @@ class Toolkit:
         return PurePosixPath("usr/local") / f"cuda-{self.cuda}"
 
 
-def load_toolkits() -> Mapping[str, Toolkit]:
-    """The rows that envbuilder brings, by CUDA version."""
-    text = resources.files("envbuilder").joinpath("tables", "toolkits.yaml").read_text(encoding="utf-8")
-    return parse_toolkits(text)
+@functools.cache
+def load_toolkits(path: Path = FILE) -> Mapping[str, Toolkit]:
+    """The rows by CUDA version, oldest first; raises ValueError when the table breaks its own rules."""
+    table = load_table(path, _KEYS, _toolkit, lambda row: tuple(map(int, row.cuda.split("."))))
+    return MappingProxyType({row.cuda: row for row in table.rows})
 
 
-def parse_toolkits(text: str) -> Mapping[str, Toolkit]:
-    """Read a table; raises ValueError that names the place of the first mistake."""
-    rows = _mapping(yaml.safe_load(text), "$")
-    return {cuda: _toolkit(cuda, _Row(value, cuda)) for cuda, value in rows.items()}
-
-
-class _Row:
-    """A mapping whose keys are taken one by one; `end` refuses what nobody took."""
-
-    def __init__(self, value: object, where: str) -> None:
-        self.where = where
-        self._left = _mapping(value, where)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._left
-
-    def text(self, key: str) -> str:
-        return _text(self._value(key), f"{self.where}.{key}")
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(_text(value, where) for value, where in self._items(key))
-
-    def rows(self, key: str) -> Iterator["_Row"]:
-        return (_Row(value, where) for value, where in self._items(key))
-
-    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        pairs = _mapping(self._left.pop(key, {}), f"{self.where}.{key}")
-        return tuple((name, _text(value, f"{self.where}.{key}.{name}")) for name, value in pairs.items())
-
-    def end(self) -> None:
-        if self._left:
-            raise ValueError(f"{self.where}: unknown key `{min(self._left)}`")
-
-    def _value(self, key: str) -> object:
-        if key not in self._left:
-            raise ValueError(f"{self.where}: `{key}` is missing")
-        return self._left.pop(key)
-
-    def _items(self, key: str) -> list[tuple[object, str]]:
-        value = self._left.pop(key, [])
-        if not isinstance(value, list):
-            raise ValueError(f"{self.where}.{key}: expected a list, found {value!r}")  # noqa: TRY004 - a wrong value, not a bug
-        return [(item, f"{self.where}.{key}[{number}]") for number, item in enumerate(value)]
-
-
-def _toolkit(cuda: str, row: _Row) -> Toolkit:
+def _toolkit(fields: Fields) -> Toolkit:
+    mistakes = fields.mistakes
     toolkit = Toolkit(
-        cuda=cuda,
-        parts=tuple(_part(part) for part in row.rows("parts")),
-        header_wheels=row.texts("header_wheels"),
-        links=tuple(_link(path, target, row.where) for path, target in row.pairs("links")),
-        files=tuple(
-            ToolkitFile(path=_below(path, row.where), text=text) for path, text in row.pairs("files")
-        ),
-        constraints=row.texts("constraints"),
+        cuda=fields.text("cuda", MAJOR_MINOR),
+        constraints=fields.texts("constraints", _PIN),
+        parts=tuple(_part(node, mistakes) for node in fields.items("parts")),
+        header_wheels=fields.texts("header_wheels", _FOLDER),
+        links=tuple(ToolkitLink(path=path, target=text) for path, text in _by_path(fields, "links", _TARGET)),
+        files=tuple(ToolkitFile(path=path, text=text) for path, text in _by_path(fields, "files", _ANYTHING)),
     )
-    row.end()
-    if not toolkit.parts:
-        raise ValueError(f"{row.where}: `parts` is missing")
-    _refuse_double([part.name for part in toolkit.parts], f"{row.where}.parts")
-    paths = [link.path for link in toolkit.links] + [file.path for file in toolkit.files]
-    _refuse_double([str(path) for path in paths], f"{row.where}.links and files")
+    if not toolkit.parts and "parts" in fields:
+        mistakes.at(fields.node, Code.VALUE, "a toolkit without parts")
+    names = [part.name for part in toolkit.parts]
+    paths = [str(link.path) for link in toolkit.links] + [str(file.path) for file in toolkit.files]
+    for found in (names, paths):
+        for double in sorted({name for name in found if name and found.count(name) > 1}):
+            mistakes.at(fields.node, Code.VALUE, f"`{double}` is there twice")
     return toolkit
 
 
-def _part(row: _Row) -> Part:
-    take = tuple(_take(rule) for rule in row.rows("take"))
-    if not take:
-        raise ValueError(f"{row.where}: `take` is missing")
-    part: Part
-    if "deb" in row:
-        part = DebPart(
-            name=row.text("deb"), suite=row.text("suite"), component=row.text("component"), take=take
+def _part(node: Node, mistakes: Mistakes) -> Part:
+    if node.get("deb") is not None:
+        fields = Fields(node, mistakes, required=("deb", "suite", "component", "take"))
+        return DebPart(
+            name=fields.text("deb", _WORD),
+            suite=fields.text("suite", _WORD),
+            component=fields.text("component", _WORD),
+            take=_rules(fields),
         )
-    else:
-        name, separator, version = row.text("wheel").partition("==")
-        if not (name and separator and version):
-            raise ValueError(f"{row.where}.wheel: expected `name==version`")
-        part = WheelPart(name=name, version=version, take=take)
-    row.end()
-    return part
+    fields = Fields(node, mistakes, required=("wheel", "take"))
+    name, _, version = fields.text("wheel", _PIN).partition("==")
+    return WheelPart(name=name, version=version, take=_rules(fields))
 
 
-def _take(row: _Row) -> Take:
-    take = Take(source=row.text("from"), target=row.text("to"), exclude=row.texts("exclude"))
-    row.end()
-    _below(take.source, row.where)
-    _below(take.target, row.where)
-    if any(wild in take.source for wild in "*?") and not take.target.endswith("/"):
-        raise ValueError(
-            f"{row.where}: `{take.source}` can match several files, so `to` must be a folder: `{take.target}/`"
+def _rules(part: Fields) -> tuple[Take, ...]:
+    rules = part.items("take")
+    if not rules and "take" in part:
+        part.mistakes.at(part.node, Code.VALUE, "a part of which nothing is taken")
+    return tuple(
+        _take(Fields(rule, part.mistakes, required=("from", "to"), optional=("exclude",))) for rule in rules
+    )
+
+
+def _take(fields: Fields) -> Take:
+    take = Take(
+        source=fields.text("from", _GLOB),
+        target=fields.text("to", _BELOW),
+        exclude=fields.texts("exclude", _GLOB),
+    )
+    if any(wild in take.source for wild in "*?") and take.target and not take.target.endswith("/"):
+        fields.mistakes.at(
+            fields.node,
+            Code.VALUE,
+            f"`{take.source}` can match several files, so `to` must be a folder",
+            hint=f"write `{take.target}/`",
         )
-    if "**" in take.source.removesuffix("/**"):
-        raise ValueError(f"{row.where}: `**` is understood at the end only, found `{take.source}`")
     return take
 
 
-def _link(path: str, target: str, where: str) -> ToolkitLink:
-    if PurePosixPath(target).is_absolute():
-        raise ValueError(
-            f"{where}.links.{path}: the target is relative or begins with `{SITE}`, found `{target}`"
-        )
-    return ToolkitLink(path=_below(path, where), target=target)
+def _by_path(fields: Fields, key: str, shape: Shape) -> list[tuple[PurePosixPath, str]]:
+    pairs: list[tuple[PurePosixPath, str]] = []
+    for entry in fields.entries(key):
+        path = read_text(_key_node(entry.key, entry.node), fields.mistakes, _BELOW)
+        pairs.append((PurePosixPath(path), read_text(entry.node, fields.mistakes, shape)))
+    return pairs
 
 
-def _below(path: str, where: str) -> PurePosixPath:
-    """A relative path that stays below its folder."""
-    pure = PurePosixPath(path)
-    if not path or pure.is_absolute() or ".." in pure.parts:
-        raise ValueError(f"{where}: expected a path below the folder, found `{path}`")
-    return pure
-
-
-def _mapping(value: object, where: str) -> dict[str, object]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected a mapping, found {value!r}")  # noqa: TRY004 - a wrong value, not a bug
-    return {_text(key, f"{where}, key"): item for key, item in value.items()}
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: expected a string, found {value!r} (quote it)")  # noqa: TRY004 - a wrong value, not a bug
-    return value
-
-
-def _refuse_double(names: list[str], where: str) -> None:
-    double = sorted({name for name in names if names.count(name) > 1})
-    if double:
-        raise ValueError(f"{where}: `{double[0]}` is there twice")
+def _key_node(key: str, value: Node) -> Node:
+    """A key as a node of its own, so that it can be read like any other text."""
+    return Node(path=value.path, where=value.where, kind=value.kind, text=key)
