@@ -18,7 +18,7 @@ from envbuilder.engines.assemble import Assemble, tools
 from envbuilder.oci import ImageConfig, write_layout
 from envbuilder.plan import Plan
 from envbuilder.sif import write_sif
-from envbuilder.store import Store, save_text
+from envbuilder.store import save_text
 from envbuilder.tree import Layer, check_disjoint
 
 IMAGE_PREFIX: Final = "envbuilder"  # of the names in a Docker engine
@@ -90,7 +90,7 @@ class Built:
 
 
 def build(
-    plan: Plan, outputs: Outputs, *, engine: Assemble, store: Store, runner: Runner, console: Console, threads: int
+    plan: Plan, outputs: Outputs, *, engine: Assemble, runner: Runner, console: Console, threads: int
 ) -> Built:
     """Make every layer that the store lacks, then both artefacts; each appears under its name when it is whole."""
     outputs.folder.mkdir(parents=True, exist_ok=True)
@@ -98,14 +98,13 @@ def build(
     pool = ThreadPoolExecutor(THREADS, thread_name_prefix="layer")
     try:
         futures = engine.start(plan, pool)
-        with store.workspace() as work, console.step("write the SIF") as step:
+        with console.step("write the SIF") as step:
             facts = write_sif(
                 layers=_as_they_come(futures, step.tell),
                 out=outputs.sif,
                 epoch=plan.epoch,
                 definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
                 labels=labels(plan),
-                workspace=work,
                 runner=runner,
                 threads=threads,
             )

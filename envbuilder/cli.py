@@ -27,6 +27,7 @@ INTERRUPTED: Final = 130
 
 app = typer.Typer(
     name="envbuilder", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
     help="One recipe becomes one environment: a Docker image and a SIF that hold the same files.",
 )  # fmt: skip
 

@@ -138,7 +138,9 @@ def parse(text: str, where: str) -> Lock:
     root = parse_json(text, where, mistakes)
     if root is None:
         raise _refusal(where, mistakes)
-    head = Fields(root, Mistakes(), required=("version", "revision"), optional=[entry.key for entry in root.entries])
+    head = Fields(
+        root, Mistakes(), required=("version", "revision"), optional=[entry.key for entry in root.entries]
+    )
     version, revision = head.integer("version"), head.integer("revision")
     if version != VERSION and not head.mistakes.findings:
         raise LockError(

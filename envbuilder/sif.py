@@ -36,6 +36,7 @@ _HEADER: Final = struct.Struct("<32s10s3s3s16s8q")
 _DESCRIPTOR: Final = struct.Struct("<i?III7q128s384s")
 _PARTITION: Final = struct.Struct("<ii3s")
 _SLOTS: Final = 48
+_MOST_SLOTS: Final = 4096  # that a reader believes
 _DESCRIPTORS_AT: Final = 4096
 _DATA_AT: Final = _DESCRIPTORS_AT + _SLOTS * _DESCRIPTOR.size
 _ALIGNMENT: Final = 4096
@@ -112,7 +113,6 @@ def write_sif(
     epoch: int,
     definition: str,
     labels: Mapping[str, str],
-    workspace: Path,
     runner: Runner,
     threads: int,
     architecture: str = "amd64",
@@ -160,24 +160,10 @@ def write_sif(
 def read_sif(path: Path) -> Sif:
     """Read the header and the descriptors; raises VerifyError when they are damaged or name no squashfs to start from."""
     try:
-        total = path.stat().st_size
         with path.open("rb") as stream:
-            head = stream.read(_HEADER.size)
-            _, magic, version, _, identity, created, _, _, slots, at, size, _, _ = _HEADER.unpack(head)
-            if magic != _MAGIC or version != _VERSION:
-                raise ValueError("it does not start as one")
-            if not 0 < slots <= 4096 or size < slots * _DESCRIPTOR.size:
-                raise ValueError(f"it claims {slots} descriptors")
-            stream.seek(at)
-            raw = stream.read(slots * _DESCRIPTOR.size)
-        if len(raw) != slots * _DESCRIPTOR.size:
-            raise ValueError("its descriptors are cut off")
-        parts = [_parse_descriptor(values, total) for values in _DESCRIPTOR.iter_unpack(raw) if values[1]]
-        if not any(part.is_primary for part in parts):
-            raise ValueError("no part of it is a squashfs to start from")
+            return _parse(path, stream, path.stat().st_size)
     except (OSError, ValueError, struct.error) as error:
         raise VerifyError(f"`{path}` is not a whole SIF: {error}", hint="build it again") from error
-    return Sif(path=path, identity=uuid.UUID(bytes=identity), created=created, descriptors=tuple(parts))
 
 
 def squashfs_command(out: Path, *, epoch: int, threads: int) -> Command:
@@ -208,8 +194,8 @@ def _check_target(out: Path) -> None:
 
 def _write_squashfs(
     layers: Iterable[Layer], squashfs: Path, *, epoch: int, runner: Runner, threads: int
-) -> list[str]:
-    diff_ids = []
+) -> list[Sha256]:
+    diff_ids: list[Sha256] = []
     with runner.feed(squashfs_command(squashfs, epoch=epoch, threads=threads)) as sink:
         _widen(sink)
         for layer in layers:
@@ -287,19 +273,41 @@ def _descriptor(
     )
 
 
-def _parse_descriptor(values: tuple[int, ...], total: int) -> Descriptor:
-    data_type, _, number, _, _, offset, size, _, _, _, _, _, name, extra = values
+def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
+    head = stream.read(_HEADER.size)
+    _, magic, version, _, identity, created, _, _, slots, at, size, _, _ = _HEADER.unpack(head)
+    if magic != _MAGIC or version != _VERSION:
+        raise ValueError("it does not start as one")
+    if not 0 < slots <= _MOST_SLOTS or size < slots * _DESCRIPTOR.size:
+        raise ValueError(f"it claims {slots} descriptors in {size} bytes")
+    stream.seek(at)
+    raw = stream.read(slots * _DESCRIPTOR.size)
+    if len(raw) != slots * _DESCRIPTOR.size:
+        raise ValueError("its descriptors are cut off")
+    parsed = (
+        _parse_descriptor(raw[at : at + _DESCRIPTOR.size], total)
+        for at in range(0, len(raw), _DESCRIPTOR.size)
+    )
+    descriptors = tuple(descriptor for descriptor in parsed if descriptor)
+    if not any(descriptor.is_primary for descriptor in descriptors):
+        raise ValueError("no part of it is a squashfs to start from")
+    return Sif(path=path, identity=uuid.UUID(bytes=identity), created=created, descriptors=descriptors)
+
+
+def _parse_descriptor(raw: bytes, total: int) -> Descriptor | None:
+    data_type, used, number, _, _, offset, size, _, _, _, _, _, name, extra = _DESCRIPTOR.unpack(raw)
+    if not used:
+        return None
     if offset < _HEADER.size or size < 0 or offset + size > total:
         raise ValueError(f"part {number} would reach from byte {offset} to {offset + size} of {total}")
     file_system, role, _ = _PARTITION.unpack_from(extra)
-    is_primary = data_type == DataType.PARTITION and (file_system, role) == (_SQUASHFS, _PRIMARY_SYSTEM)
     return Descriptor(
         data_type=DataType(data_type),
         number=number,
         offset=offset,
         size=size,
         name=name.rstrip(b"\0").decode(errors="replace"),
-        is_primary=is_primary,
+        is_primary=data_type == DataType.PARTITION and (file_system, role) == (_SQUASHFS, _PRIMARY_SYSTEM),
     )
 
 

@@ -14,20 +14,36 @@ import pytest
 from envbuilder.command import ProcessRunner
 from envbuilder.engines.cuda import InstalledPython, LaidOut, lay_out
 from envbuilder.errors import BuildError
-from envbuilder.tables.toolkit import DebPart, Toolkit, WheelPart, load_toolkits, parse_toolkits
+from envbuilder.tables.toolkit import DebPart, Toolkit, WheelPart, load_toolkits
 
 TABLE = load_toolkits()
 ROW = """
-"9.9":
-  parts:
-    - wheel: nvcc==1.0
-      take:
-        - {from: pkg/bin/*, to: bin/}
+source: these tests
+read: "2026-11-21"
+rows:
+  - cuda: "9.9"
+    constraints: []
+    header_wheels: []
+    links: {}
+    files: {}
+    parts:
+      - wheel: nvcc==1.0
+        take:
+          - {from: pkg/bin/*, to: bin/}
 """
 
 
-def row(text: str = ROW) -> Toolkit:
-    return parse_toolkits(text)["9.9"]
+def load(text: str, folder: Path) -> Toolkit:
+    (folder / "toolkits.yaml").write_text(text)
+    return load_toolkits(folder / "toolkits.yaml")["9.9"]
+
+
+def changed(**values: str) -> str:
+    """The row with other values, e.g. `links="{lib: lib64}"`."""
+    text = ROW
+    for key, value in values.items():
+        text = re.sub(rf"(?m)^    {key}: .*$", lambda _, key=key, value=value: f"    {key}: {value}", text)
+    return text
 
 
 def wheel(path: Path, files: dict[str, str], *, modes: dict[str, int] | None = None) -> Path:
@@ -82,7 +98,7 @@ def lay(tmp_path: Path, toolkit: Toolkit, *packages: Path) -> LaidOut:
 def lay_wheel(
     tmp_path: Path, files: dict[str, str], *, text: str = ROW, modes: dict[str, int] | None = None
 ) -> Path:
-    lay(tmp_path, row(text), wheel(tmp_path / "nvcc.whl", files, modes=modes))
+    lay(tmp_path, load(text, tmp_path), wheel(tmp_path / "nvcc.whl", files, modes=modes))
     return tmp_path / "root/usr/local/cuda-9.9"
 
 
@@ -141,32 +157,36 @@ def test_the_table_names_no_host() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"9.9"', "9.9", "expected a string, found 9.9 (quote it)"),
+        ('"9.9"', "9.9", "expected text, found a number (9.9)"),
         ("parts:", "part:", "unknown key `part`"),
+        ("    links: {}\n", "", "the key `links` is missing"),
         ("nvcc==1.0", "nvcc", "expected `name==version`"),
-        ("wheel:", "weel:", "`wheel` is missing"),
-        ("wheel: nvcc==1.0", "deb: nvcc", "`suite` is missing"),
-        ("pkg/bin/*", "../bin/*", "below the folder"),
-        ("pkg/bin/*", "/bin/*", "below the folder"),
-        ("pkg/bin/*", "pkg/**/bin/*", "at the end only"),
-        ("to: bin/", "to: bin", "must be a folder"),
-        ("to: bin/", "to: ../bin/", "below the folder"),
-        ("to: bin/", "to: bin/, mode: 7", "unknown key `mode`"),
-        ("  parts:", "  links: {lib: /usr/lib}\n  parts:", "is relative or begins with `{site}`"),
-        ("  parts:", "  links: {../lib: x}\n  parts:", "below the folder"),
-        ("  parts:", "  links: {lib: x}\n  files: {lib: y}\n  parts:", "`lib` is there twice"),
-        ("  parts:", "  header_wheels: cublas\n  parts:", "expected a list"),
+        ("nvcc==1.0", "nvcc>=1.0", "expected `name==version`"),
+        ("wheel:", "weel:", "unknown key `weel`"),
+        ("wheel: nvcc==1.0", "deb: nvcc", "the key `suite` is missing"),
+        ("pkg/bin/*", "../bin/*", "expected a path below the folder"),
+        ("pkg/bin/*", "/bin/*", "expected a path below the folder"),
+        ("pkg/bin/*", "pkg/**/bin/*", "`**` at the end only"),
+        ("to: bin/", "to: bin", "so `to` must be a folder"),
+        ("to: bin/", "to: bin/../../x/", "expected a path below the folder"),
+        ("to: bin/", 'to: bin/, mode: "7"', "unknown key `mode`"),
+        ("{from: pkg/bin/*, to: bin/}", "[]", "expected a map"),
+        ("links: {}", "links: {lib: /usr/lib}", "expected a relative target or one that begins with {site}"),
+        ("links: {}", "links: {../lib: x}", "expected a path below the folder"),
+        ("links: {}\n    files: {}", "links: {lib: x}\n    files: {lib: y}", "`lib` is there twice"),
+        ("header_wheels: []", "header_wheels: cublas", "expected a list"),
+        ("constraints: []", "constraints: [cccl]", "expected `name==version`"),
     ],
 )
-def test_a_wrong_row_is_refused(old: str, new: str, message: str) -> None:
+def test_a_wrong_row_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in ROW
     with pytest.raises(ValueError, match=re.escape(message)):
-        parse_toolkits(ROW.replace(old, new, 1))
+        load(ROW.replace(old, new, 1), tmp_path)
 
 
-def test_a_part_may_be_there_once() -> None:
+def test_a_part_may_be_there_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`nvcc` is there twice"):
-        parse_toolkits(ROW + ROW.split("parts:\n")[1])
+        load(ROW + ROW.split("parts:\n")[1], tmp_path)
 
 
 # The layout.
@@ -214,10 +234,10 @@ def test_a_rule_that_takes_nothing_is_an_error_that_names_part_and_rule(tmp_path
 
 def test_a_package_that_was_not_fetched_is_named(tmp_path: Path) -> None:
     with pytest.raises(BuildError, match="needs the package `nvcc`"):
-        lay(tmp_path, row())
+        lay(tmp_path, load(ROW, tmp_path))
 
 
-TWO = ROW + "    - wheel: more==1.0\n      take: [{from: 'bin/*', to: bin/}]\n"
+TWO = ROW + "      - wheel: more==1.0\n        take: [{from: 'bin/*', to: bin/}]\n"
 
 
 def test_two_parts_may_bring_the_same_bytes(tmp_path: Path) -> None:
@@ -225,7 +245,7 @@ def test_two_parts_may_bring_the_same_bytes(tmp_path: Path) -> None:
         wheel(tmp_path / "1.whl", {"pkg/bin/a": "same"}),
         wheel(tmp_path / "2.whl", {"bin/a": "same"}),
     )
-    assert lay(tmp_path, row(TWO), first, second) == LaidOut(files=1, links=0, size=4)
+    assert lay(tmp_path, load(TWO, tmp_path), first, second) == LaidOut(files=1, links=0, size=4)
 
 
 def test_two_parts_that_disagree_about_a_path_are_both_named(tmp_path: Path) -> None:
@@ -234,7 +254,7 @@ def test_two_parts_that_disagree_about_a_path_are_both_named(tmp_path: Path) -> 
         wheel(tmp_path / "2.whl", {"bin/a": "two"}),
     )
     with pytest.raises(BuildError, match="`nvcc` and `more` both lay out `bin/a`"):
-        lay(tmp_path, row(TWO), first, second)
+        lay(tmp_path, load(TWO, tmp_path), first, second)
 
 
 def test_a_file_cannot_be_another_part_s_folder(tmp_path: Path) -> None:
@@ -244,7 +264,7 @@ def test_a_file_cannot_be_another_part_s_folder(tmp_path: Path) -> None:
         wheel(tmp_path / "2.whl", {"bin/a": "two"}),
     )
     with pytest.raises(BuildError, match="`bin/a` is already there from `nvcc`"):
-        lay(tmp_path, row(text), first, second)
+        lay(tmp_path, load(text, tmp_path), first, second)
 
 
 def test_the_same_packages_give_the_same_tree(tmp_path: Path) -> None:
@@ -252,7 +272,7 @@ def test_the_same_packages_give_the_same_tree(tmp_path: Path) -> None:
     trees = []
     for name in "xy":
         (tmp_path / name).mkdir()
-        lay(tmp_path / name, row(), package)
+        lay(tmp_path / name, load(ROW, tmp_path), package)
         root = tmp_path / name / "root"
         trees.append(sorted((str(path.relative_to(root)), path.lstat().st_mode) for path in root.rglob("*")))
     assert trees[0] == trees[1]
@@ -260,9 +280,9 @@ def test_the_same_packages_give_the_same_tree(tmp_path: Path) -> None:
 
 # What the Python environment already has.
 
-LINKED = (
-    ROW
-    + "  header_wheels: [cublas]\n  links: {lib64/libcublas.so: '{site}/nvidia/cublas/lib/libcublas.so.12', lib: lib64}\n"
+LINKED = changed(
+    header_wheels="[cublas]",
+    links="{lib64/libcublas.so: '{site}/nvidia/cublas/lib/libcublas.so.12', lib: lib64}",
 )
 
 
@@ -311,7 +331,7 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("target", ["../../../etc", "nowhere"])
 def test_a_relative_link_stays_inside_and_points_at_something(tmp_path: Path, target: str) -> None:
     with pytest.raises(BuildError, match="points at nothing in the toolkit"):
-        lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=ROW + f"  links: {{lib: {target}}}\n")
+        lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=changed(links=f"{{lib: {target}}}"))
 
 
 # Hostile archives.
@@ -337,10 +357,10 @@ def test_a_device_in_a_wheel_is_refused(tmp_path: Path) -> None:
 def test_a_broken_wheel_is_an_error_of_the_family(tmp_path: Path) -> None:
     (tmp_path / "nvcc.whl").write_bytes(b"not a zip file")
     with pytest.raises(BuildError, match="not a readable wheel"):
-        lay(tmp_path, row(), tmp_path / "nvcc.whl")
+        lay(tmp_path, load(ROW, tmp_path), tmp_path / "nvcc.whl")
 
 
-DEB = ROW.replace("wheel: nvcc==1.0", "deb: nvcc\n      suite: trixie\n      component: main").replace(
+DEB = ROW.replace("wheel: nvcc==1.0", "deb: nvcc\n        suite: trixie\n        component: main").replace(
     "pkg/bin", "usr/bin"
 )
 
@@ -352,7 +372,7 @@ def test_a_deb_is_read_with_its_modes(tmp_path: Path) -> None:
     package = deb(
         tmp_path / "nvcc.deb", [("./usr/bin/nvcc", "tool", 0o4755), ("./usr/bin/text", "t", 0o600), unwanted]
     )
-    assert lay(tmp_path, row(DEB), package) == LaidOut(files=2, links=0, size=5)
+    assert lay(tmp_path, load(DEB, tmp_path), package) == LaidOut(files=2, links=0, size=5)
     home = tmp_path / "root/usr/local/cuda-9.9"
     assert stat.S_IMODE((home / "bin/nvcc").stat().st_mode) == 0o755
     assert stat.S_IMODE((home / "bin/text").stat().st_mode) == 0o644
@@ -375,7 +395,9 @@ def test_a_hostile_deb_is_refused(
     tmp_path: Path, member: tarfile.TarInfo | tuple[str, str, int], message: str
 ) -> None:
     with pytest.raises(BuildError, match=message):
-        lay(tmp_path, row(DEB), deb(tmp_path / "nvcc.deb", [member, ("./usr/bin/nvcc", "", 0o755)]))
+        lay(
+            tmp_path, load(DEB, tmp_path), deb(tmp_path / "nvcc.deb", [member, ("./usr/bin/nvcc", "", 0o755)])
+        )
     assert not list(tmp_path.rglob("evil"))
 
 
@@ -384,4 +406,4 @@ def test_a_hostile_deb_is_refused(
 def test_a_broken_deb_is_told_in_dpkg_deb_s_words(tmp_path: Path) -> None:
     (tmp_path / "nvcc.deb").write_bytes(b"not an archive")
     with pytest.raises(BuildError, match=r"could not read nvcc\.deb: `dpkg-deb` ended with exit code 2"):
-        lay(tmp_path, row(DEB), tmp_path / "nvcc.deb")
+        lay(tmp_path, load(DEB, tmp_path), tmp_path / "nvcc.deb")

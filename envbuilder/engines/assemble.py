@@ -157,7 +157,7 @@ class _Run:
             case CudaStep():
                 tree = self._need(CudaStep)
                 with self._console.step("write the CUDA layer"):
-                    above = ("", "usr", "usr/local")
+                    above = ("usr", "usr/local")
                     write_layer(name="cuda", tree=tree, folder=out, epoch=epoch, threads=threads, omit=above)
             case ExtensionsStep():
                 tree = self._compile(step, work / "tree")

@@ -71,4 +71,4 @@ def make_environment(tree: Path, step: PythonStep) -> None:
 
 
 def write_python_layer(tree: Path, *, folder: Path, epoch: int, threads: int) -> Layer:
-    return write_layer(name="python", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=("", "opt"))
+    return write_layer(name="python", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=("opt",))

@@ -35,5 +35,5 @@ def write_runtime_layer(step: RuntimeStep, *, tree: Path, folder: Path, epoch: i
     (tree / ".singularity.d/libs").mkdir()
     (tree / "singularity").symlink_to(".singularity.d/runscript")
     (tree / "environment").symlink_to(".singularity.d/env/90-environment.sh")
-    omit = ("", "opt", "opt/envbuilder", ".singularity.d")
+    omit = ("opt", "opt/envbuilder", ".singularity.d")
     return write_layer(name="runtime", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=omit)

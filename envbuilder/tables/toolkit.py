@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Final
 
-from envbuilder.decode import MAJOR_MINOR, Code, Fields, Mistakes, Node, Shape, read_text
+from envbuilder.decode import MAJOR_MINOR, Code, Fields, Kind, Mistakes, Node, Shape, read_text
 from envbuilder.tables.table import load_table
 
 FILE: Final = Path(__file__).with_name("toolkits.yaml")
@@ -21,7 +21,7 @@ _BELOW: Final = Shape(
     pattern=r"(?!/)(?!(.*/)?\.\.(/|$))[^\x00-\x1f\x7f\\]+", expected="a path below the folder"
 )
 _GLOB: Final = Shape(
-    pattern=rf"(?!.*\*\*.)(?!.*[^/]\*\*){_BELOW.pattern}",
+    pattern=rf"(?!\*\*)(?!.*\*\*.)(?!.*[^/]\*\*){_BELOW.pattern}",
     expected="a path below the folder, `**` at the end only",
 )
 _PIN: Final = Shape(pattern=r"[a-z0-9-]+==[0-9.]+", expected="`name==version`")
@@ -166,11 +166,7 @@ def _take(fields: Fields) -> Take:
 def _by_path(fields: Fields, key: str, shape: Shape) -> list[tuple[PurePosixPath, str]]:
     pairs: list[tuple[PurePosixPath, str]] = []
     for entry in fields.entries(key):
-        path = read_text(_key_node(entry.key, entry.node), fields.mistakes, _BELOW)
+        key_node = Node(path=entry.node.path, where=entry.where, kind=Kind.TEXT, text=entry.key)
+        path = read_text(key_node, fields.mistakes, _BELOW)
         pairs.append((PurePosixPath(path), read_text(entry.node, fields.mistakes, shape)))
     return pairs
-
-
-def _key_node(key: str, value: Node) -> Node:
-    """A key as a node of its own, so that it can be read like any other text."""
-    return Node(path=value.path, where=value.where, kind=value.kind, text=key)

@@ -1,0 +1,75 @@
+"""What all tests share: costly ones are asked for, and a test starts programs only if its marker says so."""
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+GOLDEN = Path(__file__).parent / "golden"
+STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn")
+
+_unmarked: list[str] = []  # the running test, unless it may start programs
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--run-builds", action="store_true", help="also run the tests that build environments (minutes)")
+    parser.addoption("--update-golden", action="store_true", help="write the golden texts anew; review them as a diff")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Watch every start of a program; an audit hook sees those of libraries too, and cannot be taken away again."""
+
+    def watch(event: str, arguments: tuple[object, ...]) -> None:
+        if event in STARTS and _unmarked:
+            # Not an Exception: code that carries on when a program is not there must not hide it.
+            pytest.fail(f"{_unmarked[-1]} starts a program ({event} {arguments[:2]}); mark it `programs` or `builds`")
+
+    sys.addaudithook(watch)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--run-builds"):
+        return
+    costly = [item for item in items if item.get_closest_marker("builds")]
+    if costly:
+        config.hook.pytest_deselected(items=costly)
+        items[:] = [item for item in items if item not in costly]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """Fixtures are part of the protocol too, so a fixture is bound by the markers of the test that first needs it."""
+    if not any(item.get_closest_marker(name) for name in ("programs", "builds")):
+        _unmarked.append(item.nodeid)
+    try:
+        return (yield)
+    finally:
+        _unmarked.clear()
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Compare a whole text with the file of that name in `tests/golden`; `--update-golden` writes it instead."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert text == path.read_text(encoding="utf-8"), f"{path} differs; `pytest --update-golden` writes it anew"
+
+    return compare
+
+
+@pytest.fixture
+def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """No setting of the person at the terminal, a fresh cache, and the repository as the working folder."""
+    for name in list(os.environ):
+        if name.startswith("ENVBUILDER_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(ROOT)
+    return tmp_path / "cache"
