@@ -35,7 +35,7 @@ from envbuilder.store import Store, save_text, sha256_text
 from envbuilder.tables.gpu import capabilities, load_gpus
 from envbuilder.tables.toolkit import load_toolkits
 from envbuilder.tools import BUILD_TOOLS, check_tools
-def verify(*a,**k): return ()  #VERIFY
+from envbuilder.verify import verify
 
 # Bytes on disk per byte fetched, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
 # for each step that is built, and the SIF (1.2) always.
@@ -195,7 +195,7 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
         plan, outputs, engine=engine, runner=workshop.runner, console=console, threads=limits.threads
     )
     with console.step("verify image ≡ SIF ≡ plan"):
-        findings = verify(outputs.image, outputs.sif, layers=built.layers)
+        findings = verify(outputs.image, outputs.sif, layers=built.layers).findings
     if findings:
         outputs.sif.rename(outputs.sif.with_suffix(".sif.refused"))
         raise VerifyError("what was built is not what was promised", findings=findings, hint=f"the log is `{outputs.log}`")

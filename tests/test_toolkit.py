@@ -139,6 +139,15 @@ def test_no_row_takes_a_debugger_or_a_static_library_that_nvcc_does_not_link_by_
         assert not [source for source in sources if "nvdisasm" in source]
 
 
+def test_the_stand_in_for_libcudadevrt_is_an_archive_of_an_index_and_one_empty_object() -> None:
+    archive = next(file.text for file in TABLE["12.4"].files if file.path.name == "libcudadevrt.a").encode()
+    index, member = archive[8:72], archive[72:]
+    assert archive.startswith(b"!<arch>\n/ ")
+    assert int(index[48:58]) == len(index[60:]) == 4
+    assert int(member[48:58]) == len(member[60:]) == 64
+    assert member[60:64] == b"\x7fELF"
+
+
 def test_wheel_parts_are_of_the_row_s_own_cuda_version() -> None:
     for toolkit in TABLE.values():
         for part in toolkit.parts:
@@ -228,7 +237,7 @@ def test_one_file_can_be_renamed(tmp_path: Path) -> None:
 
 
 def test_a_rule_that_takes_nothing_is_an_error_that_names_part_and_rule(tmp_path: Path) -> None:
-    with pytest.raises(BuildError, match=r"`nvcc`: the rule `pkg/bin/\*` matches nothing in nvcc.whl"):
+    with pytest.raises(BuildError, match=r"`nvcc`: the rule `pkg/bin/\*` matches nothing in the package"):
         lay_wheel(tmp_path, {"pkg/lib/x": ""})
 
 
@@ -405,5 +414,7 @@ def test_a_hostile_deb_is_refused(
 @pytest.mark.programs
 def test_a_broken_deb_is_told_in_dpkg_deb_s_words(tmp_path: Path) -> None:
     (tmp_path / "nvcc.deb").write_bytes(b"not an archive")
-    with pytest.raises(BuildError, match=r"could not read nvcc\.deb: `dpkg-deb` ended with exit code 2"):
+    with pytest.raises(
+        BuildError, match=r"could not read the package `nvcc`: `dpkg-deb` ended with exit code 2"
+    ):
         lay(tmp_path, load(DEB, tmp_path), tmp_path / "nvcc.deb")

@@ -166,7 +166,7 @@ def _lay_part(part: Part, package: Path, *, tree: _Tree, runner: Runner) -> None
     for take in part.take:
         if take not in used:
             raise BuildError(
-                f"`{part.name}`: the rule `{take.source}` matches nothing in {package.name}",
+                f"`{part.name}`: the rule `{take.source}` matches nothing in the package",
                 hint="the package changed its layout: adapt `envbuilder/tables/toolkits.yaml`",
             )
 
@@ -174,62 +174,60 @@ def _lay_part(part: Part, package: Path, *, tree: _Tree, runner: Runner) -> None
 def _members(part: Part, package: Path, runner: Runner) -> Generator[_Member]:
     match part:
         case DebPart():
-            return _deb_members(package, runner)
+            return _deb_members(part.name, package, runner)
         case WheelPart():
-            return _wheel_members(package)
+            return _wheel_members(part.name, package)
         case _:
             assert_never(part)
 
 
-def _deb_members(package: Path, runner: Runner) -> Generator[_Member]:
+def _deb_members(name: str, package: Path, runner: Runner) -> Generator[_Member]:
     argv = ("dpkg-deb", "--fsys-tarfile", str(package))
     broken: tarfile.TarError | None = None
-    with runner.read(Command(argv=argv, why=f"read {package.name}")) as stream:
+    with runner.read(Command(argv=argv, why=f"read the package `{name}`")) as stream:
         try:
             # "r|": one pass over the pipe, so that the unpacked package (GBs) is never on the disk.
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for info in archive:
-                    path = _safe(info.name, package)
+                    path = _safe(info.name, name)
                     if info.isdir():
                         continue
                     if not (info.isreg() or info.issym() or info.islnk()):
                         raise BuildError(
-                            f"{package.name} holds the device or pipe `{path}`, which no toolkit needs"
+                            f"`{name}` holds the device or pipe `{path}`, which no toolkit needs"
                         )
                     content = archive.extractfile(info) if info.isreg() else None
                     yield _Member(path=path, content=content, runnable=bool(info.mode & 0o111))
         except tarfile.TarError as error:
             broken = error  # dpkg-deb's own words, raised as the pipe ends, say more
     if broken:
-        raise BuildError(f"{package.name} is not a readable package: {broken}")
+        raise BuildError(f"`{name}` is not a readable package: {broken}")
 
 
-def _wheel_members(package: Path) -> Generator[_Member]:
+def _wheel_members(name: str, package: Path) -> Generator[_Member]:
     try:
         with zipfile.ZipFile(package) as archive:
             for info in archive.infolist():
-                path = _safe(info.filename, package)
+                path = _safe(info.filename, name)
                 if info.is_dir():
                     continue
                 mode = info.external_attr >> 16
                 if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFLNK):
-                    raise BuildError(
-                        f"{package.name} holds the device or pipe `{path}`, which no toolkit needs"
-                    )
+                    raise BuildError(f"`{name}` holds the device or pipe `{path}`, which no toolkit needs")
                 if stat.S_ISLNK(mode):
                     yield _Member(path=path, content=None, runnable=False)
                     continue
                 with archive.open(info) as content:
                     yield _Member(path=path, content=content, runnable=bool(mode & 0o111))
     except zipfile.BadZipFile as error:
-        raise BuildError(f"{package.name} is not a readable wheel: {error}") from error
+        raise BuildError(f"`{name}` is not a readable wheel: {error}") from error
 
 
-def _safe(name: str, package: Path) -> PurePosixPath:
+def _safe(name: str, package: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name or "\\" in name:
         raise BuildError(
-            f"{package.name} holds `{name}`, which would leave its folder", hint="do not use this package"
+            f"`{package}` holds `{name}`, which would leave its folder", hint="do not use this package"
         )
     return path
 

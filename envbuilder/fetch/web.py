@@ -4,6 +4,7 @@
 """
 
 import hashlib
+import io
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -282,6 +283,16 @@ def _check_digest(url: str, download: _Download, artefact: Wanted) -> None:
         raise Refusal(url, f"its sha256 is {found}, expected {artefact.sha256}", kind="wrong")
 
 
+class _File(io.FileIO):
+    """A response's body that closes itself at its end, as urllib3's do and requests expects."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size)
+        if not data:
+            self.close()
+        return data
+
+
 class _FileAdapter(BaseAdapter):
     """Lets a requests session read `file:` URLs; a folder stands for its `index.html`, as package indexes expect."""
 
@@ -294,7 +305,7 @@ class _FileAdapter(BaseAdapter):
         path = file_path(response.url) or Path()
         path = path / "index.html" if path.is_dir() else path
         with suppress(OSError):
-            response.raw = path.open("rb")
+            response.raw = _File(path)
             response.headers["Content-Length"] = str(path.stat().st_size)
             response.headers["Content-Type"] = (
                 "text/html" if path.suffix == ".html" else "application/octet-stream"

@@ -1,0 +1,274 @@
+"""The proof: image, SIF and plan hold the same files, path by path and byte by byte.
+
+Both artefacts are read back from their final files, by code that shares nothing with the programs that wrote them, and
+each becomes the manifest that the layers had when they were made. What differs is named.
+"""
+
+import hashlib
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Final
+
+import zstandard
+
+from envbuilder.entry import Entry, Kind, path_order, tree_digest
+from envbuilder.errors import VerifyError
+from envbuilder.findings import Finding, Severity
+from envbuilder.oci import ImageLayer, Layout, read_layout
+from envbuilder.sif import read_sif
+from envbuilder.squashfs import Squashfs
+from envbuilder.store import Sha256, sha256_file
+from envbuilder.tarball import CHUNK, TarReader
+from envbuilder.tree import Layer, read_manifest
+
+SHOWN: Final = 20  # findings of one comparison; the rest is counted
+
+RUNTIME_ADDS: Final[Mapping[str, str]] = {
+    ".dockerenv": "Docker marks its containers",
+    ".singularity.d/actions": "Apptainer's own start scripts",
+    ".singularity.d/libs": "Apptainer binds the driver's libraries here with --nv",
+    "dev": "devices",
+    "etc/group": "Apptainer adds the user's group",
+    "etc/hostname": "Docker binds the container's name",
+    "etc/hosts": "Docker and Apptainer bind the network's names",
+    "etc/localtime": "Apptainer binds the host's time zone",
+    "etc/mtab": "Docker links the list of mounts",
+    "etc/nsswitch.conf": "Apptainer binds it for the user's name",
+    "etc/passwd": "Apptainer adds the user",
+    "etc/resolv.conf": "Docker and Apptainer bind the name servers",
+    "home": "Apptainer binds the user's home below it",
+    "proc": "processes",
+    "root": "Apptainer binds root's home",
+    "run/secrets": "secrets of a build or a service",
+    "sys": "the kernel's view of devices",
+    "tmp": "Apptainer binds the host's",
+    "var/tmp": "Apptainer binds the host's",
+}
+"""What a runtime adds to a tree at start, and why: a running container may differ from its image here, and below."""
+
+
+class Code(StrEnum):
+    """The findings of `verify`."""
+
+    PRESENCE = "EB701"  # a path is in one of the two only
+    FIELD = "EB702"  # kind, mode, owner, size, time, target or extended attributes differ
+    CONTENT = "EB703"
+    IMAGE = "EB704"  # the OCI layout is damaged, or is not made of the layers it should be made of
+    SIF = "EB705"  # the SIF is damaged
+    MORE = "EB706"  # how many findings are not shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What a comparison saw; it proved something only where `findings` is empty."""
+
+    findings: tuple[Finding, ...]
+    paths: int
+    content_size: int  # bytes of all files
+    tree: Sha256  # of the image, see `tree_digest`
+
+
+def verify(image: Path, sif: Path, *, layers: Sequence[Layer] = (), threads: int = 2) -> VerifyReport:
+    """Compare an OCI layout and a SIF, and both with the layers they were made from where those are known.
+
+    With `layers` the image is proved by its blobs' digests: each layer's manifest was written in the same pass as its
+    blob. Without, the blobs are unpacked and every file in them is read.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
+        promised = pool.submit(_expect, image, layers)
+        found, damage = _attempt_sif(sif, threads)
+        expected, findings = promised.result()
+    if not (damage or findings):
+        findings = compare(expected, found, ("the image", "the SIF"))
+    return VerifyReport(
+        findings=(*findings, *damage),
+        paths=len(expected),
+        content_size=sum(entry.size for entry in expected),
+        tree=tree_digest(expected),
+    )
+
+
+def image_manifest(folder: Path) -> tuple[Entry, ...]:
+    """Every path of an image in an OCI layout, sorted, with every digest checked on the way.
+
+    Raises VerifyError when a digest or size is wrong, when two layers hold a path, or a layer is not in our form.
+    """
+    layout = read_layout(folder)
+    entries: dict[str, Entry] = {}
+    for layer in layout.layers:
+        for entry in _read_layer(layout, layer):
+            if entry.path in entries:
+                raise VerifyError(f"`{folder}`: two layers hold `{entry.path or '/'}`")
+            entries[entry.path] = entry
+    return tuple(sorted(entries.values(), key=path_order))
+
+
+def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
+    """Every path of the file system in a SIF, sorted, with the digests of all contents.
+
+    Needs no root and writes nothing. Raises VerifyError when the SIF or its file system is damaged.
+    """
+    part = read_sif(path).system
+    try:
+        with Squashfs(path, offset=part.offset, size=part.size) as squashfs:
+            return squashfs.entries(threads=threads)
+    except (OSError, ValueError, IndexError, struct.error) as error:
+        raise VerifyError(
+            f"the file system in `{path}` is damaged: {error}", hint="build it again"
+        ) from error
+
+
+def compare(
+    one: Collection[Entry], other: Collection[Entry], names: tuple[str, str], *, ignore: Collection[str] = ()
+) -> tuple[Finding, ...]:
+    """The differences of two trees, sorted by path: a finding for each path, and for each field that differs.
+
+    `ignore` names paths that are passed over with all below them (`RUNTIME_ADDS`, for a running container).
+    """
+    left = {entry.path: entry for entry in one if not _is_below(entry.path, ignore)}
+    right = {entry.path: entry for entry in other if not _is_below(entry.path, ignore)}
+    findings: list[Finding] = []
+    if left != right:
+        for path in sorted(left.keys() | right.keys()):
+            findings += _differences(path, left.get(path), right.get(path), names)
+    if len(findings) > SHOWN:
+        more = f"and {len(findings) - SHOWN} more differences"
+        findings[SHOWN:] = [Finding(code=Code.MORE, severity=Severity.ERROR, where="", message=more)]
+    return tuple(findings)
+
+
+def _expect(image: Path, layers: Sequence[Layer]) -> tuple[tuple[Entry, ...], tuple[Finding, ...]]:
+    """What the SIF must hold, and what is wrong with the image."""
+    expected = tuple(sorted((entry for layer in layers for entry in read_manifest(layer)), key=path_order))
+    try:
+        if not layers:
+            return image_manifest(image), ()
+        _check_blobs(read_layout(image), layers)
+    except VerifyError as error:
+        return expected, (
+            Finding(code=Code.IMAGE, severity=Severity.ERROR, where=str(image), message=error.message),
+        )
+    return expected, ()
+
+
+def _attempt_sif(sif: Path, threads: int) -> tuple[tuple[Entry, ...], tuple[Finding, ...]]:
+    try:
+        return sif_manifest(sif, threads=threads), ()
+    except VerifyError as error:
+        return (), (Finding(code=Code.SIF, severity=Severity.ERROR, where=str(sif), message=error.message),)
+
+
+def _check_blobs(layout: Layout, layers: Sequence[Layer]) -> None:
+    """Raise VerifyError unless the image is made of these layers and its blobs hold what they are named after."""
+    promised = [(layer.digest, layer.diff_id) for layer in layers]
+    if [(layer.blob.digest, layer.diff_id) for layer in layout.layers] != promised:
+        raise VerifyError(f"`{layout.folder}` is not made of the layers of this plan")
+    for layer in layout.layers:
+        path = layout.path(layer.blob)
+        try:
+            digest = sha256_file(path)
+        except OSError as error:
+            raise VerifyError(f"`{path}` cannot be read: {error}") from error
+        if digest != layer.blob.digest:
+            raise VerifyError(f"`{path}` does not hold what its name says; its sha256 is {digest}")
+
+
+class _Hashing:
+    """A file whose bytes are hashed as they are read."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._digest = hashlib.sha256()
+        self.size = 0
+
+    def read(self, size: int = CHUNK) -> bytes:
+        data = self._stream.read(size)
+        self._digest.update(data)
+        self.size += len(data)
+        return data
+
+    def hexdigest(self) -> str:
+        return self._digest.hexdigest()
+
+
+def _read_layer(layout: Layout, layer: ImageLayer) -> list[Entry]:
+    """The entries of one layer: its blob, its tar and each file are read once and hashed."""
+    path = layout.path(layer.blob)
+    try:
+        with path.open("rb") as stream:
+            blob = _Hashing(stream)
+            with zstandard.ZstdDecompressor().stream_reader(blob, read_size=CHUNK) as reader:  # type: ignore[arg-type]  # it only calls read
+                tar = _Hashing(reader)
+                entries = list(_read_entries(tar))
+            while blob.read():
+                pass
+    except (OSError, ValueError, zstandard.ZstdError) as error:
+        raise VerifyError(f"`{path}` is not a layer that envbuilder wrote: {error}") from error
+    if (blob.hexdigest(), blob.size) != (layer.blob.digest, layer.blob.size):
+        raise VerifyError(f"`{path}` does not hold what its name says; its sha256 is {blob.hexdigest()}")
+    if tar.hexdigest() != layer.diff_id:
+        raise VerifyError(
+            f"the tar in `{path}` is not the one that the config names; its sha256 is {tar.hexdigest()}"
+        )
+    return entries
+
+
+def _read_entries(tar: _Hashing) -> Iterator[Entry]:
+    files: dict[str, Entry] = {}
+    reader = TarReader(iter(tar.read, b""))
+    for member in reader:
+        entry = member.entry
+        if member.hard:
+            if member.hard not in files:
+                raise ValueError(
+                    f"`{entry.path}` is a hard link to {member.hard!r}, which is not there before it"
+                )
+            first = files[member.hard]
+            entry = replace(entry, size=first.size, sha256=first.sha256)
+        elif entry.kind is Kind.FILE:
+            digest = hashlib.sha256()
+            for piece in reader.content():
+                digest.update(piece)
+            entry = replace(entry, sha256=digest.hexdigest())
+            files[entry.path] = entry
+        yield entry
+
+
+def _differences(
+    path: str, one: Entry | None, other: Entry | None, names: tuple[str, str]
+) -> Iterator[Finding]:
+    where = f"/{path}"
+    if one is None or other is None:
+        message = f"only in {names[0] if one else names[1]}"
+        yield Finding(code=Code.PRESENCE, severity=Severity.ERROR, where=where, message=message)
+        return
+    for field, (left, right) in _fields(one, other).items():
+        if left != right:
+            code = Code.CONTENT if field == "content" else Code.FIELD
+            message = f"{field} is {left} in {names[0]} and {right} in {names[1]}"
+            yield Finding(code=code, severity=Severity.ERROR, where=where, message=message)
+
+
+def _fields(one: Entry, other: Entry) -> dict[str, tuple[str, str]]:
+    return {
+        "kind": (one.kind.value, other.kind.value),
+        "mode": (f"{one.mode:04o}", f"{other.mode:04o}"),
+        "owner": (f"{one.uid}:{one.gid}", f"{other.uid}:{other.gid}"),
+        "size": (str(one.size), str(other.size)),
+        "time": (str(one.mtime), str(other.mtime)),
+        "target": (repr(one.target), repr(other.target)),
+        "extended attributes": (_shown(one.xattrs), _shown(other.xattrs)),
+        "content": (one.sha256 or "none", other.sha256 or "none"),
+    }
+
+
+def _shown(xattrs: tuple[tuple[str, bytes], ...]) -> str:
+    return " ".join(f"{name}={value.hex()}" for name, value in xattrs) or "none"
+
+
+def _is_below(path: str, folders: Collection[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)

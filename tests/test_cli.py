@@ -1,0 +1,277 @@
+"""The command line without a build: answers on stdout, the rest on stderr, and one exit code for each kind of failure."""
+
+import json
+import shutil
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from envbuilder import __version__, cli
+from envbuilder.recipe import list_recipes
+
+ROOT = Path(__file__).parents[1]
+GOOD = """\
+base: debian/bookworm
+python: "3.11"
+gcc: "12"
+libxcrypt: "4.4"
+pytorch: "2.13.0"
+extensions:
+  - {name: fused, sources: [fused.cpp]}
+"""
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Answer]
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run one command line as a process of its own would: with a new session and no log handler left."""
+
+    def run(*arguments: object) -> Answer:
+        monkeypatch.setattr(cli, "SESSION", cli.Session())
+        capsys.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        return Answer(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of recipes with one recipe, `good`, that has no lock."""
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    (recipes / "good.yaml").write_text(GOOD)
+    (recipes / "fused.cpp").write_text("int one() { return 1; }\n")
+    return recipes
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Path:
+    """A copy of this repository's recipes and locks."""
+    return Path(shutil.copytree(ROOT / "recipes", tmp_path / "copy"))
+
+
+def test_the_version_is_told(call: Call):
+    assert call("--version") == (0, f"envbuilder {__version__}\n", "")
+
+
+def test_help_names_every_command(call: Call):
+    answer = call("--help")
+    assert answer.code == 0
+    for name in ("list", "show", "check", "lock", "build", "verify", "exec"):
+        assert f" {name} " in answer.out
+
+
+def test_list_has_a_line_for_each_recipe(call: Call):
+    lines = call("list").out.splitlines()
+    assert [line.split()[0] for line in lines] == list(list_recipes(ROOT / "recipes"))
+
+
+def test_show_says_where_a_value_came_from(call: Call):
+    line = next(line for line in call("show", "a100").out.splitlines() if line.startswith("cuda "))
+    assert line.split()[1] == "12.4"
+    assert "recipes/a100.yaml:" in line
+
+
+@pytest.mark.parametrize("name", list_recipes(ROOT / "recipes"))
+def test_check_passes_each_recipe_of_the_repository(call: Call, name: str):
+    assert call("check", name).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [(("list",), "list"), (("show", "cpu"), "show"), (("check", "cpu"), "check")],
+)
+def test_the_envelope_of_an_answer(call: Call, arguments: tuple[str, ...], command: str):
+    answer = call(*arguments, "--json")
+    envelope = json.loads(answer.out)
+    assert list(envelope) == ["version", "command", "status", "exit_code", "data", "findings"]
+    assert (envelope["version"], envelope["command"], envelope["status"]) == (1, command, "ok")
+    assert (envelope["exit_code"], answer.code, answer.err) == (0, 0, "")
+
+
+def test_the_envelope_of_a_failure(call: Call, folder: Path):
+    (folder / "bad.yaml").write_text(GOOD.replace('"12"', "12"))
+    answer = call("check", folder / "bad.yaml", "--json")
+    envelope = json.loads(answer.out)
+    assert (envelope["status"], envelope["exit_code"], answer.code) == ("failed", 2, 2)
+    (finding,) = envelope["findings"]
+    assert list(finding) == ["code", "severity", "where", "message", "hint"]
+    assert finding["where"].endswith("bad.yaml:3:6")
+    assert answer.err == ""
+
+
+def test_a_failure_without_findings_is_a_finding_itself(call: Call):
+    answer = call("build", "a10", "--json")
+    (finding,) = json.loads(answer.out)["findings"]
+    assert (finding["code"], finding["severity"]) == ("EB200", "error")
+    assert "a100" in finding["hint"]
+
+
+@pytest.mark.parametrize("arguments", [("build", "--json"), ("list", "--json", "--nonsense")])
+def test_wrong_use_is_an_envelope_too(call: Call, arguments: tuple[str, ...]):
+    answer = call(*arguments)
+    envelope = json.loads(answer.out)
+    assert (answer.code, envelope["exit_code"], envelope["status"]) == (2, 2, "failed")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("nonsense",), ("list", "--nonsense"), ("build",), ("exec", "cpu"), ("exec", "cpu", "--in", "vm", "--", "true")],
+)
+def test_wrong_use_is_exit_2_with_a_hint(call: Call, arguments: tuple[str, ...]):
+    answer = call(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ")
+    assert "\nhint: " in answer.err
+
+
+@pytest.mark.parametrize("verb", ["show", "check", "lock", "build"])
+def test_an_unknown_recipe_is_exit_2_and_the_nearest_is_named(call: Call, verb: str):
+    answer = call(verb, "a10")
+    assert (answer.code, answer.out) == (2, "")
+    assert "a10" in answer.err
+    assert "did you mean `a100`" in answer.err
+
+
+def test_a_recipe_file_that_is_not_there_is_exit_2(call: Call, folder: Path):
+    answer = call("build", folder / "none.yaml")
+    assert answer.code == 2
+    assert "none.yaml" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [
+        ("gcc:", "gc:", "bad.yaml:3:1: $.gc", "did you mean `gcc`"),
+        ('"3.11"', "3.11", "bad.yaml:2:9: $.python", 'write "3.11" in quotes'),
+        ('"12"', "12", "bad.yaml:3:6: $.gcc", 'write "12" in quotes'),
+        ("fused.cpp", "fusd.cpp", "bad.yaml:7:29: $.extensions[0].sources[0]", "there is no file `fusd.cpp`"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place_and_its_repair(
+    call: Call, folder: Path, old: str, new: str, place: str, words: str
+):
+    (folder / "bad.yaml").write_text(GOOD.replace(old, new))
+    answer = call("build", folder / "bad.yaml")
+    assert answer.code == 2
+    assert place in answer.err
+    assert words in answer.err
+
+
+def test_every_mistake_has_one_line(call: Call, folder: Path, golden: Callable[[str, str], None]):
+    (folder / "bad.yaml").write_text(
+        textwrap.dedent("""\
+            base: debian/bookwurm
+            pyton: "3.11"
+            gcc: 12
+            pytorch: "2.13.0"
+            extensions:
+              - {name: fused, sources: [missing.cpp]}
+            """)
+    )
+    answer = call("check", folder / "bad.yaml")
+    assert (answer.code, answer.out) == (2, "")
+    golden("bad-recipe.txt", answer.err.replace(str(folder), "FOLDER"))
+
+
+def test_pins_that_cannot_work_together_are_exit_3(call: Call, folder: Path):
+    (folder / "odd.yaml").write_text(GOOD.replace("bookworm", "bullseye"))
+    answer = call("check", folder / "odd.yaml")
+    assert (answer.code, answer.out) == (3, "")
+    assert "odd.yaml:2:9" in answer.err  # Debian 11 has no Python 3.11
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--offline",)])
+def test_no_lock_is_exit_4_and_the_command_that_makes_it_is_named(
+    call: Call, folder: Path, options: tuple[str, ...]
+):
+    answer = call("build", "good", "--recipes", folder, "--output", folder / "out", *options)
+    assert answer.code == 4
+    assert "good.lock" in answer.err
+    assert "`envbuilder lock" in answer.err
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "what"),
+    [
+        ("cpu.yaml", "numpy>=2,<3", "numpy>=2.1,<3", "cpu.yaml"),
+        ("fused/fused_bias_act_cpu.cpp", "forward_cpu", "forward_cpu_", "fused_bias_act_cpu.cpp"),
+    ],
+)
+def test_a_stale_lock_is_exit_4_and_says_what_changed(
+    call: Call, locked: Path, file: str, old: str, new: str, what: str
+):
+    path = locked / file
+    path.write_text(path.read_text().replace(old, new))
+    answer = call("build", "cpu", "--recipes", locked, "--output", locked / "out")
+    assert answer.code == 4
+    assert "no longer fits" in answer.err
+    assert "envbuilder lock" in answer.err
+    assert not (locked / "out").exists()
+
+
+def test_a_lock_that_is_no_lock_is_exit_4(call: Call, locked: Path):
+    (locked / "cpu.lock").write_text("<<<<<<< ours\n")
+    answer = call("build", "cpu", "--recipes", locked, "--output", locked / "out")
+    assert answer.code == 4
+    assert "cpu.lock:1" in answer.err
+
+
+def test_a_dry_run_prints_plan_and_commands_and_writes_nothing(
+    call: Call, locked: Path, clean_environment: Path
+):
+    before = sorted(locked.rglob("*"))
+    answer = call("build", "cpu", "--dry-run", "--recipes", locked, "--output", locked / "out")
+    assert (answer.code, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert lines[0].startswith("envbuilder plan ")
+    assert any(line.startswith("step os bookworm") for line in lines)
+    commands = [line for line in lines if line.startswith("$ ")]
+    assert [word for word in ("mmdebstrap", "uv", "bwrap") if any(word in line for line in commands)]
+    assert sorted(locked.rglob("*")) == before
+    assert not clean_environment.exists()
+
+
+def test_exec_without_artefacts_names_the_command_that_makes_them(call: Call, tmp_path: Path):
+    answer = call("exec", "cpu", "--in", "sif", "--output", tmp_path, "--", "true")
+    assert answer.code == 2
+    assert "`envbuilder build cpu`" in answer.err
+
+
+def test_verify_without_artefacts_is_an_error_and_no_traceback(call: Call, tmp_path: Path):
+    answer = call("verify", "cpu", "--output", tmp_path)
+    assert answer.code in (2, 7)
+    assert answer.err.startswith("error: ")
+
+
+def test_a_cache_that_others_can_write_is_refused(call: Call, locked: Path, clean_environment: Path):
+    clean_environment.mkdir()
+    clean_environment.chmod(0o777)
+    answer = call("build", "cpu", "--recipes", locked, "--output", locked / "out")
+    assert answer.code == 2
+    assert "ENVBUILDER_CACHE" in answer.err
+
+
+@pytest.mark.parametrize("name", ["NO_COLOR", "--no-color"])
+def test_no_colour_codes_in_messages(call: Call, monkeypatch: pytest.MonkeyPatch, name: str):
+    if name == "NO_COLOR":
+        monkeypatch.setenv("NO_COLOR", "1")
+        answer = call("check", "a10")
+    else:
+        answer = call("check", "a10", "--no-color")
+    assert "\x1b" not in answer.err + answer.out

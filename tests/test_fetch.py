@@ -1,0 +1,356 @@
+"""The fetcher against a real server on this machine that can be told to misbehave."""
+
+import hashlib
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import unquote
+
+import pytest
+
+from envbuilder.errors import FetchError
+from envbuilder.fetch import Fetcher
+from envbuilder.fetch import web as web_module
+from envbuilder.lock import Artefact
+from envbuilder.sources import Sources
+from envbuilder.store import Sha256, Store
+
+CONTENT = bytes(range(256)) * 4096  # 1 MiB
+
+
+@dataclass
+class Site:
+    """What the server has, what it was asked, and how it fails: answers to give first, by path."""
+
+    files: dict[str, bytes] = field(default_factory=dict)
+    statuses: dict[str, list[int]] = field(default_factory=dict)
+    cuts: dict[str, list[int]] = field(default_factory=dict)  # send so many bytes, then close
+    ranges: bool = True
+    asked: list[tuple[str, str, str]] = field(default_factory=list)  # path, Range, Authorization
+    url: str = ""
+
+
+class Handler(BaseHTTPRequestHandler):
+    site: Site
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self.answer(with_body=True)
+
+    def do_HEAD(self) -> None:
+        self.answer(with_body=False)
+
+    def answer(self, *, with_body: bool) -> None:
+        site, path = self.site, unquote(self.path)
+        wanted = self.headers.get("Range", "")
+        site.asked.append((path, wanted, self.headers.get("Authorization", "")))
+        waiting = site.statuses.get(path, [])
+        status = waiting.pop(0) if waiting else 200 if path in site.files else 404
+        body = site.files.get(path, b"") if status == 200 else b""
+        start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted and site.ranges and body else 0
+        self.send_response(206 if start else status)
+        if start:
+            self.send_header("Content-Range", f"bytes {start}-{len(body) - 1}/{len(body)}")
+        self.send_header("Content-Length", str(len(body) - start))
+        self.send_header("Content-Type", "text/html" if path.endswith("/") else "application/octet-stream")
+        self.end_headers()
+        body = body[start:]
+        if site.cuts.get(path):
+            body = body[: site.cuts[path].pop(0)]
+            self.close_connection = True
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    state = Site()
+    handler = type("SiteHandler", (Handler,), {"site": state})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    state.url = f"http://127.0.0.1:{server.server_address[1]}/"
+    yield state
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.fixture(autouse=True)
+def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(web_module, "PAUSES", (0.01, 0.01, 0.01))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
+
+
+class Counter:
+    def __init__(self) -> None:
+        self.total = 0
+        self.guard = threading.Lock()
+
+    def advance(self, count: int, /) -> None:
+        with self.guard:
+            self.total += count
+
+
+def make_deb(content: bytes = CONTENT, *, name: str = "tool", size: int | None = None) -> Artefact:
+    return Artefact(
+        kind="deb",
+        name=name,
+        version="1.0",
+        sha256=Sha256(hashlib.sha256(content).hexdigest()),
+        size=len(content) if size is None else size,
+        source="debian",
+        path=f"pool/{name}_1.0_amd64.deb",
+    )
+
+
+def make_wheel(content: bytes = CONTENT, *, source: str = "pypi", path: str = "tool/tool-1.0-py3-none-any.whl") -> Artefact:
+    digest = Sha256(hashlib.sha256(content).hexdigest())
+    return Artefact(kind="wheel", name="tool", version="1.0", sha256=digest, size=len(content), source=source, path=path)
+
+
+def make_fetcher(store: Store, site: Site, *, folders: tuple[Path, ...] = (), offline: bool = False) -> Fetcher:
+    sources = Sources(
+        debian=(f"{site.url}debian/",),
+        indexes=(f"{site.url}simple/",),
+        pytorch=f"{site.url}whl/",
+        folders=folders,
+    )
+    return Fetcher(store, lambda: sources, offline=offline)
+
+
+def test_a_deb_comes_from_the_mirror_and_every_byte_is_reported(store: Store, site: Site) -> None:
+    deb, seen = make_deb(), Counter()
+    site.files["/debian/pool/tool_1.0_amd64.deb"] = CONTENT
+    make_fetcher(store, site).fetch([deb], seen)
+    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert seen.total == len(CONTENT)
+
+
+def test_a_wheel_is_looked_up_in_the_index(store: Store, site: Site) -> None:
+    wheel = make_wheel()
+    site.files["/simple/tool/"] = b'<a href="../../files/tool-1.0-py3-none-any.whl">tool-1.0-py3-none-any.whl</a>'
+    site.files["/files/tool-1.0-py3-none-any.whl"] = CONTENT
+    make_fetcher(store, site).fetch([wheel])
+    assert store.artefact(wheel.sha256).is_file()
+
+
+def test_a_build_of_pytorch_is_looked_up_below_its_own_index(store: Store, site: Site) -> None:
+    wheel = make_wheel(source="pytorch", path="cu126/tool/tool-1.0+cu126-py3-none-any.whl")
+    site.files["/whl/cu126/tool/"] = b'<a href="/whl/cu126/tool-1.0%2Bcu126-py3-none-any.whl">tool-1.0+cu126-py3-none-any.whl</a>'
+    site.files["/whl/cu126/tool-1.0+cu126-py3-none-any.whl"] = CONTENT
+    make_fetcher(store, site).fetch([wheel])
+    assert store.artefact(wheel.sha256).is_file()
+
+
+def test_a_cut_connection_is_resumed_where_it_ended(store: Store, site: Site) -> None:
+    deb, seen = make_deb(), Counter()
+    path = "/debian/pool/tool_1.0_amd64.deb"
+    site.files[path] = CONTENT
+    site.cuts[path] = [700_000]
+    make_fetcher(store, site).fetch([deb], seen)
+    ranges = [wanted for _, wanted, _ in site.asked]
+    assert ranges[0] == ""
+    assert 0 < int(ranges[1].removeprefix("bytes=").removesuffix("-")) <= 700_000
+    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert seen.total == len(CONTENT)
+
+
+def test_a_server_that_cannot_resume_sends_everything_again(store: Store, site: Site) -> None:
+    deb, seen = make_deb(), Counter()
+    path = "/debian/pool/tool_1.0_amd64.deb"
+    site.files[path] = CONTENT
+    site.cuts[path] = [700_000]
+    site.ranges = False
+    make_fetcher(store, site).fetch([deb], seen)
+    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert seen.total == len(CONTENT)
+
+
+def test_a_connection_that_never_gets_further_is_given_up(store: Store, site: Site) -> None:
+    path = "/debian/pool/tool_1.0_amd64.deb"
+    site.files[path] = CONTENT
+    site.cuts[path] = [0] * 20
+    with pytest.raises(FetchError, match="no source could be reached"):
+        make_fetcher(store, site).fetch([make_deb()])
+    assert len(site.asked) == 4
+
+
+def test_a_busy_server_is_asked_again(store: Store, site: Site) -> None:
+    deb = make_deb()
+    path = "/debian/pool/tool_1.0_amd64.deb"
+    site.files[path] = CONTENT
+    site.statuses[path] = [503, 429]
+    make_fetcher(store, site).fetch([deb])
+    assert len(site.asked) == 3
+
+
+def test_wrong_bytes_are_refused_and_nothing_is_kept(store: Store, site: Site) -> None:
+    deb, seen = make_deb(), Counter()
+    wrong = CONTENT[:-1] + b"!"
+    site.files["/debian/pool/tool_1.0_amd64.deb"] = wrong
+    with pytest.raises(FetchError) as caught:
+        make_fetcher(store, site).fetch([deb], seen)
+    for text in ("tool_1.0_amd64.deb", deb.sha256, hashlib.sha256(wrong).hexdigest(), f"{site.url}debian/pool"):
+        assert text in caught.value.message
+    assert not store.artefact(deb.sha256).exists()
+    assert not list((store.root / "work").iterdir())
+    assert seen.total == 0
+
+
+def test_more_bytes_than_locked_are_refused(store: Store, site: Site) -> None:
+    site.files["/debian/pool/tool_1.0_amd64.deb"] = CONTENT + b"more"
+    with pytest.raises(FetchError, match=f"larger than the {len(CONTENT)} bytes"):
+        make_fetcher(store, site).fetch([make_deb()])
+
+
+def test_what_is_gone_is_named_with_the_places_that_were_tried(store: Store, site: Site) -> None:
+    with pytest.raises(FetchError) as caught:
+        make_fetcher(store, site).fetch([make_deb()])
+    assert "tool 1.0" in caught.value.message
+    assert f"{site.url}debian/pool/tool_1.0_amd64.deb: not found (404)" in caught.value.message
+    assert "--upgrade" in caught.value.hint
+
+
+def test_a_file_that_the_index_does_not_list_is_gone(store: Store, site: Site) -> None:
+    site.files["/simple/tool/"] = b'<a href="/f/tool-2.0-py3-none-any.whl">tool-2.0-py3-none-any.whl</a>'
+    with pytest.raises(FetchError, match=r"there is no `tool-1\.0-py3-none-any\.whl`"):
+        make_fetcher(store, site).fetch([make_wheel()])
+
+
+def test_without_a_network_the_error_says_so_and_hints(store: Store) -> None:
+    nobody = Site(url="http://127.0.0.1:9/")
+    with pytest.raises(FetchError) as caught:
+        make_fetcher(store, nobody).fetch([make_deb()])
+    assert "the connection was refused" in caught.value.message
+    assert "ENVBUILDER_FOLDERS" in caught.value.hint
+
+
+def test_no_mirror_at_all_is_said_before_any_request(store: Store) -> None:
+    with pytest.raises(FetchError, match="no source for `debian` is known"):
+        Fetcher(store, lambda: Sources(debian=())).fetch([make_deb()])
+
+
+def test_offline_lists_everything_that_is_missing_before_anything_else(store: Store, site: Site) -> None:
+    debs = [make_deb(name="one"), make_deb(b"two", name="two")]
+    with pytest.raises(FetchError) as caught:
+        make_fetcher(store, site, offline=True).fetch(debs)
+    assert "one_1.0_amd64.deb" in caught.value.message
+    assert "two_1.0_amd64.deb" in caught.value.message
+    assert not site.asked
+
+
+def test_offline_takes_what_a_folder_has(store: Store, site: Site, tmp_path: Path) -> None:
+    deb = make_deb()
+    (tmp_path / deb.filename).write_bytes(CONTENT)
+    make_fetcher(store, site, folders=(tmp_path,), offline=True).fetch([deb])
+    assert store.artefact(deb.sha256).is_file()
+    assert not site.asked
+
+
+def test_a_folder_comes_before_the_network(store: Store, site: Site, tmp_path: Path) -> None:
+    wheel = make_wheel(source="pytorch", path="cpu/tool/tool-1.0+cpu-py3-none-any.whl")
+    (tmp_path / "tool-1.0+cpu-py3-none-any.whl").write_bytes(CONTENT)
+    make_fetcher(store, site, folders=(tmp_path,)).fetch([wheel])
+    assert store.artefact(wheel.sha256).is_file()
+    assert not site.asked
+
+
+def test_a_wrong_file_in_a_folder_is_passed_over(store: Store, site: Site, tmp_path: Path) -> None:
+    deb = make_deb()
+    (tmp_path / deb.filename).write_bytes(b"x" * len(CONTENT))
+    site.files["/debian/pool/tool_1.0_amd64.deb"] = CONTENT
+    make_fetcher(store, site, folders=(tmp_path,)).fetch([deb])
+    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+
+
+def test_what_is_in_the_store_is_not_asked_for_and_no_source_is_probed(store: Store, site: Site) -> None:
+    deb = make_deb()
+    site.files["/debian/pool/tool_1.0_amd64.deb"] = CONTENT
+    make_fetcher(store, site).fetch([deb])
+
+    def probe() -> Sources:
+        pytest.fail("probed although nothing is missing")
+
+    Fetcher(store, probe).fetch([deb])
+    assert len(site.asked) == 1
+
+
+@pytest.mark.parametrize("damage", [CONTENT[:1000], b"?" * len(CONTENT)], ids=["truncated", "same-size"])
+def test_a_damaged_cache_entry_is_fetched_again(store: Store, site: Site, damage: bytes) -> None:
+    deb = make_deb()
+    site.files["/debian/pool/tool_1.0_amd64.deb"] = CONTENT
+    make_fetcher(store, site).fetch([deb])
+    store.artefact(deb.sha256).write_bytes(damage)
+    make_fetcher(store, site).fetch([deb])
+    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+
+
+def test_many_files_come_at_once_and_each_only_once(store: Store, site: Site) -> None:
+    debs = [make_deb(f"content {number}".encode(), name=f"tool{number}") for number in range(40)]
+    for number, deb in enumerate(debs):
+        site.files[f"/debian/{deb.path}"] = f"content {number}".encode()
+    fetchers = [make_fetcher(store, site) for _ in range(3)]
+    threads = [threading.Thread(target=fetcher.fetch, args=([*debs, *debs],)) for fetcher in fetchers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert all(store.artefact(deb.sha256).is_file() for deb in debs)
+    assert len(site.asked) == len(debs)
+
+
+def test_one_failure_stops_the_rest_and_leaves_no_temporary_file(store: Store, site: Site) -> None:
+    debs = [make_deb(f"content {number}".encode(), name=f"tool{number}") for number in range(40)]
+    for number, deb in enumerate(debs[1:], 1):
+        site.files[f"/debian/{deb.path}"] = f"content {number}".encode()
+    with pytest.raises(FetchError, match="tool0"):
+        make_fetcher(store, site).fetch(debs)
+    assert len(site.asked) < len(debs)
+    assert not list((store.root / "work").iterdir())
+
+
+def test_credentials_reach_the_server_but_no_message(store: Store, site: Site) -> None:
+    site.files["/simple/tool/"] = b'<a href="/files/tool-1.0-py3-none-any.whl?token=hidden">tool-1.0-py3-none-any.whl</a>'
+    secret = site.url.replace("http://", "http://someone:secret@")
+    sources = Sources(debian=(), indexes=(f"{secret}simple/",))
+    with pytest.raises(FetchError) as caught:
+        Fetcher(store, lambda: sources).fetch([make_wheel()])
+    assert [authorization.partition(" ")[0] for _, _, authorization in site.asked] == ["Basic", "Basic"]
+    assert "secret" not in caught.value.message + caught.value.hint
+    assert "hidden" not in caught.value.message
+
+
+def test_a_package_index_on_disk_serves_as_well(store: Store, site: Site, tmp_path: Path) -> None:
+    wheel = make_wheel()
+    (tmp_path / "simple/tool").mkdir(parents=True)
+    (tmp_path / "simple/tool/index.html").write_text(f'<a href="../../{wheel.filename}">{wheel.filename}</a>')
+    (tmp_path / wheel.filename).write_bytes(CONTENT)
+    sources = Sources(debian=(), indexes=(f"{site.url}simple/", f"{(tmp_path / 'simple').as_uri()}/"))
+    Fetcher(store, lambda: sources, offline=False).fetch([wheel])
+    assert store.artefact(wheel.sha256).is_file()
+    assert not site.asked
+
+
+def test_sizes_are_measured_without_fetching(store: Store, site: Site, tmp_path: Path) -> None:
+    site.files["/files/tool.whl"] = CONTENT
+    (tmp_path / "here.whl").write_bytes(b"123")
+    urls = [f"{site.url}files/tool.whl", (tmp_path / "here.whl").as_uri()]
+    assert make_fetcher(store, site).measure(urls) == (len(CONTENT), 3)
+
+
+def test_a_size_that_cannot_be_asked_for_is_an_error(store: Store, site: Site) -> None:
+    with pytest.raises(FetchError, match="not found"):
+        make_fetcher(store, site).measure([f"{site.url}files/nothing.whl"])
