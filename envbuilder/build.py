@@ -119,8 +119,12 @@ def build(
                 folder=outputs.image,
                 name=f"{IMAGE_PREFIX}/{plan.name}:latest",
             )
-    finally:
-        pool.shutdown(cancel_futures=True)
+    except BaseException as error:
+        runner.stop()
+        # An interrupted person waits for nobody; after a failure, the other layers tidy up first.
+        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+        raise
+    pool.shutdown()
     record = Record(
         key=record_key(plan),
         manifest=manifest,

@@ -7,8 +7,9 @@ The only module that catches errors, prints to stdout and exits. What a verb nee
 import contextlib
 import json
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
@@ -53,6 +54,7 @@ class Session:
     findings: tuple[Finding, ...] = ()
     exit_code: int = 0
     environment: dict[str, str] = field(default_factory=dict)
+    stop: Callable[[], None] = lambda: None  # ends what runs, when a person interrupts
 
 
 SESSION: Final = Session()
@@ -82,10 +84,17 @@ def workshop(session: Session, recipes: Path) -> "Workshop":
 
     cache = session.environment.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
+    runner, console = ProcessRunner(session.environment), Console(color=session.color)
+
+    def stop() -> None:
+        runner.stop()
+        console.close()
+
+    session.stop = stop
     return Workshop(
         store=Store(Path(cache)),
-        runner=ProcessRunner(session.environment),
-        console=Console(color=session.color),
+        runner=runner,
+        console=console,
         environment=session.environment,
         recipes=recipes,
         limits=Limits(threads=len(os.sched_getaffinity(0)), memory=memory, root=os.geteuid() == 0),
@@ -253,6 +262,8 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     error: EnvbuilderError | None = None
+    with contextlib.suppress(ValueError):  # not the main thread: its owner handles signals
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminated build tidies up like an interrupted one
     try:
         app(arguments, standalone_mode=False)
     except EnvbuilderError as failure:
@@ -260,8 +271,8 @@ def run(arguments: list[str]) -> int:
     except typer.TyperException as failure:
         error = UsageError(failure.format_message(), hint="`envbuilder --help` lists the commands and their options")
     except (KeyboardInterrupt, typer.Abort):
-        print("interrupted", file=sys.stderr)
-        sys.stderr.flush()
+        SESSION.stop()
+        print("interrupted", file=sys.stderr, flush=True)
         os._exit(INTERRUPTED)  # worker threads may still compress; what they hold is swept by the next build
     if error:
         SESSION.findings, SESSION.exit_code = error.findings, error.exit_code

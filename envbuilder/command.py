@@ -66,6 +66,10 @@ class Runner(Protocol):
         """Give the program's stdin as a stream; a failure is raised when the context ends."""
         ...
 
+    def stop(self) -> None:
+        """End every program that is running now, in whichever thread; each fails as if it had ended by itself."""
+        ...
+
 
 class ProcessRunner:
     """Runs real programs, with what `environment` holds of the allow-list and a fixed locale."""
@@ -74,12 +78,17 @@ class ProcessRunner:
         self._base = {name: value for name, value in environment.items() if name in PASSED_ON}
         self._base["PATH"] = environment.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
         self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+        self._running: set[subprocess.Popen[bytes]] = set()
+
+    def stop(self) -> None:
+        for process in tuple(self._running):
+            process.terminate()
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
         log.info("$ %s", command)
         with tempfile.TemporaryFile() as errors, self._start(command, stdout=subprocess.PIPE, stderr=errors) as process:
             lines: list[str] = []
-            with _ended_with(process):
+            with self._ended_with(process):
                 if command.input:
                     _write(process, command.input)
                 assert process.stdout is not None
@@ -96,7 +105,7 @@ class ProcessRunner:
     def read(self, command: Command) -> Iterator[IO[bytes]]:
         log.info("$ %s", command)
         with tempfile.TemporaryFile() as errors, self._start(command, stdout=subprocess.PIPE, stderr=errors) as process:
-            with _ended_with(process):
+            with self._ended_with(process):
                 assert process.stdout is not None
                 yield process.stdout
                 while process.stdout.read(1 << 20):  # a reader may stop before the end of the stream
@@ -107,12 +116,30 @@ class ProcessRunner:
     def feed(self, command: Command) -> Iterator[IO[bytes]]:
         log.info("$ %s", command)
         with tempfile.TemporaryFile() as errors, self._start(command, stdin=subprocess.PIPE, stdout=errors, stderr=errors) as process:
-            with _ended_with(process):
+            with self._ended_with(process):
                 assert process.stdin is not None
                 with contextlib.suppress(BrokenPipeError):  # the program's own words say more
                     yield process.stdin
                     process.stdin.close()
             _judge(command, process, errors)
+
+    @contextlib.contextmanager
+    def _ended_with(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
+        """Wait for the program at the end; on any exception end it: interrupt, terminate, kill."""
+        self._running.add(process)
+        try:
+            yield
+            process.wait()
+        except BaseException:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+                if process.poll() is not None:
+                    break
+                process.send_signal(number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE)
+            raise
+        finally:
+            self._running.discard(process)
 
     def _start(self, command: Command, *, stdin: int = subprocess.DEVNULL, **streams: object) -> "subprocess.Popen[bytes]":
         if command.input:
@@ -134,22 +161,6 @@ def hand_over(argv: Sequence[str]) -> NoReturn:
         os.execvp(argv[0], list(argv))  # noqa: S606
     except FileNotFoundError as error:
         raise ToolError(f"`{argv[0]}` is not installed", hint="`scripts/setup` installs what envbuilder needs") from error
-
-
-@contextlib.contextmanager
-def _ended_with(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """Wait for the program at the end; on any exception end it: interrupt, terminate, kill."""
-    try:
-        yield
-        process.wait()
-    except BaseException:
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is not None:
-                break
-            process.send_signal(number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(GRACE)
-        raise
 
 
 def _write(process: "subprocess.Popen[bytes]", text: str) -> None:
@@ -201,6 +212,9 @@ class FakeRunner:
             stream.write(self._answers.get(Path(command.argv[0]).name, "").encode())
             stream.seek(0)
             yield stream
+
+    def stop(self) -> None:
+        """Nothing runs."""
 
     @contextlib.contextmanager
     def feed(self, command: Command) -> Iterator[IO[bytes]]:

@@ -72,6 +72,13 @@ class Console:
                 note = f" [dim]{escape(step.note)}[/dim]" if step.note else ""
                 self._out.print(f"{verdict} {escape(title)}{note} [dim]({seconds:.1f} s)[/dim]")
 
+    def close(self) -> None:
+        """Give the terminal back as it was, whatever still runs."""
+        with self._guard:
+            if self._live is not None:
+                self._live.stop()
+                self._live = None
+
     def _enter(self) -> Progress | None:
         if not self._out.is_terminal:
             return None

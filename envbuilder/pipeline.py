@@ -7,12 +7,13 @@ made in the module that owns it.
 import contextlib
 import functools
 import os
+import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from envbuilder import lock as locks
 from envbuilder import recipe as recipes
@@ -21,7 +22,7 @@ from envbuilder.check import check, load_tables
 from envbuilder.command import Runner, hand_over
 from envbuilder.console import Console, log_to
 from envbuilder.engines.assemble import Assemble, Limits
-from envbuilder.errors import IncompatibleError, LockError, SpaceError, ToolError, UsageError, VerifyError
+from envbuilder.errors import BuildError, IncompatibleError, LockError, SpaceError, ToolError, UsageError, VerifyError
 from envbuilder.fetch import Fetcher
 from envbuilder.findings import Finding, Severity
 from envbuilder.fetch.web import Wanted
@@ -36,6 +37,9 @@ from envbuilder.tables.gpu import capabilities, load_gpus
 from envbuilder.tables.toolkit import load_toolkits
 from envbuilder.tools import BUILD_TOOLS, check_tools
 from envbuilder.verify import verify
+
+if TYPE_CHECKING:
+    from envbuilder.run import Ran
 
 # Bytes on disk per byte fetched, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
 # for each step that is built, and the SIF (1.2) always.
@@ -158,7 +162,43 @@ def build_recipe(name: str, workshop: Workshop, *, output: Path, offline: bool) 
             with log_to(outputs.log):
                 record = _build(plan, outputs, workshop, offline=offline)
         image = _load(outputs, record, workshop)
+        if done:
+            findings += try_out(recipe, outputs, workshop, image=image)
+            record.save(outputs.record)  # last: until then there is something to do
         return Result(outputs=outputs, record=record, done=done, image=image, findings=findings)
+
+
+def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str) -> tuple[Finding, ...]:
+    """Run the recipe's tests in both artefacts; raises BuildError for one that fails, and says what could not be tried."""
+    from envbuilder.publish import connect  # noqa: PLC0415 - the SDKs are slow to import
+    from envbuilder.run import run_in_image, run_in_sif  # noqa: PLC0415
+
+    findings: list[Finding] = []
+    for test in recipe.tests:
+        argv = shlex.split(test)
+        with workshop.console.step(f"test in the SIF: {test}"):
+            try:
+                _need_success(run_in_sif(outputs.sif, argv), test, str(outputs.sif))
+            except ToolError as error:
+                findings.append(
+                    Finding(
+                        code="EB650", severity=Severity.WARNING, where=recipe.place("$.tests"), hint=error.hint,
+                        message="the recipe's tests were not run in the SIF: Apptainer is not installed",
+                    )
+                )  # fmt: skip
+        client = connect(workshop.environment) if image else None
+        if client is not None:
+            with workshop.console.step(f"test in the image: {test}"):
+                user = f"{os.geteuid()}:{os.getegid()}"
+                ran = run_in_image(client, image, argv, folder=Path.cwd(), user=user, show=False)
+                _need_success(ran, test, image)
+    return tuple(findings)
+
+
+def _need_success(ran: "Ran", test: str, where: str) -> None:
+    if ran.code:
+        tail = "\n".join(ran.output.splitlines()[-20:])
+        raise BuildError(f"the recipe's test `{test}` failed in `{where}` with exit code {ran.code}\n{tail}")
 
 
 def _load(outputs: Outputs, record: Record, workshop: Workshop) -> str:
@@ -195,11 +235,10 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
         plan, outputs, engine=engine, runner=workshop.runner, console=console, threads=limits.threads
     )
     with console.step("verify image ≡ SIF ≡ plan"):
-        findings = verify(outputs.image, outputs.sif, layers=built.layers).findings
+        findings = verify(outputs.image, outputs.sif, layers=built.layers, threads=limits.threads).findings
     if findings:
         outputs.sif.rename(outputs.sif.with_suffix(".sif.refused"))
         raise VerifyError("what was built is not what was promised", findings=findings, hint=f"the log is `{outputs.log}`")
-    built.record.save(outputs.record)
     return built.record
 
 

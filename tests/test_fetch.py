@@ -1,7 +1,9 @@
 """The fetcher against a real server on this machine that can be told to misbehave."""
 
+import _thread
 import hashlib
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -10,6 +12,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from envbuilder import fetch as fetch_module
 from envbuilder.errors import FetchError
 from envbuilder.fetch import Fetcher
 from envbuilder.fetch import web as web_module
@@ -27,6 +30,7 @@ class Site:
     files: dict[str, bytes] = field(default_factory=dict)
     statuses: dict[str, list[int]] = field(default_factory=dict)
     cuts: dict[str, list[int]] = field(default_factory=dict)  # send so many bytes, then close
+    stall: threading.Event | None = None  # send nothing until it is set
     ranges: bool = True
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # path, Range, Authorization
     url: str = ""
@@ -60,6 +64,8 @@ class Handler(BaseHTTPRequestHandler):
         if site.cuts.get(path):
             body = body[: site.cuts[path].pop(0)]
             self.close_connection = True
+        if site.stall:
+            site.stall.wait()
         if with_body:
             self.wfile.write(body)
 
@@ -354,3 +360,18 @@ def test_sizes_are_measured_without_fetching(store: Store, site: Site, tmp_path:
 def test_a_size_that_cannot_be_asked_for_is_an_error(store: Store, site: Site) -> None:
     with pytest.raises(FetchError, match="not found"):
         make_fetcher(store, site).measure([f"{site.url}files/nothing.whl"])
+
+
+def test_an_interrupt_ends_a_download_that_hangs(store: Store, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_module, "JOIN", 0.1)
+    site.files["/debian/pool/tool_1.0_amd64.deb"] = CONTENT
+    site.stall = threading.Event()
+    timer = threading.Timer(0.3, _thread.interrupt_main)
+    timer.start()
+    started = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        make_fetcher(store, site).fetch([make_deb()])
+    assert time.monotonic() - started < 2
+    assert not list((store.root / "work").iterdir())
+    site.stall.set()
+    timer.join()

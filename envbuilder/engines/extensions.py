@@ -46,6 +46,7 @@ def compile_command(extension: LockedExtension, step: ExtensionsStep, *, root: R
             ("CXX", "g++"),
             ("CUDA_HOME", "/usr/local/cuda"),
             ("MAX_JOBS", str(jobs)),
+            ("NVCC_APPEND_FLAGS", "--objdir-as-tempdir"),  # temporary names without the process id: same source, same object
             ("TORCH_CUDA_ARCH_LIST", ";".join(step.architectures)),
             ("PYTHONDONTWRITEBYTECODE", "1"),
         ),

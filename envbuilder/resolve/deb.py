@@ -10,6 +10,7 @@ from envbuilder.recipe import Recipe
 from envbuilder.resolve.apt import Suite, open_suite
 from envbuilder.resolve.means import Means, Target
 from envbuilder.tables.toolkit import DebPart
+from envbuilder.tables.torch import version_key
 
 # The distribution's base, a compiler that can build extensions for its own Python, and what torch's build calls.
 OS_PACKAGES: Final = (
@@ -20,6 +21,8 @@ OS_PACKAGES: Final = (
     "make", "ninja-build",
     "python{python}", "python{python}-dev",  # no pip, no venv: uv fills /opt/env
 )  # fmt: skip
+# Debian parts distutils from the standard library; uv refuses a Python older than 3.10 without it.
+OLD_PYTHON_PACKAGES: Final = ("python3-distutils",)
 # Taken where the suite has them: this one spares usrmerge with its Perl modules, the root is merged from the start.
 IF_THERE: Final = ("usr-is-merged",)
 
@@ -43,7 +46,8 @@ def resolve_debs(recipe: Recipe, target: Target, means: Means, *, renew: bool) -
 
 def os_packages(recipe: Recipe) -> tuple[str, ...]:
     """What apt is asked for: package names and one pattern."""
-    return (*(name.format(gcc=recipe.gcc, python=recipe.python) for name in OS_PACKAGES), *recipe.apt)
+    older = OLD_PYTHON_PACKAGES if version_key(recipe.python) < version_key("3.10") else ()
+    return (*(name.format(gcc=recipe.gcc, python=recipe.python) for name in OS_PACKAGES), *older, *recipe.apt)
 
 
 def resolve_toolkit_debs(target: Target, means: Means, *, renew: bool) -> tuple[Artefact, ...]:

@@ -1,0 +1,35 @@
+"""The builds that the end-to-end tests look at: each is made once, and only when a test needs it.
+
+Both use the user's own cache, so that what `make a100` has fetched and built is not fetched and built again; `a100` is
+built into `build/` as well, where `make a100` puts it.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from workbench import ROOT, Built, build, open_folder
+
+
+@pytest.fixture(scope="session")
+def cpu() -> Iterator[Built]:
+    with open_folder() as folder:
+        yield build("cpu", folder)
+
+
+@pytest.fixture(scope="session")
+def a100() -> Built:
+    return build("a100", ROOT / "build")
+
+
+@pytest.fixture(scope="session", params=["cpu", "a100"])
+def built(request: pytest.FixtureRequest) -> Built:
+    """Each of both."""
+    return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def spacious() -> Iterator[Path]:
+    """A temporary folder on disk; `tmp_path` may be in memory."""
+    with open_folder() as folder:
+        yield folder

@@ -1,0 +1,249 @@
+"""Image and SIF as their users have them: run by hand, as root and as an ordinary user, with what the recipe promised."""
+
+import grp
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from workbench import (
+    CACHE,
+    ENVBUILDER,
+    NOBODY,
+    NUMBERS,
+    ROOT,
+    Built,
+    as_nobody,
+    attempt,
+    findings,
+    locked_artefacts,
+    open_folder,
+    run,
+    seconds,
+)
+
+from envbuilder.recipe import Recipe, load
+
+pytestmark = pytest.mark.builds
+
+SMALL = Path("/")  # the working folder of the by-hand runs: every user can enter it
+HOLDS_CUDA = {"a100": ["sm_80"]}
+STATIC = {"libcudadevrt.a", "libcudart_static.a"}  # nvcc links both unless told otherwise, and they are small
+
+
+@pytest.fixture(scope="module")
+def sif(built: Built) -> Iterator[Path]:
+    """The SIF under a name that every user can reach."""
+    with open_folder() as folder:
+        path = folder / built.sif.name
+        try:
+            path.hardlink_to(built.sif)
+        except OSError:
+            shutil.copyfile(built.sif, path)
+            path.chmod(0o755)
+        yield path
+
+
+@pytest.fixture(scope="module")
+def recipe(built: Built) -> Recipe:
+    return load(ROOT / f"recipes/{built.name}.yaml")
+
+
+@pytest.fixture(scope="module", params=["apptainer", "docker"])
+def inside(request: pytest.FixtureRequest, built: Built, sif: Path) -> tuple[object, ...]:
+    """What runs a command in the SIF, and what runs it in the image."""
+    if request.param == "apptainer":
+        return ("apptainer", "exec", sif)
+    return ("docker", "run", "--rm", "--network", "none", built.image)
+
+
+@pytest.fixture(scope="module")
+def files(built: Built) -> dict[str, tuple[str, int]]:
+    """Path → kind and size of everything in the image."""
+    listing = run(
+        "docker", "run", "--rm", "--network", "none", "--user", "0", built.image,
+        "find", "/", "-xdev", "-printf", r"%y %s %p\0",
+    )  # fmt: skip
+    rows = (row.split(" ", 2) for row in listing.split("\0") if row)
+    return {path: (kind, int(size)) for kind, size, path in rows}
+
+
+def test_envbuilder_runs_the_extension_in_the_sif(built: Built):
+    command = ("exec", built.name, "--output", built.output, "--in", "sif", "--", "python", "-c", NUMBERS)
+    assert run(ENVBUILDER, *command) == "numbers agree\n"
+
+
+def test_envbuilder_runs_the_extension_in_the_image(built: Built):
+    command = ("exec", built.name, "--output", built.output, "--in", "image", "--", "python", "-c", NUMBERS)
+    assert run(ENVBUILDER, *command) == "numbers agree\n"
+
+
+@pytest.mark.parametrize("form", ["sif", "image"])
+def test_envbuilder_passes_exit_code_and_folder_on(cpu: Built, tmp_path: Path, form: str):
+    (tmp_path / "here.py").write_text("import os, sys; print(os.getcwd()); sys.exit(41)")
+    ended = attempt(
+        ENVBUILDER, "exec", "cpu", "--output", cpu.output, "--in", form, "--", "python", "here.py", cwd=tmp_path
+    )
+    assert (ended.returncode, ended.stdout) == (41, f"{tmp_path}\n")
+
+
+def test_root_imports_it_by_hand(inside: tuple[object, ...]):
+    assert run(*inside, "python", "-c", "import torch, fused", cwd=SMALL) == ""
+
+
+def test_an_ordinary_user_imports_it_in_the_sif(sif: Path):
+    assert run(*as_nobody("apptainer", "exec", sif, "python", "-c", NUMBERS), cwd=SMALL) == "numbers agree\n"
+
+
+def test_an_ordinary_user_runs_the_sif_itself(sif: Path):
+    assert run(*as_nobody(sif, "python", "-c", "print(6 * 7)"), cwd=SMALL) == "42\n"
+
+
+def test_an_ordinary_user_imports_it_in_the_image(built: Built):
+    group = str(grp.getgrnam("docker").gr_gid)
+    command = ("docker", "run", "--rm", "--user", f"{NOBODY}:{NOBODY}", built.image, "python", "-c", NUMBERS)
+    assert run(*as_nobody(*command, groups=group), cwd=SMALL) == "numbers agree\n"
+
+
+def test_importing_it_writes_nothing(built: Built):
+    command = ("docker", "run", "--rm", "--read-only", "--user", f"{NOBODY}:{NOBODY}", built.image)
+    assert run(*command, "python", "-W", "error::ImportWarning", "-c", "import torch, fused") == ""
+
+
+def test_torch_is_the_one_of_the_recipe(inside: tuple[object, ...], recipe: Recipe):
+    version, cuda = run(
+        *inside, "python", "-c", "import torch; print(torch.__version__, torch.version.cuda)", cwd=SMALL
+    ).split()
+    assert version.partition("+")[0] == recipe.pytorch
+    assert cuda == (recipe.cuda or "None")
+
+
+def test_python_is_the_one_of_the_recipe(inside: tuple[object, ...], recipe: Recipe):
+    said = run(*inside, "python", "-c", "import sys; print(sys.version, sys.prefix)", cwd=SMALL)
+    assert said.startswith(f"{recipe.python}.")
+    assert said.rstrip().endswith("/opt/env")
+
+
+@pytest.mark.parametrize("program", ["gcc", "g++", "cc", "c++"])
+def test_compilers_are_those_of_the_recipe(inside: tuple[object, ...], recipe: Recipe, program: str):
+    assert run(*inside, program, "-dumpversion", cwd=SMALL).split(".")[0].strip() == recipe.gcc
+
+
+def test_crypt_h_is_libxcrypt_of_the_recipe(inside: tuple[object, ...], recipe: Recipe):
+    macros = run(*inside, "sh", "-c", "echo '#include <crypt.h>' | gcc -E -dM -", cwd=SMALL)
+    assert f'XCRYPT_VERSION_STR "{recipe.libxcrypt}' in macros
+
+
+def test_nvcc_is_the_one_of_the_recipe(inside: tuple[object, ...], recipe: Recipe):
+    if recipe.cuda:
+        assert f"release {recipe.cuda}," in run(*inside, "nvcc", "--version", cwd=SMALL)
+        assert run(*inside, "sh", "-c", "echo $CUDA_HOME", cwd=SMALL) == "/usr/local/cuda\n"
+    else:
+        assert attempt(*inside, "sh", "-c", "command -v nvcc", cwd=SMALL).returncode != 0
+
+
+def test_the_extension_holds_code_for_the_recipe_and_no_other(built: Built):
+    if built.name not in HOLDS_CUDA:
+        pytest.skip("no CUDA in this recipe")
+    listing = run(
+        "docker", "run", "--rm", built.image, "sh", "-c",
+        'cuobjdump --list-elf --list-ptx "$(python -c "import torch, fused; print(fused.__file__)")"',
+    )  # fmt: skip
+    assert sorted(set(re.findall(r"\.(sm_\w+)\.cubin", listing))) == HOLDS_CUDA[built.name]
+    assert ".ptx" not in listing
+
+
+def test_the_extension_can_be_compiled_again_inside(built: Built):
+    """What `load()` needs is there: compiler, headers, ninja. Only the C++ files, for their time."""
+    script = (
+        "from torch.utils.cpp_extension import load\n"
+        "print(load('again', ['/src/fused/fused_bias_act.cpp', '/src/fused/fused_bias_act_cpu.cpp']).forward.__name__)"
+    )
+    if built.name != "cpu":
+        pytest.skip("`cpu` shows it in less time")
+    command = ("docker", "run", "--rm", "--network", "none", "-v", f"{ROOT}/recipes:/src:ro", "-e", "HOME=/tmp", built.image)
+    assert run(*command, "python", "-c", script).endswith("forward\n")
+
+
+def test_no_user_packages_of_the_host_shadow_the_image(cpu: Built, tmp_path: Path):
+    site = tmp_path / ".local/lib/python3.11/site-packages"
+    site.mkdir(parents=True)
+    (site / "numpy.py").write_text("raise ImportError('the user has another one')")
+    command = (ENVBUILDER, "exec", "cpu", "--output", cpu.output, "--in", "sif", "--", "python", "-c", "import numpy")
+    assert run(*command, env={"HOME": str(tmp_path)}, cwd=tmp_path) == ""
+
+
+def test_no_caches_and_no_build_leftovers(files: dict[str, tuple[str, int]]):
+    unwanted = re.compile(
+        r"/var/cache/apt/.|/var/lib/apt/lists/.|/var/cache/debconf/.|/root/\.cache|/home/.|/tmp/.|/var/tmp/."
+        r"|/opt/(env|envbuilder)/.*\.(o|d|ninja|ninja_log|ninja_deps)$|.*/(pip|uv)/cache/|/opt/env/.*\.whl$|.*\.deb$"
+    )
+    assert [path for path in files if unwanted.match(path)] == []
+
+
+def test_no_static_cuda_libraries(files: dict[str, tuple[str, int]]):
+    archives = [path for path in files if path.endswith(".a") and "/cuda" in path]
+    assert [path for path in archives if Path(path).name not in STATIC] == []
+
+
+def test_no_second_copy_of_a_library_that_the_wheels_carry(files: dict[str, tuple[str, int]]):
+    shared = {path: size for path, (kind, size) in files.items() if kind == "f" and re.search(r"\.so(\.\d+)*$", path)}
+    carried = {Path(path).name for path in shared if "/site-packages/nvidia/" in path}
+    toolkit = {path: size for path, size in shared.items() if path.startswith("/usr/local/cuda")}
+    assert [path for path in toolkit if Path(path).name in carried] == []
+
+
+def test_what_the_image_is_can_be_read_inside(inside: tuple[object, ...], built: Built):
+    lock = run(*inside, "cat", "/opt/envbuilder/lock.json", cwd=SMALL)
+    assert lock == (ROOT / f"recipes/{built.name}.lock").read_text()
+    assert run(*inside, "cat", "/opt/envbuilder/plan.txt", cwd=SMALL).startswith("envbuilder plan ")
+
+
+def test_sizes_of_a100(a100: Built):
+    assert a100.sif.stat().st_size <= 3.4e9
+    assert int(str(a100.data["tree_bytes"])) <= 6.2e9
+    assert sum(int(str(artefact["size"])) for artefact in locked_artefacts("a100")) <= 3.6e9
+
+
+def test_a_build_with_nothing_to_do_says_so_within_a_second(built: Built):
+    command = (ENVBUILDER, "build", built.name, "--output", built.output)
+    assert "nothing to do" in run(*command)
+    assert seconds(*command) < 1
+
+
+def test_verify_passes(built: Built):
+    assert "the same" in run(ENVBUILDER, "verify", built.name, "--output", built.output)
+
+
+def test_verify_refuses_a_sif_with_one_changed_byte(cpu: Built, spacious: Path):
+    changed = spacious / "changed.sif"
+    shutil.copyfile(cpu.sif, changed)
+    with changed.open("r+b") as stream:
+        stream.seek(changed.stat().st_size // 2)
+        byte = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte[0] ^ 1]))
+    ended = attempt(ENVBUILDER, "verify", cpu.layout, changed, "--json")
+    assert ended.returncode == 7
+    assert findings(ended)
+
+
+def test_verify_refuses_half_a_sif(cpu: Built, spacious: Path):
+    half = spacious / "half.sif"
+    with cpu.sif.open("rb") as whole:
+        half.write_bytes(whole.read(cpu.sif.stat().st_size // 2))
+    assert attempt(ENVBUILDER, "verify", cpu.layout, half).returncode == 7
+
+
+def test_a_dry_run_needs_no_cache_and_makes_none(spacious: Path):
+    cache = spacious / "cache"
+    said = run(ENVBUILDER, "build", "cpu", "--dry-run", "--output", spacious / "out", env={"ENVBUILDER_CACHE": str(cache)})
+    assert "step python" in said
+    assert "$ mmdebstrap" in said
+    assert list(spacious.iterdir()) == []
+
+
+def test_the_user_cache_is_closed_to_others(cpu: Built):
+    assert CACHE.stat().st_mode & 0o077 == 0
