@@ -231,6 +231,31 @@ def verify(
         session.text = f"image and SIF hold the same {report['paths']} paths; tree sha256:{report['tree']}"
 
 
+@app.command()
+def cache(
+    *,
+    gc: Annotated[bool, typer.Option("--gc", help="remove what a later build can fetch or unpack again; keep finished layers")] = False,
+    every: Annotated[bool, typer.Option("--all", help="with --gc: the layers as well")] = False,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Say what the cache holds, or free its space."""
+    from envbuilder.store import KINDS  # noqa: PLC0415
+
+    with verb("cache", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        store = workshop(session, RECIPES).store
+        if every and not gc:
+            raise UsageError("`--all` says what `--gc` removes", hint="envbuilder cache --gc --all")
+        if gc:
+            store.sweep()
+            store.clear([kind for kind in KINDS if every or kind != "layers"])
+        sizes = store.sizes()
+        session.data = {"folder": str(store.root), "bytes": sizes}
+        rows = (f"  {kind:<10} {size / 1e9:8.2f} GB" for kind, size in sizes.items())
+        session.text = "\n".join([str(store.root), *rows])
+
+
 @app.command(name="exec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def exec_(
     context: typer.Context,

@@ -26,6 +26,7 @@ EMPTIED: Final = ("etc/hostname", "etc/hosts", "etc/machine-id", "etc/resolv.con
 _HOST_XATTRS: Final = ("user.rootlesscontainers", "user.overlay.", "user.fuseoverlayfs.")
 _SHOWN: Final = 10  # how many mistakes an error names
 _XATTR: Final = "SCHILY.xattr."
+_MOST_ID: Final = 0xFFFFFFFE  # what a squashfs can hold
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Par
         try:
             source = _content_of(named[path], everything)
             entry = _make_entry(path, source, epoch)
-        except ValueError as error:
+        except (ValueError, OverflowError) as error:
             mistakes.append(f"`{path}`: {error}")
             continue
         part = Part(entry=entry, offset=source.offset_data)
@@ -110,6 +111,8 @@ def _content_of(member: tarfile.TarInfo, everything: dict[str | None, tarfile.Ta
 def _make_entry(path: str, member: tarfile.TarInfo, epoch: int) -> Entry:
     if member.issparse() or not (member.isreg() or member.isdir() or member.issym()):
         raise ValueError("it is neither a file nor a folder nor a link")
+    if not (0 <= member.uid <= _MOST_ID and 0 <= member.gid <= _MOST_ID and member.size >= 0):
+        raise ValueError("its owner or size is out of range")
     kind = Kind.FILE if member.isreg() else Kind.DIRECTORY if member.isdir() else Kind.LINK
     mode = 0o777 if kind is Kind.LINK else member.mode & 0o7777
     for_all = mode & 0o002 and kind is not Kind.LINK

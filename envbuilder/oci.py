@@ -27,7 +27,9 @@ DEFAULT_REGISTRY: Final = (
     "docker.io"  # what every engine puts before a name without a registry; nothing is fetched
 )
 _REFERENCE: Final = re.compile(
-    r"(?P<name>[a-z0-9]+(?:[._/-]+[a-z0-9]+|:[0-9]+(?=/))*):(?P<tag>\w[\w.-]{0,127})", re.ASCII
+    r"([a-z0-9]+([.-][a-z0-9]+)*(:[0-9]+)?/)?"  # registry, or the first part of the repository
+    r"[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*"  # repository
+    r":[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"  # tag
 )
 _MOST_JSON: Final = 4 << 20  # bytes of a manifest or config that a reader believes
 
@@ -132,7 +134,7 @@ def read_layout(folder: Path) -> Layout:
             ),
             layers=tuple(ImageLayer(blob=b, diff_id=d) for b, d in zip(blobs, diff_ids, strict=True)),
         )
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise VerifyError(f"`{folder}` is not an OCI layout with one image: {error}") from error
 
 

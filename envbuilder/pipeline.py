@@ -22,15 +22,31 @@ from envbuilder.check import check, load_tables
 from envbuilder.command import Runner, hand_over
 from envbuilder.console import Console, log_to
 from envbuilder.engines.assemble import Assemble, Limits
-from envbuilder.errors import BuildError, IncompatibleError, LockError, SpaceError, ToolError, UsageError, VerifyError
+from envbuilder.errors import (
+    BuildError,
+    IncompatibleError,
+    LockError,
+    SpaceError,
+    ToolError,
+    UsageError,
+    VerifyError,
+)
 from envbuilder.fetch import Fetcher
-from envbuilder.findings import Finding, Severity
 from envbuilder.fetch.web import Wanted
+from envbuilder.findings import Finding, Severity
 from envbuilder.lock import Artefact
 from envbuilder.oci import layout_size
 from envbuilder.plan import Plan, make
 from envbuilder.recipe import Recipe
-from envbuilder.resolve import Means, Wish, lock_extensions, make_target, resolve, source_digests, store_sources
+from envbuilder.resolve import (
+    Means,
+    Wish,
+    lock_extensions,
+    make_target,
+    resolve,
+    source_digests,
+    store_sources,
+)
 from envbuilder.sources import probe_sources
 from envbuilder.store import Store, save_text, sha256_text
 from envbuilder.tables.gpu import capabilities, load_gpus
@@ -85,7 +101,7 @@ def lock_recipe(name: str, workshop: Workshop, *, upgrade: bool = False, save: b
     path = lock_path(recipe)
     old = locks.load(path) if path.exists() else None
     wish = Wish(today=datetime.now(UTC).date(), upgrade=upgrade)
-    with workshop.console.step(f"lock {recipe.name}"):
+    with workshop.store.in_use(), workshop.console.step(f"lock {recipe.name}"):
         new = resolve(recipe, make_target(recipe), old=old, wish=wish, means=workshop.means(offline=False))
     if save and new != old:
         save_text(path, locks.dump(new))
@@ -154,7 +170,7 @@ def build_recipe(name: str, workshop: Workshop, *, output: Path, offline: bool) 
     """
     recipe, plan, findings = make_plan(name, workshop)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
-    with _alone(outputs, workshop):
+    with workshop.store.in_use(), _alone(outputs, workshop):
         record = load_record(outputs, plan)
         done = record is None
         if record is None:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from envbuilder.command import Command, Runner
-from envbuilder.errors import CommandError, UsageError, VerifyError
+from envbuilder.errors import CommandError, ToolError, UsageError, VerifyError
 from envbuilder.store import Sha256, beside, sha256_file, space_errors
 from envbuilder.tarball import CHUNK, END
 from envbuilder.tree import Layer, open_tar
@@ -225,7 +225,7 @@ def _widen(pipe: IO[bytes]) -> None:
 def _make_room(squashfs: Path, offset: int, runner: Runner) -> Path:
     """A file that holds the file system at `offset`: its extents moved where ext4 or XFS can, else a copy."""
     argv = ("fallocate", "--insert-range", "--offset", "0", "--length", str(offset), str(squashfs))
-    with contextlib.suppress(CommandError):
+    with contextlib.suppress(CommandError, ToolError):
         runner.run(Command(argv=argv, why="make room for the SIF's header without a copy"))
         return squashfs
     copy = squashfs.with_name("sif")

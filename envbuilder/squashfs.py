@@ -188,12 +188,12 @@ class Squashfs:
                 return _Inode(entry=self._with_xattrs(entry, xattrs), listing=(block, offset, size))
             case 2:
                 start, fragment, offset, size = table.take(_FILE, at)
-                return self._file(entry, start, fragment, offset, size, at + _FILE.size)
+                where = _Content(start=start, blocks=(), fragment=fragment, offset=offset, size=size)
+                return self._file(entry, where, at + _FILE.size)
             case 9:
                 start, size, _, _, fragment, offset, xattrs = table.take(_LONG_FILE, at)
-                return self._file(
-                    self._with_xattrs(entry, xattrs), start, fragment, offset, size, at + _LONG_FILE.size
-                )
+                where = _Content(start=start, blocks=(), fragment=fragment, offset=offset, size=size)
+                return self._file(self._with_xattrs(entry, xattrs), where, at + _LONG_FILE.size)
             case 3 | 10:
                 _, length = table.take(_LINK, at)
                 target = from_bytes(table.bytes(at + _LINK.size, length))
@@ -205,18 +205,15 @@ class Squashfs:
             case _:
                 raise ValueError(f"{path!r} is neither a file nor a folder nor a link")
 
-    def _file(self, entry: Entry, start: int, fragment: int, offset: int, size: int, at: int) -> _Inode:
-        whole, rest = divmod(size, self._block)
-        count = whole + (1 if rest and fragment == _NONE_32 else 0)
-        raw = self._inode_table.bytes(at, count * _WORD.size)
-        content = _Content(
-            start=start,
-            blocks=tuple(number for (number,) in _WORD.iter_unpack(raw)),
-            fragment=fragment if rest else _NONE_32,
-            offset=offset,
-            size=size,
+    def _file(self, entry: Entry, where: _Content, at: int) -> _Inode:
+        """A file whose list of blocks is at a place in the table of inodes."""
+        whole, rest = divmod(where.size, self._block)
+        count = whole + (1 if rest and where.fragment == _NONE_32 else 0)
+        blocks = tuple(
+            number for (number,) in _WORD.iter_unpack(self._inode_table.bytes(at, count * _WORD.size))
         )
-        return _Inode(entry=replace(entry, kind=Kind.FILE, size=size), content=content)
+        content = replace(where, blocks=blocks, fragment=where.fragment if rest else _NONE_32)
+        return _Inode(entry=replace(entry, kind=Kind.FILE, size=where.size), content=content)
 
     def _hash(self, contents: list[_Content]) -> list[tuple[_Content, str]]:
         """Digests of some files that lie near each other."""

@@ -4,6 +4,7 @@
     layers/<key>/              one finished layer each: tar, manifest, facts
     trees/<key>/               the same layer as a folder, for the steps that build inside it
     spaces/<key>/              incremental compile folders
+    apt/, uv/                  what the resolvers keep of their indexes
     work/                      temporary; whatever no living process holds is swept
     locks/                     flock files; never deleted, harmless when left
 
@@ -20,9 +21,9 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import NewType
+from typing import Final, NewType
 
 from envbuilder.errors import SpaceError, UsageError
 
@@ -45,12 +46,15 @@ def sha256_file(path: Path) -> Sha256:
         return Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
 
 
+KINDS: Final = ("artefacts", "layers", "trees", "spaces", "apt", "uv")  # what is kept between runs
+
+
 class Store:
     """A cache folder of one user, created with mode 0700; a folder that others could write is refused."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        for name in ("artefacts", "layers", "trees", "spaces", "work", "locks"):
+        for name in (*KINDS, "work", "locks"):
             with space_errors(root):
                 (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
         status = root.lstat()
@@ -69,6 +73,10 @@ class Store:
 
     def tree(self, key: Sha256) -> Path:
         return self.root / "trees" / key
+
+    def resolver(self, name: str) -> Path:
+        """Where a resolver keeps its indexes: `apt` or `uv`."""
+        return self.root / name
 
     def space(self, key: Sha256) -> Path:
         """A folder that a compiler may reuse between builds; hold `lock(key)` while using it."""
@@ -92,9 +100,10 @@ class Store:
     def workspace(self) -> Iterator[Path]:
         """A private temporary folder on the store's file system, removed at the end and swept after a kill."""
         with space_errors(self.root):
-            path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / "work"))
-            holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-            fcntl.flock(holder, fcntl.LOCK_EX)
+            with self.lock("work"):  # a sweep must not find it before we hold it
+                path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / "work"))
+                holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+                fcntl.flock(holder, fcntl.LOCK_EX)
             try:
                 yield path
             finally:
@@ -103,16 +112,41 @@ class Store:
 
     def sweep(self) -> None:
         """Remove temporary folders that no living process holds."""
-        for path in (self.root / "work").iterdir():
-            with contextlib.suppress(FileNotFoundError, NotADirectoryError):
+        with self.lock("work"):
+            for path in (self.root / "work").iterdir():
                 holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
                 try:
                     fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     remove_tree(path)
-                except BlockingIOError:
+                except (BlockingIOError, FileNotFoundError):  # in use, or its owner has just removed it
                     pass
                 finally:
                     os.close(holder)
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep `clear` away while a verb works with what the store holds; many may do so at once."""
+        with (self.root / "locks" / "use").open("w") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH)
+            yield
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes on disk by kind; a file with several names in the store counts once."""
+        seen: set[int] = set()
+        return {name: _disk_usage(self.root / name, seen) for name in KINDS}
+
+    def clear(self, kinds: Collection[str]) -> None:
+        """Remove everything of these kinds; raises UsageError while another process works with the store."""
+        with (self.root / "locks" / "use").open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(
+                    f"the cache `{self.root}` is in use", hint="try again when no build or lock is running"
+                ) from error
+            for kind in kinds:
+                for path in (self.root / kind).iterdir():
+                    remove_tree(path)
 
     @contextlib.contextmanager
     def lock(self, name: str, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
@@ -125,6 +159,17 @@ class Store:
                     waiting()
                 fcntl.flock(stream, fcntl.LOCK_EX)
             yield
+
+
+def _disk_usage(folder: Path, seen: set[int]) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            status = Path(parent, name).lstat()
+            if status.st_ino not in seen:
+                seen.add(status.st_ino)
+                total += status.st_blocks * 512
+    return total
 
 
 def publish(temporary: Path, final: Path) -> None:

@@ -141,8 +141,9 @@ class TarReader:
         member = Member(entry=entry, hard=target if flag == _HARD else "")
         if raw != make_header(entry, hard=member.hard):
             raise ValueError(f"the header of {path!r} is not in the one form that envbuilder writes")
-        if not is_normal(entry.path):
-            raise ValueError(f"the path {path!r} is not plain")
+        for name in (entry.path, member.hard):
+            if not is_normal(name):
+                raise ValueError(f"the path {name!r} is not plain")
         self._left = size
         self._padding = -size % BLOCK
         return member

@@ -1,7 +1,7 @@
 """The fetcher against a real server on this machine that can be told to misbehave."""
 
-import _thread
 import hashlib
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -73,12 +73,18 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_arguments: object) -> None:
+        """A client that goes away is what some tests are about."""
+
+
 @pytest.fixture
 def site() -> Iterator[Site]:
     state = Site()
     handler = type("SiteHandler", (Handler,), {"site": state})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", 0), handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     state.url = f"http://127.0.0.1:{server.server_address[1]}/"
@@ -122,12 +128,18 @@ def make_deb(content: bytes = CONTENT, *, name: str = "tool", size: int | None =
     )
 
 
-def make_wheel(content: bytes = CONTENT, *, source: str = "pypi", path: str = "tool/tool-1.0-py3-none-any.whl") -> Artefact:
+def make_wheel(
+    content: bytes = CONTENT, *, source: str = "pypi", path: str = "tool/tool-1.0-py3-none-any.whl"
+) -> Artefact:
     digest = Sha256(hashlib.sha256(content).hexdigest())
-    return Artefact(kind="wheel", name="tool", version="1.0", sha256=digest, size=len(content), source=source, path=path)
+    return Artefact(
+        kind="wheel", name="tool", version="1.0", sha256=digest, size=len(content), source=source, path=path
+    )
 
 
-def make_fetcher(store: Store, site: Site, *, folders: tuple[Path, ...] = (), offline: bool = False) -> Fetcher:
+def make_fetcher(
+    store: Store, site: Site, *, folders: tuple[Path, ...] = (), offline: bool = False
+) -> Fetcher:
     sources = Sources(
         debian=(f"{site.url}debian/",),
         indexes=(f"{site.url}simple/",),
@@ -147,7 +159,9 @@ def test_a_deb_comes_from_the_mirror_and_every_byte_is_reported(store: Store, si
 
 def test_a_wheel_is_looked_up_in_the_index(store: Store, site: Site) -> None:
     wheel = make_wheel()
-    site.files["/simple/tool/"] = b'<a href="../../files/tool-1.0-py3-none-any.whl">tool-1.0-py3-none-any.whl</a>'
+    site.files["/simple/tool/"] = (
+        b'<a href="../../files/tool-1.0-py3-none-any.whl">tool-1.0-py3-none-any.whl</a>'
+    )
     site.files["/files/tool-1.0-py3-none-any.whl"] = CONTENT
     make_fetcher(store, site).fetch([wheel])
     assert store.artefact(wheel.sha256).is_file()
@@ -155,7 +169,9 @@ def test_a_wheel_is_looked_up_in_the_index(store: Store, site: Site) -> None:
 
 def test_a_build_of_pytorch_is_looked_up_below_its_own_index(store: Store, site: Site) -> None:
     wheel = make_wheel(source="pytorch", path="cu126/tool/tool-1.0+cu126-py3-none-any.whl")
-    site.files["/whl/cu126/tool/"] = b'<a href="/whl/cu126/tool-1.0%2Bcu126-py3-none-any.whl">tool-1.0+cu126-py3-none-any.whl</a>'
+    site.files["/whl/cu126/tool/"] = (
+        b'<a href="/whl/cu126/tool-1.0%2Bcu126-py3-none-any.whl">tool-1.0+cu126-py3-none-any.whl</a>'
+    )
     site.files["/whl/cu126/tool-1.0+cu126-py3-none-any.whl"] = CONTENT
     make_fetcher(store, site).fetch([wheel])
     assert store.artefact(wheel.sha256).is_file()
@@ -209,7 +225,12 @@ def test_wrong_bytes_are_refused_and_nothing_is_kept(store: Store, site: Site) -
     site.files["/debian/pool/tool_1.0_amd64.deb"] = wrong
     with pytest.raises(FetchError) as caught:
         make_fetcher(store, site).fetch([deb], seen)
-    for text in ("tool_1.0_amd64.deb", deb.sha256, hashlib.sha256(wrong).hexdigest(), f"{site.url}debian/pool"):
+    for text in (
+        "tool_1.0_amd64.deb",
+        deb.sha256,
+        hashlib.sha256(wrong).hexdigest(),
+        f"{site.url}debian/pool",
+    ):
         assert text in caught.value.message
     assert not store.artefact(deb.sha256).exists()
     assert not list((store.root / "work").iterdir())
@@ -329,7 +350,9 @@ def test_one_failure_stops_the_rest_and_leaves_no_temporary_file(store: Store, s
 
 
 def test_credentials_reach_the_server_but_no_message(store: Store, site: Site) -> None:
-    site.files["/simple/tool/"] = b'<a href="/files/tool-1.0-py3-none-any.whl?token=hidden">tool-1.0-py3-none-any.whl</a>'
+    site.files["/simple/tool/"] = (
+        b'<a href="/files/tool-1.0-py3-none-any.whl?token=hidden">tool-1.0-py3-none-any.whl</a>'
+    )
     secret = site.url.replace("http://", "http://someone:secret@")
     sources = Sources(debian=(), indexes=(f"{secret}simple/",))
     with pytest.raises(FetchError) as caught:
@@ -362,11 +385,13 @@ def test_a_size_that_cannot_be_asked_for_is_an_error(store: Store, site: Site) -
         make_fetcher(store, site).measure([f"{site.url}files/nothing.whl"])
 
 
-def test_an_interrupt_ends_a_download_that_hangs(store: Store, site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_ends_a_download_that_hangs(
+    store: Store, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(fetch_module, "JOIN", 0.1)
     site.files["/debian/pool/tool_1.0_amd64.deb"] = CONTENT
     site.stall = threading.Event()
-    timer = threading.Timer(0.3, _thread.interrupt_main)
+    timer = threading.Timer(0.3, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
     timer.start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
@@ -375,3 +400,13 @@ def test_an_interrupt_ends_a_download_that_hangs(store: Store, site: Site, monke
     assert not list((store.root / "work").iterdir())
     site.stall.set()
     timer.join()
+
+
+def test_what_an_index_on_disk_lists_but_lacks_is_gone(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "tool").mkdir()
+    (tmp_path / "tool/index.html").write_text(
+        '<a href="tool-1.0-py3-none-any.whl">tool-1.0-py3-none-any.whl</a>'
+    )
+    sources = Sources(debian=(), indexes=(f"{tmp_path.as_uri()}/",))
+    with pytest.raises(FetchError, match="not found"):
+        Fetcher(store, lambda: sources).fetch([make_wheel()])

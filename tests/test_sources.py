@@ -74,7 +74,9 @@ def test_before_the_first_update_the_mirror_is_known_by_its_path() -> None:
 
 
 def test_a_list_of_mirrors_is_read(tmp_path: Path) -> None:
-    (tmp_path / "list").write_text("# ours\nhttp://one.invalid/debian priority:1\n\nhttp://two.invalid/debian\n")
+    (tmp_path / "list").write_text(
+        "# ours\nhttp://one.invalid/debian priority:1\n\nhttp://two.invalid/debian\n"
+    )
     found = probe({}, apt(f"Debian\tDebian\tmirror+file:{tmp_path}/list"))
     assert found.debian == ("http://one.invalid/debian/", "http://two.invalid/debian/")
 
@@ -98,7 +100,11 @@ def test_pip_and_uv_variables_count_with_their_ways_to_write_several(tmp_path: P
             "PIP_INDEX_URL": "https://pip.invalid/simple",
         }
     )
-    assert found.indexes == ("https://main.invalid/simple/", "https://site.invalid/simple/", "file:///srv/simple/")
+    assert found.indexes == (
+        "https://main.invalid/simple/",
+        "https://site.invalid/simple/",
+        "file:///srv/simple/",
+    )
     assert found.folders == (tmp_path / "a", tmp_path / "b")
 
 

@@ -8,7 +8,6 @@ import io
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -304,13 +303,17 @@ class _FileAdapter(BaseAdapter):
         response.url = request.url or ""
         path = file_path(response.url) or Path()
         path = path / "index.html" if path.is_dir() else path
-        with suppress(OSError):
+        try:
             response.raw = _File(path)
-            response.headers["Content-Length"] = str(path.stat().st_size)
-            response.headers["Content-Type"] = (
-                "text/html" if path.suffix == ".html" else "application/octet-stream"
-            )
-        response.status_code = requests.codes.ok if response.raw else requests.codes.not_found
+        except OSError:
+            response.raw = io.BytesIO()
+            response.status_code = requests.codes.not_found
+            return response
+        response.status_code = requests.codes.ok
+        response.headers["Content-Length"] = str(path.stat().st_size)
+        response.headers["Content-Type"] = (
+            "text/html" if path.suffix == ".html" else "application/octet-stream"
+        )
         return response
 
     def close(self) -> None:

@@ -127,7 +127,7 @@ def open_suite(name: str, component: str, means: Means, *, renew: bool = False) 
             f"the keyring `{sources.keyring}` is not there: packages of `{name}` cannot be trusted without it",
             hint="`apt-get install debian-archive-keyring`; ENVBUILDER_DEBIAN_KEYRING names another keyring",
         )
-    folder = means.store.root / "apt" / f"{name}-{component}"
+    folder = means.store.resolver("apt") / f"{name}-{component}"
     suite = Suite(name=name, mirror=sources.debian[0], folder=folder, means=means)
     with means.store.lock(f"apt-{name}-{component}"):
         line = f"deb [arch=amd64 signed-by={sources.keyring}] {suite.mirror} {name} {component}\n"

@@ -1,9 +1,11 @@
 """The python layer's wheels: uv resolves for the target, not for this machine, and one file per package is chosen."""
 
+import contextlib
 import functools
 import re
 import sys
 import tomllib
+import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -22,8 +24,8 @@ from envbuilder.fetch import NETWORK_HINT
 from envbuilder.lock import Artefact
 from envbuilder.recipe import Recipe
 from envbuilder.resolve.means import Means, Target
-from envbuilder.sources import Sources
-from envbuilder.store import Sha256
+from envbuilder.sources import Sources, file_path
+from envbuilder.store import Sha256, sha256_file
 from envbuilder.tables.toolkit import WheelPart
 from envbuilder.tables.torch import build_of, version_key
 
@@ -31,6 +33,7 @@ from envbuilder.tables.torch import build_of, version_key
 # releases before 2.3 were built for numpy 1 (https://github.com/pytorch/pytorch/issues/107302).
 ALWAYS: Final = ("setuptools",)
 UNDECLARED: Final = (((2, 2, 0), "setuptools<70"), ((2, 3, 0), "numpy<2"))  # torch before this release, bound
+LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
 _BUILD: Final = re.compile(r"cpu|cu\d+")
 _LEGACY: Final = {5: "manylinux1_x86_64", 12: "manylinux2010_x86_64", 17: "manylinux2014_x86_64"}
 
@@ -110,13 +113,14 @@ def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]
 def ask_uv(question: Question, means: Means) -> tuple[Artefact, ...]:
     sources = means.sources()
     with means.store.workspace() as work:
+        local = _show_folders(sources.folders, work / "links")
         _write_question(question, sources, work)
-        command = _command(question, sources, work=work, cache=means.store.root / "uv")
+        command = _command(question, sources, work=work, cache=means.store.resolver("uv"))
         try:
             means.runner.run(command)
         except CommandError as error:
             raise _refusal(question, error) from error
-        found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question)
+        found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question, local)
     sizes = _sizes(found, question, means)
     return tuple(
         Artefact(
@@ -131,6 +135,36 @@ def ask_uv(question: Question, means: Means) -> tuple[Artefact, ...]:
     )
 
 
+def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
+    """Make one folder that shows uv every local wheel, large ones by their metadata alone; returns shown → real path.
+
+    uv unpacks a local wheel into its cache to read a few lines of it: 700 MB and 12 000 files for torch.
+    """
+    links.mkdir()
+    local: dict[Path, Path] = {}
+    for wheel in sorted(wheel for folder in reversed(folders) for wheel in folder.glob("*.whl")):
+        shown = links / wheel.name
+        shown.unlink(missing_ok=True)
+        if wheel.stat().st_size < LARGE:
+            shown.symlink_to(wheel.absolute())
+        else:
+            _write_metadata_only(wheel, shown)
+        local[shown] = wheel
+    return local
+
+
+def _write_metadata_only(wheel: Path, shown: Path) -> None:
+    """Write a wheel that holds the `.dist-info` of another and nothing else; one that is no wheel is left out."""
+    with (
+        contextlib.suppress(zipfile.BadZipFile),
+        zipfile.ZipFile(wheel) as whole,
+        zipfile.ZipFile(shown, "w") as part,
+    ):
+        for entry in whole.infolist():
+            if re.fullmatch(r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD)", entry.filename):
+                part.writestr(entry, whole.read(entry))
+
+
 def _write_question(question: Question, sources: Sources, work: Path) -> None:
     """Indexes go into a private file, not into arguments: their URLs may hold passwords."""
     (work / "requirements.in").write_text(
@@ -142,7 +176,7 @@ def _write_question(question: Question, sources: Sources, work: Path) -> None:
     main, *extra = sources.indexes
     more = [f"{sources.pytorch}{question.build}"] if question.build else []
     settings = [
-        f"find-links = [{', '.join(_quoted(str(folder)) for folder in sources.folders)}]",
+        'find-links = ["links"]',
         'index-strategy = "unsafe-best-match"',  # as pip does: every index that the machine is configured with counts
         *(f"[[index]]\nurl = {_quoted(url)}" for url in (*extra, *more)),
         f"[[index]]\nurl = {_quoted(main)}\ndefault = true",
@@ -190,7 +224,7 @@ def _refusal(question: Question, error: CommandError) -> IncompatibleError | Fet
     return FetchError(f"could not read the package index\n{said}", hint=NETWORK_HINT)
 
 
-def _read_answer(text: str, question: Question) -> tuple[_Found, ...]:
+def _read_answer(text: str, question: Question, local: Mapping[Path, Path]) -> tuple[_Found, ...]:
     found = []
     for package in tomllib.loads(text).get("packages", []):
         name = package["name"]
@@ -207,19 +241,13 @@ def _read_answer(text: str, question: Question) -> tuple[_Found, ...]:
                 hint="choose another version of it, or another base",
             )
         wheel = wheels[filename]
-        digest = wheel.get("hashes", {}).get("sha256")
+        url = wheel.get("url") or Path(wheel["path"]).absolute().as_uri()
+        real = local.get(file_path(url) or Path())
+        digest = sha256_file(real) if real else wheel.get("hashes", {}).get("sha256")
         if digest is None:
             raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
-        url = wheel.get("url") or Path(wheel["path"]).absolute().as_uri()
-        found.append(
-            _Found(
-                name=name,
-                version=package["version"],
-                url=url,
-                sha256=Sha256(digest),
-                size=wheel.get("size", 0),
-            )
-        )
+        size = real.stat().st_size if real else wheel.get("size", 0)
+        found.append(_Found(name=name, version=package["version"], url=url, sha256=Sha256(digest), size=size))
     return tuple(found)
 
 

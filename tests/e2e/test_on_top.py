@@ -1,0 +1,57 @@
+"""`Dockerfile.base` and `apptainer/extend.def`: a project of one's own on top of a built environment."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from workbench import NOBODY, NUMBERS, ROOT, Built, as_nobody, run
+
+pytestmark = pytest.mark.builds
+
+
+@pytest.fixture
+def project(spacious: Path) -> Path:
+    folder = spacious / "project"
+    (folder / "mine").mkdir(parents=True)
+    (folder / "mine/__init__.py").write_text("import torch, fused\nANSWER = 42\n")
+    (folder / "numbers_agree.py").write_text(NUMBERS)
+    return folder
+
+
+@pytest.fixture
+def image(cpu: Built, project: Path) -> Iterator[str]:
+    name = "envbuilder-e2e-on-top"
+    options = ("--file", ROOT / "Dockerfile.base", "--network", "none", "--build-arg", f"ENVIRONMENT={cpu.image}")
+    run("docker", "build", *options, "--tag", name, project)
+    yield name
+    run("docker", "image", "rm", "--force", name)
+
+
+def test_dockerfile_base_adds_a_project(image: str):
+    user = ("--user", f"{NOBODY}:{NOBODY}", "--read-only", "--network", "none")
+    assert run("docker", "run", "--rm", *user, image, "python", "-c", "import mine; print(mine.ANSWER)") == "42\n"
+    assert run("docker", "run", "--rm", *user, image, "python", "numbers_agree.py") == "numbers agree\n"
+
+
+def test_dockerfile_base_adds_a_small_layer(cpu: Built, image: str):
+    def layers(name: str) -> list[str]:
+        return run("docker", "image", "inspect", "--format", r'{{join .RootFS.Layers "\n"}}', name).split()
+
+    assert layers(image)[: len(layers(cpu.image))] == layers(cpu.image)
+
+
+@pytest.mark.parametrize("user", ["root", "nobody"])
+def test_the_definition_file_adds_a_project(cpu: Built, project: Path, spacious: Path, user: str):
+    spacious.chmod(0o777)
+    base, sif, home = spacious / "cpu.sif", spacious / "mine.sif", spacious / "home"
+    run("cp", cpu.sif, base)
+    base.chmod(0o755)
+    home.mkdir()
+    home.chmod(0o777)
+    folders = {"APPTAINER_CACHEDIR": str(home / "cache"), "APPTAINER_TMPDIR": str(home)}
+    arguments = ("--build-arg", f"ENVIRONMENT={base}", "--build-arg", f"PROJECT={project}")
+    build = ("apptainer", "build", *arguments, sif, ROOT / "apptainer/extend.def")
+    run(*(as_nobody(*build) if user == "nobody" else build), env=folders, cwd=spacious)
+    said = run(*as_nobody("apptainer", "exec", sif, "python", "-c", "import mine; print(mine.ANSWER)"), cwd=Path("/"))
+    assert said == "42\n"
+    assert run(*as_nobody("apptainer", "exec", sif, "python", "/project/numbers_agree.py"), cwd=Path("/")) == "numbers agree\n"

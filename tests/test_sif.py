@@ -1,0 +1,184 @@
+import os
+import shutil
+import struct
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from envbuilder.command import Command, ProcessRunner
+from envbuilder.errors import CommandError, EnvbuilderError, UsageError, VerifyError
+from envbuilder.sif import DataType, SifFacts, read_sif, write_sif
+from envbuilder.store import sha256_file
+from envbuilder.tree import Layer, write_layer
+
+EPOCH = 1_700_000_000
+pytestmark = pytest.mark.programs
+
+
+class Refusing:
+    """Runs real programs, but for `fallocate`, as on a file system that cannot move extents."""
+
+    def __init__(self) -> None:
+        self._real = ProcessRunner(os.environ)
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        if command.argv[0] == "fallocate":
+            raise CommandError("not here")
+        return self._real.run(command, on_line=on_line)
+
+    def read(self, command: Command) -> AbstractContextManager[IO[bytes]]:
+        return self._real.read(command)
+
+    def feed(self, command: Command) -> AbstractContextManager[IO[bytes]]:
+        return self._real.feed(command)
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> list[Layer]:
+    made = []
+    for name in ("os", "python"):
+        tree = tmp_path / name
+        (tree / name).mkdir(parents=True)
+        (tree / name / "big").write_bytes(b"".join(n.to_bytes(4, "little") for n in range(500_000)))
+        (tree / name / "small").write_text(name)
+        (tree / name / "link").symlink_to("/usr/" + "l" * 120)
+        made.append(
+            write_layer(name=name, tree=tree, folder=tmp_path / f"{name}-layer", epoch=EPOCH, threads=1)
+        )
+    return made
+
+
+def write(
+    out: Path, layers: list[Layer] | Iterator[Layer], *, threads: int = 2, runner: Refusing | None = None
+) -> SifFacts:
+    return write_sif(
+        layers=layers,
+        out=out,
+        epoch=EPOCH,
+        definition="# by a test\n",
+        labels={"b": "2", "a": "1"},
+        runner=runner or ProcessRunner(os.environ),
+        threads=threads,
+    )
+
+
+def test_the_same_layers_give_the_same_sif_with_any_number_of_threads(
+    tmp_path: Path, layers: list[Layer]
+) -> None:
+    facts = [write(tmp_path / f"{threads}.sif", layers, threads=threads) for threads in (1, 2, 5)]
+    assert len(set(facts)) == 1
+    assert facts[0].sha256 == sha256_file(tmp_path / "1.sif")
+    assert facts[0].size == (tmp_path / "1.sif").stat().st_size
+
+
+def test_a_file_system_that_cannot_make_room_gives_the_same_sif(tmp_path: Path, layers: list[Layer]) -> None:
+    assert write(tmp_path / "a.sif", layers) == write(tmp_path / "b.sif", layers, runner=Refusing())
+
+
+def test_other_content_has_another_identity(tmp_path: Path, layers: list[Layer]) -> None:
+    one, other = write(tmp_path / "a.sif", layers), write(tmp_path / "b.sif", layers[:1])
+    assert one.identity != other.identity
+
+
+def test_layers_may_come_one_after_the_other(tmp_path: Path, layers: list[Layer]) -> None:
+    assert write(tmp_path / "a.sif", iter(layers)) == write(tmp_path / "b.sif", layers)
+
+
+def test_a_sif_is_read_as_it_was_written(tmp_path: Path, layers: list[Layer]) -> None:
+    facts = write(tmp_path / "a.sif", layers)
+    sif = read_sif(tmp_path / "a.sif")
+    assert (sif.identity, sif.created) == (facts.identity, EPOCH)
+    assert (sif.system.offset, sif.system.size) == (facts.squashfs_offset, facts.squashfs_size)
+    assert sif.read(DataType.DEFINITION) == b"# by a test\n"
+    assert sif.read(DataType.LABELS) == b'{"a":"1","b":"2"}'
+    assert sif.read(DataType.SBOM) == b""
+    assert os.access(tmp_path / "a.sif", os.X_OK)
+
+
+def test_a_sif_takes_the_place_of_an_earlier_one_and_leaves_nothing(
+    tmp_path: Path, layers: list[Layer]
+) -> None:
+    out = tmp_path / "out" / "a.sif"
+    (tmp_path / "out" / ".a.sif.x1.part").mkdir(parents=True)
+    write(out, layers[:1])
+    facts = write(out, layers)
+    assert sha256_file(out) == facts.sha256
+    assert [path.name for path in out.parent.iterdir()] == ["a.sif"]
+
+
+def test_a_failed_build_leaves_the_earlier_sif(tmp_path: Path, layers: list[Layer]) -> None:
+    out = tmp_path / "out" / "a.sif"
+    before = write(out, layers)
+    layers[1].blob.chmod(0o644)
+    os.truncate(layers[1].blob, layers[1].size // 2)
+    with pytest.raises(EnvbuilderError):
+        write(out, layers)
+    assert sha256_file(out) == before.sha256
+    assert [path.name for path in out.parent.iterdir()] == ["a.sif"]
+
+
+def test_an_error_of_a_later_layer_ends_the_build(tmp_path: Path, layers: list[Layer]) -> None:
+    def broken() -> Iterator[Layer]:
+        yield layers[0]
+        raise CommandError("the compiler failed")
+
+    with pytest.raises(CommandError, match="the compiler failed"):
+        write(tmp_path / "out" / "a.sif", broken())
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, layers: list[Layer]) -> None:
+    (tmp_path / "thesis").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("thesis")
+    for name in ("thesis", "folder", "link"):
+        with pytest.raises(UsageError, match="is not a SIF"):
+            write(tmp_path / name, layers)
+    assert (tmp_path / "thesis").read_text() == "x"
+
+
+def _patched(at: int, data: bytes) -> Callable[[Path], None]:
+    def patch(path: Path) -> None:
+        with path.open("r+b") as stream:
+            stream.seek(at)
+            stream.write(data)
+
+    return patch
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: os.truncate(path, 100),
+        lambda path: os.truncate(path, 5000),
+        lambda path: os.truncate(path, path.stat().st_size - 1),
+        _patched(32, b"GIF"),
+        _patched(80, struct.pack("<3q", 0, 1 << 40, 4096)),
+        _patched(4096, bytes(585 * 3)),
+        _patched(4096, struct.pack("<i", 99)),
+        _patched(4096 + 17, struct.pack("<q", -5)),
+    ],
+)
+def test_a_damaged_sif_is_refused(
+    tmp_path: Path, layers: list[Layer], damage: Callable[[Path], object]
+) -> None:
+    write(tmp_path / "a.sif", layers)
+    damage(tmp_path / "a.sif")
+    with pytest.raises(VerifyError, match="is not a whole SIF"):
+        read_sif(tmp_path / "a.sif")
+
+
+@pytest.mark.skipif(shutil.which("apptainer") is None, reason="apptainer is not installed")
+def test_apptainer_reads_the_sif(tmp_path: Path, layers: list[Layer]) -> None:
+    facts = write(tmp_path / "a.sif", layers)
+    runner = ProcessRunner(os.environ)
+    listed = runner.run(Command(argv=("apptainer", "sif", "list", str(tmp_path / "a.sif")), why="list"))
+    assert f"{facts.squashfs_offset}-{facts.size} " in listed
+    assert "FS (Squashfs/*System/amd64)" in listed
+    header = runner.run(Command(argv=("apptainer", "sif", "header", str(tmp_path / "a.sif")), why="read"))
+    assert str(facts.identity) in header
+    assert "#!/usr/bin/env run-singularity" in header
