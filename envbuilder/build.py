@@ -77,7 +77,10 @@ def load_record(outputs: Outputs, plan: Plan) -> Record | None:
         record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
         status = outputs.sif.stat()
         manifest = outputs.image / "blobs/sha256" / record.manifest
-        same = (status.st_size, status.st_mtime_ns) == (record.sif_size, record.sif_time) and manifest.is_file()
+        same = (status.st_size, status.st_mtime_ns) == (
+            record.sif_size,
+            record.sif_time,
+        ) and manifest.is_file()
     except (OSError, ValueError, TypeError):
         return None
     return record if same and record.key == record_key(plan) else None

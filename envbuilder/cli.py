@@ -32,11 +32,17 @@ app = typer.Typer(
     help="One recipe becomes one environment: a Docker image and a SIF that hold the same files.",
 )  # fmt: skip
 
-Name = Annotated[str, typer.Argument(help="a recipe in `recipes/`, or a path to a recipe file", metavar="NAME")]
+Name = Annotated[
+    str, typer.Argument(help="a recipe in `recipes/`, or a path to a recipe file", metavar="NAME")
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON envelope on stdout")]
-Verbose = Annotated[int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")]
+Verbose = Annotated[
+    int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")
+]
 NoColor = Annotated[bool, typer.Option("--no-color", help="no colour; NO_COLOR does the same")]
-Recipes = Annotated[Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")]
+Recipes = Annotated[
+    Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")
+]
 Output = Annotated[Path, typer.Option("--output", help="the folder of artefacts")]
 RECIPES: Final = Path("recipes")
 OUTPUT: Final = Path("build")
@@ -109,7 +115,9 @@ def _top(version: Annotated[bool, typer.Option("--version", help="print the vers
 
 
 @app.command("list")
-def list_(*, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False) -> None:
+def list_(
+    *, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
+) -> None:
     """List the recipes with their pins."""
     from envbuilder.recipe import list_recipes, load  # noqa: PLC0415
 
@@ -117,7 +125,13 @@ def list_(*, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose
         rows = []
         for name in list_recipes(recipes):
             recipe = load(recipes / f"{name}.yaml")
-            pins = {"base": recipe.base, "python": recipe.python, "pytorch": recipe.pytorch, "cuda": recipe.cuda, "gcc": recipe.gcc}
+            pins = {
+                "base": recipe.base,
+                "python": recipe.python,
+                "pytorch": recipe.pytorch,
+                "cuda": recipe.cuda,
+                "gcc": recipe.gcc,
+            }
             rows.append({"name": name, "summary": recipe.summary, "gpus": list(recipe.gpus)} | pins)
         session.data = rows
         session.text = "\n".join(
@@ -129,7 +143,12 @@ def list_(*, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose
 
 @app.command()
 def show(
-    name: Name, *, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
+    name: Name,
+    *,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
 ) -> None:
     """Show the effective recipe and where each value came from."""
     from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
@@ -147,7 +166,12 @@ def show(
 
 @app.command()
 def check(
-    name: Name, *, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
+    name: Name,
+    *,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""
     from envbuilder.pipeline import load_checked  # noqa: PLC0415
@@ -185,7 +209,9 @@ def build(
     *,
     output: Output = OUTPUT,
     offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")
+    ] = False,
     recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -198,8 +224,12 @@ def build(
         shop = workshop(session, recipes)
         if dry_run:
             explained = [explain(name, shop) for name in names]
-            session.data = [{"name": one.name, "plan": one.plan, "commands": list(one.commands)} for one in explained]
-            session.text = "\n".join(f"{one.plan}\n" + "\n".join(f"$ {line}" for line in one.commands) for one in explained)
+            session.data = [
+                {"name": one.name, "plan": one.plan, "commands": list(one.commands)} for one in explained
+            ]
+            session.text = "\n".join(
+                f"{one.plan}\n" + "\n".join(f"$ {line}" for line in one.commands) for one in explained
+            )
             return
         rows, lines = [], []
         for name in names:
@@ -213,7 +243,9 @@ def build(
 
 @app.command()
 def verify(
-    name: Annotated[str, typer.Argument(help="a recipe that was built, or an OCI layout", metavar="NAME|IMAGE")],
+    name: Annotated[
+        str, typer.Argument(help="a recipe that was built, or an OCI layout", metavar="NAME|IMAGE")
+    ],
     sif: Annotated[Path | None, typer.Argument(help="the SIF, where IMAGE is an OCI layout")] = None,
     *,
     output: Output = OUTPUT,
@@ -234,7 +266,12 @@ def verify(
 @app.command()
 def cache(
     *,
-    gc: Annotated[bool, typer.Option("--gc", help="remove what a later build can fetch or unpack again; keep finished layers")] = False,
+    gc: Annotated[
+        bool,
+        typer.Option(
+            "--gc", help="remove what a later build can fetch or unpack again; keep finished layers"
+        ),
+    ] = False,
     every: Annotated[bool, typer.Option("--all", help="with --gc: the layers as well")] = False,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -261,7 +298,9 @@ def exec_(
     context: typer.Context,
     name: Name,
     *,
-    inside: Annotated[str, typer.Option("--in", help="`sif` or `image`; default: whichever is there, SIF first")] = "",
+    inside: Annotated[
+        str, typer.Option("--in", help="`sif` or `image`; default: whichever is there, SIF first")
+    ] = "",
     output: Output = OUTPUT,
     no_color: NoColor = False,
     verbose: Verbose = 0,
@@ -288,13 +327,17 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     error: EnvbuilderError | None = None
     with contextlib.suppress(ValueError):  # not the main thread: its owner handles signals
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # a terminated build tidies up like an interrupted one
+        signal.signal(
+            signal.SIGTERM, signal.default_int_handler
+        )  # a terminated build tidies up like an interrupted one
     try:
         app(arguments, standalone_mode=False)
     except EnvbuilderError as failure:
         error = failure
     except typer.TyperException as failure:
-        error = UsageError(failure.format_message(), hint="`envbuilder --help` lists the commands and their options")
+        error = UsageError(
+            failure.format_message(), hint="`envbuilder --help` lists the commands and their options"
+        )
     except (KeyboardInterrupt, typer.Abort):
         SESSION.stop()
         print("interrupted", file=sys.stderr, flush=True)
@@ -324,11 +367,25 @@ def _answer(error: EnvbuilderError | None) -> None:
 def envelope(error: EnvbuilderError | None) -> dict[str, object]:
     """The one JSON answer; its keys are a contract."""
     findings = [
-        {"code": one.code, "severity": str(one.severity), "where": one.where, "message": one.message, "hint": one.hint}
+        {
+            "code": one.code,
+            "severity": str(one.severity),
+            "where": one.where,
+            "message": one.message,
+            "hint": one.hint,
+        }
         for one in SESSION.findings
     ]
     if error and not findings:
-        findings = [{"code": error.code, "severity": "error", "where": "", "message": error.message, "hint": error.hint}]
+        findings = [
+            {
+                "code": error.code,
+                "severity": "error",
+                "where": "",
+                "message": error.message,
+                "hint": error.hint,
+            }
+        ]
     return {
         "version": ENVELOPE_VERSION,
         "command": SESSION.command,

@@ -50,7 +50,6 @@ class Command:
         return " ".join([*setting, shlex.join(self.argv)])
 
 
-
 class Runner(Protocol):
     """Runs commands; raises CommandError when one fails and ToolError when the program is not there."""
 
@@ -76,7 +75,9 @@ class ProcessRunner:
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         self._base = {name: value for name, value in environment.items() if name in PASSED_ON}
-        self._base["PATH"] = environment.get("PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin")
+        self._base["PATH"] = environment.get(
+            "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        )
         self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
         self._running: set[subprocess.Popen[bytes]] = set()
 
@@ -86,7 +87,10 @@ class ProcessRunner:
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
         log.info("$ %s", command)
-        with tempfile.TemporaryFile() as errors, self._start(command, stdout=subprocess.PIPE, stderr=errors) as process:
+        with (
+            tempfile.TemporaryFile() as errors,
+            self._start(command, stdout=subprocess.PIPE, stderr=errors) as process,
+        ):
             lines: list[str] = []
             with self._ended_with(process):
                 if command.input:
@@ -104,7 +108,10 @@ class ProcessRunner:
     @contextlib.contextmanager
     def read(self, command: Command) -> Iterator[IO[bytes]]:
         log.info("$ %s", command)
-        with tempfile.TemporaryFile() as errors, self._start(command, stdout=subprocess.PIPE, stderr=errors) as process:
+        with (
+            tempfile.TemporaryFile() as errors,
+            self._start(command, stdout=subprocess.PIPE, stderr=errors) as process,
+        ):
             with self._ended_with(process):
                 assert process.stdout is not None
                 yield process.stdout
@@ -115,7 +122,10 @@ class ProcessRunner:
     @contextlib.contextmanager
     def feed(self, command: Command) -> Iterator[IO[bytes]]:
         log.info("$ %s", command)
-        with tempfile.TemporaryFile() as errors, self._start(command, stdin=subprocess.PIPE, stdout=errors, stderr=errors) as process:
+        with (
+            tempfile.TemporaryFile() as errors,
+            self._start(command, stdin=subprocess.PIPE, stdout=errors, stderr=errors) as process,
+        ):
             with self._ended_with(process):
                 assert process.stdin is not None
                 with contextlib.suppress(BrokenPipeError):  # the program's own words say more
@@ -141,7 +151,9 @@ class ProcessRunner:
         finally:
             self._running.discard(process)
 
-    def _start(self, command: Command, *, stdin: int = subprocess.DEVNULL, **streams: object) -> "subprocess.Popen[bytes]":
+    def _start(
+        self, command: Command, *, stdin: int = subprocess.DEVNULL, **streams: object
+    ) -> "subprocess.Popen[bytes]":
         if command.input:
             stdin = subprocess.PIPE
         try:
@@ -160,7 +172,9 @@ def hand_over(argv: Sequence[str]) -> NoReturn:
     try:
         os.execvp(argv[0], list(argv))  # noqa: S606
     except FileNotFoundError as error:
-        raise ToolError(f"`{argv[0]}` is not installed", hint="`scripts/setup` installs what envbuilder needs") from error
+        raise ToolError(
+            f"`{argv[0]}` is not installed", hint="`scripts/setup` installs what envbuilder needs"
+        ) from error
 
 
 def _write(process: "subprocess.Popen[bytes]", text: str) -> None:
@@ -170,7 +184,13 @@ def _write(process: "subprocess.Popen[bytes]", text: str) -> None:
         process.stdin.close()
 
 
-def _judge(command: Command, process: "subprocess.Popen[bytes]", errors: IO[bytes], *, stdout: list[str] | None = None) -> None:
+def _judge(
+    command: Command,
+    process: "subprocess.Popen[bytes]",
+    errors: IO[bytes],
+    *,
+    stdout: list[str] | None = None,
+) -> None:
     errors.seek(0)
     said = errors.read().decode(errors="replace")
     for line in said.splitlines():
@@ -187,7 +207,9 @@ def _judge(command: Command, process: "subprocess.Popen[bytes]", errors: IO[byte
 def _ending(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    return f"was ended by {signal.Signals(-code).name}" + (" (out of memory?)" if code == -signal.SIGKILL else "")
+    return f"was ended by {signal.Signals(-code).name}" + (
+        " (out of memory?)" if code == -signal.SIGKILL else ""
+    )
 
 
 class FakeRunner:

@@ -111,13 +111,23 @@ class _Amount(ProgressColumn):
     def render(self, task: Task) -> Text:
         if task.total is None:
             return Text("")
-        return Text(f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s")
+        return Text(
+            f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s"
+        )
 
 
 class Step:
     """What a running step reports: bytes done, or the line that describes it now."""
 
-    def __init__(self, *, title: str, total: int | None, say: Callable[[str], None], progress: Progress | None, task: TaskID | None) -> None:
+    def __init__(
+        self,
+        *,
+        title: str,
+        total: int | None,
+        say: Callable[[str], None],
+        progress: Progress | None,
+        task: TaskID | None,
+    ) -> None:
         self.note = ""
         self._title, self._total, self._say = title, total, say
         self._progress, self._task = progress, task

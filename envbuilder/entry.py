@@ -15,6 +15,7 @@ from envbuilder.store import Sha256, parse_sha256
 
 _PLAIN: Final = re.compile(r"[!-\[\]-~]+")  # printable ASCII without space and backslash
 _ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
+_ROOT: Final = "."  # how the root, whose path is empty, is written
 _NOTHING: Final = "-"  # where a directory has no content
 
 
@@ -48,11 +49,12 @@ class Entry:
         return self.path.rpartition("/")[0]
 
     def __str__(self) -> str:
+        path = _ROOT if not self.path else _escape(self.path) if self.path != _ROOT else "\\x2e"
         content = self.sha256 or (_escape(self.target) if self.target else _NOTHING)
         xattrs = "".join(f" {_escape(name)}={value.hex()}" for name, value in self.xattrs)
         return (
             f"{self.kind.value} {self.mode:04o} {self.uid}:{self.gid} {self.size} {self.mtime} "
-            f"{_escape(self.path) if self.path else '.'} {content}{xattrs}"
+            f"{path} {content}{xattrs}"
         )
 
 
@@ -71,7 +73,7 @@ def parse_entry(line: str) -> Entry:
         uid, gid = owner.split(":")
         kind = Kind(kind)
         entry = Entry(
-            path="" if path == "." else _unescape(path),
+            path="" if path == _ROOT else _unescape(path),
             kind=kind,
             mode=int(mode, 8),
             uid=int(uid),

@@ -6,7 +6,7 @@ The layer blobs are hard links into the store, so that an image takes no second 
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,17 +138,22 @@ def read_layout(folder: Path) -> Layout:
         raise VerifyError(f"`{folder}` is not an OCI layout with one image: {error}") from error
 
 
-def layout_size(folder: Path) -> int:
+def layout_size(folder: Path, *, without: Collection[Sha256] = ()) -> int:
     """How many bytes of blobs `write_archive` writes."""
-    return sum(blob.size for blob in _blobs(read_layout(folder)))
+    return sum(blob.size for blob in _blobs(read_layout(folder)) if blob.digest not in without)
 
 
 def write_archive(
-    folder: Path, sink: IO[bytes], *, name: str, advance: Callable[[int], None] = lambda _: None
+    folder: Path,
+    sink: IO[bytes],
+    *,
+    name: str,
+    without: Collection[Sha256] = (),
+    advance: Callable[[int], None] = lambda _: None,
 ) -> None:
     """Write the layout as a tar, its image named `name`, as `docker load` reads it.
 
-    Engines that keep images in containerd's store read `index.json`, older ones `manifest.json`. `advance` is told of
+    Blobs `without` which the reader has already are left out. Engines that keep images in containerd's store read `index.json`, older ones `manifest.json`. `advance` is told of
     each piece of a blob. Raises VerifyError when a blob is cut off.
     """
     layout = read_layout(folder)
@@ -156,6 +161,8 @@ def write_archive(
     for path in ("blobs", "blobs/sha256"):
         sink.write(make_header(Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0)))
     for blob in _blobs(layout):
+        if blob.digest in without:
+            continue
         sink.write(make_header(_file(f"blobs/sha256/{blob.digest}", blob.size)))
         left = blob.size
         with layout.path(blob).open("rb") as stream:

@@ -35,7 +35,6 @@ from envbuilder.fetch import Fetcher
 from envbuilder.fetch.web import Wanted
 from envbuilder.findings import Finding, Severity
 from envbuilder.lock import Artefact
-from envbuilder.oci import layout_size
 from envbuilder.plan import Plan, make
 from envbuilder.recipe import Recipe
 from envbuilder.resolve import (
@@ -95,7 +94,9 @@ def lock_path(recipe: Recipe) -> Path:
     return recipe.path.with_suffix(".lock")
 
 
-def lock_recipe(name: str, workshop: Workshop, *, upgrade: bool = False, save: bool = True) -> tuple[str, ...]:
+def lock_recipe(
+    name: str, workshop: Workshop, *, upgrade: bool = False, save: bool = True
+) -> tuple[str, ...]:
     """Resolve the recipe and write its lock beside it; returns what changed, a line each."""
     recipe, _ = load_checked(name, workshop.recipes)
     path = lock_path(recipe)
@@ -153,7 +154,9 @@ class Result:
 
     def text(self) -> str:
         """The same for a person."""
-        head = f"{self.outputs.name}: built and verified" if self.done else f"{self.outputs.name}: nothing to do"
+        head = (
+            f"{self.outputs.name}: built and verified" if self.done else f"{self.outputs.name}: nothing to do"
+        )
         lines = [
             head,
             f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
@@ -226,8 +229,7 @@ def _load(outputs: Outputs, record: Record, workshop: Workshop) -> str:
         return ""
     name = f"{IMAGE_PREFIX}/{outputs.name}:latest"
     if not has_image(client, name, record.manifest):
-        with workshop.console.transfer(f"load {name}", layout_size(outputs.image)) as transfer:
-            load_image(client, outputs.image, name=name, advance=transfer.advance)
+        load_image(client, outputs.image, name=name, console=workshop.console)
     return name
 
 
@@ -254,7 +256,9 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
         findings = verify(outputs.image, outputs.sif, layers=built.layers, threads=limits.threads).findings
     if findings:
         outputs.sif.rename(outputs.sif.with_suffix(".sif.refused"))
-        raise VerifyError("what was built is not what was promised", findings=findings, hint=f"the log is `{outputs.log}`")
+        raise VerifyError(
+            "what was built is not what was promised", findings=findings, hint=f"the log is `{outputs.log}`"
+        )
     return built.record
 
 
@@ -270,7 +274,9 @@ class Explained:
 def explain(name: str, workshop: Workshop) -> Explained:
     """The plan, and the commands of the layers that the store lacks; nothing is written or started."""
     recipe, plan, _ = make_plan(name, workshop)
-    engine = Assemble(store=workshop.store, runner=workshop.runner, console=workshop.console, limits=workshop.limits)
+    engine = Assemble(
+        store=workshop.store, runner=workshop.runner, console=workshop.console, limits=workshop.limits
+    )
     return Explained(name=recipe.name, plan=plan.canonical(), commands=tuple(map(str, engine.commands(plan))))
 
 
@@ -282,7 +288,9 @@ def verify_artefacts(image: Path, sif: Path) -> dict[str, object]:
     return {"image": str(image), "sif": str(sif), "paths": report.paths, "tree": report.tree}
 
 
-def execute(name: str, argv: Sequence[str], *, inside: str, output: Path, environment: Mapping[str, str]) -> int:
+def execute(
+    name: str, argv: Sequence[str], *, inside: str, output: Path, environment: Mapping[str, str]
+) -> int:
     """Run a command in the SIF or the image and return its exit code; a SIF's command takes this process's place."""
     from envbuilder import run  # noqa: PLC0415 - the SDKs are slow to import
     from envbuilder.publish import connect  # noqa: PLC0415
@@ -295,10 +303,13 @@ def execute(name: str, argv: Sequence[str], *, inside: str, output: Path, enviro
     client = connect(environment)
     if client is None:
         raise ToolError(
-            f"there is no SIF `{outputs.sif}`, and no Docker engine answers", hint=f"`envbuilder build {name}` makes the SIF"
+            f"there is no SIF `{outputs.sif}`, and no Docker engine answers",
+            hint=f"`envbuilder build {name}` makes the SIF",
         )
     user = f"{os.geteuid()}:{os.getegid()}"
-    return run.run_in_image(client, f"{IMAGE_PREFIX}/{name}:latest", argv, folder=Path.cwd(), user=user, show=True).code
+    return run.run_in_image(
+        client, f"{IMAGE_PREFIX}/{name}:latest", argv, folder=Path.cwd(), user=user, show=True
+    ).code
 
 
 def artefacts(engine: Assemble, plan: Plan) -> tuple[Artefact, ...]:
@@ -333,6 +344,7 @@ def _existing(path: Path) -> Path:
 @contextlib.contextmanager
 def _alone(outputs: Outputs, workshop: Workshop) -> Iterator[None]:
     """One build of the same artefacts at a time; a second one waits, and then has nothing to do."""
+
     def tell() -> None:
         workshop.console.say(f"another build of `{outputs.name}` is running; waiting for it")
 

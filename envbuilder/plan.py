@@ -54,7 +54,10 @@ class CudaStep:
     artefacts: tuple[Artefact, ...]
 
     def lines(self) -> tuple[str, ...]:
-        return (f"step cuda {self.toolkit.cuda} layout {sha256_text(repr(self.toolkit))}", *map(_artefact_line, self.artefacts))
+        return (
+            f"step cuda {self.toolkit.cuda} layout {sha256_text(repr(self.toolkit))}",
+            *map(_artefact_line, self.artefacts),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +74,11 @@ class ExtensionsStep:
     def lines(self) -> tuple[str, ...]:
         lines = [f"step extensions for {' '.join(self.architectures) or 'cpu'}"]
         for extension in self.extensions:
-            options = {"include": extension.include, "cflags": extension.cflags, "cuda_cflags": extension.cuda_cflags}
+            options = {
+                "include": extension.include,
+                "cflags": extension.cflags,
+                "cuda_cflags": extension.cuda_cflags,
+            }
             lines.append(f"  extension {extension.name} {' '.join(extension.sources)}")
             lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
             lines += [f"    file {file.path} sha256:{file.sha256}" for file in extension.files]
@@ -143,7 +150,9 @@ class Plan:
         return next(step.env for step in self.steps if isinstance(step, RuntimeStep))
 
 
-def make(recipe: Recipe, lock: Lock, *, toolkit: Toolkit | None, architectures: tuple[str, ...], lock_text: str) -> Plan:
+def make(
+    recipe: Recipe, lock: Lock, *, toolkit: Toolkit | None, architectures: tuple[str, ...], lock_text: str
+) -> Plan:
     """Put the steps in order. `toolkit` is the table's row for the recipe's CUDA, None without CUDA."""
     suite = recipe.base.partition("/")[2]
     steps: list[Step] = [
@@ -172,7 +181,10 @@ def make(recipe: Recipe, lock: Lock, *, toolkit: Toolkit | None, architectures: 
 def _environment(recipe: Recipe, *, cuda: bool) -> tuple[tuple[str, str], ...]:
     """Only what must hold: a value set here beats the user's own export under Apptainer, so defaults stay out."""
     search = [f"{ENV_PREFIX}/bin", *(["/usr/local/cuda/bin"] if cuda else []), SYSTEM_PATH]
-    fixed = {"PATH": ":".join(search), "PYTORCH_VERSION": recipe.pytorch}  # enroot's PyTorch hook looks for the latter
+    fixed = {
+        "PATH": ":".join(search),
+        "PYTORCH_VERSION": recipe.pytorch,
+    }  # enroot's PyTorch hook looks for the latter
     if cuda:
         fixed["CUDA_HOME"] = "/usr/local/cuda"
     return tuple((fixed | dict(recipe.env)).items())

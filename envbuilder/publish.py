@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import IO
 
@@ -11,8 +11,10 @@ import docker
 import docker.errors
 from requests.exceptions import RequestException
 
+from envbuilder.console import Console
 from envbuilder.errors import BuildError
-from envbuilder.oci import write_archive
+from envbuilder.oci import layout_size, read_layout, write_archive
+from envbuilder.store import Sha256
 
 
 def connect(environment: Mapping[str, str]) -> "docker.DockerClient | None":
@@ -25,19 +27,6 @@ def connect(environment: Mapping[str, str]) -> "docker.DockerClient | None":
     return client
 
 
-def load_image(client: "docker.DockerClient", layout: Path, *, name: str, advance: Callable[[int], None]) -> str:
-    """Stream the layout into the engine, where it gets the name `name`; returns its id there."""
-    with _piped(layout, name=name, advance=advance) as stream:
-        try:
-            images = client.images.load(stream)
-        except (docker.errors.DockerException, RequestException) as error:
-            raise BuildError(
-                f"could not load the image into the Docker engine: {error}",
-                hint="Docker Engine 25 or newer reads OCI layouts; `docker info` says what runs here",
-            ) from error
-    return str(images[0].id) if images else ""
-
-
 def has_image(client: "docker.DockerClient", name: str, manifest: str) -> bool:
     """Whether the engine holds `name` with exactly this manifest (engines with the containerd store know it by that)."""
     try:
@@ -46,14 +35,62 @@ def has_image(client: "docker.DockerClient", name: str, manifest: str) -> bool:
         return False
 
 
+def load_image(client: "docker.DockerClient", layout: Path, *, name: str, console: Console) -> None:
+    """Bring the layout into the engine as `name`; raises BuildError when the engine refuses it.
+
+    After an edit only the last layers are new. Layers that the engine's image of that name has are left out first; an
+    engine that cannot make use of that (it packs layers in another way, or keeps none) gets all of them.
+    """
+    manifest = read_layout(layout).manifest.digest
+    error: Exception | None = None
+    for without in dict.fromkeys((known_layers(client, layout, name), frozenset[Sha256]())):
+        with console.transfer(f"load {name}", layout_size(layout, without=without)) as transfer:
+            error = _load(client, layout, name=name, without=without, advance=transfer.advance)
+        if has_image(client, name, manifest):
+            return
+    raise BuildError(
+        f"could not load the image into the Docker engine: {error or 'it keeps another image under that name'}",
+        hint="Docker Engine 25 or newer with the containerd image store reads OCI layouts; `docker info` says what runs here",
+    )
+
+
+def known_layers(client: "docker.DockerClient", layout: Path, name: str) -> frozenset[Sha256]:
+    """The blobs of the layout whose layers the engine's image `name` has."""
+    try:
+        known = set(client.images.get(name).attrs["RootFS"].get("Layers") or ())
+    except docker.errors.ImageNotFound:
+        return frozenset()
+    return frozenset(
+        layer.blob.digest for layer in read_layout(layout).layers if f"sha256:{layer.diff_id}" in known
+    )
+
+
+def _load(
+    client: "docker.DockerClient",
+    layout: Path,
+    *,
+    name: str,
+    without: Collection[Sha256],
+    advance: Callable[[int], None],
+) -> Exception | None:
+    with _piped(layout, name=name, without=without, advance=advance) as stream:
+        try:
+            client.images.load(stream)
+        except (docker.errors.DockerException, RequestException) as error:
+            return error
+    return None
+
+
 @contextlib.contextmanager
-def _piped(layout: Path, *, name: str, advance: Callable[[int], None]) -> Iterator[IO[bytes]]:
-    """The archive as a stream to read, written by a thread, so that 3 GB never lie on disk or in memory."""
+def _piped(
+    layout: Path, *, name: str, without: Collection[Sha256], advance: Callable[[int], None]
+) -> Iterator[IO[bytes]]:
+    """The archive as a stream to read, written by a thread, so that GBs never lie on disk or in memory."""
     reading, writing = os.pipe()
 
     def write() -> None:
         with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "wb") as sink:
-            write_archive(layout, sink, name=name, advance=advance)
+            write_archive(layout, sink, name=name, without=without, advance=advance)
 
     thread = threading.Thread(target=write, name="archive")
     thread.start()

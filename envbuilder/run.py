@@ -42,9 +42,13 @@ def run_in_sif(sif: Path, argv: Sequence[str]) -> Ran:
             str(sif), list(argv), options=sif_options(gpu=GPU_DEVICE.exists()), return_result=True, quiet=True
         )
     except FileNotFoundError as error:
-        raise ToolError("`apptainer` is needed to run in a SIF", hint="`scripts/setup` installs it") from error
+        raise ToolError(
+            "`apptainer` is needed to run in a SIF", hint="`scripts/setup` installs it"
+        ) from error
     message = result["message"]
-    return Ran(code=result["return_code"], output="".join(message) if isinstance(message, list) else str(message))
+    return Ran(
+        code=result["return_code"], output="".join(message) if isinstance(message, list) else str(message)
+    )
 
 
 def sif_argv(sif: Path, argv: Sequence[str]) -> tuple[str, ...]:
@@ -52,7 +56,9 @@ def sif_argv(sif: Path, argv: Sequence[str]) -> tuple[str, ...]:
     return ("apptainer", "exec", *sif_options(gpu=GPU_DEVICE.exists()), str(sif), *argv)
 
 
-def run_in_image(client: "docker.DockerClient", name: str, argv: Sequence[str], *, folder: Path, user: str, show: bool) -> Ran:
+def run_in_image(
+    client: "docker.DockerClient", name: str, argv: Sequence[str], *, folder: Path, user: str, show: bool
+) -> Ran:
     """Run to the end as `user`, with `folder` at its own path; `show` passes the output on as it comes."""
     gpus = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])] if GPU_DEVICE.exists() else None
     try:
@@ -67,7 +73,9 @@ def run_in_image(client: "docker.DockerClient", name: str, argv: Sequence[str], 
             ipc_mode="host",  # ranks of one job share memory; Docker's own /dev/shm of 64 MB is too small for loaders
         )
     except docker.errors.ImageNotFound as error:
-        raise BuildError(f"the Docker engine has no image `{name}`", hint="`envbuilder build` loads it") from error
+        raise BuildError(
+            f"the Docker engine has no image `{name}`", hint="`envbuilder build` loads it"
+        ) from error
     kept: list[bytes] = []
     try:
         output = container.attach(stdout=True, stderr=True, stream=True, demux=True)

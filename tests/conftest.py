@@ -15,8 +15,12 @@ _unmarked: list[str] = []  # the running test, unless it may start programs
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--run-builds", action="store_true", help="also run the tests that build environments (minutes)")
-    parser.addoption("--update-golden", action="store_true", help="write the golden texts anew; review them as a diff")
+    parser.addoption(
+        "--run-builds", action="store_true", help="also run the tests that build environments (minutes)"
+    )
+    parser.addoption(
+        "--update-golden", action="store_true", help="write the golden texts anew; review them as a diff"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,7 +29,9 @@ def pytest_configure(config: pytest.Config) -> None:
     def watch(event: str, arguments: tuple[object, ...]) -> None:
         if event in STARTS and _unmarked:
             # Not an Exception: code that carries on when a program is not there must not hide it.
-            pytest.fail(f"{_unmarked[-1]} starts a program ({event} {arguments[:2]}); mark it `programs` or `builds`")
+            pytest.fail(
+                f"{_unmarked[-1]} starts a program ({event} {arguments[:2]}); mark it `programs` or `builds`"
+            )
 
     sys.addaudithook(watch)
 
@@ -59,7 +65,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
         if request.config.getoption("--update-golden"):
             path.parent.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
-        assert text == path.read_text(encoding="utf-8"), f"{path} differs; `pytest --update-golden` writes it anew"
+        assert text == path.read_text(encoding="utf-8"), (
+            f"{path} differs; `pytest --update-golden` writes it anew"
+        )
 
     return compare
 

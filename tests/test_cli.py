@@ -130,7 +130,13 @@ def test_wrong_use_is_an_envelope_too(call: Call, arguments: tuple[str, ...]):
 
 @pytest.mark.parametrize(
     "arguments",
-    [("nonsense",), ("list", "--nonsense"), ("build",), ("exec", "cpu"), ("exec", "cpu", "--in", "vm", "--", "true")],
+    [
+        ("nonsense",),
+        ("list", "--nonsense"),
+        ("build",),
+        ("exec", "cpu"),
+        ("exec", "cpu", "--in", "vm", "--", "true"),
+    ],
 )
 def test_wrong_use_is_exit_2_with_a_hint(call: Call, arguments: tuple[str, ...]):
     answer = call(*arguments)

@@ -38,6 +38,18 @@ class Refusing:
 
 @pytest.fixture
 def layers(tmp_path: Path) -> list[Layer]:
+    return make_layers(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SIF to copy and damage."""
+    folder = tmp_path_factory.mktemp("whole")
+    write(folder / "a.sif", make_layers(folder))
+    return folder / "a.sif"
+
+
+def make_layers(tmp_path: Path) -> list[Layer]:
     made = []
     for name in ("os", "python"):
         tree = tmp_path / name

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuilder.entry import from_bytes, make_manifest, parse_entry, parse_manifest
@@ -63,6 +63,7 @@ XATTRS = st.dictionaries(NAMES, st.binary(max_size=8), max_size=3).map(
 )
 
 
+@settings(max_examples=300, deadline=None)
 @given(
     path=NAMES, target=NAMES, kind=st.sampled_from(Kind), mode=st.integers(0, 0o7777), size=st.integers(0, 1 << 40),
     uid=st.integers(0, 1 << 32), mtime=st.integers(0, 1 << 40), xattrs=XATTRS,

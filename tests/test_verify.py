@@ -100,10 +100,17 @@ def make_pair(folder: Path, layers: list[Layer], sif_layers: list[Layer] | None 
     return Pair(image=folder / "image", sif=folder / "a.sif", layers=layers)
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("built")
+    return make_pair(folder / "out", make_layers(folder / "layers", write_os_tar(folder / "os.tar")))
+
+
 @pytest.fixture
-def pair(tmp_path: Path) -> Pair:
-    layers = make_layers(tmp_path / "layers", write_os_tar(tmp_path / "os.tar"))
-    return make_pair(tmp_path / "out", layers)
+def pair(tmp_path: Path, built: Pair) -> Pair:
+    """A copy, for a test to damage."""
+    shutil.copytree(built.image.parent, tmp_path / "out")
+    return replace(built, image=tmp_path / "out" / "image", sif=tmp_path / "out" / "a.sif")
 
 
 def everything(pair: Pair) -> list[Entry]:
@@ -175,6 +182,15 @@ def test_a_planted_difference_is_named(
         (finding,) = verify(planted.image, planted.sif, layers=known).findings
         assert (finding.code, finding.where) == (code, "/bin/tool")
         assert words in finding.message
+
+
+@pytest.mark.programs
+def test_names_that_are_no_text_are_in_both(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / "tree") + b"/\xff\n")).write_text("x")
+    layer = write_layer(name="x", tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=EPOCH, threads=1)
+    made = make_pair(tmp_path / "out", [layer])
+    assert sif_manifest(made.sif)[1:] == image_manifest(made.image) == read_manifest(layer)
 
 
 @pytest.mark.programs

@@ -55,7 +55,6 @@ class Assemble:
         keys = {step: plan.step_key(step, tools()) for step in plan.steps}
         return tuple(step for step in plan.steps if load_layer(self.store.layer(keys[step])) is None)
 
-
     def commands(self, plan: Plan) -> tuple[Command, ...]:
         """The commands of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
         keys = {step: plan.step_key(step, tools()) for step in plan.steps}
@@ -70,7 +69,12 @@ class Assemble:
                     found += [
                         debian.index_command(repository),
                         debian.bootstrap_command(
-                            step, repository=repository, skeleton=skeleton, out=out, root=self.limits.root, epoch=plan.epoch
+                            step,
+                            repository=repository,
+                            skeleton=skeleton,
+                            out=out,
+                            root=self.limits.root,
+                            epoch=plan.epoch,
                         ),
                     ]
                 case PythonStep():
@@ -164,7 +168,9 @@ class _Run:
                 omit = _parents(f"{self._python.site_packages}/envbuilder.pth", EXTENSIONS)
                 write_layer(name="extensions", tree=tree, folder=out, epoch=epoch, threads=threads, omit=omit)
             case RuntimeStep():
-                runtime.write_runtime_layer(step, tree=work / "tree", folder=out, epoch=epoch, threads=threads)
+                runtime.write_runtime_layer(
+                    step, tree=work / "tree", folder=out, epoch=epoch, threads=threads
+                )
             case _:
                 assert_never(step)
 
@@ -183,7 +189,9 @@ class _Run:
         with self._store.lock(f"tree-{key}"):
             if final.is_dir():
                 return final
-            layer = self.layer(step).result() if isinstance(step, OsStep) else load_layer(self._store.layer(key))
+            layer = (
+                self.layer(step).result() if isinstance(step, OsStep) else load_layer(self._store.layer(key))
+            )
             with self._store.workspace() as work:
                 if layer is not None:
                     with self._console.step(f"unpack the {layer.name} layer"):
@@ -203,7 +211,12 @@ class _Run:
                 root = Root(os=os_tree.result())
                 with self._console.step(f"install {len(step.artefacts)} Python packages"):
                     python.build_python(
-                        step, store=self._store, runner=self._runner, root=root, epoch=self._plan.epoch, work=work
+                        step,
+                        store=self._store,
+                        runner=self._runner,
+                        root=root,
+                        epoch=self._plan.epoch,
+                        work=work,
                     )
             case CudaStep():
                 python_tree = self._need(PythonStep)
@@ -211,7 +224,9 @@ class _Run:
                 installed = cuda.InstalledPython(site=site, folder=python_tree / site.relative_to("/"))
                 parts = {artefact.name: self._store.artefact(artefact.sha256) for artefact in step.artefacts}
                 with self._console.step(f"lay out CUDA {step.toolkit.cuda}"):
-                    cuda.lay_out(step.toolkit, parts=parts, python=installed, root=work / "tree", runner=self._runner)
+                    cuda.lay_out(
+                        step.toolkit, parts=parts, python=installed, root=work / "tree", runner=self._runner
+                    )
             case _:
                 assert_never(step)
 
@@ -220,7 +235,10 @@ class _Run:
         key = self._keys[step]
         for extension in step.extensions:
             space = self._space_key(step, extension)
-            with self._store.lock(f"space-{space}"), self._console.step(f"compile `{extension.name}`") as shown:
+            with (
+                self._store.lock(f"space-{space}"),
+                self._console.step(f"compile `{extension.name}`") as shown,
+            ):
                 compiled = extensions.compile_extension(
                     extension, step, store=self._store, runner=self._runner, root=root,
                     space=self._store.space(space), jobs=self._engine.jobs, tell=shown.tell,

@@ -26,7 +26,9 @@ FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # parents of what later l
 MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 
-def bootstrap_command(step: OsStep, *, repository: Path, skeleton: Path, out: Path, root: bool, epoch: int) -> Command:
+def bootstrap_command(
+    step: OsStep, *, repository: Path, skeleton: Path, out: Path, root: bool, epoch: int
+) -> Command:
     """Install exactly the locked packages from `repository` into the tar `out`."""
     names = ",".join(sorted(deb.name for deb in step.artefacts))
     options = [
@@ -53,7 +55,15 @@ def index_command(repository: Path) -> Command:
 
 
 def build_os(
-    step: OsStep, *, store: Store, runner: Runner, epoch: int, threads: int, root: bool, work: Path, folder: Path
+    step: OsStep,
+    *,
+    store: Store,
+    runner: Runner,
+    epoch: int,
+    threads: int,
+    root: bool,
+    work: Path,
+    folder: Path,
 ) -> Layer:
     """Write the os layer into `folder`."""
     repository = work / "repository"
@@ -65,7 +75,9 @@ def build_os(
     skeleton = work / "skeleton.tar"
     write_skeleton(skeleton, gcc=step.gcc, epoch=epoch)
     out = work / "os.tar"
-    runner.run(bootstrap_command(step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch))
+    runner.run(
+        bootstrap_command(step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch)
+    )
     layer = write_layer_from_tar(name="os", tar=out, folder=folder, epoch=epoch, drop=DROP, threads=threads)
     out.unlink()
     return layer
@@ -80,7 +92,14 @@ def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
         for name in MERGED:
             tar.addfile(_member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))
         for name, tool in PLAIN_NAMES.items():
-            tar.addfile(_member(f"usr/local/bin/{name}", kind=tarfile.SYMTYPE, epoch=epoch, target=f"../../bin/{tool}-{gcc}"))
+            tar.addfile(
+                _member(
+                    f"usr/local/bin/{name}",
+                    kind=tarfile.SYMTYPE,
+                    epoch=epoch,
+                    target=f"../../bin/{tool}-{gcc}",
+                )
+            )
 
 
 def _member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.TarInfo:

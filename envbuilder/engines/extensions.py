@@ -31,7 +31,9 @@ class Compiled:
     library: Path
 
 
-def compile_command(extension: LockedExtension, step: ExtensionsStep, *, root: Root, space: Path, jobs: int) -> Command:
+def compile_command(
+    extension: LockedExtension, step: ExtensionsStep, *, root: Root, space: Path, jobs: int
+) -> Command:
     """The compile of one extension in its space; its sources are below `space/src`."""
     return sandboxed(
         root,
@@ -46,7 +48,10 @@ def compile_command(extension: LockedExtension, step: ExtensionsStep, *, root: R
             ("CXX", "g++"),
             ("CUDA_HOME", "/usr/local/cuda"),
             ("MAX_JOBS", str(jobs)),
-            ("NVCC_APPEND_FLAGS", "--objdir-as-tempdir"),  # temporary names without the process id: same source, same object
+            (
+                "NVCC_APPEND_FLAGS",
+                "--objdir-as-tempdir",
+            ),  # temporary names without the process id: same source, same object
             ("TORCH_CUDA_ARCH_LIST", ";".join(step.architectures)),
             ("PYTHONDONTWRITEBYTECODE", "1"),
         ),
@@ -113,7 +118,10 @@ def list_command(root: Root, space: Path, extension: LockedExtension) -> Command
 def architectures_inside(listing: str) -> set[str]:
     """The targets in a listing of cuobjdump, `sm_80` for machine code and `compute_80` for PTX."""
     found = set(re.findall(r"\.(sm_\w+)\.cubin$", listing, flags=re.MULTILINE))
-    return found | {name.replace("sm_", "compute_") for name in re.findall(r"\.(sm_\w+)\.ptx$", listing, flags=re.MULTILINE)}
+    return found | {
+        name.replace("sm_", "compute_")
+        for name in re.findall(r"\.(sm_\w+)\.ptx$", listing, flags=re.MULTILINE)
+    }
 
 
 def place_sources(extension: LockedExtension, *, store: Store, folder: Path) -> None:
@@ -143,7 +151,14 @@ def arrange(one: Compiled, *, key: Sha256, tree: Path) -> None:
     (folder / one.library.name).chmod(0o755)
 
 
-def write_index(extensions: tuple[LockedExtension, ...], step: ExtensionsStep, *, python: PythonStep, key: Sha256, tree: Path) -> None:
+def write_index(
+    extensions: tuple[LockedExtension, ...],
+    step: ExtensionsStep,
+    *,
+    python: PythonStep,
+    key: Sha256,
+    tree: Path,
+) -> None:
     """Write what the image knows of its extensions, and put their folders on Python's path."""
     entries = [
         {
@@ -158,7 +173,9 @@ def write_index(extensions: tuple[LockedExtension, ...], step: ExtensionsStep, *
     (tree / EXTENSIONS[1:] / "index.json").write_text(index)
     site = tree / python.site_packages[1:]
     site.mkdir(parents=True)
-    (site / "envbuilder.pth").write_text("".join(f"{installed_folder(extension, key)}\n" for extension in extensions))
+    (site / "envbuilder.pth").write_text(
+        "".join(f"{installed_folder(extension, key)}\n" for extension in extensions)
+    )
 
 
 def _names(targets: set[str]) -> str:

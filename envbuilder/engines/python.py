@@ -12,7 +12,9 @@ from envbuilder.plan import ENV_PREFIX, PythonStep
 from envbuilder.store import Store, remove_tree
 from envbuilder.tree import Layer, write_layer
 
-WORK: Final = "/work"  # the one writable mount: uv's cache and the environment share it, so that hard links work
+WORK: Final = (
+    "/work"  # the one writable mount: uv's cache and the environment share it, so that hard links work
+)
 
 
 def tool_version() -> str:
@@ -33,13 +35,22 @@ def install_command(*, root: Root, work: Path, epoch: int) -> Command:
         root,
         argv,
         why="install the locked Python packages",
-        mounts=(Mount(source=work, target=WORK, writable=True), Mount(source=Path(uv.find_uv_bin()), target="/uv")),
+        mounts=(
+            Mount(source=work, target=WORK, writable=True),
+            Mount(source=Path(uv.find_uv_bin()), target="/uv"),
+        ),
         links=((ENV_PREFIX, f"{WORK}/tree{ENV_PREFIX}"),),
-        env=(("SOURCE_DATE_EPOCH", str(epoch)), ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"), ("UV_NO_PROGRESS", "1")),
+        env=(
+            ("SOURCE_DATE_EPOCH", str(epoch)),
+            ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"),
+            ("UV_NO_PROGRESS", "1"),
+        ),
     )
 
 
-def build_python(step: PythonStep, *, store: Store, runner: Runner, root: Root, epoch: int, work: Path) -> Path:
+def build_python(
+    step: PythonStep, *, store: Store, runner: Runner, root: Root, epoch: int, work: Path
+) -> Path:
     """Install into `work/tree`; returns that folder. The layer is written by `write_python_layer`."""
     make_environment(work / "tree", step)
     wheels = work / "wheels"

@@ -10,7 +10,9 @@ from envbuilder.tree import Layer, write_layer
 # Apptainer sources env/*.sh in order and execs the runscript. Its own action scripts come with the runtime since 3.6.
 RUNSCRIPT: Final = '#!/bin/sh\nif [ "$#" -eq 0 ]; then exec /bin/bash; fi\nexec "$@"\n'
 STARTSCRIPT: Final = "#!/bin/sh\n"
-USER_ENVIRONMENT: Final = "#!/bin/sh\n# Values that a user may change do not belong here: they would beat the user's own.\n"
+USER_ENVIRONMENT: Final = (
+    "#!/bin/sh\n# Values that a user may change do not belong here: they would beat the user's own.\n"
+)
 
 
 def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:

@@ -11,7 +11,9 @@ from pathlib import Path
 
 spec = json.loads(Path(sys.argv[1]).read_text())
 stale = Path(spec["build_directory"], "lock")
-if stale.exists():  # a killed run's, for our caller lets one run at a time; torch <= 2.13 would wait for it for ever
+if (
+    stale.exists()
+):  # a killed run's, for our caller lets one run at a time; torch <= 2.13 would wait for it for ever
     stale.unlink()
 
 from torch.utils import cpp_extension  # noqa: E402  slow, and of no use before

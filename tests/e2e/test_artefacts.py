@@ -84,7 +84,17 @@ def test_envbuilder_runs_the_extension_in_the_image(built: Built):
 def test_envbuilder_passes_exit_code_and_folder_on(cpu: Built, tmp_path: Path, form: str):
     (tmp_path / "here.py").write_text("import os, sys; print(os.getcwd()); sys.exit(41)")
     ended = attempt(
-        ENVBUILDER, "exec", "cpu", "--output", cpu.output, "--in", form, "--", "python", "here.py", cwd=tmp_path
+        ENVBUILDER,
+        "exec",
+        "cpu",
+        "--output",
+        cpu.output,
+        "--in",
+        form,
+        "--",
+        "python",
+        "here.py",
+        cwd=tmp_path,
     )
     assert (ended.returncode, ended.stdout) == (41, f"{tmp_path}\n")
 
@@ -163,7 +173,18 @@ def test_the_extension_can_be_compiled_again_inside(built: Built):
     )
     if built.name != "cpu":
         pytest.skip("`cpu` shows it in less time")
-    command = ("docker", "run", "--rm", "--network", "none", "-v", f"{ROOT}/recipes:/src:ro", "-e", "HOME=/tmp", built.image)
+    command = (
+        "docker",
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "-v",
+        f"{ROOT}/recipes:/src:ro",
+        "-e",
+        "HOME=/tmp",
+        built.image,
+    )
     assert run(*command, "python", "-c", script).endswith("forward\n")
 
 
@@ -171,7 +192,19 @@ def test_no_user_packages_of_the_host_shadow_the_image(cpu: Built, tmp_path: Pat
     site = tmp_path / ".local/lib/python3.11/site-packages"
     site.mkdir(parents=True)
     (site / "numpy.py").write_text("raise ImportError('the user has another one')")
-    command = (ENVBUILDER, "exec", "cpu", "--output", cpu.output, "--in", "sif", "--", "python", "-c", "import numpy")
+    command = (
+        ENVBUILDER,
+        "exec",
+        "cpu",
+        "--output",
+        cpu.output,
+        "--in",
+        "sif",
+        "--",
+        "python",
+        "-c",
+        "import numpy",
+    )
     assert run(*command, env={"HOME": str(tmp_path)}, cwd=tmp_path) == ""
 
 
@@ -189,7 +222,11 @@ def test_no_static_cuda_libraries(files: dict[str, tuple[str, int]]):
 
 
 def test_no_second_copy_of_a_library_that_the_wheels_carry(files: dict[str, tuple[str, int]]):
-    shared = {path: size for path, (kind, size) in files.items() if kind == "f" and re.search(r"\.so(\.\d+)*$", path)}
+    shared = {
+        path: size
+        for path, (kind, size) in files.items()
+        if kind == "f" and re.search(r"\.so(\.\d+)*$", path)
+    }
     carried = {Path(path).name for path in shared if "/site-packages/nvidia/" in path}
     toolkit = {path: size for path, size in shared.items() if path.startswith("/usr/local/cuda")}
     assert [path for path in toolkit if Path(path).name in carried] == []
@@ -239,7 +276,15 @@ def test_verify_refuses_half_a_sif(cpu: Built, spacious: Path):
 
 def test_a_dry_run_needs_no_cache_and_makes_none(spacious: Path):
     cache = spacious / "cache"
-    said = run(ENVBUILDER, "build", "cpu", "--dry-run", "--output", spacious / "out", env={"ENVBUILDER_CACHE": str(cache)})
+    said = run(
+        ENVBUILDER,
+        "build",
+        "cpu",
+        "--dry-run",
+        "--output",
+        spacious / "out",
+        env={"ENVBUILDER_CACHE": str(cache)},
+    )
     assert "step python" in said
     assert "$ mmdebstrap" in said
     assert list(spacious.iterdir()) == []

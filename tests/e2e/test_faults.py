@@ -33,7 +33,11 @@ from envbuilder.tree import load_layer
 
 pytestmark = pytest.mark.builds
 
-KILLS = (1.5, 6.0, 14.0)  # seconds after the start: while hashing, while installing, while compiling or compressing
+KILLS = (
+    1.5,
+    6.0,
+    14.0,
+)  # seconds after the start: while hashing, while installing, while compiling or compressing
 
 
 @dataclass(frozen=True)
@@ -112,12 +116,19 @@ def test_a_build_from_the_same_lock_in_another_cache_gives_the_same_bytes(rebuil
 
 def test_what_killed_builds_left_is_swept(rebuilt: Rebuilt):
     assert list((rebuilt.cache / "work").iterdir()) == []
-    assert sorted(path.name for path in rebuilt.output.iterdir()) == ["cpu.json", "cpu.log", "cpu.oci", "cpu.sif"]
+    assert sorted(path.name for path in rebuilt.output.iterdir()) == [
+        "cpu.json",
+        "cpu.log",
+        "cpu.oci",
+        "cpu.sif",
+    ]
 
 
 def test_an_artefact_that_is_lost_is_made_again(rebuilt: Rebuilt, cpu: Built):
     (rebuilt.output / "cpu.sif").unlink()
-    again = build("cpu", rebuilt.output, "--offline", env=NO_ENGINE | {"ENVBUILDER_CACHE": str(rebuilt.cache)})
+    again = build(
+        "cpu", rebuilt.output, "--offline", env=NO_ENGINE | {"ENVBUILDER_CACHE": str(rebuilt.cache)}
+    )
     assert again.digests == cpu.digests
 
 
@@ -171,7 +182,9 @@ def test_a_damaged_artefact_is_exit_5_offline_and_named(damaged: tuple[Path, Pat
     assert not (spacious / "out/cpu.sif").exists()
 
 
-def test_a_damaged_artefact_is_taken_from_a_folder_that_holds_it(damaged: tuple[Path, Path], spacious: Path, cpu: Built):
+def test_a_damaged_artefact_is_taken_from_a_folder_that_holds_it(
+    damaged: tuple[Path, Path], spacious: Path, cpu: Built
+):
     cache, path = damaged
     folder = spacious / "wheels"
     folder.mkdir()
@@ -216,7 +229,9 @@ def test_offline_with_an_empty_cache_is_exit_5_and_names_what_is_missing(spaciou
     assert "\nhint: " in ended.stderr
 
 
-def _in_small_disk(script: str, *, place: Path, size: str, env: dict[str, str]) -> "subprocess.CompletedProcess[str]":
+def _in_small_disk(
+    script: str, *, place: Path, size: str, env: dict[str, str]
+) -> "subprocess.CompletedProcess[str]":
     """Run a shell script with a small file system at `place`, in a mount namespace of its own."""
     place.mkdir(exist_ok=True)
     mount = f"mount -t tmpfs -o size={size},mode=0700 none {place}"
@@ -294,7 +309,9 @@ def test_an_edited_extension_is_the_only_layer_made_anew(cpu: Built, spacious: P
     source = recipes / "fused/fused_bias_act_cpu.cpp"
     source.write_text(source.read_text() + "// one more line\n")
     run(ENVBUILDER, "lock", "cpu", "--recipes", recipes)
-    commands = run(ENVBUILDER, "build", "cpu", "--recipes", recipes, "--dry-run", "--output", spacious / "out")
+    commands = run(
+        ENVBUILDER, "build", "cpu", "--recipes", recipes, "--dry-run", "--output", spacious / "out"
+    )
     lines = [line for line in commands.splitlines() if line.startswith("$ ")]
     assert len(lines) == 1
     assert "compile_extension.py" in lines[0]

@@ -21,7 +21,14 @@ def project(spacious: Path) -> Path:
 @pytest.fixture
 def image(cpu: Built, project: Path) -> Iterator[str]:
     name = "envbuilder-e2e-on-top"
-    options = ("--file", ROOT / "Dockerfile.base", "--network", "none", "--build-arg", f"ENVIRONMENT={cpu.image}")
+    options = (
+        "--file",
+        ROOT / "Dockerfile.base",
+        "--network",
+        "none",
+        "--build-arg",
+        f"ENVIRONMENT={cpu.image}",
+    )
     run("docker", "build", *options, "--tag", name, project)
     yield name
     run("docker", "image", "rm", "--force", name)
@@ -29,7 +36,10 @@ def image(cpu: Built, project: Path) -> Iterator[str]:
 
 def test_dockerfile_base_adds_a_project(image: str):
     user = ("--user", f"{NOBODY}:{NOBODY}", "--read-only", "--network", "none")
-    assert run("docker", "run", "--rm", *user, image, "python", "-c", "import mine; print(mine.ANSWER)") == "42\n"
+    assert (
+        run("docker", "run", "--rm", *user, image, "python", "-c", "import mine; print(mine.ANSWER)")
+        == "42\n"
+    )
     assert run("docker", "run", "--rm", *user, image, "python", "numbers_agree.py") == "numbers agree\n"
 
 
@@ -52,6 +62,11 @@ def test_the_definition_file_adds_a_project(cpu: Built, project: Path, spacious:
     arguments = ("--build-arg", f"ENVIRONMENT={base}", "--build-arg", f"PROJECT={project}")
     build = ("apptainer", "build", *arguments, sif, ROOT / "apptainer/extend.def")
     run(*(as_nobody(*build) if user == "nobody" else build), env=folders, cwd=spacious)
-    said = run(*as_nobody("apptainer", "exec", sif, "python", "-c", "import mine; print(mine.ANSWER)"), cwd=Path("/"))
+    said = run(
+        *as_nobody("apptainer", "exec", sif, "python", "-c", "import mine; print(mine.ANSWER)"), cwd=Path("/")
+    )
     assert said == "42\n"
-    assert run(*as_nobody("apptainer", "exec", sif, "python", "/project/numbers_agree.py"), cwd=Path("/")) == "numbers agree\n"
+    assert (
+        run(*as_nobody("apptainer", "exec", sif, "python", "/project/numbers_agree.py"), cwd=Path("/"))
+        == "numbers agree\n"
+    )

@@ -75,7 +75,9 @@ class Built:
 def run(*argv: object, env: dict[str, str] | None = None, cwd: Path = ROOT, timeout: float = 600) -> str:
     """Run a program that must succeed; returns its stdout."""
     ended = attempt(*argv, env=env, cwd=cwd, timeout=timeout)
-    assert ended.returncode == 0, f"{argv}\nexit code {ended.returncode}\n{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}"
+    assert ended.returncode == 0, (
+        f"{argv}\nexit code {ended.returncode}\n{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}"
+    )
     return ended.stdout
 
 
@@ -110,7 +112,9 @@ def build(
 def findings(ended: "subprocess.CompletedProcess[str]") -> list[dict[str, str]]:
     """The findings of a failed command that was called with `--json`; its envelope must agree with its exit code."""
     answer = json.loads(ended.stdout)
-    assert (answer["status"], answer["exit_code"]) == ("failed", ended.returncode), ended.stdout + ended.stderr
+    assert (answer["status"], answer["exit_code"]) == ("failed", ended.returncode), (
+        ended.stdout + ended.stderr
+    )
     return list(answer["findings"])
 
 
