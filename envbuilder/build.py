@@ -107,7 +107,7 @@ def build(
                 out=outputs.sif,
                 epoch=plan.epoch,
                 definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
-                labels=labels(plan),
+                labels=dict(plan.runtime.labels),
                 runner=runner,
                 threads=threads,
             )
@@ -146,9 +146,5 @@ def _as_they_come(futures: tuple["Future[Layer]", ...], tell: Callable[[str], No
         yield layer
 
 
-def labels(plan: Plan) -> dict[str, str]:
-    return {"org.opencontainers.image.title": plan.name, "io.envbuilder.key": plan.key}
-
-
 def image_config(plan: Plan) -> ImageConfig:
-    return ImageConfig(env=plan.env, cmd=("/bin/bash",), labels=tuple(labels(plan).items()))
+    return ImageConfig(env=plan.runtime.env, cmd=("/bin/bash",), labels=plan.runtime.labels)

@@ -5,6 +5,7 @@ The only module that catches errors, prints to stdout and exits. What a verb nee
 """
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -78,7 +79,7 @@ def verb(command: str, *, as_json: bool, verbose: int, no_color: bool) -> Iterat
     yield SESSION
 
 
-def workshop(session: Session, recipes: Path) -> "Workshop":
+def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Workshop":
     """What the environment says: cache folder, cores, memory."""
     import platformdirs  # noqa: PLC0415
 
@@ -98,7 +99,7 @@ def workshop(session: Session, recipes: Path) -> "Workshop":
 
     session.stop = stop
     return Workshop(
-        store=Store(Path(cache)),
+        store=Store(Path(cache), create=writes),
         runner=runner,
         console=console,
         environment=session.environment,
@@ -221,7 +222,7 @@ def build(
     from envbuilder.pipeline import build_recipe, explain  # noqa: PLC0415
 
     with verb("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        shop = workshop(session, recipes)
+        shop = workshop(session, recipes, writes=not dry_run)
         if dry_run:
             explained = [explain(name, shop) for name in names]
             session.data = [
@@ -312,7 +313,10 @@ def exec_(
         if not context.args:
             raise UsageError("there is no command to run", hint=f"envbuilder exec {name} -- python -V")
         if inside not in ("", "sif", "image"):
-            raise UsageError(f"`--in` takes `sif` or `image`, found `{inside}`")
+            raise UsageError(
+                f"`--in` takes `sif` or `image`, found `{inside}`",
+                hint="leave it out to use whichever is there",
+            )
         session.exit_code = execute(
             Path(name).stem, context.args, inside=inside, output=output, environment=session.environment
         )
@@ -326,6 +330,9 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     error: EnvbuilderError | None = None
+    # Wrong use is found before any command starts, and is answered in the same form.
+    SESSION.as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
+    SESSION.command = next((argument for argument in arguments if not argument.startswith("-")), "")
     with contextlib.suppress(ValueError):  # not the main thread: its owner handles signals
         signal.signal(
             signal.SIGTERM, signal.default_int_handler

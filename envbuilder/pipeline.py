@@ -121,7 +121,6 @@ def make_plan(name: str, workshop: Workshop) -> tuple[Recipe, Plan, tuple[Findin
             f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
             hint=f"`envbuilder lock {name}` renews what changed and keeps the rest",
         )
-    store_sources(recipe, extensions, workshop.store)
     architectures = capabilities(recipe.gpus, load_gpus().rows)
     toolkit = load_toolkits()[recipe.cuda] if recipe.cuda else None
     plan = make(recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=locks.dump(lock))
@@ -178,6 +177,7 @@ def build_recipe(name: str, workshop: Workshop, *, output: Path, offline: bool) 
         done = record is None
         if record is None:
             workshop.store.sweep()
+            store_sources(recipe, lock_extensions(recipe), workshop.store)
             with log_to(outputs.log):
                 record = _build(plan, outputs, workshop, offline=offline)
         image = _load(outputs, record, workshop)

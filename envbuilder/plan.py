@@ -90,6 +90,7 @@ class RuntimeStep:
     """Plain files: what a runtime reads at start, and the texts that say what this image is."""
 
     env: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...]  # of the image and of the SIF
     files: tuple[tuple[str, str], ...]  # path below / → text
 
     @property
@@ -100,6 +101,7 @@ class RuntimeStep:
         return (
             "step runtime",
             *(f"  env {name}={value}" for name, value in self.env),
+            *(f"  label {name}={value}" for name, value in self.labels),
             *(f"  file {path} sha256:{sha256_text(text)}" for path, text in self.files),
         )
 
@@ -146,8 +148,8 @@ class Plan:
                 assert_never(step)
 
     @property
-    def env(self) -> tuple[tuple[str, str], ...]:
-        return next(step.env for step in self.steps if isinstance(step, RuntimeStep))
+    def runtime(self) -> RuntimeStep:
+        return next(step for step in self.steps if isinstance(step, RuntimeStep))
 
 
 def make(
@@ -165,6 +167,7 @@ def make(
         steps.append(ExtensionsStep(architectures=architectures, extensions=lock.extensions))
     env = _environment(recipe, cuda=toolkit is not None)
     before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps))
+    labels = (("io.envbuilder.plan", f"sha256:{before.key}"), ("org.opencontainers.image.title", recipe.name))
     files = (
         ("opt/envbuilder/lock.json", lock_text),
         ("opt/envbuilder/plan.txt", before.canonical()),
@@ -174,7 +177,7 @@ def make(
         name=recipe.name,
         platform=lock.platform,
         epoch=lock.epoch,
-        steps=(*steps, RuntimeStep(env=env, files=files)),
+        steps=(*steps, RuntimeStep(env=env, labels=labels, files=files)),
     )
 
 

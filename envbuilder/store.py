@@ -52,8 +52,11 @@ KINDS: Final = ("artefacts", "layers", "trees", "spaces", "apt", "uv")  # what i
 class Store:
     """A cache folder of one user, created with mode 0700; a folder that others could write is refused."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, create: bool = True) -> None:
+        """`create=False` is for those who look at what is there and write nothing."""
         self.root = root
+        if not create:
+            return
         for name in (*KINDS, "work", "locks"):
             with space_errors(root):
                 (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -19,7 +19,7 @@ from envbuilder.engines import cuda, debian, extensions, python, runtime
 from envbuilder.engines.sandbox import Root
 from envbuilder.lock import LockedExtension
 from envbuilder.plan import EXTENSIONS, CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, Step
-from envbuilder.store import Sha256, Store, publish, sha256_text
+from envbuilder.store import Sha256, Store, publish, remove_tree, sha256_text
 from envbuilder.tree import Layer, extract, load_layer, write_layer
 
 
@@ -136,6 +136,8 @@ class _Run:
         with self._store.lock(f"layer-{key}"):
             if found := load_layer(folder):
                 return found
+            if folder.exists():  # damaged: `publish` would take it for finished
+                remove_tree(folder)
             with self._store.workspace() as work:
                 out = work / "layer"
                 out.mkdir()

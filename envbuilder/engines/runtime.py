@@ -1,5 +1,6 @@
 """The runtime layer: what Apptainer reads at start, and the texts that say what the image is."""
 
+import json
 import shlex
 from pathlib import Path
 from typing import Final
@@ -22,8 +23,8 @@ def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
         ".singularity.d/env/10-docker2singularity.sh": ("#!/bin/sh\n" + exports, 0o755),
         ".singularity.d/env/90-environment.sh": (USER_ENVIRONMENT, 0o755),
         ".singularity.d/runscript": (RUNSCRIPT, 0o755),
+        ".singularity.d/labels.json": (json.dumps(dict(step.labels), indent=1, sort_keys=True) + "\n", 0o644),
         ".singularity.d/startscript": (STARTSCRIPT, 0o755),
-        ".singularity.d/labels.json": ("{}\n", 0o644),
     }
     return apptainer | {path: (text, 0o644) for path, text in step.files}
 
