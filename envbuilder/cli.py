@@ -330,6 +330,7 @@ def main() -> None:
 def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     error: EnvbuilderError | None = None
+    interrupted = False
     # Wrong use is found before any command starts, and is answered in the same form.
     SESSION.as_json = "--json" in itertools.takewhile(lambda argument: argument != "--", arguments)
     SESSION.command = next((argument for argument in arguments if not argument.startswith("-")), "")
@@ -338,7 +339,7 @@ def run(arguments: list[str]) -> int:
             signal.SIGTERM, signal.default_int_handler
         )  # a terminated build tidies up like an interrupted one
     try:
-        app(arguments, standalone_mode=False)
+        interrupted = app(arguments, standalone_mode=False) == INTERRUPTED  # what Typer makes of Ctrl-C
     except EnvbuilderError as failure:
         error = failure
     except typer.TyperException as failure:
@@ -346,6 +347,8 @@ def run(arguments: list[str]) -> int:
             failure.format_message(), hint="`envbuilder --help` lists the commands and their options"
         )
     except (KeyboardInterrupt, typer.Abort):
+        interrupted = True
+    if interrupted:
         SESSION.stop()
         print("interrupted", file=sys.stderr, flush=True)
         os._exit(INTERRUPTED)  # worker threads may still compress; what they hold is swept by the next build

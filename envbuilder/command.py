@@ -5,6 +5,7 @@ user's shell cannot leak into a build.
 """
 
 import contextlib
+import errno
 import logging
 import os
 import shlex
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, NoReturn, Protocol
 
-from envbuilder.errors import CommandError, ToolError
+from envbuilder.errors import CommandError, SpaceError, ToolError
 
 log = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class Command:
 
 
 class Runner(Protocol):
-    """Runs commands; raises CommandError when one fails and ToolError when the program is not there."""
+    """Runs commands; raises CommandError (SpaceError on a full disk) when one fails, ToolError when the program is not there."""
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
         """Run to the end and return stdout; `on_line` sees each line of stdout and stderr as it comes."""
@@ -198,10 +199,10 @@ def _judge(
     if process.returncode in command.accept:
         return
     tail = "\n".join((said.splitlines() or "".join(stdout or []).splitlines())[-TAIL:])
-    raise CommandError(
-        f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip(),
-        hint=f"to see it again: {command}",
-    )
+    message = f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip()
+    if os.strerror(errno.ENOSPC) in said:  # programs run in the locale C.UTF-8
+        raise SpaceError(message, hint="free space, or point ENVBUILDER_CACHE and --output at a larger disk")
+    raise CommandError(message, hint=f"to see it again: {command}")
 
 
 def _ending(code: int) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from envbuilder.command import Command, Runner
-from envbuilder.errors import CommandError, ToolError, UsageError, VerifyError
+from envbuilder.errors import CommandError, SpaceError, ToolError, UsageError, VerifyError
 from envbuilder.store import Sha256, beside, sha256_file, space_errors
 from envbuilder.tarball import CHUNK, END
 from envbuilder.tree import Layer, open_tar
@@ -196,12 +196,20 @@ def _write_squashfs(
     layers: Iterable[Layer], squashfs: Path, *, epoch: int, runner: Runner, threads: int
 ) -> list[Sha256]:
     diff_ids: list[Sha256] = []
-    with runner.feed(squashfs_command(squashfs, epoch=epoch, threads=threads)) as sink:
-        _widen(sink)
-        for layer in layers:
-            diff_ids.append(layer.diff_id)
-            _copy_body(layer, sink)
-        sink.write(END)
+    try:
+        with runner.feed(squashfs_command(squashfs, epoch=epoch, threads=threads)) as sink:
+            _widen(sink)
+            for layer in layers:
+                diff_ids.append(layer.diff_id)
+                _copy_body(layer, sink)
+            sink.write(END)
+    except CommandError as error:
+        if "I/O error" in error.message:  # all that tar2sqfs says of a full disk; its file is removed by then
+            raise SpaceError(
+                f"{error.message}\nmost likely there was no space left on the file system of `{squashfs.parent.parent}`",
+                hint="free space there, or point --output at a larger disk; then run it again",
+            ) from error
+        raise
     return diff_ids
 
 

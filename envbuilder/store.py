@@ -57,15 +57,17 @@ class Store:
         self.root = root
         if not create:
             return
-        for name in (*KINDS, "work", "locks"):
-            with space_errors(root):
-                (root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+        with space_errors(root):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)  # not left to the umask, as parents are
         status = root.lstat()
         if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise UsageError(
                 f"the cache folder `{root}` must be a folder of yours that nobody else can write",
                 hint="point ENVBUILDER_CACHE at another folder, or `chmod go-w` this one",
             )
+        for name in (*KINDS, "work", "locks"):
+            with space_errors(root):
+                (root / name).mkdir(mode=0o700, exist_ok=True)
 
     def artefact(self, digest: Sha256) -> Path:
         """Where the artefact with this digest is, or would be."""
@@ -117,14 +119,9 @@ class Store:
         """Remove temporary folders that no living process holds."""
         with self.lock("work"):
             for path in (self.root / "work").iterdir():
-                holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-                try:
-                    fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # In use, or its owner has just removed it.
+                with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(path, wait=False):
                     remove_tree(path)
-                except (BlockingIOError, FileNotFoundError):  # in use, or its owner has just removed it
-                    pass
-                finally:
-                    os.close(holder)
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
@@ -149,7 +146,10 @@ class Store:
                 ) from error
             for kind in kinds:
                 for path in (self.root / kind).iterdir():
-                    remove_tree(path)
+                    if path.is_dir() and not path.is_symlink():
+                        remove_tree(path)
+                    else:  # uv keeps a few files beside its folders
+                        path.unlink()
 
     @contextlib.contextmanager
     def lock(self, name: str, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
@@ -204,9 +204,13 @@ def save_text(path: Path, text: str) -> None:
 
 def remove_tree(path: Path) -> None:
     """Remove a folder whatever modes its folders have; links are never followed."""
-    for folder, _, _ in os.walk(path):
-        if not Path(folder).is_symlink():
-            Path(folder).chmod(0o700)
+    path.chmod(0o700)
+    for parent, folders, _ in os.walk(
+        path
+    ):  # lists a folder only after what is done here with those above it
+        for folder in (Path(parent, name) for name in folders):
+            if not folder.is_symlink():
+                folder.chmod(0o700)
     shutil.rmtree(path)
 
 

@@ -1,6 +1,9 @@
 """The os layer: mmdebstrap over a flat local repository of exactly the locked packages."""
 
+import contextlib
+import shutil
 import tarfile
+import tempfile
 from pathlib import Path
 from typing import Final
 
@@ -66,18 +69,26 @@ def build_os(
     folder: Path,
 ) -> Layer:
     """Write the os layer into `folder`."""
-    repository = work / "repository"
-    repository.mkdir()
-    work.chmod(0o755)  # the users of mmdebstrap's namespace read from here
-    for deb in step.artefacts:
-        (repository / f"{deb.name}_{deb.sha256[:16]}.deb").hardlink_to(store.artefact(deb.sha256))
-    (repository / "Packages").write_text(runner.run(index_command(repository)))
-    skeleton = work / "skeleton.tar"
-    write_skeleton(skeleton, gcc=step.gcc, epoch=epoch)
     out = work / "os.tar"
-    runner.run(
-        bootstrap_command(step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch)
-    )
+    with contextlib.ExitStack() as stack:
+        # Without root, mmdebstrap works as users of a namespace that are nobody here and cannot enter the store.
+        place = work if root else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-")))
+        repository, skeleton = place / "repository", place / "skeleton.tar"
+        repository.mkdir()
+        for deb in step.artefacts:
+            file = repository / f"{deb.name}_{deb.sha256[:16]}.deb"
+            if root:
+                file.hardlink_to(store.artefact(deb.sha256))
+            else:
+                shutil.copyfile(store.artefact(deb.sha256), file)
+        (repository / "Packages").write_text(runner.run(index_command(repository)))
+        write_skeleton(skeleton, gcc=step.gcc, epoch=epoch)
+        if not root:
+            for path in (place, *place.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+        runner.run(
+            bootstrap_command(step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch)
+        )
     layer = write_layer_from_tar(name="os", tar=out, folder=folder, epoch=epoch, drop=DROP, threads=threads)
     out.unlink()
     return layer

@@ -44,6 +44,7 @@ def install_command(*, root: Root, work: Path, epoch: int) -> Command:
             ("SOURCE_DATE_EPOCH", str(epoch)),
             ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"),
             ("UV_NO_PROGRESS", "1"),
+            ("UV_NO_INSTALLER_METADATA", "1"),  # it holds the time at which the wheel came into the cache
         ),
     )
 
