@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from rich.console import Console as RichConsole
-from rich.markup import escape
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
@@ -33,7 +32,7 @@ class Console:
     def say(self, text: str) -> None:
         """One line for the person at the terminal, also in the log."""
         logging.getLogger(__name__).info("%s", text)
-        self._out.print(escape(text))
+        self._print(text)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator["Step"]:
@@ -53,15 +52,15 @@ class Console:
         started = time.monotonic()
         with self._guard:
             progress = self._enter()
-            task = progress.add_task(escape(title), total=total, note="") if progress else None
+            task = progress.add_task(title, total=total, note="") if progress else None
         log.info("start: %s", title)
         if progress is None:
-            self._out.print(f"[dim]…[/dim] {escape(title)}")
-        step = Step(title=title, total=total, say=self._out.print, progress=progress, task=task)
-        verdict = "[red]✗[/red]"
+            self._out.print(Text.assemble(("…", "dim"), " ", title))
+        step = Step(title=title, total=total, say=self._print, progress=progress, task=task)
+        verdict = ("✗", "red")
         try:
             yield step
-            verdict = "[green]✓[/green]"
+            verdict = ("✓", "green")
         finally:
             seconds = time.monotonic() - started
             with self._guard:
@@ -69,8 +68,11 @@ class Console:
                     progress.remove_task(task)
                 self._leave()
                 log.info("end: %s (%.1f s)", title, seconds)
-                note = f" [dim]{escape(step.note)}[/dim]" if step.note else ""
-                self._out.print(f"{verdict} {escape(title)}{note} [dim]({seconds:.1f} s)[/dim]")
+                note = f" {step.note}" if step.note else ""
+                self._out.print(Text.assemble(verdict, " ", title, (f"{note} ({seconds:.1f} s)", "dim")))
+
+    def _print(self, text: str) -> None:
+        self._out.print(Text(text))  # a Text is shown as it is: no markup, no emoji
 
     def close(self) -> None:
         """Give the terminal back as it was, whatever still runs."""
@@ -78,6 +80,7 @@ class Console:
             if self._live is not None:
                 self._live.stop()
                 self._live = None
+            self._running = 0
 
     def _enter(self) -> Progress | None:
         if not self._out.is_terminal:
@@ -85,9 +88,9 @@ class Console:
         if self._live is None:
             self._live = Progress(
                 SpinnerColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", markup=False),
                 _Amount(),
-                TextColumn("[dim]{task.fields[note]}"),
+                TextColumn("{task.fields[note]}", style="dim", markup=False),
                 TimeElapsedColumn(),
                 console=self._out,
                 transient=True,
@@ -143,7 +146,7 @@ class Step:
                 self._progress.update(self._task, completed=self._done)
             elif self._total and time.monotonic() - self._last_line > LINE_EVERY:
                 self._last_line = time.monotonic()
-                self._say(f"  {escape(self._title)}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB")
+                self._say(f"  {self._title}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB")
 
     def tell(self, note: str) -> None:
         """A short word on where the step is now."""

@@ -205,9 +205,7 @@ def save_text(path: Path, text: str) -> None:
 def remove_tree(path: Path) -> None:
     """Remove a folder whatever modes its folders have; links are never followed."""
     path.chmod(0o700)
-    for parent, folders, _ in os.walk(
-        path
-    ):  # lists a folder only after what is done here with those above it
+    for parent, folders, _ in os.walk(path):  # a folder is opened after those above it were
         for folder in (Path(parent, name) for name in folders):
             if not folder.is_symlink():
                 folder.chmod(0o700)

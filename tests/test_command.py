@@ -8,7 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
+from typing import Never
 
 import pytest
 
@@ -46,6 +46,13 @@ def wait_for(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not happen in ten seconds"
         time.sleep(0.01)
+
+
+def feed(command: Command, *pieces: bytes, then: Callable[[], None] = lambda: None) -> None:
+    with runner().feed(command) as stream:
+        for piece in pieces:
+            stream.write(piece)
+        then()
 
 
 def test_a_command_is_written_as_a_line_to_paste():
@@ -220,39 +227,33 @@ def test_a_reader_may_stop_before_the_end():
 
 @runs_programs
 def test_a_failure_while_reading_is_raised_at_the_end():
-    with pytest.raises(CommandError, match="exit code 4\nbad luck"):
+    def read() -> None:
         with runner().read(sh("echo data; echo bad luck >&2; exit 4")) as stream:
-            assert stream.read() == b"data\n"
+            seen.append(stream.read())
+
+    seen: list[bytes] = []
+    with pytest.raises(CommandError, match="exit code 4\nbad luck"):
+        read()
+    assert seen == [b"data\n"]
 
 
 @runs_programs
 def test_feed_gives_the_program_its_stdin(tmp_path):
-    with runner().feed(sh(f"cat > {tmp_path}/out")) as stream:
-        stream.write(BIG)
+    feed(sh(f"cat > {tmp_path}/out"), BIG)
     assert (tmp_path / "out").read_bytes() == BIG
 
 
 @runs_programs
 def test_a_failure_while_feeding_shows_both_streams_of_the_program():
     with pytest.raises(CommandError, match="exit code 1\nout\nerr"):
-        with runner().feed(sh("cat > /dev/null; echo out; echo err >&2; exit 1")) as stream:
-            stream.write(b"x")
+        feed(sh("cat > /dev/null; echo out; echo err >&2; exit 1"), b"x")
 
 
 @runs_programs
-def test_a_program_that_stops_reading_is_blamed_in_its_own_words():
+@pytest.mark.parametrize("size", [1 << 20, 100, 1], ids="pieces of {} bytes".format)
+def test_a_program_that_stops_reading_is_blamed_in_its_own_words(size):
     with pytest.raises(CommandError, match="exit code 9\nthe disk is on fire"):
-        with runner().feed(sh("exec <&-; echo the disk is on fire >&2; exit 9")) as stream:
-            for _ in range(16):
-                stream.write(BIG)
-
-
-@runs_programs
-def test_a_program_that_stops_reading_small_pieces_is_blamed_in_its_own_words():
-    with pytest.raises(CommandError, match="exit code 9\nthe disk is on fire"):
-        with runner().feed(sh("exec <&-; echo the disk is on fire >&2; exit 9")) as stream:
-            for _ in range(1 << 15):
-                stream.write(b"x" * 100)
+        feed(sh("exec <&-; echo the disk is on fire >&2; exit 9"), *[bytes(size)] * ((2 << 20) // size))
 
 
 @runs_programs
@@ -262,33 +263,37 @@ def test_a_program_that_does_not_read_its_input_may_still_succeed():
 
 @runs_programs
 def test_an_error_of_the_reader_ends_the_program():
-    with pytest.raises(ZeroDivisionError), runner().read(sh("echo $$; exec sleep 60")) as stream:
-        pid = int(stream.readline())
-        raise ZeroDivisionError
-    assert not is_alive(pid)
+    def read() -> None:
+        with runner().read(sh("echo $$; exec sleep 60")) as stream:
+            pids.append(int(stream.readline()))
+            raise ZeroDivisionError
+
+    pids: list[int] = []
+    with pytest.raises(ZeroDivisionError):
+        read()
+    assert not is_alive(pids[0])
 
 
 @runs_programs
 def test_an_error_of_the_feeder_ends_the_program(tmp_path):
-    file = tmp_path / "pid"
-    with pytest.raises(ZeroDivisionError), runner().feed(sh(f"echo $$ > {file}; exec sleep 60")):
+    def fail() -> Never:
         wait_for(lambda: file.exists() and file.read_text().endswith("\n"))
         raise ZeroDivisionError
+
+    file = tmp_path / "pid"
+    with pytest.raises(ZeroDivisionError):
+        feed(sh(f"echo $$ > {file}; exec sleep 60"), then=fail)
     assert not is_alive(int(file.read_text()))
 
 
 @runs_programs
-def test_an_error_of_the_feeder_stays_that_error_whatever_is_still_to_be_written():
-    with pytest.raises(ZeroDivisionError), runner().feed(Command(argv=("sleep", "60"), why="x")) as stream:
-        stream.write(b"x")  # too little to be sent before the end
-        raise ZeroDivisionError
+@pytest.mark.parametrize("kind", [ZeroDivisionError, KeyboardInterrupt])
+def test_an_error_of_the_feeder_stays_what_it_is_whatever_is_still_to_be_written(kind):
+    def fail() -> Never:
+        raise kind
 
-
-@runs_programs
-def test_an_interrupt_of_the_feeder_stays_an_interrupt_whatever_is_still_to_be_written():
-    with pytest.raises(KeyboardInterrupt), runner().feed(Command(argv=("sleep", "60"), why="x")) as stream:
-        stream.write(b"x")  # too little to be sent before the end
-        raise KeyboardInterrupt
+    with pytest.raises(kind):
+        feed(Command(argv=("sleep", "60"), why="x"), b"too little to be sent before the end", then=fail)
 
 
 @runs_programs

@@ -1,11 +1,13 @@
 """The os layer: mmdebstrap over a flat local repository of exactly the locked packages."""
 
 import contextlib
+import shlex
 import shutil
 import tarfile
 import tempfile
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 from envbuilder.command import Command, Runner
 from envbuilder.plan import OsStep
@@ -40,15 +42,18 @@ def bootstrap_command(
         "--format=tar",
         "--architectures=amd64",
         f"--include={names}",
-        f"--setup-hook=tar-in {skeleton} /",
+        f"--setup-hook=tar-in {shlex.quote(str(skeleton))} /",
         "--skip=check/empty",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
     ]
-    source = f"deb [trusted=yes] copy://{repository} ./"
+    source = f"deb [trusted=yes] copy://{quote(str(repository))} ./"
+    # As root, mmdebstrap mounts /proc and /dev in the root it makes: a namespace takes them along when it is killed.
+    alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc") if root else ()
     return Command(
-        argv=("mmdebstrap", *options, step.suite, str(out), source),
-        env=(("SOURCE_DATE_EPOCH", str(epoch)),),
+        argv=(*alone, "mmdebstrap", *options, step.suite, str(out), source),
+        # Its half-made root goes where a killed build's leavings are swept.
+        env=(("SOURCE_DATE_EPOCH", str(epoch)), ("TMPDIR", str(out.parent if root else skeleton.parent))),
         why="install the distribution's packages",
     )
 
@@ -81,7 +86,7 @@ def build_os(
                 file.hardlink_to(store.artefact(deb.sha256))
             else:
                 shutil.copyfile(store.artefact(deb.sha256), file)
-        (repository / "Packages").write_text(runner.run(index_command(repository)))
+        (repository / "Packages").write_text(runner.run(index_command(repository)), encoding="utf-8")
         write_skeleton(skeleton, gcc=step.gcc, epoch=epoch)
         if not root:
             for path in (place, *place.rglob("*")):

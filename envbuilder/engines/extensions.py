@@ -4,6 +4,7 @@ The compile folder is kept between builds, so that an edit compiles only the fil
 only when their bytes changed, which is what ninja looks at.
 """
 
+import contextlib
 import json
 import re
 import shutil
@@ -86,7 +87,7 @@ def compile_extension(
 ) -> Compiled:
     """Compile in `space` (the caller holds its lock) and check what is inside; `tell` hears of each compiled file."""
     place_sources(extension, store=store, folder=space / "src")
-    (space / "spec.json").write_text(json.dumps(specification(extension), sort_keys=True))
+    (space / "spec.json").write_text(json.dumps(specification(extension), sort_keys=True), encoding="utf-8")
     (space / "build").mkdir(exist_ok=True)
 
     def hear(line: str) -> None:
@@ -127,8 +128,11 @@ def architectures_inside(listing: str) -> set[str]:
 def place_sources(extension: LockedExtension, *, store: Store, folder: Path) -> None:
     """Make `folder` hold exactly the extension's files; a file whose bytes are right already is left alone."""
     wanted = {file.path: file.sha256 for file in extension.files}
-    for path in sorted(folder.rglob("*")) if folder.exists() else ():
-        if path.is_file() and str(path.relative_to(folder)) not in wanted:
+    for path in sorted(folder.rglob("*"), reverse=True) if folder.exists() else ():
+        if path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(OSError):  # it still holds something
+                path.rmdir()
+        elif path.is_symlink() or str(path.relative_to(folder)) not in wanted:
             path.unlink()
     for name, digest in wanted.items():
         path = folder / name
@@ -170,11 +174,11 @@ def write_index(
         for extension in extensions
     ]
     index = json.dumps({"version": 1, "extensions": entries}, sort_keys=True, indent=1) + "\n"
-    (tree / EXTENSIONS[1:] / "index.json").write_text(index)
+    (tree / EXTENSIONS[1:] / "index.json").write_text(index, encoding="utf-8")
     site = tree / python.site_packages[1:]
     site.mkdir(parents=True)
     (site / "envbuilder.pth").write_text(
-        "".join(f"{installed_folder(extension, key)}\n" for extension in extensions)
+        "".join(f"{installed_folder(extension, key)}\n" for extension in extensions), encoding="utf-8"
     )
 
 

@@ -59,7 +59,7 @@ def build_python(
     for wheel in step.artefacts:
         (wheels / wheel.filename).hardlink_to(store.artefact(wheel.sha256))
     lines = (f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in step.artefacts)
-    (work / "requirements.txt").write_text("".join(lines))
+    (work / "requirements.txt").write_text("".join(lines), encoding="utf-8")
     runner.run(install_command(root=root, work=work, epoch=epoch))
     remove_tree(work / "cache")
     return work / "tree"
@@ -78,7 +78,8 @@ def make_environment(tree: Path, step: PythonStep) -> None:
     for name in ("python3", f"python{step.python}"):
         (prefix / "bin" / name).symlink_to("python")
     (prefix / "pyvenv.cfg").write_text(
-        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {step.python}\n"
+        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {step.python}\n",
+        encoding="utf-8",
     )
 
 

@@ -33,7 +33,7 @@ def write_runtime_layer(step: RuntimeStep, *, tree: Path, folder: Path, epoch: i
     for path, (text, mode) in runtime_files(step).items():
         target = tree / path
         target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text)
+        target.write_text(text, encoding="utf-8")
         target.chmod(mode)
     (tree / ".singularity.d/libs").mkdir()
     (tree / "singularity").symlink_to(".singularity.d/runscript")

@@ -1,0 +1,640 @@
+"""The assemble engine's parts: what is asked of outside programs, and the files it lays out itself."""
+
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+import uv
+
+from envbuilder import image
+from envbuilder.command import Command, FakeRunner, ProcessRunner
+from envbuilder.console import Console
+from envbuilder.engines import debian, extensions, python, runtime
+from envbuilder.engines.assemble import Assemble, Limits, make_root, tools
+from envbuilder.engines.sandbox import Mount, Root, sandboxed
+from envbuilder.errors import BuildError
+from envbuilder.lock import Artefact, LockedExtension, SourceFile
+from envbuilder.plan import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
+from envbuilder.store import Store, sha256_text
+from envbuilder.tree import read_manifest
+
+KEY = sha256_text("key")
+EPOCH = 1_700_000_000
+FULL = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
+SOURCES = {
+    "csrc/fused.cpp": "int f();\n",
+    "csrc/fused.cu": "// gpu\n",
+    "csrc/include/fused.h": "#pragma once\n",
+}
+runs_programs = pytest.mark.programs
+
+
+def make_extension(files: dict[str, str] | None = None, **change: object) -> LockedExtension:
+    files = SOURCES if files is None else files
+    extension = LockedExtension(
+        name="fused",
+        sources=("csrc/fused.cpp", "csrc/fused.cu"),
+        include=("csrc/include",),
+        cflags=("-O3", "-DNAME=two words"),
+        cuda_cflags=("--use_fast_math",),
+        files=tuple(
+            SourceFile(path=path, sha256=sha256_text(text), size=len(text)) for path, text in files.items()
+        ),
+    )
+    return dataclasses.replace(extension, **change)
+
+
+EXTENSION = make_extension()
+STEP = ExtensionsStep(architectures=("8.0", "9.0"), extensions=(EXTENSION,))
+PYTHON = PythonStep(python="3.11", artefacts=())
+
+
+def artefact(kind: str, name: str, version: str, filename: str) -> Artefact:
+    return Artefact(
+        kind=kind,
+        name=name,
+        version=version,
+        sha256=sha256_text(filename),
+        size=1,
+        source="s",
+        path=f"{name}/{filename}",
+    )
+
+
+DEBS = (artefact("deb", "libc6", "2.36", "libc6.deb"), artefact("deb", "gcc-12", "12.2", "gcc-12.deb"))
+OS = OsStep(suite="bookworm", gcc="12", artefacts=DEBS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
+
+
+@pytest.fixture
+def stocked(store: Store, tmp_path: Path) -> Store:
+    """A store that holds the extension's sources."""
+    stock(store, tmp_path, SOURCES)
+    return store
+
+
+def stock(store: Store, tmp_path: Path, files: dict[str, str]) -> None:
+    for text in files.values():
+        (tmp_path / "new").write_text(text)
+        store.add_artefact(sha256_text(text), tmp_path / "new")
+
+
+def one_a_line(command: Command) -> str:
+    """A command as text in which each option is a line of its own, for a golden."""
+    lines: list[str] = []
+    for word in command.argv:
+        if word.startswith("--") or not lines or lines[-1] == "--":
+            lines.append(shlex.quote(word))
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    settings = [f"{name}={value}" for name, value in command.env]
+    return "\n".join([f"# could not {command.why}", *settings, *lines]) + "\n"
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+# The sandbox
+
+
+def test_the_sandbox_of_a_compile(golden):
+    command = extensions.compile_command(EXTENSION, STEP, root=FULL, space=Path("/store/space"), jobs=2)
+    place = str(image.path("compile_extension.py").parent)
+    golden("sandbox-compile.txt", one_a_line(command).replace(place, "IMAGE"))
+
+
+def test_the_sandbox_of_a_plain_program(golden):
+    golden(
+        "sandbox-plain.txt", one_a_line(sandboxed(Root(os=Path("/store/os")), ("true",), why="do nothing"))
+    )
+
+
+def test_the_sandbox_has_no_network():
+    argv = sandboxed(FULL, ("true",), why="x").argv
+    assert ("--unshare-all" in argv, "--share-net" in argv) == (True, False)
+
+
+def test_only_the_mount_that_asks_for_it_can_be_written():
+    mounts = (Mount(source=Path("/a"), target="/x", writable=True), Mount(source=Path("/b"), target="/y"))
+    argv = sandboxed(FULL, ("true",), why="x", mounts=mounts).argv
+    assert [argv[at + 1 : at + 3] for at, word in enumerate(argv) if word == "--bind"] == [("/a", "/x")]
+
+
+def test_the_program_comes_after_every_option():
+    argv = sandboxed(FULL, ("--unshare-net", "x"), why="x").argv
+    assert argv[-3:] == ("--", "--unshare-net", "x")
+
+
+def test_a_setting_of_the_caller_beats_the_sandboxs_own():
+    argv = sandboxed(FULL, ("true",), why="x", env=(("HOME", "/elsewhere"),)).argv
+    homes = [argv[at + 2] for at, word in enumerate(argv) if argv[at : at + 2] == ("--setenv", "HOME")]
+    assert homes == ["/elsewhere"]
+
+
+@pytest.fixture
+def machine() -> Root:
+    """This machine's own folders as the root of a sandbox."""
+    if not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed")
+    return Root(os=Path("/"))
+
+
+def in_sandbox(root: Root, script: str, **options: object) -> str:
+    return ProcessRunner(os.environ).run(
+        sandboxed(root, ("sh", "-c", script), why="try the sandbox", **options)
+    )
+
+
+@runs_programs
+def test_a_real_sandbox_sees_one_network_interface_that_leads_nowhere(machine):
+    assert in_sandbox(machine, "ls /sys/class/net 2>/dev/null; cat /proc/net/dev").count(":") == 1
+
+
+@runs_programs
+def test_a_real_sandbox_sees_no_setting_of_ours(machine):
+    names = in_sandbox(machine, "env | cut -d= -f1").split()
+    assert sorted(names) == ["HOME", "LANG", "LC_ALL", "PATH", "PWD", "TZ"]
+
+
+@runs_programs
+def test_a_real_sandbox_writes_only_where_it_was_allowed_to(machine, tmp_path):
+    mounts = []
+    for name in ("read", "write"):
+        (tmp_path / name).mkdir()
+        mounts.append(Mount(source=tmp_path / name, target=f"/{name}", writable=name == "write"))
+    script = "for place in /usr /etc /var /usr/local/bin /read /write; do touch $place/x 2>/dev/null && echo $place; done"
+    assert in_sandbox(machine, f"{script}; true", mounts=mounts) == "/write\n"
+
+
+# The os layer
+
+
+def bootstrap(**change: object) -> Command:
+    given = {
+        "repository": Path("/work/repository"),
+        "skeleton": Path("/work/skeleton.tar"),
+        "out": Path("/work/os.tar"),
+        "root": True,
+        "epoch": EPOCH,
+    }
+    return debian.bootstrap_command(OS, **(given | change))
+
+
+def test_the_bootstrap_of_a_distribution(golden):
+    golden("bootstrap.txt", one_a_line(bootstrap()))
+
+
+def test_the_bootstrap_of_a_distribution_without_root(golden):
+    golden("bootstrap-rootless.txt", one_a_line(bootstrap(root=False)))
+
+
+def test_the_packages_are_those_of_the_lock_in_a_stable_order():
+    assert "--include=gcc-12,libc6" in bootstrap().argv
+
+
+def test_a_folder_with_blanks_in_its_name_is_one_word_for_mmdebstrap():
+    argv = bootstrap(skeleton=Path("/my work/s.tar")).argv
+    (hook,) = (word for word in argv if word.startswith("--setup-hook="))
+    assert shlex.split(hook.partition("=")[2]) == ["tar-in", "/my work/s.tar", "/"]
+
+
+def test_a_folder_with_blanks_in_its_name_is_one_word_for_apt():
+    assert bootstrap(repository=Path("/my work/r")).argv[-1] == "deb [trusted=yes] copy:///my%20work/r ./"
+
+
+def test_the_index_is_of_the_folder_it_is_written_in():
+    command = debian.index_command(Path("/work/repository"))
+    assert (command.argv, command.cwd) == (("apt-ftparchive", "packages", "."), Path("/work/repository"))
+
+
+def listing(path: Path) -> str:
+    """Every member of a tar with all that decides its bytes."""
+    with tarfile.open(path) as tar:
+        return "".join(
+            f"{member.type.decode()} {member.mode:o} {member.uid}:{member.gid} {member.uname}:{member.gname} "
+            f"{member.mtime} {member.name}{f' -> {member.linkname}' if member.linkname else ''}\n"
+            for member in tar
+        )
+
+
+def test_the_paths_that_no_package_brings(tmp_path, golden):
+    debian.write_skeleton(tmp_path / "skeleton.tar", gcc="12", epoch=EPOCH)
+    golden("skeleton.txt", listing(tmp_path / "skeleton.tar"))
+
+
+def test_the_skeleton_is_the_same_bytes_each_time(tmp_path):
+    for name in ("a", "b"):
+        debian.write_skeleton(tmp_path / name, gcc="12", epoch=EPOCH)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_every_plain_name_leads_to_the_pinned_compiler(tmp_path):
+    debian.write_skeleton(tmp_path / "skeleton.tar", gcc="9", epoch=EPOCH)
+    with tarfile.open(tmp_path / "skeleton.tar") as tar:
+        targets = {member.linkname for member in tar if "usr/local/bin/" in member.name}
+    assert [target for target in targets if not target.endswith("-9")] == []
+
+
+# The Python layer
+
+
+def test_the_install_of_the_wheels(golden):
+    command = python.install_command(root=Root(os=Path("/store/os")), work=Path("/store/work"), epoch=EPOCH)
+    golden("install.txt", one_a_line(command).replace(uv.find_uv_bin(), "UV"))
+
+
+def test_an_empty_environment_is_spelled_alike_whoever_makes_it(tmp_path, golden):
+    python.make_environment(tmp_path, PYTHON)
+    lines = []
+    for path in sorted(tmp_path.rglob("*")):
+        name = path.relative_to(tmp_path)
+        if path.is_symlink():
+            lines.append(f"{name} -> {path.readlink()}\n")
+        else:
+            lines.append(f"{name}/\n" if path.is_dir() else f"{name}\n{path.read_text()}")
+    golden("environment.txt", "".join(lines))
+
+
+@runs_programs
+def test_pythons_own_view_of_an_empty_environment(tmp_path):
+    system = Path("/usr/bin/python3")
+    if not system.exists():
+        pytest.skip("the distribution has no Python")
+    minor = system.resolve().name.removeprefix("python")
+    step = PythonStep(python=minor, artefacts=())
+    python.make_environment(tmp_path, step)
+    code = "import sys; print(sys.prefix); print([path for path in sys.path if path.endswith('-packages')])"
+    said = subprocess.run(
+        [tmp_path / "opt/env/bin/python", "-c", code], check=True, capture_output=True, text=True, env={}
+    ).stdout
+    assert said == f"{tmp_path}/opt/env\n['{tmp_path}{step.site_packages}']\n"
+
+
+def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
+    wheel = artefact("wheel", "numpy", "2.2.0", "numpy-2.2.0-py3-none-any.whl")
+    (tmp_path / "wheel").write_text("numpy-2.2.0-py3-none-any.whl")
+    store.add_artefact(wheel.sha256, tmp_path / "wheel")
+    work = tmp_path / "work"
+    (work / "cache").mkdir(parents=True)  # uv would make it
+    step = PythonStep(python="3.11", artefacts=(wheel,))
+    python.build_python(
+        step, store=store, runner=FakeRunner(), root=Root(os=tmp_path), epoch=EPOCH, work=work
+    )
+    assert (work / "requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
+    assert [path.name for path in (work / "wheels").iterdir()] == ["numpy-2.2.0-py3-none-any.whl"]
+
+
+# The extensions layer
+
+
+def test_the_arguments_of_torchs_load(golden):
+    golden("specification.json", json.dumps(extensions.specification(EXTENSION), indent=1) + "\n")
+
+
+@pytest.mark.parametrize(("sources", "with_cuda"), [(("a.cpp",), False), (("a.cpp", "b.cu"), True)])
+def test_cuda_is_asked_for_where_a_source_needs_it(sources, with_cuda):
+    assert extensions.specification(make_extension(sources=sources))["with_cuda"] is with_cuda
+
+
+def test_sources_are_placed_as_the_recipe_has_them(stocked, tmp_path):
+    extensions.place_sources(EXTENSION, store=stocked, folder=tmp_path / "src")
+    assert contents(tmp_path / "src") == SOURCES
+
+
+def test_a_source_whose_bytes_are_right_is_left_alone(stocked, tmp_path):
+    folder = tmp_path / "src"
+    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
+    for path in SOURCES:
+        os.utime(folder / path, (1, 1))
+    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
+    assert [(folder / path).stat().st_mtime for path in SOURCES] == [1, 1, 1]
+
+
+def test_only_the_source_that_changed_gets_a_new_time(stocked, tmp_path):
+    folder, edited = tmp_path / "src", SOURCES | {"csrc/fused.cu": "// edited\n"}
+    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
+    for path in SOURCES:
+        os.utime(folder / path, (1, 1))
+    stock(stocked, tmp_path, edited)
+    extensions.place_sources(make_extension(edited), store=stocked, folder=folder)
+    assert [path for path in SOURCES if (folder / path).stat().st_mtime != 1] == ["csrc/fused.cu"]
+
+
+def test_going_back_to_older_bytes_gives_a_new_time_too(stocked, tmp_path):
+    folder = tmp_path / "src"
+    os.utime(stocked.artefact(sha256_text(SOURCES["csrc/fused.cu"])), (1, 1))
+    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
+    assert (folder / "csrc/fused.cu").stat().st_mtime > 1
+
+
+def test_strangers_among_the_sources_are_removed(stocked, tmp_path):
+    folder = tmp_path / "src"
+    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
+    (folder / "csrc/include/old.h").write_text("gone from the recipe")
+    (folder / "old").mkdir()
+    (folder / "old/old.cpp").write_text("gone from the recipe")
+    (folder / "dangling").symlink_to("nowhere")
+    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
+    assert contents(folder) == SOURCES
+    assert sorted(path.name for path in folder.iterdir()) == ["csrc"]
+
+
+@pytest.mark.parametrize(("before", "after"), [("a/b.h", "a"), ("a", "a/b.h")])
+def test_a_folder_may_become_a_file_and_a_file_a_folder(store, tmp_path, before, after):
+    for name in (before, after):
+        stock(store, tmp_path, {name: name})
+        extensions.place_sources(make_extension({name: name}), store=store, folder=tmp_path / "src")
+    assert contents(tmp_path / "src") == {after: after}
+
+
+def test_the_architectures_in_a_listing_of_cuobjdump():
+    listing = (
+        "ELF file    1: fused.1.sm_80.cubin\n"
+        "ELF file    2: fused.2.sm_90a.cubin\n"
+        "ELF file    3: fused.3.sm_80.cubin\n"
+        "PTX file    1: fused.1.sm_90.ptx\n"
+    )
+    assert extensions.architectures_inside(listing) == {"sm_80", "sm_90a", "compute_90"}
+
+
+@pytest.mark.parametrize(
+    "listing", ["", "cuobjdump info    : File 'fused.so' does not contain device code\n"]
+)
+def test_a_library_without_device_code_has_no_architectures(listing):
+    assert extensions.architectures_inside(listing) == set()
+
+
+def compile_with(runner: FakeRunner, store: Store, space: Path, *, step: ExtensionsStep = STEP) -> list[str]:
+    """Compile by a runner that does nothing; returns what was told on the way."""
+    told: list[str] = []
+    space.mkdir()
+    extensions.compile_extension(
+        step.extensions[0], step, store=store, runner=runner, root=FULL, space=space, jobs=1, tell=told.append
+    )
+    return told
+
+
+def test_a_compile_tells_how_far_it_is(stocked, tmp_path):
+    said = (
+        "[1/3] g++ x\n[2/3] nvcc y\nwarning [4/4]\nELF file 1: f.1.sm_80.cubin\nELF file 2: f.2.sm_90.cubin\n"
+    )
+    told = compile_with(FakeRunner({"bwrap": said}), stocked, tmp_path / "space")
+    assert told == ["fused: 1 of 3 commands", "fused: 2 of 3 commands"]
+
+
+@pytest.mark.parametrize(
+    ("listing", "words"),
+    [
+        ("", "holds code for no GPU at all; the recipe's GPUs need sm_80, sm_90"),
+        ("x.sm_80.cubin", "holds code for sm_80; the recipe's GPUs need sm_80, sm_90"),
+        (
+            "x.sm_80.cubin\ny.sm_90.cubin\nz.sm_90.ptx",
+            "holds code for compute_90, sm_80, sm_90; the recipe's GPUs need sm_80, sm_90",
+        ),
+    ],
+)
+def test_a_library_for_other_gpus_than_the_recipes_is_refused(stocked, tmp_path, listing, words):
+    with pytest.raises(BuildError) as caught:
+        compile_with(FakeRunner({"bwrap": listing}), stocked, tmp_path / "space")
+    assert caught.value.message == f"the extension `fused` {words}"
+
+
+def test_a_library_without_cuda_sources_is_not_asked_for_its_gpus(stocked, tmp_path):
+    extension = make_extension(sources=("csrc/fused.cpp",))
+    runner = FakeRunner()
+    compile_with(
+        runner,
+        stocked,
+        tmp_path / "space",
+        step=ExtensionsStep(architectures=("8.0",), extensions=(extension,)),
+    )
+    assert [command.why for command in runner.commands] == ["compile the extension `fused`"]
+
+
+def arranged(tmp_path: Path, *names: str) -> Path:
+    """The tree of an extensions layer."""
+    tree = tmp_path / "tree"
+    made = tuple(make_extension(name=name) for name in names)
+    for extension in made:
+        library = tmp_path / f"{extension.name}.so"
+        library.write_text("machine code")
+        extensions.arrange(extensions.Compiled(extension=extension, library=library), key=KEY, tree=tree)
+    extensions.write_index(made, STEP, python=PYTHON, key=KEY, tree=tree)
+    return tree
+
+
+def test_the_index_of_the_extensions(tmp_path, golden):
+    golden(
+        "index.json",
+        (arranged(tmp_path, "fused", "other") / "opt/envbuilder/extensions/index.json").read_text(),
+    )
+
+
+def test_the_paths_of_an_extensions_layer(tmp_path):
+    assert sorted(contents(arranged(tmp_path, "fused", "other"))) == [
+        f"opt/env/lib/python{PYTHON.python}/site-packages/envbuilder.pth",
+        f"opt/envbuilder/extensions/fused-{KEY[:16]}/fused.so",
+        "opt/envbuilder/extensions/index.json",
+        f"opt/envbuilder/extensions/other-{KEY[:16]}/other.so",
+    ]
+
+
+def test_the_index_names_files_that_are_there(tmp_path):
+    tree = arranged(tmp_path, "fused", "other")
+    index = json.loads((tree / "opt/envbuilder/extensions/index.json").read_text())
+    assert [entry["file"] for entry in index["extensions"] if not (tree / entry["file"][1:]).is_file()] == []
+
+
+def test_pythons_path_leads_to_every_extension(tmp_path):
+    tree = arranged(tmp_path, "fused", "other")
+    lines = (tree / PYTHON.site_packages[1:] / "envbuilder.pth").read_text().splitlines()
+    assert [path.name for line in lines for path in (tree / line[1:]).iterdir()] == ["fused.so", "other.so"]
+
+
+def test_a_library_can_be_executed_whatever_its_mode_was(tmp_path):
+    (library,) = arranged(tmp_path, "fused").rglob("fused.so")
+    assert library.stat().st_mode & 0o777 == 0o755
+
+
+def test_two_layers_never_share_the_path_of_an_extension():
+    other = sha256_text("another key")
+    assert extensions.installed_folder(EXTENSION, KEY) != extensions.installed_folder(EXTENSION, other)
+
+
+# The runtime layer
+
+HOSTILE = (
+    ("PLAIN", "8"),
+    ("EMPTY", ""),
+    ("BLANKS", "  two  words  "),
+    ("QUOTES", """it's "quoted" and `ticked`"""),
+    ("DOLLARS", "$HOME ${HOME} $(echo no) $((1+1))"),
+    ("BACKSLASHES", "a\\b\\n\\"),
+    ("LINES", "one\ntwo\n"),
+    ("SIGNS", "*?[a]~!#&;|<>()%"),
+    ("DASH", "-n -e"),
+    ("UNICODE", "räksmörgås ☃"),
+    ("NEXT", "$PLAIN"),
+)
+
+
+def make_runtime(**change: object) -> RuntimeStep:
+    step = RuntimeStep(
+        env=(("PATH", "/opt/env/bin:/usr/bin:/bin"), ("OMP_NUM_THREADS", "8")),
+        labels=(("b", "2"), ("a", "räksmörgås")),
+        files=(("opt/envbuilder/recipe.yaml", "name: räksmörgås\n"),),
+    )
+    return dataclasses.replace(step, **change)
+
+
+def test_the_files_of_a_runtime_layer(golden):
+    text = "".join(
+        f"== {path} {mode:o}\n{content}"
+        for path, (content, mode) in runtime.runtime_files(make_runtime()).items()
+    )
+    golden("runtime.txt", text)
+
+
+@runs_programs
+def test_a_real_shell_reads_back_every_value_of_the_environment(tmp_path):
+    text, _ = runtime.runtime_files(make_runtime(env=HOSTILE))[".singularity.d/env/10-docker2singularity.sh"]
+    (tmp_path / "env.sh").write_text(text, encoding="utf-8")
+    said = subprocess.run(
+        ["/bin/sh", "-c", f". {tmp_path}/env.sh; exec /usr/bin/env -0"],
+        env={},
+        check=True,
+        capture_output=True,
+    ).stdout
+    seen = dict(line.split("=", 1) for line in said.decode().split("\0") if line)
+    assert {name: seen.get(name) for name, _ in HOSTILE} == dict(HOSTILE)
+
+
+@runs_programs
+def test_the_runscript_hands_its_words_on_as_they_are(tmp_path):
+    (tmp_path / "runscript").write_text(runtime.RUNSCRIPT)
+    said = subprocess.run(
+        ["/bin/sh", tmp_path / "runscript", "printf", "<%s>", "two words", "", "$HOME"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert said == "<two words><><$HOME>"
+
+
+@runs_programs
+def test_the_runscript_without_words_is_a_shell(tmp_path):
+    (tmp_path / "runscript").write_text(runtime.RUNSCRIPT)
+    said = subprocess.run(
+        ["/bin/sh", tmp_path / "runscript"], input="echo $BASH", check=True, capture_output=True, text=True
+    ).stdout
+    assert said == "/bin/bash\n"
+
+
+def test_the_paths_of_a_runtime_layer(tmp_path, golden):
+    (tmp_path / "layer").mkdir()
+    layer = runtime.write_runtime_layer(
+        make_runtime(), tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=EPOCH, threads=1
+    )
+    golden("runtime-paths.txt", "".join(f"{entry.mode:o} {entry.path}\n" for entry in read_manifest(layer)))
+
+
+@runs_programs
+def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
+    """Python warns where a text would be written in the encoding of the user's locale."""
+    script = (
+        "import sys, warnings; from pathlib import Path; import test_engines as t\n"
+        "warnings.simplefilter('error', EncodingWarning)\n"
+        "place = Path(sys.argv[1]); (place / 'layer').mkdir(); (place / 'python').mkdir()\n"
+        "t.runtime.write_runtime_layer(t.make_runtime(), tree=place / 'tree', folder=place / 'layer', epoch=1, threads=1)\n"
+        "t.python.make_environment(place / 'python', t.PYTHON)\n"
+        "(place / 'ext/opt/envbuilder/extensions').mkdir(parents=True)\n"
+        "t.extensions.write_index((t.EXTENSION,), t.STEP, python=t.PYTHON, key=t.KEY, tree=place / 'ext')\n"
+    )
+    subprocess.run(
+        [sys.executable, "-B", "-X", "warn_default_encoding", "-c", script, tmp_path],
+        cwd=Path(__file__).parent,
+        check=True,
+    )
+    recipe = tmp_path / "tree/opt/envbuilder/recipe.yaml"
+    assert recipe.read_bytes() == "name: räksmörgås\n".encode()
+
+
+# The engine
+
+
+def make_engine(store: Store, *, threads: int = 2, memory: int = 64 << 30) -> Assemble:
+    return Assemble(
+        store=store,
+        runner=FakeRunner(),
+        console=Console(quiet=True),
+        limits=Limits(threads=threads, memory=memory, root=True),
+    )
+
+
+PLAN = Plan(
+    name="x",
+    platform="linux/amd64",
+    epoch=EPOCH,
+    steps=(OS, PYTHON, ExtensionsStep(architectures=(), extensions=(EXTENSION,)), make_runtime()),
+)
+
+
+def test_an_empty_store_lacks_every_layer(store):
+    assert make_engine(store).missing(PLAN) == PLAN.steps
+
+
+def test_a_layer_in_the_store_is_not_missing(store):
+    runtime_step = PLAN.runtime
+    folder = store.layer(PLAN.step_key(runtime_step, tools()))
+    folder.mkdir()
+    runtime.write_runtime_layer(
+        runtime_step, tree=store.root / "work/t", folder=folder, epoch=EPOCH, threads=1
+    )
+    assert make_engine(store).missing(PLAN) == PLAN.steps[:-1]
+
+
+def test_the_commands_of_a_build_say_why_in_their_order(store):
+    assert [command.why for command in make_engine(store).commands(PLAN)] == [
+        "index the locked packages",
+        "install the distribution's packages",
+        "install the locked Python packages",
+        "compile the extension `fused`",
+    ]
+
+
+def test_the_commands_are_those_that_a_build_would_run_again(store):
+    engine = make_engine(store)
+    assert engine.commands(PLAN) == engine.commands(PLAN)
+
+
+@pytest.mark.parametrize(
+    ("threads", "gigabytes", "jobs"), [(8, 64, 8), (8, 12, 4), (8, 1, 1), (1, 64, 1)], ids=str
+)
+def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(store, threads, gigabytes, jobs):
+    assert make_engine(store, threads=threads, memory=gigabytes << 30).jobs == jobs
+
+
+def test_a_root_without_cuda_names_no_toolkit():
+    trees = {OsStep: Path("/os"), PythonStep: Path("/python")}
+    assert make_root(PLAN, trees) == Root(os=Path("/os"), python=Path("/python"))
+
+
+def test_the_tools_of_a_layers_key_name_their_versions():
+    words = tools().split()
+    assert (words[0::2], [word for word in words[1::2] if not word[0].isdigit()]) == (["zstd", "uv"], [])
