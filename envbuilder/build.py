@@ -4,9 +4,10 @@ The SIF's writer starts with the first layer and waits for the later ones, so th
 while the extensions compile.
 """
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -17,8 +18,8 @@ from envbuilder.console import Console
 from envbuilder.engines.assemble import Assemble, tools
 from envbuilder.oci import ImageConfig, write_layout
 from envbuilder.plan import Plan
-from envbuilder.sif import write_sif
-from envbuilder.store import save_text
+from envbuilder.sif import SifFacts, write_sif
+from envbuilder.store import Sha256, save_text
 from envbuilder.tree import Layer, check_disjoint
 
 IMAGE_PREFIX: Final = "envbuilder"  # of the names in a Docker engine
@@ -93,24 +94,24 @@ class Built:
 
 
 def build(
-    plan: Plan, outputs: Outputs, *, engine: Assemble, runner: Runner, console: Console, threads: int
+    plan: Plan,
+    outputs: Outputs,
+    *,
+    engine: Assemble,
+    runner: Runner,
+    console: Console,
+    threads: int,
+    image_done: Callable[[Sha256], None],
 ) -> Built:
-    """Make every layer that the store lacks, then both artefacts; each appears under its name when it is whole."""
+    """Make every layer that the store lacks, then both artefacts; each appears under its name when it is whole.
+
+    `image_done` is called with the manifest's digest when the image is whole, while the SIF is still being written.
+    """
     outputs.folder.mkdir(parents=True, exist_ok=True)
     outputs.record.unlink(missing_ok=True)  # it speaks of artefacts that are about to be replaced
-    pool = ThreadPoolExecutor(THREADS, thread_name_prefix="layer")
-    try:
+    with worker_threads(THREADS, runner) as pool:
         futures = engine.start(plan, pool)
-        with console.step("write the SIF") as step:
-            facts = write_sif(
-                layers=_as_they_come(futures, step.tell),
-                out=outputs.sif,
-                epoch=plan.epoch,
-                definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
-                labels=dict(plan.runtime.labels),
-                runner=runner,
-                threads=threads,
-            )
+        sif = pool.submit(_write_sif, plan, outputs, futures, runner=runner, console=console, threads=threads)
         layers = tuple(future.result() for future in futures)
         check_disjoint(layers)
         with console.step("write the OCI layout"):
@@ -122,12 +123,8 @@ def build(
                 folder=outputs.image,
                 name=f"{IMAGE_PREFIX}/{plan.name}:latest",
             )
-    except BaseException as error:
-        runner.stop()
-        # An interrupted person waits for nobody; after a failure, the other layers tidy up first.
-        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
-        raise
-    pool.shutdown()
+        image_done(manifest)
+        facts = sif.result()
     record = Record(
         key=record_key(plan),
         manifest=manifest,
@@ -137,6 +134,41 @@ def build(
         content_size=sum(layer.content_size for layer in layers),
     )
     return Built(record=record, layers=layers)
+
+
+@contextlib.contextmanager
+def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
+    """A pool whose work ends with the context; after a failure the programs that still run are ended first."""
+    pool = ThreadPoolExecutor(count, thread_name_prefix="build")
+    try:
+        yield pool
+    except BaseException as error:
+        runner.stop()
+        # An interrupted person waits for nobody; after a failure, what still runs tidies up.
+        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+        raise
+    pool.shutdown()
+
+
+def _write_sif(
+    plan: Plan,
+    outputs: Outputs,
+    futures: tuple["Future[Layer]", ...],
+    *,
+    runner: Runner,
+    console: Console,
+    threads: int,
+) -> SifFacts:
+    with console.step("write the SIF") as step:
+        return write_sif(
+            layers=_as_they_come(futures, step.tell),
+            out=outputs.sif,
+            epoch=plan.epoch,
+            definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
+            labels=dict(plan.runtime.labels),
+            runner=runner,
+            threads=threads,
+        )
 
 
 def _as_they_come(futures: tuple["Future[Layer]", ...], tell: Callable[[str], None]) -> Iterator[Layer]:

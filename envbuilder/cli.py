@@ -151,17 +151,25 @@ def show(
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Show the effective recipe and where each value came from."""
+    """Show the effective recipe, where each value came from, and what follows from the pins."""
+    from envbuilder.check import load_tables  # noqa: PLC0415
+    from envbuilder.check.facts import brief, facts, table  # noqa: PLC0415
     from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
+    from envbuilder.tables.toolkit import load_toolkits  # noqa: PLC0415
 
     with verb("show", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         recipe = load(find_recipe(name, recipes))
-        values = json.loads(recipe.canonical())
-        session.data = {"name": recipe.name, "recipe": values, "places": dict(recipe.places)}
-        session.text = "\n".join(
-            f"{key:<12} {json.dumps(value) if isinstance(value, list | dict) else value or '-':<40}  {recipe.place(f'$.{key}')}"
-            for key, value in values.items()
-            if key != "format"
+        values = {key: value for key, value in json.loads(recipe.canonical()).items() if key != "format"}
+        found = facts(recipe, load_tables(load_toolkits()))
+        session.data = {
+            "name": recipe.name,
+            "recipe": values,
+            "places": dict(recipe.places),
+            "facts": [{"name": one.name, "value": one.value, "source": one.source} for one in found],
+        }
+        pins = [(key, brief(value), recipe.place(f"$.{key}")) for key, value in values.items()]
+        session.text = (
+            f"{table(pins)}\n\n{table([(one.name, one.value, one.source) for one in found])}".rstrip()
         )
 
 
@@ -169,17 +177,23 @@ def show(
 def check(
     name: Name,
     *,
+    host: Annotated[
+        Path | None, typer.Option("--host", help="facts of the machine it is to run on: `driver`, `gpus`")
+    ] = None,
     recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""
-    from envbuilder.pipeline import load_checked  # noqa: PLC0415
+    from envbuilder.check import examine_file, need_sound  # noqa: PLC0415
 
     with verb("check", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        _, session.findings = load_checked(name, recipes)
-        session.text = f"{name}: nothing that cannot work" if not session.findings else ""
+        recipe, report = examine_file(name, recipes, host)
+        session.data = {"name": recipe.name, "repairs": [repair.data() for repair in report.repairs]}
+        need_sound(recipe, report)
+        session.findings = report.findings
+        session.text = f"{name}: nothing that cannot work" if not report.findings else ""
 
 
 @app.command()
@@ -266,28 +280,30 @@ def verify(
 
 @app.command()
 def cache(
+    kinds: Annotated[
+        list[str] | None,
+        typer.Argument(help="with --gc: what to remove; default: all but `layers`", metavar="[KIND…]"),
+    ] = None,
     *,
     gc: Annotated[
-        bool,
-        typer.Option(
-            "--gc", help="remove what a later build can fetch or unpack again; keep finished layers"
-        ),
+        bool, typer.Option("--gc", help="remove what a later build can fetch or make again")
     ] = False,
-    every: Annotated[bool, typer.Option("--all", help="with --gc: the layers as well")] = False,
     as_json: Json = False,
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Say what the cache holds, or free its space."""
+    """Say what the cache holds, or free its space: `envbuilder cache --gc trees`."""
     from envbuilder.store import KINDS  # noqa: PLC0415
 
     with verb("cache", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         store = workshop(session, RECIPES).store
-        if every and not gc:
-            raise UsageError("`--all` says what `--gc` removes", hint="envbuilder cache --gc --all")
+        if unknown := sorted(set(kinds or ()) - set(KINDS)):
+            raise UsageError(f"the cache has no `{unknown[0]}`", hint=f"it has {', '.join(KINDS)}")
+        if kinds and not gc:
+            raise UsageError("kinds go with `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
         if gc:
             store.sweep()
-            store.clear([kind for kind in KINDS if every or kind != "layers"])
+            store.clear(kinds or [kind for kind in KINDS if kind != "layers"])
         sizes = store.sizes()
         session.data = {"folder": str(store.root), "bytes": sizes}
         rows = (f"  {kind:<10} {size / 1e9:8.2f} GB" for kind, size in sizes.items())

@@ -42,9 +42,7 @@ class Command:
     why: str
     cwd: Path | None = None
     env: tuple[tuple[str, str], ...] = ()
-    input: str = ""
     accept: tuple[int, ...] = (0,)
-    timeout: float | None = None
 
     def __str__(self) -> str:
         setting = [f"{name}={shlex.quote(value)}" for name, value in self.env]
@@ -55,7 +53,7 @@ class Runner(Protocol):
     """Runs commands; raises CommandError (SpaceError on a full disk) when one fails, ToolError when the program is not there."""
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
-        """Run to the end and return stdout; `on_line` sees each line of stdout and stderr as it comes."""
+        """Run to the end and return stdout; `on_line` sees each of its lines as it comes."""
         ...
 
     def read(self, command: Command) -> AbstractContextManager[IO[bytes]]:
@@ -63,7 +61,9 @@ class Runner(Protocol):
         ...
 
     def feed(self, command: Command) -> AbstractContextManager[IO[bytes]]:
-        """Give the program's stdin as a stream; a failure is raised when the context ends."""
+        """Give the program's stdin as a stream; a failure is raised when the context ends, also when the program
+        ended well without having read all of it.
+        """
         ...
 
     def stop(self) -> None:
@@ -94,8 +94,6 @@ class ProcessRunner:
         ):
             lines: list[str] = []
             with self._ended_with(process):
-                if command.input:
-                    _write(process, command.input)
                 assert process.stdout is not None
                 for raw in process.stdout:
                     line = raw.decode(errors="replace")
@@ -127,12 +125,18 @@ class ProcessRunner:
             tempfile.TemporaryFile() as errors,
             self._start(command, stdin=subprocess.PIPE, stdout=errors, stderr=errors) as process,
         ):
+            taken = False
             with self._ended_with(process):
                 assert process.stdin is not None
                 with contextlib.suppress(BrokenPipeError):  # the program's own words say more
                     yield process.stdin
                     process.stdin.close()
+                    taken = True
             _judge(command, process, errors)
+            if not taken:
+                raise CommandError(
+                    f"could not {command.why}: `{command.argv[0]}` stopped reading before the end"
+                )
 
     @contextlib.contextmanager
     def _ended_with(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
@@ -151,19 +155,28 @@ class ProcessRunner:
             raise
         finally:
             self._running.discard(process)
+            if process.stdin is not None:
+                # Else Popen would, and what the program left unread would hide how it ended.
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
 
     def _start(
         self, command: Command, *, stdin: int = subprocess.DEVNULL, **streams: object
     ) -> "subprocess.Popen[bytes]":
-        if command.input:
-            stdin = subprocess.PIPE
         try:
             return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
                 command.argv, cwd=command.cwd, env=self._base | dict(command.env), stdin=stdin, **streams
             )
-        except FileNotFoundError as error:
+        except OSError as error:
+            if command.cwd is not None and not command.cwd.is_dir():
+                raise CommandError(f"could not {command.why}: there is no folder `{command.cwd}`") from error
+            what = (
+                "is not installed"
+                if isinstance(error, FileNotFoundError)
+                else f"does not start: {error.strerror}"
+            )
             raise ToolError(
-                f"could not {command.why}: `{command.argv[0]}` is not installed",
+                f"could not {command.why}: `{command.argv[0]}` {what}",
                 hint="`scripts/setup` installs what envbuilder needs on Debian 12",
             ) from error
 
@@ -176,13 +189,6 @@ def hand_over(argv: Sequence[str]) -> NoReturn:
         raise ToolError(
             f"`{argv[0]}` is not installed", hint="`scripts/setup` installs what envbuilder needs"
         ) from error
-
-
-def _write(process: "subprocess.Popen[bytes]", text: str) -> None:
-    assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError):
-        process.stdin.write(text.encode())
-        process.stdin.close()
 
 
 def _judge(

@@ -163,6 +163,12 @@ class Fields:
             return 0
         return int(node.text)
 
+    def flag(self, key: str) -> bool:
+        node = self.node.get(key)
+        if node is not None and node.text not in ("true", "false"):
+            self.mistakes.at(node, Code.TYPE, f"expected true or false, found {node.text or node.kind.value}")
+        return node is not None and node.text == "true"
+
     def items(self, key: str) -> tuple[Node, ...]:
         node = self.node.get(key)
         return () if node is None else read_list(node, self.mistakes)

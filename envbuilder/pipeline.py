@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envbuilder import lock as locks
-from envbuilder import recipe as recipes
-from envbuilder.build import IMAGE_PREFIX, Outputs, Record, build, load_record
-from envbuilder.check import check, load_tables
+from envbuilder.build import IMAGE_PREFIX, Outputs, Record, build, load_record, worker_threads
+from envbuilder.check import examine_file, need_sound
 from envbuilder.command import Runner, hand_over
 from envbuilder.console import Console, log_to
 from envbuilder.engines.assemble import Assemble, Limits
 from envbuilder.errors import (
     BuildError,
-    IncompatibleError,
     LockError,
     SpaceError,
     ToolError,
@@ -54,6 +52,8 @@ from envbuilder.tools import BUILD_TOOLS, check_tools
 from envbuilder.verify import verify
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from envbuilder.run import Ran
 
 # Bytes on disk per byte fetched, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
@@ -82,12 +82,9 @@ class Workshop:
 
 def load_checked(name: str, folder: Path) -> tuple[Recipe, tuple[Finding, ...]]:
     """The recipe and the warnings of `check`; raises IncompatibleError when something in it cannot work."""
-    recipe = recipes.load(recipes.find_recipe(name, folder))
-    findings = check(recipe, load_tables(load_toolkits()))
-    errors = tuple(finding for finding in findings if finding.severity is Severity.ERROR)
-    if errors:
-        raise IncompatibleError(f"the pins of `{recipe.name}` cannot work together", findings=findings)
-    return recipe, findings
+    recipe, report = examine_file(name, folder)
+    need_sound(recipe, report)
+    return recipe, report.findings
 
 
 def lock_path(recipe: Recipe) -> Path:
@@ -180,7 +177,7 @@ def build_recipe(name: str, workshop: Workshop, *, output: Path, offline: bool) 
             store_sources(recipe, lock_extensions(recipe), workshop.store)
             with log_to(outputs.log):
                 record = _build(plan, outputs, workshop, offline=offline)
-        image = _load(outputs, record, workshop)
+        image = _load(outputs, record.manifest, workshop)  # after a build it is there: one look
         if done:
             findings += try_out(recipe, outputs, workshop, image=image)
             record.save(outputs.record)  # last: until then there is something to do
@@ -220,15 +217,18 @@ def _need_success(ran: "Ran", test: str, where: str) -> None:
         raise BuildError(f"the recipe's test `{test}` failed in `{where}` with exit code {ran.code}\n{tail}")
 
 
-def _load(outputs: Outputs, record: Record, workshop: Workshop) -> str:
-    """Bring the image into the Docker engine unless it is there; returns its name there, "" without an engine."""
+def _load(outputs: Outputs, manifest: str, workshop: Workshop) -> str:
+    """Bring the image into the Docker engine unless it is there; returns its name there, "" without an engine.
+
+    The engine takes a layer only when its digest is the manifest's, so a damaged image never gets the name.
+    """
     from envbuilder.publish import connect, has_image, load_image  # noqa: PLC0415 - the SDK costs a no-op its second
 
     client = connect(workshop.environment)
     if client is None:
         return ""
     name = f"{IMAGE_PREFIX}/{outputs.name}:latest"
-    if not has_image(client, name, record.manifest):
+    if not has_image(client, name, manifest):
         load_image(client, outputs.image, name=name, console=workshop.console)
     return name
 
@@ -249,16 +249,28 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
             fetcher.fetch(wanted, transfer)
     else:
         fetcher.fetch(wanted)
-    built = build(
-        plan, outputs, engine=engine, runner=workshop.runner, console=console, threads=limits.threads
-    )
-    with console.step("verify image ≡ SIF ≡ plan"):
-        findings = verify(outputs.image, outputs.sif, layers=built.layers, threads=limits.threads).findings
-    if findings:
+    loading: list[Future[str]] = []
+    with worker_threads(1, workshop.runner) as pool:
+        built = build(
+            plan,
+            outputs,
+            engine=engine,
+            runner=workshop.runner,
+            console=console,
+            threads=limits.threads,
+            image_done=lambda manifest: loading.append(pool.submit(_load, outputs, manifest, workshop)),
+        )
+        with console.step("verify image ≡ SIF ≡ plan"):
+            report = verify(outputs.image, outputs.sif, layers=built.layers, threads=limits.threads)
+    if report.findings:
         outputs.sif.rename(outputs.sif.with_suffix(".sif.refused"))
         raise VerifyError(
-            "what was built is not what was promised", findings=findings, hint=f"the log is `{outputs.log}`"
+            "what was built is not what was promised",
+            findings=report.findings,
+            hint=f"the log is `{outputs.log}`",
         )
+    for image in loading:
+        image.result()
     return built.record
 
 

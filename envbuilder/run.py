@@ -66,7 +66,7 @@ def run_in_image(
             name,
             list(argv),
             user=user,
-            volumes={str(folder): {"bind": str(folder), "mode": "rw"}},
+            volumes={str(folder): {"bind": str(folder), "mode": "rw"}} if folder != Path("/") else {},
             working_dir=str(folder),
             environment=FIXED_ENV,
             device_requests=gpus,

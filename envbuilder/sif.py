@@ -27,7 +27,7 @@ from envbuilder.tree import Layer, open_tar
 BLOCK_SIZE: Final = (
     256 << 10
 )  # bytes of a squashfs block: smaller and faster to import from than 128 KiB and 1 MiB
-LEVEL: Final = 3  # of zstd; Apptainer's default, gzip, takes eleven times the CPU for the same size
+LEVEL: Final = 2  # of zstd; measured on `a100`: 1 19 % less CPU and 3 % more bytes, 3 57 % more and 4 % fewer
 
 _LAUNCH: Final = b"#!/usr/bin/env run-singularity\n"  # makes `./name.sif` run
 _MAGIC: Final = b"SIF_MAGIC\0"

@@ -281,3 +281,54 @@ def test_no_colour_codes_in_messages(call: Call, monkeypatch: pytest.MonkeyPatch
     else:
         answer = call("check", "a10", "--no-color")
     assert "\x1b" not in answer.err + answer.out
+
+
+def test_the_cache_is_freed_by_kind(call: Call, clean_environment: Path):
+    call("cache")
+    for kind in ("trees", "layers"):
+        (clean_environment / kind / "one").mkdir()
+        (clean_environment / kind / "one" / "file").write_bytes(bytes(5000))
+    before = json.loads(call("cache", "--json").out)["data"]["bytes"]
+    after = json.loads(call("cache", "--gc", "trees", "--json").out)["data"]["bytes"]
+    assert (before["trees"] > 0, before["layers"] > 0) == (True, True)
+    assert (after["trees"], after["layers"]) == (0, before["layers"])
+
+
+@pytest.mark.parametrize("arguments", [("--gc", "treees"), ("trees",)])
+def test_what_the_cache_cannot_free_is_wrong_use(call: Call, arguments: tuple[str, ...]):
+    assert call("cache", *arguments).code == 2
+
+
+def test_show_tells_what_follows_from_the_pins(call: Call):
+    (line,) = (line for line in call("show", "a100").out.splitlines() if line.startswith("driver floor "))
+    assert "525.60.13" in line
+    facts = json.loads(call("show", "a100", "--json").out)["data"]["facts"]
+    assert {"name", "value", "source"} == set(facts[0])
+    assert "2.21.5" in [fact["value"] for fact in facts if fact["name"] == "NCCL"]
+
+
+def test_check_refuses_with_the_repair_as_data(call: Call, folder: Path):
+    (folder / "bad.yaml").write_text(GOOD.replace('"12"', '"9"'))
+    answer = call("check", folder / "bad.yaml", "--json")
+    envelope = json.loads(answer.out)
+    assert (answer.code, envelope["data"]["repairs"][0]) == (3, {"gcc": "11"})
+    assert envelope["findings"][0]["hint"].startswith('write `gcc: "11"`')
+
+
+def test_lock_checks_first(call: Call, folder: Path):
+    (folder / "bad.yaml").write_text(GOOD.replace('"12"', '"9"'))
+    assert call("lock", folder / "bad.yaml").code == 3
+
+
+@pytest.mark.parametrize(("driver", "code"), [("550.54.15", 0), ("535.104.05", 0), ("510.47.03", 3)])
+def test_check_judges_the_host(call: Call, tmp_path: Path, driver: str, code: int):
+    facts = tmp_path / "node.json"
+    facts.write_text(json.dumps({"driver": driver, "gpus": ["NVIDIA A100-SXM4-80GB"]}))
+    assert call("check", "a100", "--host", facts).code == code
+
+
+def test_host_facts_with_a_mistake_are_wrong_use(call: Call, tmp_path: Path):
+    (tmp_path / "node.yaml").write_text("drivers: 5\n")
+    answer = call("check", "a100", "--host", tmp_path / "node.yaml")
+    assert answer.code == 2
+    assert "did you mean `driver`?" in answer.err

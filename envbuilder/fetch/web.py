@@ -4,10 +4,10 @@
 """
 
 import hashlib
-import io
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -20,8 +20,9 @@ from pypi_simple import (
     UnsupportedContentTypeError,
     UnsupportedRepoVersionError,
 )
-from requests.adapters import BaseAdapter, HTTPAdapter
+from requests.adapters import HTTPAdapter
 
+from envbuilder.fetch.local import FileAdapter
 from envbuilder.sources import Sources, file_path, shown
 from envbuilder.store import Sha256
 
@@ -59,6 +60,16 @@ class Wanted(Protocol):
     def path(self) -> str: ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One file of a project in a package index."""
+
+    filename: str
+    url: str
+    uploaded: str  # YYYY-MM-DD; "" where the index does not tell
+    yanked: bool
+
+
 class Progress(Protocol):
     """Sees bytes as they come, from several threads; a negative count takes back what must be fetched again."""
 
@@ -92,7 +103,7 @@ class Web:
         self.sources = sources
         self._local_only = local_only
         self._guard = threading.Lock()
-        self._pages: dict[tuple[str, str], dict[str, str]] = {}
+        self._pages: dict[tuple[str, str], dict[str, Listed]] = {}
         self._silent: dict[str, Refusal] = {}  # indexes that were unreachable once are not waited for again
         self._session = requests.Session()
         self._session.headers["Accept-Encoding"] = (
@@ -102,7 +113,7 @@ class Web:
             self._session.verify = str(sources.certificates)
         for scheme in ("http://", "https://"):
             self._session.mount(scheme, HTTPAdapter(pool_maxsize=PARALLEL))
-        self._session.mount("file://", _FileAdapter())
+        self._session.mount("file://", FileAdapter())
 
     def places(self, artefact: Wanted, stop: threading.Event) -> Iterator[str | Refusal]:
         """URLs that may give the artefact, local ones first; a source that has no such file is a Refusal instead."""
@@ -156,6 +167,28 @@ class Web:
         except (KeyError, ValueError) as error:
             raise Refusal(url, "the server does not say how large the file is", kind="unreachable") from error
 
+    def files(self, project: str, stop: threading.Event) -> dict[str, Listed]:
+        """All files of a project in the package indexes, by filename; of two alike, the first index's."""
+        pages = [self._page(index, project, stop) for index in self.sources.indexes]
+        return {name: listed for page in reversed(pages) for name, listed in page.items()}
+
+    def read(self, url: str, start: int, size: int, stop: threading.Event) -> bytes:
+        """A part of a file: exactly `size` bytes from `start` on."""
+
+        def ask() -> bytes:
+            with self._request(url, headers={"Range": f"bytes={start}-{start + size - 1}"}) as response:
+                if response.status_code != requests.codes.partial_content:
+                    raise Refusal(url, "the server does not give parts of a file", kind="unreachable")
+                try:
+                    data = response.content
+                except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+                    raise _Broken(_reason(error)) from error
+            if len(data) != size:
+                raise _Broken(f"{len(data)} bytes came instead of {size}")
+            return data
+
+        return _with_patience(ask, url, stop)
+
     def _bases(self, source: str) -> tuple[str, ...]:
         match source:
             case "debian":
@@ -172,16 +205,16 @@ class Web:
         *above, project, name = artefact.path.split("/")
         index = "".join([base, *(f"{part}/" for part in above)])
         try:
-            return self._page(index, project, stop)[name]
+            return self._page(index, project, stop)[name].url
         except KeyError:
             return Refusal(f"{index}{project}/", f"there is no `{name}`", kind="gone")
         except Refusal as refusal:
             return refusal
 
-    def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, str]:
-        """The files of one project in an index, filename → URL, asked for once."""
+    def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, Listed]:
+        """The files of one project in an index, by filename, asked for once."""
 
-        def ask() -> dict[str, str]:
+        def ask() -> dict[str, Listed]:
             try:
                 page = PyPISimple(index, session=self._session).get_project_page(project, timeout=TIMEOUTS[1])
             except NoSuchProjectError:
@@ -192,7 +225,15 @@ class Web:
                 raise Refusal(url, "what it sends is no package index", kind="unreachable") from error
             except requests.RequestException as error:
                 raise _Broken(_reason(error)) from error
-            return {package.filename: _with_user_of(index, package.url) for package in page.packages}
+            return {
+                package.filename: Listed(
+                    filename=package.filename,
+                    url=_with_user_of(index, package.url),
+                    uploaded=str(package.upload_time.date()) if package.upload_time else "",
+                    yanked=package.is_yanked,
+                )
+                for package in page.packages
+            }
 
         url = f"{index}{project}/"
         with self._guard:  # one page at a time: other threads mostly wait for the same one
@@ -280,44 +321,6 @@ def _check_digest(url: str, download: _Download, artefact: Wanted) -> None:
     found = download.digest.hexdigest()
     if found != artefact.sha256:
         raise Refusal(url, f"its sha256 is {found}, expected {artefact.sha256}", kind="wrong")
-
-
-class _File(io.FileIO):
-    """A response's body that closes itself at its end, as urllib3's do and requests expects."""
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        data = super().read(-1 if size is None else size)
-        if not data:
-            self.close()
-        return data
-
-
-class _FileAdapter(BaseAdapter):
-    """Lets a requests session read `file:` URLs; a folder stands for its `index.html`, as package indexes expect."""
-
-    def send(
-        self, request: requests.PreparedRequest, *_args: object, **_options: object
-    ) -> requests.Response:
-        response = requests.Response()
-        response.request = request
-        response.url = request.url or ""
-        path = file_path(response.url) or Path()
-        path = path / "index.html" if path.is_dir() else path
-        try:
-            response.raw = _File(path)
-        except OSError:
-            response.raw = io.BytesIO()
-            response.status_code = requests.codes.not_found
-            return response
-        response.status_code = requests.codes.ok
-        response.headers["Content-Length"] = str(path.stat().st_size)
-        response.headers["Content-Type"] = (
-            "text/html" if path.suffix == ".html" else "application/octet-stream"
-        )
-        return response
-
-    def close(self) -> None:
-        pass
 
 
 def _judged(response: requests.Response, url: str) -> Refusal | _Broken:

@@ -27,12 +27,9 @@ from envbuilder.resolve.means import Means, Target
 from envbuilder.sources import Sources, file_path
 from envbuilder.store import Sha256, sha256_file
 from envbuilder.tables.toolkit import WheelPart
-from envbuilder.tables.torch import build_of, version_key
+from envbuilder.tables.torch import Torch, build_of
 
-# What torch needs and does not declare: `cpp_extension` imports setuptools (and pkg_resources.packaging up to 2.1.2), and
-# releases before 2.3 were built for numpy 1 (https://github.com/pytorch/pytorch/issues/107302).
-ALWAYS: Final = ("setuptools",)
-UNDECLARED: Final = (((2, 2, 0), "setuptools<70"), ((2, 3, 0), "numpy<2"))  # torch before this release, bound
+ALWAYS: Final = ("setuptools",)  # torch's `cpp_extension` imports it, and only newer releases declare it
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
 _BUILD: Final = re.compile(r"cpu|cu\d+")
 _LEGACY: Final = {5: "manylinux1_x86_64", 12: "manylinux2010_x86_64", 17: "manylinux2014_x86_64"}
@@ -70,7 +67,7 @@ def resolve_wheels(
     sources = means.sources()
     torch, build = torch_requirement(recipe, target, folders=sources.folders)
     needed = target.toolkit.constraints if target.toolkit else ()
-    bounds = tuple(bound for limit, bound in UNDECLARED if version_key(recipe.pytorch) < limit)
+    bounds = undeclared_bounds(target.torch) if target.torch else ()
     question = Question(
         python=recipe.python,
         glibc=target.distribution.glibc,
@@ -81,6 +78,12 @@ def resolve_wheels(
         before=before,
     )
     return ask_uv(question, means)
+
+
+def undeclared_bounds(torch: Torch) -> tuple[str, ...]:
+    """What this torch works with, which most wheels do not declare; `check` refuses a recipe that cannot meet it."""
+    bounds = (("numpy", torch.numpy), ("setuptools", torch.setuptools))
+    return tuple(f"{name}{bound}" for name, bound in bounds if bound)
 
 
 def resolve_toolkit_wheels(recipe: Recipe, target: Target, means: Means) -> tuple[Artefact, ...]:

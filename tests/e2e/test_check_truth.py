@@ -1,0 +1,263 @@
+"""What `check` refuses is refused by the real compilers and wheels too, with the very words that the findings quote.
+
+The compiler and the wheel are those of the a100 recipe, taken out of its SIF; Debian 13's compiler and Debian 11's headers
+are fetched as a lock would fetch them, by hash. Each refusal stands beside the nearest thing that works.
+"""
+
+import functools
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import uv
+from workbench import CACHE, ROOT, Built, attempt, locked_artefacts, open_folder, run
+
+from envbuilder.check import check, load_tables
+from envbuilder.command import ProcessRunner
+from envbuilder.fetch import Fetcher
+from envbuilder.fetch.remote import Index
+from envbuilder.lock import Artefact
+from envbuilder.recipe import Extension, Recipe, load
+from envbuilder.resolve.apt import Suite, open_suite
+from envbuilder.resolve.means import Means
+from envbuilder.sources import probe_sources
+from envbuilder.store import Store
+from envbuilder.tables.toolkit import load_toolkits
+
+pytestmark = pytest.mark.builds
+
+KERNEL = "#include <cuda_runtime.h>\n__global__ void nothing() {}\n"
+SITE = "opt/env/lib/python3.11/site-packages"
+# Of g++-14's closure, what only debuggers and sanitizers need.
+UNWANTED = ("san", "gprofng", "libcc1", "rpcsvc", "libc-dev-bin")
+
+Ended = subprocess.CompletedProcess[str]
+Inside = Callable[..., Ended]
+
+
+def refused(**change: object) -> set[str]:
+    """The codes that `check` gives the a100 recipe with these changes."""
+    recipe: Recipe = replace(load(ROOT / "recipes/a100.yaml"), **change)  # type: ignore[arg-type]
+    return {finding.code for finding in check(recipe, load_tables(load_toolkits()))}
+
+
+def extension(**flags: tuple[str, ...]) -> tuple[Extension, ...]:
+    return (Extension(name="mine", sources=("mine.cu",), **flags),)
+
+
+@pytest.fixture(scope="module")
+def work() -> Iterator[Path]:
+    with open_folder() as folder:
+        (folder / "kernel.cu").write_text(KERNEL)
+        (folder / "torch.cpp").write_text("#include <torch/extension.h>\n")
+        (folder / "python.c").write_text("#include <Python.h>\n")
+        yield folder
+
+
+@pytest.fixture(scope="module")
+def inside(a100: Built, work: Path) -> Inside:
+    """Runs a command in the a100 recipe's SIF."""
+    bind = ("--no-home", "--bind", f"{work}:/work", "--pwd", "/work")
+    return functools.partial(attempt, "apptainer", "exec", *bind, a100.sif, cwd=Path("/"))
+
+
+@pytest.fixture(scope="module")
+def means() -> Means:
+    environment = dict(os.environ)
+    store, runner = Store(CACHE), ProcessRunner(environment)
+    sources = functools.cache(lambda: probe_sources(environment, runner))
+    return Means(store=store, runner=runner, sources=sources, fetcher=Fetcher(store, sources, offline=False))
+
+
+def unpack(debs: tuple[Artefact, ...], folder: Path, means: Means) -> None:
+    means.fetcher.fetch(debs)
+    for deb in debs:
+        run("dpkg-deb", "-x", means.store.artefact(deb.sha256), folder)
+
+
+def suite(name: str, means: Means) -> Suite:
+    return open_suite(name, "main", means)
+
+
+@pytest.fixture(scope="module")
+def trixie(inside: Inside, work: Path, means: Means) -> Inside:
+    """Runs a command in Debian 13's compiler and C library, with the a100 recipe's toolkit."""
+    root = work / "trixie"
+    for name in ("bin", "lib", "lib64"):
+        (root / "usr" / name).mkdir(parents=True)
+        (root / name).symlink_to(f"usr/{name}")
+    for name in ("dev", "tmp"):
+        (root / name).mkdir()
+    debs = suite("trixie", means).closure(("g++-14",)) + suite("trixie", means).packages(("dash",))
+    unpack(tuple(deb for deb in debs if not any(word in deb.name for word in UNWANTED)), root, means)
+    wanted = ("usr/local/cuda-12.4", f"{SITE}/nvidia/cuda_runtime/include")
+    ended = inside("tar", "-C", "/", "-cf", "/work/toolkit.tar", *wanted)
+    assert ended.returncode == 0, ended.stderr
+    run("tar", "-C", root, "-xf", work / "toolkit.tar")
+    shutil.copy(work / "kernel.cu", root / "kernel.cu")
+    if not (root / "bin/sh").exists():  # nvcc starts its parts through it
+        (root / "bin/sh").symlink_to("dash")
+    sandbox = (
+        "bwrap",
+        "--unshare-all",
+        "--ro-bind",
+        root,
+        "/",
+        "--dev",
+        "/dev",
+        "--tmpfs",
+        "/tmp",
+        "--chdir",
+        "/tmp",
+    )
+    nvcc = (
+        "--setenv",
+        "PATH",
+        "/usr/bin",
+        "/usr/local/cuda-12.4/bin/nvcc",
+        "-ccbin",
+        "g++-14",
+        "-arch=sm_80",
+        "-c",
+    )
+    return functools.partial(attempt, *sandbox, *nvcc, "/kernel.cu", "-o", "/tmp/kernel.o")
+
+
+def test_nvcc_and_what_it_knows_work(inside: Inside):
+    ended = inside("nvcc", "-arch=sm_80", "-std=c++20", "-c", "kernel.cu", "-o", "kernel.o")
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+@pytest.mark.parametrize(("gpu", "target"), [("B200", "sm_100"), ("RTX 5090", "sm_120")])
+def test_nvcc_12_4_does_not_compile_for_blackwell(inside: Inside, gpu: str, target: str):
+    ended = inside("nvcc", f"-arch={target}", "-c", "kernel.cu", "-o", "kernel.o")
+    assert f"Value '{target}' is not defined" in ended.stdout + ended.stderr
+    assert "EB319" in refused(gpus=(gpu,))
+
+
+def test_nvcc_12_4_does_not_know_cxx_23(inside: Inside):
+    ended = inside("nvcc", "-std=c++23", "-c", "kernel.cu", "-o", "kernel.o")
+    assert "Value 'c++23' is not defined" in ended.stdout + ended.stderr
+    assert refused(extensions=extension(cuda_cflags=("-std=c++23",))) == {"EB322"}
+    assert refused(extensions=extension(cuda_cflags=("-std=c++20",))) == set()
+
+
+def test_nvcc_12_4_refuses_gcc_14(trixie: Inside):
+    ended = trixie()
+    assert (
+        "unsupported GNU version! gcc versions later than 13 are not supported" in ended.stdout + ended.stderr
+    )
+    assert "EB315" in refused(base="debian/trixie", python="3.13", gcc="14")
+    assert "EB315" not in refused(base="debian/trixie", python="3.13", gcc="13")
+
+
+def test_the_headers_of_cuda_12_4_clash_with_glibc_2_41(trixie: Inside):
+    ended = trixie("-allow-unsupported-compiler")
+    said = ended.stdout + ended.stderr
+    assert 'exception specification is incompatible with that of previous function "cospi"' in said
+    assert refused(base="debian/trixie", python="3.13", gcc="13") == {"EB318"}
+
+
+def test_torch_2_6_holds_no_code_for_blackwell(inside: Inside):
+    held = inside("python", "-c", "import torch; print(torch._C._cuda_getArchFlags())").stdout.split()
+    (row,) = (row for row in load_tables(()).torches.rows if row.version == "2.6.0")
+    assert held == [f"sm_{name.replace('.', '')}" for name in row.build.architectures]
+    assert "EB320" in refused(gpus=("RTX 5090",))
+
+
+def test_the_headers_of_torch_2_6_need_cxx_17(inside: Inside):
+    torch = f"/{SITE}/torch/include"
+    include = (f"-I{torch}", f"-I{torch}/torch/csrc/api/include", "-I/usr/include/python3.11")
+    ended = inside("g++", "-std=c++14", "-fsyntax-only", "-fmax-errors=1", *include, "torch.cpp")
+    assert "C++17 or later compatible compiler is required" in ended.stderr
+    assert refused(extensions=extension(cflags=("-std=c++14",))) == {"EB324"}
+
+
+@pytest.mark.parametrize(("python", "is_there"), [("3.11", True), ("3.10", False)])
+def test_a_wheel_is_for_one_python(a100: Built, work: Path, python: str, *, is_there: bool):
+    (torch,) = (one for one in locked_artefacts("a100") if one["name"] == "torch")
+    links = work / "links"
+    links.mkdir(exist_ok=True)
+    wheel = links / str(torch["path"]).rpartition("/")[2]
+    if not wheel.exists():
+        digest = str(torch["sha256"])
+        wheel.symlink_to(CACHE / "artefacts" / digest[:2] / digest)
+    ended = attempt(
+        uv.find_uv_bin(), "pip", "install", "--dry-run", "--no-deps", "--no-index", "--find-links", links,
+        "--target", work / "none", "--python-version", python, "--no-config", "--cache-dir", work / "uv", "torch==2.6.0",
+    )  # fmt: skip
+    assert (ended.returncode == 0) == is_there, ended.stderr
+    if not is_there:
+        assert "no wheels with a matching Python" in " ".join(ended.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def torch_1_13(means: Means) -> str:
+    """The line of torch 1.13.1's cpp_extension that imports setuptools' vendored packages, out of the wheel on the index."""
+    index = Index(means.sources())
+    (listed,) = (
+        one
+        for one in index.files("torch")
+        if re.fullmatch(r"torch-1\.13\.1-cp311-.*x86_64\.whl", one.filename)
+    )
+    with index.open(listed) as wheel:
+        source = wheel.read("torch/utils/cpp_extension.py").decode()
+    (line,) = re.findall(r"^from pkg_resources import .*$", source, re.MULTILINE)
+    return line
+
+
+@pytest.mark.parametrize(
+    ("version", "works"), [("69.5.1", True), ("70.0.0", False), ("71.0.0", True), ("82.0.0", False)]
+)
+def test_torch_1_13_imports_what_some_setuptools_lack(
+    torch_1_13: str, work: Path, version: str, *, works: bool
+):
+    folder = work / f"setuptools-{version}"
+    run(
+        uv.find_uv_bin(),
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--target",
+        folder,
+        f"setuptools=={version}",
+    )
+    ended = attempt(sys.executable, "-W", "ignore", "-c", torch_1_13, env={"PYTHONPATH": str(folder)})
+    assert (ended.returncode == 0) == works, ended.stderr
+    pins = {
+        "pytorch": "1.13.1",
+        "cuda": "",
+        "gpus": (),
+        "extensions": (),
+        "packages": (f"setuptools=={version}",),
+    }
+    assert refused(**pins) == (set() if works else {"EB330"})
+
+
+def test_torch_2_15_has_no_wheel_for_the_python_of_bullseye():
+    assert "EB308" in refused(base="debian/bullseye", python="3.9", gcc="10", pytorch="2.15.0")
+
+
+def test_python_h_of_bullseye_includes_crypt_h(inside: Inside, work: Path, means: Means):
+    bullseye = suite("bullseye", means)
+    headers = ("libc6-dev", "linux-libc-dev", "libpython3.9-dev")
+    unpack(bullseye.packages(headers), work / "bullseye", means)
+    root = "/work/bullseye/usr/include"
+    command = (
+        "gcc", "-fsyntax-only", "-nostdinc", "-isystem", "/usr/lib/gcc/x86_64-linux-gnu/12/include",
+        "-isystem", root, "-isystem", f"{root}/x86_64-linux-gnu", "-isystem", f"{root}/python3.9", "python.c",
+    )  # fmt: skip
+    ended = inside(*command)
+    assert "fatal error: crypt.h: No such file or directory" in ended.stderr
+    unpack(bullseye.packages(("libcrypt-dev",)), work / "bullseye", means)
+    assert inside(*command).returncode == 0
+    pins = {"base": "debian/bullseye", "python": "3.9", "gcc": "10", "cuda": "", "gpus": (), "extensions": ()}
+    assert "EB328" in refused(**pins, libxcrypt="")
+    assert refused(**pins, libxcrypt="4.4") == set()
