@@ -1,6 +1,7 @@
 """What all tests share: costly ones are asked for, and a test starts programs only if its marker says so."""
 
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -34,6 +35,8 @@ def pytest_configure(config: pytest.Config) -> None:
             )
 
     sys.addaudithook(watch)
+    # A shell that starts us in the background has us ignore Ctrl-C, and what we start as well; tests send it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
