@@ -1,7 +1,7 @@
 """The command line: reads arguments and the environment, prints results, and turns errors into exit codes.
 
-The only module that catches errors, prints to stdout and exits. What a verb needs is imported when it runs, so that
-`--version` and completion stay quick.
+The only module that catches errors, prints to stdout and exits, but for the two answers that `__main__` gives at once. What
+a verb needs is imported when it runs.
 """
 
 import contextlib
@@ -12,6 +12,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -32,6 +33,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="One recipe becomes one environment: a Docker image and a SIF that hold the same files.",
 )  # fmt: skip
+tables = typer.Typer(no_args_is_help=True, help="The tables of compatibility, for maintainers.")
+app.add_typer(tables, name="tables", hidden=True)
 
 Name = Annotated[
     str, typer.Argument(help="a recipe in `recipes/`, or a path to a recipe file", metavar="NAME")
@@ -338,8 +341,41 @@ def exec_(
         )
 
 
+@tables.command("refresh")
+def tables_refresh(
+    *,
+    releases: Annotated[
+        int, typer.Option("--releases", metavar="N", min=0, help="newest releases of torch to read")
+    ] = 5,
+    compilers: Annotated[
+        int, typer.Option("--compilers", metavar="N", min=0, help="newest CUDA compilers to read")
+    ] = 5,
+    check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Read the newest wheels and write what they say into the tables of compatibility, for maintainers."""
+    from envbuilder.command import ProcessRunner  # noqa: PLC0415
+    from envbuilder.console import Console  # noqa: PLC0415
+    from envbuilder.fetch.remote import Index  # noqa: PLC0415
+    from envbuilder.refresh import TABLES, Scope, refresh  # noqa: PLC0415
+    from envbuilder.sources import probe_sources  # noqa: PLC0415
+
+    with verb("tables refresh", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        runner = ProcessRunner(session.environment)
+        session.stop = runner.stop
+        index = Index(probe_sources(session.environment, runner))
+        scope, today = Scope(releases=releases, compilers=compilers), datetime.now(UTC).date()
+        with Console(color=session.color).step("read the newest wheels"):
+            changes = refresh(index, runner, today=today, scope=scope, folder=TABLES, save=not check)
+        session.data = {"changes": list(changes.done), "notes": list(changes.notes)}
+        done = changes.done or ("the tables are as they were",)
+        session.text = "\n".join((*done, *(f"note: {note}" for note in changes.notes)))
+
+
 def main() -> None:
-    """The program: run the command, print its answer, end with its exit code."""
+    """Run the command of this process, print its answer, end with its exit code."""
     sys.exit(run(sys.argv[1:]))
 
 
@@ -355,7 +391,8 @@ def run(arguments: list[str]) -> int:
             signal.SIGTERM, signal.default_int_handler
         )  # a terminated build tidies up like an interrupted one
     try:
-        interrupted = app(arguments, standalone_mode=False) == INTERRUPTED  # what Typer makes of Ctrl-C
+        code = app(arguments, prog_name="envbuilder", standalone_mode=False)
+        interrupted = code == INTERRUPTED  # what Typer makes of Ctrl-C
     except EnvbuilderError as failure:
         error = failure
     except typer.TyperException as failure:

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+import test_refresh
 
-from envbuilder import __version__, cli
+from envbuilder import __version__, cli, command, refresh
 from envbuilder.recipe import list_recipes
 
 ROOT = Path(__file__).parents[1]
@@ -24,6 +25,7 @@ extensions:
 """
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
+site, tables = test_refresh.site, test_refresh.folder  # an index on this machine, and tables to refresh
 
 
 class Answer(NamedTuple):
@@ -332,3 +334,45 @@ def test_host_facts_with_a_mistake_are_wrong_use(call: Call, tmp_path: Path):
     answer = call("check", "a100", "--host", tmp_path / "node.yaml")
     assert answer.code == 2
     assert "did you mean `driver`?" in answer.err
+
+
+@pytest.fixture
+def maintained(site: test_refresh.Site, tables: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of tables that `tables refresh` writes, with an index that has newer releases."""
+    monkeypatch.setenv("ENVBUILDER_INDEX", site.url)
+    monkeypatch.setenv("ENVBUILDER_DEBIAN_MIRROR", site.url)
+    answers = {"ptxas": f"\n{test_refresh.PTXAS}", "nvcc": f"\n{test_refresh.NVCC}"}
+    monkeypatch.setattr(command, "ProcessRunner", lambda _environment: command.FakeRunner(answers))
+    monkeypatch.setattr(refresh, "TABLES", tables)
+    return tables
+
+
+def test_tables_refresh_prints_changes_and_notes_and_then_has_none(call: Call, maintained: Path):
+    answer = call("tables", "refresh", "--releases", 1, "--compilers", 1)
+    assert answer.code == 0
+    assert {"+ torch 2.16.0", "+ cuda 13.6"} <= set(answer.out.splitlines())
+    assert "note: torch 2.14.1 is no longer in the index; its row stays" in answer.out
+    assert "2.16.0" in (maintained / "torch.yaml").read_text()
+    written = test_refresh.texts(maintained)
+    answer = call("tables", "refresh", "--releases", 1, "--compilers", 1, "--json")
+    envelope = json.loads(answer.out)
+    assert (envelope["command"], envelope["data"]["changes"]) == ("tables refresh", [])
+    assert envelope["data"]["notes"]
+    assert call("tables", "refresh", "--releases", 1).out.startswith("the tables are as they were\n")
+    assert test_refresh.texts(maintained) == written
+
+
+def test_tables_refresh_can_be_told_to_write_nothing(call: Call, maintained: Path):
+    before = test_refresh.texts(maintained)
+    answer = call("tables", "refresh", "--releases", 1, "--check")
+    assert (answer.code, "+ torch 2.16.0" in answer.out) == (0, True)
+    assert test_refresh.texts(maintained) == before
+
+
+def test_tables_refresh_is_exit_5_when_an_artefact_is_not_understood(
+    call: Call, maintained: Path, site: test_refresh.Site
+):
+    test_refresh.put_torch(site, "2.16.0", **{"torch/version.py": "cuda = None"})
+    answer = call("tables", "refresh", "--releases", 1)
+    assert (answer.code, answer.out) == (5, "")
+    assert "could not understand torch 2.16.0" in answer.err

@@ -12,7 +12,8 @@ STANDALONE = "image"  # runs inside the image, where there is no envbuilder; oth
 
 # From top to bottom; a name stands for the module or for all that is in the folder.
 LAYERS = [
-    {"cli", "__main__"},
+    {"__main__"},
+    {"cli", "completion"},
     {"pipeline", "report"},
     {"verify", "publish", "launch", "run"},
     {"build", "sif", "squashfs", "oci"},
