@@ -267,17 +267,20 @@ def test_an_output_folder_without_space_is_exit_6(cpu: Built, spacious: Path):
 
 
 def test_a_disk_that_fills_up_meanwhile_is_exit_6_and_keeps_nothing_half_written(cpu: Built, spacious: Path):
-    """There is room when the build starts; then another program takes it."""
+    """There is room when the build starts; then another program takes it. The image may be whole before the SIF fails."""
     output = spacious / "out"
+    blobs = f"{output}/cpu.oci/blobs/sha256"
+    whole = f"cd {blobs} && for name in *; do echo $name '' $name; done | sha256sum --check --quiet >&2"
     filler = f"(sleep 1.2; dd if=/dev/zero of={output}/filler bs=1M count=1500) 2>/dev/null &"
     ended = _in_small_disk(
-        f"{filler} {ENVBUILDER} build cpu --output {output}; code=$?; wait; ls -A {output}; exit $code",
+        f"{filler} {ENVBUILDER} build cpu --output {output}; code=$?; wait; ls -A {output};"
+        f" [ ! -e {output}/cpu.oci ] || ({whole}) || echo damaged; exit $code",
         place=output, size="1500m", env=NO_ENGINE,
     )  # fmt: skip
     assert ended.returncode == 6, ended.stderr
     assert "no space left" in ended.stderr.lower()
     assert "\nhint: free space" in ended.stderr
-    assert set(ended.stdout.split()) <= {"cpu.log", "filler"}
+    assert set(ended.stdout.split()) <= {"cpu.log", "cpu.oci", "filler"}
 
 
 def test_without_a_docker_engine_the_build_says_that_nothing_was_loaded(cpu: Built):
