@@ -190,6 +190,7 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
     from envbuilder.run import run_in_image, run_in_sif  # noqa: PLC0415
 
     findings: list[Finding] = []
+    client = connect(workshop.environment) if image and recipe.tests else None
     for test in recipe.tests:
         argv = shlex.split(test)
         with workshop.console.step(f"test in the SIF: {test}"):
@@ -202,7 +203,6 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
                         message="the recipe's tests were not run in the SIF: Apptainer is not installed",
                     )
                 )  # fmt: skip
-        client = connect(workshop.environment) if image else None
         if client is not None:
             with workshop.console.step(f"test in the image: {test}"):
                 user = f"{os.geteuid()}:{os.getegid()}"

@@ -84,7 +84,7 @@ class Squashfs:
 
     def _open(self) -> None:
         head = _SUPER.unpack(self.read(0, _SUPER.size))
-        magic, self._inodes, _, self._block, fragments, compressor, _, _, ids, major, minor, root = head[:12]
+        magic, _, _, self._block, fragments, compressor, _, _, ids, major, minor, root = head[:12]
         used, ids_at, xattrs_at, inodes_at, folders_at, fragments_at, exports_at = head[12:]
         if magic != _MAGIC or (major, minor) != (4, 0):
             raise ValueError("it does not start as a squashfs 4.0")

@@ -90,7 +90,7 @@ class Store:
         return path
 
     def add_artefact(self, digest: Sha256, path: Path) -> Path:
-        """Take in a file (hard link where possible) whose digest the caller has just checked."""
+        """Take in a copy of a file whose digest the caller has just checked."""
         final = self.artefact(digest)
         if final.exists():
             return final

@@ -38,6 +38,11 @@ def tools() -> str:
     return f"zstd {zstd} {python.tool_version()}"
 
 
+def layer_keys(plan: Plan) -> dict[Step, Sha256]:
+    """The key of each step's layer and tree in the store, in the plan's order."""
+    return {step: plan.step_key(step, tools()) for step in plan.steps}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assemble:
     store: Store
@@ -52,13 +57,13 @@ class Assemble:
 
     def missing(self, plan: Plan) -> tuple[Step, ...]:
         """The steps whose layers are not in the store."""
-        keys = {step: plan.step_key(step, tools()) for step in plan.steps}
-        return tuple(step for step in plan.steps if load_layer(self.store.layer(keys[step])) is None)
+        return tuple(
+            step for step, key in layer_keys(plan).items() if load_layer(self.store.layer(key)) is None
+        )
 
     def commands(self, plan: Plan) -> tuple[Command, ...]:
         """The commands of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
-        keys = {step: plan.step_key(step, tools()) for step in plan.steps}
-        trees = {type(step): self.store.tree(keys[step]) for step in plan.steps}
+        trees = {type(step): self.store.tree(key) for step, key in layer_keys(plan).items()}
         root = make_root(plan, trees)
         work = Path("WORK")
         found: list[Command] = []
@@ -102,7 +107,7 @@ class _Run:
     def __init__(self, *, engine: Assemble, plan: Plan, pool: Executor) -> None:
         self._engine, self._plan, self._pool = engine, plan, pool
         self._store, self._runner, self._console = engine.store, engine.runner, engine.console
-        self._keys = {step: plan.step_key(step, tools()) for step in plan.steps}
+        self._keys = layer_keys(plan)
         self._threads = engine.limits.threads
         self._guard = threading.RLock()
         self._layers: dict[Step, Future[Layer]] = {}
@@ -176,7 +181,7 @@ class _Run:
             case _:
                 assert_never(step)
 
-    def _need(self, kind: type[PythonStep | CudaStep]) -> Path:
+    def _need(self, kind: type[OsStep | PythonStep | CudaStep]) -> Path:
         tree = self._tree(kind)
         assert tree is not None, f"the plan has a {kind.__name__}"
         return tree.result()
@@ -208,9 +213,7 @@ class _Run:
             case OsStep():
                 raise AssertionError("the os layer comes before its tree")
             case PythonStep():
-                os_tree = self._tree(OsStep)
-                assert os_tree is not None
-                root = Root(os=os_tree.result())
+                root = Root(os=self._need(OsStep))
                 with self._console.step(f"install {len(step.artefacts)} Python packages"):
                     python.build_python(
                         step,
