@@ -24,7 +24,7 @@ LAYERS = [
     {"lock"},
     {"recipe"},
     {"tables", "host", "host_facts", "values"},
-    {"reference", "tools", "tree", "foreign_tar", "layer_writer", "unpack", "tarball", "entry"},
+    {"reference", "tools", "fatbin", "tree", "foreign_tar", "layer_writer", "unpack", "tarball", "entry"},
     {"command", "fetch", "sources", "store", "console", "decode"},
     {"errors"},
     {"findings"},

@@ -1,0 +1,97 @@
+"""Reads which GPUs the code in a shared library is for, from NVIDIA's fat binaries, without a GPU or NVIDIA's tools.
+
+nvcc writes one or more containers into the sections `.nv_fatbin` and `__nv_relfatbin`: a head of 16 bytes, then images one after the
+other, each with a head of its own that names kind and architecture. Only the heads are read, so compressed images need no unpacking.
+Nobody but NVIDIA documents the form, and not in full: what is read here agrees with cuobjdump on the output of CUDA 11.2 to 13.2.
+"""
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import IO, Final
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.elffile import ELFFile
+
+SECTIONS: Final = (".nv_fatbin", "__nv_relfatbin")
+_CONTAINER: Final = struct.Struct("<I2HQ")  # magic, version, bytes of this head, bytes of the images
+_MAGIC: Final = 0xBA55ED50
+_IMAGE: Final = struct.Struct(
+    "<2HIQ12xI8xQ"
+)  # kind, version, bytes of this head and of the image, architecture, flags
+_ALIGNMENT: Final = 8  # of a container: zeros fill the gap
+_EXACT: Final = 1 << 20  # sm_90a: runs on this architecture alone
+_FAMILY: Final = 1 << 21  # sm_100f: runs on its family
+
+
+class CodeKind(StrEnum):
+    """What an image holds; the value is how NVIDIA's tools begin the name of its target."""
+
+    CUBIN = "sm"  # machine code
+    PTX = "compute"  # text that the driver compiles for newer GPUs
+    LTO = "lto"  # half compiled: no GPU runs it before nvlink or nvJitLink has finished it
+
+
+_KINDS: Final = {1: CodeKind.PTX, 2: CodeKind.CUBIN, 8: CodeKind.LTO}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class GpuCode:
+    """One image of a fat binary."""
+
+    kind: CodeKind
+    capability: str  # 9.0a, as TORCH_CUDA_ARCH_LIST and the tables say it
+
+    @property
+    def target(self) -> str:
+        """As the compiler says it: sm_90a, compute_90a."""
+        return f"{self.kind}_{self.capability.replace('.', '')}"
+
+
+def read_gpu_code(stream: IO[bytes]) -> tuple[GpuCode, ...]:
+    """The GPU code in an ELF file that can be sought in, each once, sorted; empty where there is none.
+
+    Raises ValueError when it is no ELF file, or when a fat binary in it is not in the form that is known.
+    """
+    found: set[GpuCode] = set()
+    try:
+        for section in map(ELFFile(stream).get_section_by_name, SECTIONS):
+            if section is not None and section["sh_type"] != "SHT_NOBITS":
+                found.update(_images(stream, section["sh_offset"], section["sh_offset"] + section["sh_size"]))
+    except ELFError as error:
+        raise ValueError(f"it is no ELF file that can be read: {error}") from error
+    return tuple(sorted(found))
+
+
+def _images(stream: IO[bytes], at: int, end: int) -> Iterator[GpuCode]:
+    """The images of the containers in a section."""
+    while at < end:
+        head = _read(stream, at, _CONTAINER.size, end)
+        if not any(head[:_ALIGNMENT]):
+            at += _ALIGNMENT
+            continue
+        magic, version, size, content = _CONTAINER.unpack(head)
+        if magic != _MAGIC or version != 1 or size < _CONTAINER.size:
+            raise ValueError(f"byte {at}: expected a fat binary of version 1")
+        at += size
+        after = at + content
+        if after > end:
+            raise ValueError(f"byte {at}: the fat binary is cut off")
+        while at < after:
+            kind, _, size, content, architecture, flags = _IMAGE.unpack(_read(stream, at, _IMAGE.size, after))
+            if kind not in _KINDS or size < _IMAGE.size or at + size + content > after:
+                raise ValueError(f"byte {at}: expected the head of an image, found kind {kind}")
+            suffix = "a" if flags & _EXACT else "f" if flags & _FAMILY else ""
+            yield GpuCode(kind=_KINDS[kind], capability=f"{architecture // 10}.{architecture % 10}{suffix}")
+            at += size + content
+
+
+def _read(stream: IO[bytes], at: int, size: int, end: int) -> bytes:
+    """Bytes of the file; what lies behind `end` counts as zeros."""
+    stream.seek(at, os.SEEK_SET)
+    data = stream.read(min(size, end - at))
+    if len(data) < min(size, end - at):
+        raise ValueError(f"byte {at}: the file is cut off")
+    return data.ljust(size, b"\0")
