@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from envbuilder import image
 from envbuilder import lock as locks
 from envbuilder.build import IMAGE_PREFIX, Outputs, Record, build, load_record, worker_threads
 from envbuilder.check import examine_file, need_sound
@@ -33,7 +34,7 @@ from envbuilder.fetch import Fetcher
 from envbuilder.fetch.web import Wanted
 from envbuilder.findings import Finding, Severity
 from envbuilder.lock import Artefact
-from envbuilder.plan import Plan, make
+from envbuilder.plan import Plan, StartFiles, make
 from envbuilder.recipe import Recipe
 from envbuilder.resolve import (
     Means,
@@ -120,7 +121,14 @@ def make_plan(name: str, workshop: Workshop) -> tuple[Recipe, Plan, tuple[Findin
         )
     architectures = capabilities(recipe.gpus, load_gpus().rows)
     toolkit = load_toolkits()[recipe.cuda] if recipe.cuda else None
-    plan = make(recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=locks.dump(lock))
+    plan = make(
+        recipe,
+        lock,
+        toolkit=toolkit,
+        architectures=architectures,
+        lock_text=locks.dump(lock),
+        start=StartFiles(site_packages=image.files("start"), lib=image.files("lib")),
+    )
     return recipe, plan, findings
 
 
@@ -269,8 +277,8 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
             findings=report.findings,
             hint=f"the log is `{outputs.log}`",
         )
-    for image in loading:
-        image.result()
+    for loaded in loading:
+        loaded.result()
     return built.record
 
 

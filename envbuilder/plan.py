@@ -16,6 +16,7 @@ from envbuilder.tables.toolkit import Toolkit
 FORMAT: Final = 1  # raise it when the same inputs would give other bytes
 ENV_PREFIX: Final = "/opt/env"
 EXTENSIONS: Final = "/opt/envbuilder/extensions"
+LIB: Final = "/opt/envbuilder/lib"
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -40,7 +41,7 @@ class PythonStep:
 
     @property
     def site_packages(self) -> str:
-        return f"{ENV_PREFIX}/lib/python{self.python}/site-packages"
+        return site_packages(self.python)
 
     def lines(self) -> tuple[str, ...]:
         return (f"step python {self.python}", *map(_artefact_line, self.artefacts))
@@ -72,7 +73,7 @@ class ExtensionsStep:
         return ()
 
     def lines(self) -> tuple[str, ...]:
-        lines = [f"step extensions for {' '.join(self.architectures) or 'cpu'}"]
+        lines = [f"step extensions layout 2 for {' '.join(self.architectures) or 'cpu'}"]
         for extension in self.extensions:
             options = {
                 "include": extension.include,
@@ -83,6 +84,25 @@ class ExtensionsStep:
             lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
             lines += [f"    file {file.path} sha256:{file.sha256}" for file in extension.files]
         return tuple(lines)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartStep:
+    """What each Python of the environment runs first; it is byte-compiled."""
+
+    python: str
+    files: tuple[tuple[str, str], ...]  # path below / → text
+
+    @property
+    def artefacts(self) -> tuple[Artefact, ...]:
+        return ()
+
+    @property
+    def site_packages(self) -> str:
+        return site_packages(self.python)
+
+    def lines(self) -> tuple[str, ...]:
+        return (f"step start {self.python}", *map(_file_line, self.files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +122,11 @@ class RuntimeStep:
             "step runtime",
             *(f"  env {name}={value}" for name, value in self.env),
             *(f"  label {name}={value}" for name, value in self.labels),
-            *(f"  file {path} sha256:{sha256_text(text)}" for path, text in self.files),
+            *map(_file_line, self.files),
         )
 
 
-Step = OsStep | PythonStep | CudaStep | ExtensionsStep | RuntimeStep
+Step = OsStep | PythonStep | CudaStep | ExtensionsStep | StartStep | RuntimeStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,14 +151,14 @@ class Plan:
         """The key of one layer: its lines, those of all steps below it that it can see, and the tools that write it.
 
         The Python layer does not stand on the os layer: byte code and links depend on the minor version alone, and so
-        recipes with the same wheels share it whatever else their distribution holds.
+        recipes with the same wheels share it whatever else their distribution holds; so does the start layer.
         """
         lines = [line for one in (*self._below(step), step) for line in one.lines()]
         return sha256_text("\n".join([f"layer {FORMAT} {self.platform} {self.epoch} {tools}", *lines]))
 
     def _below(self, step: Step) -> tuple[Step, ...]:
         match step:
-            case OsStep() | PythonStep() | RuntimeStep():
+            case OsStep() | PythonStep() | StartStep() | RuntimeStep():
                 return ()
             case CudaStep():
                 return tuple(one for one in self.steps if isinstance(one, PythonStep))
@@ -152,8 +172,27 @@ class Plan:
         return next(step for step in self.steps if isinstance(step, RuntimeStep))
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFiles:
+    """Path → text of what goes into site-packages and into `LIB`."""
+
+    site_packages: tuple[tuple[str, str], ...]
+    lib: tuple[tuple[str, str], ...]
+
+    def step(self, python: str) -> StartStep:
+        folders = {site_packages(python): self.site_packages, LIB: self.lib}
+        files = [(f"{folder[1:]}/{path}", text) for folder, some in folders.items() for path, text in some]
+        return StartStep(python=python, files=tuple(sorted(files)))
+
+
 def make(
-    recipe: Recipe, lock: Lock, *, toolkit: Toolkit | None, architectures: tuple[str, ...], lock_text: str
+    recipe: Recipe,
+    lock: Lock,
+    *,
+    toolkit: Toolkit | None,
+    architectures: tuple[str, ...],
+    lock_text: str,
+    start: StartFiles,
 ) -> Plan:
     """Put the steps in order. `toolkit` is the table's row for the recipe's CUDA, None without CUDA."""
     suite = recipe.base.partition("/")[2]
@@ -165,6 +204,7 @@ def make(
         steps.append(CudaStep(toolkit=toolkit, artefacts=lock.toolkit))
     if lock.extensions:
         steps.append(ExtensionsStep(architectures=architectures, extensions=lock.extensions))
+    steps.append(start.step(recipe.python))
     env = _environment(recipe, cuda=toolkit is not None)
     before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps))
     labels = (("io.envbuilder.plan", f"sha256:{before.key}"), ("org.opencontainers.image.title", recipe.name))
@@ -191,6 +231,14 @@ def _environment(recipe: Recipe, *, cuda: bool) -> tuple[tuple[str, str], ...]:
     if cuda:
         fixed["CUDA_HOME"] = "/usr/local/cuda"
     return tuple((fixed | dict(recipe.env)).items())
+
+
+def site_packages(python: str) -> str:
+    return f"{ENV_PREFIX}/lib/python{python}/site-packages"
+
+
+def _file_line(file: tuple[str, str]) -> str:
+    return f"  file {file[0]} sha256:{sha256_text(file[1])}"
 
 
 def _artefact_line(artefact: Artefact) -> str:

@@ -24,7 +24,7 @@ def text(name: str) -> str:
 def rows(name: str, head: str) -> list[list[str]]:
     """The cells of the table whose first row starts with `head`."""
     lines = text(name).splitlines()
-    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {head} "))
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {head} |"))
     table = []
     for line in lines[start + 2 :]:
         if not line.startswith("|"):
@@ -68,10 +68,12 @@ def test_the_changelog_begins_with_this_version():
     assert newest[1] == __version__
 
 
-def test_the_readme_lists_every_setting_and_no_other():
-    package = (ROOT / "envbuilder").rglob("*.py")
-    used = {name for path in package for name in re.findall(r"(?<!_)ENVBUILDER_[A-Z_]+", path.read_text())}
-    assert {row[0] for row in rows("README.md", "setting")} == used
+@pytest.mark.parametrize(("head", "inside"), [("setting", False), ("setting inside", True)])
+def test_the_readme_lists_every_setting_and_no_other(head: str, inside: bool):
+    package = ROOT / "envbuilder"
+    files = [path for path in package.rglob("*.py") if path.is_relative_to(package / "image") == inside]
+    used = {name for path in files for name in re.findall(r"(?<!_)ENVBUILDER_[A-Z_]+", path.read_text())}
+    assert {row[0] for row in rows("README.md", head)} == used
 
 
 def test_the_readme_lists_every_exit_code_and_no_other():

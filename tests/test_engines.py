@@ -1,5 +1,6 @@
 """The assemble engine's parts: what is asked of outside programs, and the files it lays out itself."""
 
+import ast
 import dataclasses
 import json
 import os
@@ -16,12 +17,12 @@ import uv
 from envbuilder import image
 from envbuilder.command import Command, FakeRunner, ProcessRunner
 from envbuilder.console import Console
-from envbuilder.engines import debian, extensions, python, runtime
+from envbuilder.engines import debian, extensions, python, runtime, start
 from envbuilder.engines.assemble import Assemble, Limits, make_root, tools
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
 from envbuilder.errors import BuildError
 from envbuilder.lock import Artefact, LockedExtension, SourceFile
-from envbuilder.plan import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
+from envbuilder.plan import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep
 from envbuilder.store import Store, sha256_text
 from envbuilder.tree import read_manifest
 
@@ -435,7 +436,7 @@ def arranged(tmp_path: Path, *names: str) -> Path:
         library = tmp_path / f"{extension.name}.so"
         library.write_text("machine code")
         extensions.arrange(extensions.Compiled(extension=extension, library=library), key=KEY, tree=tree)
-    extensions.write_index(made, STEP, python=PYTHON, key=KEY, tree=tree)
+    extensions.write_index(made, STEP, key=KEY, tree=tree)
     return tree
 
 
@@ -448,9 +449,10 @@ def test_the_index_of_the_extensions(tmp_path, golden):
 
 def test_the_paths_of_an_extensions_layer(tmp_path):
     assert sorted(contents(arranged(tmp_path, "fused", "other"))) == [
-        f"opt/env/lib/python{PYTHON.python}/site-packages/envbuilder.pth",
         f"opt/envbuilder/extensions/fused-{KEY[:16]}/fused.so",
         "opt/envbuilder/extensions/index.json",
+        "opt/envbuilder/extensions/modules/fused.so",
+        "opt/envbuilder/extensions/modules/other.so",
         f"opt/envbuilder/extensions/other-{KEY[:16]}/other.so",
     ]
 
@@ -463,18 +465,71 @@ def test_the_index_names_files_that_are_there(tmp_path):
 
 def test_pythons_path_leads_to_every_extension(tmp_path):
     tree = arranged(tmp_path, "fused", "other")
-    lines = (tree / PYTHON.site_packages[1:] / "envbuilder.pth").read_text().splitlines()
-    assert [path.name for line in lines for path in (tree / line[1:]).iterdir()] == ["fused.so", "other.so"]
+    (line,) = (one for one in image.path("start/envbuilder.pth").read_text().splitlines() if one[0] == "/")
+    links = {path.name: path.resolve().relative_to(tree) for path in (tree / line[1:]).iterdir()}
+    assert links == {
+        f"{name}.so": Path(extensions.installed_folder(make_extension(name=name), KEY)[1:], f"{name}.so")
+        for name in ("fused", "other")
+    }
 
 
 def test_a_library_can_be_executed_whatever_its_mode_was(tmp_path):
-    (library,) = arranged(tmp_path, "fused").rglob("fused.so")
+    (library,) = arranged(tmp_path, "fused").glob("opt/envbuilder/extensions/fused-*/fused.so")
     assert library.stat().st_mode & 0o777 == 0o755
 
 
 def test_two_layers_never_share_the_path_of_an_extension():
     other = sha256_text("another key")
     assert extensions.installed_folder(EXTENSION, KEY) != extensions.installed_folder(EXTENSION, other)
+
+
+# The start layer
+
+START = StartStep(
+    python="3.11",
+    files=(
+        ("opt/env/lib/python3.11/site-packages/started/__init__.py", "KNOWN = {'b', 'a'}\n"),
+        ("opt/env/lib/python3.11/site-packages/x.pth", "import started\n"),
+        ("opt/envbuilder/lib/deep/tool.py", "VALUE = 1\n"),
+        ("opt/envbuilder/lib/run", "#!/bin/sh\n"),
+    ),
+)
+
+
+def test_the_sandbox_that_byte_compiles(golden):
+    command = start.compile_command(START, root=FULL, tree=Path("/work/tree"))
+    golden("sandbox-start.txt", one_a_line(command))
+
+
+@runs_programs
+def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_path):
+    """With this machine as the root, for its Python is the only one that is there."""
+    tree = tmp_path / "tree"
+    (tmp_path / "layer").mkdir()
+    python = f"3.{sys.version_info.minor}"
+    step = dataclasses.replace(START, python=python)
+    layer = start.write_start_layer(
+        step, root=Root(os=Path("/")), runner=ProcessRunner(os.environ), tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1
+    )  # fmt: skip
+    tag = f"cpython-3{sys.version_info.minor}"
+    site = "opt/env/lib/python3.11/site-packages"
+    assert {entry.path: oct(entry.mode) for entry in read_manifest(layer) if entry.kind == "file"} == {
+        f"{site}/started/__init__.py": "0o644",
+        f"{site}/started/__pycache__/__init__.{tag}.pyc": "0o644",
+        f"{site}/x.pth": "0o644",
+        "opt/envbuilder/lib/deep/tool.py": "0o644",
+        f"opt/envbuilder/lib/deep/__pycache__/tool.{tag}.pyc": "0o644",
+        "opt/envbuilder/lib/run": "0o755",
+    }
+    compiled = (tree / f"opt/envbuilder/lib/deep/__pycache__/tool.{tag}.pyc").read_bytes()
+    assert int.from_bytes(compiled[4:8], "little") == 1  # by hash, and unchecked (PEP 552)
+    assert b"/opt/envbuilder/lib/deep/tool.py" in compiled
+    assert os.fsencode(tmp_path) not in compiled
+
+
+@pytest.mark.parametrize("name", [name for name, _ in image.files(".") if name.endswith(".py")])
+def test_what_runs_in_the_image_is_written_for_its_oldest_python(name):
+    ast.parse(image.path(name).read_text(encoding="utf-8"), feature_version=(3, 8))
 
 
 # The runtime layer
@@ -564,7 +619,7 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
         "t.runtime.write_runtime_layer(t.make_runtime(), tree=place / 'tree', folder=place / 'layer', epoch=1, threads=1)\n"
         "t.python.make_environment(place / 'python', t.PYTHON)\n"
         "(place / 'ext/opt/envbuilder/extensions').mkdir(parents=True)\n"
-        "t.extensions.write_index((t.EXTENSION,), t.STEP, python=t.PYTHON, key=t.KEY, tree=place / 'ext')\n"
+        "t.extensions.write_index((t.EXTENSION,), t.STEP, key=t.KEY, tree=place / 'ext')\n"
     )
     subprocess.run(
         [sys.executable, "-B", "-X", "warn_default_encoding", "-c", script, tmp_path],

@@ -16,15 +16,24 @@ from envbuilder.plan import (
     Plan,
     PythonStep,
     RuntimeStep,
+    StartFiles,
+    StartStep,
     make,
 )
 from envbuilder.recipe import Extension, Recipe
 from envbuilder.store import Sha256, sha256_text
 from envbuilder.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink
 
-OS, PYTHON, CUDA, EXTENSIONS, RUNTIME = "os", "python", "cuda", "extensions", "runtime"
-KINDS = {OsStep: OS, PythonStep: PYTHON, CudaStep: CUDA, ExtensionsStep: EXTENSIONS, RuntimeStep: RUNTIME}
-ALL = {OS, PYTHON, CUDA, EXTENSIONS, RUNTIME}
+OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME = "os", "python", "cuda", "extensions", "start", "runtime"
+KINDS = {
+    OsStep: OS,
+    PythonStep: PYTHON,
+    CudaStep: CUDA,
+    ExtensionsStep: EXTENSIONS,
+    StartStep: START,
+    RuntimeStep: RUNTIME,
+}
+ALL = {OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME}
 
 
 def digest(text: str) -> Sha256:
@@ -90,6 +99,9 @@ TOOLKIT = Toolkit(
     files=(ToolkitFile(path=PurePosixPath("version.txt"), text="12.4\n"),),
 )
 ARCHITECTURES = ("8.0",)
+START_FILES = StartFiles(
+    site_packages=(("envbuilder.pth", "import envbuilder_start\n"),), lib=(("tool.py", "x = 1\n"),)
+)
 
 
 def make_plan(
@@ -98,8 +110,11 @@ def make_plan(
     *,
     toolkit: Toolkit | None = TOOLKIT,
     architectures: tuple[str, ...] = ARCHITECTURES,
+    start: StartFiles = START_FILES,
 ) -> Plan:
-    return make(recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=locks.dump(lock))
+    return make(
+        recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=locks.dump(lock), start=start
+    )
 
 
 def keys(plan: Plan, tools: str = "tools 1") -> dict[str, str]:
@@ -181,7 +196,9 @@ def test_the_plan_knows_nothing_of_where_the_recipe_lies(tmp_path, monkeypatch):
 
 
 def test_the_steps_come_in_the_order_of_their_layers():
-    assert [KINDS[type(step)] for step in make_plan().steps] == [OS, PYTHON, CUDA, EXTENSIONS, RUNTIME]
+    assert [KINDS[type(step)] for step in make_plan().steps] == [
+        OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME,
+    ]  # fmt: skip
 
 
 def test_without_cuda_there_is_no_cuda_step():
@@ -194,7 +211,9 @@ def test_without_extensions_there_is_no_extensions_step():
 
 def test_each_step_brings_the_artefacts_that_its_part_of_the_lock_names():
     brought = {KINDS[type(step)]: step.artefacts for step in make_plan().steps}
-    assert brought == {OS: LOCK.debs, PYTHON: LOCK.wheels, CUDA: LOCK.toolkit, EXTENSIONS: (), RUNTIME: ()}
+    assert brought == {
+        OS: LOCK.debs, PYTHON: LOCK.wheels, CUDA: LOCK.toolkit, EXTENSIONS: (), START: (), RUNTIME: (),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -209,9 +228,9 @@ def test_each_step_brings_the_artefacts_that_its_part_of_the_lock_names():
         pytest.param(
             dataclasses.replace(LOCK, debs=LOCK.debs[1:]), {OS, EXTENSIONS, RUNTIME}, id="one deb less"
         ),
-        pytest.param(with_wheel(name="scipy"), ALL - {OS}, id="wheel name"),
-        pytest.param(with_wheel(version="2.2.1"), ALL - {OS}, id="wheel version"),
-        pytest.param(with_wheel(sha256=digest("other")), ALL - {OS}, id="wheel digest"),
+        pytest.param(with_wheel(name="scipy"), ALL - {OS, START}, id="wheel name"),
+        pytest.param(with_wheel(version="2.2.1"), ALL - {OS, START}, id="wheel version"),
+        pytest.param(with_wheel(sha256=digest("other")), ALL - {OS, START}, id="wheel digest"),
         pytest.param(with_wheel(path="numpy/elsewhere.whl"), {RUNTIME}, id="wheel path"),
         pytest.param(with_part(kind="wheel"), {CUDA, EXTENSIONS, RUNTIME}, id="part kind"),
         pytest.param(with_part(version="12.4.2"), {CUDA, EXTENSIONS, RUNTIME}, id="part version"),
@@ -291,6 +310,17 @@ def test_a_change_of_the_toolkit_table_changes_what_is_compiled_with_it(change):
 
 def test_other_gpus_change_the_extensions_but_not_what_they_are_compiled_with():
     assert changed(make_plan(), make_plan(architectures=("8.0", "9.0"))) == {EXTENSIONS, RUNTIME}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        dataclasses.replace(START_FILES, lib=()),
+        dataclasses.replace(START_FILES, site_packages=(("envbuilder.pth", "import other\n"),)),
+    ],
+)
+def test_what_each_python_starts_with_is_a_layer_of_its_own(start):
+    assert changed(make_plan(), make_plan(start=start)) == {START, RUNTIME}
 
 
 def test_other_tools_change_every_layer_but_not_the_build_key():

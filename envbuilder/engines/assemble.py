@@ -15,10 +15,20 @@ import zstandard
 
 from envbuilder.command import Command, Runner
 from envbuilder.console import Console
-from envbuilder.engines import cuda, debian, extensions, python, runtime
+from envbuilder.engines import cuda, debian, extensions, python, runtime, start
 from envbuilder.engines.sandbox import Root
 from envbuilder.lock import LockedExtension
-from envbuilder.plan import EXTENSIONS, CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, Step
+from envbuilder.plan import (
+    EXTENSIONS,
+    CudaStep,
+    ExtensionsStep,
+    OsStep,
+    Plan,
+    PythonStep,
+    RuntimeStep,
+    StartStep,
+    Step,
+)
 from envbuilder.store import Sha256, Store, publish, remove_tree, sha256_text
 from envbuilder.tree import Layer, extract, load_layer, write_layer
 
@@ -89,6 +99,8 @@ class Assemble:
                         extensions.compile_command(one, step, root=root, space=work, jobs=self.jobs)
                         for one in step.extensions
                     ]
+                case StartStep():
+                    found.append(start.compile_command(step, root=Root(os=root.os), tree=work / "tree"))
                 case CudaStep() | RuntimeStep():  # files are laid out without a program
                     pass
                 case _:
@@ -172,8 +184,13 @@ class _Run:
                     write_layer(name="cuda", tree=tree, folder=out, epoch=epoch, threads=threads, omit=above)
             case ExtensionsStep():
                 tree = self._compile(step, work / "tree")
-                omit = _parents(f"{self._python.site_packages}/envbuilder.pth", EXTENSIONS)
+                omit = _parents(EXTENSIONS)
                 write_layer(name="extensions", tree=tree, folder=out, epoch=epoch, threads=threads, omit=omit)
+            case StartStep():
+                start.write_start_layer(
+                    step, root=Root(os=self._need(OsStep)), runner=self._runner,
+                    tree=work / "tree", folder=out, epoch=epoch, threads=threads,
+                )  # fmt: skip
             case RuntimeStep():
                 runtime.write_runtime_layer(
                     step, tree=work / "tree", folder=out, epoch=epoch, threads=threads
@@ -249,7 +266,7 @@ class _Run:
                     space=self._store.space(space), jobs=self._engine.jobs, tell=shown.tell,
                 )  # fmt: skip
                 extensions.arrange(compiled, key=key, tree=tree)
-        extensions.write_index(step.extensions, step, python=self._python, key=key, tree=tree)
+        extensions.write_index(step.extensions, step, key=key, tree=tree)
         return tree
 
     def _space_key(self, step: ExtensionsStep, extension: LockedExtension) -> Sha256:

@@ -18,9 +18,10 @@ from envbuilder.command import Command, Runner
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
 from envbuilder.errors import BuildError
 from envbuilder.lock import LockedExtension
-from envbuilder.plan import EXTENSIONS, ExtensionsStep, PythonStep
+from envbuilder.plan import EXTENSIONS, ExtensionsStep
 from envbuilder.store import Sha256, Store, sha256_file
 
+MODULES: Final = f"{EXTENSIONS}/modules"  # `envbuilder.pth` puts it on Python's path
 SPACE: Final = "/space"
 STRIP: Final = "-Wl,--build-id=none,--strip-all"  # symbol tables hold nvcc's temporary file names
 NVCC_MEMORY: Final = 3 << 30  # bytes that one compile of a file with torch's headers may need
@@ -153,17 +154,15 @@ def arrange(one: Compiled, *, key: Sha256, tree: Path) -> None:
     folder.mkdir(parents=True)
     shutil.copyfile(one.library, folder / one.library.name)
     (folder / one.library.name).chmod(0o755)
+    modules = tree / MODULES[1:]
+    modules.mkdir(exist_ok=True)
+    (modules / one.library.name).symlink_to(f"../{folder.name}/{one.library.name}")
 
 
 def write_index(
-    extensions: tuple[LockedExtension, ...],
-    step: ExtensionsStep,
-    *,
-    python: PythonStep,
-    key: Sha256,
-    tree: Path,
+    extensions: tuple[LockedExtension, ...], step: ExtensionsStep, *, key: Sha256, tree: Path
 ) -> None:
-    """Write what the image knows of its extensions, and put their folders on Python's path."""
+    """Write what the image knows of its extensions."""
     entries = [
         {
             "name": extension.name,
@@ -175,11 +174,6 @@ def write_index(
     ]
     index = json.dumps({"version": 1, "extensions": entries}, sort_keys=True, indent=1) + "\n"
     (tree / EXTENSIONS[1:] / "index.json").write_text(index, encoding="utf-8")
-    site = tree / python.site_packages[1:]
-    site.mkdir(parents=True)
-    (site / "envbuilder.pth").write_text(
-        "".join(f"{installed_folder(extension, key)}\n" for extension in extensions), encoding="utf-8"
-    )
 
 
 def _names(targets: set[str]) -> str:

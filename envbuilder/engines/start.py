@@ -1,0 +1,39 @@
+"""The start layer: what each Python of the environment runs first, byte-compiled by that Python."""
+
+from pathlib import Path
+
+from envbuilder.command import Command, Runner
+from envbuilder.engines.sandbox import Mount, Root, sandboxed
+from envbuilder.plan import LIB, StartStep
+from envbuilder.tree import Layer, write_layer
+
+
+def compile_command(step: StartStep, *, root: Root, tree: Path) -> Command:
+    """Byte-compile all of the layer where the image will have it; unchecked, for a read-only image cannot change."""
+    return sandboxed(
+        root,
+        (f"/usr/bin/python{step.python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "/opt"),
+        why="byte-compile what each Python starts with",
+        mounts=(Mount(source=tree / "opt", target="/opt", writable=True),),
+        env=(("PYTHONHASHSEED", "0"),),  # it would decide the order of a set in the byte code
+    )  # fmt: skip
+
+
+def write_start_layer(
+    step: StartStep, *, root: Root, runner: Runner, tree: Path, folder: Path, epoch: int, threads: int
+) -> Layer:
+    for path, text in step.files:
+        target = tree / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
+        target.chmod(0o755 if text.startswith("#!") else 0o644)
+    runner.run(compile_command(step, root=root, tree=tree))
+    return write_layer(
+        name="start", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=_others(step)
+    )
+
+
+def _others(step: StartStep) -> tuple[str, ...]:
+    """The folders that lower layers have."""
+    below = [Path(step.site_packages), Path(LIB).parent]
+    return tuple({str(one)[1:] for folder in below for one in (folder, *folder.parents)} - {""})

@@ -1,0 +1,89 @@
+"""Runs at the start of every Python of this image and waits for torch.
+
+`Watcher` stands in front of the finders of modules. It finds nothing by itself, but
+
+* just before `torch` is executed for the first time it calls `envbuilder_nccl.prepare()`;
+* after `torch.utils.cpp_extension` was executed it calls `envbuilder_extensions.install(module)`.
+
+Both live in /opt/envbuilder/lib, which is not on `sys.path`. Whatever goes wrong in them is one line on stderr, and torch
+comes up as if they were not there. ENVBUILDER_START=off switches all of this off.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # `typing` would cost more than all the rest
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+LIB = "/opt/envbuilder/lib"
+
+
+class Watcher:
+    """Stays in `sys.meta_path`: to take it out could make another thread's import skip a finder."""
+
+    def __init__(self) -> None:
+        self.prepared = False
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if name not in ("torch", "torch.utils.cpp_extension"):
+            return None
+        found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
+        spec = next((one for one in found if one is not None), None)
+        if spec is not None:
+            self._surround(spec)
+        return spec
+
+    def _surround(self, spec: ModuleSpec) -> None:
+        loader, torch = spec.loader, spec.name == "torch"
+        execute: Callable[[ModuleType], None] | None = getattr(loader, "exec_module", None)
+        if execute is None:
+            return
+
+        def exec_module(module: ModuleType) -> None:
+            del loader.exec_module  # type: ignore[union-attr]  # it is the loader that it was from here on
+            if torch and not self.prepared:
+                self.prepared = True
+                _call("envbuilder_nccl", "prepare", failure="NCCL defaults were not set")
+            execute(module)
+            if not torch:
+                _call("envbuilder_extensions", "install", module, failure="prebuilt extensions are not used")
+
+        loader.exec_module = exec_module  # type: ignore[union-attr, method-assign]
+
+
+def _call(name: str, function: str, *arguments: object, failure: str) -> None:
+    """Call a function of a module in LIB, where the image has that module."""
+    try:
+        module = _import(name)
+        if module is not None:
+            getattr(module, function)(*arguments)
+    except Exception as error:  # noqa: BLE001 - torch must come up without us too
+        text = f"{type(error).__name__}: {error}".replace("\n", " ")
+        sys.stderr.write(f"envbuilder: {failure}: {text}\n")
+
+
+def _import(name: str) -> ModuleType | None:
+    from importlib.machinery import PathFinder  # noqa: PLC0415 - of no use without torch
+    from importlib.util import module_from_spec  # noqa: PLC0415
+
+    spec = PathFinder.find_spec(name, [LIB])
+    if spec is None or spec.loader is None:
+        return None
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+if os.environ.get("ENVBUILDER_START") != "off":
+    sys.meta_path.insert(0, Watcher())
