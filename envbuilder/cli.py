@@ -202,9 +202,21 @@ def check(
 @app.command()
 def lock(
     name: Name,
+    packages: Annotated[
+        list[str] | None,
+        typer.Argument(help="with --upgrade: the packages that may move", metavar="[PKG…]"),
+    ] = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
-    upgrade: Annotated[bool, typer.Option("--upgrade", help="choose every version anew")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="choose versions anew: of PKG…, or all of them")
+    ] = False,
+    before: Annotated[
+        datetime | None,
+        typer.Option(
+            "--before", formats=["%Y-%m-%d"], metavar="DATE", help="choose as of the start of that day, UTC"
+        ),
+    ] = None,
     recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -212,9 +224,20 @@ def lock(
 ) -> None:
     """Resolve a recipe into its lock, `NAME.lock` beside it."""
     from envbuilder.pipeline import lock_recipe  # noqa: PLC0415
+    from envbuilder.resolve import Wish  # noqa: PLC0415
 
     with verb("lock", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        changes = lock_recipe(name, workshop(session, recipes), upgrade=upgrade, save=not check)
+        if packages and not upgrade:
+            raise UsageError(
+                "packages go with `--upgrade`", hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}"
+            )
+        wish = Wish(
+            today=datetime.now(UTC).date(),
+            upgrade=upgrade and not packages,
+            upgrade_only=tuple(packages or ()),
+            before=before.date() if before else None,
+        )
+        changes = lock_recipe(name, workshop(session, recipes), wish=wish, save=not check)
         session.data = {"changes": list(changes)}
         session.text = "\n".join(changes) or f"the lock of {name} is as it was"
         if check and changes:

@@ -33,12 +33,14 @@ class Verb(NamedTuple):
 
 TOP: Final = ("--version", "--install-completion", "--show-completion", "--help")
 COMMON: Final = ("--json", "--verbose", "--no-color", "--help")
-WITH_VALUE: Final = ("--recipes", "--output", "--host", "--in")
+WITH_VALUE: Final = ("--recipes", "--output", "--host", "--in", "--before")
 VERBS: Final[Mapping[str, Verb]] = {
     "list": Verb("List the recipes with their pins", ("--recipes", *COMMON)),
     "show": Verb("Show the effective recipe", ("--recipes", *COMMON), 1),
     "check": Verb("Report everything in the recipe that cannot work", ("--host", "--recipes", *COMMON), 1),
-    "lock": Verb("Resolve a recipe into its lock", ("--check", "--upgrade", "--recipes", *COMMON), 1),
+    "lock": Verb(
+        "Resolve a recipe into its lock", ("--check", "--upgrade", "--before", "--recipes", *COMMON), 1
+    ),
     "build": Verb(
         "Build image and SIF from the lock",
         ("--output", "--offline", "--dry-run", "--recipes", *COMMON),

@@ -11,7 +11,6 @@ import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -92,14 +91,11 @@ def lock_path(recipe: Recipe) -> Path:
     return recipe.path.with_suffix(".lock")
 
 
-def lock_recipe(
-    name: str, workshop: Workshop, *, upgrade: bool = False, save: bool = True
-) -> tuple[str, ...]:
+def lock_recipe(name: str, workshop: Workshop, *, wish: Wish, save: bool = True) -> tuple[str, ...]:
     """Resolve the recipe and write its lock beside it; returns what changed, a line each."""
     recipe, _ = load_checked(name, workshop.recipes)
     path = lock_path(recipe)
     old = locks.load(path) if path.exists() else None
-    wish = Wish(today=datetime.now(UTC).date(), upgrade=upgrade)
     with workshop.store.in_use(), workshop.console.step(f"lock {recipe.name}"):
         new = resolve(recipe, make_target(recipe), old=old, wish=wish, means=workshop.means(offline=False))
     if save and new != old:

@@ -18,6 +18,7 @@ from envbuilder.command import Command, Runner
 from envbuilder.errors import ToolError
 
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
+DEBIAN_SNAPSHOT: Final = "https://snapshot.debian.org/"
 DEBIAN_KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
 
@@ -29,6 +30,7 @@ class Sources:
     debian: tuple[
         str, ...
     ]  # mirrors of the Debian archive, the first one resolves; empty where none is known
+    snapshot: str = DEBIAN_SNAPSHOT  # keeps Debian as it was on every day; "" for none
     keyring: Path = DEBIAN_KEYRING  # what signs those mirrors' suites
     indexes: tuple[str, ...] = (
         PYPI_SIMPLE_ENDPOINT,
@@ -42,12 +44,14 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
     """Read settings and configuration; starts apt-get unless ENVBUILDER_DEBIAN_MIRROR is set."""
     pip = _pip_settings(environment)
     mirrors = environment.get("ENVBUILDER_DEBIAN_MIRROR", "").split()
+    snapshot = environment.get("ENVBUILDER_DEBIAN_SNAPSHOT", DEBIAN_SNAPSHOT)
     keyring = environment.get("ENVBUILDER_DEBIAN_KEYRING", "")
     folders = environment.get("ENVBUILDER_FOLDERS", "")
     links = folders.split(":") if folders else _find_links(environment, pip)
     bundle = _first(environment, "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT") or pip.get("cert", "")
     return Sources(
         debian=tuple(_base(url) for url in mirrors) or _apt_mirrors(runner),
+        snapshot=_base(snapshot) if snapshot else "",
         keyring=Path(keyring) if keyring else DEBIAN_KEYRING,
         indexes=_indexes(environment, pip),
         pytorch=_base(environment.get("ENVBUILDER_PYTORCH_INDEX", "") or PYTORCH_INDEX),

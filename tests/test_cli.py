@@ -136,6 +136,8 @@ def test_wrong_use_is_an_envelope_too(call: Call, arguments: tuple[str, ...]):
         ("nonsense",),
         ("list", "--nonsense"),
         ("build",),
+        ("lock", "cpu", "numpy"),
+        ("lock", "cpu", "--before", "yesterday"),
         ("exec", "cpu"),
         ("exec", "cpu", "--in", "vm", "--", "true"),
     ],

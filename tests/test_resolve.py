@@ -7,10 +7,11 @@ import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -31,7 +32,7 @@ from envbuilder.resolve import (
     store_sources,
 )
 from envbuilder.resolve import wheel as wheel_module
-from envbuilder.resolve.deb import os_packages
+from envbuilder.resolve.deb import os_packages, resolve_debs
 from envbuilder.resolve.wheel import choose_wheel, torch_requirement
 from envbuilder.sources import Sources
 from envbuilder.store import Store, sha256_file, sha256_text
@@ -350,14 +351,26 @@ PACKAGES = {  # name → version, dependencies
 }
 
 
-def write_mirror(folder: Path, keyring: Path) -> None:
-    stanzas = [
-        f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n"
-        + ("Essential: yes\n" if name == "base-files" else "")
-        + (f"Depends: {depends}\n" if depends else "")
-        + f"Filename: pool/main/{name}_{version.rpartition(':')[2]}_amd64.deb\nSize: 100\nSHA256: {sha256_text(name)}\n"
-        for name, (version, depends) in PACKAGES.items()
-    ]
+def write_deb(folder: Path, name: str, version: str, depends: str) -> str:
+    """Write a package into the mirror's pool and return its stanza of the package lists."""
+    control = f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n"
+    control += "Essential: yes\n" if name == "base-files" else ""
+    control += f"Depends: {depends}\n" if depends else ""
+    path = f"pool/main/{name}_{version.rpartition(':')[2]}_amd64.deb"
+    with tempfile.TemporaryDirectory() as work:
+        (Path(work) / "DEBIAN").mkdir(mode=0o755)
+        text = f"{control}Maintainer: test <test@example.org>\nDescription: test\n"
+        (Path(work) / "DEBIAN/control").write_text(text)
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["dpkg-deb", "-Znone", "--build", work, folder / path], check=True, capture_output=True
+        )
+    content = (folder / path).read_bytes()
+    return f"{control}Filename: {path}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
+
+
+def write_mirror(folder: Path, keyring: Path, packages: Mapping[str, tuple[str, str]] = PACKAGES) -> None:
+    stanzas = [write_deb(folder, name, *rest) for name, rest in packages.items()]
     index = folder / "dists/bookworm/main/binary-amd64/Packages"
     index.parent.mkdir(parents=True)
     index.write_text("\n".join(stanzas))
@@ -465,12 +478,13 @@ def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, 
     )
     assert {deb.name for deb in lock.debs} == PACKAGES.keys() - {"unrelated"}
     git = next(deb for deb in lock.debs if deb.name == "git")
+    file = Path(urlsplit(world.debian[0]).path) / "pool/main/git_2.39.5-0+deb12u2_amd64.deb"
     assert git == Artefact(
         kind="deb",
         name="git",
         version="1:2.39.5-0+deb12u2",
-        sha256=sha256_text("git"),
-        size=100,
+        sha256=sha256_file(file),
+        size=file.stat().st_size,
         source="debian",
         path="pool/main/git_2.39.5-0+deb12u2_amd64.deb",
     )
@@ -526,6 +540,82 @@ def test_other_packages_keep_their_versions_until_an_upgrade(tmp_path: Path, wor
     assert (
         resolve(loose, target, old=new, wish=Wish(today=date(2028, 1, 1), upgrade=True), means=means) == new
     )
+
+
+MOVED = PACKAGES | {
+    "libc6": ("2.36-10", ""),
+    "libc6-dev": ("2.36-10", "libc6 (= 2.36-10)"),
+    "git": ("1:2.40-1", "libc6 (>= 2.36-10), perl"),
+    "perl": ("5.36", ""),
+    "make": ("4.4", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def moved(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """The same world after a point release; the mirror that was is kept by a service that has every day's."""
+    folder = tmp_path_factory.mktemp("moved")
+    write_mirror(folder / "mirror", folder / "keyring.gpg", MOVED)
+    day = folder / "snapshot/archive/debian" / f"{DAY:%Y%m%d}T000000Z"
+    write_mirror(day, folder / "old.gpg")
+    return replace(
+        world,
+        debian=(f"{(folder / 'mirror').as_uri()}/",),
+        keyring=folder / "keyring.gpg",
+        snapshot=f"{(folder / 'snapshot').as_uri()}/",
+    )
+
+
+def versions(debs: Sequence[Artefact]) -> dict[str, str]:
+    return {deb.name: deb.version for deb in debs}
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("names", "changes"),
+    [
+        (("make",), {"make": "4.4"}),
+        (("git",), {"git": "1:2.40-1", "perl": "5.36", "libc6": "2.36-10", "libc6-dev": "2.36-10"}),
+        (("binutils",), {}),
+    ],
+    ids=["alone", "with what it needs", "nothing newer"],
+)
+def test_an_upgrade_of_some_packages_leaves_the_others_where_they_are(
+    tmp_path: Path, world: Sources, moved: Sources, names: tuple[str, ...], changes: dict[str, str]
+) -> None:
+    recipe, before = make_recipe(tmp_path, apt=("git",)), make_means(tmp_path, world)
+    target = make_target(recipe)
+    old = resolve(recipe, target, old=None, wish=Wish(today=DAY), means=before)
+    before.fetcher.fetch(old.debs)
+    wish = Wish(today=LATER, upgrade_only=names)
+    new = resolve(recipe, target, old=old, wish=wish, means=make_means(tmp_path, moved))
+    assert versions(new.debs) == versions(old.debs) | changes
+    assert (new.wheels, new.epoch) == (old.wheels, old.epoch)
+
+
+@pytest.mark.programs
+def test_a_lock_can_be_made_as_of_a_day(tmp_path: Path, world: Sources, moved: Sources) -> None:
+    """Of the package index here no file has a date, and uv passes over those: the wheels are not asked for anew."""
+    recipe = make_recipe(tmp_path, apt=("git",))
+    target = make_target(recipe)
+    now = resolve(recipe, target, old=None, wish=Wish(today=LATER), means=make_means(tmp_path, moved))
+    assert versions(now.debs)["git"] == "1:2.40-1"
+    then = replace(moved, keyring=Path(moved.keyring).with_name("old.gpg"), debian=())
+    debs = resolve_debs(recipe, target, make_means(tmp_path, then), wish=Wish(today=LATER, before=DAY))
+    assert versions(debs) == {name: version for name, (version, _) in PACKAGES.items() if name != "unrelated"}
+
+
+@pytest.mark.programs
+def test_a_day_that_the_archive_of_all_days_does_not_have_is_said(tmp_path: Path, moved: Sources) -> None:
+    recipe = make_recipe(tmp_path)
+    with pytest.raises(FetchError, match="package lists of `bookworm`") as caught:
+        resolve_debs(
+            recipe,
+            make_target(recipe),
+            make_means(tmp_path, moved),
+            wish=Wish(today=LATER, before=date(2001, 1, 1)),
+        )
+    assert "ENVBUILDER_DEBIAN_SNAPSHOT" in caught.value.hint
 
 
 @pytest.mark.programs

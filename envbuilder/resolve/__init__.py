@@ -15,7 +15,7 @@ from packaging.utils import canonicalize_name
 from envbuilder.errors import IncompatibleError, UsageError
 from envbuilder.lock import Artefact, Lock, recipe_inputs
 from envbuilder.recipe import Recipe
-from envbuilder.resolve.deb import os_packages, resolve_debs, resolve_toolkit_debs
+from envbuilder.resolve.deb import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
 from envbuilder.resolve.extension import lock_extensions, source_digests, store_sources
 from envbuilder.resolve.means import Means, Target, Wish
 from envbuilder.resolve.wheel import resolve_toolkit_wheels, resolve_wheels
@@ -65,12 +65,15 @@ def resolve(recipe: Recipe, target: Target, *, old: Lock | None, wish: Wish, mea
     extensions = lock_extensions(recipe)
     kept = _taken_over(recipe, target, old, wish)
     moving = {canonicalize_name(name) for name in wish.upgrade_only}
-    prefer = tuple(one for one in old.wheels if one.name not in moving) if old and not wish.upgrade else ()
+    anew = wish.upgrade or (wish.before is not None and not wish.upgrade_only)
+    prefer = tuple(one for one in old.wheels if one.name not in moving) if old and not anew else ()
     debs, toolkit, wheels = kept.debs, kept.toolkit, kept.wheels
     if debs is None:
-        debs = resolve_debs(recipe, target, means, renew=wish.upgrade or bool(wish.upgrade_only))
+        debs = resolve_debs(recipe, target, means, wish=wish)
+    elif names := [deb.name for deb in debs if deb.name in wish.upgrade_only]:
+        debs = upgrade_debs(debs, target, means, names=names, wish=wish)
     if toolkit is None:
-        toolkit = _resolve_toolkit(recipe, target, means, renew=wish.upgrade)
+        toolkit = _resolve_toolkit(recipe, target, means, wish=wish)
     if wheels is None:
         wheels = resolve_wheels(recipe, target, means, prefer=prefer, before=wish.before)
     lock = Lock(
@@ -104,26 +107,33 @@ def _taken_over(recipe: Recipe, target: Target, old: Lock | None, wish: Wish) ->
     inputs = recipe_inputs(recipe)
     deb_names = {one.name for one in old.debs}
     wheel_names = {one.name for one in old.wheels}
-    unknown = [
-        name for name in wish.upgrade_only if not {name, canonicalize_name(name)} & (deb_names | wheel_names)
-    ]
+    toolkit_names = {one.name for one in old.toolkit}
+    names = deb_names | wheel_names | toolkit_names
+    as_of_another_day = wish.before is not None and not wish.upgrade_only
+    unknown = [name for name in wish.upgrade_only if not {name, canonicalize_name(name)} & names]
     if unknown:
         raise UsageError(
-            f"the lock holds no {' or '.join(f'`{name}`' for name in unknown)}, so there is nothing to upgrade"
+            f"the lock holds no {' or '.join(f'`{name}`' for name in unknown)}, so there is nothing to upgrade",
+            hint="`envbuilder lock NAME` takes up what is new in the recipe",
         )
     constraints = target.toolkit.constraints if target.toolkit else ()
     same_debs = (
         inputs.debs == old.inputs.debs
         and all(name in deb_names for name in os_packages(recipe) if not name.startswith("?"))
-        and not deb_names.intersection(wish.upgrade_only)
+        and not as_of_another_day
     )
     same_wheels = (
         inputs.wheels == old.inputs.wheels
         and all(_is_met(requirement, old.wheels) for requirement in constraints)
         and not wheel_names.intersection(map(canonicalize_name, wish.upgrade_only))
-        and wish.before is None
+        and not as_of_another_day
     )
-    same_toolkit = inputs.toolkit == old.inputs.toolkit and _fits(old.toolkit, target)
+    same_toolkit = (
+        inputs.toolkit == old.inputs.toolkit
+        and _fits(old.toolkit, target)
+        and not toolkit_names.intersection(wish.upgrade_only)
+        and not as_of_another_day
+    )
     return _Kept(
         debs=old.debs if same_debs else None,
         toolkit=old.toolkit if same_toolkit else None,
@@ -131,9 +141,9 @@ def _taken_over(recipe: Recipe, target: Target, old: Lock | None, wish: Wish) ->
     )
 
 
-def _resolve_toolkit(recipe: Recipe, target: Target, means: Means, *, renew: bool) -> tuple[Artefact, ...]:
+def _resolve_toolkit(recipe: Recipe, target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
     parts = (
-        *resolve_toolkit_debs(target, means, renew=renew),
+        *resolve_toolkit_debs(target, means, wish=wish),
         *resolve_toolkit_wheels(recipe, target, means),
     )
     return tuple(sorted(parts, key=lambda part: part.name))

@@ -1,4 +1,4 @@
-"""One component of a Debian suite, asked through apt-get and apt-cache with a state of our own.
+"""One component of a Debian suite, as it is or as it was on a day, asked through apt-get and apt-cache with a state of our own.
 
 apt decides, so that a lock holds what Debian's own resolver would install; it runs as an ordinary user and sees nothing
 of the packages and sources of this machine but its proxy and certificate settings. What it downloads stays in the cache,
@@ -7,8 +7,9 @@ so that the next lock asks the network only when the day has changed.
 
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import date
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -17,13 +18,14 @@ from envbuilder.command import Command
 from envbuilder.errors import CommandError, FetchError, IncompatibleError, ToolError
 from envbuilder.lock import Artefact
 from envbuilder.resolve.means import Means
-from envbuilder.sources import Sources, shown
+from envbuilder.sources import shown
 from envbuilder.store import Sha256, save_text
 
 FRESH: Final = 24 * 3600  # seconds for which downloaded package lists are trusted
 MIRROR_HINT: Final = (
     "ENVBUILDER_DEBIAN_MIRROR names a mirror that has this suite, e.g. your site's or Debian's archive"
 )
+SNAPSHOT_HINT: Final = "ENVBUILDER_DEBIAN_SNAPSHOT names a service that keeps Debian as it was on every day, as snapshot.debian.org does"
 _URI: Final = re.compile(r"'(?P<url>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
 _CONFIGURATION: Final = """\
 #clear Dir;
@@ -51,6 +53,7 @@ APT::Sandbox::User "";
 APT::Update::Error-Mode "any";
 Acquire::Languages "none";
 Acquire::ForceHash "SHA256";
+Acquire::Check-Valid-Until "{is_current}";
 Debug::NoLocking "true";
 """
 
@@ -61,6 +64,7 @@ class Suite:
 
     name: str  # bookworm
     mirror: str
+    is_current: bool  # False: as it was on a day, so its signature may be past its date
     folder: Path
     means: Means
 
@@ -78,6 +82,42 @@ class Suite:
                 hint=error.hint,
             ) from error
         return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
+
+    def upgrade(self, old: Sequence[Artefact], names: Sequence[str]) -> tuple[Artefact, ...]:
+        """The old packages with these in their newest version, and of the others only what the new ones cannot do without.
+
+        apt is told that the old ones are installed, so it decides as it would on a machine that has them.
+        """
+        with self.means.store.workspace() as work:
+            status = work / "status"
+            save_text(status, "\n".join(self._installed(old)))
+            try:
+                listing = self._ask(
+                    "apt-get", "-o", f"Dir::State::status={status}", "install", "--print-uris", "-qq", "--no-remove", "--", *names
+                )  # fmt: skip
+            except CommandError as error:
+                raise IncompatibleError(
+                    f"{self.name} cannot upgrade {', '.join(names)} beside the packages that are locked\n{error.message}",
+                    hint="`--upgrade` without names chooses every version anew",
+                ) from error
+        moved = {deb.name: deb for deb in self._artefacts(listing)}
+        return tuple(sorted(({deb.name: deb for deb in old} | moved).values(), key=lambda deb: deb.name))
+
+    def _installed(self, old: Sequence[Artefact]) -> Iterator[str]:
+        """What dpkg would note of the old packages: from the lists where they have this version, else from the files."""
+        listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
+        known = {_stanza(stanza): stanza for stanza in listing.strip().split("\n\n")}
+        gone = [deb for deb in old if deb not in known]
+        self.means.fetcher.fetch(gone)
+        for deb in old:
+            control = known[deb] if deb in known else self._control(deb)
+            yield f"Status: install ok installed\n{control.strip()}\n"
+
+    def _control(self, deb: Artefact) -> str:
+        path = self.means.store.artefact(deb.sha256)
+        return self.means.runner.run(
+            Command(argv=("dpkg-deb", "--field", str(path)), why=f"read what `{deb.name}` depends on")
+        )
 
     def packages(self, names: tuple[str, ...]) -> tuple[Artefact, ...]:
         """These packages alone, without what they depend on."""
@@ -111,14 +151,19 @@ class Suite:
             )
 
 
-def open_suite(name: str, component: str, means: Means, *, renew: bool = False) -> Suite:
+def open_suite(
+    name: str, component: str, means: Means, *, renew: bool = False, before: date | None = None
+) -> Suite:
     """Bring a suite's package lists into the cache; raises FetchError when no mirror has them.
+
+    With `before` they are those of 00:00 UTC of that day, from the archive of all days.
 
     Only the suite itself, not its -security and -updates: release suites no longer change once they are old, so every
     file that a lock names stays on the mirrors.
     """
     sources = means.sources()
-    if not sources.debian:
+    mirror = f"{sources.snapshot}archive/debian/{before:%Y%m%d}T000000Z/" if before else ""
+    if not sources.debian and not mirror:
         raise FetchError(
             f"no Debian mirror is known on this machine, and `{name}` is needed", hint=MIRROR_HINT
         )
@@ -127,21 +172,29 @@ def open_suite(name: str, component: str, means: Means, *, renew: bool = False) 
             f"the keyring `{sources.keyring}` is not there: packages of `{name}` cannot be trusted without it",
             hint="`apt-get install debian-archive-keyring`; ENVBUILDER_DEBIAN_KEYRING names another keyring",
         )
-    folder = means.store.resolver("apt") / f"{name}-{component}"
-    suite = Suite(name=name, mirror=sources.debian[0], folder=folder, means=means)
-    with means.store.lock(f"apt-{name}-{component}"):
+    state = f"{name}-{component}" + (f"-{before:%Y%m%d}" if before else "")
+    suite = Suite(
+        name=name,
+        mirror=mirror or sources.debian[0],
+        is_current=not mirror,
+        folder=means.store.resolver("apt") / state,
+        means=means,
+    )
+    with means.store.lock(f"apt-{state}"):
         line = f"deb [arch=amd64 signed-by={sources.keyring}] {suite.mirror} {name} {component}\n"
-        if renew or not _is_fresh(folder, line):
-            _update(suite, line, sources)
+        if not _is_fresh(suite, line) or (renew and suite.is_current):
+            _update(suite, line)
     return suite
 
 
-def _is_fresh(folder: Path, line: str) -> bool:
-    stamp = folder / "stamp"
-    return stamp.is_file() and stamp.read_text() == line and time.time() - stamp.stat().st_mtime < FRESH
+def _is_fresh(suite: Suite, line: str) -> bool:
+    stamp = suite.folder / "stamp"
+    if not stamp.is_file() or stamp.read_text() != line:
+        return False
+    return not suite.is_current or time.time() - stamp.stat().st_mtime < FRESH
 
 
-def _update(suite: Suite, line: str, sources: Sources) -> None:
+def _update(suite: Suite, line: str) -> None:
     folder, runner = suite.folder, suite.means.runner
     (folder / "stamp").unlink(missing_ok=True)
     for name in ("lists/partial", "archives/partial"):
@@ -155,17 +208,20 @@ def _update(suite: Suite, line: str, sources: Sources) -> None:
         for text in machine.splitlines()
         if text.startswith(("Acquire::http", "Acquire::Retries", "Acquire::Force"))
     ]
-    save_text(folder / "apt.conf", "\n".join([*kept, _CONFIGURATION.format(folder=folder)]))
+    save_text(folder / "apt.conf", "\n".join([*kept, _configuration(suite)]))
     try:
         runner.run(_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"))
     except CommandError as error:
-        tried = ", ".join(shown(mirror) for mirror in sources.debian[:1])
         raise FetchError(
-            f"could not read the package lists of `{suite.name}` from {tried}\n{error.message}",
-            hint=MIRROR_HINT,
+            f"could not read the package lists of `{suite.name}` from {shown(suite.mirror)}\n{error.message}",
+            hint=MIRROR_HINT if suite.is_current else SNAPSHOT_HINT,
         ) from error
     save_text(folder / "stamp", line)
     (folder / "stamp").chmod(0o600)
+
+
+def _configuration(suite: Suite) -> str:
+    return _CONFIGURATION.format(folder=suite.folder, is_current=str(suite.is_current).lower())
 
 
 def _command(folder: Path, *argv: str, why: str) -> Command:

@@ -1,6 +1,7 @@
 """The os layer's packages: what every environment needs of its distribution, and what the recipe adds."""
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 from envbuilder.decode import nearest
@@ -8,7 +9,7 @@ from envbuilder.errors import IncompatibleError
 from envbuilder.lock import Artefact
 from envbuilder.recipe import Recipe
 from envbuilder.resolve.apt import Suite, open_suite
-from envbuilder.resolve.means import Means, Target
+from envbuilder.resolve.means import Means, Target, Wish
 from envbuilder.tables.toolkit import DebPart
 from envbuilder.tables.torch import version_key
 
@@ -27,9 +28,9 @@ OLD_PYTHON_PACKAGES: Final = ("python3-distutils",)
 IF_THERE: Final = ("usr-is-merged",)
 
 
-def resolve_debs(recipe: Recipe, target: Target, means: Means, *, renew: bool) -> tuple[Artefact, ...]:
+def resolve_debs(recipe: Recipe, target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
     """Everything the os layer installs; raises IncompatibleError when the suite cannot give what is pinned."""
-    suite = open_suite(target.distribution.suite, "main", means, renew=renew)
+    suite = open_suite(target.distribution.suite, "main", means, renew=wish.upgrade, before=wish.before)
     names = suite.names()
     _need(f"gcc-{recipe.gcc}", r"gcc-\d+", "$.gcc", names=names, suite=suite)
     _need(f"python{recipe.python}", r"python3\.\d+", "$.python", names=names, suite=suite)
@@ -44,19 +45,27 @@ def resolve_debs(recipe: Recipe, target: Target, means: Means, *, renew: bool) -
     return debs
 
 
+def upgrade_debs(
+    old: Sequence[Artefact], target: Target, means: Means, *, names: Sequence[str], wish: Wish
+) -> tuple[Artefact, ...]:
+    """The os layer with these packages in their newest version and the others left as they are, as far as apt can."""
+    suite = open_suite(target.distribution.suite, "main", means, renew=True, before=wish.before)
+    return suite.upgrade(old, names)
+
+
 def os_packages(recipe: Recipe) -> tuple[str, ...]:
     """What apt is asked for: package names and one pattern."""
     older = OLD_PYTHON_PACKAGES if version_key(recipe.python) < version_key("3.10") else ()
     return (*(name.format(gcc=recipe.gcc, python=recipe.python) for name in OS_PACKAGES), *older, *recipe.apt)
 
 
-def resolve_toolkit_debs(target: Target, means: Means, *, renew: bool) -> tuple[Artefact, ...]:
+def resolve_toolkit_debs(target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
     """The toolkit's own packages, each alone: their dependencies are in the wheels or not wanted."""
     toolkit = target.toolkit
     parts = [part for part in toolkit.parts if isinstance(part, DebPart)] if toolkit else []
     debs: list[Artefact] = []
     for place in sorted({(part.suite, part.component) for part in parts}):
-        suite = open_suite(*place, means, renew=renew)
+        suite = open_suite(*place, means, renew=wish.upgrade, before=wish.before)
         debs += suite.packages(tuple(part.name for part in parts if (part.suite, part.component) == place))
     for deb in debs:
         if toolkit and deb.name == "nvidia-cuda-toolkit" and not deb.version.startswith(f"{toolkit.cuda}."):

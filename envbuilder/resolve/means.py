@@ -20,7 +20,7 @@ class Wish:
     today: date
     upgrade: bool = False  # resolve everything anew, whatever the old lock says
     upgrade_only: tuple[str, ...] = ()  # names of packages that may move
-    before: date | None = None  # only Python packages that existed before this day
+    before: date | None = None  # as of 00:00 UTC of this day
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -212,7 +212,7 @@ def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -
     if not question.dependencies:
         argv.append("--no-deps")
     if question.before is not None:
-        argv += ["--exclude-newer", question.before.isoformat()]
+        argv += ["--exclude-newer", f"{question.before.isoformat()}T00:00:00Z"]
     env = (("SSL_CERT_FILE", str(sources.certificates)),) if sources.certificates else ()
     return Command(argv=tuple(argv), cwd=work, env=env, why="resolve the recipe's Python packages")
 
