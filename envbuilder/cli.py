@@ -306,24 +306,39 @@ def verify(
 
 @app.command()
 def cache(
-    kinds: Annotated[
+    words: Annotated[
         list[str] | None,
-        typer.Argument(help="with --gc: what to remove; default: all but `layers`", metavar="[KIND…]"),
+        typer.Argument(
+            help="with --gc: what to remove, all but `layers` if nothing is named; `vendor`: write all that the lock of NAME names into DIR",
+            metavar="[KIND… | vendor NAME DIR]",
+        ),
     ] = None,
     *,
     gc: Annotated[
         bool, typer.Option("--gc", help="remove what a later build can fetch or make again")
     ] = False,
+    recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Say what the cache holds, or free its space: `envbuilder cache --gc trees`."""
+    """Say what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
     from envbuilder.store import KINDS  # noqa: PLC0415
 
     with verb("cache", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        store = workshop(session, RECIPES).store
-        if unknown := sorted(set(kinds or ()) - set(KINDS)):
+        shop = workshop(session, recipes)
+        match words or []:
+            case ["vendor", name, folder] if not gc:
+                _vendor(session, shop, name, Path(folder))
+                return
+            case ["vendor", *_]:
+                raise UsageError(
+                    "`vendor` takes a recipe and a folder", hint="envbuilder cache vendor cpu DIR"
+                )
+            case kinds:
+                pass
+        store = shop.store
+        if unknown := sorted(set(kinds) - set(KINDS)):
             raise UsageError(f"the cache has no `{unknown[0]}`", hint=f"it has {', '.join(KINDS)}")
         if kinds and not gc:
             raise UsageError("kinds go with `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
@@ -334,6 +349,19 @@ def cache(
         session.data = {"folder": str(store.root), "bytes": sizes}
         rows = (f"  {kind:<10} {size / 1e9:8.2f} GB" for kind, size in sizes.items())
         session.text = "\n".join([str(store.root), *rows])
+
+
+def _vendor(session: Session, shop: "Workshop", name: str, folder: Path) -> None:
+    from envbuilder.pipeline import vendor_recipe  # noqa: PLC0415
+
+    done = vendor_recipe(name, shop, folder.absolute())
+    session.data = {
+        "folder": str(done.folder),
+        "files": done.count,
+        "bytes": done.size,
+        "command": done.command,
+    }
+    session.text = f"{done.folder}: {done.count} files, {done.size / 1e9:.2f} GB\n$ {done.command}"
 
 
 @app.command(name="exec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

@@ -47,7 +47,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         MANY,
     ),
     "verify": Verb("Prove that image and SIF hold the same files", ("--output", *COMMON), 1),
-    "cache": Verb("Say what the cache holds, or free its space", ("--gc", *COMMON)),
+    "cache": Verb("Say what the cache holds, free its space", ("--gc", "--recipes", *COMMON)),
     "exec": Verb(
         "Run a command in the environment", ("--in", "--output", "--no-color", "--verbose", "--help"), 1
     ),

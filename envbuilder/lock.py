@@ -109,6 +109,11 @@ class Lock:
     extensions: tuple[LockedExtension, ...]
 
 
+def artefacts(lock: Lock) -> tuple[Artefact, ...]:
+    """Every file that a build from this lock fetches."""
+    return (*lock.debs, *lock.toolkit, *lock.wheels)
+
+
 def dump(lock: Lock) -> str:
     """The text of a lockfile: sorted, so that the same lock is the same bytes."""
     tidy = replace(

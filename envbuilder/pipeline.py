@@ -49,6 +49,7 @@ from envbuilder.store import Store, save_text, sha256_text
 from envbuilder.tables.gpu import capabilities, load_gpus
 from envbuilder.tables.toolkit import load_toolkits
 from envbuilder.tools import BUILD_TOOLS, check_tools
+from envbuilder.vendor import Vendored, vendor
 from envbuilder.verify import verify
 
 if TYPE_CHECKING:
@@ -126,6 +127,16 @@ def make_plan(name: str, workshop: Workshop) -> tuple[Recipe, Plan, tuple[Findin
         start=StartFiles(site_packages=image.files("start"), lib=image.files("lib")),
     )
     return recipe, plan, findings
+
+
+def vendor_recipe(name: str, workshop: Workshop, folder: Path) -> Vendored:
+    """Fetch what a lock names and write all of it into a folder; raises LockError, FetchError or SpaceError."""
+    recipe, _, _ = make_plan(name, workshop)
+    lock = locks.load(lock_path(recipe))
+    with workshop.store.in_use():
+        _fetch(locks.artefacts(lock), workshop.means(offline=False).fetcher, workshop.console)
+        with workshop.console.step(f"copy into `{folder}`"):
+            return vendor(recipe, lock, folder, workshop.store)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -247,12 +258,7 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
     fetcher = workshop.means(offline=offline).fetcher
     missing = fetcher.missing(wanted)
     need_space(plan, wanted, missing, outputs, workshop.store)
-    if missing:
-        total = sum(artefact.size for artefact in missing)
-        with console.transfer(f"fetch {len(missing)} artefacts", total) as transfer:
-            fetcher.fetch(wanted, transfer)
-    else:
-        fetcher.fetch(wanted)
+    _fetch(wanted, fetcher, console)
     loading: list[Future[str]] = []
     with worker_threads(1, workshop.runner) as pool:
         built = build(
@@ -276,6 +282,16 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
     for loaded in loading:
         loaded.result()
     return built.record
+
+
+def _fetch(wanted: Sequence[Artefact], fetcher: Fetcher, console: Console) -> None:
+    """Bring what the store lacks, and show how far it is."""
+    missing = fetcher.missing(wanted)
+    if not missing:
+        fetcher.fetch(wanted)
+        return
+    with console.transfer(f"fetch {len(missing)} artefacts", sum(one.size for one in missing)) as transfer:
+        fetcher.fetch(wanted, transfer)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,6 +1,7 @@
 """The cache on disk: the only module that knows its folders.
 
     artefacts/<2>/<sha256>     downloaded files and sources, named by what they hold
+    partial/<sha256>           downloads that ended early; the next one goes on from there
     layers/<key>/              one finished layer each: tar, manifest, facts
     trees/<key>/               the same layer as a folder, for the steps that build inside it
     spaces/<key>/              incremental compile folders
@@ -46,7 +47,7 @@ def sha256_file(path: Path) -> Sha256:
         return Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
 
 
-KINDS: Final = ("artefacts", "layers", "trees", "spaces", "apt", "uv")  # what is kept between runs
+KINDS: Final = ("artefacts", "partial", "layers", "trees", "spaces", "apt", "uv")  # what is kept between runs
 
 
 class Store:
@@ -72,6 +73,10 @@ class Store:
     def artefact(self, digest: Sha256) -> Path:
         """Where the artefact with this digest is, or would be."""
         return self.root / "artefacts" / digest[:2] / digest
+
+    def partial(self, digest: Sha256) -> Path:
+        """Where an artefact grows until it is whole; hold the lock `fetch` while writing it."""
+        return self.root / "partial" / digest
 
     def layer(self, key: Sha256) -> Path:
         return self.root / "layers" / key

@@ -1,6 +1,7 @@
 """The fetcher against a real server on this machine that can be told to misbehave."""
 
 import hashlib
+import json
 import signal
 import threading
 import time
@@ -145,6 +146,7 @@ def make_fetcher(
         indexes=(f"{site.url}simple/",),
         pytorch=f"{site.url}whl/",
         folders=folders,
+        snapshot=f"{site.url}snapshot/",
     )
     return Fetcher(store, lambda: sources, offline=offline)
 
@@ -205,9 +207,9 @@ def test_a_connection_that_never_gets_further_is_given_up(store: Store, site: Si
     path = "/debian/pool/tool_1.0_amd64.deb"
     site.files[path] = CONTENT
     site.cuts[path] = [0] * 20
-    with pytest.raises(FetchError, match="no source could be reached"):
+    with pytest.raises(FetchError, match="no source that could be reached has it"):
         make_fetcher(store, site).fetch([make_deb()])
-    assert len(site.asked) == 4
+    assert [asked for asked, _, _ in site.asked].count(path) == 4
 
 
 def test_a_busy_server_is_asked_again(store: Store, site: Site) -> None:
@@ -233,7 +235,7 @@ def test_wrong_bytes_are_refused_and_nothing_is_kept(store: Store, site: Site) -
     ):
         assert text in caught.value.message
     assert not store.artefact(deb.sha256).exists()
-    assert not list((store.root / "work").iterdir())
+    assert not list((store.root / "partial").iterdir())
     assert seen.total == 0
 
 
@@ -267,7 +269,7 @@ def test_without_a_network_the_error_says_so_and_hints(store: Store) -> None:
 
 def test_no_mirror_at_all_is_said_before_any_request(store: Store) -> None:
     with pytest.raises(FetchError, match="no source for `debian` is known"):
-        Fetcher(store, lambda: Sources(debian=())).fetch([make_deb()])
+        Fetcher(store, lambda: Sources(debian=(), snapshot="")).fetch([make_deb()])
 
 
 def test_offline_lists_everything_that_is_missing_before_anything_else(store: Store, site: Site) -> None:
@@ -339,14 +341,134 @@ def test_many_files_come_at_once_and_each_only_once(store: Store, site: Site) ->
     assert len(site.asked) == len(debs)
 
 
-def test_one_failure_stops_the_rest_and_leaves_no_temporary_file(store: Store, site: Site) -> None:
-    debs = [make_deb(f"content {number}".encode(), name=f"tool{number}") for number in range(40)]
-    for number, deb in enumerate(debs[1:], 1):
+def test_everything_that_is_lost_is_named_at_once_and_the_rest_is_kept(store: Store, site: Site) -> None:
+    debs = [make_deb(f"content {number}".encode(), name=f"tool{number}") for number in range(20)]
+    for number, deb in enumerate(debs[2:], 2):
         site.files[f"/debian/{deb.path}"] = f"content {number}".encode()
-    with pytest.raises(FetchError, match="tool0"):
+    site.files[f"/debian/{debs[1].path}"] = b"other bytes"
+    with pytest.raises(FetchError, match="could not fetch 2 of the files") as caught:
         make_fetcher(store, site).fetch(debs)
-    assert len(site.asked) < len(debs)
-    assert not list((store.root / "work").iterdir())
+    gone, wrong = caught.value.findings
+    assert "tool0_1.0_amd64.deb" in gone.message
+    assert "gone from every source" in gone.message
+    assert "tool1_1.0_amd64.deb" in wrong.message
+    assert "no source has the file that was locked" in wrong.message
+    assert [deb.name for deb in make_fetcher(store, site).missing(debs)] == ["tool0", "tool1"]
+    assert not list((store.root / "partial").iterdir())
+
+
+def test_a_source_that_cannot_be_reached_stops_the_rest(store: Store) -> None:
+    debs = [make_deb(f"content {number}".encode(), name=f"tool{number}") for number in range(200)]
+    nobody = Site(url="http://127.0.0.1:9/")
+    began = time.monotonic()
+    with pytest.raises(FetchError, match=r"tool\d+_1\.0.*no source could be reached"):
+        make_fetcher(store, nobody).fetch(debs)
+    assert time.monotonic() - began < 3
+
+
+def keep(site: Site, deb: Artefact, content: bytes = CONTENT) -> None:
+    """Let the archive of all days have a package."""
+    digest = hashlib.sha1(content).hexdigest()
+    places = [{"name": deb.filename, "archive_name": "debian", "path": "/pool", "size": len(content)}]
+    other = [{"name": deb.filename.replace("amd64", "arm64"), "archive_name": "debian"}]
+    question = f"/snapshot/mr/binary/{deb.name}/{deb.version}/binfiles?fileinfo=1"
+    site.files[question] = json.dumps({"fileinfo": {"0" * 40: other, digest: places}}).encode()
+    site.files[f"/snapshot/file/{digest}"] = content
+
+
+@pytest.mark.parametrize("mirror", [None, b"other bytes"], ids=["gone", "wrong"])
+def test_what_the_mirrors_no_longer_have_comes_from_the_archive_of_all_days(
+    store: Store, site: Site, mirror: bytes | None
+) -> None:
+    deb = make_deb()
+    keep(site, deb)
+    if mirror:
+        site.files[f"/debian/{deb.path}"] = mirror
+    make_fetcher(store, site).fetch([deb])
+    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+
+
+def test_the_archive_of_all_days_is_not_asked_for_what_the_mirrors_have(store: Store, site: Site) -> None:
+    deb = make_deb()
+    site.files[f"/debian/{deb.path}"] = CONTENT
+    make_fetcher(store, site).fetch([deb])
+    assert [path for path, _, _ in site.asked] == [f"/debian/{deb.path}"]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (b'{"fileinfo": {}}', "there never was a"),
+        (b"<html>", "no answer of an archive"),
+        (b'{"fileinfo": {"../../up": [{"name": "tool_1.0_amd64.deb"}]}}', "there never was a"),
+        (b'{"fileinfo": []}', "no answer of an archive"),
+    ],
+)
+def test_an_answer_without_the_file_is_told(store: Store, site: Site, answer: bytes, why: str) -> None:
+    site.files["/snapshot/mr/binary/tool/1.0/binfiles?fileinfo=1"] = answer
+    with pytest.raises(FetchError, match=why):
+        make_fetcher(store, site).fetch([make_deb()])
+
+
+def cut_for_good(store: Store, site: Site, deb: Artefact) -> None:
+    """A download that gives up after some bytes, as one that is killed does."""
+    path = f"/debian/{deb.path}"
+    site.files[path] = CONTENT
+    site.cuts[path] = [700_000, *[0] * 9]
+    with pytest.raises(FetchError, match="the connection was cut"):
+        make_fetcher(store, site).fetch([deb])
+    site.cuts[path] = []
+    site.asked.clear()
+
+
+def test_a_later_download_goes_on_where_the_last_one_ended(store: Store, site: Site) -> None:
+    deb, seen = make_deb(), Counter()
+    cut_for_good(store, site, deb)
+    had = store.partial(deb.sha256).stat().st_size
+    assert had > 0
+    make_fetcher(store, site).fetch([deb], seen)
+    assert [wanted for _, wanted, _ in site.asked] == [f"bytes={had}-"]
+    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert seen.total == len(CONTENT)
+    assert not store.partial(deb.sha256).exists()
+
+
+@pytest.mark.parametrize("left", [b"x" * 1000, b"x" * len(CONTENT), b"x" * (len(CONTENT) + 1)])
+def test_a_beginning_that_is_wrong_is_fetched_again(store: Store, site: Site, left: bytes) -> None:
+    deb, seen = make_deb(), Counter()
+    site.files[f"/debian/{deb.path}"] = CONTENT
+    store.partial(deb.sha256).write_bytes(left)
+    make_fetcher(store, site).fetch([deb], seen)
+    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert seen.total == len(CONTENT)
+
+
+def test_a_download_that_was_whole_before_the_kill_is_not_asked_for(store: Store, site: Site) -> None:
+    deb = make_deb()
+    store.partial(deb.sha256).write_bytes(CONTENT)
+    make_fetcher(store, site).fetch([deb])
+    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert not site.asked
+
+
+@pytest.mark.parametrize(
+    "link", ["../../tool-1.0-py3-none-any.whl", "http://127.0.0.1:9/tool-1.0-py3-none-any.whl"]
+)
+def test_offline_an_index_on_disk_serves_what_it_holds_itself(
+    store: Store, tmp_path: Path, link: str
+) -> None:
+    wheel = make_wheel()
+    (tmp_path / "simple/tool").mkdir(parents=True)
+    (tmp_path / "simple/tool/index.html").write_text(f'<a href="{link}">{wheel.filename}</a>')
+    (tmp_path / wheel.filename).write_bytes(CONTENT)
+    sources = Sources(debian=(), indexes=("http://127.0.0.1:9/", f"{(tmp_path / 'simple').as_uri()}/"))
+    fetcher = Fetcher(store, lambda: sources, offline=True)
+    if link.startswith("http"):
+        with pytest.raises(FetchError, match="offline, and 1 file is not in the cache"):
+            fetcher.fetch([wheel])
+    else:
+        fetcher.fetch([wheel])
+        assert store.artefact(wheel.sha256).is_file()
 
 
 def test_credentials_reach_the_server_but_no_message(store: Store, site: Site) -> None:

@@ -15,7 +15,7 @@ LAYERS = [
     {"__main__"},
     {"cli", "completion"},
     {"pipeline", "report"},
-    {"verify", "publish", "launch", "run"},
+    {"verify", "publish", "launch", "run", "vendor"},
     {"build", "sif", "squashfs", "oci"},
     {"engines"},
     {"render"},

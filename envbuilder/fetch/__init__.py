@@ -9,13 +9,15 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from envbuilder.errors import FetchError
-from envbuilder.fetch.web import PARALLEL, Progress, Refusal, Wanted, Web
+from envbuilder.fetch.download import Progress
+from envbuilder.fetch.web import PARALLEL, Refusal, Wanted, Web
+from envbuilder.findings import Finding, Severity
 from envbuilder.sources import Sources, file_path
-from envbuilder.store import Store, publish, sha256_file
+from envbuilder.store import Store, publish, sha256_file, space_errors
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +27,11 @@ NETWORK_HINT: Final = (
     "check the network and proxy settings; ENVBUILDER_INDEX and ENVBUILDER_DEBIAN_MIRROR name other sources, "
     "ENVBUILDER_FOLDERS names folders that hold the files"
 )
-GONE_HINT: Final = "`envbuilder lock NAME --upgrade` chooses from what the sources have now"
+GONE_HINT: Final = (
+    "ENVBUILDER_FOLDERS and, for Debian, ENVBUILDER_DEBIAN_SNAPSHOT name places that may have kept it; "
+    "`envbuilder lock NAME --upgrade` chooses from what the sources have now"
+)
+LOST: Final = "EB510"  # the finding for one of several files that no source gives
 WRONG_HINT: Final = (
     "the source holds another file than the one that was locked: find out which is right before relocking"
 )
@@ -58,12 +64,15 @@ class Fetcher:
         _each(tuple(here.values()), self._discard_if_wrong)
         if not self.missing(wanted):
             return
-        with self._store.lock("fetch"), self._store.workspace() as work:
+        lost: list[_Lost] = []
+        with self._store.lock("fetch"), space_errors(self._store.root):
             missing = self.missing(wanted)  # another process may have fetched some while we waited
             if self._offline:
                 self._refuse_offline(missing)
             report = progress or _Silent()
-            _each(missing, lambda one, stop: self._bring(one, work / one.sha256, report, stop))
+            _each(missing, lambda one, stop: self._bring(one, report, stop, lost))
+        if lost:
+            raise _failure(lost)
 
     def measure(self, urls: Sequence[str]) -> tuple[int, ...]:
         """The sizes in bytes of files on the network or on disk, without fetching them; raises FetchError."""
@@ -103,10 +112,8 @@ class Fetcher:
             return self._web
 
     def _refuse_offline(self, missing: tuple[Wanted, ...]) -> None:
-        folders = self._connect().sources.folders
-        absent = [
-            one for one in missing if not any((folder / _filename(one)).is_file() for folder in folders)
-        ]
+        web, stop = self._connect(), threading.Event()
+        absent = [one for one in missing if not web.has_local(one, stop)]
         if not absent:
             return
         names = "".join(f"\n  {_filename(one)} ({one.size / 1e6:.1f} MB)" for one in absent[:LISTED])
@@ -117,22 +124,70 @@ class Fetcher:
             hint="run it once without `--offline`, or put the files into a folder that ENVBUILDER_FOLDERS names",
         )
 
-    def _bring(self, artefact: Wanted, temporary: Path, progress: Progress, stop: threading.Event) -> None:
-        """Try each place in turn until one gives the right bytes."""
-        web = self._connect()
+    def _bring(
+        self, artefact: Wanted, progress: Progress, stop: threading.Event, lost: "list[_Lost]"
+    ) -> None:
+        """Try each place in turn until one gives the right bytes.
+
+        A file that a place answered not to have, or had otherwise, is noted so that all of them are named together; where no place
+        answered at all, the rest would wait in vain.
+        """
+        web, partial = self._connect(), self._store.partial(artefact.sha256)
         refusals: list[Refusal] = []
         for place in web.places(artefact, stop):
             try:
                 if isinstance(place, Refusal):
                     raise place
-                web.pull(place, artefact, temporary, progress, stop)
+                web.pull(place, artefact, partial, progress, stop)
             except Refusal as refusal:
                 log.info("%s", refusal)
                 refusals.append(refusal)
             else:
-                publish(temporary, self._store.artefact(artefact.sha256))
+                publish(partial, self._store.artefact(artefact.sha256))
                 return
-        raise _failure(artefact, refusals)
+        one = _Lost(artefact=artefact, refusals=tuple(refusals))
+        if one.kinds == {"unreachable"}:
+            raise _failure([one])
+        lost.append(one)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Lost:
+    """An artefact that no source gives, and what each of them said."""
+
+    artefact: Wanted
+    refusals: tuple[Refusal, ...]
+
+    @property
+    def kinds(self) -> frozenset[str]:
+        return frozenset(refusal.kind for refusal in self.refusals)
+
+    @property
+    def name(self) -> str:
+        return f"`{_filename(self.artefact)}` ({self.artefact.name} {self.artefact.version})"
+
+    @property
+    def why(self) -> str:
+        """Why, with a line for each place that was tried."""
+        if not self.refusals:
+            return f"no source for `{self.artefact.source}` is known on this machine"
+        if "wrong" in self.kinds:
+            why = "no source has the file that was locked"
+        elif "gone" not in self.kinds:
+            why = "no source could be reached"
+        elif "unreachable" in self.kinds:
+            why = "no source that could be reached has it"
+        else:
+            why = "it is gone from every source"
+        return why + "".join(f"\n  {refusal}" for refusal in self.refusals)
+
+    @property
+    def hint(self) -> str:
+        if not self.refusals:
+            return NO_SOURCE_HINT
+        if "wrong" in self.kinds:
+            return WRONG_HINT
+        return NETWORK_HINT if "unreachable" in self.kinds else GONE_HINT
 
 
 class _Silent:
@@ -140,19 +195,18 @@ class _Silent:
         pass
 
 
-def _failure(artefact: Wanted, refusals: Sequence[Refusal]) -> FetchError:
-    kinds = {refusal.kind for refusal in refusals}
-    if "wrong" in kinds:
-        why, hint = "no source has the file that was locked", WRONG_HINT
-    elif "unreachable" in kinds:
-        why, hint = "no source could be reached", NETWORK_HINT
-    elif refusals:
-        why, hint = "it is gone from every source", GONE_HINT
-    else:
-        why, hint = f"no source for `{artefact.source}` is known on this machine", NO_SOURCE_HINT
-    tried = "".join(f"\n  {refusal}" for refusal in refusals)
-    named = f"`{_filename(artefact)}` ({artefact.name} {artefact.version})"
-    return FetchError(f"could not fetch {named}: {why}{tried}", hint=hint)
+def _failure(lost: Sequence[_Lost]) -> FetchError:
+    if len(lost) == 1:
+        return FetchError(f"could not fetch {lost[0].name}: {lost[0].why}", hint=lost[0].hint)
+    ordered = sorted(lost, key=lambda one: one.name)
+    return FetchError(
+        f"could not fetch {len(lost)} of the files that the lock names",
+        hint="\n".join(dict.fromkeys(one.hint for one in ordered)),
+        findings=tuple(
+            Finding(code=LOST, severity=Severity.ERROR, where="", message=f"{one.name}: {one.why}")
+            for one in ordered
+        ),
+    )
 
 
 def _each(items: Sequence[Item], work: Callable[[Item, threading.Event], None]) -> None:

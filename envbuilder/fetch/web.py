@@ -3,7 +3,6 @@
 `http`, `https` and `file` URLs are treated alike, so that a mirror on disk serves as well as one on the network.
 """
 
-import hashlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
@@ -22,7 +21,10 @@ from pypi_simple import (
 )
 from requests.adapters import HTTPAdapter
 
+from envbuilder.fetch import snapshot
+from envbuilder.fetch.download import CHUNK, Download, Progress, Stopped
 from envbuilder.fetch.local import FileAdapter
+from envbuilder.fetch.reason import reason
 from envbuilder.sources import Sources, file_path, shown
 from envbuilder.store import Sha256
 
@@ -36,7 +38,6 @@ PAUSES: Final = (
 )  # seconds before each new try; bytes that came in between start the count again
 LONGEST_PAUSE: Final = 30.0  # of what a server may ask for with Retry-After
 TIMEOUTS: Final = (15.0, 60.0)  # seconds to connect, between two reads
-CHUNK: Final = 1 << 18  # bytes
 BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that a later try may not see
 
 
@@ -70,22 +71,12 @@ class Listed:
     yanked: bool
 
 
-class Progress(Protocol):
-    """Sees bytes as they come, from several threads; a negative count takes back what must be fetched again."""
-
-    def advance(self, count: int, /) -> None: ...
-
-
 class Refusal(Exception):  # noqa: N818 - no failure yet: the next source may have the file
     """One source does not give the file: where and why; `kind` is `gone`, `wrong` or `unreachable`."""
 
     def __init__(self, url: str, why: str, *, kind: str) -> None:
         super().__init__(f"{shown(url)}: {why}")
         self.kind = kind
-
-
-class Stopped(Exception):  # noqa: N818 - the failure is another download's
-    """The download ends because another one failed or the person interrupted."""
 
 
 class _Broken(Exception):  # noqa: N818 - a new try follows
@@ -116,42 +107,50 @@ class Web:
         self._session.mount("file://", FileAdapter())
 
     def places(self, artefact: Wanted, stop: threading.Event) -> Iterator[str | Refusal]:
-        """URLs that may give the artefact, local ones first; a source that has no such file is a Refusal instead."""
+        """URLs that may give the artefact, local ones first; a source that has no such file is a Refusal instead.
+
+        The archive of all days comes last: it is slow, and asked only for what the mirrors have dropped.
+        """
         name = artefact.path.rpartition("/")[2]
         for folder in self.sources.folders:
             path = folder / name
             if path.is_file() and path.stat().st_size == artefact.size:
                 yield path.absolute().as_uri()
-        bases = self._bases(artefact.source)
-        for base in sorted(bases, key=lambda base: file_path(base) is None):
-            if self._local_only and file_path(base) is None:
-                continue
+        bases = sorted(self._bases(artefact.source), key=lambda base: file_path(base) is None)
+        for base in filter(self._may_ask, bases):
             if artefact.source == "debian":
                 yield base + quote(artefact.path)
-            else:
-                yield self._look_up(base, artefact, stop)
+                continue
+            place = self._look_up(base, artefact, stop)
+            if isinstance(place, Refusal) or self._may_ask(place):
+                yield place
+        if artefact.source == "debian" and self.sources.snapshot and self._may_ask(self.sources.snapshot):
+            yield self._look_back(artefact, name, stop)
+
+    def has_local(self, artefact: Wanted, stop: threading.Event) -> bool:
+        """Whether a place on this machine has a file of that name."""
+        places = (file_path(place) for place in self.places(artefact, stop) if isinstance(place, str))
+        return any(path is not None and path.is_file() for path in places)
 
     def pull(
-        self, url: str, artefact: Wanted, temporary: Path, progress: Progress, stop: threading.Event
+        self, url: str, artefact: Wanted, partial: Path, progress: Progress, stop: threading.Event
     ) -> None:
-        """Write the artefact's bytes to `temporary`; raises Refusal unless they are the right ones."""
-        download = _Download(temporary, artefact.size, progress, stop)
+        """Complete the artefact's bytes in `partial`; raises Refusal unless they are the right ones.
+
+        What has come stays there for a later attempt, unless it is wrong.
+        """
+        download = Download(partial, artefact.size, progress, stop)
         try:
             with download.out:
-                while True:
-                    before = download.done
-                    try:
-                        self._continue(url, download)
-                        break
-                    except _Broken as broken:
-                        download.failures = 1 if download.done > before else download.failures + 1
-                        if download.failures > len(PAUSES):
-                            raise Refusal(url, str(broken), kind="unreachable") from broken
-                        log.info("%s: %s at byte %d, trying again", shown(url), broken, download.done)
-                        _wait(max(PAUSES[download.failures - 1], broken.pause), stop)
+                self._complete(url, download, stop)
+                if download.sha256 != artefact.sha256 and download.inherited:
+                    download.restart()
+                    self._complete(url, download, stop)
             _check_digest(url, download, artefact)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
+        except BaseException as error:
+            is_wrong = isinstance(error, Refusal) and error.kind == "wrong"
+            if is_wrong or isinstance(error, OSError) or not download.done:
+                partial.unlink(missing_ok=True)
             progress.advance(-download.done)
             raise
 
@@ -182,12 +181,15 @@ class Web:
                 try:
                     data = response.content
                 except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-                    raise _Broken(_reason(error)) from error
+                    raise _Broken(reason(error)) from error
             if len(data) != size:
                 raise _Broken(f"{len(data)} bytes came instead of {size}")
             return data
 
         return _with_patience(ask, url, stop)
+
+    def _may_ask(self, url: str) -> bool:
+        return not self._local_only or file_path(url) is not None
 
     def _bases(self, source: str) -> tuple[str, ...]:
         match source:
@@ -211,6 +213,30 @@ class Web:
         except Refusal as refusal:
             return refusal
 
+    def _look_back(self, artefact: Wanted, name: str, stop: threading.Event) -> str | Refusal:
+        """Find a package in the archive of all days."""
+        base = self.sources.snapshot
+        url = snapshot.question(base, artefact.name, artefact.version)
+
+        def ask() -> bytes:
+            with self._request(url) as response:
+                try:
+                    return response.content
+                except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+                    raise _Broken(reason(error)) from error
+
+        if base in self._silent:
+            return self._silent[base]
+        try:
+            place = snapshot.answer(base, _with_patience(ask, url, stop), name)
+        except ValueError as error:
+            return Refusal(url, str(error), kind="unreachable")
+        except Refusal as refusal:
+            if refusal.kind == "unreachable":
+                self._silent[base] = refusal
+            return refusal
+        return place or Refusal(url, f"there never was a `{name}`", kind="gone")
+
     def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, Listed]:
         """The files of one project in an index, by filename, asked for once."""
 
@@ -224,7 +250,7 @@ class Web:
             except (UnsupportedContentTypeError, UnsupportedRepoVersionError) as error:
                 raise Refusal(url, "what it sends is no package index", kind="unreachable") from error
             except requests.RequestException as error:
-                raise _Broken(_reason(error)) from error
+                raise _Broken(reason(error)) from error
             return {
                 package.filename: Listed(
                     filename=package.filename,
@@ -247,7 +273,20 @@ class Web:
                     raise
             return self._pages[index, project]
 
-    def _continue(self, url: str, download: "_Download") -> None:
+    def _complete(self, url: str, download: Download, stop: threading.Event) -> None:
+        """Fetch what is missing, however often the connection breaks, as long as each time something comes."""
+        while not download.is_whole:
+            before = download.done
+            try:
+                self._continue(url, download)
+            except _Broken as broken:
+                download.failures = 1 if download.done > before else download.failures + 1
+                if download.failures > len(PAUSES):
+                    raise Refusal(url, str(broken), kind="unreachable") from broken
+                log.info("%s: %s at byte %d, trying again", shown(url), broken, download.done)
+                _wait(max(PAUSES[download.failures - 1], broken.pause), stop)
+
+    def _continue(self, url: str, download: Download) -> None:
         """Fetch what is still missing; raises _Broken when the connection ends early."""
         headers = {"Range": f"bytes={download.done}-"} if download.done else {}
         with self._request(url, headers=headers) as response:
@@ -264,7 +303,7 @@ class Web:
                             url, f"it is larger than the {download.size} bytes expected", kind="wrong"
                         )
             except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-                raise _Broken(_reason(error)) from error
+                raise _Broken(reason(error)) from error
         if download.done < download.size:
             raise _Broken(f"it ended after {download.done} of {download.size} bytes")
 
@@ -280,47 +319,18 @@ class Web:
             requests.exceptions.InvalidSchema,
             requests.TooManyRedirects,
         ) as error:
-            raise Refusal(url, _reason(error), kind="unreachable") from error
+            raise Refusal(url, reason(error), kind="unreachable") from error
         except requests.RequestException as error:
-            raise _Broken(_reason(error)) from error
+            raise _Broken(reason(error)) from error
         if response.ok:
             return response
         response.close()
         raise _judged(response, url)
 
 
-class _Download:
-    """A file on its way: what has come, its running digest, and the failures in a row."""
-
-    def __init__(self, temporary: Path, size: int, progress: Progress, stop: threading.Event) -> None:
-        self.out = temporary.open("wb")
-        self.size = size
-        self.done = 0
-        self.failures = 0
-        self.digest = hashlib.sha256()
-        self._progress = progress
-        self._stop = stop
-
-    def add(self, chunk: bytes) -> None:
-        if self._stop.is_set():
-            raise Stopped
-        self.out.write(chunk)
-        self.digest.update(chunk)
-        self.done += len(chunk)
-        self._progress.advance(len(chunk))
-
-    def restart(self) -> None:
-        self._progress.advance(-self.done)
-        self.out.seek(0)
-        self.out.truncate()
-        self.digest = hashlib.sha256()
-        self.done = 0
-
-
-def _check_digest(url: str, download: _Download, artefact: Wanted) -> None:
-    found = download.digest.hexdigest()
-    if found != artefact.sha256:
-        raise Refusal(url, f"its sha256 is {found}, expected {artefact.sha256}", kind="wrong")
+def _check_digest(url: str, download: Download, artefact: Wanted) -> None:
+    if download.sha256 != artefact.sha256:
+        raise Refusal(url, f"its sha256 is {download.sha256}, expected {artefact.sha256}", kind="wrong")
 
 
 def _judged(response: requests.Response, url: str) -> Refusal | _Broken:
@@ -358,36 +368,6 @@ def _with_patience(ask: Callable[[], Answer], url: str, stop: threading.Event) -
 def _wait(seconds: float, stop: threading.Event) -> None:
     if stop.wait(seconds):
         raise Stopped
-
-
-def _reason(error: BaseException) -> str:
-    """Why a request failed, in words; never its own text, which can hold URLs with credentials."""
-    chain = [error]
-    while (
-        inner := chain[-1].__cause__ or chain[-1].__context__ or getattr(chain[-1], "reason", None)
-    ) and inner not in chain:
-        if not isinstance(inner, BaseException):
-            break
-        chain.append(inner)
-    names = {type(one).__name__ for one in chain}
-    for name, words in _REASONS:
-        if name in names:
-            return words
-    return f"the connection failed ({type(chain[-1]).__name__})"
-
-
-_REASONS: Final = (
-    ("NameResolutionError", "the host name is not known"),
-    ("gaierror", "the host name is not known"),
-    ("ProxyError", "the proxy does not answer"),
-    ("SSLError", "the certificate was not accepted"),
-    ("ConnectTimeoutError", "no answer in time"),
-    ("ReadTimeoutError", "no more data in time"),
-    ("ConnectionRefusedError", "the connection was refused"),
-    ("IncompleteRead", "the connection was cut"),
-    ("ConnectionResetError", "the connection was cut"),
-    ("RemoteDisconnected", "the connection was cut"),
-)
 
 
 def _with_user_of(index: str, url: str) -> str:

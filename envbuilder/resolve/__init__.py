@@ -13,7 +13,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.errors import IncompatibleError, UsageError
-from envbuilder.lock import Artefact, Lock, recipe_inputs
+from envbuilder.lock import Artefact, Lock, artefacts, recipe_inputs
 from envbuilder.recipe import Recipe
 from envbuilder.resolve.deb import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
 from envbuilder.resolve.extension import lock_extensions, source_digests, store_sources
@@ -86,7 +86,7 @@ def resolve(recipe: Recipe, target: Target, *, old: Lock | None, wish: Wish, mea
         wheels=wheels,
         extensions=extensions,
     )
-    if old is not None and (not wish.upgrade or _artefacts(old) == _artefacts(lock)):
+    if old is not None and (not wish.upgrade or artefacts(old) == artefacts(lock)):
         return replace(lock, epoch=old.epoch)
     return lock
 
@@ -154,10 +154,6 @@ def _fits(toolkit: tuple[Artefact, ...], target: Target) -> bool:
     parts = target.toolkit.parts if target.toolkit else ()
     wanted = {(part.name, part.version if isinstance(part, WheelPart) else "") for part in parts}
     return wanted == {(part.name, part.version if part.kind == "wheel" else "") for part in toolkit}
-
-
-def _artefacts(lock: Lock) -> tuple[Artefact, ...]:
-    return (*lock.debs, *lock.toolkit, *lock.wheels)
 
 
 def _is_met(requirement: str, wheels: tuple[Artefact, ...]) -> bool:

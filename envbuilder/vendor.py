@@ -1,0 +1,84 @@
+"""Everything that a lock names as a folder: what a machine without a network, or a year without the mirrors, builds from.
+
+NAME.yaml, NAME.lock      the recipe with what it extends, and its lock
+<path>                    the extensions' own files, where the recipe names them
+files/                    packages and wheels, flat: a folder for ENVBUILDER_FOLDERS
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.decode import Mistakes
+from envbuilder.decode import load as load_yaml
+from envbuilder.errors import UsageError
+from envbuilder.lock import Lock, artefacts
+from envbuilder.recipe import SUFFIX, Recipe
+from envbuilder.store import Store, beside, publish, sha256_file, space_errors
+
+FILES: Final = "files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendored:
+    """What a folder holds now."""
+
+    folder: Path
+    name: str
+    count: int
+    size: int  # bytes
+
+    @property
+    def command(self) -> str:
+        return f"ENVBUILDER_FOLDERS={self.folder / FILES} envbuilder build {self.folder / self.name}{SUFFIX} --offline"
+
+
+def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
+    """Copy what the lock names out of the store, which must hold it, and what the recipe is made of.
+
+    What is there already and right is left alone. Raises UsageError when two artefacts would have the same name.
+    """
+    wanted = {artefact.filename: artefact for artefact in artefacts(lock)}
+    for artefact in artefacts(lock):
+        if wanted[artefact.filename].sha256 != artefact.sha256:
+            raise UsageError(f"the lock names two different files `{artefact.filename}`")
+    copies = [(store.artefact(one.sha256), f"{FILES}/{name}", one.sha256) for name, one in wanted.items()]
+    above = recipe.path.parent
+    copies += [
+        (above / file.path, file.path, file.sha256)
+        for extension in lock.extensions
+        for file in extension.files
+    ]
+    copies += [
+        (file, file.relative_to(above).as_posix(), sha256_file(file)) for file in _recipe_files(recipe.path)
+    ]
+    size = 0
+    with space_errors(folder):
+        for source, name, digest in copies:
+            target = folder / name
+            size += source.stat().st_size
+            if not (target.is_file() and sha256_file(target) == digest):
+                _copy(source, target)
+    return Vendored(folder=folder, name=recipe.path.stem, count=len(copies), size=size)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with beside(target) as work:
+        shutil.copyfile(source, work / target.name)
+        publish(work / target.name, target)
+
+
+def _recipe_files(path: Path) -> Iterator[Path]:
+    """The recipe's file, its lock, the lists of packages that it names, and the same of what it extends."""
+    yield path
+    if path.with_suffix(".lock").is_file():
+        yield path.with_suffix(".lock")
+    node = load_yaml(path, Mistakes())
+    packages = node.get("packages") if node else None
+    for item in packages.items if packages else ():
+        if named := item.get("requirements"):
+            yield path.parent / named.text
+    if node and (parent := node.get("extends")):
+        yield from _recipe_files(path.with_name(f"{parent.text}{SUFFIX}"))
