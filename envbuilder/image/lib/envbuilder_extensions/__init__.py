@@ -1,0 +1,269 @@
+"""Lets torch's `load()` and `load_inline()` find the extensions that this image holds compiled.
+
+A call's name, the bytes of its sources and of the project's headers, and the flags that decide what they mean
+
+* are those of an extension of the image: its library is loaded; nothing is locked, compiled or written;
+* differ, though the image has that name: ENVBUILDER_EXTENSIONS decides. `error` (where the image is read-only) says what
+  differs; `build` (elsewhere) has torch compile it, for the GPUs of the recipe; `off` leaves every call to torch alone;
+* have a name that the image does not know: torch compiles, as without us.
+
+Whatever is compiled here goes through `compiling`, so that no process waits for a dead one or loads what others can write.
+Paths and times decide nothing. ENVBUILDER_DEBUG=1 tells what was done and why.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+import json
+import os
+import sys
+
+from envbuilder_extensions import compiling, gpus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+    Entry = dict[str, Any]
+
+FOLDER = "/opt/envbuilder/extensions"
+VERSION = 2  # of its index.json
+FLAGS = ("-D", "-U", "-std", "--std", "-gencode", "--generate-code", "-arch", "--gpu-architecture")
+TEXTS = ("cpp_sources", "cuda_sources", "sycl_sources", "functions")
+SWITCHES = ("with_pytorch_error_handling", "no_implicit_headers", "gil_not_used")
+
+
+class ExtensionError(RuntimeError):
+    """An extension of this image does not fit the code or the GPU that it is wanted for."""
+
+
+def install(cpp_extension: ModuleType) -> None:
+    """Wrap the two public functions of `torch.utils.cpp_extension`."""
+    index = _index()
+    if _policy() != "off":
+        compiling.need_a_default_folder(cpp_extension)
+    for name in ("load", "load_inline"):
+        setattr(cpp_extension, name, _wrap(getattr(cpp_extension, name), cpp_extension, index))
+
+
+def _index() -> Entry:
+    """What the image holds (engines/extensions writes it)."""
+    try:
+        with open(f"{FOLDER}/index.json", encoding="utf-8") as stream:
+            index: Entry = json.load(stream)
+    except FileNotFoundError:
+        index = {"version": VERSION, "extensions": [], "architectures": []}
+    if index["version"] != VERSION:
+        raise ExtensionError(f"the index is of version {index['version']}, and this hook reads {VERSION}")
+    return index
+
+
+def _wrap(original: Callable[..., Any], cpp_extension: ModuleType, index: Entry) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        policy = _policy()
+        if policy == "off":
+            return original(*args, **kwargs)
+        call = Call(original, args, kwargs)
+        known = [entry for entry in index["extensions"] if call.is_named(entry)]
+        reason = _foreign(index)
+        if not known or reason:
+            tell = compiling.say if known else compiling.debug
+            tell(f"torch compiles `{call.name}`: {reason or 'the image has no extension of that name'}")
+            return compiling.run(call, cpp_extension, architectures=index["architectures"], edited=False)
+        compared = [(call.differences(entry), entry) for entry in known]
+        differences, entry = min(compared, key=lambda pair: len(pair[0]))
+        if not differences:
+            _need_gpu(entry)
+            compiling.debug(f"`{call.name}` is `{entry['file']}`")
+            return _load(cpp_extension, entry)
+        what = (
+            f"the image's extension `{call.name}` was compiled from something else: {'; '.join(differences)}"
+        )
+        if policy == "build":
+            compiling.say(f"{what}; compiling what is here")
+            made = compiling.run(call, cpp_extension, architectures=index["architectures"], edited=True)
+            return _remember(call.name, made)
+        raise _told(
+            f"{what}\n"
+            f"hint: `envbuilder build {_recipe()}` where the recipe is makes an image that fits; with ENVBUILDER_EXTENSIONS=build\n"
+            "it is compiled here, at each start on a node that has not done so"
+        )
+
+    return wrapper
+
+
+class Call:
+    """One call of `load` or `load_inline`, with every argument by its name."""
+
+    def __init__(self, original: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        bound = inspect.signature(original).bind(*args, **kwargs)
+        bound.apply_defaults()
+        self.original, self.arguments = original, bound.arguments
+        self.function = original.__name__
+        self.name: str = self.arguments["name"]
+        self.sources = [os.path.abspath(one) for one in _listed(self.arguments.get("sources"))]
+
+    def is_named(self, entry: Entry) -> bool:
+        return (entry["function"], entry["name"]) == (self.function, self.name) and all(
+            entry.get(kind, default) == self.arguments.get(kind, default)
+            for kind, default in (("is_python_module", True), ("is_standalone", False))
+        )
+
+    @property
+    def base(self) -> str:
+        """What the index's paths are relative to: the folder that all sources, or else all include folders, are below."""
+        folders = [os.path.dirname(source) for source in self.sources]
+        folders = folders or [
+            os.path.abspath(one) for one in _listed(self.arguments.get("extra_include_paths"))
+        ]
+        return os.path.commonpath(folders) if folders else ""
+
+    def differences(self, entry: Entry) -> list[str]:
+        """In what the code that calls is not what the extension was compiled from, in words."""
+        base, found = self.base, []
+        mine = {os.path.relpath(source, base) for source in self.sources}
+        found += [
+            f"it did not have the source `{os.path.join(base, one)}`"
+            for one in sorted(mine - set(entry["sources"]))
+        ]
+        found += [f"it had a source `{one}`" for one in sorted(set(entry["sources"]) - mine)]
+        for path, digest in {**entry["sources"], **entry["headers"]}.items():
+            here = os.path.join(base, path)
+            if path in entry["headers"] or path in mine:
+                now = sha256(here)
+                if now != digest:
+                    found.append(f"`{os.path.normpath(here)}` " + ("differs" if now else "is not there"))
+        theirs = entry["arguments"]
+        for kind in ("extra_cflags", "extra_cuda_cflags"):
+            before, after = _deciding(theirs.get(kind)), _deciding(self.arguments.get(kind))
+            if before != after:
+                found.append(f"`{kind}` had {_shown(before)} and now has {_shown(after)}")
+        if self.function == "load_inline":
+            found += [
+                f"`{kind}` differs"
+                for kind in (*TEXTS, *SWITCHES)
+                if kind in self.arguments
+                and _normal(kind, self.arguments[kind])
+                != _normal(kind, theirs.get(kind, _default(self.original, kind)))
+            ]
+        return found
+
+
+def _load(cpp_extension: ModuleType, entry: Entry) -> Any:
+    if entry.get("is_standalone"):
+        return entry["file"]
+    # `load` ends with this private function as well; what it does and returns has changed between versions.
+    import_library = cpp_extension._import_module_from_library  # noqa: SLF001
+    is_module = entry.get("is_python_module", True)
+    return _remember(entry["name"], import_library(entry["name"], os.path.dirname(entry["file"]), is_module))
+
+
+def _remember(name: str, loaded: Any) -> Any:
+    """Code of before pybind11 3 imports a loaded extension by its name."""
+    if inspect.ismodule(loaded):
+        sys.modules.setdefault(name, loaded)
+    return loaded
+
+
+def _policy() -> str:
+    chosen = os.environ.get("ENVBUILDER_EXTENSIONS", "")
+    if chosen in ("error", "build", "off"):
+        return chosen
+    if chosen:
+        raise _told(f"ENVBUILDER_EXTENSIONS is `{chosen}`; it can be `error`, `build` or `off`")
+    fixed = os.statvfs(FOLDER).f_flag & os.ST_RDONLY or "APPTAINER_CONTAINER" in os.environ
+    return "error" if fixed else "build"
+
+
+def _foreign(index: Entry) -> str:
+    """Why this process cannot use the image's extensions at all; "" when it can."""
+    import torch  # noqa: PLC0415 - whoever calls has it
+
+    here = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda,
+        "cxx11_abi": torch.compiled_with_cxx11_abi(),
+        "python": sys.implementation.cache_tag,
+    }
+    return "; ".join(
+        f"the image's extensions are for {name} {index[name]}, and {here[name]} runs here"
+        for name in here
+        if index[name] != here[name]
+    )
+
+
+def _need_gpu(entry: Entry) -> None:
+    """Refuse code that no GPU here can run, where CUDA would say `no kernel image is available` at the first kernel."""
+    targets = entry["targets"]
+    here = gpus.visible() if targets else []
+    unfit = [gpu for gpu in here if not gpus.covers(targets, gpu)]
+    if not unfit:
+        return
+    what = f"the extension `{entry['name']}` holds code for {', '.join(targets)}, which {' and '.join(sorted(set(map(str, unfit))))} cannot run"
+    if len(unfit) < len(here):
+        compiling.say(f"{what}; on that GPU its kernels will fail with `no kernel image is available`")
+        return
+    raise _told(
+        f"{what}\nhint: name this GPU under `gpus` in the recipe and run `envbuilder build {_recipe()}`; to use the\n"
+        "extension on the CPU alone, hide the GPUs with `CUDA_VISIBLE_DEVICES=`"
+    )
+
+
+def _told(text: str) -> ExtensionError:
+    """The error, after it was said: many projects catch what their import raises, and fail later for no visible reason."""
+    compiling.say(text)
+    return ExtensionError(text)
+
+
+def _recipe() -> str:
+    try:
+        with open("/.singularity.d/labels.json", encoding="utf-8") as stream:
+            return str(json.load(stream)["org.opencontainers.image.title"])
+    except (OSError, ValueError, KeyError):
+        return "NAME"
+
+
+def sha256(path: str) -> str:
+    """The digest of a file's bytes; "" when there is none."""
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.sha256(stream.read()).hexdigest()
+    except OSError:
+        return ""
+
+
+def _listed(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else [os.fspath(one) for one in value or []]
+
+
+def _deciding(flags: Any) -> list[str]:
+    """The flags that decide what a source means, `-gencode X` in one piece; search paths and optimisation do not."""
+    words, found = iter(_listed(flags)), []
+    for word in words:
+        flag = " ".join(word.split())
+        if flag in FLAGS:
+            flag = f"{flag} {next(words, '')}"
+        if flag.startswith(FLAGS):
+            found.append(flag)
+    return found
+
+
+def _normal(kind: str, value: Any) -> Any:
+    if kind in SWITCHES:
+        return bool(value)
+    if kind == "functions" and isinstance(value, (dict, type(None))):
+        return value
+    return _listed(value)
+
+
+def _default(function: Callable[..., Any], argument: str) -> Any:
+    return inspect.signature(function).parameters[argument].default
+
+
+def _shown(flags: list[str]) -> str:
+    return f"`{' '.join(flags)}`" if flags else "none that matter"

@@ -1,0 +1,293 @@
+"""Has torch compile what the image does not hold, such that nothing hangs, races or loads another user's code.
+
+* The folder belongs to this user alone and lies on this node, unless the code names one that will do.
+* One process compiles at a time, under flock: the kernel takes the lock from a dead process. Those that waited meanwhile
+  learn of a failure and do not try again one after the other.
+* torch up to 2.13 waits for ever for a `lock` that a killed process left. Such a folder is not used again.
+* A failure is said in plain words, with what to do; the exception stays torch's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import re
+import stat
+import sys
+import time
+
+from envbuilder_extensions import gpus
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from types import ModuleType
+    from typing import Any
+
+    from envbuilder_extensions import Call
+
+TOOLS = "/opt/env/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
+
+# What torch or a compiler says → what it means and what to do. The first that fits is told.
+FAILURES = (
+    (r"crypt\.h: No such file", "this Python's headers include crypt.h, which is not here", "`libxcrypt` in the recipe brings it"),
+    (r"Ninja is required", "torch compiles with ninja, which is not on PATH", "the image has it in /usr/bin: keep that on PATH"),
+    (
+        r"CUDA_HOME environment variable is not set|nvcc['\"]?:? (No such file|command not found|not found)|No such file or directory: .*nvcc",
+        "the CUDA compiler was not found",
+        "an image of a recipe with `cuda` has it in /usr/local/cuda: set CUDA_HOME to that",
+    ),
+    (r"Unsupported gpu architecture|unknown gpu architecture", "this CUDA compiler does not know the GPU", "look at TORCH_CUDA_ARCH_LIST"),
+    (
+        r"GLIBCXX_[0-9.]+.? not found",
+        "it was compiled by a newer g++ than the libstdc++ that this process loaded",
+        "look for another libstdc++ in LD_LIBRARY_PATH, or remove what an older environment compiled",
+    ),
+    (r"undefined symbol", "it was compiled against another torch", "remove what another environment compiled, and try again"),
+    (r"failed to map segment|Operation not permitted", "code cannot be loaded from that file system (noexec)", "set TMPDIR to another folder"),
+    (r"No space left|Disk quota exceeded", "the disk is full", "set TMPDIR to a folder with more space"),
+    (r"Killed signal|signal 9|Cannot allocate memory|out of memory", "the compiler ran out of memory", "set MAX_JOBS=1"),
+    (r"Read-only file system", "the file system is read-only", "name a writable folder, or none: then one of this node is used"),
+    (r"Permission denied", "the folder belongs to somebody else", "name a folder of yours, or none: then one of this node is used"),
+    (r"No such file or directory: '(which|c\+\+|g\+\+|gcc)'|(c\+\+|g\+\+|gcc): (command )?not found", "no C++ compiler was found", "look at CXX, CC and PATH"),
+)  # fmt: skip
+
+
+class OtherProcessError(RuntimeError):
+    """Another process compiled the same, and failed."""
+
+
+def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edited: bool) -> Any:
+    """Call torch's own function. `architectures` are the recipe's; `edited`: the image holds it as it was before."""
+    try:
+        root = private_folder()
+        with _turn(root, _key(call)) as turn:
+            folder = ("" if edited else _named_folder(call, cpp_extension, root)) or turn.folder
+            call.arguments["build_directory"] = folder
+            debug(f"`{call.name}` is compiled by torch in `{folder}`")
+            if folder == turn.folder:
+                _forget_older(call, folder)
+            with _environment(architectures, force=edited):
+                return call.original(**call.arguments)
+    except Exception as error:
+        say(_explain(call.name, error))
+        raise
+
+
+def private_folder() -> str:
+    """A folder on this node that nobody else can write; raises PermissionError where there is none."""
+    refused = []
+    for parent in (os.environ.get("SLURM_TMPDIR"), os.environ.get("TMPDIR"), "/tmp"):  # noqa: S108 - checked below
+        if not parent:
+            continue
+        folder = os.path.join(parent, f"envbuilder-{os.geteuid()}")
+        try:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
+        except OSError as error:
+            refused.append(f"`{folder}`: {error.strerror}")
+            continue
+        reason = _unsafe(folder)
+        if not reason:
+            return folder
+        refused.append(reason)
+    raise PermissionError("there is no safe folder to compile in: " + "; ".join(refused))
+
+
+def need_a_default_folder(cpp_extension: ModuleType) -> None:
+    """Some code writes where torch would compile before it calls `load`: give it a place where the home has none."""
+    if "TORCH_EXTENSIONS_DIR" in os.environ:
+        return
+    default = cpp_extension.get_default_build_root()
+    if not os.access(_existing(default), os.W_OK | os.X_OK):
+        with contextlib.suppress(OSError):
+            os.environ["TORCH_EXTENSIONS_DIR"] = private_folder()
+            debug(
+                f"`{default}` cannot be written; TORCH_EXTENSIONS_DIR is `{os.environ['TORCH_EXTENSIONS_DIR']}`"
+            )
+
+
+def say(text: str) -> None:
+    sys.stderr.write(f"envbuilder: {text}\n")
+    sys.stderr.flush()
+
+
+def debug(text: str) -> None:
+    if os.environ.get("ENVBUILDER_DEBUG") == "1":
+        say(text)
+
+
+class Turn:
+    """The right to compile one extension, and the folder for it."""
+
+    def __init__(self, root: str, key: str, number: int) -> None:
+        self.failed, self.folder = f"{root}/{key}.failed", f"{root}/{key}-{number}"
+
+
+@contextlib.contextmanager
+def _turn(root: str, key: str) -> Iterator[Turn]:
+    """Wait for it. Raises OtherProcessError when the process that had it failed while we waited."""
+    began = time.time()
+    lock = os.open(f"{root}/{key}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say(f"another process compiles `{key.rpartition('-')[0]}`; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        # The lock's text is the number of the folder. A process that died left `busy` there, and perhaps compilers that
+        # still write into its folder: the next one takes another.
+        number, _, busy = os.pread(lock, 100, 0).decode().partition(" ")
+        turn = Turn(root, key, int(number or 0) + bool(busy))
+        _rewrite(lock, f"{int(number or 0) + bool(busy)} busy")
+        _need_no_failure(turn.failed, since=began)
+        os.makedirs(turn.folder, 0o700, exist_ok=True)
+        try:
+            yield turn
+        except Exception as error:
+            with open(turn.failed, "w", encoding="utf-8") as stream:
+                stream.write(str(error))
+            raise
+        finally:
+            _rewrite(lock, turn.folder.rpartition("-")[2])
+    finally:
+        os.close(lock)
+
+
+def _rewrite(file: int, text: str) -> None:
+    os.ftruncate(file, 0)
+    os.pwrite(file, text.encode(), 0)
+
+
+def _need_no_failure(note: str, *, since: float) -> None:
+    try:
+        if os.stat(note).st_mtime < since:
+            return
+        with open(note, encoding="utf-8") as stream:
+            text = stream.read()
+    except OSError:
+        return
+    raise OtherProcessError(f"another process tried to compile it and failed: {text}")
+
+
+def _named_folder(call: Call, cpp_extension: ModuleType, root: str) -> str:
+    """The folder that the code names, where torch can compile in it; "" for the one of our own."""
+    parent = os.environ.get("TORCH_EXTENSIONS_DIR", root)
+    folder = call.arguments.get("build_directory") or (
+        "" if parent == root else os.path.join(parent, call.name)
+    )
+    if not folder:
+        return ""
+    reason = _unsafe(folder)
+    if not reason and hasattr(cpp_extension, "FileBaton") and os.path.lexists(os.path.join(folder, "lock")):
+        reason = f"`{folder}/lock` is there: a killed process left it, or another node compiles; remove it if none does"
+    if not reason and not os.access(_existing(folder), os.W_OK | os.X_OK):
+        reason = f"`{folder}` cannot be written"
+    if reason:
+        say(f"{reason}; compiling `{call.name}` in `{root}`")
+        return ""
+    os.makedirs(folder, exist_ok=True)
+    return str(folder)
+
+
+def _unsafe(folder: str) -> str:
+    """Why code must not be loaded from a folder, if there is a reason: somebody else could have put it there."""
+    try:
+        status = os.lstat(folder)
+    except FileNotFoundError:
+        status = os.stat(_existing(folder))
+        return f"everybody can write in the folder of `{folder}`" if _open_to_all(status) else ""
+    except OSError as error:
+        return f"`{folder}`: {error.strerror}"
+    if stat.S_ISLNK(status.st_mode):
+        status = os.stat(folder)
+    if status.st_uid not in (os.geteuid(), 0):
+        return f"`{folder}` belongs to user {status.st_uid}"
+    if status.st_mode & stat.S_IWOTH:
+        return f"everybody can write in `{folder}`"
+    return ""
+
+
+def _open_to_all(status: os.stat_result) -> bool:
+    return bool(status.st_mode & stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
+
+
+def _existing(path: str) -> str:
+    """The path itself or the first folder above it that is there."""
+    path = os.path.abspath(path)
+    while not os.path.exists(path):
+        path = os.path.dirname(path)
+    return path
+
+
+def _key(call: Call) -> str:
+    """What one folder is for: the same code of the same environment, so that an edit compiles only what it touches."""
+    import torch  # noqa: PLC0415 - whoever calls has it
+
+    texts = [
+        call.arguments.get(kind) for kind in ("cpp_sources", "cuda_sources", "functions", "build_directory")
+    ]
+    facts = [
+        torch.__version__,
+        sys.implementation.cache_tag,
+        call.sources,
+        texts,
+        os.environ.get("TORCH_EXTENSIONS_DIR"),
+    ]
+    digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
+    return f"{re.sub(r'[^A-Za-z0-9_.]', '_', call.name)}-{digest[:16]}"
+
+
+def _forget_older(call: Call, folder: str) -> None:
+    """Ninja goes by times: take away the object of a source that changed and is older than that, as after `rsync -a`."""
+    from envbuilder_extensions import sha256  # noqa: PLC0415 - it imports us
+
+    note = os.path.join(folder, "sources.json")
+    now = {source: sha256(source) for source in call.sources}
+    try:
+        with open(note, encoding="utf-8") as stream:
+            before = json.load(stream)
+    except (OSError, ValueError):
+        before = {}
+    for source, digest in now.items():
+        if before.get(source, digest) != digest:
+            stem = os.path.join(folder, os.path.splitext(os.path.basename(source))[0])
+            for made in (f"{stem}.o", f"{stem}.cuda.o"):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(made)
+    with open(note, "w", encoding="utf-8") as stream:
+        json.dump(now, stream)
+
+
+@contextlib.contextmanager
+def _environment(architectures: list[str], *, force: bool) -> Iterator[None]:
+    """What a compile needs and the shell may lack: the image's tools behind the user's own, and GPUs to compile for."""
+    before = dict(os.environ)
+    os.environ["PATH"] = ":".join(filter(None, (os.environ.get("PATH"), TOOLS)))
+    if architectures and (force or ("TORCH_CUDA_ARCH_LIST" not in before and not gpus.visible())):
+        os.environ["TORCH_CUDA_ARCH_LIST"] = ";".join(architectures)
+    try:
+        yield
+    finally:
+        for name in ("PATH", "TORCH_CUDA_ARCH_LIST"):
+            os.environ.pop(name, None)
+            if name in before:
+                os.environ[name] = before[name]
+
+
+def _explain(name: str, error: Exception) -> str:
+    text = str(error)
+    for pattern, meaning, remedy in FAILURES:
+        if re.search(pattern, text):
+            return f"`{name}` could not be compiled or loaded here: {meaning}\nhint: {remedy}"
+    if isinstance(error, IndexError) and "TORCH_CUDA_ARCH_LIST" not in os.environ:
+        return (
+            f"`{name}` could not be compiled here: no GPU is visible, and nothing says for which to compile\n"
+            "hint: set TORCH_CUDA_ARCH_LIST, for example to 8.0, or name the extension in the recipe"
+        )
+    lines = [line.strip() for line in text.splitlines() if re.search(r"\berror\b|Error:", line)]
+    shown = "\n".join(f"  {line}" for line in lines[:5]) or f"  {type(error).__name__}: {text[:500]}"
+    return f"`{name}` could not be compiled or loaded here:\n{shown}"

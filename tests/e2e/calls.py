@@ -1,0 +1,74 @@
+"""Runs inside a SIF (test_load.py): every kind of call that code makes of torch's `load()`, of one small project."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+from torch.utils import cpp_extension
+
+HERE = Path("/home/user/cloned")
+FLAGS = ["-DFACTOR=3", "-O1"]
+
+
+def lite(**change):
+    arguments = {
+        "name": "lite",
+        "sources": [f"{HERE}/op/lite.cpp", f"{HERE}/op/more/extra.cpp"],
+        "extra_include_paths": [f"{HERE}/include"],
+        "extra_cflags": FLAGS,
+    }
+    return cpp_extension.load(**{**arguments, **change})
+
+
+def plain(**change):
+    return cpp_extension.load("plain", f"{HERE}/op/plain.cpp", is_python_module=False, **change)
+
+
+def tool(**change):
+    return cpp_extension.load(
+        "tool", f"{HERE}/op/tool.cpp", is_python_module=False, is_standalone=True, **change
+    )
+
+
+def inlined(text="", **change):
+    text = text or (HERE / "op/inlined.cpp").read_text()
+    return cpp_extension.load_inline("inlined", text, extra_cflags=FLAGS, no_implicit_headers=True, **change)
+
+
+def unknown(name="unknown", **change):
+    """The image has no extension of that name."""
+    source = f"{HERE}/op/{name}.cpp"
+    return cpp_extension.load(
+        name, source, extra_include_paths=[f"{HERE}/include"], extra_cflags=FLAGS, **change
+    )
+
+
+def together(count, work):
+    """Print what `work` returns or raises, and how long it took, in several processes at the same time."""
+    begin = time.monotonic() + 0.2
+    children = []
+    for _ in range(count):
+        children.append(os.fork())
+        if not children[-1]:
+            time.sleep(begin - time.monotonic())
+            try:
+                said = work()
+            except Exception as error:  # noqa: BLE001 - it is what is looked at
+                said = f"{type(error).__name__}: {error}"
+            os.write(1, (json.dumps([str(said), time.monotonic() - begin]) + "\n").encode())
+            os._exit(0)
+    for child in children:
+        os.waitpid(child, 0)
+
+
+def compile_all(folder):
+    """Compile what the image shall know into a folder for each, and print the facts of this Python for the index."""
+    for call in lite, plain, tool, inlined:
+        place = Path(folder, call.__name__)
+        place.mkdir()
+        call(build_directory=str(place))
+    facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": sys.implementation.cache_tag}
+    print(json.dumps({**facts, "cxx11_abi": torch.compiled_with_cxx11_abi()}))

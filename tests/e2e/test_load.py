@@ -1,0 +1,217 @@
+"""torch's `load()` in a read-only SIF: what the image holds is found, and what it does not hold never hangs or misleads.
+
+The extensions here are compiled by torch inside the SIF, indexed as a build does it, and bound over the SIF's own, so that
+there is one for every kind of call. They use nothing of torch's headers: each compiles in a second.
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from workbench import Built, as_nobody, attempt, open_folder
+
+if TYPE_CHECKING:
+    from subprocess import CompletedProcess
+
+pytestmark = pytest.mark.builds
+
+INDEX = "/opt/envbuilder/extensions"
+CLONED = "/home/user/cloned"
+
+MODULE = """
+#include <Python.h>
+#include "shape.h"
+static PyObject *answer(PyObject *, PyObject *) { return PyLong_FromLong(ANSWER * FACTOR); }
+static PyMethodDef methods[] = {{"answer", answer, METH_NOARGS, ""}, {}};
+static PyModuleDef_Slot slots[] = {{0, nullptr}};
+static PyModuleDef module = {PyModuleDef_HEAD_INIT, "NAME", nullptr, 0, methods, slots};
+PyMODINIT_FUNC PyInit_NAME() { return PyModuleDef_Init(&module); }
+"""
+FILES = {
+    "op/lite.cpp": MODULE.replace("NAME", "lite"),
+    "op/more/extra.cpp": "int extra() { return 1; }\n",
+    "op/plain.cpp": '#include <cstdlib>\nstatic int loaded = setenv("PLAIN_IS_LOADED", "1", 1);\n',
+    "op/tool.cpp": '#include <cstdio>\nint main() { puts("a program"); }\n',
+    "op/inlined.cpp": MODULE.replace("NAME", "inlined").replace('#include "shape.h"', "#define ANSWER 14"),
+    "op/unknown.cpp": MODULE.replace("NAME", "unknown"),
+    "op/broken.cpp": "#include <Python.h>\nint f() { return no_such_thing; }\n",
+    "include/shape.h": "#define ANSWER 14\n",
+}
+
+
+class Inside:
+    """Runs Python in the SIF as an ordinary user, with nothing on PATH; /tmp and the project are the test's own."""
+
+    def __init__(self, sif: Path, folder: Path) -> None:
+        self.sif, self.code, self.tmp, self.made = sif, folder / "code", folder / "tmp", folder / "made"
+        for name, text in FILES.items():
+            path = self.code / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        for place in (self.tmp, self.made):
+            place.mkdir()
+            place.chmod(0o1777)
+
+    def attempt(self, script: str, *binds: str, **env: str) -> "CompletedProcess[str]":
+        binds = binds or (f"{self.made}:{INDEX}:ro",)
+        calls = f"{Path(__file__).parent}/calls.py:/calls/calls.py"
+        mounts = ",".join((f"{self.code}:{CLONED}:ro", f"{self.tmp}:/tmp", calls, *binds))
+        settings = (
+            f"{name}={value}" for name, value in {"PATH": "/nowhere", "PYTHONPATH": "/calls", **env}.items()
+        )
+        return attempt(
+            *as_nobody("apptainer", "exec", "--bind", mounts, self.sif, "/usr/bin/env", "-u", "CUDA_HOME", *settings),
+            "/opt/env/bin/python", "-c", f"import os, sys\nfrom calls import *\n{script}", cwd=Path("/"), timeout=120,
+        )  # fmt: skip
+
+    def __call__(self, script: str, *binds: str, **env: str) -> str:
+        ended = self.attempt(script, *binds, **env)
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+
+def entry(name: str, **change: object) -> dict[str, object]:
+    plain: dict[str, object] = {
+        "name": name, "function": "load", "file": f"{INDEX}/{name}/{name}.so", "targets": [], "sources": {}, "headers": {},
+        "is_python_module": True, "is_standalone": False, "arguments": {"extra_cflags": [], "extra_cuda_cflags": []},
+    }  # fmt: skip
+    return plain | change
+
+
+def digests(*paths: str) -> dict[str, str]:
+    return {os.path.relpath(path, "op"): hashlib.sha256(FILES[path].encode()).hexdigest() for path in paths}
+
+
+@pytest.fixture(scope="module")
+def inside(cpu: Built) -> Iterator[Inside]:
+    flags = {"extra_cflags": ["-DFACTOR=3", "-O1"], "extra_cuda_cflags": []}
+    texts = {"cpp_sources": [FILES["op/inlined.cpp"]], "functions": None, "no_implicit_headers": True}
+    entries = [
+        entry("lite", sources=digests("op/lite.cpp", "op/more/extra.cpp"), headers=digests("include/shape.h"), arguments=flags),
+        entry("plain", sources=digests("op/plain.cpp"), is_python_module=False),
+        entry("tool", sources=digests("op/tool.cpp"), is_python_module=False, is_standalone=True, file=f"{INDEX}/tool/tool"),
+        entry("inlined", function="load_inline", arguments=flags | texts),
+    ]  # fmt: skip
+    with open_folder() as folder:
+        made = Inside(cpu.sif, folder)
+        said = made(
+            "compile_all('/made')",
+            f"{made.made}:/made",
+            PATH="/usr/local/bin:/usr/bin:/bin",
+            ENVBUILDER_START="off",
+        )
+        facts = {"version": 2, "architectures": ["8.0"], "extensions": entries} | json.loads(said)
+        (made.made / "index.json").write_text(json.dumps(facts))
+        yield made
+
+
+def test_every_kind_of_call_finds_its_extension(inside: Inside):
+    """Without compiler, ninja and CUDA_HOME, without a home, and with nothing on PATH."""
+    said = inside(
+        "import ctypes\n"
+        "print(lite().answer(), lite().__file__)\n"
+        "print(sys.modules['lite'].answer())\n"
+        "print(inlined().answer(), inlined().__file__)\n"
+        "print(plain(), ctypes.CDLL(None).getenv(b'PLAIN_IS_LOADED') != 0)\n"
+        "print(tool(), flush=True)\n"
+        "os.spawnv(os.P_WAIT, tool(), ['tool'])\n"
+    )
+    assert said.splitlines() == [
+        f"42 {INDEX}/lite/lite.so",
+        "42",
+        f"42 {INDEX}/inlined/inlined.so",
+        f"{INDEX}/plain/plain.so True",
+        f"{INDEX}/tool/tool",
+        "a program",
+    ]
+
+
+def test_paths_and_times_do_not_matter(inside: Inside):
+    """Cloned afresh to another place, and named relative to it."""
+    said = inside(
+        "import shutil\n"
+        f"shutil.copytree({CLONED!r}, '/tmp/clone', copy_function=shutil.copyfile)\n"
+        "os.chdir('/tmp/clone/op')\n"
+        "print(lite(sources=['more/../more/extra.cpp', './lite.cpp'], extra_include_paths=['../include']).__file__)\n"
+        "shutil.rmtree('/tmp/clone')\n"
+    )
+    assert said == f"{INDEX}/lite/lite.so\n"
+
+
+@pytest.mark.parametrize("way", ["argument", "variable"])
+def test_a_folder_that_cannot_be_written_does_not_matter(inside: Inside, way: str):
+    argument, variable = (
+        ("build_directory='/opt/flat'", {})
+        if way == "argument"
+        else ("", {"TORCH_EXTENSIONS_DIR": "/opt/flat"})
+    )
+    said = inside(f"print(lite({argument}).__file__, os.path.exists('/opt/flat'))", **variable)
+    assert said == f"{INDEX}/lite/lite.so False\n"
+
+
+def test_eight_processes_load_at_once_in_a_moment_and_write_nothing(inside: Inside):
+    said = inside("together(8, lambda: lite().answer() + inlined().answer())")
+    answers = [json.loads(line) for line in said.splitlines()]
+    assert [answer for answer, _ in answers] == ["84"] * 8
+    assert (
+        min(seconds for _, seconds in answers) < 2 * 0.05
+    )  # two modules; other load on the machine only ever adds
+    assert list(inside.tmp.iterdir()) == []
+
+
+# A change of the project at /tmp/mine and a call; what is told.
+DIFFERENCES = {
+    ("append('op/lite.cpp')", "lite()"): "`/tmp/mine/op/lite.cpp` differs",
+    ("append('include/shape.h')", "lite()"): "`/tmp/mine/include/shape.h` differs",
+    ("os.unlink('/tmp/mine/include/shape.h')", "lite()"): "`/tmp/mine/include/shape.h` is not there",
+    ("FLAGS[0] = '-DFACTOR=2'", "lite()"): "`extra_cflags` had `-DFACTOR=3` and now has `-DFACTOR=2`",
+    ("pass", "inlined('int x;')"): "`cpp_sources` differs",
+    ("pass", "lite(sources='/tmp/mine/op/lite.cpp')"): "it had a source `more/extra.cpp`",
+    ("pass", "lite(sources=[f'/tmp/mine/op/{x}' for x in ('lite.cpp', 'more/extra.cpp', 'tool.cpp')])"):
+        "it did not have the source `/tmp/mine/op/tool.cpp`",
+}  # fmt: skip
+DIFFER = """
+import shutil
+import calls
+calls.HERE = Path("/tmp/mine")
+def append(name): open(calls.HERE / name, "a").write("//")
+for change, call in {cases}:
+    shutil.copytree({cloned!r}, calls.HERE)
+    FLAGS[0] = "-DFACTOR=3"
+    exec(change)
+    try: eval(call)
+    except RuntimeError as error: print(json.dumps(f"{{type(error).__name__}}: {{error}}"))
+    shutil.rmtree(calls.HERE)
+"""
+
+
+def test_every_difference_is_told_also_where_a_project_hides_errors(inside: Inside):
+    ended = inside.attempt(DIFFER.format(cases=list(DIFFERENCES), cloned=CLONED))
+    raised = [json.loads(line) for line in ended.stdout.splitlines()]
+    heads = [f"the image's extension `{'inlined' if 'inlined' in call else 'lite'}` was compiled from something else: {what}"
+             for (_, call), what in DIFFERENCES.items()]  # fmt: skip
+    assert [text.splitlines()[0] for text in raised] == [f"ExtensionError: {head}" for head in heads], (
+        ended.stderr
+    )
+    assert [line for line in ended.stderr.splitlines() if "else:" in line] == [
+        f"envbuilder: {head}" for head in heads
+    ]
+    assert ["hint: `envbuilder build cpu`" in text for text in raised] == [True] * len(heads)
+
+
+def test_the_hook_can_be_switched_off(inside: Inside):
+    """torch's own words: nothing is on PATH."""
+    script = "try: lite(build_directory='/tmp/off')\nexcept RuntimeError as error: print(error)"
+    for off in ("ENVBUILDER_EXTENSIONS", "ENVBUILDER_START"):
+        ended = inside.attempt(f"os.makedirs('/tmp/off', exist_ok=True)\n{script}", **{off: "off"})
+        assert ended.stdout.startswith("Ninja is required"), ended.stderr
+        assert "envbuilder" not in ended.stderr
+
+
+def test_it_tells_what_it_does(inside: Inside):
+    ended = inside.attempt("lite()", ENVBUILDER_DEBUG="1")
+    assert f"envbuilder: `lite` is `{INDEX}/lite/lite.so`\n" in ended.stderr
