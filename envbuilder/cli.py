@@ -392,6 +392,45 @@ def exec_(
         )
 
 
+@app.command()
+def detect(
+    *,
+    pasted: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="PATH", help="saved outputs of one machine: a file or a folder"),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="write a profile for --host")
+    ] = None,
+    recipe: Annotated[
+        str, typer.Option("--recipe", metavar="NAME", help="judge for the NCCL of this recipe's lock")
+    ] = "",
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Say what to tell NCCL on this machine, with a reason for each setting and for each that is left unset."""
+    from envbuilder import detect as verbs  # noqa: PLC0415
+    from envbuilder.command import ProcessRunner  # noqa: PLC0415
+    from envbuilder.host.report import as_data, as_text  # noqa: PLC0415
+
+    with verb("detect", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        versions = verbs.recipe_versions(recipe, recipes)
+        runner = ProcessRunner(session.environment)
+        session.stop = runner.stop
+        found = (
+            verbs.detect_pasted(pasted, versions)
+            if pasted
+            else verbs.detect_here(session.environment, runner, versions)
+        )
+        if save:
+            found.save(save)
+        session.findings = found.findings
+        session.data = as_data(found.facts, found.decision)
+        session.text = as_text(found.facts, found.decision, {} if pasted else session.environment)
+
+
 @tables.command("refresh")
 def tables_refresh(
     *,

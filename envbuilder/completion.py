@@ -33,7 +33,7 @@ class Verb(NamedTuple):
 
 TOP: Final = ("--version", "--install-completion", "--show-completion", "--help")
 COMMON: Final = ("--json", "--verbose", "--no-color", "--help")
-WITH_VALUE: Final = ("--recipes", "--output", "--host", "--in", "--before")
+WITH_VALUE: Final = ("--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--recipe")
 VERBS: Final[Mapping[str, Verb]] = {
     "list": Verb("List the recipes with their pins", ("--recipes", *COMMON)),
     "show": Verb("Show the effective recipe", ("--recipes", *COMMON), 1),
@@ -50,6 +50,9 @@ VERBS: Final[Mapping[str, Verb]] = {
     "cache": Verb("Say what the cache holds, free its space", ("--gc", "--recipes", *COMMON)),
     "exec": Verb(
         "Run a command in the environment", ("--in", "--output", "--no-color", "--verbose", "--help"), 1
+    ),
+    "detect": Verb(
+        "Say what to tell NCCL on this machine", ("--from", "--save", "--recipe", "--recipes", *COMMON)
     ),
 }
 

@@ -1,6 +1,7 @@
 """What `check` may know of the machine that an environment is to run on, read from a small file.
 
-A compute node is not the machine that builds, so its facts come by file (JSON or YAML); `detect --save` will write it.
+A compute node is not the machine that builds, so its facts come by file: a profile that `detect --save` wrote there, or a few
+lines of YAML by hand.
 """
 
 import functools
@@ -9,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.decode import Fields, Mistakes, Shape, load
+from envbuilder.decode import Code, Fields, Kind, Mistakes, Node, Shape, load
 from envbuilder.errors import UsageError
+from envbuilder.host.profile import KEYS, Profile, parse_profile
 
 _DRIVER: Final = Shape(
     pattern=r"\d+(\.\d+)+",
@@ -26,6 +28,7 @@ class HostFacts:
     path: Path
     driver: str = ""  # 535.104.05
     gpus: tuple[str, ...] = ()  # as nvidia-smi or a recipe names them, each kind at least once
+    profile: Profile | None = None
 
     @property
     def driver_branch(self) -> str:
@@ -39,11 +42,46 @@ def load_host_facts(path: Path) -> HostFacts:
     root = load(path, mistakes)
     facts = HostFacts(path=path)
     if root is not None:
-        fields = Fields(root, mistakes, optional=("driver", "gpus"))
-        facts = HostFacts(path=path, driver=fields.text("driver", _DRIVER), gpus=fields.texts("gpus"))
+        fields = Fields(root, mistakes, optional=KEYS)
+        driver, gpus = fields.text("driver", _DRIVER), fields.texts("gpus")
+        facts = HostFacts(path=path, driver=driver, gpus=gpus, profile=_profile(root, mistakes))
     if mistakes.findings:
         raise UsageError(f"the host facts `{path}` cannot be used", findings=mistakes.findings)
     return facts
+
+
+def _profile(root: Node, mistakes: Mistakes) -> Profile | None:
+    """The whole of it, where what `Fields` looks at is sound."""
+    if mistakes.findings:
+        return None
+    try:
+        return parse_profile(plain(root))
+    except ValueError as error:
+        place, _, message = str(error).partition(": ")
+        mistakes.add(
+            Code.VALUE,
+            root.where,
+            f"{place}: {message}",
+            hint="`envbuilder detect --save FILE` writes a profile",
+        )
+        return None
+
+
+def plain(node: Node) -> object:
+    """The value of a node as JSON has it."""
+    match node.kind:
+        case Kind.MAP:
+            return {entry.key: plain(entry.node) for entry in node.entries}
+        case Kind.LIST:
+            return [plain(item) for item in node.items]
+        case Kind.INTEGER:
+            return int(node.text)
+        case Kind.BOOLEAN:
+            return node.text.lower() == "true"
+        case Kind.NOTHING:
+            return None
+        case _:
+            return node.text
 
 
 @functools.cache

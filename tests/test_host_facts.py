@@ -1,10 +1,14 @@
 """Host facts: a small file about another machine, read with every mistake at once."""
 
+import json
 from pathlib import Path
 
 import pytest
 
 from envbuilder.errors import UsageError
+from envbuilder.host.facts import Facts, Gpu
+from envbuilder.host.nccl import decide
+from envbuilder.host.profile import make_profile, profile_data
 from envbuilder.host_facts import HostFacts, find_name, load_host_facts
 
 
@@ -29,6 +33,24 @@ def test_every_mistake_is_told_at_once_with_its_place(tmp_path):
         ("EB105", f"{tmp_path}/node.yaml:2:1"),
     ]
     assert "did you mean `gpus`?" in caught.value.findings[1].hint
+
+
+def test_a_profile_is_read_whole_and_its_mistakes_have_a_place(tmp_path):
+    facts = Facts(
+        gpus=(Gpu("Tesla T4", numa=0),) * 2,
+        links=(("X", "SYS"), ("SYS", "X")),
+        driver="535.104.05",
+        shm=1 << 30,
+        verbs=True,
+    )
+    profile = make_profile(facts, decide(facts))
+    read = written(tmp_path, json.dumps(profile_data(profile)), "node.json")
+    assert (read.driver, read.gpus, read.profile) == ("535.104.05", ("Tesla T4", "Tesla T4"), profile)
+    with pytest.raises(UsageError) as caught:
+        written(tmp_path, "facts: {links: [X]}\n")
+    assert [(one.code, one.message) for one in caught.value.findings] == [
+        ("EB109", "$.facts.links: expected a list, found str")
+    ]
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "driver: [", 'driver: "R535"'])

@@ -1,6 +1,7 @@
 """The layers of the story: a module imports only from layers below it, and never in a circle."""
 
 import ast
+import sys
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -15,7 +16,7 @@ LAYERS = [
     {"__main__"},
     {"cli", "completion"},
     {"pipeline", "report"},
-    {"verify", "publish", "launch", "run", "vendor"},
+    {"verify", "publish", "launch", "run", "vendor", "detect"},
     {"build", "sif", "squashfs", "oci"},
     {"engines"},
     {"render"},
@@ -106,3 +107,21 @@ def test_what_must_not_see_each_other_does_not(upper, lower):
 @pytest.mark.parametrize("module", [name for name in MODULES if group(name) == STANDALONE])
 def test_what_runs_inside_the_image_imports_nothing_of_envbuilder(module):
     assert imports(MODULES[module]) == set()
+
+
+@pytest.mark.parametrize("module", [name for name in MODULES if group(name) == "host"])
+def test_what_also_runs_inside_the_image_needs_nothing_but_an_old_python(module):
+    text = MODULES[module].read_text(encoding="utf-8")
+    ast.parse(text, feature_version=(3, 8))
+    assert {group(name) for name in imports(MODULES[module])} <= {"host"}
+    others = {name for name in _foreign(ast.parse(text)) if name not in sys.stdlib_module_names}
+    assert others <= {"envbuilder", "pynvml"}
+
+
+def _foreign(tree: ast.AST) -> set[str]:
+    nodes = list(ast.walk(tree))
+    plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {
+        name.partition(".")[0]
+        for name in plain | {str(node.module) for node in nodes if isinstance(node, ast.ImportFrom)}
+    }

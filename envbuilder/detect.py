@@ -1,0 +1,119 @@
+"""The verb `detect`: facts of this machine, or of one whose outputs were saved, and what to tell NCCL there."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from envbuilder import lock as locks
+from envbuilder.command import Command, Runner
+from envbuilder.errors import CommandError, ToolError, UsageError
+from envbuilder.findings import Finding, Severity
+from envbuilder.host.facts import Facts
+from envbuilder.host.nccl import Decision, decide
+from envbuilder.host.pasted import is_empty, parse_pasted
+from envbuilder.host.probe import Means, import_nvml, probe
+from envbuilder.host.profile import make_profile, profile_data
+from envbuilder.recipe import find_recipe
+from envbuilder.recipe import load as load_recipe
+from envbuilder.store import save_text
+
+MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
+DAMAGED: Final = "EB660"
+NOTHING_FOUND: Final = "EB661"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detected:
+    facts: Facts
+    decision: Decision
+    findings: tuple[Finding, ...]
+
+    def save(self, path: Path) -> None:
+        """Write the profile that `check --host` and a recipe's `nccl: {profile: …}` read."""
+        data = profile_data(make_profile(self.facts, self.decision))
+        save_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """Of the environment that the settings are for; empty for what is not known."""
+
+    nccl: str = ""
+    torch: str = ""
+
+    def over(self, facts: Facts) -> Facts:
+        """What the person names counts more than what a text happened to mention."""
+        source = [
+            (name, "the recipe's lock")
+            for name, value in (("nccl", self.nccl), ("torch", self.torch))
+            if value
+        ]
+        return replace(
+            facts,
+            nccl=self.nccl or facts.nccl,
+            torch=self.torch or facts.torch,
+            sources=tuple((dict(facts.sources) | dict(source)).items()),
+        )
+
+
+def recipe_versions(name: str, folder: Path) -> Versions:
+    """Those of a recipe's lock; none without a name. Raises RecipeError, UsageError or LockError."""
+    if not name:
+        return Versions()
+    lock = locks.load(load_recipe(find_recipe(name, folder)).path.with_suffix(".lock"))
+    found = {wheel.name: wheel.version for wheel in lock.wheels}
+    nccl = next((version for name, version in found.items() if name.startswith("nvidia-nccl-cu")), "")
+    return Versions(nccl=nccl, torch=found.get("torch", ""))
+
+
+def detect_here(environment: Mapping[str, str], runner: Runner, versions: Versions) -> Detected:
+    """Judge this machine."""
+
+    def run(argv: tuple[str, ...]) -> str | None:
+        try:
+            return runner.run(Command(argv=argv, why="ask the driver for its GPUs"))
+        except (CommandError, ToolError):
+            return None
+
+    facts = versions.over(probe(Means(environment=environment, nvml=import_nvml(), run=run)))
+    return Detected(facts=facts, decision=decide(facts), findings=())
+
+
+def detect_pasted(path: Path, versions: Versions) -> Detected:
+    """Judge saved outputs of one machine: a file, or every file of a folder; raises UsageError for what cannot be read."""
+    parsed = parse_pasted(_texts(path))
+    facts = versions.over(parsed)
+    findings = [
+        Finding(
+            code=DAMAGED, severity=Severity.WARNING, where=str(path), message=damage,
+            hint="save the whole output anew, for instance `nvidia-smi topo -m > topo.txt`",
+        )
+        for damage in facts.damage
+    ]  # fmt: skip
+    if is_empty(parsed):
+        findings.append(
+            Finding(
+                code=NOTHING_FOUND, severity=Severity.WARNING, where=str(path),
+                message="no output that `detect` knows was found",
+                hint="it reads `nvidia-smi topo -m`, `topo -p2p`, `ip addr`, `ip -j`, `ip route`, `ifconfig` and NCCL's log",
+            )
+        )  # fmt: skip
+    return Detected(facts=facts, decision=decide(facts), findings=tuple(findings))
+
+
+def _texts(path: Path) -> dict[str, str]:
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    try:
+        return {str(file.relative_to(path)) if file != path else file.name: _text(file) for file in files}
+    except OSError as error:
+        raise UsageError(
+            f"`{error.filename}` cannot be read: {error.strerror}",
+            hint="give a file of saved output, or a folder of them",
+        ) from error
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as stream:
+        return stream.read(MOST_BYTES).decode(errors="replace")

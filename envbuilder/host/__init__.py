@@ -1,0 +1,5 @@
+"""What one machine is, and what NCCL should be told there: facts → settings with a reason each.
+
+Every module here also runs inside the images, under the environment's own Python (3.8 or newer) with the standard
+library alone, so that `envbuilder detect` and a job's start share one set of rules; a test keeps it so.
+"""

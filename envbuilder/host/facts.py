@@ -1,0 +1,173 @@
+"""The facts of one machine; None stands for what could not be read, and nothing is guessed from it.
+
+Where each fact came from is in `Facts.sources`, by the name of its field.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+LINK_UP = "NV"  # a link of this kind is NVLink: NV1 … NV18
+FAR_LINKS = frozenset(
+    {"SYS", "SOC"}
+)  # across the CPU interconnect; SOC is what drivers before about 387 print
+SWITCH_LINKS = frozenset({"PIX", "PXB"})  # across PCIe switches, without the CPU
+TRANSLATING = frozenset({"DMA", "DMA-FQ"})  # types of IOMMU groups whose DMA goes through page tables
+PASS_THROUGH = frozenset({"identity", "off"})  # "off": the kernel has no IOMMU groups at all
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU; `iommu` is the type of its group in sysfs, or "off"."""
+
+    name: str | None = None  # NVIDIA A100-SXM4-80GB
+    bus: str | None = None  # 0000:3b:00.0
+    numa: int | None = None
+    iommu: str | None = None
+    iommu_group: str | None = None
+    switch: str | None = None  # bus address of the nearest PCIe switch above it; "" for none
+
+
+@dataclass(frozen=True)
+class Address:
+    """One address of an interface; `text` is empty where it was masked by the person who pasted it."""
+
+    text: str
+    prefix: int | None = None
+    label: str = ""  # the alias that getifaddrs reports in place of the name: eno1:avahi
+
+
+@dataclass(frozen=True)
+class Interface:
+    """One network interface, in the order of the kernel."""
+
+    name: str
+    kind: str = (
+        ""  # ethernet, wireless, infiniband, loopback, bridge, bond, team, vlan, veth, tunnel; "" unknown
+    )
+    up: bool | None = None
+    running: bool | None = None  # has a carrier
+    addresses: tuple[Address, ...] | None = None
+    master: str = ""  # the bond, team or bridge that it is a port of
+    lower: tuple[str, ...] = ()  # what it stands on: a bond's ports, a VLAN's parent
+    hardware: bool | None = None  # a device of its own stands behind it
+    usb: bool = False
+
+
+@dataclass(frozen=True)
+class Route:
+    """One default route."""
+
+    device: str
+    metric: int = 0
+
+
+@dataclass(frozen=True)
+class RdmaPort:
+    """One port of a verbs device."""
+
+    device: str  # mlx5_0
+    port: int
+    state: str  # ACTIVE, DOWN, …
+    layer: str  # InfiniBand or Ethernet
+    rate: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is known of the job that this process belongs to."""
+
+    nodes: int | None = None
+    peer: str = ""  # the host that ranks meet at
+    peer_device: str | None = None  # the interface that reaches it; None where that is not known
+    slurm_id: str = ""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What `detect --measure` found, and the versions that it holds for."""
+
+    passed: bool  # with P2P as NCCL would use it
+    passed_without: bool  # with NCCL_P2P_DISABLE=1
+    driver: str | None
+    kernel: str | None
+    nccl: str | None
+    gpus: tuple[str | None, ...]
+    detail: str = ""
+
+    def lapsed(self, facts: Facts) -> str:
+        """Why it does not hold for these facts; empty where it does."""
+        now = (facts.driver, facts.kernel, facts.nccl, facts.gpu_names)
+        names = ("driver", "kernel", "NCCL", "GPUs")
+        pairs = zip(names, (self.driver, self.kernel, self.nccl, self.gpus), now)
+        changed = [name for name, then, current in pairs if then != current]
+        return f"measured with another {', '.join(changed)}" if changed else ""
+
+
+@dataclass(frozen=True)
+class Facts:
+    """Everything that a rule may ask about one machine."""
+
+    gpus: tuple[Gpu, ...] | None = None
+    links: tuple[tuple[str, ...], ...] | None = None  # as `nvidia-smi topo -m`: X on the diagonal
+    links_doubt: str = ""  # why the matrix decides nothing although it can be read
+    p2p: tuple[tuple[str, ...], ...] | None = None  # as `nvidia-smi topo -p2p r`: OK, CNS, …
+    driver: str | None = None
+    kernel: str | None = None
+    cpu: str | None = None  # intel, amd, arm, …
+    virtual: str | None = None  # "" on bare metal, else the hypervisor
+    container: str | None = None  # "" on the host, else the runtime
+    interfaces: tuple[Interface, ...] | None = None
+    routes: tuple[Route, ...] | None = None  # the default ones
+    taken: tuple[str, ...] | None = None  # interfaces that NCCL said it uses, in its own log
+    rdma: tuple[RdmaPort, ...] | None = None
+    verbs: bool | None = None  # libibverbs can be loaded here
+    shm: int | None = None  # bytes of /dev/shm
+    nccl: str | None = None
+    torch: str | None = None
+    topology_file: str | None = None  # a virtual topology that the hypervisor's vendor ships; "" for none
+    job: Job = Job()
+    measured: Measured | None = None
+    damage: tuple[str, ...] = ()  # what was pasted and cannot be read with certainty
+    sources: tuple[tuple[str, str], ...] = ()  # field → where it was read, or why it could not be
+
+    @property
+    def gpu_names(self) -> tuple[str | None, ...]:
+        return tuple(gpu.name for gpu in self.gpus or ())
+
+    @property
+    def pairs(self) -> tuple[str, ...]:
+        """The link of each pair of GPUs, once."""
+        rows = enumerate(self.links or ())
+        return tuple(link for number, row in rows for link in row[number + 1 :])
+
+    def source(self, name: str) -> str:
+        return dict(self.sources).get(name, "")
+
+
+def is_nvlink(link: str) -> bool:
+    return link.startswith(LINK_UP) and link[len(LINK_UP) :].isdigit()
+
+
+def merge(older: Facts, newer: Facts) -> Facts:
+    """What both say of one machine; the newer word counts, except that nothing known is replaced by nothing."""
+    blank = Facts()
+    known: dict[str, Any] = {
+        name: getattr(newer, name)
+        for name in blank.__dataclass_fields__
+        if getattr(newer, name) != getattr(blank, name)
+    }
+    known["damage"] = (*older.damage, *newer.damage)
+    known["sources"] = tuple({**dict(older.sources), **dict(newer.sources)}.items())
+    return replace(older, **known)
+
+
+def version_key(version: str | None) -> tuple[int, ...] | None:
+    """2.21.5+cuda12.4 → (2, 21, 5); None where there is no version."""
+    digits: list[int] = []
+    for part in (version or "").partition("+")[0].split("."):
+        if not part.isdigit():
+            break
+        digits.append(int(part))
+    return tuple(digits) or None

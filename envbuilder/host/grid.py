@@ -1,0 +1,244 @@
+"""Matrices that `nvidia-smi topo` prints → values, or a reason why one cannot be read with certainty.
+
+People paste them through terminals, chats, issue forms and formatters: tabs become blanks, headers lose their indent,
+cells stick together, lines wrap, rows are cut. A matrix counts only when it proves itself: one row for every GPU of the
+header in order, X on the diagonal and nowhere else, known words only, and the same word both ways.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Iterable, Iterator
+
+LINK = r"X|SYS|NODE|PHB|PXB|PIX|SOC|C2C|NV\d+|N/A"
+STATUS = r"X|OK|CNS|GNS|TNS|DR|NS|U"
+COLUMN = (
+    r"GPU\d+|NIC\d+|NVMe\d+|mlx\d+_\w+?(?=mlx|NIC|\b)|(?:bnxt_re|irdma|hfi|qib|rocep|rxe|efa|ibp|roce)\w*"
+)
+OTHER_HEADING = r"CPU|NUMA|Affinity"
+ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+COMMENT = re.compile(r"^\s*(?://|#|>|\*|--|;)\s?(?=.*GPU\d|\s)")
+LEGEND = re.compile(r"^\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK|CNS|GNS|TNS|NS|DR|U)\s*=\s")
+COMMAND = re.compile(r"topo\s+(-\w+|--\w[\w-]*)(?:\s+([rwnap]+)\b)?")
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """One block of text that has the head of a matrix; without `cells` where `damage` makes them uncertain."""
+
+    kind: str  # "links" or "p2p"
+    gpus: int  # of the header
+    cells: tuple[tuple[str, ...], ...] = ()
+    pcie_only: bool = False  # NVLink is left out
+    damage: str = ""
+
+
+def clean(text: str) -> str:
+    """Without colours, carriage returns and blanks of other alphabets."""
+    text = ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    return text.replace("\u00a0", " ").replace("\u202f", " ").replace("\ufeff", "")
+
+
+def find_matrices(text: str) -> tuple[Matrix, ...]:
+    """Every matrix in a text; a repeated header without rows is none when another block has them."""
+    lines = [_bare(line) for line in clean(text).split("\n")]
+    lines = list(_without_bars(lines))
+    lines = _joined_headers(lines)
+    heads = [(number, names) for number, line in enumerate(lines) if (names := _header(line))]
+    found: list[Matrix] = []
+    for index, (number, names) in enumerate(heads):
+        end = heads[index + 1][0] if index + 1 < len(heads) else len(lines)
+        before = lines[heads[index - 1][0] + 1 if index else 0 : number + 1]
+        matrix = _read(names, lines[number + 1 : end], before)
+        if matrix is not None:
+            found.append(matrix)
+    whole = [matrix for matrix in found if not matrix.damage]
+    empty = [matrix for matrix in found if matrix.damage == NO_ROWS]
+    if whole or len(empty) < len(found):
+        found = [matrix for matrix in found if matrix not in empty]
+    if not found and (stray := _stray(lines)):
+        return (stray,)
+    return tuple(dict.fromkeys(found))
+
+
+NO_ROWS = "there is a header and no row"
+
+
+def _bare(line: str) -> str:
+    """Without the marks of comments, quotes and fences in front of it."""
+    line = line.replace("`", " ")
+    return COMMENT.sub("", line)
+
+
+def _without_bars(lines: Iterable[str]) -> Iterator[str]:
+    """Tables drawn with bars lose them, and the columns in front of a row's name."""
+    skip = 0
+    for line in lines:
+        if line.count("|") < 3:
+            yield line
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if "GPU0" in cells and not any(_cell(cell, LINK) for cell in cells):
+            skip = max(cells.index("GPU0") - 1, 0)
+        yield "\t".join(cells[skip:])
+
+
+def _joined_headers(lines: list[str]) -> list[str]:
+    """A header that a terminal wrapped between two GPUs, as one line."""
+    joined: list[str] = []
+    for line in lines:
+        count = len([name for name in _header(joined[-1]) if name.startswith("GPU")]) if joined else 0
+        rest = re.sub(rf"^\s*GPU{count}(?=\s|$)", "", line) if count else line
+        if rest != line and re.fullmatch(rf"(?:\s*(?:{COLUMN}))*(?:\s*(?:{OTHER_HEADING}).*)?\s*", rest):
+            joined[-1] = f"{joined[-1]} {line.strip()}"
+        else:
+            joined.append(line)
+    return joined
+
+
+def _header(line: str) -> tuple[str, ...]:
+    """The names of the columns, where this line is the head of a matrix."""
+    start = re.search(r"(?<![\w-])GPU0(?![0-9])", line)
+    if start is None:
+        return ()
+    names: list[str] = []
+    rest = line[start.start() :]
+    while found := re.match(rf"[\s&]*({COLUMN})", rest):
+        names.append(found[1])
+        rest = rest[found.end() :]
+    rest = rest.strip()
+    if rest and not re.match(OTHER_HEADING, rest):
+        return ()
+    return tuple(names)
+
+
+def _read(names: tuple[str, ...], lines: list[str], before: list[str]) -> Matrix | None:
+    """The block under one header."""
+    gpus = [name for name in names if name.startswith("GPU")]
+    legend = {found[1] for line in lines if (found := LEGEND.match(line))}
+    command = next((found for line in reversed(before) if (found := COMMAND.search(line))), None)
+    rows, stray = _rows(lines)
+    words = " ".join(rest for _, rest in rows)
+    is_links = bool(re.search(rf"(?<!\w)({LINK.replace('X|', '', 1)})(?!\w)", words))
+    is_status = bool(re.search(r"(?<!\w)(OK|CNS|GNS|TNS|DR|NS|U)(?!\w)", words))
+    if not rows:
+        return Matrix("links", len(gpus), damage=stray or NO_ROWS)
+    kind = "p2p" if is_status and not is_links else "links"
+    pcie_only = kind == "links" and (
+        (command is not None and command[1] == "-mp")
+        or ("PIX" in legend and "NV#" not in legend and "SOC" not in legend)
+    )
+    if is_status and is_links:
+        return Matrix(kind, len(gpus), damage="words of `topo -m` and `topo -p2p` are mixed")
+    if gpus != [f"GPU{number}" for number in range(len(gpus))] or names[: len(gpus)] != tuple(gpus):
+        return Matrix(kind, len(gpus), damage="the columns of the GPUs are not in order")
+    cells, damage = _cells(len(gpus), len(names), rows, LINK if kind == "links" else STATUS)
+    damage = damage or stray or _contradiction(cells, both_ways=kind == "links")
+    if damage:
+        return Matrix(kind, len(gpus), damage=damage)
+    return Matrix(kind, len(gpus), cells, pcie_only, _missing(names, [name for name, _ in rows]))
+
+
+def _rows(lines: list[str]) -> tuple[list[tuple[str, str]], str]:
+    """Name and rest of every row, with what a terminal wrapped joined on; and what speaks against the block."""
+    rows: list[tuple[str, str]] = []
+    open_row = False
+    for line in lines:
+        found = re.match(rf"\s*({COLUMN})(?=\s|$)", line)
+        if found and not re.match(r"\s*:", line[found.end() :]):
+            rest = line[found.end() :]
+            if re.search(r"(?<!\w)GPU\d+(?!\w)", rest):
+                return rows, "rows run into each other"
+            if not re.search(r"\S", rest):
+                continue
+            rows.append((found[1], rest))
+            open_row = True
+        elif not line.strip() or LEGEND.match(line) or "Legend" in line:
+            open_row = False
+            if "Legend" in line:
+                break
+        elif open_row and rows:
+            rows[-1] = (rows[-1][0], f"{rows[-1][1]}\n{line}")
+    return rows, ""
+
+
+def _cells(
+    gpus: int, columns: int, rows: list[tuple[str, str]], words: str
+) -> tuple[tuple[tuple[str, ...], ...], str]:
+    """The square of the GPUs."""
+    wanted = [f"GPU{number}" for number in range(gpus)]
+    named = [name for name, _ in rows if name.startswith("GPU")]
+    if named != wanted:
+        return (), _missing(wanted, named) or "the rows of the GPUs are repeated or not in order"
+    square = []
+    for name, rest in rows:
+        if not name.startswith("GPU"):
+            continue
+        cells = _row(rest, columns, words)
+        if len(cells) < gpus:
+            return (), f"the row of {name} has {len(cells)} readable cells for {gpus} GPUs"
+        square.append(tuple(cells[:gpus]))
+    return tuple(square), ""
+
+
+def _missing(wanted: Iterable[str], named: list[str]) -> str:
+    missing = [name for name in wanted if name not in named]
+    return f"cut: no row for {', '.join(missing)}" if missing else ""
+
+
+def _row(rest: str, columns: int, words: str) -> list[str]:
+    """The cells of one row; a wrapped row counts when it reads the same joined with and without a blank."""
+    if "\n" not in rest:
+        return _split(rest, columns, words)
+    first = _split(rest.partition("\n")[0], columns, words)
+    joined = [_split(rest.replace("\n", glue), columns, words) for glue in ("", " ")]
+    longer = [cells for cells in joined if len(cells) > len(first)]
+    if len({tuple(cells) for cells in longer}) == 1:
+        return longer[0]
+    return first
+
+
+def _split(text: str, columns: int, words: str) -> list[str]:
+    """Cells from the left, at most one for each column; ends at the first word that is none."""
+    cells: list[str] = []
+    for word in text.split():
+        parts = _cell(word, words)
+        if not parts:
+            break
+        cells += parts
+        if len(cells) >= columns:
+            break
+    return cells[:columns]
+
+
+def _cell(word: str, words: str) -> list[str]:
+    """One cell, or several that lost the blank between them; nothing where a letter is left over."""
+    if not re.fullmatch(rf"(?:{words})+", word):
+        return []
+    return re.findall(words, word)
+
+
+def _contradiction(cells: tuple[tuple[str, ...], ...], *, both_ways: bool) -> str:
+    for number, row in enumerate(cells):
+        for other, cell in enumerate(row):
+            if (cell == "X") != (number == other):
+                return f"the cell of GPU{number} and GPU{other} is `{cell}`"
+            if cell == "N/A":
+                return f"the cell of GPU{number} and GPU{other} is `N/A`"
+            if both_ways and cell != cells[other][number]:
+                return f"GPU{number} → GPU{other} is `{cell}`, the way back is `{cells[other][number]}`"
+    return ""
+
+
+def _stray(lines: list[str]) -> Matrix | None:
+    """Rows whose header is missing."""
+    rows = [
+        found
+        for line in lines
+        if (found := re.match(rf"\s*GPU(\d+)((?:\s+(?:{LINK}|{STATUS}))+)", line))
+        and len(found[2].split()) > 1
+    ]
+    if not rows:
+        return None
+    return Matrix("links", len(rows[0][2].split()), damage="cut: there are rows and no header")

@@ -1,0 +1,99 @@
+"""`envbuilder detect`: this machine or a saved one, for a person and as JSON, and the profile that it saves."""
+
+import json
+from pathlib import Path
+
+import pytest
+import test_cli
+from test_cli import Call
+
+from envbuilder.command import FakeRunner
+from envbuilder.detect import Versions, detect_here, detect_pasted
+from envbuilder.errors import UsageError
+from envbuilder.host_facts import load_host_facts
+
+FOUR_T4 = "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\n" + "".join(
+    f"GPU{row}\t" + "\t".join(" X " if row == column else "SYS" for column in range(4)) + "\t0-7\n"
+    for row in range(4)
+)
+TEAM = """\
+2: ens4f0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc mq master team0 state UP
+    link/ether 02:00:00:00:00:01 brd ff:ff:ff:ff:ff:ff
+3: team0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 1500 qdisc noqueue state UP
+    link/ether 02:00:00:00:00:01 brd ff:ff:ff:ff:ff:ff
+    inet 192.0.2.7/24 brd 192.0.2.255 scope global team0
+4: docker0: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 qdisc noqueue state DOWN
+    link/ether 02:00:00:00:00:02 brd ff:ff:ff:ff:ff:ff
+    inet 172.17.0.1/16 brd 172.17.255.255 scope global docker0
+5: virbr0: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 qdisc noqueue state DOWN
+    link/ether 02:00:00:00:00:03 brd ff:ff:ff:ff:ff:ff
+    inet 192.168.122.1/24 brd 192.168.122.255 scope global virbr0
+"""
+
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+call = test_cli.call
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Path:
+    folder = tmp_path / "node"
+    folder.mkdir()
+    (folder / "topo.txt").write_text(FOUR_T4)
+    (folder / "ip.txt").write_text(TEAM)
+    return folder
+
+
+def answer(call: Call, *arguments: object) -> tuple[int, dict[str, object]]:
+    told = call("detect", *arguments, "--json")
+    return told.code, json.loads(told.out)
+
+
+def test_a_folder_of_saved_outputs_is_one_machine(node: Path, call: Call):
+    code, envelope = answer(call, "--from", str(node))
+    data = envelope["data"]
+    assert (code, data["gpus"], data["links"][0]) == (0, 4, ["X", "SYS", "SYS", "SYS"])
+    assert [one["name"] for one in data["interfaces"]] == ["ens4f0", "team0", "docker0", "virbr0"]
+    assert {one["name"]: one["value"] for one in data["settings"]} == {
+        "NCCL_P2P_DISABLE": "1", "NCCL_SOCKET_IFNAME": "team0", "GLOO_SOCKET_IFNAME": "team0",
+    }  # fmt: skip
+    assert envelope["findings"] == []
+
+
+def test_the_recipe_decides_which_nccl_is_judged_for(node: Path, call: Call):
+    _, envelope = answer(call, "--from", str(node), "--recipe", "h100")
+    assert [one["name"] for one in envelope["data"]["settings"]] == ["NCCL_P2P_DISABLE"]
+    assert envelope["data"]["facts"]["nccl"].startswith("2.30")
+    assert call("detect", "--from", node, "--recipe", "nobody").code == 2
+
+
+def test_damage_and_what_is_no_output_at_all_are_warnings(tmp_path: Path, call: Call):
+    (tmp_path / "cut.txt").write_text("".join(FOUR_T4.splitlines(keepends=True)[:3]))
+    code, envelope = answer(call, "--from", str(tmp_path / "cut.txt"))
+    assert (code, envelope["data"]["settings"], envelope["findings"][0]["code"]) == (0, [], "EB660")
+    (tmp_path / "prose.txt").write_text("it hangs\n")
+    code, envelope = answer(call, "--from", str(tmp_path / "prose.txt"))
+    assert (code, envelope["data"]["gpus"], envelope["findings"][0]["code"]) == (0, 0, "EB661")
+
+
+def test_a_file_that_is_not_there_is_wrong_use(tmp_path: Path):
+    with pytest.raises(UsageError, match="cannot be read"):
+        detect_pasted(tmp_path / "none", Versions())
+
+
+def test_what_is_saved_is_read_by_check(node: Path, tmp_path: Path, call: Call):
+    saved = tmp_path / "node.json"
+    assert call("detect", "--from", node, "--save", saved).code == 0
+    profile = load_host_facts(saved).profile
+    assert profile is not None
+    assert profile.facts == detect_pasted(node, Versions()).facts
+    assert call("check", "t4", "--host", saved).code == 0
+
+
+def test_this_machine_is_judged_without_gpus(call: Call):
+    here = detect_here({}, FakeRunner(), Versions(nccl="2.21.5"))
+    assert here.facts.interfaces
+    assert here.facts.nccl == "2.21.5"
+    assert [name for name, _ in here.facts.sources if name == "gpus"]
+    code, envelope = answer(call)
+    assert (code, envelope["command"]) == (0, "detect")
