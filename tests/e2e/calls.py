@@ -64,6 +64,18 @@ def together(count, work):
         os.waitpid(child, 0)
 
 
+def counted(wait=0):
+    """From here on, compile through a script that notes each command, and waits so many seconds before."""
+    script = Path("/tmp/c++")
+    script.write_text(f'#!/bin/sh\necho "$*" >>/tmp/commands\nsleep {wait}\nexec /usr/local/bin/c++ "$@"\n')
+    script.chmod(0o755)
+    os.environ["CXX"] = str(script)
+
+
+def compiles():
+    return sum(" -c " in line for line in Path("/tmp/commands").read_text().splitlines())
+
+
 def compile_all(folder):
     """Compile what the image shall know into a folder for each, and print the facts of this Python for the index."""
     for call in lite, plain, tool, inlined:

@@ -7,6 +7,7 @@ there is one for every kind of call. They use nothing of torch's headers: each c
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -107,6 +108,13 @@ def inside(cpu: Built) -> Iterator[Inside]:
         facts = {"version": 2, "architectures": ["8.0"], "extensions": entries} | json.loads(said)
         (made.made / "index.json").write_text(json.dumps(facts))
         yield made
+
+
+@pytest.fixture(autouse=True)
+def _empty_tmp(inside: Inside) -> Iterator[None]:
+    yield
+    for path in inside.tmp.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
 
 
 def test_every_kind_of_call_finds_its_extension(inside: Inside):
@@ -215,3 +223,110 @@ def test_the_hook_can_be_switched_off(inside: Inside):
 def test_it_tells_what_it_does(inside: Inside):
     ended = inside.attempt("lite()", ENVBUILDER_DEBUG="1")
     assert f"envbuilder: `lite` is `{INDEX}/lite/lite.so`\n" in ended.stderr
+
+
+# What the image does not hold
+
+
+def test_one_process_compiles_and_the_others_wait(inside: Inside):
+    said = inside("counted()\ntogether(4, lambda: unknown().answer())\nprint(compiles())")
+    *answers, count = said.splitlines()
+    assert ([json.loads(line)[0] for line in answers], count) == (["42"] * 4, "1")
+
+
+def test_the_others_learn_of_a_failure_and_do_not_try_one_after_the_other(inside: Inside):
+    ended = inside.attempt("counted()\ntogether(4, lambda: unknown('broken'))\nprint(compiles())")
+    *raised, count = ended.stdout.splitlines()
+    assert sorted(json.loads(line)[0].partition("'")[0].partition(" '")[0][:60] for line in raised) == [
+        *["OtherProcessError: another process tried to compile it and f"] * 3,
+        "RuntimeError: Error building extension ",
+    ]
+    assert count == "1"
+    assert (
+        "`broken` could not be compiled or loaded here:\n  /home/user/cloned/op/broken.cpp:2:" in ended.stderr
+    )
+    assert "no_such_thing" in ended.stderr
+
+
+def test_a_killed_compile_holds_up_nobody(inside: Inside):
+    """Its compiler may live on and write: the next one compiles in another folder."""
+    said = inside(
+        "import signal\n"
+        "counted(wait=5)\n"
+        "child = os.fork()\n"
+        "if not child: unknown()\n"
+        "while not os.path.exists('/tmp/commands'): time.sleep(0.05)\n"
+        "os.kill(child, signal.SIGKILL); os.waitpid(child, 0)\n"
+        "counted()\n"
+        "print(unknown().__file__)\n"
+    )
+    assert said.endswith("-1/unknown.so\n")
+
+
+@pytest.mark.parametrize(
+    ("prepare", "reason"),
+    [
+        ("open('/tmp/mine/lock', 'w')", "`/tmp/mine/lock` is there: a killed process left it"),
+        ("os.chmod('/tmp/mine', 0o777)", "everybody can write in `/tmp/mine`"),
+        ("os.chmod('/tmp/mine', 0o555)", "`/tmp/mine` cannot be written"),
+    ],
+)
+def test_a_folder_that_will_not_do_is_named_and_another_is_used(inside: Inside, prepare: str, reason: str):
+    ended = inside.attempt(
+        f"os.mkdir('/tmp/mine')\n{prepare}\nprint(unknown(build_directory='/tmp/mine').__file__)"
+    )
+    assert ended.stdout.startswith("/tmp/envbuilder-"), ended.stderr
+    assert f"envbuilder: {reason}" in ended.stderr
+
+
+def test_a_folder_that_will_do_is_used(inside: Inside):
+    """As a job's own: everything is as torch does it."""
+    ended = inside.attempt("print(unknown().__file__)", TORCH_EXTENSIONS_DIR="/tmp/flat")
+    assert (ended.stdout, ended.stderr) == ("/tmp/flat/unknown/unknown.so\n", "")
+
+
+def test_a_folder_that_others_could_have_made_is_not_used(inside: Inside):
+    script = "os.makedirs(f'/tmp/open/envbuilder-{os.geteuid()}')\nprint(unknown().__file__)"
+    assert inside(script, TMPDIR="/tmp/open").startswith("/tmp/envbuilder-")
+
+
+def test_an_edited_source_is_compiled_if_so_wished_also_when_its_time_is_old(inside: Inside):
+    said = inside(
+        "import shutil, calls\n"
+        "shutil.copytree(calls.HERE, '/tmp/mine'); calls.HERE = Path('/tmp/mine')\n"
+        "for factor in 2, 1:\n"
+        "    source = Path('/tmp/mine/op/lite.cpp')\n"
+        "    source.write_text(source.read_text().replace('FACTOR)', f'FACTOR / {factor})'))\n"
+        "    os.utime(source, (1, 1))\n"
+        "    together(1, lambda: lite().answer())\n"
+        "    source.write_text(source.read_text().replace(f'FACTOR / {factor})', 'FACTOR)'))\n"
+        "    if factor == 2: source.write_text(source.read_text() + '//')\n",
+        ENVBUILDER_EXTENSIONS="build",
+    )
+    assert [json.loads(line)[0] for line in said.splitlines()] == ["21", "42"]
+
+
+def test_a_cuda_source_without_a_cuda_compiler_is_told(inside: Inside):
+    ended = inside.attempt("Path('/tmp/gpu.cu').touch()\ncpp_extension.load('gpu', '/tmp/gpu.cu')")
+    assert (
+        "envbuilder: `gpu` could not be compiled or loaded here: the CUDA compiler was not found"
+        in ended.stderr
+    )
+    assert "OSError: CUDA_HOME environment variable is not set" in ended.stderr
+
+
+def changed_index(inside: Inside, **change: object) -> str:
+    """The bind of an index that differs."""
+    index = json.loads((inside.made / "index.json").read_text())
+    path = inside.tmp / "index.json"
+    path.write_text(json.dumps(index | change))
+    return f"{path}:{INDEX}/index.json:ro"
+
+
+def test_the_extensions_of_another_torch_are_not_loaded(inside: Inside):
+    ended = inside.attempt("print(plain())", f"{inside.made}:{INDEX}:ro", changed_index(inside, torch="1.0"))
+    assert ended.stdout.startswith("/tmp/envbuilder-"), ended.stderr
+    assert (
+        "envbuilder: torch compiles `plain`: the image's extensions are for torch 1.0, and 2.13.0+cpu runs here\n"
+        in ended.stderr
+    )

@@ -90,10 +90,10 @@ def private_folder() -> str:
         except OSError as error:
             refused.append(f"`{folder}`: {error.strerror}")
             continue
-        reason = _unsafe(folder)
-        if not reason:
+        status = os.lstat(folder)
+        if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077:
             return folder
-        refused.append(reason)
+        refused.append(f"`{folder}` is not a folder that is yours alone")
     raise PermissionError("there is no safe folder to compile in: " + "; ".join(refused))
 
 
@@ -195,24 +195,15 @@ def _named_folder(call: Call, cpp_extension: ModuleType, root: str) -> str:
 
 def _unsafe(folder: str) -> str:
     """Why code must not be loaded from a folder, if there is a reason: somebody else could have put it there."""
-    try:
-        status = os.lstat(folder)
-    except FileNotFoundError:
-        status = os.stat(_existing(folder))
-        return f"everybody can write in the folder of `{folder}`" if _open_to_all(status) else ""
-    except OSError as error:
-        return f"`{folder}`: {error.strerror}"
-    if stat.S_ISLNK(status.st_mode):
-        status = os.stat(folder)
-    if status.st_uid not in (os.geteuid(), 0):
+    there = _existing(folder)
+    status = os.stat(there)
+    if status.st_mode & stat.S_IWOTH and not (
+        there != os.path.abspath(folder) and status.st_mode & stat.S_ISVTX
+    ):
+        return f"everybody can write in `{there}`"
+    if there == os.path.abspath(folder) and status.st_uid not in (os.geteuid(), 0):
         return f"`{folder}` belongs to user {status.st_uid}"
-    if status.st_mode & stat.S_IWOTH:
-        return f"everybody can write in `{folder}`"
     return ""
-
-
-def _open_to_all(status: os.stat_result) -> bool:
-    return bool(status.st_mode & stat.S_IWOTH) and not status.st_mode & stat.S_ISVTX
 
 
 def _existing(path: str) -> str:
