@@ -364,6 +364,30 @@ def _vendor(session: Session, shop: "Workshop", name: str, folder: Path) -> None
     session.text = f"{done.folder}: {done.count} files, {done.size / 1e9:.2f} GB\n$ {done.command}"
 
 
+@app.command()
+def diagnose(
+    logs: Annotated[
+        list[str],
+        typer.Argument(
+            help="log files, folders of them, dumps of the flight recorder, or `-`", metavar="LOG…"
+        ),
+    ],
+    *,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Name the known failure in training, build or kernel logs, the line that shows it, and the repair."""
+    from envbuilder.diagnose import diagnose as examine  # noqa: PLC0415
+    from envbuilder.diagnose import findings, report  # noqa: PLC0415
+
+    with verb("diagnose", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        diagnosis = examine(logs, sys.stdin.buffer)
+        session.data, session.text = report.data(diagnosis), report.text(diagnosis)
+        if as_json:  # the text says the same, and on stdout
+            session.findings = findings(diagnosis)
+
+
 @app.command(name="exec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def exec_(
     context: typer.Context,

@@ -48,6 +48,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "verify": Verb("Prove that image and SIF hold the same files", ("--output", *COMMON), 1),
     "cache": Verb("Say what the cache holds, free its space", ("--gc", "--recipes", *COMMON)),
+    "diagnose": Verb("Name the known failure in training, build or kernel logs", COMMON),
     "exec": Verb(
         "Run a command in the environment", ("--in", "--output", "--no-color", "--verbose", "--help"), 1
     ),

@@ -21,7 +21,7 @@ LAYERS = [
     {"engines"},
     {"render"},
     {"plan"},
-    {"check", "resolve", "refresh"},
+    {"check", "resolve", "refresh", "diagnose"},
     {"lock"},
     {"recipe"},
     {"tables", "host", "host_facts", "values"},

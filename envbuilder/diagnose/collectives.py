@@ -1,0 +1,315 @@
+"""Who kept the others waiting: what each rank had launched when its watchdog gave up, compared over the ranks.
+
+A collective ends when every rank of its group has launched it. Ranks that wait therefore say little; what tells is the rank
+that launched less, launched something else, or says nothing at all.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+from typing import Final
+
+_WORK: Final = re.compile(
+    r"WorkNCCL\((?P<fields>[^)]*(?:\([^)]*\)[^)]*)*)\) ran for (?P<ms>\d+) milliseconds"
+)
+_FIELD: Final = re.compile(r"(\w+(?:\(ms\))?)=([^,\s)]+)")
+_RANK: Final = re.compile(r"\[Rank (\d+)\]|\[PG [^\]]*?Rank (\d+)\]")
+_GROUP: Final = re.compile(
+    r"\[PG (?:ID )?(?P<id>\S+?)(?: PG GUID (?P<guid>[^\s(]+))?\s?(?:\((?P<name>[^)]*)\) ?)?\s?Rank (?P<rank>\d+)\]"
+)
+_COUNTS: Final = re.compile(
+    r"(?:at (?:NCCL )?work(?: sequence id)?: (?P<seq>-?\d+).*?)?"
+    r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+).*?last completed (?:NCCL )?work: (?P<completed>-?\d+)",
+    re.IGNORECASE,
+)
+_EQUAL: Final = re.compile(r"ALL_?REDUCE|BROADCAST|_REDUCE_SCATTER_BASE|_ALLGATHER_BASE", re.IGNORECASE)
+_DESYNC: Final = re.compile(
+    r"\[(?P<started>[\d, ]+)\] joined but didn't finish collective #(?P<at>\d+)"
+    r"|\[(?P<ended>[\d, ]+)\] finished collective #(?P<last>\d+), but didn't join"
+    r"|ranks \[(?P<never>[\d, ]+)\] are the lagging ranks"
+)
+
+
+class Verdict(Enum):
+    """Why a collective did not end; the values are names in the catalogue."""
+
+    TIMEOUT = "nccl-watchdog-timeout"  # nothing to compare
+    BEHIND = "rank-fell-behind"
+    MISMATCH = "collectives-differ"
+    STALLED = "all-ranks-waited"
+    SILENT = "rank-silent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """One collective as one rank launched it."""
+
+    op: str = ""
+    size: str = ""
+    place: str = ""  # where the program launched it, from a flight recorder
+
+
+@dataclass(slots=True, kw_only=True)
+class State:
+    """What one rank of one group had done."""
+
+    waiting: int | None = None  # the collective that did not end
+    enqueued: int | None = None
+    completed: int | None = None
+    works: dict[int, Work] = field(default_factory=dict)
+    evidence: str = ""  # file:line
+
+    @property
+    def launched(self) -> int | None:
+        """The newest collective that this rank is known to have launched."""
+        known = [number for number in (self.enqueued, self.waiting) if number is not None]
+        return max(known, default=None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stall:
+    """The verdict on one group of ranks, with the words that say it."""
+
+    verdict: Verdict
+    group: str
+    ranks: tuple[int, ...]  # to look at first
+    message: str
+    evidence: str
+
+
+class Ranks:
+    """Collects what the ranks say about their collectives, and judges it at the end."""
+
+    def __init__(self) -> None:
+        self._groups: dict[str, dict[int, State]] = {}
+        self._world = 0
+        self._desync: list[tuple[tuple[int, ...], str, str]] = []
+
+    def add_world(self, size: int) -> None:
+        """That many ranks there are, some log says."""
+        self._world = max(self._world, size)
+
+    def add_line(self, text: str, rank: int | None, where: str) -> None:
+        """One line of a watchdog, of any version of torch."""
+        for found in _DESYNC.finditer(text):
+            self._add_desync(found, where)
+        inner = _RANK.search(text)
+        number = int(inner[1] or inner[2]) if inner else rank
+        if number is None:
+            return
+        group = _GROUP.search(text)
+        if work := _WORK.search(text):
+            self._add_work(dict(_FIELD.findall(work["fields"])), number, group, where)
+        elif group and (counts := _COUNTS.search(text)):
+            state = self._state(_group_name(group), number, where)
+            state.enqueued, state.completed = int(counts["enqueued"]), int(counts["completed"])
+            if counts["seq"] is not None and state.waiting is None:
+                state.waiting = int(counts["seq"])
+
+    def add_state(self, group: str, rank: int, state: State) -> None:
+        """What a flight recorder wrote for one rank."""
+        self._groups.setdefault(group, {})[rank] = state
+
+    def stalls(self) -> tuple[Stall, ...]:
+        """A verdict for each group in which something did not end; the default group's last is first."""
+        groups = self._joined()
+        found = [stall for name, ranks in groups.items() if (stall := self._judge(name, ranks))]
+        if self._desync:
+            ranks, message, evidence = self._desync[-1]
+            verdict = Stall(verdict=Verdict.BEHIND, group="", ranks=ranks, message=message, evidence=evidence)
+            return (verdict, *(stall for stall in found if stall.verdict is not Verdict.TIMEOUT))
+        return tuple(found)
+
+    def _add_work(
+        self, fields: Mapping[str, str], rank: int, group: re.Match[str] | None, where: str
+    ) -> None:
+        state = self._state(_group_name(group) if group else "", rank, where)
+        number = int(fields["SeqNum"]) if fields.get("SeqNum", "").isdigit() else None
+        if number is not None:
+            if state.waiting is None or number < state.waiting:
+                state.waiting = number
+            state.works[number] = Work(op=fields.get("OpType", ""), size=fields.get("NumelIn", ""))
+
+    def _state(self, group: str, rank: int, where: str) -> State:
+        state = self._groups.setdefault(group, {}).setdefault(rank, State())
+        state.evidence = state.evidence or where
+        return state
+
+    def _add_desync(self, found: re.Match[str], where: str) -> None:
+        ranks = tuple(
+            int(word) for word in re.findall(r"\d+", found["started"] or found["ended"] or found["never"])
+        )
+        if found["ended"]:
+            number = int(found["last"])
+            self._desync.append(
+                (ranks, f"{named(ranks)} finished collective {number} and never launched {number + 1}", where)
+            )
+        elif found["never"]:
+            self._desync.append((ranks, f"{named(ranks)} never launched any collective", where))
+
+    def _joined(self) -> dict[str, dict[int, State]]:
+        """The groups, with lines that name no group given to the one group in which that rank waits for that work."""
+        groups = {name: dict(ranks) for name, ranks in self._groups.items() if name}
+        for rank, loose in self._groups.get("", {}).items():
+            fits = [
+                states[rank]
+                for states in groups.values()
+                if rank in states and states[rank].waiting == loose.waiting
+            ]
+            if fits:
+                fits[0].works |= loose.works
+                fits[0].evidence = loose.evidence
+            else:
+                # A rank that says its counts nowhere belongs where all others are, if that is one group.
+                name = next(iter(groups)) if len(groups) == 1 else ""
+                groups.setdefault(name, {}).setdefault(rank, loose)
+        return groups
+
+    def _judge(self, name: str, ranks: Mapping[int, State]) -> Stall | None:
+        waiting = {rank: state for rank, state in ranks.items() if state.waiting is not None}
+        if not waiting:
+            return None
+        first = min(waiting, key=lambda rank: (waiting[rank].waiting, rank))
+        stall = Stall(
+            verdict=Verdict.TIMEOUT, group=name, ranks=(), message="", evidence=waiting[first].evidence
+        )
+        for look in (_differ, _behind, self._silent, _stalled):
+            if verdict := look(ranks, waiting, stall):
+                return verdict
+        state = waiting[first]
+        return replace(
+            stall,
+            ranks=(first,),
+            message=f"rank {first} waited for {_work(state, state.waiting)}, and no other rank says what it did",
+        )
+
+    def _silent(self, ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Stall) -> Stall | None:
+        """Ranks that must be there and report no timeout: ended, killed, or hanging outside NCCL."""
+        is_world = stall.group in ("", "0", "0(default_pg)", "default_pg")
+        missing = sorted(set(range(self._world)) - set(ranks)) if is_world else []
+        if not missing or len(ranks) < 1:
+            return None
+        number = min(state.waiting for state in waiting.values() if state.waiting is not None)
+        state = next(state for state in waiting.values() if state.waiting == number)
+        return replace(
+            stall,
+            verdict=Verdict.SILENT,
+            ranks=tuple(missing),
+            message=f"{named(waiting)} waited for {_work(state, number)}; {named(missing)} of {self._world} "
+            "says nothing about it",
+        )
+
+
+def _differ(ranks: Mapping[int, State], _waiting: Mapping[int, State], stall: Stall) -> Stall | None:
+    """The first collective that ranks launched with another operation or another size."""
+    numbers = sorted({number for state in ranks.values() for number in state.works})
+    for number in numbers:
+        works = {rank: state.works[number] for rank, state in ranks.items() if number in state.works}
+        odd = _odd({rank: work.op for rank, work in works.items()})
+        what = "another operation"
+        if not odd and _same_size({work.op for work in works.values()}):
+            odd, what = _odd({rank: work.size for rank, work in works.items()}), "another size"
+        if odd:
+            usual = next(rank for rank in works if rank not in odd)
+            return replace(
+                stall,
+                verdict=Verdict.MISMATCH,
+                ranks=odd,
+                message=f"collective {number} is {what} on {named(odd)}: {_told(works[odd[0]])}, while "
+                f"{named(sorted(set(works) - set(odd)))} launched {_told(works[usual])}",
+                evidence=ranks[odd[0]].evidence or stall.evidence,
+            )
+    return None
+
+
+def _behind(ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Stall) -> Stall | None:
+    """Ranks whose newest collective is older than the one that others wait for."""
+    wanted = max(state.waiting for state in waiting.values() if state.waiting is not None)
+    late = sorted(
+        rank for rank, state in ranks.items() if state.launched is not None and state.launched < wanted
+    )
+    if not late:
+        return None
+    newest = max(ranks[rank].launched or 0 for rank in late)
+    others = sorted(rank for rank, state in waiting.items() if state.waiting == wanted)
+    state = ranks[late[0]]
+    idle = all(ranks[rank].completed == ranks[rank].launched for rank in late)
+    why = (
+        "it had finished all it launched: its loop ended a step earlier, or it was busy outside NCCL (a checkpoint, an "
+        "evaluation, data)"
+        if idle
+        else f"it was itself waiting for {_work(state, state.waiting)}"
+    )
+    return replace(
+        stall,
+        verdict=Verdict.BEHIND,
+        ranks=tuple(late),
+        message=f"{named(others)} waited for {_work(ranks[others[0]], wanted)}, which {named(late)} never launched "
+        f"(newest: {newest}); {why}",
+        evidence=state.evidence or stall.evidence,
+    )
+
+
+def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Stall) -> Stall | None:
+    """Everyone launched it and it did not end: data did not move, or one rank came too late."""
+    if len(waiting) < 2 or len(waiting) < len(ranks):
+        return None
+    number = min(state.waiting for state in waiting.values() if state.waiting is not None)
+    state = next(state for state in waiting.values() if state.waiting == number)
+    return replace(
+        stall,
+        verdict=Verdict.STALLED,
+        ranks=tuple(sorted(waiting)),
+        message=f"{named(sorted(waiting))} launched {_work(state, number)} and it ended on none of them",
+    )
+
+
+def _odd(values: Mapping[int, str]) -> tuple[int, ...]:
+    """The ranks of the rarest value, where values differ; of two equally rare ones those of the higher ranks."""
+    by_value: dict[str, list[int]] = {}
+    for rank, value in sorted(values.items()):
+        if value:
+            by_value.setdefault(value, []).append(rank)
+    if len(by_value) < 2:
+        return ()
+    rarest: list[int] = min(by_value.values(), key=lambda ranks: (len(ranks), -ranks[0]))
+    return tuple(rarest)
+
+
+def _same_size(ops: Iterable[str]) -> bool:
+    """Whether all ranks give these operations equally much; what scatters or sends need not."""
+    return all(
+        re.search(r"ALL_?REDUCE|BROADCAST|_REDUCE_SCATTER_BASE|_ALLGATHER_BASE", op.upper()) for op in ops
+    )
+
+
+def _group_name(group: re.Match[str]) -> str:
+    return group["name"] or group["guid"] or group["id"]
+
+
+def _work(state: State, number: int | None) -> str:
+    work = state.works.get(number) if number is not None else None
+    return f"collective {number} ({_told(work)})" if work and work.op else f"collective {number}"
+
+
+def _told(work: Work) -> str:
+    size = f" of {work.size}" if work.size and len(work.size) < 20 else ""
+    place = f" at {work.place}" if work.place else ""
+    return f"{work.op or 'unknown'}{size}{place}"
+
+
+def named(ranks: Iterable[int]) -> str:
+    """In words: `rank 3`, or `ranks 0-2, 5`."""
+    numbers = sorted(ranks)
+    spans = ", ".join(_spans(numbers))
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {spans}"
+
+
+def _spans(numbers: Sequence[int]) -> Iterator[str]:
+    start = 0
+    for index, number in enumerate(numbers):
+        if index + 1 == len(numbers) or numbers[index + 1] != number + 1:
+            first = numbers[start]
+            yield str(number) if first == number else f"{first}-{number}"
+            start = index + 1

@@ -1,0 +1,100 @@
+"""One line of a log without what others put before it: colours, progress bars, labels of ranks and nodes, times."""
+
+import re
+from datetime import datetime
+from typing import Final
+
+_ANSI: Final = re.compile(rb"\x1b(?:\[[0-9;?]*[ -/]*[@-~]|\][^\x07]*\x07|[@-Z\\-_])")
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
+_RANK: Final = (
+    re.compile(rb"\[rank(\d+)\]:"),  # torch >= 2.2
+    re.compile(rb"\b(?:PG|PG ID) [^\]]{0,80}?Rank (\d+)\]"),
+    re.compile(rb"\[Rank (\d+)\]"),
+    re.compile(rb"^(?:-- Process (\d+) terminated)"),  # torch.multiprocessing
+    re.compile(rb"\[default(\d+)\]:"),  # torchrun --tee; a local rank
+    re.compile(rb"\[\d+,(\d+)\]<std(?:out|err)>"),  # mpirun --tag-output
+    re.compile(rb"^\s*(\d{1,5}): "),  # srun --label
+)
+_LABELS: Final = re.compile(
+    rb"""(?x)
+    \s*\d{1,5}:\s                                   # srun --label
+    | \[rank\d+\]:\s? | \[default\d+\]:\s?          # torch, torchrun --tee
+    | \[\d+,\d+\]<std(?:out|err)>:\s?               # mpirun
+    | \([\w.:-]+\s(?:rank=\d+,?\s)?pid=\d+[^)]*\)\s # ray
+    | \[(?:std(?:out|err)|\d+)\]:?\s
+    | [\w.-]+\s+\|\s                                # docker compose
+    | (?:\w{3}\s+\d+\s[\d:]{8}|\S+T[\d:.,+-]+Z?)\s[\w.-]+\skernel:\s  # journal, syslog
+    | \[\s*\d+\.\d{6}\]\s                           # dmesg
+    | \[?\d{4}-\d\d-\d\d[T\s]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s+
+    | (?=[a-z][\w.-]*\d)(?!\w*(?:Error|Exception))[a-z][\w.-]*:\s      # pdsh
+    """
+)
+_FILE_RANK: Final = (
+    re.compile(r"rank[-_.]?(\d+)", re.IGNORECASE),
+    re.compile(r"(?:^|/)(\d+)/std(?:out|err)\.log$"),  # torchrun --log-dir
+    re.compile(r"(?:trace|nccl|fr|recorder)\w*?[-_.](\d+)(?:\.(?:json|pkl|pickle))?$"),  # flight recorder
+)
+_TIMES: Final = (
+    (re.compile(rb"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"), "iso"),
+    (
+        re.compile(rb"\[[EFWI](\d{3,4}) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?"),
+        "glog",
+    ),  # [E1118 20:32:23.95 file.cpp:1]
+    (re.compile(rb"\b([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)\b"), "syslog"),
+)
+WIDEST: Final = 2000  # bytes of a line that are looked at on either side of what was found
+
+
+def plain(line: bytes) -> bytes:
+    """The line as a terminal would show it in the end: without colours, and of a progress bar its last state."""
+    line = _ANSI.sub(b"", line).rstrip(b"\r\n")
+    return _CONTROL.sub(b" ", line).rstrip()
+
+
+def unlabelled(line: bytes) -> bytes:
+    """A plain line without the labels before the program's own words; its indentation stays."""
+    start = 0
+    while (found := _LABELS.match(line, start)) and found.end() > start:
+        start = found.end()
+    return line[start:]
+
+
+def rank_of(line: bytes) -> int | None:
+    """The rank that a plain line names as its writer."""
+    for pattern in _RANK:
+        if found := pattern.search(line):
+            return int(found[1])
+    return None
+
+
+def rank_of_file(path: str) -> int | None:
+    """The rank in the name of a file that one rank wrote."""
+    for pattern in _FILE_RANK:
+        if found := pattern.search(path):
+            return int(found[1])
+    return None
+
+
+def time_of(line: bytes) -> float | None:
+    """Seconds of the line's own time; comparable between lines of one job. What says no year counts as of this century's first."""
+    for pattern, kind in _TIMES:
+        if found := pattern.search(line):
+            return _seconds(kind, *((part or b"").decode() for part in found.groups()))
+    return None
+
+
+def _seconds(kind: str, *parts: str) -> float | None:
+    try:
+        if kind == "iso":
+            text, fraction = parts[0].replace(" ", "T"), parts[1]
+            moment = datetime.fromisoformat(f"2000{text[4:]}")
+        elif kind == "glog":
+            day, clock, fraction = parts
+            moment = datetime.fromisoformat(f"2000-{day[:-2]:0>2}-{day[-2:]}T{clock}")
+        else:
+            month, number, clock = parts
+            fraction = ""
+            moment = datetime.strptime(f"2000 {month} {number} {clock}", "%Y %b %d %H:%M:%S")  # noqa: DTZ007
+    except ValueError:
+        return None
+    return (moment - datetime(2000, 1, 1)).total_seconds() + float(f"0.{fraction or 0}")  # noqa: DTZ001

@@ -1,0 +1,125 @@
+"""Dumps of torch's flight recorder: pickles and JSON of what each rank launched last, read without running anything in them."""
+
+import io
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import IO, Final, NoReturn
+
+from envbuilder.diagnose.collectives import Ranks, State, Work
+from envbuilder.diagnose.line import rank_of_file
+
+MAX_BYTES: Final = 512 << 20  # a dump of 20,000 entries with stacks has about 60 MB
+_PICKLE: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+def is_dump(head: bytes) -> bool:
+    """Whether a file that begins so is a dump, and not a log."""
+    text = head.lstrip()[:1]
+    if head.startswith(_PICKLE):
+        return True
+    return text == b"{" and (b'"entries"' in head or b'"pg_config"' in head or b'"collective_seq_id"' in head)
+
+
+def read_dump(stream: IO[bytes], name: str, ranks: Ranks) -> bool:
+    """Tell `ranks` what the dump says; False when it is none, or damaged."""
+    data = stream.read(MAX_BYTES + 1)
+    rank = rank_of_file(name)
+    if len(data) > MAX_BYTES:
+        return False
+    try:
+        value = _Plain(io.BytesIO(data)).load() if data.startswith(_PICKLE) else json.loads(data)
+    except (
+        pickle.UnpicklingError,
+        ValueError,
+        EOFError,
+        RecursionError,
+        ArithmeticError,
+        LookupError,
+        TypeError,
+        AttributeError,
+    ):
+        return False
+    if not isinstance(value, Mapping) or "entries" not in value:
+        return False
+    written = value.get("rank")
+    number = written if isinstance(written, int) else rank
+    if number is None:
+        return False
+    _add(value, number, PurePath(name).name, ranks)
+    return True
+
+
+class _Plain(pickle.Unpickler):
+    """Takes numbers, texts, lists and maps; whatever would import or call something is refused.
+
+    torch writes dumps with its own pickler, which names no class but, for typed lists, its own list builders.
+    """
+
+    def find_class(self, module_name: str, global_name: str, /) -> type[list[object]]:
+        if (
+            module_name == "torch.jit._pickle"
+            and global_name.startswith("build_")
+            and global_name.endswith("list")
+        ):
+            return list
+        return self._refuse(f"{module_name}.{global_name}")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        self._refuse(f"object {pid}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"a dump does not hold {what}")
+
+
+def _add(value: Mapping[object, object], rank: int, name: str, ranks: Ranks) -> None:
+    states: dict[str, State] = {}
+    entries = value["entries"]
+    for entry in entries if isinstance(entries, Sequence) else ():
+        if not isinstance(entry, Mapping) or entry.get("is_p2p"):
+            continue
+        number = entry.get("collective_seq_id", entry.get("seq_id"))
+        if not isinstance(number, int):
+            continue
+        state = states.setdefault(_group(entry), State(evidence=name))
+        state.works[number] = Work(op=_op(entry), size=_size(entry), place=_place(entry))
+        state.enqueued = max(state.enqueued or 0, number)
+        if entry.get("state") == "completed" or (entry.get("retired") is True and entry.get("state") is None):
+            state.completed = max(state.completed or 0, number)
+    config = value.get("pg_config")
+    for one in config.values() if isinstance(config, Mapping) else ():
+        members = one.get("ranks") if isinstance(one, Mapping) else None
+        if isinstance(members, str) and isinstance(one, Mapping) and one.get("desc") == "default_pg":
+            ranks.add_world(len([word for word in members.strip("[]").split(",") if word.strip()]))
+    for group_name, state in states.items():
+        open_ = [number for number in state.works if number > (state.completed or 0)]
+        state.waiting = min(open_, default=None)
+        ranks.add_state(group_name, rank, state)
+
+
+def _group(entry: Mapping[object, object]) -> str:
+    group = entry.get("process_group")
+    if isinstance(group, Sequence) and not isinstance(group, str) and len(group) == 2:
+        return str(group[1] if group[1] not in ("", "undefined") else group[0])
+    return str(entry.get("pg_name", entry.get("pg_id", "")))
+
+
+def _op(entry: Mapping[object, object]) -> str:
+    return str(entry.get("profiling_name", "")).removeprefix("nccl:")
+
+
+def _size(entry: Mapping[object, object]) -> str:
+    sizes = entry.get("input_sizes")
+    return json.dumps(sizes, default=list).replace(" ", "") if isinstance(sizes, Sequence) else ""
+
+
+def _place(entry: Mapping[object, object]) -> str:
+    """The user's own line: the innermost frame that is not torch's."""
+    frames = entry.get("frames")
+    for frame in frames if isinstance(frames, Sequence) else ():
+        if isinstance(frame, Mapping):
+            file = str(frame.get("filename", ""))
+            if file and "/torch/" not in file and not file.endswith(("c10d_logger.py", ".cpp", ".h", "??")):
+                return f"{PurePath(file).name}:{frame.get('line')}"
+    return ""
