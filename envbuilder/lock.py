@@ -14,9 +14,21 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from envbuilder.decode import Fields, Mistakes, Node, Shape, load_text, parse_json
+from envbuilder.decode import (
+    LINE_OR_EMPTY,
+    Code,
+    Fields,
+    Mistakes,
+    Node,
+    Shape,
+    load_text,
+    parse_json,
+    read_list,
+    read_text,
+)
 from envbuilder.errors import LockError
-from envbuilder.recipe import Extension, Recipe
+from envbuilder.extension import Extension, Form
+from envbuilder.recipe import Recipe
 from envbuilder.store import Sha256, sha256_text
 
 VERSION: Final = 1  # another version is refused
@@ -53,10 +65,10 @@ class LockCode(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
     """One file to fetch. `source` is `debian` (path below a mirror), `pypi` (path `project/filename` in a package
-    index) or `pytorch` (path `cu126/project/filename` below PyTorch's own indexes).
+    index), `pytorch` (path `cu126/project/filename` below PyTorch's own indexes) or `git` (the tree of a commit as a tar).
     """
 
-    kind: str  # deb | wheel
+    kind: str  # deb | wheel; an extension's archive: git | sdist
     name: str
     version: str
     sha256: Sha256
@@ -85,7 +97,26 @@ class LockedExtension:
     include: tuple[str, ...]
     cflags: tuple[str, ...]
     cuda_cflags: tuple[str, ...]
-    files: tuple[SourceFile, ...]  # every file compiled or included from the recipe's folder, sorted by path
+    files: tuple[SourceFile, ...]  # every file that its build reads from the recipe's folder, sorted by path
+    path: str = ""  # this and all below as in the recipe, see `extension.Extension`
+    git: str = ""
+    commit: str = ""
+    sdist: str = ""
+    capture: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    archive: Artefact | None = None  # what `git` or `sdist` stand for, as one file
+
+    @property
+    def form(self) -> Form:
+        if self.capture:
+            return Form.CAPTURE
+        return Form.LOAD if self.sources else Form.PROJECT
+
+
+OPTIONS: Final = (
+    "sources", "include", "cflags", "cuda_cflags", "path", "git", "commit", "sdist", "capture", "env",
+)  # fmt: skip
+LATER: Final = (*OPTIONS[4:], "archive")  # keys that a lock has only where they say something
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +154,11 @@ def dump(lock: Lock) -> str:
         wheels=tuple(sorted(lock.wheels, key=_by_name)),
     )
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
-    return json.dumps(head | asdict(tidy), indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    body = asdict(tidy)
+    body["extensions"] = [
+        {key: value for key, value in one.items() if value or key not in LATER} for one in body["extensions"]
+    ]
+    return json.dumps(head | body, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def load(path: Path) -> Lock:
@@ -234,10 +269,10 @@ class _Reader:
             extensions=self._extensions(fields),
         )
 
-    def _fields(self, node: Node, kind: type, *more: str) -> Fields:
-        known = (*more, *(field.name for field in dataclass_fields(kind)))
+    def _fields(self, node: Node, kind: type, *more: str, optional: tuple[str, ...] = ()) -> Fields:
+        known = (*more, *(field.name for field in dataclass_fields(kind) if field.name not in optional))
         extra = tuple(entry.key for entry in node.entries) if self._is_newer else ()
-        return Fields(node, self._mistakes, required=known, optional=extra)
+        return Fields(node, self._mistakes, required=known, optional=(*optional, *extra))
 
     def _inputs(self, fields: Fields) -> Inputs:
         node = fields.node.get("inputs")
@@ -270,7 +305,7 @@ class _Reader:
         return tuple(self._extension(node) for node in fields.items("extensions"))
 
     def _extension(self, node: Node) -> LockedExtension:
-        fields = self._fields(node, LockedExtension)
+        fields = self._fields(node, LockedExtension, optional=LATER)
         nodes = fields.items("files")
         files = [self._file(self._fields(item, SourceFile)) for item in nodes]
         self._check_order(nodes, [file.path for file in files])
@@ -281,11 +316,31 @@ class _Reader:
             cflags=fields.texts("cflags"),
             cuda_cflags=fields.texts("cuda_cflags"),
             files=tuple(files),
+            path=fields.text("path", _PATH),
+            git=fields.text("git"),
+            commit=fields.text("commit"),
+            sdist=fields.text("sdist"),
+            capture=fields.texts("capture"),
+            env=tuple(self._pair(item) for item in fields.items("env")),
+            archive=self._archive(fields),
         )
         missing = sorted(set(extension.sources) - {file.path for file in files})
         if missing:
             self._mistakes.at(node, LockCode.SOURCES, f"no digest of {', '.join(missing)} among the files")
         return extension
+
+    def _archive(self, fields: Fields) -> Artefact | None:
+        node = fields.node.get("archive")
+        kinds = Shape(pattern="git|sdist", expected="git or sdist")
+        return None if node is None else self._artefact(self._fields(node, Artefact), kinds)
+
+    def _pair(self, node: Node) -> tuple[str, str]:
+        texts = tuple(
+            read_text(item, self._mistakes, LINE_OR_EMPTY) for item in read_list(node, self._mistakes)
+        )
+        if len(texts) != 2:
+            self._mistakes.at(node, Code.VALUE, "expected a name and a value")
+        return texts[0] if texts else "", texts[-1] if texts else ""
 
     def _file(self, fields: Fields) -> SourceFile:
         return SourceFile(
@@ -376,10 +431,19 @@ def _changed_extensions(recipe: Recipe, lock: Lock) -> Iterator[str]:
 
 
 def _changed_options(before: LockedExtension, after: LockedExtension | Extension) -> Iterator[str]:
-    for option in ("sources", "include", "cflags", "cuda_cflags"):
+    for option in OPTIONS:
         old, new = getattr(before, option), getattr(after, option)
         if old != new:
-            yield f"{option} {shlex.join(old) or 'none'} → {shlex.join(new) or 'none'}"
+            yield f"{option} {_words(old)} → {_words(new)}"
+
+
+def _words(option: str | tuple[str | tuple[str, str], ...]) -> str:
+    words = (
+        [option]
+        if isinstance(option, str)
+        else [one if isinstance(one, str) else "=".join(one) for one in option]
+    )
+    return shlex.join(filter(None, words)) or "none"
 
 
 def _either(keys: tuple[str, ...]) -> str:

@@ -38,8 +38,8 @@ from envbuilder.recipe import Recipe
 from envbuilder.resolve import (
     Means,
     Wish,
-    lock_extensions,
     make_target,
+    own_files,
     resolve,
     source_digests,
     store_sources,
@@ -109,8 +109,7 @@ def make_plan(name: str, workshop: Workshop) -> tuple[Recipe, Plan, tuple[Findin
     recipe, findings = load_checked(name, workshop.recipes)
     path = lock_path(recipe)
     lock = locks.load(path)
-    extensions = lock_extensions(recipe)
-    stale = locks.check_fresh(recipe, lock, source_digests(extensions))
+    stale = locks.check_fresh(recipe, lock, source_digests(own_files(recipe)))
     if stale:
         raise LockError(
             f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
@@ -189,7 +188,7 @@ def build_recipe(name: str, workshop: Workshop, *, output: Path, offline: bool) 
         done = record is None
         if record is None:
             workshop.store.sweep()
-            store_sources(recipe, lock_extensions(recipe), workshop.store)
+            store_sources(recipe, plan.extensions, workshop.store, workshop.runner)
             with log_to(outputs.log):
                 record = _build(plan, outputs, workshop, offline=offline)
         image = _load(outputs, record.manifest, workshop)  # after a build it is there: one look

@@ -14,6 +14,7 @@ from envbuilder.store import Sha256, sha256_text
 from envbuilder.tables.toolkit import Toolkit
 
 FORMAT: Final = 1  # raise it when the same inputs would give other bytes
+LAYOUT: Final = 3  # of the extensions layer; a new number makes those layers anew and no other
 ENV_PREFIX: Final = "/opt/env"
 EXTENSIONS: Final = "/opt/envbuilder/extensions"
 LIB: Final = "/opt/envbuilder/lib"
@@ -70,20 +71,32 @@ class ExtensionsStep:
 
     @property
     def artefacts(self) -> tuple[Artefact, ...]:
-        return ()
+        """The source distributions; a repository's tree is made by git and not fetched."""
+        archives = (extension.archive for extension in self.extensions)
+        return tuple(archive for archive in archives if archive is not None and archive.kind == "sdist")
 
     def lines(self) -> tuple[str, ...]:
-        lines = [f"step extensions layout 2 for {' '.join(self.architectures) or 'cpu'}"]
-        for extension in self.extensions:
-            options = {
-                "include": extension.include,
-                "cflags": extension.cflags,
-                "cuda_cflags": extension.cuda_cflags,
-            }
-            lines.append(f"  extension {extension.name} {' '.join(extension.sources)}")
-            lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
-            lines += [f"    file {file.path} sha256:{file.sha256}" for file in extension.files]
-        return tuple(lines)
+        head = f"step extensions layout {LAYOUT} for {' '.join(self.architectures) or 'cpu'}"
+        return (head, *(line for extension in self.extensions for line in extension_lines(extension)))
+
+
+def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
+    """All that a recipe decides of an extension's bytes."""
+    options: dict[str, tuple[str, ...]] = {
+        "path": (extension.path,) if extension.path else (),
+        "include": extension.include,
+        "cflags": extension.cflags,
+        "cuda_cflags": extension.cuda_cflags,
+        "env": tuple(f"{name}={value}" for name, value in extension.env),
+    }
+    lines = [f"  extension {' '.join((extension.name, *extension.sources))}"]
+    lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
+    lines += [f"    capture {line}" for line in extension.capture]
+    if extension.archive is not None:
+        lines.append(
+            f"    {extension.archive.kind} {extension.archive.name} sha256:{extension.archive.sha256}"
+        )
+    return (*lines, *(f"    file {file.path} sha256:{file.sha256}" for file in extension.files))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,6 +179,12 @@ class Plan:
                 return self.steps[: self.steps.index(step)]
             case _:
                 assert_never(step)
+
+    @property
+    def extensions(self) -> tuple[LockedExtension, ...]:
+        return tuple(
+            one for step in self.steps if isinstance(step, ExtensionsStep) for one in step.extensions
+        )
 
     @property
     def runtime(self) -> RuntimeStep:

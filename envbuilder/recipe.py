@@ -1,12 +1,10 @@
 """The recipe: what a person wishes, read from YAML with every mistake reported at once."""
 
-import functools
 import json
-import keyword
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
 
 from envbuilder.decode import (
@@ -25,8 +23,9 @@ from envbuilder.decode import (
 )
 from envbuilder.decode import load as load_yaml
 from envbuilder.errors import RecipeError, UsageError
+from envbuilder.extension import Extension, read_extensions
 from envbuilder.store import Sha256, sha256_text
-from envbuilder.values import RecipeCode, read_packages, read_path
+from envbuilder.values import RecipeCode, read_packages
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
 SUFFIX: Final = ".yaml"
@@ -34,7 +33,6 @@ REQUIRED: Final = ("base", "python", "gcc", "pytorch")
 OPTIONAL: Final = (
     "summary", "gpus", "cuda", "libxcrypt", "packages", "apt", "extensions", "env", "tests", "extends",
 )  # fmt: skip
-SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 
 _NAME: Final = Shape(
     pattern=r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*",
@@ -65,17 +63,6 @@ _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Extension:
-    """A torch `load()`-style extension: paths are relative to the recipe's folder, POSIX spelling."""
-
-    name: str
-    sources: tuple[str, ...]
-    include: tuple[str, ...] = ()
-    cflags: tuple[str, ...] = ()
-    cuda_cflags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,16 +104,7 @@ class Recipe:
             "pytorch": self.pytorch,
             "packages": self.packages,
             "apt": sorted(set(self.apt)),
-            "extensions": [
-                {
-                    "name": extension.name,
-                    "sources": extension.sources,
-                    "include": extension.include,
-                    "cflags": extension.cflags,
-                    "cuda_cflags": extension.cuda_cflags,
-                }
-                for extension in self.extensions
-            ],
+            "extensions": [extension.canonical() for extension in self.extensions],
             "env": dict(self.env),
         }
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
@@ -249,7 +227,7 @@ def _read(root: Node, path: Path, name: str, mistakes: Mistakes) -> Recipe | Non
         pytorch=fields.text("pytorch", _TORCH),
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
         apt=fields.texts("apt", _APT),
-        extensions=_read_extensions(fields, folder, mistakes),
+        extensions=read_extensions(fields, folder, mistakes),
         env=tuple(sorted(env)),
         tests=fields.texts("tests"),
         places=tuple(_places(root, packages)),
@@ -282,61 +260,6 @@ def _read_variable(entry: Entry, mistakes: Mistakes) -> str:
             hint="letters, digits and `_`, with no digit first",
         )
     return read_text(entry.node, mistakes, LINE_OR_EMPTY)
-
-
-def _read_extensions(fields: Fields, folder: Path, mistakes: Mistakes) -> tuple[Extension, ...]:
-    extensions: list[Extension] = []
-    for item in fields.items("extensions"):
-        inner = Fields(
-            item, mistakes, required=("name", "sources"), optional=("include", "cflags", "cuda_cflags")
-        )
-        read = functools.partial(_read_paths, inner, folder=folder, mistakes=mistakes)
-        extension = Extension(
-            name=inner.text("name"),
-            sources=read("sources", suffixes=SOURCE_SUFFIXES),
-            include=read("include"),
-            cflags=inner.texts("cflags"),
-            cuda_cflags=inner.texts("cuda_cflags"),
-        )
-        name = inner.node.get("name")
-        if name is not None and extension.name:
-            if not extension.name.isidentifier() or keyword.iskeyword(extension.name):
-                mistakes.at(
-                    name,
-                    RecipeCode.EXTENSION,
-                    f"{shown(extension.name)} cannot be imported: not a Python name",
-                )
-            elif extension.name in [other.name for other in extensions]:
-                mistakes.at(name, RecipeCode.EXTENSION, f"a second extension named `{extension.name}`")
-        extensions.append(extension)
-    return tuple(extensions)
-
-
-def _read_paths(
-    fields: Fields, key: str, *, folder: Path, mistakes: Mistakes, suffixes: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    node = fields.node.get(key)
-    items = fields.items(key)
-    if suffixes and node is not None and node.kind is Kind.LIST and not items:
-        mistakes.at(node, RecipeCode.EXTENSION, "expected at least one source file")
-    paths: list[str] = []
-    for item in items:
-        path = read_path(item, folder, mistakes, suffixes=suffixes, is_folder=not suffixes)
-        # torch names objects after the file alone, `x.o` and `x.cuda.o`: a second `x` would replace the first.
-        if suffixes and path and _object(path) in map(_object, paths):
-            mistakes.at(
-                item,
-                RecipeCode.EXTENSION,
-                f"a second source that compiles to `{_object(path)}`",
-                hint="rename one",
-            )
-        paths.append(path)
-    return tuple(paths)
-
-
-def _object(source: str) -> str:
-    path = PurePosixPath(source)
-    return f"{path.stem}.cuda.o" if path.suffix == ".cu" else f"{path.stem}.o"
 
 
 def _places(root: Node, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@
     partial/<sha256>           downloads that ended early; the next one goes on from there
     layers/<key>/              one finished layer each: tar, manifest, facts
     trees/<key>/               the same layer as a folder, for the steps that build inside it
+    extensions/<key>/          compiled extensions, and what a project was seen to compile
     spaces/<key>/              incremental compile folders
     apt/, uv/                  what the resolvers keep of their indexes
     work/                      temporary; whatever no living process holds is swept
@@ -47,7 +48,8 @@ def sha256_file(path: Path) -> Sha256:
         return Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
 
 
-KINDS: Final = ("artefacts", "partial", "layers", "trees", "spaces", "apt", "uv")  # what is kept between runs
+# What is kept between runs.
+KINDS: Final = ("artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv")
 
 
 class Store:
@@ -83,6 +85,9 @@ class Store:
 
     def tree(self, key: Sha256) -> Path:
         return self.root / "trees" / key
+
+    def extension(self, key: Sha256) -> Path:
+        return self.root / "extensions" / key
 
     def resolver(self, name: str) -> Path:
         """Where a resolver keeps its indexes: `apt` or `uv`."""

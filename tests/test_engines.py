@@ -2,7 +2,6 @@
 
 import ast
 import dataclasses
-import json
 import os
 import shlex
 import shutil
@@ -17,10 +16,9 @@ import uv
 from envbuilder import image
 from envbuilder.command import Command, FakeRunner, ProcessRunner
 from envbuilder.console import Console
-from envbuilder.engines import debian, extensions, python, runtime, start
+from envbuilder.engines import debian, python, runtime, start
 from envbuilder.engines.assemble import Assemble, Limits, make_root, tools
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
-from envbuilder.errors import BuildError
 from envbuilder.lock import Artefact, LockedExtension, SourceFile
 from envbuilder.plan import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep
 from envbuilder.store import Store, sha256_text
@@ -78,19 +76,6 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "cache")
 
 
-@pytest.fixture
-def stocked(store: Store, tmp_path: Path) -> Store:
-    """A store that holds the extension's sources."""
-    stock(store, tmp_path, SOURCES)
-    return store
-
-
-def stock(store: Store, tmp_path: Path, files: dict[str, str]) -> None:
-    for text in files.values():
-        (tmp_path / "new").write_text(text)
-        store.add_artefact(sha256_text(text), tmp_path / "new")
-
-
 def one_a_line(command: Command) -> str:
     """A command as text in which each option is a line of its own, for a golden."""
     lines: list[str] = []
@@ -112,12 +97,6 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 # The sandbox
-
-
-def test_the_sandbox_of_a_compile(golden):
-    command = extensions.compile_command(EXTENSION, STEP, root=FULL, space=Path("/store/space"), jobs=2)
-    place = str(image.path("compile_extension.py").parent)
-    golden("sandbox-compile.txt", one_a_line(command).replace(place, "IMAGE"))
 
 
 def test_the_sandbox_of_a_plain_program(golden):
@@ -301,188 +280,6 @@ def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
     assert [path.name for path in (work / "wheels").iterdir()] == ["numpy-2.2.0-py3-none-any.whl"]
 
 
-# The extensions layer
-
-
-def test_the_arguments_of_torchs_load(golden):
-    golden("specification.json", json.dumps(extensions.specification(EXTENSION), indent=1) + "\n")
-
-
-@pytest.mark.parametrize(("sources", "with_cuda"), [(("a.cpp",), False), (("a.cpp", "b.cu"), True)])
-def test_cuda_is_asked_for_where_a_source_needs_it(sources, with_cuda):
-    assert extensions.specification(make_extension(sources=sources))["with_cuda"] is with_cuda
-
-
-def test_sources_are_placed_as_the_recipe_has_them(stocked, tmp_path):
-    extensions.place_sources(EXTENSION, store=stocked, folder=tmp_path / "src")
-    assert contents(tmp_path / "src") == SOURCES
-
-
-def test_a_source_whose_bytes_are_right_is_left_alone(stocked, tmp_path):
-    folder = tmp_path / "src"
-    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
-    for path in SOURCES:
-        os.utime(folder / path, (1, 1))
-    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
-    assert [(folder / path).stat().st_mtime for path in SOURCES] == [1, 1, 1]
-
-
-def test_only_the_source_that_changed_gets_a_new_time(stocked, tmp_path):
-    folder, edited = tmp_path / "src", SOURCES | {"csrc/fused.cu": "// edited\n"}
-    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
-    for path in SOURCES:
-        os.utime(folder / path, (1, 1))
-    stock(stocked, tmp_path, edited)
-    extensions.place_sources(make_extension(edited), store=stocked, folder=folder)
-    assert [path for path in SOURCES if (folder / path).stat().st_mtime != 1] == ["csrc/fused.cu"]
-
-
-def test_going_back_to_older_bytes_gives_a_new_time_too(stocked, tmp_path):
-    folder = tmp_path / "src"
-    os.utime(stocked.artefact(sha256_text(SOURCES["csrc/fused.cu"])), (1, 1))
-    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
-    assert (folder / "csrc/fused.cu").stat().st_mtime > 1
-
-
-def test_strangers_among_the_sources_are_removed(stocked, tmp_path):
-    folder = tmp_path / "src"
-    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
-    (folder / "csrc/include/old.h").write_text("gone from the recipe")
-    (folder / "old").mkdir()
-    (folder / "old/old.cpp").write_text("gone from the recipe")
-    (folder / "dangling").symlink_to("nowhere")
-    extensions.place_sources(EXTENSION, store=stocked, folder=folder)
-    assert contents(folder) == SOURCES
-    assert sorted(path.name for path in folder.iterdir()) == ["csrc"]
-
-
-@pytest.mark.parametrize(("before", "after"), [("a/b.h", "a"), ("a", "a/b.h")])
-def test_a_folder_may_become_a_file_and_a_file_a_folder(store, tmp_path, before, after):
-    for name in (before, after):
-        stock(store, tmp_path, {name: name})
-        extensions.place_sources(make_extension({name: name}), store=store, folder=tmp_path / "src")
-    assert contents(tmp_path / "src") == {after: after}
-
-
-def test_the_architectures_in_a_listing_of_cuobjdump():
-    listing = (
-        "ELF file    1: fused.1.sm_80.cubin\n"
-        "ELF file    2: fused.2.sm_90a.cubin\n"
-        "ELF file    3: fused.3.sm_80.cubin\n"
-        "PTX file    1: fused.1.sm_90.ptx\n"
-    )
-    assert extensions.architectures_inside(listing) == {"sm_80", "sm_90a", "compute_90"}
-
-
-@pytest.mark.parametrize(
-    "listing", ["", "cuobjdump info    : File 'fused.so' does not contain device code\n"]
-)
-def test_a_library_without_device_code_has_no_architectures(listing):
-    assert extensions.architectures_inside(listing) == set()
-
-
-def compile_with(runner: FakeRunner, store: Store, space: Path, *, step: ExtensionsStep = STEP) -> list[str]:
-    """Compile by a runner that does nothing; returns what was told on the way."""
-    told: list[str] = []
-    space.mkdir()
-    extensions.compile_extension(
-        step.extensions[0], step, store=store, runner=runner, root=FULL, space=space, jobs=1, tell=told.append
-    )
-    return told
-
-
-def test_a_compile_tells_how_far_it_is(stocked, tmp_path):
-    said = (
-        "[1/3] g++ x\n[2/3] nvcc y\nwarning [4/4]\nELF file 1: f.1.sm_80.cubin\nELF file 2: f.2.sm_90.cubin\n"
-    )
-    told = compile_with(FakeRunner({"bwrap": said}), stocked, tmp_path / "space")
-    assert told == ["fused: 1 of 3 commands", "fused: 2 of 3 commands"]
-
-
-@pytest.mark.parametrize(
-    ("listing", "words"),
-    [
-        ("", "holds code for no GPU at all; the recipe's GPUs need sm_80, sm_90"),
-        ("x.sm_80.cubin", "holds code for sm_80; the recipe's GPUs need sm_80, sm_90"),
-        (
-            "x.sm_80.cubin\ny.sm_90.cubin\nz.sm_90.ptx",
-            "holds code for compute_90, sm_80, sm_90; the recipe's GPUs need sm_80, sm_90",
-        ),
-    ],
-)
-def test_a_library_for_other_gpus_than_the_recipes_is_refused(stocked, tmp_path, listing, words):
-    with pytest.raises(BuildError) as caught:
-        compile_with(FakeRunner({"bwrap": listing}), stocked, tmp_path / "space")
-    assert caught.value.message == f"the extension `fused` {words}"
-
-
-def test_a_library_without_cuda_sources_is_not_asked_for_its_gpus(stocked, tmp_path):
-    extension = make_extension(sources=("csrc/fused.cpp",))
-    runner = FakeRunner()
-    compile_with(
-        runner,
-        stocked,
-        tmp_path / "space",
-        step=ExtensionsStep(architectures=("8.0",), extensions=(extension,)),
-    )
-    assert [command.why for command in runner.commands] == ["compile the extension `fused`"]
-
-
-def arranged(tmp_path: Path, *names: str) -> Path:
-    """The tree of an extensions layer."""
-    tree = tmp_path / "tree"
-    made = tuple(make_extension(name=name) for name in names)
-    for extension in made:
-        library = tmp_path / f"{extension.name}.so"
-        library.write_text("machine code")
-        extensions.arrange(extensions.Compiled(extension=extension, library=library), key=KEY, tree=tree)
-    extensions.write_index(made, STEP, key=KEY, tree=tree)
-    return tree
-
-
-def test_the_index_of_the_extensions(tmp_path, golden):
-    golden(
-        "index.json",
-        (arranged(tmp_path, "fused", "other") / "opt/envbuilder/extensions/index.json").read_text(),
-    )
-
-
-def test_the_paths_of_an_extensions_layer(tmp_path):
-    assert sorted(contents(arranged(tmp_path, "fused", "other"))) == [
-        f"opt/envbuilder/extensions/fused-{KEY[:16]}/fused.so",
-        "opt/envbuilder/extensions/index.json",
-        "opt/envbuilder/extensions/modules/fused.so",
-        "opt/envbuilder/extensions/modules/other.so",
-        f"opt/envbuilder/extensions/other-{KEY[:16]}/other.so",
-    ]
-
-
-def test_the_index_names_files_that_are_there(tmp_path):
-    tree = arranged(tmp_path, "fused", "other")
-    index = json.loads((tree / "opt/envbuilder/extensions/index.json").read_text())
-    assert [entry["file"] for entry in index["extensions"] if not (tree / entry["file"][1:]).is_file()] == []
-
-
-def test_pythons_path_leads_to_every_extension(tmp_path):
-    tree = arranged(tmp_path, "fused", "other")
-    (line,) = (one for one in image.path("start/envbuilder.pth").read_text().splitlines() if one[0] == "/")
-    links = {path.name: path.resolve().relative_to(tree) for path in (tree / line[1:]).iterdir()}
-    assert links == {
-        f"{name}.so": Path(extensions.installed_folder(make_extension(name=name), KEY)[1:], f"{name}.so")
-        for name in ("fused", "other")
-    }
-
-
-def test_a_library_can_be_executed_whatever_its_mode_was(tmp_path):
-    (library,) = arranged(tmp_path, "fused").glob("opt/envbuilder/extensions/fused-*/fused.so")
-    assert library.stat().st_mode & 0o777 == 0o755
-
-
-def test_two_layers_never_share_the_path_of_an_extension():
-    other = sha256_text("another key")
-    assert extensions.installed_folder(EXTENSION, KEY) != extensions.installed_folder(EXTENSION, other)
-
-
 # The start layer
 
 START = StartStep(
@@ -618,8 +415,6 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
         "place = Path(sys.argv[1]); (place / 'layer').mkdir(); (place / 'python').mkdir()\n"
         "t.runtime.write_runtime_layer(t.make_runtime(), tree=place / 'tree', folder=place / 'layer', epoch=1, threads=1)\n"
         "t.python.make_environment(place / 'python', t.PYTHON)\n"
-        "(place / 'ext/opt/envbuilder/extensions').mkdir(parents=True)\n"
-        "t.extensions.write_index((t.EXTENSION,), t.STEP, key=t.KEY, tree=place / 'ext')\n"
     )
     subprocess.run(
         [sys.executable, "-B", "-X", "warn_default_encoding", "-c", script, tmp_path],

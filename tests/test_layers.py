@@ -24,7 +24,7 @@ LAYERS = [
     {"check", "resolve", "refresh", "diagnose"},
     {"lock"},
     {"recipe"},
-    {"tables", "host", "host_facts", "values"},
+    {"tables", "host", "host_facts", "values", "extension"},
     {"reference", "tools", "fatbin", "tree", "foreign_tar", "layer_writer", "unpack", "tarball", "entry"},
     {"command", "fetch", "sources", "store", "console", "decode"},
     {"errors"},

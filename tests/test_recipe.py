@@ -299,14 +299,52 @@ def test_a_variable_with_a_mistake_is_refused(folder, entry, code):
         ("{name: a, sources: [src/a.cpp], include: [src/a.cpp]}", "EB122"),
         ("{name: a, sources: [src/a.cpp], include: [.]}", "EB122"),
         ("{name: a, sources: src/a.cpp}", "EB107"),
-        ("{name: a}", "EB106"),
+        ("{name: a}", "EB123"),
         ("{sources: [src/a.cpp]}", "EB106"),
-        ("{name: a, path: src}", "EB105"),
+        ("{name: a, path: src, sources: [src/a.cpp]}", "EB123"),
+        ("{name: a, path: src, sdist: a==1, git: 'https://h/a'}", "EB123"),
+        ("{name: a, path: none}", "EB122"),
+        ("{name: a, path: ../src}", "EB122"),
+        ("{name: a, sdist: a==1, path: ../x}", "EB109"),
+        ("{name: a, git: 'https://h/a'}", "EB123"),
+        ("{name: a, commit: a123456789012345678901234567890123456789, path: src}", "EB123"),
+        ("{name: a, git: 'https://h/a', commit: main}", "EB109"),
+        ("{name: a, git: '--upload-pack=x', commit: a123456789012345678901234567890123456789}", "EB109"),
+        ("{name: a, sdist: a}", "EB109"),
+        ("{name: a, path: src, cflags: [-O3]}", "EB123"),
+        ("{name: a, sources: [src/a.cpp], capture: [import a]}", "EB123"),
+        ("{name: a, capture: [import a]}", "EB123"),
+        ("{name: a, path: src, env: {1A: x}}", "EB124"),
+        ("{name: a, path: src, env: {A: 1}}", "EB108"),
+        ("{name: a, path: src, other: x}", "EB105"),
         ("fused", "EB107"),
     ],
 )
 def test_an_extension_with_a_mistake_is_refused(folder, extension, code):
     assert code in [found[0] for found in refusals(folder, f"{LEAST}extensions: [{extension}]\n")]
+
+
+@pytest.mark.parametrize(
+    ("extension", "form"),
+    [
+        ("{name: a, sources: [src/a.cpp]}", "load"),
+        ("{name: a, path: src}", "project"),
+        (
+            "{name: a, git: 'https://h/a', commit: a123456789012345678901234567890123456789, path: deep/er}",
+            "project",
+        ),
+        ("{name: a, sdist: a==1.0}", "project"),
+        ("{name: a, path: src, capture: [import a], env: {B: '1', A: ''}}", "capture"),
+    ],
+)
+def test_each_form_of_an_extension_is_read(folder, extension, form):
+    (read,) = written(folder, f"{LEAST}extensions: [{extension}]\n").extensions
+    assert read.form == form
+
+
+def test_a_form_that_came_later_leaves_older_recipes_their_digest(folder):
+    (read,) = written(folder, f"{LEAST}extensions: [{{name: a, sources: [src/a.cpp]}}]\n").extensions
+    assert sorted(read.canonical()) == ["cflags", "cuda_cflags", "include", "name", "sources"]
 
 
 def test_a_missing_source_suggests_the_nearest(folder):

@@ -27,6 +27,7 @@ from envbuilder.resolve import (
     Wish,
     lock_extensions,
     make_target,
+    own_files,
     resolve,
     source_digests,
     store_sources,
@@ -207,30 +208,31 @@ def test_sources_and_every_header_near_them_are_locked(tmp_path: Path) -> None:
         tmp_path, "csrc/a.cpp", "csrc/a.h", "csrc/deep/b.cuh", "csrc/other.cpp", "csrc/notes.txt", "csrc/.git/x.h", "include/c.hpp", "far/d.h"
     )  # fmt: skip
     extension = Extension(name="fused", sources=("csrc/a.cpp",), include=("include",))
-    (locked,) = lock_extensions(make_recipe(tmp_path, extensions=(extension,)))
-    assert [file.path for file in locked.files] == [
+    (files,) = own_files(make_recipe(tmp_path, extensions=(extension,))).values()
+    assert [file.path for file in files] == [
         "csrc/a.cpp",
         "csrc/a.h",
         "csrc/deep/b.cuh",
         "include/c.hpp",
     ]
-    assert locked.files[0].size == len("// csrc/a.cpp\n")
-    assert locked.files[0].sha256 == sha256_text("// csrc/a.cpp\n")
+    assert files[0].size == len("// csrc/a.cpp\n")
+    assert files[0].sha256 == sha256_text("// csrc/a.cpp\n")
 
 
 def test_every_missing_source_is_named(tmp_path: Path) -> None:
     write(tmp_path, "a.cpp")
     extension = Extension(name="fused", sources=("a.cpp", "b.cpp", "c.cu"))
     with pytest.raises(RecipeError, match=r"`b\.cpp`.*\n.*`c\.cu`"):
-        lock_extensions(make_recipe(tmp_path, extensions=(extension,)))
+        own_files(make_recipe(tmp_path, extensions=(extension,)))
 
 
 def test_the_files_come_into_the_store(tmp_path: Path) -> None:
     write(tmp_path, "a.cpp")
     recipe = make_recipe(tmp_path, extensions=(Extension(name="fused", sources=("a.cpp",)),))
-    store, locked = Store(tmp_path / "cache"), lock_extensions(recipe)
-    store_sources(recipe, locked, store)
-    assert store.artefact(source_digests(locked)["a.cpp"]).read_text() == "// a.cpp\n"
+    means = make_idle_means(tmp_path)
+    locked = lock_extensions(recipe, means, old=None)
+    store_sources(recipe, locked, means.store, means.runner)
+    assert means.store.artefact(source_digests(own_files(recipe))["a.cpp"]).read_text() == "// a.cpp\n"
 
 
 # What is taken over

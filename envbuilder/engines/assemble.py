@@ -5,7 +5,7 @@ extensions compile, and the SIF's writer takes each layer as soon as it is there
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -17,8 +17,8 @@ from envbuilder.command import Command, Runner
 from envbuilder.console import Console
 from envbuilder.engines import cuda, debian, extensions, python, runtime, start
 from envbuilder.engines.sandbox import Root
-from envbuilder.lock import LockedExtension
 from envbuilder.plan import (
+    ENV_PREFIX,
     EXTENSIONS,
     CudaStep,
     ExtensionsStep,
@@ -29,7 +29,7 @@ from envbuilder.plan import (
     StartStep,
     Step,
 )
-from envbuilder.store import Sha256, Store, publish, remove_tree, sha256_text
+from envbuilder.store import Sha256, Store, publish, remove_tree
 from envbuilder.tree import Layer, extract, load_layer, write_layer
 
 
@@ -95,10 +95,7 @@ class Assemble:
                 case PythonStep():
                     found.append(python.install_command(root=Root(os=root.os), work=work, epoch=plan.epoch))
                 case ExtensionsStep():
-                    found += [
-                        extensions.compile_command(one, step, root=root, space=work, jobs=self.jobs)
-                        for one in step.extensions
-                    ]
+                    found += self.shop(plan, step, lambda: root).commands(root=root, work=work)
                 case StartStep():
                     found.append(start.compile_command(step, root=Root(os=root.os), tree=work / "tree"))
                 case CudaStep() | RuntimeStep():  # files are laid out without a program
@@ -106,6 +103,12 @@ class Assemble:
                 case _:
                     assert_never(step)
         return tuple(found)
+
+    def shop(self, plan: Plan, step: ExtensionsStep, root: Callable[[], Root]) -> extensions.Shop:
+        """Where the plan's extensions are compiled; `root` is asked when something must be."""
+        return extensions.Shop(
+            plan=plan, step=step, store=self.store, runner=self.runner, console=self.console, jobs=self.jobs, root=root
+        )  # fmt: skip
 
     @property
     def jobs(self) -> int:
@@ -184,7 +187,7 @@ class _Run:
                     write_layer(name="cuda", tree=tree, folder=out, epoch=epoch, threads=threads, omit=above)
             case ExtensionsStep():
                 tree = self._compile(step, work / "tree")
-                omit = _parents(EXTENSIONS)
+                omit = _parents(f"{self._python.site_packages}/x", f"{ENV_PREFIX}/bin/x", EXTENSIONS)
                 write_layer(name="extensions", tree=tree, folder=out, epoch=epoch, threads=threads, omit=omit)
             case StartStep():
                 start.write_start_layer(
@@ -253,27 +256,9 @@ class _Run:
                 assert_never(step)
 
     def _compile(self, step: ExtensionsStep, tree: Path) -> Path:
-        root = self._root()
-        key = self._keys[step]
-        for extension in step.extensions:
-            space = self._space_key(step, extension)
-            with (
-                self._store.lock(f"space-{space}"),
-                self._console.step(f"compile `{extension.name}`") as shown,
-            ):
-                compiled = extensions.compile_extension(
-                    extension, step, store=self._store, runner=self._runner, root=root,
-                    space=self._store.space(space), jobs=self._engine.jobs, tell=shown.tell,
-                )  # fmt: skip
-                extensions.arrange(compiled, key=key, tree=tree)
-        extensions.write_index(step.extensions, step, key=key, tree=tree)
+        kept = self._engine.shop(self._plan, step, self._root).make()
+        extensions.arrange(kept, architectures=step.architectures, tree=tree)
         return tree
-
-    def _space_key(self, step: ExtensionsStep, extension: LockedExtension) -> Sha256:
-        """Of all that decides an object file but the sources' bytes: those are for ninja to see."""
-        below = [self._keys[one] for one in self._plan.steps[: self._plan.steps.index(step)]]
-        options = (extension.include, extension.cflags, extension.cuda_cflags, step.architectures)
-        return sha256_text("\n".join([*below, extension.name, repr(options)]))
 
 
 def make_root(plan: Plan, trees: Mapping[type, Path]) -> Root:

@@ -32,6 +32,11 @@ class Index:
             found = self._web.files(project, threading.Event())
         return tuple(found[name] for name in sorted(found))
 
+    def read(self, listed: Listed) -> bytes:
+        """The whole file, for one that is small."""
+        with _told(f"read `{listed.filename}`"):
+            return _RemoteFile(self._web, listed.url).read()
+
     @contextlib.contextmanager
     def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
         """The wheel as a zip file whose members are fetched when they are read."""

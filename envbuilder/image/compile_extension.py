@@ -1,21 +1,59 @@
 """Compile one extension inside the sandbox; runs under the image's own Python, whatever its version.
 
-Called as `python compile_extension.py SPEC`, a JSON file. It calls torch's public `load()`, so that an extension is
-built by the same rules as the projects that ship it; ninja's state stays in the build folder, so that a second run
-compiles what changed.
+Called as `python compile_extension.py SPEC`, a JSON file: `function` is `load` or `load_inline` of torch's public
+`cpp_extension`, `arguments` is what it gets, so that an extension is built by the same rules as the projects that ship
+it. ninja's state stays in the build folder, so that a second run compiles what changed. What a reader must know of the
+result goes to the file that `facts` names.
 """
 
+import hashlib
 import json
+import os
+import subprocess
 import sys
-from pathlib import Path
 
-spec = json.loads(Path(sys.argv[1]).read_text())
-stale = Path(spec["build_directory"], "lock")
-if (
-    stale.exists()
-):  # a killed run's, for our caller lets one run at a time; torch <= 2.13 would wait for it for ever
-    stale.unlink()
+with open(sys.argv[1]) as stream:
+    spec = json.load(stream)
+folder = spec["arguments"]["build_directory"]
+stale = os.path.join(folder, "lock")
+if os.path.exists(stale):
+    # A killed run's, for our caller lets one run at a time; torch <= 2.13 would wait for it for ever.
+    os.unlink(stale)
 
-from torch.utils import cpp_extension  # noqa: E402  slow, and of no use before
+import torch  # noqa: E402  slow, and of no use before
+from torch.utils import cpp_extension  # noqa: E402
 
-cpp_extension.load(verbose=True, **spec)
+try:
+    getattr(cpp_extension, spec["function"])(verbose=True, **spec["arguments"])
+except ImportError as error:
+    # Here is no driver; what needs one to be loaded is compiled all the same.
+    if "libcuda.so" not in str(error) and "libnvidia-ml.so" not in str(error):
+        raise
+
+
+def dependencies():
+    """The files that the compilers read, from ninja; none where it kept no list."""
+    listing = subprocess.run(["ninja", "-t", "deps"], cwd=folder, stdout=subprocess.PIPE, check=False).stdout
+    names = {line.strip() for line in listing.decode().splitlines() if line.startswith("    ")}
+    return sorted({os.path.realpath(os.path.join(folder, name)) for name in names})
+
+
+def is_own(path):
+    system = ("/usr/", "/opt/env/", "/etc/", folder + "/")
+    return not path.startswith(system) and os.path.isfile(path)
+
+
+def digest(path):
+    with open(path, "rb") as content:
+        return hashlib.sha256(content.read()).hexdigest()
+
+
+facts = {
+    "torch": torch.__version__,
+    "cuda": torch.version.cuda,
+    "cxx11_abi": bool(torch._C._GLIBCXX_USE_CXX11_ABI),
+    "python": sys.implementation.cache_tag,
+    "files": {path: digest(path) for path in filter(is_own, dependencies())},
+}
+with open(spec["facts"], "w") as stream:
+    json.dump(facts, stream, indent=1, sort_keys=True)

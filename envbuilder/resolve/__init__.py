@@ -16,7 +16,7 @@ from envbuilder.errors import IncompatibleError, UsageError
 from envbuilder.lock import Artefact, Lock, artefacts, recipe_inputs
 from envbuilder.recipe import Recipe
 from envbuilder.resolve.deb import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
-from envbuilder.resolve.extension import lock_extensions, source_digests, store_sources
+from envbuilder.resolve.extension import lock_extensions, own_files, source_digests, store_sources
 from envbuilder.resolve.means import Means, Target, Wish
 from envbuilder.resolve.wheel import resolve_toolkit_wheels, resolve_wheels
 from envbuilder.tables.distribution import load_distributions
@@ -29,6 +29,7 @@ __all__ = [
     "Wish",
     "lock_extensions",
     "make_target",
+    "own_files",
     "resolve",
     "source_digests",
     "store_sources",
@@ -62,7 +63,7 @@ def resolve(recipe: Recipe, target: Target, *, old: Lock | None, wish: Wish, mea
     The epoch is 00:00 UTC of the day on which a recipe was first locked. It is part of every layer's key, so it is kept as
     long as possible: only a full upgrade that changes an artefact moves it.
     """
-    extensions = lock_extensions(recipe)
+    extensions = lock_extensions(recipe, means, old=None if wish.upgrade else old)
     kept = _taken_over(recipe, target, old, wish)
     moving = {canonicalize_name(name) for name in wish.upgrade_only}
     anew = wish.upgrade or (wish.before is not None and not wish.upgrade_only)

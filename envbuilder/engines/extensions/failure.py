@@ -1,0 +1,66 @@
+"""A failed compile in words: which known trouble it is, and the lines of the compiler that say so."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from envbuilder.errors import BuildError, CommandError
+from envbuilder.findings import Finding, Severity
+from envbuilder.tables.failure import load_failures
+
+SHOWN: Final = 12  # lines of a compiler that a message shows
+_TELLING: Final = re.compile(
+    r"\b(fatal )?error\b|undefined (reference|symbol)|cannot find -l|#error|^\w*Error: ", re.IGNORECASE
+)
+_NOISE: Final = re.compile(
+    r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
+)
+
+
+def explain(name: str, lines: Sequence[str], failure: CommandError) -> BuildError:
+    """The error to raise for an extension whose build printed these lines and failed."""
+    lines = [*lines, *failure.message.splitlines()[1:]]
+    for row in load_failures().rows:
+        for at, line in enumerate(lines):
+            if match := row.pattern.search(line):
+                told = "\n".join(f"    {one}" for one in _telling(lines, at))
+                message = f"the extension `{name}` does not compile: {row.message_for(match)}\n{told}"
+                finding = Finding(
+                    code=row.code,
+                    severity=Severity.ERROR,
+                    where="",
+                    message=message,
+                    hint=row.repair_for(match),
+                )
+                return BuildError(message, hint=row.repair_for(match), findings=(finding,))
+    return failure
+
+
+def _telling(lines: Sequence[str], first: int) -> Iterable[str]:
+    """The line that decided, and the first others that name an error, each with the line that follows it."""
+    chosen = [first]
+    for at, line in enumerate(lines):
+        if _TELLING.search(line) and not _NOISE.search(line) and at not in chosen:
+            chosen.append(at)
+            follows = lines[at + 1] if at + 1 < len(lines) else ""
+            if follows.startswith(" ") and at + 1 not in chosen:
+                chosen.append(at + 1)
+    seen = dict.fromkeys(lines[at].rstrip()[:300] for at in sorted(chosen[:SHOWN]))
+    return [line for line in seen if line]
+
+
+def merged(failures: Sequence[BuildError]) -> BuildError:
+    """One error for all extensions that failed; the others are in the store and are not compiled again."""
+    if len(failures) == 1:
+        return failures[0]
+    findings = tuple(
+        finding
+        for one in failures
+        for finding in (
+            one.findings
+            or (
+                Finding(code=one.code, severity=Severity.ERROR, where="", message=one.message, hint=one.hint),
+            )
+        )
+    )
+    return BuildError(f"{len(failures)} extensions do not compile", findings=findings)

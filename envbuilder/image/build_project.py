@@ -1,0 +1,84 @@
+"""Build a project into a wheel inside the sandbox, and install that; runs under the image's own Python.
+
+Called as `python build_project.py SPEC`, a JSON file with `project` (its folder), `work` (a folder that may be written),
+`prefix` (the environment that the files are for) and `facts` (the file to write). The build sees the environment as it
+is: no isolation, for torch must be the recipe's own, and no network.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+with open(sys.argv[1]) as stream:
+    spec = json.load(stream)
+work = spec["work"]
+wheels, tree, cache = (os.path.join(work, name) for name in ("wheel", "tree", "cache"))
+UV = ("/uv", "--no-config", "--offline", "--no-progress", "--cache-dir", cache)
+
+
+def run(*words):
+    ended = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False)
+    if ended.returncode:
+        sys.exit(ended.returncode)
+
+
+for folder in (wheels, tree, cache):
+    shutil.rmtree(folder, ignore_errors=True)
+run(
+    *UV,
+    "build",
+    "--wheel",
+    "--no-build-isolation",
+    "--python",
+    sys.executable,
+    "--out-dir",
+    wheels,
+    spec["project"],
+)
+(wheel,) = [name for name in os.listdir(wheels) if name.endswith(".whl")]
+name, version = wheel.split("-")[:2]
+run(
+    *UV,
+    "pip",
+    "install",
+    "--no-index",
+    "--find-links",
+    wheels,
+    "--no-deps",
+    "--link-mode",
+    "copy",
+    "--python",
+    sys.executable,
+    "--prefix",
+    tree + spec["prefix"],
+    name + "==" + version,
+)
+# As in the Python layer: byte code that is never compared with its source, and that names it where the image has it.
+run(
+    sys.executable,
+    "-m",
+    "compileall",
+    "-q",
+    "--invalidation-mode",
+    "unchecked-hash",
+    "-s",
+    tree,
+    "-p",
+    "/",
+    tree + spec["prefix"] + "/lib",
+)
+shutil.rmtree(cache, ignore_errors=True)
+
+import torch  # noqa: E402  slow, and of no use before
+
+facts = {
+    "torch": torch.__version__,
+    "cuda": torch.version.cuda,
+    "cxx11_abi": bool(torch._C._GLIBCXX_USE_CXX11_ABI),
+    "python": sys.implementation.cache_tag,
+    "files": {},
+}
+with open(spec["facts"], "w") as stream:
+    json.dump(facts, stream, indent=1, sort_keys=True)

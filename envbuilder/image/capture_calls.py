@@ -1,0 +1,122 @@
+"""Run a project's own import lines in the sandbox and write down which extensions it would compile.
+
+Called as `python capture_calls.py SPEC`, a JSON file with `lines`, `source` (the folder of the project's files), `kept`
+(a folder for copies) and `calls` (the file to write). `load` and `load_inline` of torch's `cpp_extension` are replaced
+by recorders that return a module which has every name, so that the project's code goes on.
+"""
+
+import importlib.machinery
+import inspect
+import json
+import os
+import shutil
+import sys
+import types
+
+with open(sys.argv[1]) as stream:
+    spec = json.load(stream)
+
+import torch
+from torch.utils import cpp_extension
+
+HEADERS = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
+calls: "list[dict[str, object]]" = []
+
+
+class Anything:
+    """Stands for whatever a compiled module holds."""
+
+    def __call__(self, *args, **kwargs):
+        return self
+
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return self
+
+
+class Recorded(types.ModuleType):
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Anything()
+
+
+def words(value):
+    """None, one text or several paths or texts -> a list of texts."""
+    if value is None:
+        return []
+    return [os.fspath(value)] if isinstance(value, (str, os.PathLike)) else [os.fspath(one) for one in value]
+
+
+def placed(path):
+    """Where a source is when it is compiled: what the project copied elsewhere is kept, with the headers beside it."""
+    path = os.path.abspath(path)
+    if path.startswith((spec["source"] + "/", "/opt/env/", "/usr/")):
+        return path
+    folder = os.path.dirname(path)
+    target = os.path.join(spec["kept"], folder.strip("/").replace("/", "-"))
+    if not os.path.isdir(target):
+        os.makedirs(target)
+    for name in sorted(os.listdir(folder)):
+        if name == os.path.basename(path) or name.endswith(HEADERS):
+            shutil.copyfile(os.path.join(folder, name), os.path.join(target, name))
+    return os.path.join(target, os.path.basename(path))
+
+
+def recorder(function, original):
+    def record(*args, **kwargs):
+        given = inspect.signature(original).bind(*args, **kwargs).arguments
+        call = {"function": function, "name": given["name"]}
+        call["sources"] = [placed(one) for one in words(given.get("sources"))]
+        call["cpp_sources"] = words(given.get("cpp_sources"))
+        call["cuda_sources"] = words(given.get("cuda_sources"))
+        functions = given.get("functions")
+        call["functions"] = json.dumps([functions] if isinstance(functions, str) else functions)
+        for key in ("extra_cflags", "extra_cuda_cflags", "extra_ldflags"):
+            call[key] = words(given.get(key))
+        call["extra_include_paths"] = [
+            os.path.abspath(one) for one in words(given.get("extra_include_paths"))
+        ]
+        call["with_cuda"] = given.get("with_cuda")
+        for key, default in (
+            ("with_pytorch_error_handling", True),
+            ("is_python_module", True),
+            ("is_standalone", False),
+        ):
+            call[key] = given.get(key, default)
+        if call not in calls:
+            calls.append(call)
+        if not call["is_python_module"] or call["is_standalone"]:
+            return None
+        module = Recorded(call["name"])
+        module.__spec__ = importlib.machinery.ModuleSpec(call["name"], None)
+        return sys.modules.setdefault(call["name"], module)
+
+    return record
+
+
+def lenient(find):
+    """Operators that a library would register are not there yet."""
+
+    def getattr_(self, name):
+        try:
+            return find(self, name)
+        except AttributeError:
+            if name.startswith("__"):
+                raise
+            return Anything()
+
+    return getattr_
+
+
+for function in ("load", "load_inline"):
+    setattr(cpp_extension, function, recorder(function, getattr(cpp_extension, function)))
+torch._ops._OpNamespace.__getattr__ = lenient(torch._ops._OpNamespace.__getattr__)
+
+sys.path.insert(0, os.getcwd())
+for line in spec["lines"]:
+    exec(compile(line, "<capture>", "exec"), {"__name__": "__main__"})  # noqa: S102 - it is what the recipe says
+
+with open(spec["calls"], "w") as stream:
+    json.dump(calls, stream, indent=1, sort_keys=True)
