@@ -8,8 +8,8 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder import __version__
@@ -17,10 +17,11 @@ from envbuilder.command import Runner
 from envbuilder.console import Console
 from envbuilder.engines.assemble import Assemble, tools
 from envbuilder.oci import ImageConfig, write_layout
+from envbuilder.parts import PROVENANCE, SBOM
 from envbuilder.plan import Plan
-from envbuilder.sif import SifFacts, write_sif
-from envbuilder.store import Sha256, save_text
-from envbuilder.tree import Layer, check_disjoint
+from envbuilder.sif import DataType, Document, SifFacts, write_sif
+from envbuilder.store import Sha256, save_text, sha256_file
+from envbuilder.tree import Layer, check_disjoint, read_files
 
 IMAGE_PREFIX: Final = "envbuilder"  # of the names in a Docker engine
 THREADS: Final = 16  # more than a plan has layers and trees: a future may wait for another
@@ -48,6 +49,11 @@ class Outputs:
         return self.folder / f"{self.name}.json"
 
     @property
+    def bundle(self) -> Path:
+        """The signed statement of image and SIF, where they were signed."""
+        return self.folder / f"{self.name}.sigstore.json"
+
+    @property
     def log(self) -> Path:
         return self.folder / f"{self.name}.log"
 
@@ -63,17 +69,28 @@ class Record:
     sif_time: int  # st_mtime_ns
     content_size: int  # bytes of all files in the tree
 
+    def of_sif(self, sif: Path) -> "Record":
+        """The same build whose SIF has been signed since."""
+        status = sif.stat()
+        return replace(self, sif=sha256_file(sif), sif_size=status.st_size, sif_time=status.st_mtime_ns)
+
     def save(self, path: Path) -> None:
         save_text(path, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
 
 
 def record_key(plan: Plan) -> str:
     """The build key and the tools that decide bytes beside it."""
-    return f"{plan.key} {tools()} envbuilder {__version__}"
+    return f"{plan.key} {' '.join(tools())} envbuilder {__version__}"
 
 
 def load_record(outputs: Outputs, plan: Plan) -> Record | None:
     """The record of an earlier build whose artefacts are still what this plan would give; else None."""
+    record = load_any_record(outputs)
+    return record if record and record.key == record_key(plan) else None
+
+
+def load_any_record(outputs: Outputs) -> Record | None:
+    """The record of the artefacts as they are, of whichever plan; None when they have changed since."""
     try:
         record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
         status = outputs.sif.stat()
@@ -84,7 +101,7 @@ def load_record(outputs: Outputs, plan: Plan) -> Record | None:
         ) and manifest.is_file()
     except (OSError, ValueError, TypeError):
         return None
-    return record if same and record.key == record_key(plan) else None
+    return record if same else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,9 +183,19 @@ def _write_sif(
             epoch=plan.epoch,
             definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
             labels=dict(plan.runtime.labels),
+            documents=_documents,
             runner=runner,
             threads=threads,
         )
+
+
+def _documents(runtime: Layer) -> tuple[Document, ...]:
+    """The parts list and the provenance, as they stand in the runtime layer."""
+    texts = read_files(runtime, {SBOM, PROVENANCE})
+    kinds = ((SBOM, DataType.SBOM), (PROVENANCE, DataType.JSON))
+    return tuple(
+        Document(data_type=kind, name=PurePosixPath(path).name, content=texts[path]) for path, kind in kinds
+    )
 
 
 def _as_they_come(futures: tuple["Future[Layer]", ...], tell: Callable[[str], None]) -> Iterator[Layer]:

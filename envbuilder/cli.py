@@ -289,6 +289,9 @@ def verify(
     ],
     sif: Annotated[Path | None, typer.Argument(help="the SIF, where IMAGE is an OCI layout")] = None,
     *,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="a public key: both must be signed with it")
+    ] = None,
     output: Output = OUTPUT,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -299,9 +302,51 @@ def verify(
 
     with verb("verify", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         image = Path(name) if sif else output / f"{name}.oci"
-        report = verify_artefacts(image, sif or output / f"{name}.sif")
+        runner = workshop(session, RECIPES, writes=False).runner
+        report = verify_artefacts(image, sif or output / f"{name}.sif", key=key, runner=runner)
         session.data = report
         session.text = f"image and SIF hold the same {report['paths']} paths; tree sha256:{report['tree']}"
+
+
+@app.command()
+def sbom(
+    name: Annotated[str, typer.Argument(help="a recipe that was built, or a SIF", metavar="NAME|SIF")],
+    *,
+    provenance: Annotated[
+        bool, typer.Option("--provenance", help="how it was made instead: an in-toto statement")
+    ] = False,
+    output: Output = OUTPUT,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Print the parts list of what was built, in SPDX: every package with its version, licence and hash."""
+    from envbuilder.pipeline import read_documents  # noqa: PLC0415
+
+    with verb("sbom", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        session.text = read_documents(name, output)[provenance].rstrip("\n")
+        session.data = json.loads(session.text)
+
+
+@app.command()
+def sign(
+    name: Annotated[str, typer.Argument(help="a recipe that was built", metavar="NAME")],
+    *,
+    key: Annotated[
+        Path, typer.Option("--key", help="a private key of yours in a PEM file: ECDSA or Ed25519")
+    ],
+    output: Output = OUTPUT,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Sign image and SIF with a key of yours, without a network."""
+    from envbuilder.pipeline import sign_artefacts  # noqa: PLC0415
+
+    with verb("sign", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        facts = sign_artefacts(name, workshop(session, RECIPES), output=output, key=key)
+        session.data = facts
+        session.text = f"signed {facts['sif']} and the image; the statement is {facts['bundle']}"
 
 
 @app.command()

@@ -33,7 +33,9 @@ class Verb(NamedTuple):
 
 TOP: Final = ("--version", "--install-completion", "--show-completion", "--help")
 COMMON: Final = ("--json", "--verbose", "--no-color", "--help")
-WITH_VALUE: Final = ("--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--recipe")
+WITH_VALUE: Final = (
+    "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--recipe", "--key",
+)  # fmt: skip
 VERBS: Final[Mapping[str, Verb]] = {
     "list": Verb("List the recipes with their pins", ("--recipes", *COMMON)),
     "show": Verb("Show the effective recipe", ("--recipes", *COMMON), 1),
@@ -46,7 +48,9 @@ VERBS: Final[Mapping[str, Verb]] = {
         ("--output", "--offline", "--dry-run", "--recipes", *COMMON),
         MANY,
     ),
-    "verify": Verb("Prove that image and SIF hold the same files", ("--output", *COMMON), 1),
+    "verify": Verb("Prove that image and SIF hold the same files", ("--key", "--output", *COMMON), 1),
+    "sbom": Verb("Print the parts list of what was built", ("--provenance", "--output", *COMMON), 1),
+    "sign": Verb("Sign image and SIF with a key of yours", ("--key", "--output", *COMMON), 1),
     "cache": Verb("Say what the cache holds, free its space", ("--gc", "--recipes", *COMMON)),
     "diagnose": Verb("Name the known failure in training, build or kernel logs", COMMON),
     "exec": Verb(

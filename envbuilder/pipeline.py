@@ -16,7 +16,15 @@ from typing import TYPE_CHECKING, Final
 
 from envbuilder import image
 from envbuilder import lock as locks
-from envbuilder.build import IMAGE_PREFIX, Outputs, Record, build, load_record, worker_threads
+from envbuilder.build import (
+    IMAGE_PREFIX,
+    Outputs,
+    Record,
+    build,
+    load_any_record,
+    load_record,
+    worker_threads,
+)
 from envbuilder.check import examine_file, need_sound
 from envbuilder.command import Runner, hand_over
 from envbuilder.console import Console, log_to
@@ -44,8 +52,9 @@ from envbuilder.resolve import (
     source_digests,
     store_sources,
 )
+from envbuilder.sif import DataType, read_sif
 from envbuilder.sources import probe_sources
-from envbuilder.store import Store, save_text, sha256_text
+from envbuilder.store import Store, save_text, sha256_file, sha256_text
 from envbuilder.tables.gpu import capabilities, load_gpus
 from envbuilder.tables.toolkit import load_toolkits
 from envbuilder.tools import BUILD_TOOLS, check_tools
@@ -311,12 +320,50 @@ def explain(name: str, workshop: Workshop) -> Explained:
     return Explained(name=recipe.name, plan=plan.canonical(), commands=tuple(map(str, engine.commands(plan))))
 
 
-def verify_artefacts(image: Path, sif: Path) -> dict[str, object]:
-    """Compare an OCI layout and a SIF, wherever they were built; raises VerifyError naming the first differences."""
+def verify_artefacts(
+    image: Path, sif: Path, *, key: Path | None = None, runner: Runner | None = None
+) -> dict[str, object]:
+    """Compare an OCI layout and a SIF, wherever they were built; raises VerifyError naming the first differences.
+
+    With a public key, they must also be what its holder signed.
+    """
+    if key is not None and runner is not None:
+        from envbuilder.sign import verify_signatures  # noqa: PLC0415 - cryptography is slow to import
+
+        bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
+        verify_signatures(image, sif, bundle, key=key, runner=runner)
     report = verify(image, sif)
     if report.findings:
         raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
     return {"image": str(image), "sif": str(sif), "paths": report.paths, "tree": report.tree}
+
+
+def read_documents(target: str, output: Path) -> tuple[str, str]:
+    """The parts list and the provenance of a recipe that was built, or of a SIF wherever it was built."""
+    path = Path(target) if target.endswith(".sif") else Outputs(folder=output, name=target).sif
+    if not path.is_file():
+        raise UsageError(f"there is no SIF `{path}`", hint="`envbuilder build NAME` makes it")
+    sif = read_sif(path)
+    sbom, provenance = sif.read(DataType.SBOM).decode(), sif.read(DataType.JSON).decode()
+    if not sbom or not provenance:
+        raise VerifyError(f"`{path}` holds no parts list", hint="an older envbuilder made it; build it again")
+    return sbom, provenance
+
+
+def sign_artefacts(name: str, workshop: Workshop, *, output: Path, key: Path) -> dict[str, object]:
+    """Sign what was built with the user's own key; a later build still has nothing to do."""
+    from envbuilder.sign import sign  # noqa: PLC0415 - cryptography is slow to import
+
+    outputs = Outputs(folder=output.absolute(), name=name)
+    with workshop.store.in_use(), _alone(outputs, workshop):
+        for path in (outputs.image, outputs.sif):
+            if not path.exists():
+                raise UsageError(f"there is no `{path}`", hint=f"`envbuilder build {name}` makes it")
+        record = load_any_record(outputs)
+        sign(outputs.image, outputs.sif, outputs.bundle, key=key, runner=workshop.runner)
+        if record is not None:
+            record.of_sif(outputs.sif).save(outputs.record)
+    return {"sif": str(outputs.sif), "sif_sha256": sha256_file(outputs.sif), "bundle": str(outputs.bundle)}
 
 
 def execute(

@@ -132,7 +132,7 @@ class RuntimeStep:
 
     def lines(self) -> tuple[str, ...]:
         return (
-            "step runtime",
+            "step runtime layout 2",
             *(f"  env {name}={value}" for name, value in self.env),
             *(f"  label {name}={value}" for name, value in self.labels),
             *map(_file_line, self.files),
@@ -171,11 +171,11 @@ class Plan:
 
     def _below(self, step: Step) -> tuple[Step, ...]:
         match step:
-            case OsStep() | PythonStep() | StartStep() | RuntimeStep():
+            case OsStep() | PythonStep() | StartStep():
                 return ()
             case CudaStep():
                 return tuple(one for one in self.steps if isinstance(one, PythonStep))
-            case ExtensionsStep():
+            case ExtensionsStep() | RuntimeStep():  # the latter lists the parts of all others
                 return self.steps[: self.steps.index(step)]
             case _:
                 assert_never(step)

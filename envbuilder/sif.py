@@ -12,7 +12,7 @@ import os
 import shutil
 import struct
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -43,6 +43,7 @@ _ALIGNMENT: Final = 4096
 _GROUP: Final = 0xF0000001  # the first group, with the bits that mark a group's number
 _SQUASHFS: Final = 1
 _PRIMARY_SYSTEM: Final = 2
+_SPDX_JSON: Final = 4  # of the formats that an SBOM can have
 _ARCHITECTURES: Final = {"amd64": b"02\0", "arm64": b"04\0", "ppc64le": b"06\0"}
 _SPACE: Final = uuid.UUID(
     "6f1d3a52-6a0c-5b5e-9f0e-0f4f3c1f7a11"
@@ -61,6 +62,19 @@ class DataType(IntEnum):
     SBOM = 0x4009
     OCI_ROOT_INDEX = 0x400A
     OCI_BLOB = 0x400B
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A text of the environment that readers of a SIF find without looking into its file system."""
+
+    data_type: DataType
+    name: str
+    content: bytes
+
+    @property
+    def extra(self) -> bytes:
+        return struct.pack("<i", _SPDX_JSON) if self.data_type is DataType.SBOM else b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,8 +130,11 @@ def write_sif(
     runner: Runner,
     threads: int,
     architecture: str = "amd64",
+    documents: Callable[[Layer], Sequence[Document]] = lambda _: (),
 ) -> SifFacts:
     """Write the SIF of the layers in order; `layers` may yield each one when it is ready.
+
+    `documents` is asked, when all layers are there, for what the last one holds that is to have a descriptor.
 
     The file appears under its name when it is whole, in place of an earlier SIF; anything else there is left alone and
     is a UsageError. Same layers, same writer, same bytes.
@@ -125,10 +142,15 @@ def write_sif(
     _check_target(out)
     with beside(out) as work:
         squashfs = work / "squashfs"
-        diff_ids = _write_squashfs(layers, squashfs, epoch=epoch, runner=runner, threads=threads)
+        written = _write_squashfs(layers, squashfs, epoch=epoch, runner=runner, threads=threads)
+        diff_ids = [layer.diff_id for layer in written]
         identity = uuid.uuid5(_SPACE, "\n".join([*diff_ids, str(epoch), definition, _json(labels)]))
-        objects = (definition.encode(), _json(labels).encode())
-        offset = -(-(_DATA_AT + sum(map(len, objects))) // _ALIGNMENT) * _ALIGNMENT
+        objects = (
+            Document(data_type=DataType.DEFINITION, name="definition", content=definition.encode()),
+            Document(data_type=DataType.LABELS, name="labels.json", content=_json(labels).encode()),
+            *documents(written[-1]),
+        )
+        offset = -(-(_DATA_AT + sum(len(one.content) for one in objects)) // _ALIGNMENT) * _ALIGNMENT
         size = squashfs.stat().st_size
         with space_errors(out):
             sif = _make_room(squashfs, offset, runner)
@@ -194,13 +216,13 @@ def _check_target(out: Path) -> None:
 
 def _write_squashfs(
     layers: Iterable[Layer], squashfs: Path, *, epoch: int, runner: Runner, threads: int
-) -> list[Sha256]:
-    diff_ids: list[Sha256] = []
+) -> list[Layer]:
+    written: list[Layer] = []
     try:
         with runner.feed(squashfs_command(squashfs, epoch=epoch, threads=threads)) as sink:
             _widen(sink)
             for layer in layers:
-                diff_ids.append(layer.diff_id)
+                written.append(layer)
                 _copy_body(layer, sink)
             sink.write(END)
     except CommandError as error:
@@ -210,7 +232,7 @@ def _write_squashfs(
                 hint="free space there, or point --output at a larger disk; then run it again",
             ) from error
         raise
-    return diff_ids
+    return written
 
 
 def _copy_body(layer: Layer, sink: IO[bytes]) -> None:
@@ -245,7 +267,7 @@ def _make_room(squashfs: Path, offset: int, runner: Runner) -> Path:
 
 
 def _front(
-    objects: tuple[bytes, bytes],
+    objects: Sequence[Document],
     *,
     offset: int,
     size: int,
@@ -255,14 +277,17 @@ def _front(
 ) -> bytes:
     """All bytes before the file system."""
     arch = _ARCHITECTURES[architecture]
-    definition, labels = objects
-    parts = (
-        _descriptor(DataType.DEFINITION, 1, _DATA_AT, len(definition), epoch, name="definition"),
-        _descriptor(DataType.LABELS, 2, _DATA_AT + len(definition), len(labels), epoch, name="labels.json"),
+    parts: list[bytes] = []
+    at = _DATA_AT
+    for number, one in enumerate(objects, 1):
+        length = len(one.content)
+        parts.append(_descriptor(one.data_type, number, at, length, epoch, name=one.name, extra=one.extra))
+        at += length
+    parts.append(
         _descriptor(
-            DataType.PARTITION, 3, offset, size, epoch,
+            DataType.PARTITION, len(parts) + 1, offset, size, epoch,
             name="rootfs.squashfs", extra=_PARTITION.pack(_SQUASHFS, _PRIMARY_SYSTEM, arch),
-        ),
+        )
     )  # fmt: skip
     free = _SLOTS - len(parts)
     header = _HEADER.pack(
@@ -270,7 +295,7 @@ def _front(
         free, _SLOTS, _DESCRIPTORS_AT, _SLOTS * _DESCRIPTOR.size, _DATA_AT, offset + size - _DATA_AT,
     )  # fmt: skip
     front = header.ljust(_DESCRIPTORS_AT, b"\0") + b"".join(parts).ljust(_SLOTS * _DESCRIPTOR.size, b"\0")
-    return (front + definition + labels).ljust(offset, b"\0")
+    return (front + b"".join(one.content for one in objects)).ljust(offset, b"\0")
 
 
 def _descriptor(

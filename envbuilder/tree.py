@@ -26,7 +26,7 @@ from envbuilder.tarball import CHUNK, TarReader, is_normal
 from envbuilder.unpack import unpack
 
 __all__ = [
-    "Entry", "Kind", "Layer", "check_disjoint", "extract", "load_layer", "open_tar", "read_manifest",
+    "Entry", "Kind", "Layer", "check_disjoint", "extract", "load_layer", "open_tar", "read_files", "read_manifest",
     "tree_digest", "write_layer", "write_layer_from_tar",
 ]  # fmt: skip
 
@@ -141,6 +141,26 @@ def open_tar(layer: Layer) -> Iterator[IO[bytes]]:
 def read_manifest(layer: Layer) -> tuple[Entry, ...]:
     """Every path of the layer, sorted."""
     return parse_manifest(layer.manifest.read_text(encoding="ascii"))
+
+
+def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) -> dict[str, bytes]:
+    """The contents of those of the wanted paths that the layer has: from `tree`, a folder that holds it, else its tar."""
+    if tree is not None and tree.is_dir():
+        paths = [one.path for one in read_manifest(layer) if one.kind is Kind.FILE and one.path in wanted]
+        return {path: (tree / path).read_bytes() for path in paths}
+    found: dict[str, bytes] = {}
+    links: dict[str, str] = {}  # hard links to what came before
+    with open_tar(layer) as stream:
+        reader = TarReader(iter(lambda: stream.read(CHUNK), b""))
+        for member in reader:
+            path = member.entry.path
+            if member.hard and path in wanted:
+                links[path] = member.hard
+            elif member.entry.kind is Kind.FILE and path in wanted:
+                found[path] = b"".join(reader.content())
+    if missing := set(links.values()) - found.keys():
+        found |= read_files(layer, missing)
+    return {path: found[links.get(path, path)] for path in wanted if path in found or path in links}
 
 
 def extract(layer: Layer, destination: Path) -> None:

@@ -17,7 +17,7 @@ from envbuilder import image
 from envbuilder.command import Command, FakeRunner, ProcessRunner
 from envbuilder.console import Console
 from envbuilder.engines import debian, python, runtime, start
-from envbuilder.engines.assemble import Assemble, Limits, make_root, tools
+from envbuilder.engines.assemble import Assemble, Limits, layer_keys, make_root, tools
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
 from envbuilder.lock import Artefact, LockedExtension, SourceFile
 from envbuilder.plan import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep
@@ -401,7 +401,12 @@ def test_the_runscript_without_words_is_a_shell(tmp_path):
 def test_the_paths_of_a_runtime_layer(tmp_path, golden):
     (tmp_path / "layer").mkdir()
     layer = runtime.write_runtime_layer(
-        make_runtime(), tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=EPOCH, threads=1
+        make_runtime(),
+        documents={"opt/envbuilder/sbom.spdx.json": "{}"},
+        tree=tmp_path / "tree",
+        folder=tmp_path / "layer",
+        epoch=EPOCH,
+        threads=1,
     )
     golden("runtime-paths.txt", "".join(f"{entry.mode:o} {entry.path}\n" for entry in read_manifest(layer)))
 
@@ -413,7 +418,7 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
         "import sys, warnings; from pathlib import Path; import test_engines as t\n"
         "warnings.simplefilter('error', EncodingWarning)\n"
         "place = Path(sys.argv[1]); (place / 'layer').mkdir(); (place / 'python').mkdir()\n"
-        "t.runtime.write_runtime_layer(t.make_runtime(), tree=place / 'tree', folder=place / 'layer', epoch=1, threads=1)\n"
+        "t.runtime.write_runtime_layer(t.make_runtime(), documents={}, tree=place / 'tree', folder=place / 'layer', epoch=1, threads=1)\n"
         "t.python.make_environment(place / 'python', t.PYTHON)\n"
     )
     subprocess.run(
@@ -451,10 +456,10 @@ def test_an_empty_store_lacks_every_layer(store):
 
 def test_a_layer_in_the_store_is_not_missing(store):
     runtime_step = PLAN.runtime
-    folder = store.layer(PLAN.step_key(runtime_step, tools()))
+    folder = store.layer(layer_keys(PLAN)[runtime_step])
     folder.mkdir()
     runtime.write_runtime_layer(
-        runtime_step, tree=store.root / "work/t", folder=folder, epoch=EPOCH, threads=1
+        runtime_step, documents={}, tree=store.root / "work/t", folder=folder, epoch=EPOCH, threads=1
     )
     assert make_engine(store).missing(PLAN) == PLAN.steps[:-1]
 
@@ -486,5 +491,5 @@ def test_a_root_without_cuda_names_no_toolkit():
 
 
 def test_the_tools_of_a_layers_key_name_their_versions():
-    words = tools().split()
+    words = " ".join(tools()).split()
     assert (words[0::2], [word for word in words[1::2] if not word[0].isdigit()]) == (["zstd", "uv"], [])

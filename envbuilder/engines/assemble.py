@@ -13,9 +13,10 @@ from typing import assert_never
 
 import zstandard
 
+from envbuilder import __version__
 from envbuilder.command import Command, Runner
 from envbuilder.console import Console
-from envbuilder.engines import cuda, debian, extensions, python, runtime, start
+from envbuilder.engines import cuda, debian, extensions, parts, python, runtime, start
 from envbuilder.engines.sandbox import Root
 from envbuilder.plan import (
     ENV_PREFIX,
@@ -42,15 +43,18 @@ class Limits:
     root: bool  # whether we are root
 
 
-def tools() -> str:
+def tools() -> tuple[str, ...]:
     """The tools whose versions decide a layer's bytes, part of every layer's key."""
-    zstd = ".".join(map(str, zstandard.ZSTD_VERSION))
-    return f"zstd {zstd} {python.tool_version()}"
+    return (f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}", python.tool_version())
 
 
 def layer_keys(plan: Plan) -> dict[Step, Sha256]:
     """The key of each step's layer and tree in the store, in the plan's order."""
-    return {step: plan.step_key(step, tools()) for step in plan.steps}
+    ours = f"envbuilder {__version__}"  # the runtime layer says by which it was made
+    return {
+        step: plan.step_key(step, " ".join((*tools(), ours) if isinstance(step, RuntimeStep) else tools()))
+        for step in plan.steps
+    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -196,10 +200,22 @@ class _Run:
                 )  # fmt: skip
             case RuntimeStep():
                 runtime.write_runtime_layer(
-                    step, tree=work / "tree", folder=out, epoch=epoch, threads=threads
+                    step,
+                    documents=self._documents(),
+                    tree=work / "tree",
+                    folder=out,
+                    epoch=epoch,
+                    threads=threads,
                 )
             case _:
                 assert_never(step)
+
+    def _documents(self) -> dict[str, str]:
+        """What can be said of the environment when all its other layers are there."""
+        steps = [step for step in self._plan.steps if not isinstance(step, RuntimeStep)]
+        layers = {type(step): self.layer(step).result() for step in steps}
+        trees = {type(step): self._store.tree(self._keys[step]) for step in steps}
+        return parts.write_documents(self._plan, layers, trees, tools())
 
     def _need(self, kind: type[OsStep | PythonStep | CudaStep]) -> Path:
         tree = self._tree(kind)

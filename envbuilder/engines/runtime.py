@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -29,8 +30,12 @@ def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
     return apptainer | {path: (text, 0o644) for path, text in step.files}
 
 
-def write_runtime_layer(step: RuntimeStep, *, tree: Path, folder: Path, epoch: int, threads: int) -> Layer:
-    for path, (text, mode) in runtime_files(step).items():
+def write_runtime_layer(
+    step: RuntimeStep, *, documents: Mapping[str, str], tree: Path, folder: Path, epoch: int, threads: int
+) -> Layer:
+    """`documents` are the texts that could be written only when the other layers were there."""
+    plain = {path: (text, 0o644) for path, text in documents.items()}
+    for path, (text, mode) in (runtime_files(step) | plain).items():
         target = tree / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")

@@ -7,11 +7,14 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
+from conditions import FIVE
+
+from envbuilder.store import link_or_copy
 
 ROOT = Path(__file__).parents[2]
 ENVBUILDER = str(ROOT / ".venv/bin/envbuilder")
@@ -163,8 +166,8 @@ def locked_artefacts(name: str) -> list[dict[str, object]]:
     return [*lock["debs"], *lock["toolkit"], *lock["wheels"]]
 
 
-def cache_with_artefacts(folder: Path, name: str) -> Path:
-    """A new cache that holds what the lock of `name` fetches and nothing else."""
+def cache_with_artefacts(folder: Path, name: str, *, copy: bool = False) -> Path:
+    """A new cache that holds what the lock of `name` fetches and nothing else; with `copy`, in files of its own."""
     cache = folder / "cache"
     cache.mkdir(mode=0o700)
     for artefact in locked_artefacts(name):
@@ -172,8 +175,26 @@ def cache_with_artefacts(folder: Path, name: str) -> Path:
         target = cache / "artefacts" / digest[:2] / digest
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         source = CACHE / "artefacts" / digest[:2] / digest
-        try:
-            target.hardlink_to(source)
-        except OSError:
-            shutil.copyfile(source, target)
+        (shutil.copyfile if copy else link_or_copy)(source, target)
     return cache
+
+
+def five_builds(name: str, *, tell: Callable[[str], None] = print) -> list[dict[str, object]]:
+    """Build a lock in each of the `FIVE` conditions from an empty cache, offline; returns what each build said.
+
+    Each build's cache and artefacts are removed after it.
+    """
+    answers = []
+    for conditions in FIVE:
+        tell(f"{name}: {conditions.shown}")
+        with open_folder() as folder:
+            place = folder / conditions.folder
+            place.mkdir(parents=True)
+            cache = cache_with_artefacts(place, name, copy=bool(conditions.user))
+            if conditions.user:
+                run("chown", "-R", f"{conditions.user}:{conditions.user}", place)
+            command = conditions.command(*build_command(name, place / "out", "--offline"), places=(place,))
+            env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
+            answer = run(*WITHOUT_NETWORK, *command, env=env, timeout=3000)
+            answers.append(json.loads(answer)["data"][0])
+    return answers

@@ -1,0 +1,122 @@
+"""What a package says of its licence, as SPDX writes it.
+
+Two kinds of packages say it in a form that a program can read: wheels in their metadata, Debian's packages in
+copyright files of the format that Debian calls DEP-5. Nothing is guessed from a licence's text: what is not said
+clearly is quoted, and its expression stays empty.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from license_expression import ExpressionError, Licensing, get_spdx_licensing
+from packaging.metadata import parse_email
+
+_OWN: Final = "LicenseRef-"
+_MOST_SHOWN: Final = 200  # characters of what a package says
+# Debian's short names that SPDX spells in another way; the GNU licences follow a rule, see `_debian_name`.
+_DEBIAN: Final = {
+    "apache-2": "Apache-2.0", "artistic": "Artistic-1.0-Perl", "bsd-2": "BSD-2-Clause", "bsd-3": "BSD-3-Clause",
+    "bsl": "BSL-1.0", "cc0": "CC0-1.0", "expat": "MIT", "mit/x11": "MIT", "python": "PSF-2.0",
+}  # fmt: skip
+_GNU: Final = re.compile(r"(A|L)?GPL-(\d)(?:\.(\d))?(\+?)")
+# What wheels say that leaves no doubt but is not SPDX's name.
+_WHEEL: Final = {
+    "apache 2.0": "Apache-2.0", "apache license 2.0": "Apache-2.0", "apache license, version 2.0": "Apache-2.0",
+    "apache software license": "Apache-2.0", "isc license (iscl)": "ISC", "mit license": "MIT", "psf": "PSF-2.0",
+    "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0", "python software foundation license": "PSF-2.0",
+}  # fmt: skip
+_CLASSIFIER: Final = "License :: "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Licence:
+    """`expression` is SPDX's, "" where none is certain; `stated` is the package's own word."""
+
+    expression: str = ""
+    stated: str = ""
+
+
+UNKNOWN: Final = Licence()
+
+
+def wheel_licence(metadata: bytes) -> Licence:
+    """What the METADATA of a wheel says: `License-Expression`, else `License` or its classifiers in SPDX's words."""
+    fields, _ = parse_email(metadata)
+    stated = fields.get("license_expression", "")
+    if expression := _normal(stated):
+        return Licence(expression=expression, stated=stated)
+    said = [fields.get("license", "")]
+    said += [
+        one.rpartition(" :: ")[2] for one in fields.get("classifiers", ()) if one.startswith(_CLASSIFIER)
+    ]
+    found = [one for one in said if one and one != "OSI Approved"]
+    known = sorted({one for text in found if (one := _WHEEL.get(text.strip().lower(), "") or _normal(text))})
+    first = next((line.strip() for text in found for line in text.splitlines() if line.strip()), "")
+    return Licence(expression=known[0] if len(known) == 1 else "", stated=(stated or first)[:_MOST_SHOWN])
+
+
+def debian_licence(copyright_text: str) -> Licence:
+    """What a copyright file of Debian says of all its files together; one that only people can read says nothing."""
+    if not re.match(r"\s*Format(-Specification)?:", copyright_text):
+        return UNKNOWN
+    stanzas = re.split(r"\n\s*\n", copyright_text)
+    files = [text for text in stanzas if re.search(r"^Files:", text, re.MULTILINE)]
+    said = {
+        match[1].strip()
+        for text in files
+        if (match := re.search(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE))
+    }
+    parts = sorted({_debian_expression(one) for one in said})
+    joined = " AND ".join(f"({one})" if " OR " in one and len(parts) > 1 else one for one in parts)
+    return Licence(expression=joined, stated="; ".join(sorted(said))[:_MOST_SHOWN])
+
+
+def own_references(expression: str) -> tuple[str, ...]:
+    """The names in an expression that SPDX's list does not have."""
+    return tuple(sorted(set(re.findall(rf"{_OWN}[A-Za-z0-9.-]+", expression))))
+
+
+def _debian_expression(said: str) -> str:
+    words = [_debian_name(name) for name in re.split(r",?\s+(?:and|or)\s+", said)]
+    joints = re.findall(r",?\s+(and|or)\s+", said)
+    return words[0] + "".join(
+        f" {joint.upper()} {word}" for joint, word in zip(joints, words[1:], strict=True)
+    )
+
+
+def _debian_name(name: str) -> str:
+    if gnu := _GNU.fullmatch(name):
+        kind, major, minor, later = gnu.groups()
+        name = f"{kind or ''}GPL-{major}.{minor or 0}-{'or-later' if later else 'only'}"
+    known = _names()
+    return (
+        _DEBIAN.get(name.lower())
+        or known.get(name.lower())
+        or _OWN + re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
+    )
+
+
+def _normal(text: str) -> str:
+    """The expression in SPDX's spelling, or "" when it holds a name that is not SPDX's."""
+    if not text or len(text) > _MOST_SHOWN or "\n" in text:
+        return ""
+    try:
+        parsed = _licensing().parse(text, validate=True)
+    except ExpressionError:
+        return ""
+    if any(str(key).lower() not in _names() for key in _licensing().license_keys(parsed)):
+        return ""
+    return str(parsed.render())
+
+
+@functools.cache
+def _licensing() -> Licensing:
+    return get_spdx_licensing()
+
+
+@functools.cache
+def _names() -> dict[str, str]:
+    """SPDX's names by their lower case, without those that only look like them."""
+    return {key.lower(): key for key in _licensing().known_symbols if not key.startswith(_OWN)}

@@ -1,0 +1,206 @@
+"""What an environment consists of and how it was made, as others' tools read it: an SPDX parts list, SLSA provenance.
+
+Both are texts that follow from the plan and from what the installed packages say of themselves. They name no machine,
+no host and no time of day, so they are the same wherever the same lock is built, and lie inside both artefacts.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from envbuilder import __version__
+from envbuilder.licence import UNKNOWN, Licence, own_references
+from envbuilder.lock import Artefact, LockedExtension
+from envbuilder.plan import ExtensionsStep, Plan
+from envbuilder.store import Sha256, sha256_text
+
+SBOM: Final = "opt/envbuilder/sbom.spdx.json"
+PROVENANCE: Final = "opt/envbuilder/provenance.json"
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
+BUILD_TYPE: Final = "urn:envbuilder:assemble:1"
+BUILDER: Final = "urn:envbuilder:local"  # a build on a machine of one's own: SLSA's level 1, whoever signs it
+NOASSERTION: Final = "NOASSERTION"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One thing that a statement is about."""
+
+    name: str
+    sha256: Sha256
+
+    def data(self) -> dict[str, object]:
+        return {"name": self.name, "digest": {"sha256": self.sha256}}
+
+
+def make_sbom(plan: Plan, licences: Mapping[str, Licence]) -> str:
+    """The parts list in SPDX 2.3; `licences` holds what is known by the sha256 of the artefact."""
+    top = "SPDXRef-environment"
+    packages = [*_artefacts(plan, licences), *map(_extension, _extensions(plan))]
+    references = sorted({name for one in licences.values() for name in own_references(one.expression)})
+    document = {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": plan.name,
+        "documentNamespace": f"https://spdx.org/spdxdocs/envbuilder-{plan.name}-{plan.key}",
+        "creationInfo": {"created": _time(plan.epoch), "creators": [f"Tool: envbuilder-{__version__}"]},
+        "packages": [
+            _package(top, plan.name, plan.key[:12]) | {"primaryPackagePurpose": "CONTAINER"},
+            *packages,
+        ],
+        "hasExtractedLicensingInfos": [
+            {
+                "licenseId": name,
+                "extractedText": "named so, and given in full, in /usr/share/doc/PACKAGE/copyright of the packages that refer to it",
+            }
+            for name in references
+        ],
+        "relationships": [
+            _relation("SPDXRef-DOCUMENT", "DESCRIBES", top),
+            *(_relation(top, "CONTAINS", str(package["SPDXID"])) for package in packages),
+        ],
+    }
+    return _json(document)
+
+
+def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str]) -> str:
+    """How the subjects were made: an in-toto statement with SLSA's provenance, version 1."""
+    dependencies = [
+        {"name": one.filename, "uri": purl(one), "digest": {"sha256": one.sha256}} for one in _every(plan)
+    ] + [
+        {"name": f"{extension.name}/{file.path}", "digest": {"sha256": file.sha256}}
+        for extension in _extensions(plan)
+        for file in extension.files
+    ]
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "subject": [subject.data() for subject in subjects],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE,
+                "externalParameters": {"recipe": plan.name, "files": _files(plan)},
+                "internalParameters": {"platform": plan.platform, "epoch": plan.epoch, "plan": plan.key},
+                "resolvedDependencies": dependencies,
+            },
+            "runDetails": {
+                "builder": {
+                    "id": BUILDER,
+                    "version": {"envbuilder": __version__} | dict(one.split(" ", 1) for one in tools),
+                }
+            },
+        },
+    }
+    return _json(statement)
+
+
+def restate(statement: str, subjects: Sequence[Subject]) -> str:
+    """The same provenance of other subjects: of the artefacts around the layers that it was written into.
+
+    Raises ValueError when the text is no such statement.
+    """
+    return _json(_parse(statement) | {"subject": [subject.data() for subject in subjects]})
+
+
+def subject_digests(statement: str) -> frozenset[str]:
+    """The sha256 of everything that a statement is about; raises ValueError when it is none."""
+    return frozenset(str(one["digest"]["sha256"]) for one in _parse(statement)["subject"])
+
+
+def purl(artefact: Artefact) -> str:
+    """The package URL of a locked file."""
+    version = quote(artefact.version, safe=".-_~")
+    if artefact.kind == "deb":
+        architecture = artefact.filename.removesuffix(".deb").rpartition("_")[2]
+        return f"pkg:deb/debian/{quote(artefact.name, safe='.-_~')}@{version}?arch={architecture}"
+    if artefact.kind == "git":
+        return f"pkg:generic/{quote(artefact.name, safe='.-_~')}@{version}"
+    return f"pkg:pypi/{artefact.name.lower().replace('_', '-')}@{version}"
+
+
+def _parse(statement: str) -> dict[str, Any]:
+    value = json.loads(statement)
+    if not isinstance(value, dict) or value.get("_type") != STATEMENT_TYPE:
+        raise ValueError("it is not an in-toto statement")
+    return value
+
+
+def _artefacts(plan: Plan, licences: Mapping[str, Licence]) -> Iterator[dict[str, object]]:
+    for one in _every(plan):
+        licence = licences.get(one.sha256, UNKNOWN)
+        package = _package(_identity(one.kind, one.name, one.sha256), one.name, one.version)
+        package |= {
+            "packageFileName": one.filename,
+            "sourceInfo": f"{one.source}: {one.path}",
+            "supplier": "Organization: Debian" if one.source == "debian" else NOASSERTION,
+            "licenseDeclared": licence.expression or NOASSERTION,
+            "checksums": [{"algorithm": "SHA256", "checksumValue": one.sha256}],
+            "externalRefs": [
+                {
+                    "referenceCategory": "PACKAGE-MANAGER",
+                    "referenceType": "purl",
+                    "referenceLocator": purl(one),
+                }
+            ],
+        }
+        if licence.stated and licence.stated != licence.expression:
+            package["licenseComments"] = f"the package says: {licence.stated}"
+        yield package
+
+
+def _extension(extension: LockedExtension) -> dict[str, object]:
+    files = "\n".join(f"sha256:{file.sha256} {file.path}" for file in extension.files)
+    return _package(_identity("extension", extension.name, ""), extension.name, "") | {
+        "comment": f"compiled from the recipe's own sources:\n{files}"
+    }
+
+
+def _package(identity: str, name: str, version: str) -> dict[str, object]:
+    package: dict[str, object] = {
+        "SPDXID": identity,
+        "name": name,
+        "downloadLocation": NOASSERTION,  # a lock names no host
+        "filesAnalyzed": False,
+        "licenseConcluded": NOASSERTION,
+        "licenseDeclared": NOASSERTION,
+        "copyrightText": NOASSERTION,
+        "supplier": NOASSERTION,
+    }
+    return package | ({"versionInfo": version} if version else {})
+
+
+def _every(plan: Plan) -> tuple[Artefact, ...]:
+    """Each artefact once: the CUDA toolkit may lay out a wheel that Python has as well."""
+    return tuple({one.sha256: one for step in plan.steps for one in step.artefacts}.values())
+
+
+def _extensions(plan: Plan) -> tuple[LockedExtension, ...]:
+    return tuple(one for step in plan.steps if isinstance(step, ExtensionsStep) for one in step.extensions)
+
+
+def _files(plan: Plan) -> list[dict[str, object]]:
+    return [Subject(name=path, sha256=sha256_text(text)).data() for path, text in plan.runtime.files]
+
+
+def _identity(kind: str, name: str, digest: str) -> str:
+    return "-".join(
+        filter(None, ("SPDXRef", kind, re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-"), digest[:8]))
+    )
+
+
+def _relation(one: str, kind: str, other: str) -> dict[str, object]:
+    return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+
+
+def _time(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

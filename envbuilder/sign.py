@@ -1,0 +1,167 @@
+"""Signatures with a key that the user holds: of the SIF as Apptainer makes them, of both artefacts as Sigstore's tools read them.
+
+One PEM key serves for both. The SIF is signed inside, by Apptainer. Beside the artefacts lies a Sigstore bundle: the
+provenance, saying of which image and SIF, in a signed envelope. Nothing is sent anywhere and no service is asked.
+"""
+
+import base64
+import json
+import shutil
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+from envbuilder.command import Command, Runner
+from envbuilder.errors import CommandError, UsageError, VerifyError
+from envbuilder.oci import read_layout
+from envbuilder.parts import Subject, restate, subject_digests
+from envbuilder.sif import DataType, read_sif
+from envbuilder.store import beside, save_text, sha256_file, sha256_text
+
+PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
+BUNDLE_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
+_KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
+_MOST: Final = 64 << 20  # bytes of a bundle that a reader believes
+
+PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
+PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+
+
+def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> None:
+    """Sign the SIF inside and write the bundle. The SIF keeps its name, and is whole at every moment."""
+    private = _load_private(key)
+    with beside(sif) as work:
+        copy = work / sif.name
+        shutil.copy2(sif, copy)  # a killed run leaves the SIF as it was
+        argv = ("apptainer", "sign", "--key", str(key.absolute()), str(copy))
+        runner.run(Command(argv=argv, why="sign the SIF"))
+        copy.rename(sif)
+    statement = _statement(image, sif)
+    save_text(bundle, make_bundle(statement, private))
+
+
+def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> None:
+    """Raise VerifyError unless both artefacts are what the holder of the key signed."""
+    public = _load_public(key)
+    argv = ("apptainer", "verify", "--key", str(key.absolute()), str(sif))
+    try:
+        runner.run(Command(argv=argv, why="verify the signature in the SIF"))
+    except CommandError as error:
+        raise VerifyError(
+            f"`{sif}` is not signed with the key of `{key}`\n{error.message}",
+            hint="`envbuilder sign NAME --key KEY` signs it",
+        ) from error
+    signed = subject_digests(read_bundle(bundle, public))
+    for subject in _subjects(image, sif):
+        if subject.sha256 not in signed:
+            raise VerifyError(
+                f"`{bundle}` does not speak of `{subject.name}` as it is", hint="sign the artefacts again"
+            )
+
+
+def make_bundle(statement: str, key: PrivateKey) -> str:
+    """A Sigstore bundle, version 0.3, around an in-toto statement; its key is known to the reader, not named here."""
+    signature = _sign(key, _encoded(statement.encode()))
+    envelope = {
+        "payload": base64.b64encode(statement.encode()).decode(),
+        "payloadType": PAYLOAD_TYPE,
+        "signatures": [{"sig": base64.b64encode(signature).decode(), "keyid": ""}],
+    }
+    spki = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    value = {
+        "mediaType": BUNDLE_TYPE,
+        "verificationMaterial": {"publicKey": {"hint": sha256_text(spki.decode())[:16]}, "tlogEntries": []},
+        "dsseEnvelope": envelope,
+    }
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+
+def read_bundle(path: Path, key: PublicKey) -> str:
+    """The statement in a bundle that this key signed; raises VerifyError."""
+    try:
+        payload, signatures = _parse(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VerifyError(
+            f"`{path}` is not a signed statement: {error}", hint="`envbuilder sign` writes it"
+        ) from error
+    if not any(_is_signed(key, one, _encoded(payload)) for one in signatures):
+        raise VerifyError(f"`{path}` is not signed with this key")
+    return payload.decode(errors="replace")
+
+
+def _parse(path: Path) -> tuple[bytes, list[bytes]]:
+    if path.stat().st_size > _MOST:
+        raise ValueError("it is too large")
+    envelope = json.loads(path.read_text(encoding="utf-8"))["dsseEnvelope"]
+    if envelope["payloadType"] != PAYLOAD_TYPE:
+        raise ValueError(f"it holds {envelope['payloadType']!r}")
+    signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
+    return base64.b64decode(envelope["payload"], validate=True), signatures
+
+
+def _statement(image: Path, sif: Path) -> str:
+    """The provenance inside the SIF, of these two artefacts."""
+    try:
+        return restate(read_sif(sif).read(DataType.JSON).decode(), _subjects(image, sif))
+    except ValueError as error:
+        raise VerifyError(f"`{sif}` holds no provenance: {error}", hint="build it again") from error
+
+
+def _subjects(image: Path, sif: Path) -> tuple[Subject, Subject]:
+    return (
+        Subject(name=image.name, sha256=read_layout(image).manifest.digest),
+        Subject(name=sif.name, sha256=sha256_file(sif)),
+    )
+
+
+def _encoded(payload: bytes) -> bytes:
+    """What is signed of a payload: DSSE's encoding of it, version 1."""
+    return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
+
+
+def _sign(key: PrivateKey, data: bytes) -> bytes:
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return key.sign(data)
+    return key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
+
+
+def _is_signed(key: PublicKey, signature: bytes, data: bytes) -> bool:
+    try:
+        if isinstance(key, ed25519.Ed25519PublicKey):
+            key.verify(signature, data)
+        else:
+            key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _load_private(path: Path) -> PrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UsageError(
+            f"`{path}` is not a private key that can be read: {error}", hint=_KEY_HINT
+        ) from error
+    if not isinstance(key, PrivateKey):
+        raise UsageError(
+            f"`{path}` is a key of another kind", hint=f"ECDSA and Ed25519 are taken; {_KEY_HINT}"
+        )
+    return key
+
+
+def _load_public(path: Path) -> PublicKey:
+    try:
+        key = serialization.load_pem_public_key(path.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"`{path}` is not a public key that can be read: {error}", hint=_KEY_HINT) from error
+    if not isinstance(key, PublicKey):
+        raise UsageError(
+            f"`{path}` is a key of another kind", hint=f"ECDSA and Ed25519 are taken; {_KEY_HINT}"
+        )
+    return key

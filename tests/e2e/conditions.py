@@ -1,0 +1,156 @@
+"""Makes one build differ from the next in all that a machine and a person can bring: clock, names, user, cores, order.
+
+A build starts in namespaces of its own, so nothing of the machine changes. As a program it is the inside of one: it
+sets up what `Conditions` says and becomes the command.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+FAKETIME: Final = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
+USER: Final = 20001  # nobody's on any machine; known only in the namespace, with ids of its own to map
+SUBIDS: Final = 3_000_000_000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conditions:
+    """What one build meets. `days` moves the clock, `cores` of 0 are all, `shuffle` gives folders another order."""
+
+    name: str
+    folder: str  # below the bench's own, for the artefacts and the cache
+    zone: str = "UTC"
+    language: str = "C.UTF-8"
+    umask: int = 0o022
+    user: int = 0
+    host: str = ""
+    days: int = 0
+    cores: int = 0
+    shuffle: bool = False
+
+    def command(self, *argv: object, places: tuple[Path, ...] = ()) -> tuple[str, ...]:
+        """The command line that runs another one in these conditions; `places` are the folders to shuffle."""
+        facts = json.dumps(asdict(self) | {"places": [str(place) for place in places]})
+        inside = (sys.executable, __file__, facts, *argv)
+        # With the last process of the namespace ends what it left behind, the shuffling file system too.
+        alone = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
+        return tuple(map(str, (*alone, *inside)))
+
+    @property
+    def shown(self) -> str:
+        user = "root" if self.user == 0 else f"user {self.user}"
+        order = ", shuffled folders" if self.shuffle else ""
+        cores = f"{self.cores} core{'s' if self.cores > 1 else ''}" if self.cores else "all cores"
+        clock = f"clock {self.days:+d} days" if self.days else "true clock"
+        host = self.host or socket.gethostname()
+        return f"{user}, {self.zone}, {self.language}, umask {self.umask:03o}, host {host}, {clock}, {cores}{order}"
+
+
+FIVE: Final = (
+    Conditions(name="as it is", folder="plain"),
+    Conditions(
+        name="elsewhere", folder="far/away/from/home", zone="Pacific/Kiritimati", language="tr_TR.UTF-8",
+        umask=0o077, host="elsewhere.example", days=400, cores=1,
+    ),
+    Conditions(
+        name="a user", folder="user", zone="America/St_Johns", language="C", umask=0o027, user=USER, host="laptop",
+    ),
+    Conditions(
+        name="another order", folder="shuffled", zone="Asia/Kathmandu", language="POSIX", umask=0o002,
+        host="n0001", days=-3, cores=1, shuffle=True,
+    ),
+    Conditions(
+        name="a user long ago", folder="a folder, mit Ümläuten", zone="Europe/London", language="ja_JP.UTF-8",
+        umask=0o022, user=USER, host="x", days=-1000, cores=1,
+    ),
+)  # fmt: skip
+
+
+def missing_tools() -> tuple[str, ...]:
+    """The Debian packages that are not there and without which a condition would silently not be met."""
+    needs = {"libfaketime": FAKETIME.exists(), "disorderfs": shutil.which("disorderfs") is not None}
+    return tuple(name for name, there in needs.items() if not there)
+
+
+@contextmanager
+def _file(text: str) -> Iterator[str]:
+    with tempfile.NamedTemporaryFile("w", dir="/run", delete=False) as stream:
+        stream.write(text)
+    os.chmod(stream.name, 0o644)  # noqa: PTH101
+    yield stream.name
+    os.unlink(stream.name)  # noqa: PTH108
+
+
+def _cover(path: str, text: str) -> None:
+    """Give a file of /etc another content in this namespace alone."""
+    with _file(text) as name:
+        subprocess.run(["mount", "--bind", name, path], check=True)
+
+
+def _need_file(path: str) -> None:
+    """A place to mount on; the machine keeps the empty file, which means the same as none."""
+    Path(path).touch()
+
+
+def become(facts: dict[str, object], argv: list[str]) -> None:
+    """Meet the conditions and run the command; returns only by an exception."""
+    places = [str(place) for place in facts.pop("places")]  # type: ignore[attr-defined]
+    want = Conditions(**facts)  # type: ignore[arg-type]
+    if want.host:
+        socket.sethostname(want.host)
+    if want.user:
+        home = tempfile.mkdtemp(prefix="home-", dir=places[0])
+        os.chown(home, want.user, want.user)
+        _cover("/etc/passwd", f"{_text('/etc/passwd')}tester:x:{want.user}:{want.user}::{home}:/bin/sh\n")
+        _cover("/etc/group", f"{_text('/etc/group')}tester:x:{want.user}:\n")
+        for name in ("/etc/subuid", "/etc/subgid"):
+            _need_file(name)
+            _cover(name, f"{_text(name)}tester:{SUBIDS}:65536\n")
+        os.environ |= {"HOME": home, "USER": "tester", "LOGNAME": "tester"}
+        os.environ.pop("XDG_RUNTIME_DIR", None)
+    if want.shuffle:
+        for place in places:
+            options = [
+                "--shuffle-dirents=yes",
+                "--multi-user=yes",
+                "--share-locks=no",
+                "--quiet",
+                "-o",
+                "nonempty",
+            ]
+            source = f"{place}.source"  # the folder under another name: through its own it would see itself
+            Path(source).mkdir()
+            subprocess.run(["mount", "--bind", place, source], check=True)
+            subprocess.run(["disorderfs", *options, source, place], check=True)
+    if want.days:
+        _need_file("/etc/faketimerc")
+        _cover("/etc/faketimerc", f"{want.days:+d}d\n")
+        _need_file("/etc/ld.so.preload")
+        _cover("/etc/ld.so.preload", f"{FAKETIME}\n")
+        os.chdir(Path.cwd())  # else it is the folder below the mount
+    if want.cores:
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: want.cores])
+    os.environ |= {"TZ": want.zone, "LANG": want.language, "LC_ALL": want.language}
+    os.umask(want.umask)
+    if want.user:
+        os.setgroups([])
+        os.setgid(want.user)
+        os.setuid(want.user)
+    os.execvp(argv[0], argv)
+
+
+def _text(path: str) -> str:
+    return Path(path).read_text(encoding="utf-8")
+
+
+if __name__ == "__main__":
+    become(json.loads(sys.argv[1]), sys.argv[2:])

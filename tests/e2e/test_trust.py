@@ -1,0 +1,130 @@
+"""What others' tools make of the artefacts: their parts list, their provenance, and signatures with a user's own key."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from spdx_tools.spdx.parser.parse_anything import parse_file
+from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+from workbench import ENVBUILDER, Built, attempt, build, findings, link_tree, locked_artefacts, run
+
+pytestmark = pytest.mark.builds
+
+
+def inside(built: Built, path: str) -> str:
+    return run("apptainer", "exec", built.sif, "cat", path)
+
+
+def test_the_parts_list_is_the_same_in_the_image_in_the_sif_and_in_its_descriptor(cpu: Built, tmp_path: Path):
+    said = json.loads(run(ENVBUILDER, "sbom", "cpu", "--output", cpu.output, "--json"))["data"]
+    assert json.loads(inside(cpu, "/opt/envbuilder/sbom.spdx.json")) == said
+    listed = run("apptainer", "sif", "list", cpu.sif)
+    assert "SBOM (spdx-json)" in listed
+    number = next(line.split()[0] for line in listed.splitlines() if "SBOM" in line)
+    assert json.loads(run("apptainer", "sif", "dump", number, cpu.sif)) == said
+    assert len(said["packages"]) >= 1 + len(locked_artefacts("cpu"))
+
+
+def test_the_parts_list_of_a_real_build_is_valid_spdx(cpu: Built, tmp_path: Path):
+    path = tmp_path / "cpu.spdx.json"
+    path.write_text(run(ENVBUILDER, "sbom", cpu.sif))
+    assert validate_full_spdx_document(parse_file(str(path))) == []
+
+
+def test_most_wheels_say_their_licence(cpu: Built):
+    packages = json.loads(run(ENVBUILDER, "sbom", cpu.sif))["packages"]
+    wheels = [one for one in packages if one.get("packageFileName", "").endswith(".whl")]
+    certain = [one for one in wheels if one["licenseDeclared"] != "NOASSERTION"]
+    assert len(certain) * 2 > len(wheels)
+
+
+def test_the_provenance_inside_names_the_layers_of_the_image(cpu: Built):
+    statement = json.loads(inside(cpu, "/opt/envbuilder/provenance.json"))
+    digest = str(cpu.data["manifest"]).removeprefix("sha256:")
+    manifest = json.loads((cpu.layout / "blobs/sha256" / digest).read_text())
+    config = json.loads((cpu.layout / "blobs/sha256" / manifest["config"]["digest"][7:]).read_text())
+    layers = [one.removeprefix("sha256:") for one in config["rootfs"]["diff_ids"]]
+    assert [one["digest"]["sha256"] for one in statement["subject"]] == layers[:-1]
+    assert json.loads(run(ENVBUILDER, "sbom", cpu.sif, "--provenance")) == statement
+
+
+@pytest.fixture(params=["EC -pkeyopt ec_paramgen_curve:P-256", "ed25519"], ids=["P-256", "Ed25519"])
+def keys(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+    private, public = tmp_path / "key.pem", tmp_path / "key.pub"
+    run("openssl", "genpkey", "-algorithm", *request.param.split(), "-out", private)
+    run("openssl", "pkey", "-in", private, "-pubout", "-out", public)
+    return private, public
+
+
+@pytest.fixture
+def copied(cpu: Built, spacious: Path) -> Built:
+    link_tree(cpu.output, spacious / "out")
+    return Built("cpu", spacious / "out", cpu.data)
+
+
+def verified(built: Built, public: Path) -> "subprocess.CompletedProcess[str]":
+    return attempt(ENVBUILDER, "verify", "cpu", "--output", built.output, "--key", public, "--json")
+
+
+def test_signed_artefacts_are_verified_by_apptainer_and_by_us(cpu: Built, copied: Built, keys):
+    private, public = keys
+    before = copied.sif.read_bytes()[-4096:]
+    assert verified(copied, public).returncode == 7
+    run(ENVBUILDER, "sign", "cpu", "--output", copied.output, "--key", private)
+    run("apptainer", "verify", "--key", public, copied.sif)
+    assert verified(copied, public).returncode == 0
+    assert build("cpu", copied.output).data["built"] is False
+    assert cpu.sif.read_bytes()[-4096:] == before  # the other name of the unsigned file
+
+
+def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, keys):
+    private, public = keys
+    run(ENVBUILDER, "sign", "cpu", "--output", copied.output, "--key", private)
+    index = copied.layout / "index.json"
+    manifest = json.loads(index.read_text())["manifests"][0]
+    blobs = copied.layout / "blobs/sha256"
+    other = (blobs / manifest["digest"][7:]).read_bytes() + b"\n"
+    digest = hashlib.sha256(other).hexdigest()
+    (blobs / digest).write_bytes(other)
+    text = index.read_text().replace(manifest["digest"][7:], digest)
+    index.unlink()
+    index.write_text(text.replace(f'"size":{manifest["size"]}', f'"size":{len(other)}'))
+    ended = verified(copied, public)
+    assert ended.returncode == 7
+    assert "does not speak of `cpu.oci`" in findings(ended)[0]["message"]
+
+
+def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, keys, spacious: Path):
+    private, public = keys
+    run(ENVBUILDER, "sign", "cpu", "--output", copied.output, "--key", private)
+    with copied.sif.open("r+b") as stream:
+        stream.seek(1 << 20)
+        byte = stream.read(1)
+        stream.seek(1 << 20)
+        stream.write(bytes([byte[0] ^ 1]))
+    ended = verified(copied, public)
+    assert ended.returncode == 7
+    assert "is not signed with the key" in findings(ended)[0]["message"]
+
+
+def test_a_pgp_key_of_the_user_signs_the_sif_too(copied: Built, spacious: Path):
+    """Apptainer's other way, without our help: it takes the SIF as it would any of its own."""
+    home = spacious / "keys"
+    home.mkdir(mode=0o700)
+    env = {"APPTAINER_CONFIGDIR": str(home), "HOME": str(home)}
+    answers = "Tester\ntester@example.org\n\n"
+    made = subprocess.run(
+        ["apptainer", "key", "newpair", "--name", "Tester", "--email", "t@example.org", "--comment", "", "--password", "x1y2z3", "--push=false"],
+        env=env | {"PATH": "/usr/local/bin:/usr/bin:/bin"}, input=answers, text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert made.returncode == 0, made.stderr
+    shutil.copyfile(copied.sif, copied.output / "signed.sif")
+    signed = subprocess.run(
+        ["apptainer", "sign", copied.output / "signed.sif"],
+        env=env | {"PATH": "/usr/local/bin:/usr/bin:/bin"}, input="x1y2z3\n", text=True, capture_output=True, check=False,
+    )  # fmt: skip
+    assert signed.returncode == 0, signed.stderr
+    assert "verified" in run("apptainer", "verify", "--local", copied.output / "signed.sif", env=env).lower()
