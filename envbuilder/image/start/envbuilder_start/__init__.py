@@ -9,12 +9,10 @@ Both live in /opt/envbuilder/lib, which is not on `sys.path`. Whatever goes wron
 comes up as if they were not there. ENVBUILDER_START=off switches all of this off.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 
-TYPE_CHECKING = False  # `typing` would cost more than all the rest
+TYPE_CHECKING = False  # to import `typing` or `__future__` would cost as much as all the rest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
@@ -30,8 +28,8 @@ class Watcher:
         self.prepared = False
 
     def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+        self, name: str, path: "Sequence[str] | None" = None, target: "ModuleType | None" = None
+    ) -> "ModuleSpec | None":
         if name not in ("torch", "torch.utils.cpp_extension"):
             return None
         found = (finder.find_spec(name, path, target) for finder in sys.meta_path if finder is not self)
@@ -40,13 +38,13 @@ class Watcher:
             self._surround(spec)
         return spec
 
-    def _surround(self, spec: ModuleSpec) -> None:
+    def _surround(self, spec: "ModuleSpec") -> None:
         loader, torch = spec.loader, spec.name == "torch"
         execute: Callable[[ModuleType], None] | None = getattr(loader, "exec_module", None)
         if execute is None:
             return
 
-        def exec_module(module: ModuleType) -> None:
+        def exec_module(module: "ModuleType") -> None:
             del loader.exec_module  # type: ignore[union-attr]  # it is the loader that it was from here on
             if torch and not self.prepared:
                 self.prepared = True
@@ -69,7 +67,7 @@ def _call(name: str, function: str, *arguments: object, failure: str) -> None:
         sys.stderr.write(f"envbuilder: {failure}: {text}\n")
 
 
-def _import(name: str) -> ModuleType | None:
+def _import(name: str) -> "ModuleType | None":
     from importlib.machinery import PathFinder  # noqa: PLC0415 - of no use without torch
     from importlib.util import module_from_spec  # noqa: PLC0415
 
