@@ -82,17 +82,20 @@ def verb(command: str, *, as_json: bool, verbose: int, no_color: bool) -> Iterat
     yield SESSION
 
 
-def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Workshop":
-    """What the environment says: cache folder, cores, memory."""
+def cache_folder(session: Session) -> Path:
     import platformdirs  # noqa: PLC0415
 
+    return Path(session.environment.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
+
+
+def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Workshop":
+    """What the environment says: cache folder, cores, memory."""
     from envbuilder.command import ProcessRunner  # noqa: PLC0415
     from envbuilder.console import Console  # noqa: PLC0415
     from envbuilder.engines.assemble import Limits  # noqa: PLC0415
     from envbuilder.pipeline import Workshop  # noqa: PLC0415
     from envbuilder.store import Store  # noqa: PLC0415
 
-    cache = session.environment.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder")
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     runner, console = ProcessRunner(session.environment), Console(color=session.color)
 
@@ -102,7 +105,7 @@ def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Worksh
 
     session.stop = stop
     return Workshop(
-        store=Store(Path(cache), create=writes),
+        store=Store(cache_folder(session), create=writes),
         runner=runner,
         console=console,
         environment=session.environment,
@@ -431,6 +434,48 @@ def diagnose(
         session.data, session.text = report.data(diagnosis), report.text(diagnosis)
         if as_json:  # the text says the same, and on stdout
             session.findings = findings(diagnosis)
+
+
+@app.command()
+def doctor(
+    *,
+    purpose: Annotated[
+        str, typer.Option("--for", metavar="build|run", help="default: both; in a Slurm cluster `run`")
+    ] = "",
+    fix: Annotated[
+        bool, typer.Option("--fix", help="do the safe repairs and say what was done; installs nothing")
+    ] = False,
+    output: Output = OUTPUT,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Say what this machine can and cannot do for envbuilder, why it matters, and what repairs it."""
+    from envbuilder.command import ProcessRunner  # noqa: PLC0415
+    from envbuilder.doctor import Purpose, exit_code, findings, report, visit  # noqa: PLC0415
+    from envbuilder.doctor.node import has_slurm  # noqa: PLC0415
+    from envbuilder.doctor.scene import make_scene  # noqa: PLC0415
+
+    with verb("doctor", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        if purpose not in ("", *Purpose):
+            raise UsageError(
+                f"`--for` takes `build` or `run`, found `{purpose}`", hint="leave it out for both"
+            )
+        env, cache = session.environment, cache_folder(session)
+        runner = ProcessRunner(env)
+        session.stop = runner.stop
+        usual = [Purpose.RUN] if has_slurm(env, Path("/")) else list(Purpose)
+        seen = visit(
+            lambda: make_scene(env, runner, cache=cache, output=output, recipes=recipes),
+            [Purpose(purpose)] if purpose else usual,
+            fix=fix,
+            tell=lambda line: print(line, file=sys.stderr),
+        )
+        session.data, session.text = report.data(seen), report.text(seen)
+        session.exit_code = exit_code(seen)
+        if as_json:  # the text says the same, and on stdout
+            session.findings = findings(seen)
 
 
 @app.command(name="exec", context_settings={"allow_extra_args": True, "ignore_unknown_options": True})

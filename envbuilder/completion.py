@@ -34,7 +34,7 @@ class Verb(NamedTuple):
 TOP: Final = ("--version", "--install-completion", "--show-completion", "--help")
 COMMON: Final = ("--json", "--verbose", "--no-color", "--help")
 WITH_VALUE: Final = (
-    "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--recipe", "--key",
+    "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--recipe", "--key",
 )  # fmt: skip
 VERBS: Final[Mapping[str, Verb]] = {
     "list": Verb("List the recipes with their pins", ("--recipes", *COMMON)),
@@ -53,6 +53,10 @@ VERBS: Final[Mapping[str, Verb]] = {
     "sign": Verb("Sign image and SIF with a key of yours", ("--key", "--output", *COMMON), 1),
     "cache": Verb("Say what the cache holds, free its space", ("--gc", "--recipes", *COMMON)),
     "diagnose": Verb("Name the known failure in training, build or kernel logs", COMMON),
+    "doctor": Verb(
+        "Say what this machine can and cannot do for envbuilder",
+        ("--for", "--fix", "--output", "--recipes", *COMMON),
+    ),
     "exec": Verb(
         "Run a command in the environment", ("--in", "--output", "--no-color", "--verbose", "--help"), 1
     ),

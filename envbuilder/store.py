@@ -133,6 +133,14 @@ class Store:
                 with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(path, wait=False):
                     remove_tree(path)
 
+    def leftovers(self) -> tuple[Path, ...]:
+        """The temporary folders that no living process holds."""
+        found = []
+        for path in sorted((self.root / "work").iterdir()):
+            with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(path, wait=False):
+                found.append(path)
+        return tuple(found)
+
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Keep `clear` away while a verb works with what the store holds; many may do so at once."""

@@ -39,20 +39,26 @@ def check_tools(tools: Iterable[Tool], runner: Runner) -> tuple[Finding, ...]:
     return tuple(finding for tool in tools if (finding := _check(tool, runner)))
 
 
+def tool_version(tool: Tool, runner: Runner) -> str:
+    """What it says of its version, "" for nothing; raises ToolError or CommandError where it is missing or broken."""
+    said = runner.run(Command(argv=(tool.name, *tool.version), why=f"ask `{tool.name}` for its version"))
+    found = re.search(r"\d+(?:\.\d+)+", said)
+    return found[0] if found else ""
+
+
 def _check(tool: Tool, runner: Runner) -> Finding | None:
     hint = f"`apt-get install {tool.package}`; `scripts/setup` installs all of them on Debian 12"
     try:
-        said = runner.run(Command(argv=(tool.name, *tool.version), why=f"ask `{tool.name}` for its version"))
+        found = tool_version(tool, runner)
     except (ToolError, CommandError):
         return Finding(
             code="EB801", severity=Severity.ERROR, where="", hint=hint,
             message=f"`{tool.name}` is needed to {tool.why}, and it is not installed or does not run",
         )  # fmt: skip
-    found = re.search(r"\d+(?:\.\d+)+", said)
-    if not tool.floor or (found and tuple(map(int, found[0].split("."))) >= tool.floor):
+    if not tool.floor or (found and tuple(map(int, found.split("."))) >= tool.floor):
         return None
     wanted = ".".join(map(str, tool.floor))
     return Finding(
         code="EB802", severity=Severity.ERROR, where="", hint=hint,
-        message=f"`{tool.name}` {wanted} or newer is needed to {tool.why}; found {found[0] if found else 'no version'}",
+        message=f"`{tool.name}` {wanted} or newer is needed to {tool.why}; found {found or 'no version'}",
     )  # fmt: skip

@@ -16,7 +16,7 @@ LAYERS = [
     {"__main__"},
     {"cli", "completion"},
     {"pipeline", "report"},
-    {"verify", "sign", "publish", "launch", "run", "vendor", "detect"},
+    {"verify", "sign", "publish", "doctor", "launch", "run", "vendor", "detect"},
     {"build", "sif", "squashfs", "oci"},
     {"engines"},
     {"render", "parts"},

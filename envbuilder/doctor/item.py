@@ -1,0 +1,113 @@
+"""What one look at the machine says, and what all looks share."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from envbuilder.command import Command, Runner
+from envbuilder.errors import CommandError, ToolError
+from envbuilder.fetch.reach import Reached
+from envbuilder.host.facts import Facts
+from envbuilder.host.roots import Roots
+
+
+class DoctorCode(StrEnum):
+    """Stable; a new look takes the next free one."""
+
+    PYTHON = "EB810"
+    TOOL = "EB811"
+    DOCKER = "EB812"
+    BUILDX = "EB813"
+    IMAGE_STORE = "EB814"
+    APPTAINER = "EB815"
+    NAMESPACES = "EB816"
+    SUBIDS = "EB817"
+    FUSE = "EB818"
+    SPACE = "EB819"
+    CACHE = "EB820"
+    LOCKS = "EB821"  # that killed compilations of torch's load() left
+    SOURCES = "EB822"
+    CLOCK = "EB823"
+    DRIVER = "EB824"
+    RECIPE = "EB825"  # what a recipe needs of the driver and the GPUs
+    SHARED_MEMORY = "EB826"
+    IOMMU = "EB827"
+    ACS = "EB828"
+    RDMA = "EB829"
+    LIMITS = "EB830"
+    SLURM = "EB831"
+    SCRATCH = "EB832"
+
+
+class State(StrEnum):
+    OK = "ok"
+    WARNING = "warning"  # something works less well, or not for everyone
+    MISSING = "missing"  # a thing that is needed
+    UNKNOWN = "unknown"  # could not be found out, which is not the same as wrong
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fix:
+    """A repair that is safe: it changes nothing that others use, and installs nothing."""
+
+    told: str  # the command that it amounts to
+    run: Callable[[], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One look: what was found, why it matters, and the command that repairs it."""
+
+    code: DoctorCode
+    name: str
+    state: State
+    found: str
+    why: str = ""
+    repair: str = ""
+    fix: Fix | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """The machine as the looks see it; each part can be another one in a test."""
+
+    roots: Roots
+    environment: Mapping[str, str]
+    runner: Runner
+    facts: Facts
+    cache: Path
+    output: Path
+    recipes: Path
+    uid: int
+    user: str
+    home: Path
+    now: float  # seconds since 1970
+    memlock: int | None  # bytes; None without a limit
+    clock: tuple[bool, float] | None  # whether the kernel calls it synchronised, its largest error in seconds
+    reach: Callable[[], Sequence[Reached]]
+
+    def say(self, *argv: str, why: str) -> str | None:
+        """What a program prints; None where it is not there or fails."""
+        try:
+            return self.runner.run(Command(argv=argv, why=why)).strip()
+        except (CommandError, ToolError):
+            return None
+
+
+def free_bytes(path: Path) -> int | None:
+    """What an ordinary user may still write below a path that need not be there yet."""
+    for place in (path, *path.absolute().parents):
+        try:
+            numbers = os.statvfs(place)
+        except FileNotFoundError:
+            continue
+        except OSError:
+            return None
+        return numbers.f_frsize * numbers.f_bavail
+    return None
+
+
+def gigabytes(count: int) -> str:
+    return f"{count / 1e9:.1f} GB"
