@@ -1,12 +1,17 @@
 # The two commands of README.md: `make a100` and `make test`. Both do their own set-up.
 
-.PHONY: setup a100 test
+.PHONY: setup a100 recipes test
 
 setup:
 	@scripts/setup
 
 a100: setup
 	@scripts/try a100
+
+# Two environments for projects of other people's kinds; each fetches about 3 GB.
+recipes: setup
+	@scripts/try mudiff
+	@scripts/try octformer
 
 test: setup
 	@scripts/test

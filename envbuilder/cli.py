@@ -90,13 +90,13 @@ def cache_folder(session: Session) -> Path:
 
 def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Workshop":
     """What the environment says: cache folder, cores, memory."""
+    from envbuilder.capacity import usable_cores, usable_memory  # noqa: PLC0415
     from envbuilder.command import ProcessRunner  # noqa: PLC0415
     from envbuilder.console import Console  # noqa: PLC0415
     from envbuilder.engines.assemble import Limits  # noqa: PLC0415
     from envbuilder.pipeline import Workshop  # noqa: PLC0415
     from envbuilder.store import Store  # noqa: PLC0415
 
-    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
     runner, console = ProcessRunner(session.environment), Console(color=session.color)
 
     def stop() -> None:
@@ -110,7 +110,7 @@ def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Worksh
         console=console,
         environment=session.environment,
         recipes=recipes,
-        limits=Limits(threads=len(os.sched_getaffinity(0)), memory=memory, root=os.geteuid() == 0),
+        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=os.geteuid() == 0),
     )
 
 
@@ -286,6 +286,25 @@ def build(
 
 
 @app.command()
+def extensions(
+    name: Name,
+    *,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """List a recipe's compiled extensions: key, architectures, size, compile time, and where each came from."""
+    from envbuilder.engines.extensions import table  # noqa: PLC0415
+    from envbuilder.pipeline import list_extensions  # noqa: PLC0415
+
+    with verb("extensions", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        rows = list_extensions(name, workshop(session, recipes, writes=False))
+        session.data = list(rows)
+        session.text = table(rows) if rows else f"{name} has no extensions"
+
+
+@app.command()
 def verify(
     name: Annotated[
         str, typer.Argument(help="a recipe that was built, or an OCI layout", metavar="NAME|IMAGE")
@@ -357,7 +376,7 @@ def cache(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="with --gc: what to remove, all but `layers` if nothing is named; `vendor`: write all that the lock of NAME names into DIR",
+            help="with --gc: what to remove, all but `layers` and `extensions` if nothing is named; `vendor`: write all that the lock of NAME names into DIR",
             metavar="[KIND… | vendor NAME DIR]",
         ),
     ] = None,
@@ -371,7 +390,7 @@ def cache(
     no_color: NoColor = False,
 ) -> None:
     """Say what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
-    from envbuilder.store import KINDS  # noqa: PLC0415
+    from envbuilder.store import KEPT, KINDS  # noqa: PLC0415
 
     with verb("cache", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         shop = workshop(session, recipes)
@@ -392,7 +411,7 @@ def cache(
             raise UsageError("kinds go with `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
         if gc:
             store.sweep()
-            store.clear(kinds or [kind for kind in KINDS if kind != "layers"])
+            store.clear(kinds or [kind for kind in KINDS if kind not in KEPT])
         sizes = store.sizes()
         session.data = {"folder": str(store.root), "bytes": sizes}
         rows = (f"  {kind:<10} {size / 1e9:8.2f} GB" for kind, size in sizes.items())

@@ -48,6 +48,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         ("--output", "--offline", "--dry-run", "--recipes", *COMMON),
         MANY,
     ),
+    "extensions": Verb("List a recipe's compiled extensions", ("--recipes", *COMMON), 1),
     "verify": Verb("Prove that image and SIF hold the same files", ("--key", "--output", *COMMON), 1),
     "sbom": Verb("Print the parts list of what was built", ("--provenance", "--output", *COMMON), 1),
     "sign": Verb("Sign image and SIF with a key of yours", ("--key", "--output", *COMMON), 1),

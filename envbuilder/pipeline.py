@@ -29,6 +29,7 @@ from envbuilder.check import examine_file, need_sound
 from envbuilder.command import Runner, hand_over
 from envbuilder.console import Console, log_to
 from envbuilder.engines.assemble import Assemble, Limits
+from envbuilder.engines.extensions import rows
 from envbuilder.errors import (
     BuildError,
     LockError,
@@ -318,6 +319,15 @@ def explain(name: str, workshop: Workshop) -> Explained:
         store=workshop.store, runner=workshop.runner, console=workshop.console, limits=workshop.limits
     )
     return Explained(name=recipe.name, plan=plan.canonical(), commands=tuple(map(str, engine.commands(plan))))
+
+
+def list_extensions(name: str, workshop: Workshop) -> tuple[dict[str, object], ...]:
+    """What the store has of each extension of a recipe, a row each."""
+    recipe, plan, _ = make_plan(name, workshop)
+    engine = Assemble(
+        store=workshop.store, runner=workshop.runner, console=workshop.console, limits=workshop.limits
+    )
+    return tuple(rows(engine.find_extensions(plan), recipe=recipe.name))
 
 
 def verify_artefacts(

@@ -50,6 +50,10 @@ def sha256_file(path: Path) -> Sha256:
 
 # What is kept between runs.
 KINDS: Final = ("artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv")
+KEPT: Final = (
+    "layers",
+    "extensions",
+)  # what `cache --gc` leaves alone unless it is named: minutes to make, little to keep
 
 
 class Store:

@@ -77,6 +77,18 @@ def test_help_names_every_command(call: Call):
         assert f" {name} " in answer.out
 
 
+def test_extensions_that_were_not_compiled_yet_are_listed_with_their_keys(call: Call):
+    answer = call("extensions", "cpu", "--json")
+    (row,) = json.loads(answer.out)["data"]
+    assert (row["name"], row["form"], row["origin"], len(row["key"])) == (
+        "fused",
+        "load",
+        "not compiled yet",
+        64,
+    )
+    assert "gcc 12" in row["decided_by"]["compiler"]
+
+
 def test_list_has_a_line_for_each_recipe(call: Call):
     lines = call("list").out.splitlines()
     assert [line.split()[0] for line in lines] == list(list_recipes(ROOT / "recipes"))

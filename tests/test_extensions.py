@@ -17,7 +17,7 @@ from elves import elf
 from envbuilder import image
 from envbuilder.command import Command, FakeRunner
 from envbuilder.console import Console
-from envbuilder.engines.extensions import NVCC_MEMORY, Shop, arrange, commands
+from envbuilder.engines.extensions import NVCC_MEMORY, Shop, arrange, commands, rows, table
 from envbuilder.engines.extensions.call import Call, relative, written_call
 from envbuilder.engines.extensions.failure import explain
 from envbuilder.engines.extensions.inspect import check_call, check_project
@@ -824,3 +824,24 @@ def test_the_index_of_two_machines_is_the_same(tmp_path):
         tree = layer(store, folder, make_plan(name=name), Sandbox())
         texts.append((tree / "opt/envbuilder/extensions/index.json").read_text())
     assert texts[0] == texts[1]
+
+
+# The listing
+
+
+def test_the_listing_says_where_each_extension_came_from(stocked):
+    make_shop(stocked, make_plan(name="first"), Sandbox()).make()
+    shop = make_shop(stocked, make_plan(EXTENSION, PROJECT, name="second"), Sandbox())
+    found = list(rows(shop.find(), recipe="second"))
+    assert [row["origin"] for row in found] == ["the store: compiled for `first`", "not compiled yet"]
+    assert next(row["origin"] for row in rows(shop.find(), recipe="first")) == "compiled for this recipe"
+    assert found[0]["targets"] == ["sm_80"]
+
+
+def test_the_listing_for_a_person_has_a_line_for_each(stocked):
+    make_shop(stocked, make_plan(), Sandbox()).make()
+    shop = make_shop(stocked, make_plan(EXTENSION, PROJECT), Sandbox())
+    head, fused, dw = table(rows(shop.find(), recipe="x")).splitlines()
+    assert head.split()[:3] == ["name", "key", "form"]
+    assert fused.split()[0::3][:2] == ["fused", "sm_80"]
+    assert dw.split()[:3:2] == ["dw", "project"]

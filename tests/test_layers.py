@@ -37,7 +37,7 @@ LAYERS = [
         "tarball",
         "entry",
     },
-    {"command", "fetch", "sources", "store", "console", "decode"},
+    {"command", "fetch", "sources", "store", "console", "decode", "capacity"},
     {"errors"},
     {"findings"},
     {"__init__", STANDALONE},

@@ -4,6 +4,7 @@ Each layer is one future. What does not wait for another runs beside it: the Pyt
 extensions compile, and the SIF's writer takes each layer as soon as it is there.
 """
 
+import functools
 import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
@@ -107,6 +108,12 @@ class Assemble:
                 case _:
                     assert_never(step)
         return tuple(found)
+
+    def find_extensions(self, plan: Plan) -> tuple[extensions.Found, ...]:
+        """What the store has of the plan's extensions."""
+        steps = (step for step in plan.steps if isinstance(step, ExtensionsStep))
+        root = functools.partial(make_root, plan, {})
+        return tuple(found for step in steps for found in self.shop(plan, step, root).find())
 
     def shop(self, plan: Plan, step: ExtensionsStep, root: Callable[[], Root]) -> extensions.Shop:
         """Where the plan's extensions are compiled; `root` is asked when something must be."""

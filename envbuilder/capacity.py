@@ -1,0 +1,84 @@
+"""How many cores and how much memory this process may use: of the machine, and of the control groups that hold it.
+
+A job of a scheduler, a container or a CI runner sees the whole machine in the usual places and is killed when it takes it.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+_ENDLESS: Final = 1 << 60  # version 1 writes a number about as large for "no limit"
+
+
+def usable_memory(root: Path = Path("/")) -> int:
+    """Bytes that can be had now: what the machine has left, or the nearest group's limit less what is in use there."""
+    free = [_available(root)]
+    for group, limit, used, cache in _memory_groups(root):
+        most = _number(group / limit)
+        if most is not None and most < _ENDLESS:
+            taken = (_number(group / used) or 0) - _of_table(group / "memory.stat", cache)
+            free.append(max(0, most - max(0, taken)))
+    return min(free)
+
+
+def usable_cores(root: Path = Path("/")) -> int:
+    """Processors that this process may run on, or fewer where a group's quota of time is less."""
+    counts = [len(os.sched_getaffinity(0))]
+    for controller, group in _groups(root):
+        if controller == "":
+            quota, _, period = _text(group / "cpu.max").partition(" ")
+        elif "cpu" in controller.split(","):
+            quota, period = _text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")
+        else:
+            continue
+        if quota.isdigit() and period.isdigit() and int(period):
+            counts.append(max(1, int(quota) // int(period)))
+    return min(counts)
+
+
+def _available(root: Path) -> int:
+    """What can be had without swapping: free pages and what the page cache would give back."""
+    kilobytes = _of_table(root / "proc/meminfo", "MemAvailable:")
+    return kilobytes << 10 if kilobytes else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _memory_groups(root: Path) -> Iterator[tuple[Path, str, str, str]]:
+    for controller, group in _groups(root):
+        if controller == "":
+            yield group, "memory.max", "memory.current", "inactive_file"
+        elif "memory" in controller.split(","):
+            yield group, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+
+
+def _groups(root: Path) -> Iterator[tuple[str, Path]]:
+    """Controllers ("" for version 2) and folder of every group that holds this process, outermost last."""
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        _, controllers, path = line.split(":", 2)
+        mounts = root / "sys/fs/cgroup"
+        top = mounts / controllers.removeprefix("name=") if controllers else mounts
+        folder = top / path.lstrip("/")
+        # Inside a container the path may be the host's, and only the top is there.
+        for group in (folder, *(parent for parent in folder.parents if parent.is_relative_to(top))):
+            yield controllers, group
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path)
+    return int(text) if text.isdigit() else None
+
+
+def _of_table(path: Path, name: str) -> int:
+    """The second word of the line that begins with a name; 0 where there is none."""
+    for line in _text(path).splitlines():
+        words = line.split()
+        if words[:1] == [name] and words[1].isdigit():
+            return int(words[1])
+    return 0
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, ValueError):
+        return ""

@@ -1,0 +1,64 @@
+"""What `envbuilder extensions NAME` tells: each extension, what is in it, how long it took and where it came from."""
+
+from collections.abc import Iterable, Iterator
+
+from envbuilder.engines.extensions.shop import Found
+
+
+def rows(found: Iterable[Found], *, recipe: str) -> Iterator[dict[str, object]]:
+    """One row for each extension, for `--json`; what was not compiled yet has its key and nothing else."""
+    for one in found:
+        row: dict[str, object] = {
+            "name": one.name,
+            "form": str(one.extension.form),
+            "key": one.key.digest,
+            "decided_by": dict(one.key.fields),
+        }
+        compiled = one.compiled
+        if compiled is not None:
+            row |= {
+                "function": compiled.function,
+                "targets": list(compiled.targets),
+                "size": compiled.size,
+                "seconds": compiled.seconds,
+                "files": {timing.file: timing.seconds for timing in compiled.timings},
+                "compiled_for": compiled.recipe,
+                "torch": compiled.facts.torch,
+            }
+        yield row | {"origin": _origin(one, recipe)}
+
+
+def table(rows: Iterable[dict[str, object]]) -> str:
+    """The same for a person."""
+    lines = [("name", "key", "form", "for", "size", "compiled in", "from")]
+    for row in rows:
+        if "targets" in row:
+            targets = " ".join(map(str, row["targets"])) if isinstance(row["targets"], list) else ""
+            size, seconds = f"{float(str(row['size'])) / 1e6:.2f} MB", f"{row['seconds']} s"
+        else:
+            targets = size = seconds = ""
+        key = str(row["key"])[:16]
+        lines.append(
+            (
+                str(row["name"]),
+                key,
+                str(row["form"]),
+                targets or "-",
+                size or "-",
+                seconds or "-",
+                str(row["origin"]),
+            )
+        )
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return "\n".join(
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    )
+
+
+def _origin(found: Found, recipe: str) -> str:
+    if found.compiled is None:
+        return "not compiled yet"
+    if found.compiled.recipe == recipe:
+        return "compiled for this recipe"
+    return f"the store: compiled for `{found.compiled.recipe}`"

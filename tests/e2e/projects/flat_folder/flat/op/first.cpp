@@ -1,0 +1,9 @@
+#include <pybind11/pybind11.h>
+
+extern "C" int first_twice(int value);
+extern "C" int first_scale(float* data, int count, float factor);
+
+PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {
+  m.def("twice", &first_twice);
+  m.def("scale", [](size_t data, int count, float factor) { return first_scale(reinterpret_cast<float*>(data), count, factor); });
+}

@@ -1,0 +1,3 @@
+from tinyconv.core import scale, twice
+
+__all__ = ["scale", "twice"]
