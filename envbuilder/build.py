@@ -1,13 +1,13 @@
 """Plan → artefacts: runs the engine and writes the OCI layout and the SIF from the same layers.
 
-The SIF's writer starts with the first layer and waits for the later ones, so that the largest part of its work is done
-while the extensions compile.
+The SIF's writer starts with the first layer and waits for the later ones, and reads one that is still being packed from
+its tree, so that the largest part of its work is done while the extensions compile.
 """
 
 import contextlib
 import json
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -15,15 +15,16 @@ from typing import Final
 from envbuilder import __version__
 from envbuilder.command import Runner
 from envbuilder.console import Console
-from envbuilder.engines.assemble import Assemble, tools
+from envbuilder.engines.assemble import Assemble, Coming, tools
 from envbuilder.oci import ImageConfig, write_layout
 from envbuilder.parts import PROVENANCE, SBOM
-from envbuilder.plan import Plan
-from envbuilder.sif import DataType, Document, SifFacts, write_sif
+from envbuilder.plan import CudaStep, OsStep, Plan, PythonStep
+from envbuilder.sif import DataType, Document, SifFacts, Source, write_sif
 from envbuilder.store import Sha256, save_text, sha256_file
 from envbuilder.tree import Layer, check_disjoint, read_files
 
 IMAGE_PREFIX: Final = "envbuilder"  # of the names in a Docker engine
+FIRST: Final = (OsStep, PythonStep, CudaStep)  # what extensions are compiled in, and nearly all of the bytes
 THREADS: Final = 16  # more than a plan has layers and trees: a future may wait for another
 
 
@@ -118,28 +119,24 @@ def build(
     runner: Runner,
     console: Console,
     threads: int,
+    part_done: Callable[[tuple[Layer, ...]], None],
     image_done: Callable[[Sha256], None],
 ) -> Built:
     """Make every layer that the store lacks, then both artefacts; each appears under its name when it is whole.
 
-    `image_done` is called with the manifest's digest when the image is whole, while the SIF is still being written.
+    `part_done` is called with the layers that the extensions stand on, `image_done` with the manifest's digest when the
+    image is whole; both while the rest is still being made.
     """
     outputs.folder.mkdir(parents=True, exist_ok=True)
     outputs.record.unlink(missing_ok=True)  # it speaks of artefacts that are about to be replaced
     with worker_threads(THREADS, runner) as pool:
-        futures = engine.start(plan, pool)
-        sif = pool.submit(_write_sif, plan, outputs, futures, runner=runner, console=console, threads=threads)
-        layers = tuple(future.result() for future in futures)
+        coming = engine.start(plan, pool)
+        sif = pool.submit(_write_sif, plan, outputs, coming, runner=runner, console=console, threads=threads)
+        first = [one.layer for step, one in zip(plan.steps, coming, strict=True) if isinstance(step, FIRST)]
+        layers = all_of([one.layer for one in coming], first, beside=sif, part_done=part_done)
         check_disjoint(layers)
         with console.step("write the OCI layout"):
-            manifest = write_layout(
-                layers=layers,
-                config=image_config(plan),
-                epoch=plan.epoch,
-                platform=plan.platform,
-                folder=outputs.image,
-                name=f"{IMAGE_PREFIX}/{plan.name}:latest",
-            )
+            manifest = write_image(plan, layers, outputs.image)
         image_done(manifest)
         facts = sif.result()
     record = Record(
@@ -151,6 +148,26 @@ def build(
         content_size=sum(layer.content_size for layer in layers),
     )
     return Built(record=record, layers=layers)
+
+
+def all_of(
+    layers: Sequence["Future[Layer]"],
+    first: Sequence["Future[Layer]"],
+    *,
+    beside: "Future[SifFacts]",
+    part_done: Callable[[tuple[Layer, ...]], None],
+) -> tuple[Layer, ...]:
+    """Every layer; the first failure, also of the work beside them, is raised at once."""
+    waiting = set(first)
+    everything: tuple[Future[Layer] | Future[SifFacts], ...] = (*layers, beside)
+    for done in as_completed(everything):
+        done.result()
+        if waiting and waiting <= {layer for layer in layers if layer.done()}:
+            waiting.clear()
+            part_done(tuple(layer.result() for layer in first))
+        if all(layer.done() for layer in layers):
+            break
+    return tuple(layer.result() for layer in layers)
 
 
 @contextlib.contextmanager
@@ -170,7 +187,7 @@ def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
 def _write_sif(
     plan: Plan,
     outputs: Outputs,
-    futures: tuple["Future[Layer]", ...],
+    coming: tuple[Coming, ...],
     *,
     runner: Runner,
     console: Console,
@@ -178,7 +195,7 @@ def _write_sif(
 ) -> SifFacts:
     with console.step("write the SIF") as step:
         return write_sif(
-            layers=_as_they_come(futures, step.tell),
+            sources=_as_they_come(coming, step.tell),
             out=outputs.sif,
             epoch=plan.epoch,
             definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
@@ -198,11 +215,27 @@ def _documents(runtime: Layer) -> tuple[Document, ...]:
     )
 
 
-def _as_they_come(futures: tuple["Future[Layer]", ...], tell: Callable[[str], None]) -> Iterator[Layer]:
-    for future in futures:
-        layer = future.result()
-        tell(f"{layer.name} layer")
-        yield layer
+def _as_they_come(coming: tuple[Coming, ...], tell: Callable[[str], None]) -> Iterator[Source]:
+    for one in coming:
+        body = one.body()
+        tell(f"{one.name} layer")
+        yield Source(body=body, layer=one.layer.result)
+
+
+def image_name(plan: Plan) -> str:
+    return f"{IMAGE_PREFIX}/{plan.name}:latest"
+
+
+def write_image(plan: Plan, layers: Sequence[Layer], folder: Path) -> Sha256:
+    """Write the OCI layout of these layers of the plan and return its manifest's digest."""
+    return write_layout(
+        layers=layers,
+        config=image_config(plan),
+        epoch=plan.epoch,
+        platform=plan.platform,
+        folder=folder,
+        name=image_name(plan),
+    )
 
 
 def image_config(plan: Plan) -> ImageConfig:

@@ -23,7 +23,6 @@ from envbuilder.build import (
     build,
     load_any_record,
     load_record,
-    worker_threads,
 )
 from envbuilder.check import examine_file, need_sound
 from envbuilder.command import Runner, hand_over
@@ -59,12 +58,11 @@ from envbuilder.store import Store, save_text, sha256_file, sha256_text
 from envbuilder.tables.gpu import capabilities, load_gpus
 from envbuilder.tables.toolkit import load_toolkits
 from envbuilder.tools import BUILD_TOOLS, check_tools
+from envbuilder.tree import Layer
 from envbuilder.vendor import Vendored, vendor
 from envbuilder.verify import verify
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
-
     from envbuilder.run import Ran
 
 # Bytes on disk per byte fetched, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
@@ -257,7 +255,19 @@ def _load(outputs: Outputs, manifest: str, workshop: Workshop) -> str:
     return name
 
 
+def _load_part(plan: Plan, layers: tuple[Layer, ...], workshop: Workshop) -> None:
+    """Bring the layers that are ready into the Docker engine, where one answers: its work is then done the sooner."""
+    from envbuilder.publish import connect, load_part  # noqa: PLC0415 - as above
+
+    client = connect(workshop.environment)
+    if client is not None:
+        with workshop.store.workspace() as work:
+            load_part(client, plan, layers, folder=work / "image", console=workshop.console)
+
+
 def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -> Record:
+    from envbuilder.publish import Background  # noqa: PLC0415 - as above
+
     console, limits = workshop.console, workshop.limits
     engine = Assemble(store=workshop.store, runner=workshop.runner, console=console, limits=limits)
     missing_tools = check_tools(BUILD_TOOLS, workshop.runner)
@@ -268,19 +278,19 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
     missing = fetcher.missing(wanted)
     need_space(plan, wanted, missing, outputs, workshop.store)
     _fetch(wanted, fetcher, console)
-    loading: list[Future[str]] = []
-    with worker_threads(1, workshop.runner) as pool:
-        built = build(
-            plan,
-            outputs,
-            engine=engine,
-            runner=workshop.runner,
-            console=console,
-            threads=limits.threads,
-            image_done=lambda manifest: loading.append(pool.submit(_load, outputs, manifest, workshop)),
-        )
-        with console.step("verify image ≡ SIF ≡ plan"):
-            report = verify(outputs.image, outputs.sif, layers=built.layers, threads=limits.threads)
+    loading = Background()
+    built = build(
+        plan,
+        outputs,
+        engine=engine,
+        runner=workshop.runner,
+        console=console,
+        threads=limits.threads,
+        part_done=lambda layers: loading.begin(lambda: _load_part(plan, layers, workshop)),
+        image_done=lambda manifest: loading.begin(lambda: _load(outputs, manifest, workshop)),
+    )
+    with console.step("verify image ≡ SIF ≡ plan"):
+        report = verify(outputs.image, outputs.sif, layers=built.layers, threads=limits.threads)
     if report.findings:
         outputs.sif.rename(outputs.sif.with_suffix(".sif.refused"))
         raise VerifyError(
@@ -288,8 +298,7 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
             findings=report.findings,
             hint=f"the log is `{outputs.log}`",
         )
-    for loaded in loading:
-        loaded.result()
+    loading.finish()
     return built.record
 
 

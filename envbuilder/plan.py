@@ -6,7 +6,7 @@ keys of the steps it stands on, so that two recipes share every layer whose inpu
 
 import shlex
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import ClassVar, Final, assert_never
 
 from envbuilder.lock import Artefact, Lock, LockedExtension
 from envbuilder.recipe import Recipe
@@ -25,18 +25,20 @@ SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 class OsStep:
     """The distribution's packages, and gcc of the pinned version under its plain names."""
 
+    name: ClassVar = "os"  # of its layer
     suite: str
     gcc: str
     artefacts: tuple[Artefact, ...]
 
     def lines(self) -> tuple[str, ...]:
-        return (f"step os {self.suite} gcc {self.gcc}", *map(_artefact_line, self.artefacts))
+        return (f"step os {self.suite} gcc {self.gcc} layout 2", *map(_artefact_line, self.artefacts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PythonStep:
     """The Python environment at /opt/env."""
 
+    name: ClassVar = "python"  # of its layer
     python: str  # 3.11
     artefacts: tuple[Artefact, ...]
 
@@ -52,6 +54,7 @@ class PythonStep:
 class CudaStep:
     """The CUDA toolkit at /usr/local/cuda, its headers and libraries linked from the wheels where they have them."""
 
+    name: ClassVar = "cuda"  # of its layer
     toolkit: Toolkit
     artefacts: tuple[Artefact, ...]
 
@@ -66,6 +69,7 @@ class CudaStep:
 class ExtensionsStep:
     """The recipe's extensions, compiled for exactly `architectures`."""
 
+    name: ClassVar = "extensions"  # of its layer
     architectures: tuple[str, ...]  # compute capabilities, e.g. 8.0; empty without CUDA
     extensions: tuple[LockedExtension, ...]
 
@@ -103,6 +107,7 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
 class StartStep:
     """What each Python of the environment runs first; it is byte-compiled."""
 
+    name: ClassVar = "start"  # of its layer
     python: str
     files: tuple[tuple[str, str], ...]  # path below / → text
 
@@ -122,6 +127,7 @@ class StartStep:
 class RuntimeStep:
     """Plain files: what a runtime reads at start, and the texts that say what this image is."""
 
+    name: ClassVar = "runtime"  # of its layer
     env: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...]  # of the image and of the SIF
     files: tuple[tuple[str, str], ...]  # path below / → text

@@ -1,9 +1,10 @@
-"""Hand an OCI layout over to a Docker engine."""
+"""Hand an OCI layout over to a Docker engine, its finished layers while the others are still being made."""
 
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO
 
@@ -11,10 +12,13 @@ import docker
 import docker.errors
 from requests.exceptions import RequestException
 
+from envbuilder.build import image_name, write_image
 from envbuilder.console import Console
 from envbuilder.errors import BuildError
 from envbuilder.oci import layout_size, read_layout, write_archive
+from envbuilder.plan import Plan
 from envbuilder.store import Sha256
+from envbuilder.tree import Layer
 
 
 def connect(environment: Mapping[str, str]) -> "docker.DockerClient | None":
@@ -35,11 +39,58 @@ def has_image(client: "docker.DockerClient", name: str, manifest: str) -> bool:
         return False
 
 
+def part_name(name: str) -> str:
+    """What the engine calls the first layers of an image that is not whole yet.
+
+    It stays after a build that failed, for the next one, and goes with the next that is loaded.
+    """
+    return f"{name.rpartition(':')[0]}:part"
+
+
+class Background:
+    """Work done one after the other, which nobody waits for when a build fails: an engine drops a load whose sender is gone."""
+
+    def __init__(self) -> None:
+        self._last: Future[None] = Future()
+        self._last.set_result(None)
+
+    def begin(self, work: Callable[[], object]) -> None:
+        """Do this when all that was begun before is done."""
+        before, self._last = self._last, Future()
+
+        def run(done: Future[None]) -> None:
+            try:
+                before.result()
+                work()
+                done.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - `finish` raises it
+                done.set_exception(error)
+
+        threading.Thread(target=run, args=(self._last,), daemon=True, name="load").start()
+
+    def finish(self) -> None:
+        """Wait for all of it; raises the first error."""
+        self._last.result()
+
+
+def load_part(
+    client: "docker.DockerClient", plan: Plan, layers: Sequence[Layer], *, folder: Path, console: Console
+) -> None:
+    """Bring the first layers of a plan's image into the engine, unless it has them; raises BuildError as `load_image`.
+
+    `folder` is for the layout that they are loaded from.
+    """
+    write_image(plan, layers, folder)
+    name = image_name(plan)
+    if len(known_layers(client, folder, name)) < len(layers):
+        load_image(client, folder, name=part_name(name), console=console)
+
+
 def load_image(client: "docker.DockerClient", layout: Path, *, name: str, console: Console) -> None:
     """Bring the layout into the engine as `name`; raises BuildError when the engine refuses it.
 
-    After an edit only the last layers are new. Layers that the engine's image of that name has are left out first; an
-    engine that cannot make use of that (it packs layers in another way, or keeps none) gets all of them.
+    After an edit only the last layers are new. Layers that the engine's image of that name has, or the part of it, are
+    left out first; an engine that cannot make use of that (it packs layers in another way, or keeps none) gets all.
     """
     manifest = read_layout(layout).manifest.digest
     error: Exception | None = None
@@ -47,6 +98,9 @@ def load_image(client: "docker.DockerClient", layout: Path, *, name: str, consol
         with console.transfer(f"load {name}", layout_size(layout, without=without)) as transfer:
             error = _load(client, layout, name=name, without=without, advance=transfer.advance)
         if has_image(client, name, manifest):
+            if name != part_name(name):
+                with contextlib.suppress(docker.errors.ImageNotFound):
+                    client.images.remove(part_name(name))
             return
     raise BuildError(
         f"could not load the image into the Docker engine: {error or 'it keeps another image under that name'}",
@@ -55,11 +109,11 @@ def load_image(client: "docker.DockerClient", layout: Path, *, name: str, consol
 
 
 def known_layers(client: "docker.DockerClient", layout: Path, name: str) -> frozenset[Sha256]:
-    """The blobs of the layout whose layers the engine's image `name` has."""
-    try:
-        known = set(client.images.get(name).attrs["RootFS"].get("Layers") or ())
-    except docker.errors.ImageNotFound:
-        return frozenset()
+    """The blobs of the layout whose layers the engine's image `name` has, or the part of it."""
+    known: set[str] = set()
+    for one in (name, part_name(name)):
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            known |= set(client.images.get(one).attrs["RootFS"].get("Layers") or ())
     return frozenset(
         layer.blob.digest for layer in read_layout(layout).layers if f"sha256:{layer.diff_id}" in known
     )

@@ -22,7 +22,7 @@ from envbuilder.command import Command, Runner
 from envbuilder.errors import CommandError, SpaceError, ToolError, UsageError, VerifyError
 from envbuilder.store import Sha256, beside, sha256_file, space_errors
 from envbuilder.tarball import CHUNK, END
-from envbuilder.tree import Layer, open_tar
+from envbuilder.tree import Layer, layer_body
 
 BLOCK_SIZE: Final = (
     256 << 10
@@ -120,9 +120,21 @@ class Sif:
         return b""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A layer to write: its tar without the end, and itself, asked for last since it may still be being packed."""
+
+    body: Iterable[bytes | memoryview]
+    layer: Callable[[], Layer]
+
+
+def packed(layer: Layer) -> Source:
+    return Source(body=layer_body(layer), layer=lambda: layer)
+
+
 def write_sif(
     *,
-    layers: Iterable[Layer],
+    sources: Iterable[Source],
     out: Path,
     epoch: int,
     definition: str,
@@ -132,7 +144,7 @@ def write_sif(
     architecture: str = "amd64",
     documents: Callable[[Layer], Sequence[Document]] = lambda _: (),
 ) -> SifFacts:
-    """Write the SIF of the layers in order; `layers` may yield each one when it is ready.
+    """Write the SIF of the layers in order; `sources` may yield each one when it is ready.
 
     `documents` is asked, when all layers are there, for what the last one holds that is to have a descriptor.
 
@@ -142,7 +154,7 @@ def write_sif(
     _check_target(out)
     with beside(out) as work:
         squashfs = work / "squashfs"
-        written = _write_squashfs(layers, squashfs, epoch=epoch, runner=runner, threads=threads)
+        written = _write_squashfs(sources, squashfs, epoch=epoch, runner=runner, threads=threads)
         diff_ids = [layer.diff_id for layer in written]
         identity = uuid.uuid5(_SPACE, "\n".join([*diff_ids, str(epoch), definition, _json(labels)]))
         objects = (
@@ -215,15 +227,16 @@ def _check_target(out: Path) -> None:
 
 
 def _write_squashfs(
-    layers: Iterable[Layer], squashfs: Path, *, epoch: int, runner: Runner, threads: int
+    sources: Iterable[Source], squashfs: Path, *, epoch: int, runner: Runner, threads: int
 ) -> list[Layer]:
-    written: list[Layer] = []
+    written: list[Source] = []
     try:
         with runner.feed(squashfs_command(squashfs, epoch=epoch, threads=threads)) as sink:
             _widen(sink)
-            for layer in layers:
-                written.append(layer)
-                _copy_body(layer, sink)
+            for source in sources:
+                written.append(source)
+                for piece in source.body:
+                    sink.write(piece)
             sink.write(END)
     except CommandError as error:
         if "I/O error" in error.message:  # all that tar2sqfs says of a full disk; its file is removed by then
@@ -232,18 +245,7 @@ def _write_squashfs(
                 hint="free space there, or point --output at a larger disk; then run it again",
             ) from error
         raise
-    return written
-
-
-def _copy_body(layer: Layer, sink: IO[bytes]) -> None:
-    """Pass a layer's tar on without its end, so that the next one can follow."""
-    left = layer.tar_size - len(END)
-    with open_tar(layer) as tar:
-        while left and (piece := tar.read(min(left, CHUNK))):
-            left -= len(piece)
-            sink.write(piece)
-    if left:
-        raise VerifyError(f"`{layer.blob}` is cut off", hint=f"remove `{layer.folder}` and build again")
+    return [source.layer() for source in written]
 
 
 def _widen(pipe: IO[bytes]) -> None:

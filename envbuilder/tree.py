@@ -22,12 +22,12 @@ from envbuilder.errors import BuildError
 from envbuilder.foreign_tar import index_tar
 from envbuilder.layer_writer import LayerWriter, pieces
 from envbuilder.store import Sha256, parse_sha256, save_text, space_errors
-from envbuilder.tarball import CHUNK, TarReader, is_normal
+from envbuilder.tarball import BLOCK, CHUNK, END, TarReader, is_normal, make_header
 from envbuilder.unpack import unpack
 
 __all__ = [
-    "Entry", "Kind", "Layer", "check_disjoint", "extract", "load_layer", "open_tar", "read_files", "read_manifest",
-    "tree_digest", "write_layer", "write_layer_from_tar",
+    "Entry", "Kind", "Layer", "check_disjoint", "extract", "layer_body", "load_layer", "open_tar", "read_files",
+    "read_manifest", "tree_body", "tree_digest", "write_layer", "write_layer_from_tar",
 ]  # fmt: skip
 
 _SHOWN: Final = 10  # how many paths an error names
@@ -76,6 +76,27 @@ def write_layer(
                 writer.add(entry)
 
     return _write(name, folder, threads, fill)
+
+
+def tree_body(tree: Path, *, epoch: int, omit: Collection[str] = ()) -> Iterator[bytes | memoryview]:
+    """The tar that `write_layer` packs, in pieces and without its end, for who cannot wait until it is packed."""
+    for entry in _scan(tree, omit=omit, epoch=epoch):
+        yield make_header(entry)
+        if entry.size:
+            with io.FileIO(os.fsencode(tree) + b"/" + to_bytes(entry.path)) as stream:
+                yield from pieces(stream, entry.size)
+            yield bytes(-entry.size % BLOCK)
+
+
+def layer_body(layer: Layer) -> Iterator[bytes]:
+    """The layer's tar in pieces and without its end, so that the next one can follow; raises BuildError when cut off."""
+    left = layer.tar_size - len(END)
+    with open_tar(layer) as tar:
+        while left and (piece := tar.read(min(left, CHUNK))):
+            left -= len(piece)
+            yield piece
+    if left:
+        raise BuildError(f"`{layer.blob}` is cut off", hint=f"remove `{layer.folder}` and build again")
 
 
 def write_layer_from_tar(

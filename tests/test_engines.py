@@ -235,7 +235,7 @@ def test_every_plain_name_leads_to_the_pinned_compiler(tmp_path):
 
 
 def test_the_install_of_the_wheels(golden):
-    command = python.install_command(root=Root(os=Path("/store/os")), work=Path("/store/work"), epoch=EPOCH)
+    command = python.install_command(work=Path("/store/work"), epoch=EPOCH)
     golden("install.txt", one_a_line(command).replace(uv.find_uv_bin(), "UV"))
 
 
@@ -273,11 +273,31 @@ def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
     work = tmp_path / "work"
     (work / "cache").mkdir(parents=True)  # uv would make it
     step = PythonStep(python="3.11", artefacts=(wheel,))
-    python.build_python(
-        step, store=store, runner=FakeRunner(), root=Root(os=tmp_path), epoch=EPOCH, work=work
-    )
+    python.build_python(step, (), store=store, runner=FakeRunner(), epoch=EPOCH, work=work)
     assert (work / "requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
     assert [path.name for path in (work / "wheels").iterdir()] == ["numpy-2.2.0-py3-none-any.whl"]
+
+
+def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store):
+    names = ("gcc-12", "libc6", "libc6-dev", "python3.11-minimal", "python3.11-dev", "libpython3.9-minimal")
+    locked = [artefact("deb", name, "1", f"{name}.deb") for name in names]
+    commands = python.unpack_commands(PYTHON, locked, store=store, work=Path("/work"))
+    assert [command.why for command in commands] == ["unpack `libc6`", "unpack `python3.11-minimal`"]
+    assert commands[0].argv == (
+        "dpkg-deb", "--extract", str(store.artefact(sha256_text("libc6.deb"))), "/work/interpreter",
+    )  # fmt: skip
+
+
+def test_libraries_of_unpacked_packages_are_found_below_usr(tmp_path):
+    for path in ("lib/x86_64-linux-gnu/libc.so.6", "usr/lib/x86_64-linux-gnu/libz.so.1"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    python.complete_root(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "usr/lib/x86_64-linux-gnu").iterdir()) == [
+        "libc.so.6",
+        "libz.so.1",
+    ]
+    assert all((tmp_path / name).is_dir() for name in ("etc", "var", "usr/local/bin", "usr/lib64"))
 
 
 # The start layer
@@ -468,6 +488,7 @@ def test_the_commands_of_a_build_say_why_in_their_order(store):
     assert [command.why for command in make_engine(store).commands(PLAN)] == [
         "index the locked packages",
         "install the distribution's packages",
+        "unpack `libc6`",
         "install the locked Python packages",
         "compile the extension `fused`",
     ]

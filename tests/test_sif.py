@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder.command import Command, ProcessRunner
 from envbuilder.errors import CommandError, EnvbuilderError, UsageError, VerifyError
-from envbuilder.sif import DataType, SifFacts, read_sif, write_sif
+from envbuilder.sif import DataType, SifFacts, packed, read_sif, write_sif
 from envbuilder.store import sha256_file
 from envbuilder.tree import Layer, write_layer
 
@@ -67,7 +67,7 @@ def write(
     out: Path, layers: list[Layer] | Iterator[Layer], *, threads: int = 2, runner: Refusing | None = None
 ) -> SifFacts:
     return write_sif(
-        layers=layers,
+        sources=map(packed, layers),
         out=out,
         epoch=EPOCH,
         definition="# by a test\n",

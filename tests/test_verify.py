@@ -14,7 +14,7 @@ from envbuilder.command import Command, ProcessRunner
 from envbuilder.entry import Entry, Kind, path_order
 from envbuilder.errors import VerifyError
 from envbuilder.oci import ImageConfig, read_layout, write_layout
-from envbuilder.sif import read_sif, write_sif
+from envbuilder.sif import packed, read_sif, write_sif
 from envbuilder.squashfs import Squashfs
 from envbuilder.tree import Layer, read_manifest, write_layer, write_layer_from_tar
 from envbuilder.verify import RUNTIME_ADDS, SHOWN, compare, image_manifest, sif_manifest, verify
@@ -89,7 +89,7 @@ def make_pair(folder: Path, layers: list[Layer], sif_layers: list[Layer] | None 
         name="a:1",
     )
     write_sif(
-        layers=sif_layers or layers,
+        sources=map(packed, sif_layers or layers),
         out=folder / "a.sif",
         epoch=EPOCH,
         definition="",

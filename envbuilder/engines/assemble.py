@@ -1,16 +1,18 @@
 """The assemble engine: layers composed from locked artefacts, without a daemon and without root.
 
-Each layer is one future. What does not wait for another runs beside it: the Python layer is compressed while the
-extensions compile, and the SIF's writer takes each layer as soon as it is there.
+Each layer is one future. What does not wait for another runs beside it: the wheels are installed beside the
+distribution's packages, the Python layer is compressed while the extensions compile, and the SIF's writer takes each
+layer as soon as its files are there.
 """
 
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
-from typing import assert_never
+from typing import Final, assert_never
 
 import zstandard
 
@@ -19,6 +21,7 @@ from envbuilder.command import Command, Runner
 from envbuilder.console import Console
 from envbuilder.engines import cuda, debian, extensions, parts, python, runtime, start
 from envbuilder.engines.sandbox import Root
+from envbuilder.lock import Artefact
 from envbuilder.plan import (
     ENV_PREFIX,
     EXTENSIONS,
@@ -32,7 +35,10 @@ from envbuilder.plan import (
     Step,
 )
 from envbuilder.store import Sha256, Store, publish, remove_tree
-from envbuilder.tree import Layer, extract, load_layer, write_layer
+from envbuilder.tree import Layer, extract, layer_body, load_layer, tree_body, write_layer
+
+# Folders of the os layer in these layers' trees.
+OMIT: Final = {PythonStep: ("opt",), CudaStep: ("usr", "usr/local")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,16 +65,27 @@ def layer_keys(plan: Plan) -> dict[Step, Sha256]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Coming:
+    """A layer that is being made; `body` waits for its tar, which may be there before the layer is packed."""
+
+    name: str
+    layer: "Future[Layer]"
+    body: Callable[[], Iterator[bytes | memoryview]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Assemble:
     store: Store
     runner: Runner
     console: Console
     limits: Limits
 
-    def start(self, plan: Plan, pool: Executor) -> tuple["Future[Layer]", ...]:
-        """Begin every layer of the plan; `pool` needs a thread for each of them."""
+    def start(self, plan: Plan, pool: Executor) -> tuple[Coming, ...]:
+        """Begin every layer of the plan; `pool` needs a thread for each of them and its tree."""
         run = _Run(engine=self, plan=plan, pool=pool)
-        return tuple(run.layer(step) for step in plan.steps)
+        return tuple(
+            Coming(name=step.name, layer=run.layer(step), body=partial(run.body, step)) for step in plan.steps
+        )
 
     def missing(self, plan: Plan) -> tuple[Step, ...]:
         """The steps whose layers are not in the store."""
@@ -98,7 +115,8 @@ class Assemble:
                         ),
                     ]
                 case PythonStep():
-                    found.append(python.install_command(root=Root(os=root.os), work=work, epoch=plan.epoch))
+                    found += python.unpack_commands(step, debs(plan), store=self.store, work=work)
+                    found.append(python.install_command(work=work, epoch=plan.epoch))
                 case ExtensionsStep():
                     found += self.shop(plan, step, lambda: root).commands(root=root, work=work)
                 case StartStep():
@@ -145,6 +163,16 @@ class _Run:
                 self._layers[step] = self._pool.submit(self._make_layer, step)
             return self._layers[step]
 
+    def body(self, step: Step) -> Iterator[bytes | memoryview]:
+        """The layer's tar without its end, from its tree where the layer is not packed yet."""
+        if (
+            isinstance(step, PythonStep | CudaStep)
+            and load_layer(self._store.layer(self._keys[step])) is None
+        ):
+            kind = type(step)
+            return tree_body(self._need(kind), epoch=self._plan.epoch, omit=OMIT[kind])
+        return layer_body(self.layer(step).result())
+
     def _tree(self, kind: type[OsStep | PythonStep | CudaStep]) -> "Future[Path] | None":
         """The future tree of the plan's step of that kind; None when the plan has none."""
         step = next((step for step in self._plan.steps if isinstance(step, kind)), None)
@@ -187,15 +215,13 @@ class _Run:
                         step, store=self._store, runner=self._runner, epoch=epoch, threads=threads,
                         root=self._engine.limits.root, work=work, folder=out,
                     )  # fmt: skip
-            case PythonStep():
-                tree = self._need(PythonStep)
-                with self._console.step("write the Python layer"):
-                    python.write_python_layer(tree, folder=out, epoch=epoch, threads=threads)
-            case CudaStep():
-                tree = self._need(CudaStep)
-                with self._console.step("write the CUDA layer"):
-                    above = ("usr", "usr/local")
-                    write_layer(name="cuda", tree=tree, folder=out, epoch=epoch, threads=threads, omit=above)
+            case PythonStep() | CudaStep():
+                kind = type(step)
+                tree = self._need(kind)
+                with self._console.step(f"write the {step.name} layer"):
+                    write_layer(
+                        name=step.name, tree=tree, folder=out, epoch=epoch, threads=threads, omit=OMIT[kind]
+                    )
             case ExtensionsStep():
                 tree = self._compile(step, work / "tree")
                 omit = _parents(f"{self._python.site_packages}/x", f"{ENV_PREFIX}/bin/x", EXTENSIONS)
@@ -256,13 +282,12 @@ class _Run:
             case OsStep():
                 raise AssertionError("the os layer comes before its tree")
             case PythonStep():
-                root = Root(os=self._need(OsStep))
                 with self._console.step(f"install {len(step.artefacts)} Python packages"):
                     python.build_python(
                         step,
+                        debs(self._plan),
                         store=self._store,
                         runner=self._runner,
-                        root=root,
                         epoch=self._plan.epoch,
                         work=work,
                     )
@@ -282,6 +307,11 @@ class _Run:
         kept = self._engine.shop(self._plan, step, self._root).make()
         extensions.arrange(kept, architectures=step.architectures, tree=tree)
         return tree
+
+
+def debs(plan: Plan) -> tuple[Artefact, ...]:
+    """The distribution's packages."""
+    return next(step.artefacts for step in plan.steps if isinstance(step, OsStep))
 
 
 def make_root(plan: Plan, trees: Mapping[type, Path]) -> Root:

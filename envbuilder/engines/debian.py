@@ -38,7 +38,8 @@ def bootstrap_command(
     names = ",".join(sorted(deb.name for deb in step.artefacts))
     options = [
         f"--mode={'root' if root else 'unshare'}",
-        "--variant=custom",
+        # Enough to run dpkg is unpacked first, then all is installed: `custom` would unpack every package twice.
+        "--variant=essential",
         "--format=tar",
         "--architectures=amd64",
         f"--include={names}",
@@ -51,9 +52,14 @@ def bootstrap_command(
     # As root, mmdebstrap mounts /proc and /dev in the root it makes: a namespace takes them along when it is killed.
     alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc") if root else ()
     return Command(
-        argv=(*alone, "mmdebstrap", *options, step.suite, str(out), source),
-        # Its half-made root goes where a killed build's leavings are swept.
-        env=(("SOURCE_DATE_EPOCH", str(epoch)), ("TMPDIR", str(out.parent if root else skeleton.parent))),
+        # The name of a suite would be looked for in the repository, which has none.
+        argv=(*alone, "mmdebstrap", *options, "", str(out), source),
+        env=(
+            ("SOURCE_DATE_EPOCH", str(epoch)),
+            ("PYTHONHASHSEED", "0"),  # it would decide the order of a set in the byte code of Python 3.9
+            # Its half-made root goes where a killed build's leavings are swept.
+            ("TMPDIR", str(out.parent if root else skeleton.parent)),
+        ),
         why="install the distribution's packages",
     )
 

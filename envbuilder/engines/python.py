@@ -1,5 +1,7 @@
 """The python layer: the locked wheels installed by uv, offline and by hash, into /opt/env."""
 
+import shutil
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -8,20 +10,42 @@ import uv
 
 from envbuilder.command import Command, Runner
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
+from envbuilder.lock import Artefact
 from envbuilder.plan import ENV_PREFIX, PythonStep
 from envbuilder.store import Store, remove_tree
-from envbuilder.tree import Layer, write_layer
 
 WORK: Final = (
     "/work"  # the one writable mount: uv's cache and the environment share it, so that hard links work
 )
+
+# The packages that a bare Python and uv run from, of any suite. With them alone the wheels are installed while the
+# distribution is still being put together.
+INTERPRETER: Final = (
+    "libc6", "libgcc-s1", "libexpat1", "zlib1g", "libpython{}-minimal", "libpython{}-stdlib", "python{}-minimal",
+    "python3-distutils",  # of suites with a Python before 3.10
+)  # fmt: skip
 
 
 def tool_version() -> str:
     return f"uv {metadata.version('uv')}"
 
 
-def install_command(*, root: Root, work: Path, epoch: int) -> Command:
+def unpack_commands(
+    step: PythonStep, debs: Sequence[Artefact], *, store: Store, work: Path
+) -> tuple[Command, ...]:
+    """Unpack a bare Python out of the locked packages into `work/interpreter`."""
+    names = [name.format(step.python) for name in INTERPRETER]
+    return tuple(
+        Command(
+            argv=("dpkg-deb", "--extract", str(store.artefact(deb.sha256)), str(work / "interpreter")),
+            why=f"unpack `{deb.name}`",
+        )
+        for deb in debs
+        if deb.name in names
+    )
+
+
+def install_command(*, work: Path, epoch: int) -> Command:
     """Install every wheel of `work/wheels`, checked against `work/requirements.txt`; byte code by source hash unchecked.
 
     Unchecked because the image is read-only: a read of each source at each import would be the only effect.
@@ -32,7 +56,7 @@ def install_command(*, root: Root, work: Path, epoch: int) -> Command:
         "--link-mode", "hardlink", "--compile-bytecode", "--cache-dir", f"{WORK}/cache",
     )  # fmt: skip
     return sandboxed(
-        root,
+        Root(os=work / "interpreter"),
         argv,
         why="install the locked Python packages",
         mounts=(
@@ -50,9 +74,12 @@ def install_command(*, root: Root, work: Path, epoch: int) -> Command:
 
 
 def build_python(
-    step: PythonStep, *, store: Store, runner: Runner, root: Root, epoch: int, work: Path
+    step: PythonStep, debs: Sequence[Artefact], *, store: Store, runner: Runner, epoch: int, work: Path
 ) -> Path:
-    """Install into `work/tree`; returns that folder. The layer is written by `write_python_layer`."""
+    """Install into `work/tree`; returns that folder. `debs` are the distribution's packages."""
+    for command in unpack_commands(step, debs, store=store, work=work):
+        runner.run(command)
+    complete_root(work / "interpreter")
     make_environment(work / "tree", step)
     wheels = work / "wheels"
     wheels.mkdir()
@@ -60,9 +87,17 @@ def build_python(
         (wheels / wheel.filename).hardlink_to(store.artefact(wheel.sha256))
     lines = (f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in step.artefacts)
     (work / "requirements.txt").write_text("".join(lines), encoding="utf-8")
-    runner.run(install_command(root=root, work=work, epoch=epoch))
+    runner.run(install_command(work=work, epoch=epoch))
     remove_tree(work / "cache")
     return work / "tree"
+
+
+def complete_root(root: Path) -> None:
+    """Give some unpacked packages the folders that the sandbox mounts, all libraries below /usr."""
+    for name in ("etc", "var", "usr/local/bin", "lib", "lib64"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name in ("lib", "lib64"):
+        shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
 
 
 def make_environment(tree: Path, step: PythonStep) -> None:
@@ -81,7 +116,3 @@ def make_environment(tree: Path, step: PythonStep) -> None:
         f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {step.python}\n",
         encoding="utf-8",
     )
-
-
-def write_python_layer(tree: Path, *, folder: Path, epoch: int, threads: int) -> Layer:
-    return write_layer(name="python", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=("opt",))

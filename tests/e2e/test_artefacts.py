@@ -117,6 +117,11 @@ def test_an_ordinary_user_imports_it_in_the_image(built: Built):
     assert run(*as_nobody(*command, groups=group), cwd=SMALL) == "numbers agree\n"
 
 
+def test_the_part_that_was_loaded_first_is_gone(built: Built):
+    """And the whole image, which has its layers from it, runs: that is what the other tests see."""
+    assert run("docker", "images", "--quiet", built.image.replace(":latest", ":part")) == ""
+
+
 def test_importing_it_writes_nothing(built: Built):
     command = ("docker", "run", "--rm", "--read-only", "--user", f"{NOBODY}:{NOBODY}", built.image)
     assert run(*command, "python", "-W", "error::ImportWarning", "-c", "import torch, fused") == ""
