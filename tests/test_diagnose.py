@@ -5,6 +5,7 @@ import io
 import json
 import pickle
 import re
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -193,6 +194,34 @@ def test_an_exception_that_ends_the_log_is():
     assert codes(read(text)) == ["EB997"]
 
 
+def test_a_failure_that_the_program_got_over_is_not_reported():
+    line = "WARNING: CUDA out of memory. Tried to allocate 2.00 GiB; the batch is skipped\n"
+    assert codes(read(line + "step\n" * 2000)) == []
+    assert codes(read(line + "step\n" * 2000 + "srun: error: n: task 5: Exited with exit code 1\n")) == [
+        "EB900",
+        "EB998",
+    ]
+
+
+def test_what_only_echoes_another_end_is_not_the_first_exception():
+    head = "[rank{}]: Traceback (most recent call last):\n[rank{}]:   File x\n"
+    diagnosis = read(
+        head.format(0, 0)
+        + "[rank0]: ConnectionResetError: [Errno 104] Connection reset by peer\n"
+        + head.format(1, 1)
+        + "[rank1]: KeyError: 'mask'\n"
+    )
+    assert diagnosis.found[0].details[0] == "KeyError: 'mask'"
+    assert diagnosis.found[0].place.rank == 1
+
+
+def test_a_log_in_which_every_line_is_looked_at_is_still_read_quickly():
+    lines = b"".join(b"[rank%d]: MeanSquaredError: 0.%d timeouts 0\n" % (n % 8, n) for n in range(100_000))
+    started = time.process_time()
+    assert codes(read(lines)) == []
+    assert time.process_time() - started < 10
+
+
 def test_xids_say_what_they_mean():
     (found,) = read("[1.0] NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus.").found
     assert found.details[0].startswith("Xid 79 on PCI:0000:c1:00: the GPU has fallen off the PCIe bus; drain")
@@ -257,6 +286,32 @@ def test_another_size_of_an_all_reduce_is_a_mismatch_and_of_a_gather_is_not():
 def test_a_rank_that_reports_nothing_is_named():
     (stall,) = ranks_of(watchdog(0, 7), watchdog(1, 7), watchdog(3, 7), world=4).stalls()
     assert (stall.verdict, stall.ranks) == (Verdict.SILENT, (2,))
+
+
+def test_groups_of_one_kind_are_judged_apart_and_named_by_the_rank_of_all():
+    line = (
+        "[rank{rank}]:[E302 10:00:00.1 ProcessGroupNCCL.cpp:2271] [PG ID 2 PG GUID {guid}(mesh_tp) Rank {inner}]  failure detected by "
+        "watchdog at work sequence id: {seq} PG status: last enqueued work: {seq}, last completed work: {done}"
+    )
+    lines = [
+        line.format(rank=4, guid=11, inner=0, seq=50, done=49),
+        line.format(rank=5, guid=11, inner=1, seq=49, done=48),
+        line.format(rank=6, guid=12, inner=0, seq=70, done=69),
+        line.format(rank=7, guid=12, inner=1, seq=70, done=69),
+    ]
+    behind, stalled = ranks_of(*lines).stalls()
+    assert (behind.verdict, behind.ranks) == (Verdict.BEHIND, (5,))
+    assert (stalled.verdict, stalled.ranks) == (Verdict.STALLED, (6, 7))
+
+
+def test_sending_and_receiving_are_no_mismatch():
+    (stall,) = ranks_of(watchdog(0, 7, "SEND"), watchdog(1, 7, "RECV"), watchdog(2, 9)).stalls()
+    assert stall.verdict is Verdict.TIMEOUT
+
+
+def test_a_group_of_calls_is_compared_by_its_number_only():
+    (stall,) = ranks_of(watchdog(0, 7, "COALESCED"), watchdog(1, 7, "ALLREDUCE")).stalls()
+    assert stall.verdict is Verdict.STALLED
 
 
 def test_one_rank_alone_decides_nothing():

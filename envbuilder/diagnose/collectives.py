@@ -15,6 +15,8 @@ _WORK: Final = re.compile(
 )
 _FIELD: Final = re.compile(r"(\w+(?:\(ms\))?)=([^,\s)]+)")
 _RANK: Final = re.compile(r"\[Rank (\d+)\]|\[PG [^\]]*?Rank (\d+)\]")
+_GLOBAL: Final = re.compile(r"\[rank(\d+)\]:")
+_PAIRED: Final = frozenset({"SEND", "RECV"})  # between two ranks: their numbers are not those of the group
 _GROUP: Final = re.compile(
     r"\[PG (?:ID )?(?P<id>\S+?)(?: PG GUID (?P<guid>[^\s(]+))?\s?(?:\((?P<name>[^)]*)\) ?)?\s?Rank (?P<rank>\d+)\]"
 )
@@ -94,8 +96,9 @@ class Ranks:
         """One line of a watchdog, of any version of torch."""
         for found in _DESYNC.finditer(text):
             self._add_desync(found, where)
-        inner = _RANK.search(text)
-        number = int(inner[1] or inner[2]) if inner else rank
+        # What stands before the line is the rank of all; what is in it, of a smaller group, the rank in that group.
+        inner = _GLOBAL.search(text) or _RANK.search(text)
+        number = next((int(one) for one in inner.groups() if one), None) if inner else rank
         if number is None:
             return
         group = _GROUP.search(text)
@@ -124,12 +127,16 @@ class Ranks:
     def _add_work(
         self, fields: Mapping[str, str], rank: int, group: re.Match[str] | None, where: str
     ) -> None:
+        if fields.get("OpType") in _PAIRED:
+            return
         state = self._state(_group_name(group) if group else "", rank, where)
         number = int(fields["SeqNum"]) if fields.get("SeqNum", "").isdigit() else None
         if number is not None:
             if state.waiting is None or number < state.waiting:
                 state.waiting = number
-            state.works[number] = Work(op=fields.get("OpType", ""), size=fields.get("NumelIn", ""))
+            op = fields.get("OpType", "")
+            # A group of calls has no name of its own, and its size is not one call's.
+            state.works[number] = Work() if op == "COALESCED" else Work(op=op, size=fields.get("NumelIn", ""))
 
     def _state(self, group: str, rank: int, where: str) -> State:
         state = self._groups.setdefault(group, {}).setdefault(rank, State())
@@ -186,7 +193,7 @@ class Ranks:
 
     def _silent(self, ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Stall) -> Stall | None:
         """Ranks that must be there and report no timeout: ended, killed, or hanging outside NCCL."""
-        is_world = stall.group in ("", "0", "0(default_pg)", "default_pg")
+        is_world = stall.group in ("", "0", "default_pg")
         missing = sorted(set(range(self._world)) - set(ranks)) if is_world else []
         if not missing or len(ranks) < 1:
             return None
@@ -285,7 +292,7 @@ def _same_size(ops: Iterable[str]) -> bool:
 
 
 def _group_name(group: re.Match[str]) -> str:
-    return group["name"] or group["guid"] or group["id"]
+    return group["guid"] or group["id"]  # groups of one kind share their name
 
 
 def _work(state: State, number: int | None) -> str:

@@ -1,5 +1,6 @@
 """From all that was seen to an order: what began it, what else is wrong, and what merely followed."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -14,6 +15,11 @@ EXCEPTION: Final = "uncaught-exception"
 _KEPT: Final = 5  # places of one failure that a report shows
 _LAST: Final = 1000  # an exception further from the end of its log was survived
 _LATE: Final = (Stage.SYMPTOM, Stage.AFTERMATH)
+# What a process sees of another one's end.
+_ECHO: Final = re.compile(
+    r"(?:\w+\.)*(?:Connection\w*?|BrokenPipe|EOF|Cancelled|Timeout|ProcessExited)(?:Error|Exception|Expired)?\b"
+    r"|(?:\w+\.)*BrokenProcessPool"
+)
 _HIDDEN: Final = ("xid", "pci", "failed")  # groups with a meaning of their own
 
 
@@ -44,11 +50,13 @@ class Tally:
     details: list[str] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
+    last: dict[int, int] = field(default_factory=dict)  # log → its last line
     count: int = 0
 
     def add(self, place: Place, detail: str, *, is_hint: bool) -> None:
         self.count += 1
         self.is_hint &= is_hint
+        self.last[place.order[0]] = place.order[1]
         if place.rank is not None:
             self.ranks.add(place.rank)
         if len(self.places) < _KEPT and all(
@@ -119,6 +127,7 @@ class Judge:
         """Every failure once: the cause, then others by their stage and time, then what followed."""
         self._add_raised()
         self._add_stalls()
+        self._drop_survived()
         tallies = sorted(self._tallies.values(), key=self._key)
         if all(tally.is_hint for tally in tallies):
             return ()
@@ -152,14 +161,24 @@ class Judge:
         return tally
 
     def _add_raised(self) -> None:
-        """An exception counts where its log ends with it, or where the launcher says that ranks failed."""
-        is_over = any(
-            one.failure.stage is Stage.AFTERMATH and not one.is_hint for one in self._tallies.values()
-        )
-        for place in sorted(self._raised, key=lambda one: one.rank is None or one.rank != self._failed):
+        """An exception counts where its log ends with it, or where others noticed that something failed."""
+        is_over = any(one.failure.stage in _LATE and not one.is_hint for one in self._tallies.values())
+        for place in sorted(self._raised, key=self._suspicion):
             log, line = place.order
             if is_over or line >= self._lengths.get(log, 0) - _LAST:
                 self._tally(self._by_name[EXCEPTION], place, place.text)
+
+    def _suspicion(self, raised: Place) -> tuple[bool, bool]:
+        """The rank that the launcher blames comes first; what only echoes another one's end comes last."""
+        return raised.rank is None or raised.rank != self._failed, bool(_ECHO.match(raised.text))
+
+    def _drop_survived(self) -> None:
+        """A program that went on for long after a failure of its own, missed by nobody, got over it."""
+        solid = [one for one in self._tallies.values() if not one.is_hint]
+        if all(one.failure.stage is Stage.PROGRAM for one in solid):
+            for tally in solid:
+                if all(line < self._lengths.get(log, 0) - _LAST for log, line in tally.last.items()):
+                    del self._tallies[tally.failure.code]
 
     def _add_stalls(self) -> None:
         """Each verdict on the ranks takes the place of the timeouts that it explains."""

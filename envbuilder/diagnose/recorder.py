@@ -101,7 +101,7 @@ def _add(value: Mapping[object, object], rank: int, name: str, ranks: Ranks) -> 
 def _group(entry: Mapping[object, object]) -> str:
     group = entry.get("process_group")
     if isinstance(group, Sequence) and not isinstance(group, str) and len(group) == 2:
-        return str(group[1] if group[1] not in ("", "undefined") else group[0])
+        return str(group[0])  # groups of one kind share the other, their description
     return str(entry.get("pg_name", entry.get("pg_id", "")))
 
 

@@ -5,7 +5,7 @@ The search is RE2's: one automaton whatever the number of literals, without back
 
 import functools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -70,18 +70,21 @@ class Search:
         options.never_capture = True
         options.max_mem = 64 << 20
         quoted = [re.escape(literal) for literal in literals]
-        self._any = re2.compile(
-            b"|".join([*quoted, re.escape(_TRACEBACK), _ENDINGS, b"nranks ", b"world_size"]), options
-        )
+        known = [*quoted, re.escape(_TRACEBACK), b"nranks ", b"world_size"]
+        self._known = re2.compile(b"|".join(known), options)
+        self._known_or_ending = re2.compile(b"|".join([*known, _ENDINGS]), options)
         self._which = re2.Set.SearchSet(options)
         for one in quoted:
             self._which.Add(one)
         self._which.Compile()
 
-    def lines(self, block: Block) -> Iterator[tuple[int, bytes]]:
-        """The lines of a block that hold a literal, each once, with its number."""
+    def lines(self, block: Block, in_traceback: Callable[[], bool]) -> Iterator[tuple[int, bytes]]:
+        """The lines of a block that hold a literal, each once, with its number.
+
+        While somebody's traceback is open, those as well that may be its last line.
+        """
         data, number, counted, start = block.data, block.line, 0, 0
-        while found := self._any.search(data, start):
+        while found := (self._known_or_ending if in_traceback() else self._known).search(data, start):
             begin, end = _bounds(data, found.start())
             number += data.count(b"\n", counted, begin)
             counted = begin
@@ -108,10 +111,13 @@ class Scanner:
     lines: int = 0
 
     def scan(self, block: Block) -> Iterator[Seen | Raised | World]:
-        for number, raw in self.search.lines(block):
+        for number, raw in self.search.lines(block, lambda: bool(self.tracebacks)):
             line = plain(raw)
             rank = rank_of(line)
             label = self.rank if rank is None else rank
+            self.tracebacks = {
+                one: begun for one, begun in self.tracebacks.items() if number - begun <= _REACH
+            }
             if _TRACEBACK in line:
                 self.tracebacks[rank] = number
             if world := _WORLD.search(line):
@@ -128,9 +134,7 @@ class Scanner:
                     groups=groups,
                     is_hint=mark.is_hint,
                 )
-            begun = self.tracebacks.get(rank)
-            words = b"" if begun is None or number - begun > _REACH else unlabelled(line)
-            if words and _EXCEPTION.match(words):
+            if rank in self.tracebacks and _EXCEPTION.match(words := unlabelled(line)):
                 del self.tracebacks[rank]
                 if not known:
                     yield Raised(line=number, text=_text(words), rank=label, time=time_of(line))
