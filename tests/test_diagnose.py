@@ -408,6 +408,7 @@ def test_a_log_that_is_not_there_is_wrong_use(tmp_path: Path):
         ("gpu-a-07: OSError: x", "OSError: x"),
         ("RuntimeError: x: y", "RuntimeError: x: y"),
         ("trainer-1  | IndexError: x", "IndexError: x"),
+        ("[2026-02-27T21:35:34.295539Z] fa88a9df || IndexError: x", "IndexError: x"),
     ],
 )
 def test_labels_before_a_line_are_taken_off(line: str, words: str):

@@ -22,7 +22,7 @@ _LABELS: Final = re.compile(
     | \[\d+,\d+\]<std(?:out|err)>:\s?               # mpirun
     | \([\w.:-]+\s(?:rank=\d+,?\s)?pid=\d+[^)]*\)\s # ray
     | \[(?:std(?:out|err)|\d+)\]:?\s
-    | [\w.-]+\s+\|\s                                # docker compose
+    | [\w.-]+\s+\|{1,2}\s                           # docker compose
     | (?:\w{3}\s+\d+\s[\d:]{8}|\S+T[\d:.,+-]+Z?)\s[\w.-]+\skernel:\s  # journal, syslog
     | \[\s*\d+\.\d{6}\]\s                           # dmesg
     | \[?\d{4}-\d\d-\d\d[T\s]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?\]?:?\s+
