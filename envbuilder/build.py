@@ -239,4 +239,9 @@ def write_image(plan: Plan, layers: Sequence[Layer], folder: Path) -> Sha256:
 
 
 def image_config(plan: Plan) -> ImageConfig:
-    return ImageConfig(env=plan.runtime.env, cmd=("/bin/bash",), labels=plan.runtime.labels)
+    return ImageConfig(
+        env=plan.runtime.env,
+        cmd=("/bin/bash",),
+        entrypoint=("/opt/envbuilder/start",),
+        labels=plan.runtime.labels,
+    )

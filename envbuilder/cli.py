@@ -256,6 +256,10 @@ def build(
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")
     ] = False,
+    host: Annotated[
+        Path | None,
+        typer.Option("--host", help="bake a profile of the site: what `detect --save` wrote there"),
+    ] = None,
     recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -267,7 +271,7 @@ def build(
     with verb("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         shop = workshop(session, recipes, writes=not dry_run)
         if dry_run:
-            explained = [explain(name, shop) for name in names]
+            explained = [explain(name, shop, host) for name in names]
             session.data = [
                 {"name": one.name, "plan": one.plan, "commands": list(one.commands)} for one in explained
             ]
@@ -277,7 +281,7 @@ def build(
             return
         rows, lines = [], []
         for name in names:
-            result = build_recipe(name, shop, output=output, offline=offline)
+            result = build_recipe(name, shop, output=output, offline=offline, host=host)
             session.findings += result.findings
             row = result.summary()
             rows.append(row)

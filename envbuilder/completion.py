@@ -45,7 +45,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "build": Verb(
         "Build image and SIF from the lock",
-        ("--output", "--offline", "--dry-run", "--recipes", *COMMON),
+        ("--output", "--offline", "--dry-run", "--host", "--recipes", *COMMON),
         MANY,
     ),
     "extensions": Verb("List a recipe's compiled extensions", ("--recipes", *COMMON), 1),

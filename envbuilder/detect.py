@@ -15,11 +15,14 @@ from envbuilder.host.nccl import Decision, decide
 from envbuilder.host.pasted import is_empty, parse_pasted
 from envbuilder.host.probe import Means, import_nvml, probe
 from envbuilder.host.profile import make_profile, profile_data
-from envbuilder.recipe import find_recipe
+from envbuilder.host_facts import load_host_facts
+from envbuilder.recipe import AUTO, Recipe, find_recipe
 from envbuilder.recipe import load as load_recipe
 from envbuilder.store import save_text
 
 MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
+BAKED: Final = "opt/envbuilder/nccl.json"
+NCCL_CONF: Final = "etc/nccl.conf"
 DAMAGED: Final = "EB660"
 NOTHING_FOUND: Final = "EB661"
 
@@ -101,6 +104,24 @@ def detect_pasted(path: Path, versions: Versions) -> Detected:
             )
         )  # fmt: skip
     return Detected(facts=facts, decision=decide(facts), findings=tuple(findings))
+
+
+def site_files(recipe: Recipe, host: Path | None) -> tuple[tuple[str, str], ...]:
+    """What an image holds of its site, path → text: the recipe's profile, or that of `host`, and its fixed settings.
+
+    Raises UsageError for a profile that cannot be read.
+    """
+    if host is None and recipe.nccl == AUTO:
+        return ()
+    if host is None and recipe.nccl == "off":
+        return ((BAKED, json.dumps({"mode": "off"}) + "\n"),)
+    path = host or recipe.path.parent / recipe.nccl
+    profile = load_host_facts(path).profile
+    if profile is None:
+        raise UsageError(f"`{path}` holds no profile", hint="`envbuilder detect --save FILE` writes one")
+    text = json.dumps({"mode": "profile", "profile": profile_data(profile)}, indent=1, sort_keys=True) + "\n"
+    fixed = "".join(f"{name}={value}\n" for name, value in profile.fixed)
+    return ((BAKED, text), *(((NCCL_CONF, fixed),) if fixed else ()))
 
 
 def _texts(path: Path) -> dict[str, str]:

@@ -27,6 +27,7 @@ from envbuilder.build import (
 from envbuilder.check import examine_file, need_sound
 from envbuilder.command import Runner, hand_over
 from envbuilder.console import Console, log_to
+from envbuilder.detect import site_files
 from envbuilder.engines.assemble import Assemble, Limits
 from envbuilder.engines.extensions import rows
 from envbuilder.errors import (
@@ -89,9 +90,9 @@ class Workshop:
         return Means(store=self.store, runner=self.runner, sources=sources, fetcher=fetcher)
 
 
-def load_checked(name: str, folder: Path) -> tuple[Recipe, tuple[Finding, ...]]:
+def load_checked(name: str, folder: Path, host: Path | None = None) -> tuple[Recipe, tuple[Finding, ...]]:
     """The recipe and the warnings of `check`; raises IncompatibleError when something in it cannot work."""
-    recipe, report = examine_file(name, folder)
+    recipe, report = examine_file(name, folder, host)
     need_sound(recipe, report)
     return recipe, report.findings
 
@@ -112,9 +113,11 @@ def lock_recipe(name: str, workshop: Workshop, *, wish: Wish, save: bool = True)
     return locks.diff(old, new) if old else (f"+ {path}",)
 
 
-def make_plan(name: str, workshop: Workshop) -> tuple[Recipe, Plan, tuple[Finding, ...]]:
+def make_plan(
+    name: str, workshop: Workshop, host: Path | None = None
+) -> tuple[Recipe, Plan, tuple[Finding, ...]]:
     """Recipe and lock → plan; raises LockError when the lock is missing or no longer fits the recipe."""
-    recipe, findings = load_checked(name, workshop.recipes)
+    recipe, findings = load_checked(name, workshop.recipes, host)
     path = lock_path(recipe)
     lock = locks.load(path)
     stale = locks.check_fresh(recipe, lock, source_digests(own_files(recipe)))
@@ -131,7 +134,12 @@ def make_plan(name: str, workshop: Workshop) -> tuple[Recipe, Plan, tuple[Findin
         toolkit=toolkit,
         architectures=architectures,
         lock_text=locks.dump(lock),
-        start=StartFiles(site_packages=image.files("start"), lib=image.files("lib")),
+        start=StartFiles(
+            site_packages=image.files("start"),
+            lib=(*image.files("lib"), *image.modules("host")),
+            entry=image.files("entry"),
+        ),
+        site=site_files(recipe, host),
     )
     return recipe, plan, findings
 
@@ -184,12 +192,14 @@ class Result:
         return "\n".join(lines)
 
 
-def build_recipe(name: str, workshop: Workshop, *, output: Path, offline: bool) -> Result:
-    """Lock → verified artefacts, and the image in the Docker engine where one answers.
+def build_recipe(
+    name: str, workshop: Workshop, *, output: Path, offline: bool, host: Path | None = None
+) -> Result:
+    """Lock → verified artefacts, and the image in the Docker engine where one answers; `host` is a profile of the site.
 
     Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
     """
-    recipe, plan, findings = make_plan(name, workshop)
+    recipe, plan, findings = make_plan(name, workshop, host)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
     with workshop.store.in_use(), _alone(outputs, workshop):
         record = load_record(outputs, plan)
@@ -321,9 +331,9 @@ class Explained:
     commands: tuple[str, ...]
 
 
-def explain(name: str, workshop: Workshop) -> Explained:
+def explain(name: str, workshop: Workshop, host: Path | None = None) -> Explained:
     """The plan, and the commands of the layers that the store lacks; nothing is written or started."""
-    recipe, plan, _ = make_plan(name, workshop)
+    recipe, plan, _ = make_plan(name, workshop, host)
     engine = Assemble(
         store=workshop.store, runner=workshop.runner, console=workshop.console, limits=workshop.limits
     )

@@ -199,10 +199,11 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFiles:
-    """Path → text of what goes into site-packages and into `LIB`."""
+    """Path → text of what goes into site-packages, into `LIB` and, as programs, into /opt/envbuilder."""
 
     site_packages: tuple[tuple[str, str], ...]
     lib: tuple[tuple[str, str], ...]
+    entry: tuple[tuple[str, str], ...] = ()
 
     def step(self, python: str) -> StartStep:
         folders = {site_packages(python): self.site_packages, LIB: self.lib}
@@ -218,8 +219,11 @@ def make(
     architectures: tuple[str, ...],
     lock_text: str,
     start: StartFiles,
+    site: tuple[tuple[str, str], ...] = (),
 ) -> Plan:
-    """Put the steps in order. `toolkit` is the table's row for the recipe's CUDA, None without CUDA."""
+    """Put the steps in order. `toolkit` is the table's row for the recipe's CUDA, None without CUDA; `site` are files of
+    the site that the image is for: its NCCL profile.
+    """
     suite = recipe.base.partition("/")[2]
     steps: list[Step] = [
         OsStep(suite=suite, gcc=recipe.gcc, artefacts=lock.debs),
@@ -237,6 +241,8 @@ def make(
         ("opt/envbuilder/lock.json", lock_text),
         ("opt/envbuilder/plan.txt", before.canonical()),
         ("opt/envbuilder/recipe.yaml", recipe.canonical()),
+        *((f"{LIB[1:].rpartition('/')[0]}/{path}", text) for path, text in start.entry),
+        *site,
     )
     return Plan(
         name=recipe.name,

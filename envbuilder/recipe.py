@@ -25,13 +25,13 @@ from envbuilder.decode import load as load_yaml
 from envbuilder.errors import RecipeError, UsageError
 from envbuilder.extension import Extension, read_extensions
 from envbuilder.store import Sha256, sha256_text
-from envbuilder.values import RecipeCode, read_packages
+from envbuilder.values import RecipeCode, read_packages, read_path
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
 SUFFIX: Final = ".yaml"
 REQUIRED: Final = ("base", "python", "gcc", "pytorch")
 OPTIONAL: Final = (
-    "summary", "gpus", "cuda", "libxcrypt", "packages", "apt", "extensions", "env", "tests", "extends",
+    "summary", "gpus", "cuda", "libxcrypt", "packages", "apt", "extensions", "env", "nccl", "tests", "extends",
 )  # fmt: skip
 
 _NAME: Final = Shape(
@@ -59,6 +59,12 @@ _APT: Final = Shape(
     expected="the name of a Debian package",
     hint="the lock chooses its version",
 )
+_NCCL: Final = Shape(
+    pattern="auto|off",
+    expected="auto, off, or {profile: FILE}",
+    hint="`auto` lets each node decide; `envbuilder detect --save FILE` writes a profile",
+)
+AUTO: Final = "auto"
 _VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -83,6 +89,7 @@ class Recipe:
     apt: tuple[str, ...]
     extensions: tuple[Extension, ...]
     env: tuple[tuple[str, str], ...]  # sorted by name
+    nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
     tests: tuple[str, ...]  # commands run in both artefacts after a build
     places: tuple[tuple[str, str], ...]  # `$.cuda` → `recipes/a100.yaml:4:7`
 
@@ -107,6 +114,8 @@ class Recipe:
             "extensions": [extension.canonical() for extension in self.extensions],
             "env": dict(self.env),
         }
+        if self.nccl != AUTO:
+            value["nccl"] = self.nccl
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     def place(self, path: str) -> str:
@@ -229,6 +238,7 @@ def _read(root: Node, path: Path, name: str, mistakes: Mistakes) -> Recipe | Non
         apt=fields.texts("apt", _APT),
         extensions=read_extensions(fields, folder, mistakes),
         env=tuple(sorted(env)),
+        nccl=_read_nccl(fields, folder, mistakes),
         tests=fields.texts("tests"),
         places=tuple(_places(root, packages)),
     )
@@ -260,6 +270,20 @@ def _read_variable(entry: Entry, mistakes: Mistakes) -> str:
             hint="letters, digits and `_`, with no digit first",
         )
     return read_text(entry.node, mistakes, LINE_OR_EMPTY)
+
+
+def _read_nccl(fields: Fields, folder: Path, mistakes: Mistakes) -> str:
+    """`auto`, `off`, or `{profile: FILE}`."""
+    node = fields.node.get("nccl")
+    if node is None:
+        return AUTO
+    if node.kind is Kind.MAP:
+        inner = Fields(node, mistakes, required=("profile",))
+        profile = inner.node.get("profile")
+        return AUTO if profile is None else read_path(profile, folder, mistakes)
+    if node.kind is Kind.BOOLEAN and node.text == "off":
+        return node.text
+    return read_text(node, mistakes, _NCCL)
 
 
 def _places(root: Node, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:

@@ -8,9 +8,10 @@ import test_cli
 from test_cli import Call
 
 from envbuilder.command import FakeRunner
-from envbuilder.detect import Versions, detect_here, detect_pasted
+from envbuilder.detect import Versions, detect_here, detect_pasted, site_files
 from envbuilder.errors import UsageError
 from envbuilder.host_facts import load_host_facts
+from envbuilder.recipe import load
 
 FOUR_T4 = "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\n" + "".join(
     f"GPU{row}\t" + "\t".join(" X " if row == column else "SYS" for column in range(4)) + "\t0-7\n"
@@ -97,3 +98,30 @@ def test_this_machine_is_judged_without_gpus(call: Call):
     assert [name for name, _ in here.facts.sources if name == "gpus"]
     code, envelope = answer(call)
     assert (code, envelope["command"]) == (0, "detect")
+
+
+def test_what_a_recipe_says_of_nccl_becomes_files_of_the_image(node: Path, tmp_path: Path, call: Call):
+    saved = tmp_path / "site.json"
+    assert call("detect", "--from", node, "--save", saved).code == 0
+    data = json.loads(saved.read_text())
+    saved.write_text(json.dumps(data | {"fixed": {"NCCL_IB_HCA": "=mlx5_0"}}))
+    head = Path("recipes/cpu.yaml").read_text().partition("extensions:")[0]
+    files = {}
+    for name, line in (("auto", ""), ("off", "nccl: off\n"), ("profile", "nccl: {profile: site.json}\n")):
+        (tmp_path / f"{name}.yaml").write_text(head + line)
+        files[name] = dict(site_files(load(tmp_path / f"{name}.yaml"), None))
+    assert (files["auto"], files["off"]) == ({}, {"opt/envbuilder/nccl.json": '{"mode": "off"}\n'})
+    assert files["profile"]["etc/nccl.conf"] == "NCCL_IB_HCA==mlx5_0\n"
+    baked = json.loads(files["profile"]["opt/envbuilder/nccl.json"])
+    assert (baked["mode"], len(baked["profile"]["settings"])) == ("profile", 3)
+    assert dict(site_files(load(tmp_path / "off.yaml"), saved)) == files["profile"]
+
+
+def test_a_build_bakes_the_profile_of_a_host(node: Path, tmp_path: Path, call: Call):
+    saved = tmp_path / "site.json"
+    call("detect", "--from", node, "--save", saved)
+    plain, baked = (call("build", "cpu", "--dry-run", *host).out for host in ((), ("--host", saved)))
+    assert "opt/envbuilder/nccl.json" in baked
+    assert "opt/envbuilder/nccl.json" not in plain
+    (tmp_path / "wrong.yaml").write_text("nothing: here\n")
+    assert call("build", "cpu", "--dry-run", "--host", tmp_path / "wrong.yaml").code == 2

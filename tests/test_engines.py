@@ -397,9 +397,16 @@ def test_a_real_shell_reads_back_every_value_of_the_environment(tmp_path):
     assert {name: seen.get(name) for name, _ in HOSTILE} == dict(HOSTILE)
 
 
+def write_runscript(folder):
+    """The runscript, with the entry point where a test can have it."""
+    (folder / "start").write_text(image.path("entry/start").read_text())
+    (folder / "start").chmod(0o755)
+    (folder / "runscript").write_text(runtime.RUNSCRIPT.replace("/opt/envbuilder/start", f"{folder}/start"))
+
+
 @runs_programs
 def test_the_runscript_hands_its_words_on_as_they_are(tmp_path):
-    (tmp_path / "runscript").write_text(runtime.RUNSCRIPT)
+    write_runscript(tmp_path)
     said = subprocess.run(
         ["/bin/sh", tmp_path / "runscript", "printf", "<%s>", "two words", "", "$HOME"],
         check=True,
@@ -411,7 +418,7 @@ def test_the_runscript_hands_its_words_on_as_they_are(tmp_path):
 
 @runs_programs
 def test_the_runscript_without_words_is_a_shell(tmp_path):
-    (tmp_path / "runscript").write_text(runtime.RUNSCRIPT)
+    write_runscript(tmp_path)
     said = subprocess.run(
         ["/bin/sh", tmp_path / "runscript"], input="echo $BASH", check=True, capture_output=True, text=True
     ).stdout

@@ -134,8 +134,33 @@ def test_the_error_counts_the_mistakes(folder):
 
 def test_keys_of_later_versions_are_unknown_and_the_hint_lists_the_known(folder):
     with pytest.raises(RecipeError) as caught:
-        written(folder, LEAST + "nccl: auto\n")
+        written(folder, LEAST + "mpi: openmpi\n")
     assert "known keys: base, python, gcc, pytorch, summary" in caught.value.findings[0].hint
+
+
+def test_what_nccl_is_told_is_left_to_the_node_or_off_or_a_profile(folder):
+    (folder / "site.json").write_text("{}")
+    assert [written(folder, LEAST + text).nccl for text in ("", "nccl: auto\n", "nccl: off\n", "nccl: {profile: site.json}\n")] == [
+        "auto", "auto", "off", "site.json",
+    ]  # fmt: skip
+    plain, off = written(folder, LEAST), written(folder, LEAST + "nccl: off\n")
+    assert written(folder, LEAST + "nccl: auto\n").digest == plain.digest != off.digest
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("never", "EB109"),
+        ("{profile: none.json}", "EB122"),
+        ("{file: x}", "EB105"),
+        ("[auto]", "EB107"),
+        ("{profile: ../x}", "EB122"),
+    ],
+)
+def test_other_words_for_nccl_are_refused(folder, text, code):
+    with pytest.raises(RecipeError) as caught:
+        written(folder, LEAST + f"nccl: {text}\n")
+    assert code in [one.code for one in caught.value.findings]
 
 
 def test_a_base_image_is_refused_with_the_form_that_exists(folder):

@@ -10,7 +10,9 @@ from envbuilder.plan import RuntimeStep
 from envbuilder.tree import Layer, write_layer
 
 # Apptainer sources env/*.sh in order and execs the runscript. Its own action scripts come with the runtime since 3.6.
-RUNSCRIPT: Final = '#!/bin/sh\nif [ "$#" -eq 0 ]; then exec /bin/bash; fi\nexec "$@"\n'
+RUNSCRIPT: Final = (
+    '#!/bin/sh\nif [ "$#" -eq 0 ]; then set -- /bin/bash; fi\nexec /opt/envbuilder/start "$@"\n'
+)
 STARTSCRIPT: Final = "#!/bin/sh\n"
 USER_ENVIRONMENT: Final = (
     "#!/bin/sh\n# Values that a user may change do not belong here: they would beat the user's own.\n"
@@ -27,7 +29,7 @@ def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
         ".singularity.d/labels.json": (json.dumps(dict(step.labels), indent=1, sort_keys=True) + "\n", 0o644),
         ".singularity.d/startscript": (STARTSCRIPT, 0o755),
     }
-    return apptainer | {path: (text, 0o644) for path, text in step.files}
+    return apptainer | {path: (text, 0o755 if text.startswith("#!") else 0o644) for path, text in step.files}
 
 
 def write_runtime_layer(
@@ -43,5 +45,5 @@ def write_runtime_layer(
     (tree / ".singularity.d/libs").mkdir()
     (tree / "singularity").symlink_to(".singularity.d/runscript")
     (tree / "environment").symlink_to(".singularity.d/env/90-environment.sh")
-    omit = ("opt", "opt/envbuilder", ".singularity.d")
+    omit = ("etc", "opt", "opt/envbuilder", ".singularity.d")
     return write_layer(name="runtime", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=omit)

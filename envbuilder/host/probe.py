@@ -7,8 +7,9 @@ import os
 import platform
 import re
 import socket
+import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from envbuilder.host.facts import Facts, Job, merge
 from envbuilder.host.gpus import Run, probe_gpus
@@ -66,13 +67,26 @@ def probe(means: Means) -> Facts:
     return merge(facts, _job(means, facts))
 
 
-def import_nvml() -> Any:
-    """The module of nvidia-ml-py; None where it is not installed."""
+def import_nvml(folders: Sequence[str] = ()) -> Any:
+    """The module of nvidia-ml-py, also from folders that are not on this Python's path; None where it is not installed."""
+    sys.path += folders
     try:
         import pynvml  # noqa: PLC0415 - only where there is a driver to ask
     except ImportError:
         return None
+    finally:
+        del sys.path[len(sys.path) - len(folders) :]
     return pynvml
+
+
+def run_program(argv: tuple[str, ...]) -> str | None:
+    """For the images, where there is no `envbuilder.command`."""
+    import subprocess  # noqa: PLC0415, TID251 - only where NVML does not answer
+
+    try:
+        return subprocess.run(argv, capture_output=True, check=True, text=True, timeout=15).stdout
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
 
 
 def way_to(host: str) -> str | None:

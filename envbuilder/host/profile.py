@@ -64,6 +64,12 @@ def parse_profile(data: object) -> Profile:
     )
 
 
+def parse_measured(data: object) -> Measured:
+    """What `detect --measure` stored; raises ValueError."""
+    found: Measured = _object(Measured, data, "$", {"gpus": _names})
+    return found
+
+
 def misfit(profile: Profile, node: Facts) -> str:
     """Why a profile captured elsewhere is not to be used on this node; empty where it fits.
 
