@@ -311,27 +311,41 @@ def extensions(
 @app.command()
 def verify(
     name: Annotated[
-        str, typer.Argument(help="a recipe that was built, or an OCI layout", metavar="NAME|IMAGE")
+        str,
+        typer.Argument(
+            help="a recipe that was built; or an image: an OCI layout, an archive, a name in the Docker engine",
+            metavar="NAME|IMAGE",
+        ),
     ],
-    sif: Annotated[Path | None, typer.Argument(help="the SIF, where IMAGE is an OCI layout")] = None,
+    sif: Annotated[Path | None, typer.Argument(help="the SIF, where the first is an image")] = None,
     *,
     key: Annotated[
         Path | None, typer.Option("--key", help="a public key: both must be signed with it")
     ] = None,
+    oldest_host: Annotated[
+        str,
+        typer.Option(
+            "--oldest-host",
+            metavar="GLIBC",
+            help="name what needs a newer glibc: a version, or a base such as debian/bullseye",
+        ),
+    ] = "",
     output: Output = OUTPUT,
+    recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Prove that image and SIF hold the same files, path by path."""
-    from envbuilder.pipeline import verify_artefacts  # noqa: PLC0415
+    """Prove that image and SIF hold the same files, path by path, whoever made them, and audit what they hold."""
+    from envbuilder.examine import verify_built, verify_pair  # noqa: PLC0415
 
     with verb("verify", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        image = Path(name) if sif else output / f"{name}.oci"
-        runner = workshop(session, RECIPES, writes=False).runner
-        report = verify_artefacts(image, sif or output / f"{name}.sif", key=key, runner=runner)
-        session.data = report
-        session.text = f"image and SIF hold the same {report['paths']} paths; tree sha256:{report['tree']}"
+        shop = workshop(session, recipes)
+        if sif:
+            verified = verify_pair(name, sif, shop, oldest_host=oldest_host, key=key)
+        else:
+            verified = verify_built(name, shop, output=output, oldest_host=oldest_host, key=key)
+        session.data, session.text, session.findings = verified.data(), verified.text(), verified.findings
 
 
 @app.command()

@@ -34,7 +34,7 @@ class Verb(NamedTuple):
 TOP: Final = ("--version", "--install-completion", "--show-completion", "--help")
 COMMON: Final = ("--json", "--verbose", "--no-color", "--help")
 WITH_VALUE: Final = (
-    "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--recipe", "--key",
+    "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--recipe", "--key", "--oldest-host",
 )  # fmt: skip
 VERBS: Final[Mapping[str, Verb]] = {
     "list": Verb("List the recipes with their pins", ("--recipes", *COMMON)),
@@ -49,7 +49,11 @@ VERBS: Final[Mapping[str, Verb]] = {
         MANY,
     ),
     "extensions": Verb("List a recipe's compiled extensions", ("--recipes", *COMMON), 1),
-    "verify": Verb("Prove that image and SIF hold the same files", ("--key", "--output", *COMMON), 1),
+    "verify": Verb(
+        "Prove that image and SIF hold the same files",
+        ("--key", "--oldest-host", "--output", "--recipes", *COMMON),
+        1,
+    ),
     "sbom": Verb("Print the parts list of what was built", ("--provenance", "--output", *COMMON), 1),
     "sign": Verb("Sign image and SIF with a key of yours", ("--key", "--output", *COMMON), 1),
     "cache": Verb("Say what the cache holds, free its space", ("--gc", "--recipes", *COMMON)),

@@ -23,6 +23,7 @@ class Kind(StrEnum):
     FILE = "file"
     DIRECTORY = "directory"
     LINK = "link"
+    SPECIAL = "special"  # a device, fifo or socket: in other people's artefacts only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +42,7 @@ class Entry:
     mtime: int  # seconds
     size: int = 0  # bytes of a file, else 0
     sha256: str = ""  # of a file's content, else empty
-    target: str = ""  # of a link, else empty
+    target: str = ""  # of a link; what a special file is; else empty
     xattrs: tuple[tuple[str, bytes], ...] = ()  # sorted by name
 
     @property
@@ -81,7 +82,7 @@ def parse_entry(line: str) -> Entry:
             size=int(size),
             mtime=int(mtime),
             sha256=parse_sha256(content) if kind is Kind.FILE else "",
-            target=_unescape(content) if kind is Kind.LINK else "",
+            target=_unescape(content) if kind in (Kind.LINK, Kind.SPECIAL) else "",
             xattrs=tuple(
                 (_unescape(name), bytes.fromhex(value))
                 for name, _, value in (x.rpartition("=") for x in xattrs)

@@ -349,24 +349,6 @@ def list_extensions(name: str, workshop: Workshop) -> tuple[dict[str, object], .
     return tuple(rows(engine.find_extensions(plan), recipe=recipe.name))
 
 
-def verify_artefacts(
-    image: Path, sif: Path, *, key: Path | None = None, runner: Runner | None = None
-) -> dict[str, object]:
-    """Compare an OCI layout and a SIF, wherever they were built; raises VerifyError naming the first differences.
-
-    With a public key, they must also be what its holder signed.
-    """
-    if key is not None and runner is not None:
-        from envbuilder.sign import verify_signatures  # noqa: PLC0415 - cryptography is slow to import
-
-        bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
-        verify_signatures(image, sif, bundle, key=key, runner=runner)
-    report = verify(image, sif)
-    if report.findings:
-        raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
-    return {"image": str(image), "sif": str(sif), "paths": report.paths, "tree": report.tree}
-
-
 def read_documents(target: str, output: Path) -> tuple[str, str]:
     """The parts list and the provenance of a recipe that was built, or of a SIF wherever it was built."""
     path = Path(target) if target.endswith(".sif") else Outputs(folder=output, name=target).sif

@@ -9,7 +9,9 @@ Every number comes from the file and may be a lie: reads past a table, a folder 
 more than it may are a ValueError.
 """
 
+import functools
 import hashlib
+import lzma
 import os
 import struct
 import zlib
@@ -31,6 +33,7 @@ _META: Final = 8192  # bytes that a metadata block unpacks to at most
 _RAW_META: Final = 0x8000  # set in a metadata block's length: stored as it is
 _RAW_DATA: Final = 1 << 24  # the same for data blocks
 _MOST_BLOCK: Final = 1 << 20
+_MOST_XZ: Final = 256 << 20  # bytes of memory that a block may need to be unpacked
 _READ: Final = 4 << 20  # bytes read from disk at once
 _JOB: Final = 32 << 20  # bytes of content that one task of the pool hashes, at least
 
@@ -52,7 +55,7 @@ _QUAD: Final = struct.Struct("<Q")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Content:
+class Content:
     """Where a file's bytes are: whole blocks one after the other, then a piece of a shared block (the fragment)."""
 
     start: int
@@ -65,7 +68,7 @@ class _Content:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Inode:
     entry: Entry
-    content: _Content | None = None
+    content: Content | None = None
     listing: tuple[int, int, int] | None = None  # block, offset and size in the table of folders
 
 
@@ -84,12 +87,12 @@ class Squashfs:
 
     def _open(self) -> None:
         head = _SUPER.unpack(self.read(0, _SUPER.size))
-        magic, _, _, self._block, fragments, compressor, _, _, ids, major, minor, root = head[:12]
+        magic, _, _, self.block_size, fragments, compressor, _, _, ids, major, minor, root = head[:12]
         used, ids_at, xattrs_at, inodes_at, folders_at, fragments_at, exports_at = head[12:]
         if magic != _MAGIC or (major, minor) != (4, 0):
             raise ValueError("it does not start as a squashfs 4.0")
-        if not 4096 <= self._block <= _MOST_BLOCK:
-            raise ValueError(f"blocks of {self._block} bytes")
+        if not 4096 <= self.block_size <= _MOST_BLOCK:
+            raise ValueError(f"blocks of {self.block_size} bytes")
         self._size = min(self._size, used)
         self._unpack = _decompressor(compressor)
         after = [self._first(at) for at in (ids_at, exports_at, xattrs_at) if at != _NONE_64]
@@ -130,7 +133,7 @@ class Squashfs:
 
     def entries(self, *, threads: int) -> tuple[Entry, ...]:
         """Every path with the digest of its content, sorted by path."""
-        inodes = list(self._walk())
+        inodes = self._inodes
         contents = sorted({inode.content for inode in inodes if inode.content}, key=_place)
         with ThreadPoolExecutor(max(1, threads), thread_name_prefix="squashfs") as pool:
             digests = dict(pair for found in pool.map(self._hash, _jobs(contents)) for pair in found)
@@ -139,6 +142,30 @@ class Squashfs:
             for inode in inodes
         ]
         return tuple(sorted(found, key=path_order))
+
+    def contents(self) -> dict[str, Content]:
+        """Where the bytes of each file are, by its path."""
+        return {inode.entry.path: inode.content for inode in self._inodes if inode.content}
+
+    def block(self, at: int, length: int, size: int) -> bytes:
+        """One whole block of a file that is to be `size` bytes; `at` and `length` say where it is and how it is stored."""
+        stored = length & (_RAW_DATA - 1)
+        data = self._plain(self.read(at, stored), length) if stored else bytes(size)
+        if len(data) != size:
+            raise ValueError("a file whose blocks do not add up to its size")
+        return data
+
+    def tail(self, content: Content) -> bytes:
+        """What a file has in a shared block."""
+        if content.fragment == _NONE_32:
+            return b""
+        start, length, _ = self._fragments[content.fragment]
+        shared = self._plain(self.read(start, length & (_RAW_DATA - 1)), length)
+        return shared[content.offset : content.offset + content.size % self.block_size]
+
+    @functools.cached_property
+    def _inodes(self) -> list[_Inode]:
+        return list(self._walk())
 
     def _walk(self) -> Iterator[_Inode]:
         left = [("", self._root)]
@@ -189,11 +216,11 @@ class Squashfs:
                 return _Inode(entry=self._with_xattrs(entry, xattrs), listing=(block, offset, size))
             case 2:
                 start, fragment, offset, size = table.take(_FILE, at)
-                where = _Content(start=start, blocks=(), fragment=fragment, offset=offset, size=size)
+                where = Content(start=start, blocks=(), fragment=fragment, offset=offset, size=size)
                 return self._file(entry, where, at + _FILE.size)
             case 9:
                 start, size, _, _, fragment, offset, xattrs = table.take(_LONG_FILE, at)
-                where = _Content(start=start, blocks=(), fragment=fragment, offset=offset, size=size)
+                where = Content(start=start, blocks=(), fragment=fragment, offset=offset, size=size)
                 return self._file(self._with_xattrs(entry, xattrs), where, at + _LONG_FILE.size)
             case 3 | 10:
                 _, length = table.take(_LINK, at)
@@ -203,12 +230,25 @@ class Squashfs:
                     (xattrs,) = table.take(_WORD, at + _LINK.size + length)
                     entry = self._with_xattrs(entry, xattrs)
                 return _Inode(entry=entry)
+            case 4 | 5 | 6 | 7 | 11 | 12 | 13 | 14:
+                return _Inode(entry=self._special(entry, kind, at))
             case _:
-                raise ValueError(f"{path!r} is neither a file nor a folder nor a link")
+                raise ValueError(f"{path!r} is of no kind that is known")
 
-    def _file(self, entry: Entry, where: _Content, at: int) -> _Inode:
+    def _special(self, entry: Entry, kind: int, at: int) -> Entry:
+        """A device, fifo or socket; the extended kinds (7 more) may have attributes."""
+        name = ("block", "char", "fifo", "socket")[(kind - 4) % 7]
+        at += _WORD.size  # how many names it has
+        if name in ("block", "char"):
+            (number,) = self._inode_table.take(_WORD, at)
+            name += f" {(number >> 8) & 0xFFF}:{(number & 0xFF) | ((number >> 12) & 0xFFF00)}"
+            at += _WORD.size
+        entry = replace(entry, kind=Kind.SPECIAL, target=name)
+        return self._with_xattrs(entry, *self._inode_table.take(_WORD, at)) if kind > 10 else entry
+
+    def _file(self, entry: Entry, where: Content, at: int) -> _Inode:
         """A file whose list of blocks is at a place in the table of inodes."""
-        whole, rest = divmod(where.size, self._block)
+        whole, rest = divmod(where.size, self.block_size)
         count = whole + (1 if rest and where.fragment == _NONE_32 else 0)
         blocks = tuple(
             number for (number,) in _WORD.iter_unpack(self._inode_table.bytes(at, count * _WORD.size))
@@ -216,12 +256,12 @@ class Squashfs:
         content = replace(where, blocks=blocks, fragment=where.fragment if rest else _NONE_32)
         return _Inode(entry=replace(entry, kind=Kind.FILE, size=where.size), content=content)
 
-    def _hash(self, contents: list[_Content]) -> list[tuple[_Content, str]]:
+    def _hash(self, contents: list[Content]) -> list[tuple[Content, str]]:
         """Digests of some files that lie near each other."""
         fragments: dict[int, bytes] = {}
         return [(content, self._digest(content, fragments)) for content in contents]
 
-    def _digest(self, content: _Content, fragments: dict[int, bytes]) -> str:
+    def _digest(self, content: Content, fragments: dict[int, bytes]) -> str:
         digest = hashlib.sha256()
         left = content.size
         for block in self._blocks(content):
@@ -233,14 +273,16 @@ class Squashfs:
                     del fragments[next(iter(fragments))]
                 start, length, _ = self._fragments[content.fragment]
                 fragments[content.fragment] = self._plain(self.read(start, length & (_RAW_DATA - 1)), length)
-            piece = fragments[content.fragment][content.offset : content.offset + content.size % self._block]
+            piece = fragments[content.fragment][
+                content.offset : content.offset + content.size % self.block_size
+            ]
             digest.update(piece)
             left -= len(piece)
         if left:
             raise ValueError("a file whose blocks do not add up to its size")
         return digest.hexdigest()
 
-    def _blocks(self, content: _Content) -> Iterator[bytes]:
+    def _blocks(self, content: Content) -> Iterator[bytes]:
         """The whole blocks of a file; those of one read are next to each other."""
         at, first, left = content.start, 0, content.size
         while first < len(content.blocks):
@@ -252,14 +294,14 @@ class Squashfs:
             at += size
             for length in content.blocks[first:last]:
                 stored = length & (_RAW_DATA - 1)
-                block = self._plain(data[:stored], length) if stored else bytes(min(left, self._block))
+                block = self._plain(data[:stored], length) if stored else bytes(min(left, self.block_size))
                 data = data[stored:]
                 left -= len(block)
                 yield block
             first = last
 
     def _plain(self, stored: bytes | memoryview, length: int) -> bytes:
-        return bytes(stored) if length & _RAW_DATA else self._unpack(stored, self._block)
+        return bytes(stored) if length & _RAW_DATA else self._unpack(stored, self.block_size)
 
     def _with_xattrs(self, entry: Entry, number: int) -> Entry:
         return entry if number == _NONE_32 else replace(entry, xattrs=self._xattrs[number])
@@ -334,14 +376,14 @@ def _value(table: _Table, at: int) -> tuple[bytes, int]:
     return table.bytes(at + _WORD.size, size), at + _WORD.size + size
 
 
-def _place(content: _Content) -> tuple[int, int, int]:
+def _place(content: Content) -> tuple[int, int, int]:
     """Sorts contents so that neighbours share fragments and reads go forward."""
     return content.fragment if not content.blocks else -1, content.start, content.offset
 
 
-def _jobs(contents: list[_Content]) -> Iterator[list[_Content]]:
+def _jobs(contents: list[Content]) -> Iterator[list[Content]]:
     """Contents in the order given, in portions of work."""
-    job: list[_Content] = []
+    job: list[Content] = []
     size = 0
     for content in contents:
         job.append(content)
@@ -357,6 +399,8 @@ def _decompressor(number: int) -> Callable[[bytes | memoryview, int], bytes]:
     match number:
         case 1:
             return _unzip
+        case 4:
+            return _unxz
         case 6:
             return _unzstd
         case _:
@@ -368,6 +412,17 @@ def _unzip(data: bytes | memoryview, most: int) -> bytes:
     try:
         plain = stream.decompress(data, most)
     except zlib.error as error:
+        raise ValueError(f"a block that cannot be unpacked: {error}") from error
+    if not stream.eof:
+        raise ValueError("a block that unpacks to more than it may")
+    return plain
+
+
+def _unxz(data: bytes | memoryview, most: int) -> bytes:
+    stream = lzma.LZMADecompressor(memlimit=_MOST_XZ)
+    try:
+        plain = stream.decompress(bytes(data), most)
+    except lzma.LZMAError as error:
         raise ValueError(f"a block that cannot be unpacked: {error}") from error
     if not stream.eof:
         raise ValueError("a block that unpacks to more than it may")

@@ -4,25 +4,23 @@ Both artefacts are read back from their final files, by code that shares nothing
 each becomes the manifest that the layers had when they were made. What differs is named.
 """
 
-import hashlib
+import contextlib
 import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
-from typing import IO, Final
-
-import zstandard
+from typing import Final
 
 from envbuilder.entry import Entry, Kind, path_order, tree_digest
 from envbuilder.errors import VerifyError
 from envbuilder.findings import Finding, Severity
-from envbuilder.oci import ImageLayer, Layout, read_layout
+from envbuilder.image_reader import read_tree
+from envbuilder.oci import Layout, read_layout
 from envbuilder.sif import read_sif
 from envbuilder.squashfs import Squashfs
 from envbuilder.store import Sha256, sha256_file
-from envbuilder.tarball import CHUNK, TarReader
 from envbuilder.tree import Layer, read_manifest
 
 SHOWN: Final = 20  # findings of one comparison; the rest is counted
@@ -51,6 +49,31 @@ RUNTIME_ADDS: Final[Mapping[str, str]] = {
 """What a runtime adds to a tree at start, and why: a running container may differ from its image here, and below."""
 
 
+BUILDER_ADDS: Final[Mapping[str, str]] = {
+    ".exec": "Apptainer's own links to its start scripts",
+    ".run": "the same",
+    ".shell": "the same",
+    ".singularity.d": "Apptainer's start scripts, environment and labels",
+    ".test": "the same as `.exec`",
+    "environment": "the same",
+    "singularity": "the same",
+}
+"""What `apptainer build` adds to the tree of an image or writes anew, and why; all below it counts too."""
+BUILDER_FOLDERS: Final = (
+    "",
+    "dev",
+    "home",
+    "proc",
+    "root",
+    "sys",
+    "tmp",
+    "var",
+    "var/tmp",
+)  # made where they are missing
+BUILDER_MARK: Final = ".singularity.d/actions"  # no image has it, and every SIF that Apptainer built
+BUILDER_EMPTIES: Final = ("etc/hosts", "etc/resolv.conf")  # runtimes bind the host's over them
+
+
 class Code(StrEnum):
     """The findings of `verify`."""
 
@@ -70,41 +93,36 @@ class VerifyReport:
     paths: int
     content_size: int  # bytes of all files
     tree: Sha256  # of the image, see `tree_digest`
+    entries: tuple[Entry, ...] = ()  # of the SIF
+    passed_over: tuple[str, ...] = ()  # differences that `apptainer build` makes in images of others
 
 
 def verify(image: Path, sif: Path, *, layers: Sequence[Layer] = (), threads: int = 2) -> VerifyReport:
     """Compare an OCI layout and a SIF, and both with the layers they were made from where those are known.
 
     With `layers` the image is proved by its blobs' digests: each layer's manifest was written in the same pass as its
-    blob. Without, the blobs are unpacked and every file in them is read.
+    blob. Without, the image may be anybody's, in a folder or an archive (`image_reader`), and every file in it is read.
+
+    Where the SIF is one that `apptainer build` wrote, the report says what was passed over because that adds it.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
         promised = pool.submit(_expect, image, layers)
         found, damage = _attempt_sif(sif, threads)
         expected, findings = promised.result()
+    passed_over: tuple[str, ...] = ()
     if not (damage or findings):
-        findings = compare(expected, found, ("the image", "the SIF"))
+        passed_over = _builder_made(expected, found)
+        findings = compare(expected, found, ("the image", "the SIF"), without=frozenset(passed_over))
     return VerifyReport(
         findings=(*findings, *damage),
         paths=len(expected),
         content_size=sum(entry.size for entry in expected),
         tree=tree_digest(expected),
+        entries=found,
+        passed_over=tuple(
+            path for path in passed_over if not _is_below(path.rpartition("/")[0], BUILDER_ADDS)
+        ),
     )
-
-
-def image_manifest(folder: Path) -> tuple[Entry, ...]:
-    """Every path of an image in an OCI layout, sorted, with every digest checked on the way.
-
-    Raises VerifyError when a digest or size is wrong, when two layers hold a path, or a layer is not in our form.
-    """
-    layout = read_layout(folder)
-    entries: dict[str, Entry] = {}
-    for layer in layout.layers:
-        for entry in _read_layer(layout, layer):
-            if entry.path in entries:
-                raise VerifyError(f"`{folder}`: two layers hold `{entry.path or '/'}`")
-            entries[entry.path] = entry
-    return tuple(sorted(entries.values(), key=path_order))
 
 
 def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
@@ -112,10 +130,17 @@ def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
 
     Needs no root and writes nothing. Raises VerifyError when the SIF or its file system is damaged.
     """
+    with opened_sif(path) as squashfs:
+        return squashfs.entries(threads=threads)
+
+
+@contextlib.contextmanager
+def opened_sif(path: Path) -> Iterator[Squashfs]:
+    """The file system in a SIF; raises VerifyError when the SIF or its file system is damaged."""
     part = read_sif(path).system
     try:
         with Squashfs(path, offset=part.offset, size=part.size) as squashfs:
-            return squashfs.entries(threads=threads)
+            yield squashfs
     except (OSError, ValueError, IndexError, struct.error) as error:
         raise VerifyError(
             f"the file system in `{path}` is damaged: {error}", hint="build it again"
@@ -123,14 +148,23 @@ def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
 
 
 def compare(
-    one: Collection[Entry], other: Collection[Entry], names: tuple[str, str], *, ignore: Collection[str] = ()
+    one: Collection[Entry],
+    other: Collection[Entry],
+    names: tuple[str, str],
+    *,
+    ignore: Collection[str] = (),
+    without: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """The differences of two trees, sorted by path: a finding for each path, and for each field that differs.
 
-    `ignore` names paths that are passed over with all below them (`RUNTIME_ADDS`, for a running container).
+    `ignore` names paths that are passed over with all below them (`RUNTIME_ADDS`, for a running container), `without`
+    single paths.
     """
     left = {entry.path: entry for entry in one if not _is_below(entry.path, ignore)}
     right = {entry.path: entry for entry in other if not _is_below(entry.path, ignore)}
+    for path in without:
+        left.pop(path, None)
+        right.pop(path, None)
     findings: list[Finding] = []
     if left != right:
         for path in sorted(left.keys() | right.keys()):
@@ -141,12 +175,48 @@ def compare(
     return tuple(findings)
 
 
+def _builder_made(image: Sequence[Entry], sif: Sequence[Entry]) -> tuple[str, ...]:
+    """The paths that differ because `apptainer build` wrote the SIF; none where it did not."""
+    in_image = {entry.path: entry for entry in image}
+    in_sif = {entry.path: entry for entry in sif}
+    if BUILDER_MARK in in_image or BUILDER_MARK not in in_sif:
+        return ()
+
+    def is_made(entry: Entry) -> bool:
+        is_folder = entry.kind is Kind.DIRECTORY and entry.path in BUILDER_FOLDERS
+        return (
+            _is_below(entry.path, BUILDER_ADDS)
+            or (entry.path in BUILDER_EMPTIES and entry.kind is Kind.FILE and not entry.size)
+            or (is_folder and entry.path not in in_image)
+        )
+
+    gone = [
+        entry.path
+        for entry in image
+        if entry.path not in in_sif
+        and (
+            _is_below(entry.path, BUILDER_ADDS)
+            or (entry.kind is Kind.SPECIAL and _is_below(entry.path, ("dev",)))
+        )
+    ]
+    made = [entry.path for entry in sif if is_made(entry)]
+    different = {path for path in (*made, *gone) if in_image.get(path) != in_sif.get(path)}
+    folders = {path.rpartition("/")[0] for path in different if path}
+    touched = {path for path in folders if _differs_in_time(in_image.get(path), in_sif.get(path))}
+    return tuple(sorted(different | touched))
+
+
+def _differs_in_time(one: Entry | None, other: Entry | None) -> bool:
+    """Whether the time is all that differs, as that of a folder in which something was made."""
+    return one is not None and other is not None and replace(one, mtime=other.mtime) == other
+
+
 def _expect(image: Path, layers: Sequence[Layer]) -> tuple[tuple[Entry, ...], tuple[Finding, ...]]:
     """What the SIF must hold, and what is wrong with the image."""
     expected = tuple(sorted((entry for layer in layers for entry in read_manifest(layer)), key=path_order))
     try:
         if not layers:
-            return image_manifest(image), ()
+            return read_tree(image).entries, ()
         _check_blobs(read_layout(image), layers)
     except VerifyError as error:
         return expected, (
@@ -175,67 +245,6 @@ def _check_blobs(layout: Layout, layers: Sequence[Layer]) -> None:
             raise VerifyError(f"`{path}` cannot be read: {error}") from error
         if digest != layer.blob.digest:
             raise VerifyError(f"`{path}` does not hold what its name says; its sha256 is {digest}")
-
-
-class _Hashing:
-    """A file whose bytes are hashed as they are read."""
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self._stream = stream
-        self._digest = hashlib.sha256()
-        self.size = 0
-
-    def read(self, size: int = CHUNK) -> bytes:
-        data = self._stream.read(size)
-        self._digest.update(data)
-        self.size += len(data)
-        return data
-
-    def hexdigest(self) -> str:
-        return self._digest.hexdigest()
-
-
-def _read_layer(layout: Layout, layer: ImageLayer) -> list[Entry]:
-    """The entries of one layer: its blob, its tar and each file are read once and hashed."""
-    path = layout.path(layer.blob)
-    try:
-        with path.open("rb") as stream:
-            blob = _Hashing(stream)
-            with zstandard.ZstdDecompressor().stream_reader(blob, read_size=CHUNK) as reader:  # type: ignore[arg-type]  # it only calls read
-                tar = _Hashing(reader)
-                entries = list(_read_entries(tar))
-            while blob.read():
-                pass
-    except (OSError, ValueError, zstandard.ZstdError) as error:
-        raise VerifyError(f"`{path}` is not a layer that envbuilder wrote: {error}") from error
-    if (blob.hexdigest(), blob.size) != (layer.blob.digest, layer.blob.size):
-        raise VerifyError(f"`{path}` does not hold what its name says; its sha256 is {blob.hexdigest()}")
-    if tar.hexdigest() != layer.diff_id:
-        raise VerifyError(
-            f"the tar in `{path}` is not the one that the config names; its sha256 is {tar.hexdigest()}"
-        )
-    return entries
-
-
-def _read_entries(tar: _Hashing) -> Iterator[Entry]:
-    files: dict[str, Entry] = {}
-    reader = TarReader(iter(tar.read, b""))
-    for member in reader:
-        entry = member.entry
-        if member.hard:
-            if member.hard not in files:
-                raise ValueError(
-                    f"`{entry.path}` is a hard link to {member.hard!r}, which is not there before it"
-                )
-            first = files[member.hard]
-            entry = replace(entry, size=first.size, sha256=first.sha256)
-        elif entry.kind is Kind.FILE:
-            digest = hashlib.sha256()
-            for piece in reader.content():
-                digest.update(piece)
-            entry = replace(entry, sha256=digest.hexdigest())
-            files[entry.path] = entry
-        yield entry
 
 
 def _differences(

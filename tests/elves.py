@@ -1,23 +1,86 @@
 """Writes small ELF files, section by section, for tests of what reads them."""
 
 import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
-PROGBITS = 1
+PROGBITS, STRTAB, DYNAMIC, VERDEF, VERNEED = 1, 3, 6, 0x6FFFFFFD, 0x6FFFFFFE
+NEEDED, SONAME, RPATH, RUNPATH = 1, 14, 15, 29
 
 
-def elf(sections: dict[str, bytes]) -> bytes:
+@dataclass(frozen=True)
+class Section:
+    kind: int
+    content: bytes
+    link: int = 0  # the number of the section with its names
+    info: int = 0  # how many entries it has
+
+
+class Names:
+    """A section of texts."""
+
+    def __init__(self) -> None:
+        self.content = b"\0"
+
+    def place(self, text: str) -> int:
+        at = len(self.content)
+        self.content += text.encode() + b"\0"
+        return at
+
+
+def elf(sections: Mapping[str, bytes]) -> bytes:
     """A shared library for x86-64 that holds these sections and nothing that could run."""
-    names = b"\0"
+    return _write({name: Section(PROGBITS, content) for name, content in sections.items()})
+
+
+def library(
+    *,
+    soname: str = "",
+    needed: Sequence[str] = (),
+    runpath: str | None = None,
+    rpath: str | None = None,
+    needs: Mapping[str, Sequence[str]] = {},  # library → symbol versions
+    gives: Sequence[str] = (),
+    sections: Mapping[str, bytes] = {},
+) -> bytes:
+    """A shared library that says this of itself to the loader."""
+    names = Names()
+    texts = [(NEEDED, one) for one in needed]
+    texts += [(tag, one) for tag, one in ((RUNPATH, runpath), (RPATH, rpath)) if one is not None]
+    texts += [(SONAME, soname)] if soname else []
+    dynamic = b"".join(struct.pack("<2Q", tag, names.place(text)) for tag, text in texts) + bytes(16)
+    wanted = b""
+    for number, (file, versions) in enumerate(needs.items(), 1):
+        last = number == len(needs)
+        wanted += struct.pack(
+            "<2H3I", 1, len(versions), names.place(file), 16, 0 if last else 16 + 16 * len(versions)
+        )
+        for count, version in enumerate(versions, 1):
+            wanted += struct.pack(
+                "<I2H2I", 0, 0, 2, names.place(version), 0 if count == len(versions) else 16
+            )
+    given = b""
+    for count, version in enumerate(gives, 1):
+        given += struct.pack("<4H3I", 1, 0, count, 1, 0, 20, 0 if count == len(gives) else 28)
+        given += struct.pack("<2I", names.place(version), 0)
+    made = {".dynstr": Section(STRTAB, names.content), ".dynamic": Section(DYNAMIC, dynamic, link=1)}
+    if needs:
+        made[".gnu.version_r"] = Section(VERNEED, wanted, link=1, info=len(needs))
+    if gives:
+        made[".gnu.version_d"] = Section(VERDEF, given, link=1, info=len(gives))
+    return _write(made | {name: Section(PROGBITS, content) for name, content in sections.items()})
+
+
+def _write(sections: Mapping[str, Section]) -> bytes:
+    names = Names()
+    places = {name: names.place(name) for name in (*sections, ".shstrtab")}
     body = b""
-    heads = [struct.pack("<2I4Q2I2Q", *[0] * 10)]
-    for name, given in {**sections, ".shstrtab": b""}.items():
-        begin = len(names)
-        names += name.encode() + b"\0"
-        content = given if name != ".shstrtab" else names
+    heads = [bytes(64)]
+    for name, one in {**sections, ".shstrtab": Section(STRTAB, names.content)}.items():
         body += bytes(-len(body) % 16)
-        kind = PROGBITS if name != ".shstrtab" else 3
-        heads.append(struct.pack("<2I4Q2I2Q", begin, kind, 0, 0, 64 + len(body), len(content), 0, 0, 16, 0))
-        body += content
+        place = (places[name], one.kind, 0, 0, 64 + len(body), len(one.content), one.link, one.info, 16, 0)
+        heads.append(struct.pack("<2I4Q2I2Q", *place))
+        body += one.content
     head = struct.pack(
         "<4s5B7x2HI3QI6H", b"\x7fELF", 2, 1, 1, 0, 0, 3, 62, 1, 0, 0, 64 + len(body), 0, 64, 0, 0, 64, len(heads), len(heads) - 1
     )  # fmt: skip

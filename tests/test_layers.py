@@ -15,9 +15,10 @@ STANDALONE = "image"  # runs inside the image, where there is no envbuilder; oth
 LAYERS = [
     {"__main__"},
     {"cli", "completion"},
+    {"examine"},
     {"pipeline", "report"},
-    {"verify", "sign", "publish", "doctor", "launch", "run", "vendor", "detect"},
-    {"build", "sif", "squashfs", "oci"},
+    {"verify", "audit", "sign", "publish", "doctor", "launch", "run", "vendor", "detect"},
+    {"build", "sif", "squashfs", "squashfs_file", "oci", "image_reader"},
     {"engines"},
     {"render", "parts"},
     {"plan"},

@@ -81,7 +81,7 @@ def test_an_entry_survives_its_line(
     xattrs: tuple[tuple[str, bytes], ...],
 ) -> None:
     content = {"size": size, "sha256": "0" * 64} if kind is Kind.FILE else {}
-    content |= {"target": target} if kind is Kind.LINK else {}
+    content |= {"target": target} if kind in (Kind.LINK, Kind.SPECIAL) else {}
     made = Entry(path=path, kind=kind, mode=mode, uid=uid, gid=uid, mtime=mtime, xattrs=xattrs, **content)
     line = str(made)
     assert parse_entry(line) == made

@@ -1,0 +1,180 @@
+"""The tree as the audits see it: its paths, and of each program and library what its ELF file says of itself."""
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import IO, Final, Protocol
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
+
+from envbuilder.entry import Entry, Kind
+
+MAGIC: Final = b"\x7fELF"
+NAMED: Final = 3  # files that one finding names
+_MOST_LINKS: Final = 40  # that a path may go through, as in Linux
+
+
+class Code(StrEnum):
+    """The findings of the audits."""
+
+    NO_CODE = "EB711"  # a library of torch or an extension holds no code that one of the recipe's GPUs runs
+    ONLY_PTX = "EB712"  # such a GPU runs it only after compiling PTX at the first start
+    SYMBOLS = "EB713"  # a library needs a symbol version that the image's libraries do not have
+    OLDEST_HOST = "EB714"  # a file needs a newer glibc than the oldest host has
+    COPIES = "EB715"  # two copies of a library of CUDA, cuDNN or NCCL
+    WRITABLE = "EB716"  # everybody can write it
+    SET_ID = "EB717"  # it runs with another user's rights
+    SECRET = "EB718"  # a token, a password or a private key  # noqa: S105
+    AUTHORITY = "EB719"  # a certificate authority that no package brought, as a proxy's
+    RUNPATH = "EB720"  # a library is looked for in a folder outside
+    UNREADABLE = "EB721"  # an ELF file that cannot be read
+
+
+class Tree(Protocol):
+    """A root file system whose files can be read."""
+
+    @property
+    def entries(self) -> Sequence[Entry]: ...
+    def open(self, path: str) -> IO[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elf:
+    """What one ELF file says of itself."""
+
+    entry: Entry
+    soname: str = ""
+    needed: tuple[str, ...] = ()  # sonames
+    runpaths: tuple[str, ...] = ()
+    needs: tuple[tuple[str, str], ...] = ()  # symbol versions, each with the soname that has it
+    gives: tuple[str, ...] = ()  # symbol versions
+
+    @property
+    def path(self) -> str:
+        return self.entry.path
+
+    @property
+    def name(self) -> str:
+        """What it is looked for as."""
+        return self.soname or posixpath.basename(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    tree: Tree
+    paths: Mapping[str, Entry]
+    elves: tuple[Elf, ...]
+    unreadable: Mapping[str, str]  # path → why
+    environment: tuple[tuple[str, str], ...]
+
+    def real(self, path: str) -> str | None:
+        """Where an absolute or relative path ends, below the root, links followed; None where nothing is."""
+        left = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+        done: list[str] = []
+        links = 0
+        while left:
+            part = left.pop()
+            if part == "..":
+                done = done[:-1]
+                continue
+            entry = self.paths.get("/".join((*done, part)))
+            if entry is None:
+                return None
+            if entry.kind is Kind.LINK:
+                links += 1
+                if links > _MOST_LINKS:
+                    return None
+                if entry.target.startswith("/"):
+                    done = []
+                left += [step for step in reversed(entry.target.split("/")) if step not in ("", ".")]
+            else:
+                done.append(part)
+        return "/".join(done)
+
+
+def read_case(tree: Tree, *, environment: Sequence[tuple[str, str]]) -> Case:
+    elves: list[Elf] = []
+    unreadable: dict[str, str] = {}
+    for entry in tree.entries:
+        if _may_be_elf(entry):
+            with tree.open(entry.path) as stream:
+                if stream.read(len(MAGIC)) != MAGIC:
+                    continue
+                try:
+                    elves.append(read_elf(entry, stream))
+                except ValueError as error:
+                    unreadable[entry.path] = str(error)
+    return Case(
+        tree=tree,
+        paths={entry.path: entry for entry in tree.entries},
+        elves=tuple(elves),
+        unreadable=unreadable,
+        environment=tuple(environment),
+    )
+
+
+def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
+    """Raises ValueError when the file is not in the form that its head promises."""
+    try:
+        elf = ELFFile(stream)
+        dynamic = elf.get_section_by_name(".dynamic")
+        tags = _Tags(dynamic if isinstance(dynamic, DynamicSection) else None)
+        return Elf(
+            entry=entry,
+            soname=next(iter(tags.texts("soname")), ""),
+            needed=tags.texts("needed"),
+            runpaths=_folders(tags),
+            needs=tuple(_needs(elf)),
+            gives=tuple(_gives(elf)),
+        )
+    except (ELFError, UnicodeDecodeError, LookupError, AttributeError, TypeError, AssertionError) as error:
+        raise ValueError(f"it is damaged: {type(error).__name__} {error}") from error
+
+
+class _Tags:
+    """The texts of a dynamic section, by their kind."""
+
+    def __init__(self, section: DynamicSection | None) -> None:
+        self._tags = list(section.iter_tags()) if section else []
+
+    def texts(self, kind: str) -> tuple[str, ...]:
+        return tuple(str(getattr(tag, kind)) for tag in self._tags if tag.entry.d_tag == f"DT_{kind.upper()}")
+
+
+def _folders(tags: _Tags) -> tuple[str, ...]:
+    """The folders of DT_RUNPATH, or of DT_RPATH where there is none, as the loader takes them."""
+    chosen = tags.texts("runpath") or tags.texts("rpath")
+    return tuple(chosen[0].split(":")) if chosen else ()
+
+
+def _needs(elf: ELFFile) -> Iterator[tuple[str, str]]:
+    section = elf.get_section_by_name(".gnu.version_r")
+    if isinstance(section, GNUVerNeedSection):
+        for library, versions in section.iter_versions():
+            yield from ((str(library.name), str(version.name)) for version in versions)
+
+
+def _gives(elf: ELFFile) -> Iterator[str]:
+    section = elf.get_section_by_name(".gnu.version_d")
+    if isinstance(section, GNUVerDefSection):
+        for _, names in section.iter_versions():
+            yield str(next(iter(names)).name)  # further names are the versions that it follows
+
+
+def _may_be_elf(entry: Entry) -> bool:
+    """Opening each of 30 000 files would cost more than all audits: programs are executable, libraries have the name."""
+    return (
+        entry.kind is Kind.FILE
+        and entry.size > 64
+        and (".so" in posixpath.basename(entry.path) or bool(entry.mode & 0o111))
+    )
+
+
+def some(paths: Sequence[str]) -> str:
+    """The first few of these, and how many more there are."""
+    more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    return ", ".join(f"/{path}" for path in paths[:NAMED]) + more

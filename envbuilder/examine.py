@@ -1,0 +1,167 @@
+"""The verbs that look at artefacts instead of making them, whoever made them."""
+
+import contextlib
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import docker.errors
+from requests.exceptions import RequestException
+
+from envbuilder.audit import Tree, audit
+from envbuilder.build import Outputs
+from envbuilder.engines.assemble import layer_keys
+from envbuilder.errors import EnvbuilderError, UsageError, VerifyError
+from envbuilder.findings import Finding, Severity
+from envbuilder.image_reader import read_image
+from envbuilder.pipeline import Workshop, make_plan
+from envbuilder.publish import connect
+from envbuilder.squashfs_file import SquashfsTree
+from envbuilder.tables.distribution import load_distributions
+from envbuilder.tree import Layer, load_layer
+from envbuilder.verify import VerifyReport, opened_sif, verify
+
+PLAN: Final = "opt/envbuilder/plan.txt"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """An image and a SIF that hold the same files."""
+
+    image: str
+    sif: Path
+    report: VerifyReport
+    with_plan: bool  # also compared with the layers that the plan promises
+    findings: tuple[Finding, ...]  # warnings of the audits
+
+    def data(self) -> dict[str, object]:
+        """The data of the JSON answer."""
+        return {
+            "image": self.image,
+            "sif": str(self.sif),
+            "paths": self.report.paths,
+            "tree": self.report.tree,
+            "plan": self.with_plan,
+            "passed_over": list(self.report.passed_over),
+        }
+
+    def text(self) -> str:
+        """The same for a person."""
+        plan = ", those of the plan" if self.with_plan else ""
+        head = f"image and SIF hold the same {self.report.paths} paths{plan}; tree sha256:{self.report.tree}"
+        if not self.report.passed_over:
+            return head
+        return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.report.passed_over)}"
+
+
+def verify_built(
+    name: str, workshop: Workshop, *, output: Path, oldest_host: str = "", key: Path | None = None
+) -> Verified:
+    """Prove that a recipe's image and SIF hold the same files, and those of the plan where the cache still has its layers.
+
+    Raises VerifyError naming the first differences, or what the audits find that cannot stay so.
+    """
+    outputs = Outputs(folder=output, name=Path(name).stem)
+    names = (str(outputs.image), outputs.sif)
+    for path in (outputs.image, outputs.sif):
+        if not path.exists():
+            raise UsageError(f"there is no `{path}`", hint=f"`envbuilder build {name}` makes it")
+    _check_signatures(outputs.image, outputs.sif, key, workshop)
+    return _verify(outputs.image, names, workshop, layers=_layers(name, workshop), oldest_host=oldest_host)
+
+
+def verify_pair(
+    image: str, sif: Path, workshop: Workshop, *, oldest_host: str = "", key: Path | None = None
+) -> Verified:
+    """Compare any image with any SIF, and audit what they hold; raises VerifyError."""
+    with opened_image(image, workshop) as place:
+        _check_signatures(place, sif, key, workshop)
+        return _verify(place, (image, sif), workshop, layers=(), oldest_host=oldest_host)
+
+
+def _verify(
+    place: Path, names: tuple[str, Path], workshop: Workshop, *, layers: tuple[Layer, ...], oldest_host: str
+) -> Verified:
+    image, sif = names
+    glibc = _glibc(oldest_host)
+    with workshop.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):
+        report = verify(place, sif, layers=layers, threads=workshop.limits.threads)
+    if report.findings:
+        raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
+    with workshop.console.step("audit what they hold"), opened_sif(sif) as system:
+        tree = SquashfsTree(system, report.entries)
+        environment = read_image(place).env
+        findings = audit(tree, environment=environment, gpus=_gpus(tree), oldest_glibc=glibc)
+    if any(finding.severity is Severity.ERROR for finding in findings):
+        raise VerifyError(
+            f"`{image}` and `{sif}` hold the same files, and some of them cannot stay so", findings=findings
+        )
+    return Verified(image=image, sif=sif, report=report, with_plan=bool(layers), findings=findings)
+
+
+def _check_signatures(image: Path, sif: Path, key: Path | None, workshop: Workshop) -> None:
+    """With a public key, both must be what its holder signed; raises VerifyError."""
+    if key is not None:
+        from envbuilder.sign import verify_signatures  # noqa: PLC0415 - cryptography is slow to import
+
+        bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
+        verify_signatures(image, sif, bundle, key=key, runner=workshop.runner)
+
+
+def _gpus(tree: Tree) -> tuple[str, ...]:
+    """The compute capabilities that the plan in the tree compiled for; none where there is no plan."""
+    if not any(entry.path == PLAN for entry in tree.entries):
+        return ()
+    with tree.open(PLAN) as stream:
+        found = re.search(
+            r"^step extensions .* for ([\d. ]+)$", stream.read().decode("utf-8", "replace"), re.MULTILINE
+        )
+    return tuple(found[1].split()) if found else ()
+
+
+def _glibc(oldest_host: str) -> str:
+    """The version of glibc that `--oldest-host` means."""
+    known = {row.name: row.glibc for row in load_distributions().rows}
+    if oldest_host and oldest_host not in known and not re.fullmatch(r"\d+\.\d+", oldest_host):
+        raise UsageError(
+            f"`--oldest-host` takes a version of glibc or a base, found `{oldest_host}`",
+            hint=f"2.28, or one of {', '.join(known)}",
+        )
+    return known.get(oldest_host, oldest_host)
+
+
+@contextlib.contextmanager
+def opened_image(text: str, workshop: Workshop) -> Iterator[Path]:
+    """An image by its path, or by its name in the Docker engine: that one is saved to a file for as long as it is looked at."""
+    if Path(text).exists():
+        yield Path(text)
+        return
+    client = connect(workshop.environment)
+    if client is None:
+        raise UsageError(
+            f"there is no file or folder `{text}`, and no Docker engine answers that could have an image of that name"
+        )
+    with workshop.store.workspace() as work:
+        saved = work / "image.tar"
+        try:
+            pieces = client.images.get(text).save(named=True)
+            with saved.open("wb") as stream, workshop.console.step(f"save `{text}` out of the Docker engine"):
+                for piece in pieces:
+                    stream.write(piece)
+        except (docker.errors.DockerException, RequestException) as error:
+            raise UsageError(
+                f"there is no file or folder `{text}`, and the Docker engine has no such image"
+            ) from error
+        yield saved
+
+
+def _layers(name: str, workshop: Workshop) -> tuple[Layer, ...]:
+    """The layers that the recipe's plan promises; none where the recipe or one of them is not here."""
+    try:
+        _, plan, _ = make_plan(name, workshop)
+    except EnvbuilderError:
+        return ()
+    found = [load_layer(workshop.store.layer(key)) for key in layer_keys(plan).values()]
+    return tuple(layer for layer in found if layer) if all(found) else ()

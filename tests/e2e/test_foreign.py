@@ -1,0 +1,81 @@
+"""Artefacts that envbuilder did not write: images of the Docker engine, and SIFs that Apptainer built from them."""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from workbench import ENVBUILDER, Built, attempt, findings, open_folder, run
+
+pytestmark = pytest.mark.builds
+
+NAME = "envbuilder-test/foreign:1"
+DOCKERFILE = """\
+FROM scratch
+COPY root/ /
+COPY --chown=3:7 --chmod=4755 changed /opt/one
+COPY changed /opt/two
+ENV GREETING=hello
+"""
+
+
+@dataclass(frozen=True)
+class Foreign:
+    """One image, as a name in the engine and as an archive, and what Apptainer made of it."""
+
+    archive: Path
+    sif: Path
+    context: Path
+
+
+@pytest.fixture(scope="module")
+def foreign() -> Iterator[Foreign]:
+    with open_folder() as folder:
+        root = folder / "context/root"
+        for name in ("bin", "etc", "opt", "tmp"):
+            (root / name).mkdir(parents=True)
+        (root / "tmp").chmod(0o1777)
+        (root / "etc/hosts").write_text("127.0.0.1 localhost\n")
+        (root / "opt/one").write_text("one\n")
+        (root / "opt/large").write_bytes(bytes(range(256)) * 8192)
+        (root / "bin/link").symlink_to("../opt/one")
+        (root / "opt/hard").hardlink_to(root / "opt/large")
+        (folder / "context/changed").write_text("changed\n")
+        (folder / "context/Dockerfile").write_text(DOCKERFILE)
+        run("docker", "build", "--quiet", "--tag", NAME, folder / "context")
+        run("docker", "save", "--output", folder / "image.tar", NAME)
+        run("apptainer", "build", folder / "image.sif", f"docker-archive:{folder / 'image.tar'}")
+        yield Foreign(folder / "image.tar", folder / "image.sif", folder / "context")
+        run("docker", "image", "rm", "--force", NAME)
+
+
+@pytest.mark.parametrize("form", ["archive", "name"])
+def test_an_image_and_the_sif_that_apptainer_built_of_it_are_equal(foreign: Foreign, form: str):
+    image = foreign.archive if form == "archive" else NAME
+    answer = json.loads(run(ENVBUILDER, "verify", image, foreign.sif, "--json"))["data"]
+    assert answer["paths"] >= 10
+    assert ".singularity.d" in answer["passed_over"]
+    assert "etc/hosts" in answer["passed_over"]
+    assert not [path for path in answer["passed_over"] if path.startswith(("opt", "bin"))]
+
+
+def test_a_file_that_changed_in_between_is_named(foreign: Foreign, spacious: Path):
+    sandbox = spacious / "sandbox"
+    run("apptainer", "build", "--sandbox", sandbox, foreign.sif)
+    with (sandbox / "opt/large").open("r+b") as stream:
+        stream.seek(1_000_000)
+        stream.write(b"?")
+    (sandbox / "opt/two").unlink()
+    run("apptainer", "build", spacious / "changed.sif", sandbox)
+    ended = attempt(ENVBUILDER, "verify", foreign.archive, spacious / "changed.sif", "--json")
+    assert ended.returncode == 7
+    seen = {(one["where"], one["code"]) for one in findings(ended)}
+    assert ("/opt/large", "EB703") in seen
+    assert ("/opt/two", "EB701") in seen
+    assert not [where for where, _ in seen if where.startswith("/.singularity")]
+
+
+def test_the_image_in_the_engine_is_the_layout_that_was_built(cpu: Built):
+    answer = json.loads(run(ENVBUILDER, "verify", cpu.image, cpu.sif, "--json"))["data"]
+    assert answer["passed_over"] == []
