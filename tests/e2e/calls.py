@@ -2,6 +2,7 @@
 
 import json
 import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -82,5 +83,8 @@ def compile_all(folder):
         place = Path(folder, call.__name__)
         place.mkdir()
         call(build_directory=str(place))
+    driver = Path(folder, "driver/libnvidia-ml.so.1")
+    driver.parent.mkdir()
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", driver, HERE / "driver/nvml.c"], check=True)
     facts = {"torch": torch.__version__, "cuda": torch.version.cuda, "python": sys.implementation.cache_tag}
     print(json.dumps({**facts, "cxx11_abi": torch.compiled_with_cxx11_abi()}))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from workbench import ROOT, Built, as_nobody, attempt, open_folder, run
+from workbench import NOBODY, ROOT, Built, as_nobody, attempt, open_folder, run
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -41,6 +41,21 @@ FILES = {
     "op/unknown.cpp": MODULE.replace("NAME", "unknown"),
     "op/broken.cpp": "#include <Python.h>\nint f() { return no_such_thing; }\n",
     "include/shape.h": "#define ANSWER 14\n",
+    "driver/nvml.c": """
+#include <stdlib.h>
+#include <string.h>
+/* Stands in for NVIDIA's library where there is no GPU. CAPABILITIES holds two digits for each GPU. */
+static const char *all(void) { return getenv("CAPABILITIES"); }
+int nvmlInit_v2(void) { return 0; }
+int nvmlShutdown(void) { return 0; }
+int nvmlDeviceGetCount_v2(unsigned *count) { *count = strlen(all()) / 2; return 0; }
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, const char **device) { *device = all() + 2 * index; return 0; }
+int nvmlDeviceGetCudaComputeCapability(const char *device, int *major, int *minor) {
+  *major = device[0] - '0'; *minor = device[1] - '0'; return 0;
+}
+int nvmlDeviceGetName(const char *device, char *name, unsigned size) { strcpy(name, "GPU "); strncat(name, device, 2); return 0; }
+int nvmlDeviceGetUUID(const char *device, char *name, unsigned size) { return nvmlDeviceGetName(device, name, size); }
+""",
 }
 
 
@@ -254,6 +269,30 @@ def test_unmodified_code_finds_what_a_build_has_compiled(built: Built):
     assert "True" in {quick for _, _, quick in tries}  # other load on the machine only ever adds
 
 
+def test_a_gpu_that_the_code_is_not_for_is_named(inside: Inside):
+    """Before CUDA has started: a process that forks later must not have started it."""
+    entries = json.loads((inside.made / "index.json").read_text())["extensions"]
+    for_a100 = changed_index(inside, extensions=[entry | {"targets": ["sm_80"]} for entry in entries])
+    said = inside.attempt(
+        "def with_gpus(capabilities, chosen=None):\n"
+        "    os.environ['CAPABILITIES'] = capabilities\n"
+        "    if chosen is not None: os.environ['CUDA_VISIBLE_DEVICES'] = chosen\n"
+        "    return lite().answer()\n"
+        "for gpus in [('80',), ('86', '0'), ('90',), ('80' + '75',), ('90', ''), ('90' + '80', 'GPU 80')]:\n"
+        "    together(1, lambda: with_gpus(*gpus))\n",
+        f"{inside.made}:{INDEX}:ro", for_a100, LD_LIBRARY_PATH=f"{INDEX}/driver",
+    )  # fmt: skip
+    answers = [json.loads(line)[0] for line in said.stdout.splitlines()]
+    what = "the extension `lite` holds code for sm_80, which"
+    assert answers[:2] + answers[3:] == ["42"] * 5, said.stderr
+    assert answers[2].startswith(f"ExtensionError: {what} GPU 90 (sm_90) cannot run\nhint: ")
+    told = [line for line in said.stderr.splitlines() if what in line]
+    assert told == [
+        f"envbuilder: {what} GPU 90 (sm_90) cannot run",
+        f"envbuilder: {what} GPU 75 (sm_75) cannot run; on that GPU its kernels will fail with `no kernel image is available`",
+    ]
+
+
 # What the image does not hold
 
 
@@ -359,3 +398,26 @@ def test_the_extensions_of_another_torch_are_not_loaded(inside: Inside):
         "envbuilder: torch compiles `plain`: the image's extensions are for torch 1.0, and 2.13.0+cpu runs here\n"
         in ended.stderr
     )
+
+
+def test_at_the_desk_an_edit_is_compiled(inside: Inside, cpu: Built):
+    """A container of the Docker image can be written, and then `build` is the policy."""
+    mounts = {
+        f"{Path(__file__).parent}/calls.py": "/calls/calls.py",
+        str(inside.made): INDEX,
+        str(inside.code): CLONED,
+    }
+    binds = (word for source, target in mounts.items() for word in ("--volume", f"{source}:{target}"))
+    script = "from calls import *\nFLAGS[0] = '-DFACTOR=1'\nprint(lite().answer(), lite().__file__[:16])"
+    command = (
+        "docker",
+        "run",
+        "--rm",
+        "--user",
+        f"{NOBODY}:{NOBODY}",
+        *binds,
+        "--env",
+        "PYTHONPATH=/calls",
+        cpu.image,
+    )
+    assert run(*command, "python", "-c", script) == "14 /tmp/envbuilder-\n"
