@@ -408,6 +408,11 @@ def test_the_arguments_of_torchs_load_inline():
     assert not {"sources", "is_standalone"} & given["arguments"].keys()
 
 
+def test_arguments_that_newer_releases_take_are_handed_on():
+    call = Call(function="load_inline", name="scale", others='{"no_implicit_headers": true}')
+    assert json.loads(commands.compile_specification(call))["arguments"]["no_implicit_headers"] is True
+
+
 @pytest.mark.parametrize(("sources", "with_cuda"), [(("a.cpp",), False), (("a.cpp", "b.cu"), True)])
 def test_cuda_is_asked_for_where_a_source_needs_it(sources, with_cuda):
     assert written_call(make_extension(sources=sources)).with_cuda is with_cuda
@@ -800,6 +805,18 @@ def test_an_import_finds_an_extension_without_load(stocked, tmp_path):
     module = tree / "opt/envbuilder/extensions/modules/fused.so"
     assert module.resolve().parent.name.startswith("fused-")
     assert module.read_bytes() == gpu_library("sm_80")
+
+
+def test_a_call_that_two_captures_make_is_there_once(stocked, tmp_path):
+    runner = Sandbox(targets=())
+    runner.calls = [
+        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
+    ]
+    twin = dataclasses.replace(CAPTURE, name="twin", capture=("import ops as twin",))
+    tree = layer(stocked, tmp_path, make_plan(CAPTURE, twin), runner)
+    index = json.loads((tree / "opt/envbuilder/extensions/index.json").read_text())
+    assert [entry["name"] for entry in index["extensions"]] == ["scale"]
+    assert (tree / "opt/envbuilder/extensions/modules/scale.so").exists()
 
 
 def test_a_library_can_be_executed_whatever_its_mode_was(stocked, tmp_path):

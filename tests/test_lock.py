@@ -101,6 +101,42 @@ def test_what_is_dumped_is_read_back():
     assert parse(dump(LOCK), "x.lock") == LOCK
 
 
+ARCHIVE = Artefact(
+    kind="git", name="dw", version="a" * 40, sha256=C, size=9, source="git", path=f"{'a' * 40}.tar"
+)
+PLAIN = {"sources": (), "include": (), "cflags": (), "cuda_cflags": (), "files": ()}
+FORMS = [
+    LockedExtension(
+        name="dw", path="third/dw", env=(("FORCE_CUDA", "1"),), **(PLAIN | {"files": FUSED.files})
+    ),
+    LockedExtension(name="dw", git="https://h/dw", commit="a" * 40, path="ops", archive=ARCHIVE, **PLAIN),
+    LockedExtension(
+        name="dw",
+        sdist="dw==1",
+        archive=dataclasses.replace(ARCHIVE, kind="sdist", path="dw/dw-1.tar.gz"),
+        **PLAIN,
+    ),
+    LockedExtension(name="ops", path="net", capture=("import ops", "ops.get()"), **PLAIN),
+]
+
+
+@pytest.mark.parametrize("extension", FORMS, ids=["path", "git", "sdist", "capture"])
+def test_each_form_of_an_extension_is_read_back(extension):
+    lock = dataclasses.replace(LOCK, extensions=(extension,))
+    assert parse(dump(lock), "x.lock") == lock
+
+
+def test_an_extension_of_sources_has_no_keys_that_came_later():
+    (extension,) = json.loads(dump(LOCK))["extensions"]
+    assert sorted(extension) == ["cflags", "cuda_cflags", "files", "include", "name", "sources"]
+
+
+def test_an_extension_with_an_archive_of_another_kind_is_refused():
+    whole = json.loads(dump(dataclasses.replace(LOCK, extensions=(FORMS[1],))))
+    whole["extensions"][0]["archive"]["kind"] = "wheel"
+    assert "expected git or sdist" in refusals(whole)[0]
+
+
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9.+-]{0,20}", fullmatch=True)
 ARTEFACTS = st.builds(
     Artefact,
@@ -264,6 +300,14 @@ def with_extension(**change: object) -> Lock:
             ),
         ),
         (dataclasses.replace(LOCK, extensions=()), ("- extension fused",)),
+        (
+            with_extension(env=(("A", "1"),), path="p", capture=("import x",)),
+            (
+                "~ extension fused: path none → p",
+                "~ extension fused: capture none → 'import x'",
+                "~ extension fused: env none → A=1",
+            ),
+        ),
         (
             dataclasses.replace(LOCK, extensions=(FUSED, dataclasses.replace(FUSED, name="other"))),
             ("+ extension other",),

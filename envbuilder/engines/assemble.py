@@ -82,7 +82,7 @@ class Assemble:
 
     def start(self, plan: Plan, pool: Executor) -> tuple[Coming, ...]:
         """Begin every layer of the plan; `pool` needs a thread for each of them and its tree."""
-        run = _Run(engine=self, plan=plan, pool=pool)
+        run = Run(engine=self, plan=plan, pool=pool)
         return tuple(
             Coming(name=step.name, layer=run.layer(step), body=partial(run.body, step)) for step in plan.steps
         )
@@ -145,7 +145,7 @@ class Assemble:
         return max(1, min(self.limits.threads, self.limits.memory // extensions.NVCC_MEMORY))
 
 
-class _Run:
+class Run:
     """One run of the engine over one plan: a future for each layer, and for each tree that a later step builds in."""
 
     def __init__(self, *, engine: Assemble, plan: Plan, pool: Executor) -> None:
@@ -183,7 +183,7 @@ class _Run:
                 self._trees[step] = self._pool.submit(self._make_tree, step)
             return self._trees[step]
 
-    def _root(self) -> Root:
+    def root(self) -> Root:
         trees = {kind: self._tree(kind) for kind in (OsStep, PythonStep, CudaStep)}
         return make_root(self._plan, {kind: tree.result() for kind, tree in trees.items() if tree})
 
@@ -304,7 +304,7 @@ class _Run:
                 assert_never(step)
 
     def _compile(self, step: ExtensionsStep, tree: Path) -> Path:
-        kept = self._engine.shop(self._plan, step, self._root).make()
+        kept = self._engine.shop(self._plan, step, self.root).make()
         extensions.arrange(kept, architectures=step.architectures, tree=tree)
         return tree
 

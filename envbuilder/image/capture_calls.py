@@ -20,6 +20,7 @@ import torch
 from torch.utils import cpp_extension
 
 HEADERS = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
+NOT_DECIDING = ("build_directory", "verbose", "keep_intermediates")
 calls: "list[dict[str, object]]" = []
 
 
@@ -85,6 +86,9 @@ def recorder(function, original):
             ("is_standalone", False),
         ):
             call[key] = given.get(key, default)
+        # What newer releases take besides, such as `no_implicit_headers`.
+        others = {key: given[key] for key in given if key not in call and key not in NOT_DECIDING}
+        call["others"] = json.dumps(others, sort_keys=True)
         if call not in calls:
             calls.append(call)
         if not call["is_python_module"] or call["is_standalone"]:

@@ -32,6 +32,7 @@ class Call:
     with_pytorch_error_handling: bool = True
     is_python_module: bool = True
     is_standalone: bool = False
+    others: str = "{}"  # JSON: arguments that only newer releases of torch take
 
     @property
     def has_cuda(self) -> bool:

@@ -90,6 +90,7 @@ def compile_specification(call: Call) -> str:
     """The arguments of torch's `load()` or `load_inline()`, with paths as the sandbox has them."""
     given = asdict(call)
     function = given.pop("function")
+    given |= json.loads(given.pop("others"))
     given["extra_ldflags"] = (*call.extra_ldflags, STRIP)
     given["build_directory"] = f"{SPACE}/build"
     if function == "load":

@@ -19,6 +19,7 @@ _BEFORE: Final = "/space/"  # paths of the sandbox say nothing in the image
 
 def arrange(kept: Sequence[Kept], *, architectures: tuple[str, ...], tree: Path) -> None:
     """Write the layer's files below `tree`; raises BuildError when two projects install the same file."""
+    kept = tuple({one.folder: one for one in kept}.values())  # two captures may make the same call
     for one in kept:
         if one.compiled.call is None:
             _install(one, tree)

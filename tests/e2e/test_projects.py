@@ -1,0 +1,220 @@
+"""Extensions of the shapes that projects have, compiled by real compilers through the engine; no image is written.
+
+What needs nvcc and the 6 GB of its environment is left out where `CI` is set: there `a100` compiles with nvcc.
+"""
+
+import dataclasses
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from workbench import ENVBUILDER, ROOT, open_folder, run
+
+from envbuilder import cli
+from envbuilder.console import Console
+from envbuilder.engines.assemble import Assemble, Run
+from envbuilder.engines.extensions import Kept
+from envbuilder.errors import BuildError
+from envbuilder.pipeline import artefacts, make_plan
+from envbuilder.plan import ExtensionsStep
+from envbuilder.resolve import store_sources
+
+pytestmark = pytest.mark.builds
+PROJECTS = Path(__file__).with_name("projects")
+needs_nvcc = pytest.mark.skipif(
+    "CI" in os.environ, reason="its environment is too large for this machine's disk"
+)
+CAPTURED = {
+    "scale": "load_at_import",
+    "lazy": "lazy",
+    "gated": "gpu_gated",
+    "hidden": "hides_failure",
+    "first": "flat_folder",
+    "second": "flat_folder",
+    "plugin": "gpu_name_in_path",
+    "sorter": "thrust_cub",
+    "own": "own_std",
+}
+
+
+class Listening(Console):
+    """Keeps what a person is told."""
+
+    def __init__(self) -> None:
+        super().__init__(quiet=True)
+        self.said: list[str] = []
+
+    def say(self, text: str) -> None:
+        self.said.append(text.strip())
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    kept: dict[str, Kept]
+    said: list[str]
+
+
+def make(recipe: Path) -> Made:
+    """Renew the recipe's lock and make its extensions; raises BuildError for one that fails."""
+    run(ENVBUILDER, "lock", recipe)
+    session = cli.Session(environment=dict(os.environ))
+    shop, console = cli.workshop(session, ROOT / "recipes"), Listening()
+    read, plan, _ = make_plan(str(recipe), shop)
+    store_sources(read, plan.extensions, shop.store, shop.runner)
+    engine = Assemble(store=shop.store, runner=shop.runner, console=console, limits=shop.limits)
+    shop.means(offline=False).fetcher.fetch(artefacts(engine, plan))
+    step = next(step for step in plan.steps if isinstance(step, ExtensionsStep))
+    with ThreadPoolExecutor(16) as pool:
+        kept = engine.shop(plan, step, Run(engine=engine, plan=plan, pool=pool).root).make()
+    return Made({one.compiled.name: one for one in kept}, console.said)
+
+
+def write_recipe(folder: Path, like: str, *extensions: str) -> Path:
+    """A recipe with the pins and the lock of another one, and these extensions; the projects lie beside it."""
+    if not (folder / "setup_py").exists():
+        shutil.copytree(PROJECTS, folder, dirs_exist_ok=True)
+    text = (ROOT / f"recipes/{like}.yaml").read_text()
+    pins = re.sub(r"^(extensions|tests):.*\n(?:[ #].*\n|\n)*", "", text, flags=re.MULTILINE)
+    recipe = folder / "tried.yaml"
+    recipe.write_text(pins + "\nextensions:\n" + "".join(f"  - {one}\n" for one in extensions))
+    if not recipe.with_suffix(".lock").exists():
+        shutil.copyfile(ROOT / f"recipes/{like}.lock", recipe.with_suffix(".lock"))
+    return recipe
+
+
+def failed(recipe: Path) -> BuildError:
+    with pytest.raises(BuildError) as caught:
+        make(recipe)
+    return caught.value
+
+
+# Without CUDA: what CI has room for
+
+
+def test_a_project_with_a_setup_py_becomes_part_of_the_environment(spacious: Path):
+    made = make(write_recipe(spacious, "cpu", "{name: setup_py, path: setup_py}"))
+    tree = made.kept["setup_py"].folder / "tree/opt/env/lib/python3.11/site-packages"
+    assert [path.name.partition(".")[0] for path in tree.glob("tinyconv/core*.so")] == ["core"]
+    (code,) = tree.glob("tinyconv/__pycache__/*.pyc")
+    assert code.read_bytes()[4:8] == b"\x01\0\0\0", "byte code is by hash and never compared"
+    assert b"/opt/env/lib/python3.11/site-packages/tinyconv/__init__.py" in code.read_bytes()
+    assert b"/space" not in b"".join(path.read_bytes() for path in tree.rglob("*") if path.is_file())
+
+
+def test_a_call_of_load_inline_is_captured(spacious: Path):
+    made = make(write_recipe(spacious, "cpu", "{name: inline, path: inline, capture: [import inline_ops]}"))
+    compiled = made.kept["inline_add"].compiled
+    assert (compiled.function, compiled.call.functions) == ("load_inline", '["add"]')
+
+
+def test_three_troubles_at_once_are_each_told_in_words(spacious: Path):
+    recipe = write_recipe(
+        spacious, "cpu",
+        "{name: syntax, sources: [broken/syntax.cpp]}",
+        "{name: submodule, sources: [broken/submodule.cpp]}",
+        "{name: gpu, sources: [lazy/lazy_ops/src/lazy.cpp, lazy/lazy_ops/src/lazy_kernel.cu]}",
+    )  # fmt: skip
+    error = failed(recipe)
+    assert sorted(finding.code for finding in error.findings) == ["EB612", "EB616", "EB629"]
+    told = "\n".join(finding.message for finding in error.findings)
+    assert "`glm/glm.hpp` belongs to a submodule" in told
+    assert "syntax.cpp:3" in told
+
+
+def test_a_repository_is_built_from_its_commit_and_submodules(
+    spacious: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (spacious / ".gitconfig").write_text(
+        "[protocol.file]\nallow = always\n"
+    )  # git takes no submodules from a disk
+    monkeypatch.setenv("HOME", str(spacious))
+    commit = make_repository(spacious / "repository", spacious / "headers")
+    source = f"git: 'file://{spacious}/repository', commit: {commit}, path: project"
+    recipe = write_recipe(spacious, "cpu", f"{{name: setup_py, {source}}}")
+    made = make(recipe)
+    assert made.kept["setup_py"].compiled.function == "package"
+    shutil.rmtree(spacious / "repository")
+    assert make(recipe).said[-1].startswith("setup_py: in the store"), "the archive is in the store"
+
+
+def make_repository(folder: Path, headers: Path) -> str:
+    """A repository with the project `setup_py` in a folder and a submodule beside it; returns its commit."""
+    for path, files in ((headers, {"shape.h": "#pragma once\n"}), (folder, {})):
+        path.mkdir()
+        git(path, "init", "--quiet")
+        for name, text in files.items():
+            (path / name).write_text(text)
+    git(headers, "add", "."), git(headers, "commit", "--quiet", "--message", "headers")
+    shutil.copytree(PROJECTS / "setup_py", folder / "project")
+    git(folder, "submodule", "--quiet", "add", "--", f"{headers}", "headers")
+    git(folder, "add", "."), git(folder, "commit", "--quiet", "--message", "project")
+    return git(folder, "rev-parse", "HEAD").strip()
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=x", "-c", "user.email=x@x", "-c", "protocol.file.allow=always")
+    return run("git", "-C", folder, *identity, *words)
+
+
+# With nvcc
+
+
+@pytest.fixture(scope="module")
+def shapes() -> Iterator[tuple[Path, Made]]:
+    with open_folder() as folder:
+        shutil.copytree(PROJECTS, folder, dirs_exist_ok=True)
+        shutil.copyfile(ROOT / "recipes/a100.lock", folder / "shapes.lock")
+        yield folder, make(folder / "shapes.yaml")
+
+
+@needs_nvcc
+def test_every_shape_is_compiled_for_the_recipes_gpu_and_no_other(shapes: tuple[Path, Made]):
+    _, made = shapes
+    assert {name: one.compiled.targets for name, one in made.kept.items()} == dict.fromkeys(
+        [*CAPTURED, "setup_py"], ("sm_80",)
+    )
+
+
+@needs_nvcc
+def test_what_is_compiled_knows_its_sources_by_name_and_content(shapes: tuple[Path, Made]):
+    folder, made = shapes
+    plugin = made.kept["plugin"].compiled
+    assert [name for name, _ in plugin.sources] == ["plugin.cpp", "plugin_kernel.cu"]
+    assert all(re.fullmatch(r"[0-9a-f]{64}", digest) for _, digest in plugin.sources)
+    assert (folder / "gpu_name_in_path/plugins/plugin.cpp").is_file()
+
+
+@needs_nvcc
+def test_after_one_changed_kernel_that_file_alone_is_compiled(shapes: tuple[Path, Made]):
+    folder, _ = shapes
+    kernel = folder / "load_at_import/ops/scale_kernel.cu"
+    kernel.write_text(kernel.read_text().replace("*= factor", "*= factor * factor"))
+    said = [line for line in make(folder / "shapes.yaml").said if line.startswith("scale:")]
+    assert [line.partition(" (")[0] for line in said] == ["scale: scale_kernel.cu"]
+
+
+@needs_nvcc
+def test_a_project_with_its_own_architectures_is_refused_and_its_switch_named(shapes: tuple[Path, Made]):
+    folder, _ = shapes
+    recipe = write_recipe(folder, "a100", "{name: owned, path: own_arch_list}")
+    error = failed(recipe)
+    assert error.findings[0].code == "EB630"
+    assert 'CUDA_ARCHITECTURES: "80"' in error.hint
+    switched = write_recipe(
+        folder, "a100", '{name: owned, path: own_arch_list, env: {CUDA_ARCHITECTURES: "80"}}'
+    )
+    assert make(switched).kept["owned"].compiled.targets == ("sm_80",)
+
+
+@needs_nvcc
+def test_a_flag_for_a_gpu_that_nvcc_has_forgotten_is_told_in_words(shapes: tuple[Path, Made]):
+    folder, _ = shapes
+    sources = "[lazy/lazy_ops/src/lazy.cpp, lazy/lazy_ops/src/lazy_kernel.cu]"
+    flags = "['-gencode=arch=compute_37,code=sm_37']"
+    error = failed(write_recipe(folder, "a100", f"{{name: lazy, sources: {sources}, cuda_cflags: {flags}}}"))
+    assert error.findings[0].code == "EB613"
+    assert "does not know `compute_37`" in error.message
