@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import lock as locks
+from envbuilder.check import load_tables
+from envbuilder.check.facts import driver_floor
 from envbuilder.command import Command, Runner
 from envbuilder.errors import CommandError, ToolError, UsageError
 from envbuilder.findings import Finding, Severity
@@ -19,8 +21,10 @@ from envbuilder.host_facts import load_host_facts
 from envbuilder.recipe import AUTO, Recipe, find_recipe
 from envbuilder.recipe import load as load_recipe
 from envbuilder.store import save_text
+from envbuilder.tables.toolkit import load_toolkits
 
 MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
+NEEDS: Final = "opt/envbuilder/needs.json"
 BAKED: Final = "opt/envbuilder/nccl.json"
 NCCL_CONF: Final = "etc/nccl.conf"
 DAMAGED: Final = "EB660"
@@ -122,6 +126,12 @@ def site_files(recipe: Recipe, host: Path | None) -> tuple[tuple[str, str], ...]
     text = json.dumps({"mode": "profile", "profile": profile_data(profile)}, indent=1, sort_keys=True) + "\n"
     fixed = "".join(f"{name}={value}\n" for name, value in profile.fixed)
     return ((BAKED, text), *(((NCCL_CONF, fixed),) if fixed else ()))
+
+
+def need_files(recipe: Recipe) -> tuple[tuple[str, str], ...]:
+    """What the environment needs of its node, for the check at its start; nothing without CUDA."""
+    floor = driver_floor(recipe, load_tables(load_toolkits()))
+    return ((NEEDS, json.dumps({"driver": floor}) + "\n"),) if floor else ()
 
 
 def _texts(path: Path) -> dict[str, str]:

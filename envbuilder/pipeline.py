@@ -27,7 +27,7 @@ from envbuilder.build import (
 from envbuilder.check import examine_file, need_sound
 from envbuilder.command import Runner, hand_over
 from envbuilder.console import Console, log_to
-from envbuilder.detect import site_files
+from envbuilder.detect import need_files, site_files
 from envbuilder.engines.assemble import Assemble, Limits
 from envbuilder.engines.extensions import rows
 from envbuilder.errors import (
@@ -139,7 +139,7 @@ def make_plan(
             lib=(*image.files("lib"), *image.modules("host")),
             entry=image.files("entry"),
         ),
-        site=site_files(recipe, host),
+        site=(*site_files(recipe, host), *need_files(recipe)),
     )
     return recipe, plan, findings
 

@@ -63,6 +63,11 @@ CLEAN: dict[str, bytes | str] = {
         needs={"libc.so.6": ("GLIBC_2.2.5",), "libstdc++.so.6": ("GLIBCXX_3.4.30",)}, sections={".nv_fatbin": SM_80_90A},
     ),
     f"{SITE}/nvidia/cuda_runtime/lib/libcudart.so.12": library(soname="libcudart.so.12", needs={"libc.so.6": ("GLIBC_2.2.5",)}),
+    f"{SYSTEM}/libibverbs.so.1.14.44.0": library(soname="libibverbs.so.1", needed=("libnl-3.so.200", "libc.so.6")),
+    f"{SYSTEM}/libibverbs.so.1": "->libibverbs.so.1.14.44.0",
+    f"{SYSTEM}/libnl-3.so.200": library(soname="libnl-3.so.200"),
+    f"{SYSTEM}/libibverbs/libmlx5-rdmav34.so": library(needed=("libibverbs.so.1",)),
+    "etc/libibverbs.d/mlx5.driver": "driver mlx5\n",
     f"{SITE}/tornado/test/test.key": "-----BEGIN PRIVATE KEY-----\n",
     "usr/local/cuda/lib64/libcudart.so": f"->/{SITE}/nvidia/cuda_runtime/lib/libcudart.so.12",
     "opt/envbuilder/extensions/fused/fused.so": library(needs={"libcrypt.so.1": ("XCRYPT_2.0",)}, sections={".nv_fatbin": SM_70_80}),
@@ -165,3 +170,27 @@ def test_a_secret_is_never_shown():
 
 def test_without_gpus_their_code_is_not_judged():
     assert Code.NO_CODE not in {code for code, _ in found(make_tree(CLEAN, MODES), gpus=())}
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        (
+            f"{SYSTEM}/libibverbs.so.1.14.44.0",
+            ["`libibverbs.so.1` is not", "a provider of libibverbs is not"],
+        ),
+        (f"{SYSTEM}/libnl-3.so.200", ["it needs libnl-3.so.200"]),
+        (f"{SYSTEM}/libibverbs/libmlx5-rdmav34.so", ["a provider of libibverbs is not"]),
+        ("etc/libibverbs.d/mlx5.driver", ["a provider of libibverbs is not"]),
+    ],
+)
+def test_nccl_without_whole_libraries_for_infiniband_is_told(without: str, said: list[str]):
+    tree = make_tree({path: text for path, text in CLEAN.items() if path != without}, MODES)
+    findings = audit(tree, gpus=("8.0",))
+    assert [finding.code for finding in findings] == ["EB722"] * len(said)
+    assert all(part in finding.message for part, finding in zip(said, findings, strict=True))
+
+
+def test_a_tree_without_nccl_needs_none_of_them():
+    tree = make_tree({f"{SYSTEM}/libc.so.6": CLEAN[f"{SYSTEM}/libc.so.6"]}, {})
+    assert audit(tree) == ()

@@ -8,7 +8,7 @@ import test_cli
 from test_cli import Call
 
 from envbuilder.command import FakeRunner
-from envbuilder.detect import Versions, detect_here, detect_pasted, site_files
+from envbuilder.detect import Versions, detect_here, detect_pasted, need_files, site_files
 from envbuilder.errors import UsageError
 from envbuilder.host_facts import load_host_facts
 from envbuilder.recipe import load
@@ -125,3 +125,10 @@ def test_a_build_bakes_the_profile_of_a_host(node: Path, tmp_path: Path, call: C
     assert "opt/envbuilder/nccl.json" not in plain
     (tmp_path / "wrong.yaml").write_text("nothing: here\n")
     assert call("build", "cpu", "--dry-run", "--host", tmp_path / "wrong.yaml").code == 2
+
+
+def test_an_image_knows_the_oldest_driver_that_it_works_with():
+    assert need_files(load(Path("recipes/a100.yaml"))) == (
+        ("opt/envbuilder/needs.json", '{"driver": "525.60.13"}\n'),
+    )
+    assert need_files(load(Path("recipes/cpu.yaml"))) == ()

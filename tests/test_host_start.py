@@ -343,6 +343,19 @@ def test_other_programs_get_the_same_from_the_entry_point(node: Node, tmp_path: 
     ]
 
 
+@programs
+def test_a_driver_that_is_too_old_is_named_before_cuda_is(node: Node):
+    node.write("opt/envbuilder/needs.json", '{"driver": "525.60.13"}')
+    assert "older" not in node.start().said
+    node.write("sys/module/nvidia/version", "470.82\n")
+    line = "envbuilder: driver 470.82 is older than this environment needs (525.60.13)\n"
+    assert node.start().said.startswith(line)
+    assert node.start(ENVBUILDER_NCCL="off").said == line
+    assert node.start(ENVBUILDER_NCCL="off", LOCAL_RANK="1").said == ""
+    node.write("sys/module/nvidia/version", "525.60.13\n")
+    assert node.start(ENVBUILDER_NCCL="off").said == ""
+
+
 # What needs no other process.
 
 

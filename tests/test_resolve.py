@@ -34,7 +34,7 @@ from envbuilder.resolve import (
 )
 from envbuilder.resolve import wheel as wheel_module
 from envbuilder.resolve.deb import os_packages, resolve_debs
-from envbuilder.resolve.wheel import choose_wheel, torch_requirement
+from envbuilder.resolve.wheel import choose_wheel, implied_wheels, torch_requirement
 from envbuilder.sources import Sources
 from envbuilder.store import Store, sha256_file, sha256_text
 
@@ -101,7 +101,11 @@ def make_lock(recipe: Recipe, target: Target) -> Lock:
         inputs=recipe_inputs(recipe),
         debs=tuple(sorted(debs, key=lambda one: one.name)),
         toolkit=tuple(sorted(toolkit, key=lambda one: one.name)),
-        wheels=(make_artefact("numpy", "2.2.0"), make_artefact("torch", "2.13.0+cpu")),
+        wheels=(
+            make_artefact("numpy", "2.2.0"),
+            *((make_artefact("nvidia-ml-py", "13.1"),) if recipe.cuda else ()),
+            make_artefact("torch", "2.13.0+cpu"),
+        ),
         extensions=(),
     )
 
@@ -286,6 +290,15 @@ def test_upgrading_what_the_lock_does_not_hold_is_refused(tmp_path: Path) -> Non
     wish = Wish(today=DAY, upgrade_only=("numpy", "numpi"))
     with pytest.raises(UsageError, match="no `numpi`"):
         resolve(recipe, target, old=make_lock(recipe, target), wish=wish, means=make_idle_means(tmp_path))
+
+
+def test_an_environment_with_cuda_holds_what_nccl_and_its_start_need(tmp_path: Path) -> None:
+    rdma = {"libibverbs1", "ibverbs-providers"}
+    with_cuda, without = make_recipe(tmp_path, cuda="12.4", pytorch="2.6.0"), make_recipe(tmp_path)
+    assert rdma <= set(os_packages(with_cuda))
+    assert not rdma & set(os_packages(without))
+    assert "nvidia-ml-py" in implied_wheels(with_cuda, make_target(with_cuda))
+    assert implied_wheels(without, make_target(without)) == ()
 
 
 def test_a_toolkit_that_is_laid_out_from_other_parts_now_is_resolved(tmp_path: Path) -> None:

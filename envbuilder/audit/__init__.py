@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from envbuilder.audit.case import Case, Code, Tree, read_case
 from envbuilder.audit.copies import check_copies
 from envbuilder.audit.gpu import check_gpus
+from envbuilder.audit.rdma import check_rdma
 from envbuilder.audit.rights import check_rights
 from envbuilder.audit.runpath import check_runpaths
 from envbuilder.audit.secret import check_secrets
@@ -35,6 +36,7 @@ def audit(
         *check_symbols(case),
         *check_oldest_host(case, oldest_glibc),
         *check_copies(case),
+        *check_rdma(case),
         *check_rights(case),
         *check_runpaths(case),
         *check_secrets(case),

@@ -32,6 +32,7 @@ class Code(StrEnum):
     AUTHORITY = "EB719"  # a certificate authority that no package brought, as a proxy's
     RUNPATH = "EB720"  # a library is looked for in a folder outside
     UNREADABLE = "EB721"  # an ELF file that cannot be read
+    RDMA = "EB722"  # NCCL is there, and what it needs for InfiniBand is not
 
 
 class Tree(Protocol):

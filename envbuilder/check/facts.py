@@ -22,6 +22,12 @@ def facts(recipe: Recipe, tables: Tables) -> tuple[Fact, ...]:
     return (*_suite(case), *_torch(case), *_cuda(case), *_gpus(case))
 
 
+def driver_floor(recipe: Recipe, tables: Tables) -> str:
+    """The oldest driver that runs what is inside; "" without CUDA and where it is not known."""
+    newest = runtime(make_case(recipe, tables))
+    return newest.driver_floor if newest else ""
+
+
 def brief(value: object) -> str:
     """A recipe's value in one cell: lists with commas, extensions by their names."""
     if isinstance(value, dict):

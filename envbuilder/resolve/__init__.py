@@ -18,7 +18,7 @@ from envbuilder.recipe import Recipe
 from envbuilder.resolve.deb import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
 from envbuilder.resolve.extension import lock_extensions, own_files, source_digests, store_sources
 from envbuilder.resolve.means import Means, Target, Wish
-from envbuilder.resolve.wheel import resolve_toolkit_wheels, resolve_wheels
+from envbuilder.resolve.wheel import implied_wheels, resolve_toolkit_wheels, resolve_wheels
 from envbuilder.tables.distribution import load_distributions
 from envbuilder.tables.toolkit import WheelPart, load_toolkits
 from envbuilder.tables.torch import load_torches
@@ -117,7 +117,6 @@ def _taken_over(recipe: Recipe, target: Target, old: Lock | None, wish: Wish) ->
             f"the lock holds no {' or '.join(f'`{name}`' for name in unknown)}, so there is nothing to upgrade",
             hint="`envbuilder lock NAME` takes up what is new in the recipe",
         )
-    constraints = target.toolkit.constraints if target.toolkit else ()
     same_debs = (
         inputs.debs == old.inputs.debs
         and all(name in deb_names for name in os_packages(recipe) if not name.startswith("?"))
@@ -125,7 +124,7 @@ def _taken_over(recipe: Recipe, target: Target, old: Lock | None, wish: Wish) ->
     )
     same_wheels = (
         inputs.wheels == old.inputs.wheels
-        and all(_is_met(requirement, old.wheels) for requirement in constraints)
+        and all(_is_met(requirement, old.wheels) for requirement in implied_wheels(recipe, target))
         and not wheel_names.intersection(map(canonicalize_name, wish.upgrade_only))
         and not as_of_another_day
     )

@@ -22,6 +22,8 @@ OS_PACKAGES: Final = (
     "make", "ninja-build",
     "python{python}", "python{python}-dev",  # no pip, no venv: uv fills /opt/env
 )  # fmt: skip
+# So that NCCL finds InfiniBand and RoCE; without them it falls back to sockets in silence.
+RDMA_PACKAGES: Final = ("libibverbs1", "ibverbs-providers")
 # Debian parts distutils from the standard library; uv refuses a Python older than 3.10 without it.
 OLD_PYTHON_PACKAGES: Final = ("python3-distutils",)
 # Taken where the suite has them: this one spares usrmerge with its Perl modules, the root is merged from the start.
@@ -56,7 +58,9 @@ def upgrade_debs(
 def os_packages(recipe: Recipe) -> tuple[str, ...]:
     """What apt is asked for: package names and one pattern."""
     older = OLD_PYTHON_PACKAGES if version_key(recipe.python) < version_key("3.10") else ()
-    return (*(name.format(gcc=recipe.gcc, python=recipe.python) for name in OS_PACKAGES), *older, *recipe.apt)
+    rdma = RDMA_PACKAGES if recipe.cuda else ()
+    plain = (name.format(gcc=recipe.gcc, python=recipe.python) for name in OS_PACKAGES)
+    return (*plain, *older, *rdma, *recipe.apt)
 
 
 def resolve_toolkit_debs(target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:

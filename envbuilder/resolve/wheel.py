@@ -66,18 +66,23 @@ def resolve_wheels(
     """Every wheel of the python layer; raises IncompatibleError, with uv's words, when nothing fits."""
     sources = means.sources()
     torch, build = torch_requirement(recipe, target, folders=sources.folders)
-    needed = target.toolkit.constraints if target.toolkit else ()
     bounds = undeclared_bounds(target.torch) if target.torch else ()
     question = Question(
         python=recipe.python,
         glibc=target.distribution.glibc,
-        requirements=(torch, *ALWAYS, *recipe.packages, *needed),
+        requirements=(torch, *ALWAYS, *recipe.packages, *implied_wheels(recipe, target)),
         constraints=bounds,
         build=build,
         prefer=prefer,
         before=before,
     )
     return ask_uv(question, means)
+
+
+def implied_wheels(recipe: Recipe, target: Target) -> tuple[str, ...]:
+    """What an environment with CUDA holds beside torch: what its toolkit fits, and NVIDIA's way to ask the driver for GPUs."""
+    constraints = target.toolkit.constraints if target.toolkit else ()
+    return (*constraints, *(("nvidia-ml-py",) if recipe.cuda else ()))
 
 
 def undeclared_bounds(torch: Torch) -> tuple[str, ...]:

@@ -20,7 +20,8 @@ DEADLINE = 2.0  # seconds that all of this may take
 RETRY = 600.0  # seconds that a decision that did not come in time is not asked for again
 MOST_BYTES = 1 << 18
 MARK = "_ENVBUILDER_NCCL"  # what we set, for child processes: it is not the user's own
-BAKED = "/opt/envbuilder/nccl.json"  # the recipe's `nccl:`, where it is not `auto`
+NEEDS = "opt/envbuilder/needs.json"
+BAKED = "opt/envbuilder/nccl.json"  # the recipe's `nccl:`, where it is not `auto`
 RENAMED = ("BLOCKING_WAIT", "ASYNC_ERROR_HANDLING", "DESYNC_DEBUG", "ENABLE_TIMING")  # NCCL_… until torch 2.1
 JOB = (
     "MASTER_ADDR", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NNODES",
@@ -55,10 +56,13 @@ class Node:
 def prepare(node: Node | None = None) -> None:
     """Set what is unset; at most DEADLINE seconds. Raises only what a caller should print in one line."""
     started = time.monotonic()
+    node = node or Node()
     mode = os.environ.get("ENVBUILDER_NCCL", "")
+    old = old_driver(node)
+    if old and not _is_told(os.environ):
+        _say(old)
     if mode == "off":
         return
-    node = node or Node()
     why = unused(node, os.environ)
     if mode == "explain" and why:
         _say(f"NCCL: nothing to do: {why}")
@@ -70,7 +74,7 @@ def prepare(node: Node | None = None) -> None:
     decision = None if mode == "explain" else load(key)
     if decision is None:
         decision = _ask(node, key, started)
-    told = MARK in os.environ or os.environ.get("LOCAL_RANK", "0") != "0"
+    told = _is_told(os.environ)
     made = apply(decision, os.environ, conf_names(node, os.environ))
     if mode == "explain":
         sys.stderr.write(decision.get("text", "") + "\n")
@@ -81,6 +85,29 @@ def prepare(node: Node | None = None) -> None:
             _say(
                 f"{one['name']}={one['value']}: {one['reason']} (ENVBUILDER_NCCL=explain says more, =off stops it)"
             )
+
+
+def old_driver(node: Node) -> str:
+    """What CUDA would say less clearly: the driver's version, and the oldest that this environment works with."""
+    driver = node.text("sys/module/nvidia/version").strip()
+    needs = node.text(NEEDS) if driver else ""
+    if not needs:
+        return ""
+    import json  # noqa: PLC0415
+
+    floor = json.loads(needs)["driver"]
+    if _numbers(driver) >= _numbers(floor):
+        return ""
+    return f"driver {driver} is older than this environment needs ({floor})"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdigit()]
+
+
+def _is_told(environment: Any) -> bool:
+    """Another process of this job on this node speaks, or has spoken."""
+    return MARK in environment or environment.get("LOCAL_RANK", "0") != "0"
 
 
 def unused(node: Node, environment: Any) -> str:
@@ -114,7 +141,7 @@ def renamed(environment: Any, torch: str) -> dict[str, str]:
 
 
 def baked(node: Node) -> dict[str, Any]:
-    text = node.text(BAKED.lstrip("/"))
+    text = node.text(BAKED)
     if not text:
         return {}
     import json  # noqa: PLC0415 - not needed by most
@@ -138,7 +165,7 @@ def make_key(node: Node, environment: Any) -> str:
         _own_addresses(node.text("proc/net/fib_trie")),
         [name for name in _distributions(node) if name.startswith(("torch-", "nvidia_nccl"))],
         [(name, environment.get(name)) for name in JOB],
-        [_stamp(place) for place in (node.path(BAKED.lstrip("/")), measured_path(environment))],
+        [_stamp(place) for place in (node.path(BAKED), measured_path(environment))],
         _rules(here),
     )
     return repr(parts)
