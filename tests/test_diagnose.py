@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import os
 import pickle
 import re
 import time
@@ -194,6 +195,25 @@ def test_an_exception_that_ends_the_log_is():
     assert codes(read(text)) == ["EB997"]
 
 
+CANCELLED = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-03-02T04:00:12 ***\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "order"),
+    [
+        (CANCELLED, ["EB991"]),
+        ("Traceback (most recent call last):\n  File x\nKeyError: 1\n" + CANCELLED, ["EB997", "EB991"]),
+        (CANCELLED + "Traceback (most recent call last):\n  File x\nKeyError: 1\n", ["EB991", "EB997"]),
+        (CANCELLED + '  File "/x/torch/utils/file_baton.py", line 42, in wait\n', ["EB967", "EB991"]),
+        ("srun: error: n1: task 3: Exited with exit code 1\n" + CANCELLED, ["EB991", "EB998"]),
+    ],
+)
+def test_an_end_from_outside_follows_what_came_before_it_and_causes_what_came_after(
+    text: str, order: list[str]
+):
+    assert codes(read(text)) == order
+
+
 def test_a_failure_that_the_program_got_over_is_not_reported():
     line = "WARNING: CUDA out of memory. Tried to allocate 2.00 GiB; the batch is skipped\n"
     assert codes(read(line + "step\n" * 2000)) == []
@@ -286,6 +306,18 @@ def test_another_size_of_an_all_reduce_is_a_mismatch_and_of_a_gather_is_not():
 def test_a_rank_that_reports_nothing_is_named():
     (stall,) = ranks_of(watchdog(0, 7), watchdog(1, 7), watchdog(3, 7), world=4).stalls()
     assert (stall.verdict, stall.ranks) == (Verdict.SILENT, (2,))
+
+
+def test_a_rank_that_launched_late_was_slow():
+    ranks = Ranks()
+    for rank, time_ in ((0, 1000.0), (1, 1002.0), (2, 1420.0)):
+        ranks.add_line(watchdog(rank, 7), None, f"log:{rank}", time_)
+    (stall,) = ranks.stalls()
+    assert (stall.verdict, stall.ranks) == (Verdict.BEHIND, (2,))
+    assert (
+        stall.message
+        == "rank 2 launched collective 7 (ALLREDUCE of 64) 420 s after the first rank: slow, not stuck"
+    )
 
 
 def test_groups_of_one_kind_are_judged_apart_and_named_by_the_rank_of_all():
@@ -384,6 +416,18 @@ def test_compressed_logs_cut_ones_too_and_what_is_no_text(tmp_path: Path):
     (tmp_path / "core").write_bytes(b"\x7fELF\0\0CUDA out of memory")
     diagnosis = diagnose([str(tmp_path)], io.BytesIO())
     assert (codes(diagnosis), diagnosis.skipped) == (["EB900"], (f"{tmp_path}/core",))
+
+
+def test_what_a_folder_holds_and_may_not_be_read_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "a.log").write_text("fine\n")
+    (tmp_path / "b.log").write_text("CUDA out of memory\n")
+    allowed = os.access  # root may read everything
+    monkeypatch.setattr(
+        logs.os, "access", lambda path, mode: path != tmp_path / "b.log" and allowed(path, mode)
+    )
+    diagnosis = diagnose([str(tmp_path)], io.BytesIO())
+    assert (diagnosis.logs, diagnosis.skipped) == (1, (str(tmp_path / "b.log"),))
+    assert "not open to you" in report.text(diagnosis)
 
 
 def test_a_file_named_twice_is_read_once(tmp_path: Path):

@@ -4,6 +4,8 @@ import http.server
 import json
 import os
 import struct
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -458,6 +460,39 @@ def test_this_machine_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert found["Apptainer"].state is State.OK
     assert found["source"].state is State.OK
     assert not (tmp_path / "c").exists()
+
+
+ORDINARY = """
+import json, os, sys
+from pathlib import Path
+from envbuilder.command import ProcessRunner
+from envbuilder.doctor import Purpose, examine, report
+from envbuilder.doctor.scene import make_scene
+if os.geteuid() == 0:  # what is imported by now need not be open to the user
+    os.setgroups([]); os.setgid(65534); os.setuid(65534)
+env = dict(os.environ, HOME="/nonexistent")
+scene = make_scene(env, ProcessRunner(env), cache=Path("/nonexistent/c"), output=Path("/nonexistent/o"), recipes=Path("/nonexistent"))
+print(json.dumps(report.data(examine(scene, list(Purpose)))))
+"""
+
+
+@pytest.mark.programs
+def test_this_machine_as_an_ordinary_user(tmp_path: Path):
+    sources = {f"ENVBUILDER_{name}": "file:///usr/" for name in ("DEBIAN_MIRROR", "INDEX", "PYTORCH_INDEX")}
+    ended = subprocess.run(
+        [sys.executable, "-c", ORDINARY],
+        env=os.environ | sources,
+        cwd="/",
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found = {row["name"]: row for row in json.loads(ended.stdout)["looks"]}
+    assert found["mmdebstrap"]["state"] == "ok"
+    assert found["user namespaces"]["state"] == "ok"
+    assert found["FUSE"]["state"] == "ok"
+    assert "subordinate ids" in found
+    assert found["cache"]["found"] == "/nonexistent/c is not there yet"
 
 
 @pytest.mark.programs

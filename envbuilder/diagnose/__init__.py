@@ -23,7 +23,7 @@ class Diagnosis:
     found: tuple[Found, ...]
     logs: int
     lines: int
-    skipped: tuple[str, ...]  # what is no text and no dump
+    skipped: tuple[str, ...]  # what is no text and no dump, or not to be read
 
 
 def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
@@ -32,7 +32,7 @@ def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
     search, judge = make_search(catalogue), Judge(catalogue)
     logs = lines = 0
     skipped: list[str] = []
-    for number, log in enumerate(open_logs(names, stdin)):
+    for number, log in enumerate(open_logs(names, stdin, skipped)):
         if is_dump(log.head):
             if read_dump(log.stream, log.name, judge.ranks):
                 logs += 1

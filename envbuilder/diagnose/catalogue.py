@@ -66,6 +66,7 @@ class Failure:
     repair: str
     command: str
     source: str
+    is_end: bool  # it ends whatever runs: what is not known to come after it is nearer to the root
 
     @property
     def is_hint(self) -> bool:
@@ -100,7 +101,7 @@ def _failure(node: Node, mistakes: Mistakes) -> Failure:
         node,
         mistakes,
         required=("code", "name", "title", "stage", "cause", "repair", "source"),
-        optional=("lines", "command"),
+        optional=("lines", "command", "end"),
     )
     stage = fields.text("stage", _STAGE)
     return Failure(
@@ -113,6 +114,7 @@ def _failure(node: Node, mistakes: Mistakes) -> Failure:
         repair=fields.text("repair"),
         command=fields.text("command"),
         source=fields.text("source"),
+        is_end=fields.flag("end"),
     )
 
 

@@ -25,6 +25,7 @@ _COUNTS: Final = re.compile(
     r"last enqueued (?:NCCL )?work: (?P<enqueued>-?\d+).*?last completed (?:NCCL )?work: (?P<completed>-?\d+)",
     re.IGNORECASE,
 )
+_LATE: Final = 30.0  # seconds after the first rank; below that it is the jitter of steps and clocks
 _EQUAL: Final = re.compile(r"ALL_?REDUCE|BROADCAST|_REDUCE_SCATTER_BASE|_ALLGATHER_BASE", re.IGNORECASE)
 _DESYNC: Final = re.compile(
     r"\[(?P<started>[\d, ]+)\] joined but didn't finish collective #(?P<at>\d+)"
@@ -60,6 +61,7 @@ class State:
     enqueued: int | None = None
     completed: int | None = None
     works: dict[int, Work] = field(default_factory=dict)
+    started: dict[int, float] = field(default_factory=dict)  # when each was launched, in seconds
     evidence: str = ""  # file:line
 
     @property
@@ -67,6 +69,18 @@ class State:
         """The newest collective that this rank is known to have launched."""
         known = [number for number in (self.enqueued, self.waiting) if number is not None]
         return max(known, default=None)
+
+    def add_work(self, fields: Mapping[str, str], began: float | None) -> None:
+        """One collective that did not end, as the watchdog describes it."""
+        op, number = fields.get("OpType", ""), fields.get("SeqNum", "")
+        if op in _PAIRED or not number.isdigit():
+            return
+        seq = int(number)
+        self.waiting = seq if self.waiting is None else min(self.waiting, seq)
+        # A group of calls has no name of its own, and its size is not one call's.
+        self.works[seq] = Work() if op == "COALESCED" else Work(op=op, size=fields.get("NumelIn", ""))
+        if began is not None:
+            self.started[seq] = began
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +106,8 @@ class Ranks:
         """That many ranks there are, some log says."""
         self._world = max(self._world, size)
 
-    def add_line(self, text: str, rank: int | None, where: str) -> None:
-        """One line of a watchdog, of any version of torch."""
+    def add_line(self, text: str, rank: int | None, where: str, time: float | None = None) -> None:
+        """One line of a watchdog, of any version of torch; `time` is the line's own, in seconds."""
         for found in _DESYNC.finditer(text):
             self._add_desync(found, where)
         # What stands before the line is the rank of all; what is in it, of a smaller group, the rank in that group.
@@ -103,7 +117,9 @@ class Ranks:
             return
         group = _GROUP.search(text)
         if work := _WORK.search(text):
-            self._add_work(dict(_FIELD.findall(work["fields"])), number, group, where)
+            began = None if time is None else time - int(work["ms"]) / 1000
+            state = self._state(_group_name(group) if group else "", number, where)
+            state.add_work(dict(_FIELD.findall(work["fields"])), began)
         elif group and (counts := _COUNTS.search(text)):
             state = self._state(_group_name(group), number, where)
             state.enqueued, state.completed = int(counts["enqueued"]), int(counts["completed"])
@@ -123,20 +139,6 @@ class Ranks:
             verdict = Stall(verdict=Verdict.BEHIND, group="", ranks=ranks, message=message, evidence=evidence)
             return (verdict, *(stall for stall in found if stall.verdict is not Verdict.TIMEOUT))
         return tuple(found)
-
-    def _add_work(
-        self, fields: Mapping[str, str], rank: int, group: re.Match[str] | None, where: str
-    ) -> None:
-        if fields.get("OpType") in _PAIRED:
-            return
-        state = self._state(_group_name(group) if group else "", rank, where)
-        number = int(fields["SeqNum"]) if fields.get("SeqNum", "").isdigit() else None
-        if number is not None:
-            if state.waiting is None or number < state.waiting:
-                state.waiting = number
-            op = fields.get("OpType", "")
-            # A group of calls has no name of its own, and its size is not one call's.
-            state.works[number] = Work() if op == "COALESCED" else Work(op=op, size=fields.get("NumelIn", ""))
 
     def _state(self, group: str, rank: int, where: str) -> State:
         state = self._groups.setdefault(group, {}).setdefault(rank, State())
@@ -166,6 +168,7 @@ class Ranks:
             ]
             if fits:
                 fits[0].works |= loose.works
+                fits[0].started |= loose.started
                 fits[0].evidence = loose.evidence
             else:
                 # A rank that says its counts nowhere belongs where all others are, if that is one group.
@@ -264,6 +267,17 @@ def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, State], stall: St
         return None
     number = min(state.waiting for state in waiting.values() if state.waiting is not None)
     state = next(state for state in waiting.values() if state.waiting == number)
+    times = {rank: one.started[number] for rank, one in waiting.items() if number in one.started}
+    late = sorted(rank for rank, time in times.items() if time - min(times.values()) > _LATE)
+    if late and len(late) < len(times):
+        wait = max(times.values()) - min(times.values())
+        return replace(
+            stall,
+            verdict=Verdict.BEHIND,
+            ranks=tuple(late),
+            message=f"{named(late)} launched {_work(state, number)} {wait:.0f} s after the first rank: slow, not stuck",
+            evidence=ranks[late[0]].evidence or stall.evidence,
+        )
     return replace(
         stall,
         verdict=Verdict.STALLED,

@@ -68,10 +68,23 @@ class Tally:
         if place.time is not None and self.first.time is not None and place.time < self.first.time:
             self.first = place
 
-    @property
-    def depth(self) -> float:
-        """A hint is never nearer to the root than what a program said of itself."""
+    def depth(self, others: Iterable["Tally"]) -> float:
+        """How far from the root it is, the machine at 1."""
+        if self.failure.is_end:
+            return max((one.depth(()) + 0.1 for one in others if one.is_before(self)), default=0.0)
+        # A hint is never nearer to the root than what a program said of itself.
         return max(self.failure.stage.value, Stage.PROGRAM.value + 0.5 if self.is_hint else 0)
+
+    def is_before(self, end: "Tally") -> bool:
+        """Whether it may be the reason for that end of everything."""
+        stage, ours, its = self.failure.stage, self.first, end.first
+        if self.is_hint or self.failure.is_end or stage is Stage.AFTERMATH:
+            return False
+        if stage in (Stage.MACHINE, Stage.ENVIRONMENT):
+            return True
+        if ours.order[0] == its.order[0]:
+            return ours.order < its.order
+        return ours.time is None or its.time is None or ours.time < its.time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +129,7 @@ class Judge:
         if seen.groups.get("failed"):
             self._failed = int(seen.groups["failed"])
         if seen.failure.name == Verdict.TIMEOUT.value:
-            self.ranks.add_line(seen.text, seen.rank, where)
+            self.ranks.add_line(seen.text, seen.rank, where, seen.time)
         self._tally(seen.failure, place, _detail(seen), is_hint=seen.is_hint)
 
     def end_of_log(self, log: int, lines: int) -> None:
@@ -148,10 +161,12 @@ class Judge:
 
     def _key(self, tally: Tally) -> tuple[object, ...]:
         """Stage first; within it the rank that the launcher blames, then time where all say it, then the place."""
-        same = [one for one in self._tallies.values() if one.depth == tally.depth]
+        tallies = self._tallies.values()
+        depth = tally.depth(tallies)
+        same = [one for one in tallies if one.depth(tallies) == depth]
         timed = all(one.first.time is not None for one in same)
         blamed = self._failed is not None and self._failed in tally.ranks
-        return (tally.depth, not blamed, tally.first.time if timed else 0.0, *tally.first.order)
+        return (depth, not blamed, tally.first.time if timed else 0.0, *tally.first.order)
 
     def _tally(self, failure: Failure, place: Place, detail: str, *, is_hint: bool = False) -> Tally:
         tally = self._tallies.get(failure.code)
@@ -211,7 +226,9 @@ def _role(index: int, tally: Tally, first: Stage) -> Role:
     if index == 0:
         return Role.CAUSE
     stage = tally.failure.stage
-    followed = stage in _LATE or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
+    followed = (
+        stage in _LATE or tally.failure.is_end or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
+    )
     return Role.CONSEQUENCE if followed else Role.OTHER
 
 

@@ -61,14 +61,20 @@ class Log:
             raise UsageError(f"cannot read `{self.name}`: {error.strerror or error}") from error
 
 
-def open_logs(names: Iterable[str], stdin: IO[bytes]) -> Iterator[Log]:
-    """Each log once, in the order given, files of a folder by name; raises UsageError for what is not there."""
+def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Iterator[Log]:
+    """Each log once, in the order given, files of a folder by name; raises UsageError for what is not there.
+
+    What a folder holds and may not be read is added to `skipped`.
+    """
     seen: set[tuple[int, int]] = set()
     for name in names:
         if name == STDIN:
             yield Log(name="<stdin>", stream=stdin, head=b"")
             continue
         for path in _files(Path(name)):
+            if path != Path(name) and not os.access(path, os.R_OK):
+                skipped.append(str(path))
+                continue
             try:
                 status = path.stat()
                 key = (status.st_dev, status.st_ino)

@@ -85,6 +85,8 @@ def _add(value: Mapping[object, object], rank: int, name: str, ranks: Ranks) -> 
         state = states.setdefault(_group(entry), State(evidence=name))
         state.works[number] = Work(op=_op(entry), size=_size(entry), place=_place(entry))
         state.enqueued = max(state.enqueued or 0, number)
+        if isinstance(created := entry.get("time_created_ns"), int):
+            state.started[number] = created / 1e9
         if entry.get("state") == "completed" or (entry.get("retired") is True and entry.get("state") is None):
             state.completed = max(state.completed or 0, number)
     config = value.get("pg_config")

@@ -131,7 +131,7 @@ def _row(one: Found) -> dict[str, object]:
 
 def _skipped(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.skipped:
-        yield f"not read, since it is neither text nor a dump of the flight recorder: {', '.join(diagnosis.skipped)}"
+        yield f"not read, since it is neither text nor a dump of the flight recorder, or not open to you: {', '.join(diagnosis.skipped)}"
 
 
 def _sentence(words: str) -> str:
