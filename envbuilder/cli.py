@@ -390,6 +390,30 @@ def sign(
 
 
 @app.command()
+def diff(
+    one: Annotated[
+        str,
+        typer.Argument(
+            help="a lock or its recipe, a SIF, or an image: a layout, an archive, a name in Docker",
+            metavar="A",
+        ),
+    ],
+    other: Annotated[str, typer.Argument(help="the same", metavar="B")],
+    *,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Say what is different between two locks, images or SIFs: packages, files, sizes, environment, NCCL settings."""
+    from envbuilder.examine import diff as compare  # noqa: PLC0415
+
+    with verb("diff", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        found = compare(one, other, workshop(session, recipes))
+        session.data, session.text = found.data(), found.text()
+
+
+@app.command()
 def cache(
     words: Annotated[
         list[str] | None,

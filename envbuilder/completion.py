@@ -56,6 +56,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "sbom": Verb("Print the parts list of what was built", ("--provenance", "--output", *COMMON), 1),
     "sign": Verb("Sign image and SIF with a key of yours", ("--key", "--output", *COMMON), 1),
+    "diff": Verb("Say what is different between two locks, images or SIFs", ("--recipes", *COMMON)),
     "cache": Verb("Say what the cache holds, free its space", ("--gc", "--recipes", *COMMON)),
     "diagnose": Verb("Name the known failure in training, build or kernel logs", COMMON),
     "doctor": Verb(

@@ -2,7 +2,7 @@
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -10,14 +10,27 @@ from typing import Final
 import docker.errors
 from requests.exceptions import RequestException
 
+from envbuilder import lock as locks
 from envbuilder.audit import Tree, audit
 from envbuilder.build import Outputs
+from envbuilder.difference import (
+    EXPORTS,
+    LOCK,
+    READ,
+    Difference,
+    Subject,
+    compare,
+    of_lock,
+    of_tree,
+    read_exports,
+)
 from envbuilder.engines.assemble import layer_keys
-from envbuilder.errors import EnvbuilderError, UsageError, VerifyError
+from envbuilder.errors import EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.findings import Finding, Severity
-from envbuilder.image_reader import read_image
+from envbuilder.image_reader import read_image, read_tree
 from envbuilder.pipeline import Workshop, make_plan
 from envbuilder.publish import connect
+from envbuilder.recipe import SUFFIX, load
 from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.tables.distribution import load_distributions
 from envbuilder.tree import Layer, load_layer
@@ -165,3 +178,54 @@ def _layers(name: str, workshop: Workshop) -> tuple[Layer, ...]:
         return ()
     found = [load_layer(workshop.store.layer(key)) for key in layer_keys(plan).values()]
     return tuple(layer for layer in found if layer) if all(found) else ()
+
+
+def diff(one: str, other: str, workshop: Workshop) -> Difference:
+    """What is different between two locks, images or SIFs; raises UsageError, LockError or VerifyError for what cannot be read."""
+    return compare(read_subject(one, workshop), read_subject(other, workshop))
+
+
+def read_subject(text: str, workshop: Workshop) -> Subject:
+    """A lock by its path or its recipe's name, a SIF by its path, an image by its path or its name in the Docker engine."""
+    path = Path(text)
+    if path.suffix == ".lock" or (not path.exists() and (workshop.recipes / f"{text}.lock").is_file()):
+        return _lock_subject(path if path.suffix == ".lock" else workshop.recipes / f"{text}.lock")
+    if path.suffix == ".sif":
+        return _sif_subject(path, workshop)
+    with opened_image(text, workshop) as place, workshop.console.step(f"read `{text}`"):
+        tree = read_tree(place, keep=READ)
+    return of_tree(
+        text,
+        "image",
+        tree.entries,
+        tree.contents,
+        environment=dict(tree.image.env),
+        lock=_lock_inside(tree.contents),
+    )
+
+
+def _lock_subject(path: Path) -> Subject:
+    """With what the recipe beside it sets, which a lock does not repeat."""
+    lock = locks.load(path)
+    beside = path.with_suffix(SUFFIX)
+    recipe = load(beside) if beside.is_file() else None
+    environment = dict(recipe.env) if recipe else {}
+    return of_lock(str(path), lock, environment=environment, nccl=recipe.nccl if recipe else "")
+
+
+def _sif_subject(path: Path, workshop: Workshop) -> Subject:
+    with workshop.console.step(f"read `{path}`"), opened_sif(path) as system:
+        tree = SquashfsTree(system, system.entries(threads=workshop.limits.threads))
+        there = [entry.path for entry in tree.entries if entry.path in READ]
+        contents = {name: tree.open(name).read() for name in there}
+    environment = read_exports(contents.get(EXPORTS, b"").decode("utf-8", "replace"))
+    return of_tree(
+        str(path), "sif", tree.entries, contents, environment=environment, lock=_lock_inside(contents)
+    )
+
+
+def _lock_inside(contents: Mapping[str, bytes]) -> locks.Lock | None:
+    """The lock that an environment carries; None in other people's, and where an envbuilder of another version wrote it."""
+    with contextlib.suppress(LockError):
+        return locks.parse(contents[LOCK].decode("utf-8", "replace"), LOCK) if LOCK in contents else None
+    return None

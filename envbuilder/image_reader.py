@@ -64,6 +64,7 @@ class Image:
 class ImageTree:
     image: Image
     entries: tuple[Entry, ...]  # sorted by path
+    contents: Mapping[str, bytes]  # of the files that were asked for
 
 
 def read_image(place: Path) -> Image:
@@ -72,15 +73,22 @@ def read_image(place: Path) -> Image:
         return _find(place, files)
 
 
-def read_tree(place: Path) -> ImageTree:
-    """Every path of the image as a container would see it. Raises VerifyError for what is damaged or not what it is named."""
+def read_tree(place: Path, *, keep: Collection[str] = ()) -> ImageTree:
+    """Every path of the image as a container would see it, and the contents of those files to `keep`.
+
+    Raises VerifyError for what is damaged or not what it is named.
+    """
     with _opened(place) as files:
         image = _find(place, files)
-        tree: dict[str, Entry] = {}
+        tree = _Tree(keep)
         for blob, diff_id in image.layers:
             with files.open(blob.name) as stream:
                 _read_layer(stream, blob, diff_id, tree)
-        return ImageTree(image=image, entries=tuple(sorted(tree.values(), key=path_order)))
+        return ImageTree(
+            image=image,
+            entries=tuple(sorted(tree.values(), key=path_order)),
+            contents={path: tree.kept[path] for path in tree.kept if path in tree},
+        )
 
 
 @contextlib.contextmanager
@@ -190,6 +198,15 @@ def _load(files: Files, blob: _Blob) -> Any:
     return json.loads(content)
 
 
+class _Tree(dict[str, Entry]):
+    """The tree as it grows, with the contents of some files."""
+
+    def __init__(self, keep: Collection[str]) -> None:
+        super().__init__()
+        self.keep = keep
+        self.kept: dict[str, bytes] = {}
+
+
 class _Hashing:
     """A stream whose bytes are hashed as they are read."""
 
@@ -209,14 +226,14 @@ class _Hashing:
         return self._digest.hexdigest()
 
 
-def _read_layer(stream: IO[bytes], blob: _Blob, diff_id: str, tree: dict[str, Entry]) -> None:
+def _read_layer(stream: IO[bytes], blob: _Blob, diff_id: str, tree: _Tree) -> None:
     """Lay one layer over the tree."""
     magic = stream.read(4)
     stream.seek(0)
     packed = _Hashing(stream)
     tar = _Hashing(_unpacked(cast("IO[bytes]", packed), magic))
     with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=CHUNK) as archive:
-        lay_over(tree, archive)
+        _lay_over(tree, archive)
     found, whole = tar.finish(), packed.finish()
     if blob.sha256 and whole != blob.sha256:
         raise ValueError(f"`{blob.name}` does not hold what its name says; its sha256 is {whole}")
@@ -234,7 +251,7 @@ def _unpacked(stream: IO[bytes], magic: bytes) -> IO[bytes]:
     return stream
 
 
-def lay_over(tree: dict[str, Entry], archive: tarfile.TarFile) -> None:
+def _lay_over(tree: _Tree, archive: tarfile.TarFile) -> None:
     """Change the tree as a layer's tar says. A whiteout hides what lower layers have, wherever in the tar it stands."""
     own: set[str] = set()
     for member in archive:
@@ -269,7 +286,7 @@ def _hide_below(tree: dict[str, Entry], folder: str, own: Collection[str]) -> No
         del tree[path]
 
 
-def _entry(path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, tree: Mapping[str, Entry]) -> Entry:
+def _entry(path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, tree: _Tree) -> Entry:
     xattrs = tuple(
         (name.removeprefix(_XATTR), value.encode("utf-8", "surrogateescape"))
         for name, value in sorted(member.pax_headers.items())
@@ -294,8 +311,13 @@ def _entry(path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, tree: M
     if member.isreg():
         content = archive.extractfile(member)
         digest = hashlib.sha256()
+        pieces: list[bytes] = []
         while content and (chunk := content.read(CHUNK)):
             digest.update(chunk)
+            if path in tree.keep:
+                pieces.append(chunk)
+        if path in tree.keep:
+            tree.kept[path] = b"".join(pieces)
         return replace(plain, kind=Kind.FILE, size=member.size, sha256=digest.hexdigest())
     return replace(plain, kind=Kind.SPECIAL, target=_special(member))
 

@@ -390,3 +390,18 @@ def test_tables_refresh_is_exit_5_when_an_artefact_is_not_understood(
     answer = call("tables", "refresh", "--releases", 1)
     assert (answer.code, answer.out) == (5, "")
     assert "could not understand torch 2.16.0" in answer.err
+
+
+def test_diff_of_two_recipes_compares_their_locks(call: Call):
+    data = json.loads(call("diff", "cpu", "a100", "--json").out)["data"]
+    assert [one["name"] for one in data["subjects"]] == ["recipes/cpu.lock", "recipes/a100.lock"]
+    torch = next(one for one in data["packages"] if one["name"] == "python torch")
+    assert torch["before"].startswith("2.13.0+cpu ")
+    assert torch["after"].startswith("2.6.0 ")
+    assert data["files"] is None
+
+
+def test_diff_of_what_is_not_there_names_it(call: Call):
+    answer = call("diff", "cpu", "nothing.sif")
+    assert answer.code == 7
+    assert "`nothing.sif`" in answer.err

@@ -17,7 +17,7 @@ LAYERS = [
     {"cli", "completion"},
     {"examine"},
     {"pipeline", "report"},
-    {"verify", "audit", "sign", "publish", "doctor", "launch", "run", "vendor", "detect"},
+    {"verify", "audit", "difference", "sign", "publish", "doctor", "launch", "run", "vendor", "detect"},
     {"build", "sif", "squashfs", "squashfs_file", "oci", "image_reader"},
     {"engines"},
     {"render", "parts"},
