@@ -346,6 +346,12 @@ def test_a_group_of_calls_is_compared_by_its_number_only():
     assert stall.verdict is Verdict.STALLED
 
 
+def test_where_most_logs_are_missing_nobody_is_blamed():
+    (stall,) = ranks_of(watchdog(0, 7), watchdog(1, 7), world=8).stalls()
+    assert (stall.verdict, stall.ranks) == (Verdict.TIMEOUT, (0, 1))
+    assert stall.message.endswith("and ranks 2-7 of 8 say nothing here")
+
+
 def test_one_rank_alone_decides_nothing():
     (stall,) = ranks_of(watchdog(4, 7)).stalls()
     assert stall.verdict is Verdict.TIMEOUT

@@ -26,6 +26,7 @@ _COUNTS: Final = re.compile(
     re.IGNORECASE,
 )
 _LATE: Final = 30.0  # seconds after the first rank; below that it is the jitter of steps and clocks
+_WORLD: Final = ("", "0", "default_pg")  # the names of the group of all ranks
 _EQUAL: Final = re.compile(r"ALL_?REDUCE|BROADCAST|_REDUCE_SCATTER_BASE|_ALLGATHER_BASE", re.IGNORECASE)
 _DESYNC: Final = re.compile(
     r"\[(?P<started>[\d, ]+)\] joined but didn't finish collective #(?P<at>\d+)"
@@ -184,31 +185,24 @@ class Ranks:
         stall = Stall(
             verdict=Verdict.TIMEOUT, group=name, ranks=(), message="", evidence=waiting[first].evidence
         )
-        for look in (_differ, _behind, self._silent, _stalled):
+        missing = tuple(sorted(set(range(self._world)) - set(ranks))) if name in _WORLD else ()
+        for look in (_differ, _behind):
             if verdict := look(ranks, waiting, stall):
                 return verdict
-        state = waiting[first]
-        return replace(
-            stall,
-            ranks=(first,),
-            message=f"rank {first} waited for {_work(state, state.waiting)}, and no other rank says what it did",
+        work = _work(waiting[first], waiting[first].waiting)
+        if not missing and len(waiting) == len(ranks) > 1:
+            return _stalled(ranks, waiting, stall)
+        if missing and len(missing) < len(ranks):
+            told = (
+                f"{named(waiting)} waited for {work}; nothing about it from {named(missing)} of {self._world}"
+            )
+            return replace(stall, verdict=Verdict.SILENT, ranks=missing, message=told)
+        # Too few ranks speak: most logs of the job are not here.
+        others = f"{named(missing)} of {self._world} say" if missing else "no other rank says"
+        told = (
+            f"{named(waiting)} waited for {work}, and {others} {'nothing here' if missing else 'what it did'}"
         )
-
-    def _silent(self, ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Stall) -> Stall | None:
-        """Ranks that must be there and report no timeout: ended, killed, or hanging outside NCCL."""
-        is_world = stall.group in ("", "0", "default_pg")
-        missing = sorted(set(range(self._world)) - set(ranks)) if is_world else []
-        if not missing or len(ranks) < 1:
-            return None
-        number = min(state.waiting for state in waiting.values() if state.waiting is not None)
-        state = next(state for state in waiting.values() if state.waiting == number)
-        return replace(
-            stall,
-            verdict=Verdict.SILENT,
-            ranks=tuple(missing),
-            message=f"{named(waiting)} waited for {_work(state, number)}; {named(missing)} of {self._world} "
-            "says nothing about it",
-        )
+        return replace(stall, ranks=tuple(sorted(waiting)), message=told)
 
 
 def _differ(ranks: Mapping[int, State], _waiting: Mapping[int, State], stall: Stall) -> Stall | None:
@@ -261,10 +255,8 @@ def _behind(ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Sta
     )
 
 
-def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Stall) -> Stall | None:
+def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Stall) -> Stall:
     """Everyone launched it and it did not end: data did not move, or one rank came too late."""
-    if len(waiting) < 2 or len(waiting) < len(ranks):
-        return None
     number = min(state.waiting for state in waiting.values() if state.waiting is not None)
     state = next(state for state in waiting.values() if state.waiting == number)
     times = {rank: one.started[number] for rank, one in waiting.items() if number in one.started}
