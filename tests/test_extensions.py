@@ -530,6 +530,8 @@ def test_the_calls_of_a_capture_are_compiled_like_written_ones(stocked):
     ]
     kept = make_shop(stocked, make_plan(CAPTURE), runner).make()
     assert [one.compiled.name for one in kept] == ["scale", "inline"]
+    spaces = [Path(command.argv[command.argv.index("/space") - 1]) for command in runner.commands[1:]]
+    assert all((space / "src").is_dir() for space in spaces), "the sandbox begins there"
     assert next(command.why for command in runner.commands) == "run the imports of the extension `ops`"
     assert kept[0].compiled.sources == (("scale.cpp", sha256_text("// cpp\n")),)
 
@@ -773,6 +775,16 @@ def test_the_first_error_is_shown_and_not_torchs_traceback():
 def test_a_failure_without_a_known_word_keeps_the_programs_own(stocked):
     failure = CommandError("could not compile: `bwrap` ended with exit code 3")
     assert explain("fused", ["nothing to see"], failure) is failure
+
+
+def test_a_traceback_of_a_capture_is_not_taken_for_a_compilers_words():
+    failure = CommandError("could not run the imports\nValueError: error: no config")
+    assert explain("ops", [], failure, compiles=False) is failure
+
+
+def test_a_package_that_a_capture_lacks_is_told():
+    failure = CommandError("could not run the imports\nModuleNotFoundError: No module named 'cv2'")
+    assert explain("ops", [], failure, compiles=False).findings[0].code == "EB621"
 
 
 # The layer

@@ -105,6 +105,16 @@ def test_a_project_with_a_setup_py_becomes_part_of_the_environment(spacious: Pat
     assert b"/space" not in b"".join(path.read_bytes() for path in tree.rglob("*") if path.is_file())
 
 
+def test_a_project_is_the_same_bytes_in_another_compile_folder(spacious: Path):
+    trees = []
+    for name in ("setup_py", "again"):  # the name of an extension decides its folder, and nothing in it
+        (kept,) = make(write_recipe(spacious, "cpu", f"{{name: {name}, path: setup_py}}")).kept.values()
+        files = sorted(path for path in (kept.folder / "tree").rglob("*") if path.is_file())
+        trees.append({str(path.relative_to(kept.folder)): path.read_bytes() for path in files})
+    assert trees[0] == trees[1]
+    assert any(name.endswith(".so") for name in trees[0])
+
+
 def test_a_call_of_load_inline_is_captured(spacious: Path):
     made = make(write_recipe(spacious, "cpu", "{name: inline, path: inline, capture: [import inline_ops]}"))
     compiled = made.kept["inline_add"].compiled
@@ -116,7 +126,7 @@ def test_three_troubles_at_once_are_each_told_in_words(spacious: Path):
         spacious, "cpu",
         "{name: syntax, sources: [broken/syntax.cpp]}",
         "{name: submodule, sources: [broken/submodule.cpp]}",
-        "{name: gpu, sources: [lazy/lazy_ops/src/lazy.cpp, lazy/lazy_ops/src/lazy_kernel.cu]}",
+        "{name: gpu, path: load_at_import, capture: [import ops]}",
     )  # fmt: skip
     error = failed(recipe)
     assert sorted(finding.code for finding in error.findings) == ["EB612", "EB616", "EB629"]

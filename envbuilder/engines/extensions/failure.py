@@ -17,10 +17,13 @@ _NOISE: Final = re.compile(
 )
 
 
-def explain(name: str, lines: Sequence[str], failure: CommandError) -> BuildError:
-    """The error to raise for an extension whose build printed these lines and failed."""
+def explain(name: str, lines: Sequence[str], failure: CommandError, *, compiles: bool = True) -> BuildError:
+    """The error to raise for an extension whose build printed these lines and failed.
+
+    Where nothing is compiled, a line that only names an error says nothing of a compiler, and the program's own words stay.
+    """
     lines = [*lines, *failure.message.splitlines()[1:]]
-    for row in load_failures().rows:
+    for row in load_failures().rows if compiles else load_failures().rows[:-1]:
         for at, line in enumerate(lines):
             if match := row.pattern.search(line):
                 told = "\n".join(f"    {one}" for one in _telling(lines, at))

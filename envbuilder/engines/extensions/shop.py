@@ -132,7 +132,8 @@ class Shop:
         def work(space: Path, jobs: int, out: Path, root: Root) -> Compiled:
             began = time.monotonic()
             place_files({name: self.store.artefact(digest) for name, digest in files}, space)
-            (space / "build").mkdir(exist_ok=True)
+            for folder in ("src", "build"):  # a call of `load_inline()` may have no files at all
+                (space / folder).mkdir(exist_ok=True)
             command = commands.compile_command(
                 call, extension, architectures=self.step.architectures, root=root, space=space, jobs=jobs
             )
@@ -236,7 +237,8 @@ class Shop:
             ):
                 place_sources(extension, store=self.store, folder=space / "src")
                 command = self._command(extension, root=root, space=space, jobs=1)
-                self._run(command, extension.name, space, commands.capture_specification(extension))
+                specification = commands.capture_specification(extension)
+                self._run(command, extension.name, space, specification, compiles=False)
                 captured = read_captured(space, space / commands.CALLS, self.store)
                 if not captured.calls:
                     raise refusal(
@@ -278,7 +280,9 @@ class Shop:
             remove_tree(folder)
         publish(out, folder)
 
-    def _run(self, command: Command, name: str, space: Path, specification: str) -> None:
+    def _run(
+        self, command: Command, name: str, space: Path, specification: str, *, compiles: bool = True
+    ) -> None:
         """Run a program of the sandbox; raises BuildError that says why it failed."""
         (space / commands.SPEC).write_text(specification, encoding="utf-8")
         lines: list[str] = []
@@ -295,7 +299,7 @@ class Shop:
         except SpaceError:
             raise
         except CommandError as failure:
-            raise explain(name, lines, failure) from failure
+            raise explain(name, lines, failure, compiles=compiles) from failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
