@@ -55,6 +55,9 @@ run(
     tree + spec["prefix"],
     name + "==" + version,
 )
+lock = tree + spec["prefix"] + "/.lock"  # uv's own, and the environment has one
+if os.path.exists(lock):
+    os.unlink(lock)
 # As in the Python layer: byte code that is never compared with its source, and that names it where the image has it.
 run(
     sys.executable,

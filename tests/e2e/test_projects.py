@@ -99,6 +99,8 @@ def test_a_project_with_a_setup_py_becomes_part_of_the_environment(spacious: Pat
     made = make(write_recipe(spacious, "cpu", "{name: setup_py, path: setup_py}"))
     tree = made.kept["setup_py"].folder / "tree/opt/env/lib/python3.11/site-packages"
     assert [path.name.partition(".")[0] for path in tree.glob("tinyconv/core*.so")] == ["core"]
+    above = [path for path in (made.kept["setup_py"].folder / "tree").rglob("*") if not path.is_dir()]
+    assert [path for path in above if not path.is_relative_to(tree)] == [], "the Python layer has the rest"
     (code,) = tree.glob("tinyconv/__pycache__/*.pyc")
     assert code.read_bytes()[4:8] == b"\x01\0\0\0", "byte code is by hash and never compared"
     assert b"/opt/env/lib/python3.11/site-packages/tinyconv/__init__.py" in code.read_bytes()
