@@ -177,35 +177,31 @@ class Ranks:
                 groups.setdefault(name, {}).setdefault(rank, loose)
         return groups
 
-    def _judge(self, name: str, ranks: Mapping[int, State]) -> Stall | None:
+    def _judge(self, name: str, told: Mapping[int, State]) -> Stall | None:
+        ranks = {rank: state for rank, state in told.items() if state.launched is not None}
         waiting = {rank: state for rank, state in ranks.items() if state.waiting is not None}
         if not waiting:
             return None
         first = min(waiting, key=lambda rank: (waiting[rank].waiting, rank))
-        stall = Stall(
-            verdict=Verdict.TIMEOUT, group=name, ranks=(), message="", evidence=waiting[first].evidence
-        )
+        evidence = waiting[first].evidence
+        stall = Stall(verdict=Verdict.TIMEOUT, group=name, ranks=(), message="", evidence=evidence)
+        if verdict := _differ(ranks, stall) or _behind(ranks, waiting, stall):
+            return verdict
         missing = tuple(sorted(set(range(self._world)) - set(ranks))) if name in _WORLD else ()
-        for look in (_differ, _behind):
-            if verdict := look(ranks, waiting, stall):
-                return verdict
-        work = _work(waiting[first], waiting[first].waiting)
-        if not missing and len(waiting) == len(ranks) > 1:
+        if not missing and len(ranks) > 1:
             return _stalled(ranks, waiting, stall)
-        if missing and len(missing) < len(ranks):
-            told = (
-                f"{named(waiting)} waited for {work}; nothing about it from {named(missing)} of {self._world}"
-            )
-            return replace(stall, verdict=Verdict.SILENT, ranks=missing, message=told)
-        # Too few ranks speak: most logs of the job are not here.
-        others = f"{named(missing)} of {self._world} say" if missing else "no other rank says"
-        told = (
-            f"{named(waiting)} waited for {work}, and {others} {'nothing here' if missing else 'what it did'}"
-        )
-        return replace(stall, ranks=tuple(sorted(waiting)), message=told)
+        message = f"{named(waiting)} waited for {_work(waiting[first], waiting[first].waiting)}"
+        if not missing:
+            message += ", and no other rank says what it did"
+        elif len(missing) < len(ranks):
+            message += f"; nothing about it from {named(missing)} of {self._world}"
+            return replace(stall, verdict=Verdict.SILENT, ranks=missing, message=message)
+        else:
+            message += f"; most logs of the job are not here: {named(missing)} of {self._world} say nothing"
+        return replace(stall, ranks=tuple(sorted(waiting)), message=message)
 
 
-def _differ(ranks: Mapping[int, State], _waiting: Mapping[int, State], stall: Stall) -> Stall | None:
+def _differ(ranks: Mapping[int, State], stall: Stall) -> Stall | None:
     """The first collective that ranks launched with another operation or another size."""
     numbers = sorted({number for state in ranks.values() for number in state.works})
     for number in numbers:
@@ -273,8 +269,8 @@ def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, State], stall: St
     return replace(
         stall,
         verdict=Verdict.STALLED,
-        ranks=tuple(sorted(waiting)),
-        message=f"{named(sorted(waiting))} launched {_work(state, number)} and it ended on none of them",
+        ranks=tuple(sorted(ranks)),
+        message=f"{named(ranks)} launched {_work(state, number)}, and {named(waiting)} saw no end of it",
     )
 
 
@@ -292,9 +288,7 @@ def _odd(values: Mapping[int, str]) -> tuple[int, ...]:
 
 def _same_size(ops: Iterable[str]) -> bool:
     """Whether all ranks give these operations equally much; what scatters or sends need not."""
-    return all(
-        re.search(r"ALL_?REDUCE|BROADCAST|_REDUCE_SCATTER_BASE|_ALLGATHER_BASE", op.upper()) for op in ops
-    )
+    return all(_EQUAL.search(op) for op in ops)
 
 
 def _group_name(group: re.Match[str]) -> str:
