@@ -17,8 +17,9 @@ from envbuilder.image_reader import read_tree
 from envbuilder.oci import ImageConfig, read_layout, write_layout
 from envbuilder.sif import packed, read_sif, write_sif
 from envbuilder.squashfs import Squashfs
+from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.tree import Layer, read_manifest, write_layer, write_layer_from_tar
-from envbuilder.verify import RUNTIME_ADDS, SHOWN, compare, sif_manifest, verify
+from envbuilder.verify import RUNTIME_ADDS, SHOWN, compare, opened_sif, sif_manifest, verify
 
 EPOCH = 1_700_000_000
 CAPABILITY = "\x01\x00\x00\x02\x00\x20\x00\x00"
@@ -37,7 +38,9 @@ class Pair:
     layers: list[Layer]
 
 
-def write_os_tar(path: Path, *, leave_out: str = "", **changes: object) -> Path:
+def write_os_tar(
+    path: Path, *, leave_out: str = "", link: str = "../" + "t" * 130, **changes: object
+) -> Path:
     """A small root file system with everything that a tree can have; `changes` are those of `bin/tool`."""
     with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
         for name in ("", "bin", "etc", "opt", "tmp", "empty"):
@@ -63,7 +66,7 @@ def write_os_tar(path: Path, *, leave_out: str = "", **changes: object) -> Path:
                     tar.addfile(item, stream)
         for name, kind, target in (
             ("bin/hard", tarfile.LNKTYPE, "bin/small"),
-            ("bin/sh", tarfile.SYMTYPE, "../" + "t" * 130),
+            ("bin/sh", tarfile.SYMTYPE, link),
         ):
             item = tarfile.TarInfo(name)
             item.type, item.linkname, item.mtime = kind, target, 13
@@ -190,6 +193,43 @@ def test_a_planted_difference_is_named(
 
 
 @pytest.mark.programs
+@pytest.mark.parametrize(
+    ("one", "other", "code", "where", "words"),
+    [
+        ({}, {"link": "../elsewhere"}, "EB702", "/bin/sh", "and '../elsewhere' in the SIF"),
+        ({"leave_out": "bin/tool"}, {}, "EB701", "/bin/tool", "only in the SIF"),
+    ],
+    ids=["another link", "an extra file"],
+)
+def test_a_planted_link_or_extra_file_is_named(
+    tmp_path: Path, one: dict[str, str], other: dict[str, str], code: str, where: str, words: str
+) -> None:
+    layers = make_layers(tmp_path / "one", write_os_tar(tmp_path / "one.tar", **one))
+    changed = make_layers(tmp_path / "two", write_os_tar(tmp_path / "two.tar", **other))
+    planted = make_pair(tmp_path / "out", layers, changed)
+    for known in (layers, []):
+        (finding,) = verify(planted.image, planted.sif, layers=known).findings
+        assert (finding.code, finding.where) == (code, where)
+        assert words in finding.message
+
+
+@pytest.mark.programs
+def test_the_files_of_a_sif_can_be_read_in_any_order(pair: Pair) -> None:
+    choose = random.Random(3)
+    with opened_sif(pair.sif) as system:
+        tree = SquashfsTree(system, system.entries(threads=2))
+        for path in ("bin/tool", "bin/zeros", "bin/small", "bin/none", "opt/env/lib/module_7.py"):
+            with tree.open(path) as stream:
+                whole = stream.read()
+                entry = next(entry for entry in tree.entries if entry.path == path)
+                assert (len(whole), hashlib.sha256(whole).hexdigest()) == (entry.size, entry.sha256)
+                for _ in range(20):
+                    at, size = choose.randrange(len(whole) + 5), choose.randrange(400_000)
+                    stream.seek(at)
+                    assert stream.read(size) == whole[at : at + size]
+
+
+@pytest.mark.programs
 def test_names_that_are_no_text_are_in_both(tmp_path: Path) -> None:
     (tmp_path / "tree").mkdir()
     Path(os.fsdecode(os.fsencode(tmp_path / "tree") + b"/\xff\n")).write_text("x")
@@ -266,7 +306,8 @@ def test_missing_artefacts_are_findings(tmp_path: Path, pair: Pair) -> None:
 
 @pytest.mark.programs
 @pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
-def test_a_gzip_file_system_of_another_writer_is_read(tmp_path: Path) -> None:
+@pytest.mark.parametrize("packing", ["gzip", "xz", "zstd"])
+def test_a_file_system_of_another_writer_is_read(tmp_path: Path, packing: str) -> None:
     tree = tmp_path / "tree"
     tree.mkdir()
     (tree / "a").write_bytes(b"x" * 300_000)
@@ -276,6 +317,8 @@ def test_a_gzip_file_system_of_another_writer_is_read(tmp_path: Path) -> None:
         "mksquashfs",
         str(tree),
         str(tmp_path / "fs"),
+        "-comp",
+        packing,
         "-all-root",
         "-all-time",
         str(EPOCH),
@@ -284,6 +327,22 @@ def test_a_gzip_file_system_of_another_writer_is_read(tmp_path: Path) -> None:
     ProcessRunner(os.environ).run(Command(argv=argv, why="write"))
     with Squashfs(tmp_path / "fs") as squashfs:
         assert squashfs.entries(threads=2)[1:] == read_manifest(layer)
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
+def test_devices_and_fifos_of_others_are_named_as_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    os.mkfifo(tmp_path / "tree/fifo")
+    argv = ("mksquashfs", str(tmp_path / "tree"), str(tmp_path / "fs"), "-no-progress", "-p", "null c 666 0 0 1 3", "-p", "disk b 660 0 6 259 300")  # fmt: skip
+    ProcessRunner(os.environ).run(Command(argv=argv, why="write"))
+    with Squashfs(tmp_path / "fs") as squashfs:
+        found = {entry.path: (entry.kind, entry.target) for entry in squashfs.entries(threads=1)[1:]}
+    assert found == {
+        "disk": (Kind.SPECIAL, "block 259:300"),
+        "fifo": (Kind.SPECIAL, "fifo"),
+        "null": (Kind.SPECIAL, "char 1:3"),
+    }
 
 
 # --- comparing ---

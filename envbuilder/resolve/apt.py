@@ -158,8 +158,8 @@ def open_suite(
 
     With `before` they are those of 00:00 UTC of that day, from the archive of all days.
 
-    Only the suite itself, not its -security and -updates: release suites no longer change once they are old, so every
-    file that a lock names stays on the mirrors.
+    Only the suite itself, not its -security and -updates (`docs/lock.md` says why): release suites no longer change
+    once they are old, so every file that a lock names stays on the mirrors.
     """
     sources = means.sources()
     mirror = f"{sources.snapshot}archive/debian/{before:%Y%m%d}T000000Z/" if before else ""
