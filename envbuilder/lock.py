@@ -141,8 +141,9 @@ class Lock:
 
 
 def artefacts(lock: Lock) -> tuple[Artefact, ...]:
-    """Every file that a build from this lock fetches."""
-    return (*lock.debs, *lock.toolkit, *lock.wheels)
+    """Every file that a build from this lock fetches, or makes of a repository."""
+    archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
+    return (*lock.debs, *lock.toolkit, *lock.wheels, *archives)
 
 
 def dump(lock: Lock) -> str:

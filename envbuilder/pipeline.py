@@ -149,7 +149,9 @@ def vendor_recipe(name: str, workshop: Workshop, folder: Path) -> Vendored:
     recipe, _, _ = make_plan(name, workshop)
     lock = locks.load(lock_path(recipe))
     with workshop.store.in_use():
-        _fetch(locks.artefacts(lock), workshop.means(offline=False).fetcher, workshop.console)
+        means = workshop.means(offline=False)
+        store_sources(recipe, lock.extensions, means)
+        _fetch(locks.artefacts(lock), means.fetcher, workshop.console)
         with workshop.console.step(f"copy into `{folder}`"):
             return vendor(recipe, lock, folder, workshop.store)
 
@@ -206,7 +208,7 @@ def build_recipe(
         done = record is None
         if record is None:
             workshop.store.sweep()
-            store_sources(recipe, plan.extensions, workshop.store, workshop.runner)
+            store_sources(recipe, plan.extensions, workshop.means(offline=offline), offline=offline)
             with log_to(outputs.log):
                 record = _build(plan, outputs, workshop, offline=offline)
         image = _load(outputs, record.manifest, workshop)  # after a build it is there: one look

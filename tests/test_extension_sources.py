@@ -18,7 +18,7 @@ from envbuilder.recipe import Recipe
 from envbuilder.resolve import Means, lock_extensions, own_files, store_sources
 from envbuilder.resolve.checkout import export_commit
 from envbuilder.sources import Sources
-from envbuilder.store import Store, sha256_text
+from envbuilder.store import Store, sha256_file, sha256_text
 
 runs_programs = pytest.mark.programs
 
@@ -154,23 +154,39 @@ def test_a_repository_that_gives_other_files_than_were_locked_is_refused(reposit
         locked, archive=dataclasses.replace(locked.archive, sha256=sha256_text("other"))
     )
     with pytest.raises(LockError, match="gives other files"):
-        store_sources(make_recipe(tmp_path, extension), (wrong,), means.store, means.runner)
+        store_sources(make_recipe(tmp_path, extension), (wrong,), means)
+
+
+def locked_commit(content: bytes, tmp_path: Path) -> LockedExtension:
+    (tmp_path / "content").write_bytes(content)
+    archive = Artefact(
+        kind="git", name="p", version="a" * 40, sha256=sha256_file(tmp_path / "content"), size=len(content), source="git",
+        path=f"{'a' * 40}.tar",
+    )  # fmt: skip
+    return LockedExtension(
+        name="p", sources=(), include=(), cflags=(), cuda_cflags=(), files=(), git="https://h/p", commit="a" * 40, archive=archive
+    )  # fmt: skip
+
+
+def test_a_commit_that_was_vendored_needs_no_repository(tmp_path):
+    locked = locked_commit(b"tree", tmp_path)
+    (tmp_path / "files").mkdir()
+    (tmp_path / f"files/{'a' * 40}.tar").write_bytes(b"tree")
+    means = make_means(tmp_path, tmp_path / "files")
+    store_sources(make_recipe(tmp_path), (locked,), means, offline=True)
+    assert means.store.artefact(locked.archive.sha256).read_bytes() == b"tree"
+
+
+def test_offline_a_commit_that_nobody_has_is_told_with_the_name_of_its_file(tmp_path):
+    locked = locked_commit(b"tree", tmp_path)
+    with pytest.raises(FetchError, match="this run is offline") as caught:
+        store_sources(make_recipe(tmp_path), (locked,), make_means(tmp_path), offline=True)
+    assert f"{'a' * 40}.tar" in caught.value.hint
 
 
 def test_a_locked_commit_is_not_asked_for_again(tmp_path):
-    archive = Artefact(
-        kind="git",
-        name="p",
-        version="a" * 40,
-        sha256=sha256_text("x"),
-        size=1,
-        source="git",
-        path=f"{'a' * 40}.tar",
-    )
     extension = Extension(name="p", git="https://h/p", commit="a" * 40)
-    old = LockedExtension(
-        name="p", sources=(), include=(), cflags=(), cuda_cflags=(), files=(), git="https://h/p", commit="a" * 40, archive=archive
-    )  # fmt: skip
+    old = locked_commit(b"tree", tmp_path)
     lock = type("Old", (), {"extensions": (old,)})()
     means = make_means(tmp_path)
     (new,) = lock_extensions(make_recipe(tmp_path, extension), means, old=lock)

@@ -235,7 +235,7 @@ def test_the_files_come_into_the_store(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, extensions=(Extension(name="fused", sources=("a.cpp",)),))
     means = make_idle_means(tmp_path)
     locked = lock_extensions(recipe, means, old=None)
-    store_sources(recipe, locked, means.store, means.runner)
+    store_sources(recipe, locked, means)
     assert means.store.artefact(source_digests(own_files(recipe))["a.cpp"]).read_text() == "// a.cpp\n"
 
 

@@ -118,7 +118,7 @@ for function in ("load", "load_inline"):
     setattr(cpp_extension, function, recorder(function, getattr(cpp_extension, function)))
 torch._ops._OpNamespace.__getattr__ = lenient(torch._ops._OpNamespace.__getattr__)
 
-sys.path.insert(0, os.getcwd())
+sys.path[0] = os.getcwd()  # as `python -c` has it; this file's own folder says nothing
 for line in spec["lines"]:
     exec(compile(line, "<capture>", "exec"), {"__name__": "__main__"})  # noqa: S102 - it is what the recipe says
 

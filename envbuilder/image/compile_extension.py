@@ -48,12 +48,13 @@ def digest(path):
         return hashlib.sha256(content.read()).hexdigest()
 
 
+sources = spec["arguments"].get("sources", [])
 facts = {
     "torch": torch.__version__,
     "cuda": torch.version.cuda,
     "cxx11_abi": bool(torch._C._GLIBCXX_USE_CXX11_ABI),
     "python": sys.implementation.cache_tag,
-    "files": {path: digest(path) for path in filter(is_own, dependencies())},
+    "files": {path: digest(path) for path in [*sources, *filter(is_own, dependencies())]},
 }
 with open(spec["facts"], "w") as stream:
     json.dump(facts, stream, indent=1, sort_keys=True)

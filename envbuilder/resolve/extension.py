@@ -4,15 +4,14 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from envbuilder.command import Runner
-from envbuilder.errors import LockError, RecipeError
+from envbuilder.errors import FetchError, LockError, RecipeError
 from envbuilder.extension import SOURCE_SUFFIXES, Extension, Form
 from envbuilder.lock import Artefact, Lock, LockedExtension, SourceFile
 from envbuilder.recipe import Recipe
 from envbuilder.resolve.checkout import export_commit
 from envbuilder.resolve.means import Means
 from envbuilder.resolve.sdist import find_sdist
-from envbuilder.store import Sha256, Store, sha256_file
+from envbuilder.store import Sha256, sha256_file
 
 HEADERS: Final = frozenset(
     {
@@ -74,21 +73,39 @@ def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, 
 
 
 def store_sources(
-    recipe: Recipe, extensions: tuple[LockedExtension, ...], store: Store, runner: Runner
+    recipe: Recipe, extensions: tuple[LockedExtension, ...], means: Means, *, offline: bool = False
 ) -> None:
     """Take what the extensions are built from into the store, where a build reads it; sdists are fetched like wheels."""
     for extension in extensions:
         for file in extension.files:
-            store.add_artefact(file.sha256, recipe.path.parent / file.path)
+            means.store.add_artefact(file.sha256, recipe.path.parent / file.path)
         archive = extension.archive
-        if archive is None or archive.kind != "git" or store.artefact(archive.sha256).exists():
-            continue
-        found = export_commit(extension.git, extension.commit, store=store, runner=runner)
-        if found.sha256 != archive.sha256:
-            raise LockError(
-                f"the commit {extension.commit} of `{extension.git}` gives other files than when it was locked",
-                hint="a submodule that is gone, or a repository that was replaced: find out which before relocking",
-            )
+        if (
+            archive is not None
+            and archive.kind == "git"
+            and not means.store.artefact(archive.sha256).exists()
+        ):
+            _store_commit(extension, archive, means, offline=offline)
+
+
+def _store_commit(extension: LockedExtension, archive: Artefact, means: Means, *, offline: bool) -> None:
+    """From a folder that has its tree, as `cache vendor` writes it; else from the repository."""
+    for folder in means.sources().folders:
+        path = folder / archive.filename
+        if path.is_file() and sha256_file(path) == archive.sha256:
+            means.store.add_artefact(archive.sha256, path)
+            return
+    if offline:
+        raise FetchError(
+            f"this run is offline, and the commit {extension.commit} of `{extension.git}` is not in the cache",
+            hint=f"run it once without `--offline`, or put `{archive.filename}` into a folder that ENVBUILDER_FOLDERS names",
+        )
+    found = export_commit(extension.git, extension.commit, store=means.store, runner=means.runner)
+    if found.sha256 != archive.sha256:
+        raise LockError(
+            f"the commit {extension.commit} of `{extension.git}` gives other files than when it was locked",
+            hint="a submodule that is gone, or a repository that was replaced: find out which before relocking",
+        )
 
 
 def _lock(

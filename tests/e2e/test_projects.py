@@ -64,7 +64,7 @@ def make(recipe: Path) -> Made:
     session = cli.Session(environment=dict(os.environ))
     shop, console = cli.workshop(session, ROOT / "recipes"), Listening()
     read, plan, _ = make_plan(str(recipe), shop)
-    store_sources(read, plan.extensions, shop.store, shop.runner)
+    store_sources(read, plan.extensions, shop.means(offline=False))
     engine = Assemble(store=shop.store, runner=shop.runner, console=console, limits=shop.limits)
     shop.means(offline=False).fetcher.fetch(artefacts(engine, plan))
     step = next(step for step in plan.steps if isinstance(step, ExtensionsStep))
