@@ -580,6 +580,10 @@ def detect(
     recipe: Annotated[
         str, typer.Option("--recipe", metavar="NAME", help="judge for the NCCL of this recipe's lock")
     ] = "",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="test P2P on these GPUs, in the SIF of --recipe")
+    ] = False,
+    output: Output = OUTPUT,
     recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -594,10 +598,15 @@ def detect(
         versions = verbs.recipe_versions(recipe, recipes)
         runner = ProcessRunner(session.environment)
         session.stop = runner.stop
+        if pasted and measure:
+            raise UsageError(
+                "`--measure` is for this machine, and `--from` for another", hint="give one of them"
+            )
+        measured = verbs.measure_in(recipe, output) if measure else None
         found = (
             verbs.detect_pasted(pasted, versions)
             if pasted
-            else verbs.detect_here(session.environment, runner, versions)
+            else verbs.detect_here(session.environment, runner, versions, measured)
         )
         if save:
             found.save(save)

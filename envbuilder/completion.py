@@ -67,7 +67,8 @@ VERBS: Final[Mapping[str, Verb]] = {
         "Run a command in the environment", ("--in", "--output", "--no-color", "--verbose", "--help"), 1
     ),
     "detect": Verb(
-        "Say what to tell NCCL on this machine", ("--from", "--save", "--recipe", "--recipes", *COMMON)
+        "Say what to tell NCCL on this machine",
+        ("--from", "--save", "--recipe", "--measure", "--output", "--recipes", *COMMON),
     ),
 }
 

@@ -1,6 +1,7 @@
 """The verb `detect`: facts of this machine, or of one whose outputs were saved, and what to tell NCCL there."""
 
 import json
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,25 +11,29 @@ from envbuilder import lock as locks
 from envbuilder.check import load_tables
 from envbuilder.check.facts import driver_floor
 from envbuilder.command import Command, Runner
-from envbuilder.errors import CommandError, ToolError, UsageError
+from envbuilder.errors import BuildError, CommandError, ToolError, UsageError
 from envbuilder.findings import Finding, Severity
-from envbuilder.host.facts import Facts
+from envbuilder.host.facts import Facts, Measured, version_key
+from envbuilder.host.interface import nccl_choice
+from envbuilder.host.measure import measured_path
 from envbuilder.host.nccl import Decision, decide
 from envbuilder.host.pasted import is_empty, parse_pasted
 from envbuilder.host.probe import Means, import_nvml, probe
-from envbuilder.host.profile import make_profile, profile_data
+from envbuilder.host.profile import make_profile, parse_measured, profile_data
 from envbuilder.host_facts import load_host_facts
 from envbuilder.recipe import AUTO, Recipe, find_recipe
 from envbuilder.recipe import load as load_recipe
 from envbuilder.store import save_text
 from envbuilder.tables.toolkit import load_toolkits
 
+MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
 MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
 NEEDS: Final = "opt/envbuilder/needs.json"
 BAKED: Final = "opt/envbuilder/nccl.json"
 NCCL_CONF: Final = "etc/nccl.conf"
 DAMAGED: Final = "EB660"
 NOTHING_FOUND: Final = "EB661"
+NO_INTERFACE: Final = "EB662"  # the user's own variable names none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,8 +80,41 @@ def recipe_versions(name: str, folder: Path) -> Versions:
     return Versions(nccl=nccl, torch=found.get("torch", ""))
 
 
-def detect_here(environment: Mapping[str, str], runner: Runner, versions: Versions) -> Detected:
-    """Judge this machine."""
+def measure_in(recipe: str, output: Path) -> Measured:
+    """Test P2P on this machine's GPUs with the torch and NCCL of a SIF; raises UsageError where that cannot be."""
+    from envbuilder.run import run_in_sif  # noqa: PLC0415 - its SDKs are slow to import
+
+    if not recipe:
+        raise UsageError("`--measure` runs inside an environment", hint="name it: `--recipe a100`")
+    sif = output / f"{Path(recipe).stem}.sif"
+    if not sif.exists():
+        raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {recipe}` makes it")
+    ran = run_in_sif(sif, MEASURE)
+    answer = next((line for line in reversed(ran.output.splitlines()) if line.startswith("{")), "")
+    if ran.code or not answer:
+        raise BuildError(f"the test in `{sif}` ended with exit code {ran.code}\n{ran.output[-2000:]}")
+    told = json.loads(answer)
+    if "error" in told:
+        raise UsageError(
+            told["error"], hint="run it on the node with the GPUs, in a job that has all of them"
+        )
+    return parse_measured(told["measured"])
+
+
+def stored_verdict(environment: Mapping[str, str]) -> Measured | None:
+    """What an earlier `--measure` of this user found on this machine; None where nothing can be read."""
+    try:
+        return parse_measured(
+            json.loads(measured_path(environment, platform.node()).read_text(encoding="utf-8"))
+        )
+    except (OSError, ValueError):
+        return None
+
+
+def detect_here(
+    environment: Mapping[str, str], runner: Runner, versions: Versions, measured: Measured | None = None
+) -> Detected:
+    """Judge this machine; a test that has just been made counts more than a stored one."""
 
     def run(argv: tuple[str, ...]) -> str | None:
         try:
@@ -85,7 +123,26 @@ def detect_here(environment: Mapping[str, str], runner: Runner, versions: Versio
             return None
 
     facts = versions.over(probe(Means(environment=environment, nvml=import_nvml(), run=run)))
-    return Detected(facts=facts, decision=decide(facts), findings=())
+    facts = replace(facts, measured=measured or stored_verdict(environment))
+    return Detected(facts=facts, decision=decide(facts), findings=_own_interfaces(facts, environment))
+
+
+def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Finding, ...]:
+    """The user's own choice of interfaces, where it matches none of this machine: NCCL then ends with an error."""
+    own = environment.get("NCCL_SOCKET_IFNAME", "")
+    if (
+        len(own) < 2
+        or facts.interfaces is None
+        or nccl_choice(facts.interfaces, version_key(facts.nccl), own)
+    ):
+        return ()
+    names = ", ".join(one.name for one in facts.interfaces)
+    return (
+        Finding(
+            code=NO_INTERFACE, severity=Severity.WARNING, where="NCCL_SOCKET_IFNAME",
+            message=f"`{own}` matches no interface with an address here", hint=f"there are {names}",
+        ),
+    )  # fmt: skip
 
 
 def detect_pasted(path: Path, versions: Versions) -> Detected:

@@ -132,3 +132,12 @@ def test_an_image_knows_the_oldest_driver_that_it_works_with():
         ("opt/envbuilder/needs.json", '{"driver": "525.60.13"}\n'),
     )
     assert need_files(load(Path("recipes/cpu.yaml"))) == ()
+
+
+def test_a_name_of_the_users_that_no_interface_has_is_told():
+    def codes(name: str) -> list[str]:
+        return [
+            one.code for one in detect_here({"NCCL_SOCKET_IFNAME": name}, FakeRunner(), Versions()).findings
+        ]
+
+    assert (codes("nosuch0"), codes("lo"), codes("")) == (["EB662"], [], [])

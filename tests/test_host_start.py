@@ -249,6 +249,7 @@ def test_it_explains_on_demand(node: Node):
     said = node.start(ENVBUILDER_NCCL="explain").said
     for part in ("facts", "2 Tesla T4", "NCCL_P2P_DISABLE=1", "because every pair", "left unset"):
         assert part in said
+    assert node.start(ENVBUILDER_NCCL="explain", LOCAL_RANK="1").said == ""
 
 
 @programs

@@ -181,7 +181,7 @@ def mixture(facts: Facts) -> Verdict | None:
     Why: nothing speaks against P2P here, and shared memory is several times slower than P2P that works
     Source: design 6, facts P12
     """
-    hint = "if a job hangs at its first collective, `detect --measure` tells within a minute whether P2P is the cause"
+    hint = "if a job hangs at its first collective, `detect --measure` tells whether P2P is the cause"
     return Verdict(evidence=(_matrix(facts),), hints=(hint,))
 
 

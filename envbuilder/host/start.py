@@ -16,10 +16,8 @@ if TYPE_CHECKING:
     from envbuilder.host.facts import Facts
 
 
-def decide_start(
-    root: str, packages: list[str], environment: Mapping[str, str], baked: Mapping[str, Any], measured: object
-) -> dict[str, Any]:
-    """Settings, warnings and a text that explains them, as JSON has them."""
+def node_facts(root: str, packages: list[str], environment: Mapping[str, str]) -> Facts:
+    """What a process of the image sees of its node."""
     top = Path(root)
     means = Means(
         roots=Roots(sys=top / "sys", proc=top / "proc", dev=top / "dev", root=top),
@@ -28,7 +26,14 @@ def decide_start(
         nvml=import_nvml(packages),
         run=run_program,
     )
-    facts = probe(means)
+    return probe(means)
+
+
+def decide_start(
+    root: str, packages: list[str], environment: Mapping[str, str], baked: Mapping[str, Any], measured: object
+) -> dict[str, Any]:
+    """Settings, warnings and a text that explains them, as JSON has them."""
+    facts = node_facts(root, packages, environment)
     warnings: list[str] = []
     if measured:
         try:

@@ -2,9 +2,10 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from workbench import Built, attempt, open_folder, run
+from workbench import ENVBUILDER, Built, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 
@@ -81,3 +82,33 @@ def test_on_a_machine_without_gpus_nothing_is_set_and_nothing_is_said(cpu: Built
     variables = attempt("apptainer", "run", cpu.sif, "env")
     assert (_variables(variables.stdout), variables.returncode) == ({}, 0)
     assert run("apptainer", "exec", cpu.sif, "python", "-c", SHOW).strip() == "{}"
+
+
+HARNESS = """
+import os, sys
+sys.path.insert(0, "/opt/envbuilder/lib")
+from envbuilder.host.measure import Bench, all_reduce
+print(all_reduce(Bench(sys.executable, sys.argv[1], "gloo", float(sys.argv[2])), 2, os.environ))
+"""
+RANK = "/opt/envbuilder/lib/envbuilder_nccl/rank.py"
+HANGS = f"import os, runpy, time\nif os.environ['RANK'] == '1': time.sleep(600)\nrunpy.run_path({RANK!r}, run_name='__main__')\n"
+
+
+def test_the_ranks_of_a_measurement_sum_with_the_torch_inside(cpu: Built):
+    said = run("apptainer", "exec", cpu.sif, "python", "-c", HARNESS, RANK, 120)
+    assert "ok=True, said='ok " in said
+
+
+def test_a_rank_of_a_measurement_that_hangs_is_killed(cpu: Built, spacious: Path):
+    (spacious / "rank.py").write_text(HANGS)
+    said = run(
+        "apptainer", "exec", "--bind", spacious, cpu.sif, "python", "-c", HARNESS, spacious / "rank.py", 20
+    )
+    assert "ok=False, said='hangs: process 0, 1 of 2 did not end within 20 s'" in said
+    assert "rank.py reduce gloo" not in run("ps", "-eo", "args")
+
+
+def test_a_node_without_gpus_has_nothing_to_measure(cpu: Built):
+    ended = attempt(ENVBUILDER, "detect", "--measure", "--recipe", "cpu", "--output", cpu.output)
+    assert ended.returncode == 2
+    assert "0 GPUs are visible to torch here" in ended.stderr

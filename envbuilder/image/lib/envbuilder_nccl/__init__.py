@@ -58,6 +58,8 @@ def prepare(node: Node | None = None) -> None:
     started = time.monotonic()
     node = node or Node()
     mode = os.environ.get("ENVBUILDER_NCCL", "")
+    if mode == "explain" and os.environ.get("LOCAL_RANK", "0") != "0":
+        mode = ""  # one rank of a node explains
     old = old_driver(node)
     if old and not _is_told(os.environ):
         _say(old)
@@ -329,6 +331,30 @@ def measured_path(environment: Any) -> str:
         environment.get("HOME", "/nonexistent"), ".local/state"
     )
     return os.path.join(state, "envbuilder", f"measured-{os.uname().nodename}.json")
+
+
+def save_measured(environment: Any, verdict: Any) -> str:
+    """Keep a verdict; returns where, or an empty text where the home cannot be written."""
+    import json  # noqa: PLC0415
+
+    path = measured_path(environment)
+    folder, name = os.path.split(path)
+    try:
+        os.makedirs(os.path.dirname(folder), exist_ok=True)
+        if not os.path.isdir(folder):
+            os.mkdir(folder, 0o700)
+    except OSError:
+        return ""
+    opened = _open_folder(folder)
+    if opened is None:
+        return ""
+    try:
+        _write(opened, name, json.dumps(verdict).encode())
+    except OSError:
+        return ""
+    finally:
+        os.close(opened)
+    return path
 
 
 def read_measured(environment: Any) -> Any:

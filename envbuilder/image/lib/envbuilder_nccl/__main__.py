@@ -1,4 +1,4 @@
-"""The child that decides, under the rules of `envbuilder.host`; and `--export` for programs that are not Python.
+"""The child that decides, under the rules of `envbuilder.host`; `--export` for programs that are not Python; `--measure`.
 
 It forks once: what asks the driver lives on for a while after the one who asked has given up, so that a driver that takes
 long to wake has its decision saved for the next process.
@@ -15,12 +15,19 @@ sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import envbuilder_nccl
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 LONGEST = 20  # seconds
 
 
 def main() -> None:
     if sys.argv[1:] == ["--export"]:
         export()
+        return
+    if sys.argv[1:] == ["--measure"]:
+        sys.stdout.write(json.dumps(measure()) + "\n")
         return
     request = json.loads(sys.stdin.read())
     if os.fork():
@@ -33,6 +40,38 @@ def main() -> None:
     decision = decide_start(node.root, node.packages, os.environ, envbuilder_nccl.baked(node), measured)
     envbuilder_nccl.save(request["key"], {name: value for name, value in decision.items() if name != "text"})
     sys.stdout.write(json.dumps(decision))
+
+
+def tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def measure() -> dict[str, Any]:
+    """Test P2P on this node and keep the verdict in the user's home, for the versions and GPUs that it holds for."""
+    from envbuilder.host.measure import Bench, count_gpus, measure  # noqa: PLC0415
+    from envbuilder.host.start import node_facts  # noqa: PLC0415
+
+    node = envbuilder_nccl.Node()
+    facts = node_facts(node.root, node.packages, os.environ)
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank.py")
+    bench = Bench(sys.executable, program)
+    count = count_gpus(bench, os.environ)
+    if count < 2:
+        return {"error": f"{count} GPUs are visible to torch here, and P2P needs two"}
+    if count != len(facts.gpus or ()):
+        return {
+            "error": f"{count} of {len(facts.gpus or ())} GPUs are visible to torch here; the test is of all"
+        }
+    plain = {
+        **os.environ,
+        "ENVBUILDER_NCCL": "off",
+    }  # nothing is decided for the ranks: they are what is measured
+    passed, without, detail = measure(bench, count, plain, tell)
+    verdict = {
+        "passed": passed, "passed_without": without, "driver": facts.driver, "kernel": facts.kernel, "nccl": facts.nccl,
+        "gpus": list(facts.gpu_names), "detail": detail,
+    }  # fmt: skip
+    return {"measured": verdict, "kept": envbuilder_nccl.save_measured(os.environ, verdict)}
 
 
 def export() -> None:
