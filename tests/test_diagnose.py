@@ -403,9 +403,14 @@ def test_dumps_of_the_flight_recorder_are_compared(tmp_path: Path, form: str):
     assert "at train.py:88" in found.details[0]
 
 
-class Bomb:
-    def __reduce__(self) -> tuple[object, ...]:
-        return (Path("/var/tmp/should-not-be").touch, ())
+@settings(max_examples=60, deadline=None)
+@given(at=st.integers(2, 2000), cut=st.binary(max_size=6), rest=st.integers(0, 40))
+def test_a_damaged_dump_says_nothing_or_something_and_never_breaks(at: int, cut: bytes, rest: int):
+    body = pickle.dumps(dump(0, (1, "all_reduce", "completed"), (2, "all_reduce", "started")), protocol=2)
+    at %= len(body)
+    ranks = Ranks()
+    read_dump(io.BytesIO(body[:at] + cut + body[at + rest :]), "nccl_trace_rank_0", ranks)
+    ranks.stalls()
 
 
 def test_a_dump_that_would_run_something_is_refused(tmp_path: Path):
@@ -417,6 +422,8 @@ def test_a_dump_that_would_run_something_is_refused(tmp_path: Path):
         io.BytesIO(b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00true\x85R."), "nccl_trace_rank_0", ranks
     )
     assert not read_dump(io.BytesIO(b"\x80\x02}"), "nccl_trace_rank_0", ranks)
+    endless = b"\x80\x02}X\x07\x00\x00\x00entries]q\x01}X\x0b\x00\x00\x00input_sizesh\x01sas."  # a list that holds itself
+    assert not read_dump(io.BytesIO(endless), "no rank in this name", ranks)
     assert ranks.stalls() == ()
 
 

@@ -22,40 +22,44 @@ def is_dump(head: bytes) -> bool:
     return text == b"{" and (b'"entries"' in head or b'"pg_config"' in head or b'"collective_seq_id"' in head)
 
 
+_OPCODES: Final = b"}]()qrhjXJKMGNaesutR.c\x80\x85\x86\x87\x88\x89\x8a\x8c\x94\x95"
+# What reading of damaged or hostile bytes ends in, beside what the formats themselves raise.
+_DAMAGE: Final = (
+    pickle.UnpicklingError, ValueError, EOFError, RecursionError, ArithmeticError, LookupError, TypeError, AttributeError,
+    MemoryError,
+)  # fmt: skip
+
+
 def read_dump(stream: IO[bytes], name: str, ranks: Ranks) -> bool:
     """Tell `ranks` what the dump says; False when it is none, or damaged."""
     data = stream.read(MAX_BYTES + 1)
-    rank = rank_of_file(name)
     if len(data) > MAX_BYTES:
         return False
     try:
         value = _Plain(io.BytesIO(data)).load() if data.startswith(_PICKLE) else json.loads(data)
-    except (
-        pickle.UnpicklingError,
-        ValueError,
-        EOFError,
-        RecursionError,
-        ArithmeticError,
-        LookupError,
-        TypeError,
-        AttributeError,
-    ):
+        if not isinstance(value, Mapping) or "entries" not in value:
+            return False
+        written = value.get("rank")
+        rank = written if isinstance(written, int) else rank_of_file(name)
+        states, world = _states(value, PurePath(name).name), _world(value)
+    except _DAMAGE:
         return False
-    if not isinstance(value, Mapping) or "entries" not in value:
+    if rank is None:
         return False
-    written = value.get("rank")
-    number = written if isinstance(written, int) else rank
-    if number is None:
-        return False
-    _add(value, number, PurePath(name).name, ranks)
+    ranks.add_world(world)
+    for group, state in states.items():
+        ranks.add_state(group, rank, state)
     return True
 
 
-class _Plain(pickle.Unpickler):
+class _Plain(pickle._Unpickler):  # noqa: SLF001 - the one in C obeys every opcode
     """Takes numbers, texts, lists and maps; whatever would import or call something is refused.
 
-    torch writes dumps with its own pickler, which names no class but, for typed lists, its own list builders.
+    torch writes dumps with its own pickler, which names no class but, for typed lists, its own list builders. Only the opcodes
+    that it and Python's pickler use for such values are obeyed: some of the others can take any amount of memory.
     """
+
+    dispatch = {code: pickle._Unpickler.dispatch[code] for code in _OPCODES}  # noqa: SLF001, RUF012
 
     def find_class(self, module_name: str, global_name: str, /) -> type[list[object]]:
         if (
@@ -73,7 +77,8 @@ class _Plain(pickle.Unpickler):
         raise pickle.UnpicklingError(f"a dump does not hold {what}")
 
 
-def _add(value: Mapping[object, object], rank: int, name: str, ranks: Ranks) -> None:
+def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
+    """What the rank had done in each group."""
     states: dict[str, State] = {}
     entries = value["entries"]
     for entry in entries if isinstance(entries, Sequence) else ():
@@ -89,15 +94,21 @@ def _add(value: Mapping[object, object], rank: int, name: str, ranks: Ranks) -> 
             state.started[number] = created / 1e9
         if entry.get("state") == "completed" or (entry.get("retired") is True and entry.get("state") is None):
             state.completed = max(state.completed or 0, number)
+    for state in states.values():
+        state.waiting = min(
+            (number for number in state.works if number > (state.completed or 0)), default=None
+        )
+    return states
+
+
+def _world(value: Mapping[object, object]) -> int:
+    """How many ranks the group of all has; 0 where the dump does not say."""
     config = value.get("pg_config")
     for one in config.values() if isinstance(config, Mapping) else ():
         members = one.get("ranks") if isinstance(one, Mapping) else None
         if isinstance(members, str) and isinstance(one, Mapping) and one.get("desc") == "default_pg":
-            ranks.add_world(len([word for word in members.strip("[]").split(",") if word.strip()]))
-    for group_name, state in states.items():
-        open_ = [number for number in state.works if number > (state.completed or 0)]
-        state.waiting = min(open_, default=None)
-        ranks.add_state(group_name, rank, state)
+            return len([word for word in members.strip("[]").split(",") if word.strip()])
+    return 0
 
 
 def _group(entry: Mapping[object, object]) -> str:
