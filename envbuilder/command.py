@@ -74,8 +74,9 @@ class Runner(Protocol):
 class ProcessRunner:
     """Runs real programs, with what `environment` holds of the allow-list and a fixed locale."""
 
-    def __init__(self, environment: Mapping[str, str]) -> None:
-        self._base = {name: value for name, value in environment.items() if name in PASSED_ON}
+    def __init__(self, environment: Mapping[str, str], *, whole: bool = False) -> None:
+        """With `whole` programs get all of `environment`: what submits a job hands the user's own settings to it."""
+        self._base = {name: value for name, value in environment.items() if whole or name in PASSED_ON}
         self._base["PATH"] = environment.get(
             "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         )

@@ -33,7 +33,14 @@ class Verb(NamedTuple):
 
 TOP: Final = ("--version", "--install-completion", "--show-completion", "--help")
 COMMON: Final = ("--json", "--verbose", "--no-color", "--help")
+INSIDE: Final = ("--in", "--profile", "--print", "--output", "--no-color", "--verbose", "--help")
+LAUNCH: Final = (
+    "--gpus-per-node", "--ranks-per-node", "--profile", "--smoke", "--write", "--logs", "--grace", "--output", "--verbose",
+    "--no-color", "--help",
+)  # fmt: skip
 WITH_VALUE: Final = (
+    "--nodes", "--shape", "--partition", "--time", "--hosts", "--gpus-per-node", "--ranks-per-node", "--profile", "--write",
+    "--logs", "--grace",
     "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--recipe", "--key", "--oldest-host",
 )  # fmt: skip
 VERBS: Final[Mapping[str, Verb]] = {
@@ -63,13 +70,21 @@ VERBS: Final[Mapping[str, Verb]] = {
         "Say what this machine can and cannot do for envbuilder",
         ("--for", "--fix", "--output", "--recipes", *COMMON),
     ),
-    "exec": Verb(
-        "Run a command in the environment", ("--in", "--output", "--no-color", "--verbose", "--help"), 1
-    ),
+    "exec": Verb("Run a command in the environment", INSIDE, 1),
+    "shell": Verb("Open a shell in the environment", INSIDE, 1),
     "detect": Verb(
         "Say what to tell NCCL on this machine",
         ("--from", "--save", "--recipe", "--measure", "--output", "--recipes", *COMMON),
     ),
+    "launch": Verb("Start a distributed run", ("--help",)),
+    "launch slurm": Verb(
+        "Submit a job to Slurm",
+        ("--nodes", "--shape", "--partition", "--time", "--wait", "--json", *LAUNCH),
+        1,
+    ),
+    "launch ssh": Verb("Run a job on machines reached by SSH", ("--nodes", "--hosts", "--pdsh", *LAUNCH), 1),
+    "launch local": Verb("Run a job on this machine", LAUNCH, 1),
+    "launch lint": Verb("Find the mistakes in your own sbatch scripts", COMMON),
 }
 
 
@@ -100,10 +115,19 @@ def complete(environment: Mapping[str, str]) -> Answer | None:
 
 def offers(before: Sequence[str], word: str, environment: Mapping[str, str]) -> dict[str, str]:
     """What may stand for `word` after these words, each with its explanation; empty where a file name belongs."""
+    below = {
+        key.partition(" ")[2]: VERBS[key].help for key in VERBS if before and key.startswith(f"{before[0]} ")
+    }
+    if below and len(before) > 1:
+        before = (f"{before[0]} {before[1]}", *before[2:])
+        below = {}
     verb = VERBS.get(before[0]) if before else None
     found: dict[str, str] = {}
     if not before:
-        found = dict.fromkeys(TOP, "") if word.startswith("-") else {key: VERBS[key].help for key in VERBS}
+        verbs = {key: VERBS[key].help for key in VERBS if " " not in key}
+        found = dict.fromkeys(TOP, "") if word.startswith("-") else verbs
+    elif below and not word.startswith("-"):
+        found = below
     elif verb is None or "--" in before or before[-1] in WITH_VALUE:
         pass
     elif word.startswith("-"):

@@ -10,7 +10,8 @@
     │   ├── CommandError   EB601   6  an outside program failed
     │   └── SpaceError     EB602   6  the disk is full
     ├── VerifyError        EB700   7  what was built is not what was promised
-    └── ToolError          EB800   8  a needed tool is missing or too old
+    ├── ToolError          EB800   8  a needed tool is missing or too old
+    └── LaunchError        EB850   9  a job could not be started
 
 Anything outside the family is a bug and keeps its traceback.
 """
@@ -78,3 +79,8 @@ class VerifyError(EnvbuilderError):
 class ToolError(EnvbuilderError):
     code = "EB800"
     exit_code = 8
+
+
+class LaunchError(EnvbuilderError):
+    code = "EB850"
+    exit_code = 9

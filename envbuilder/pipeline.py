@@ -25,7 +25,7 @@ from envbuilder.build import (
     load_record,
 )
 from envbuilder.check import examine_file, need_sound
-from envbuilder.command import Runner, hand_over
+from envbuilder.command import Runner
 from envbuilder.console import Console, log_to
 from envbuilder.detect import need_files, site_files
 from envbuilder.engines.assemble import Assemble, Limits
@@ -221,15 +221,17 @@ def build_recipe(
 def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str) -> tuple[Finding, ...]:
     """Run the recipe's tests in both artefacts; raises BuildError for one that fails, and says what could not be tried."""
     from envbuilder.publish import connect  # noqa: PLC0415 - the SDKs are slow to import
-    from envbuilder.run import run_in_image, run_in_sif  # noqa: PLC0415
+    from envbuilder.run import probe_surroundings, run_in_image, run_in_sif  # noqa: PLC0415
 
     findings: list[Finding] = []
     client = connect(workshop.environment) if image and recipe.tests else None
+    ids = (os.geteuid(), os.getegid())
+    around = probe_surroundings(Path.cwd(), environment=workshop.environment, ids=ids)
     for test in recipe.tests:
         argv = shlex.split(test)
         with workshop.console.step(f"test in the SIF: {test}"):
             try:
-                _need_success(run_in_sif(outputs.sif, argv), test, str(outputs.sif))
+                _need_success(run_in_sif(outputs.sif, argv, around), test, str(outputs.sif))
             except ToolError as error:
                 findings.append(
                     Finding(
@@ -239,9 +241,7 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
                 )  # fmt: skip
         if client is not None:
             with workshop.console.step(f"test in the image: {test}"):
-                user = f"{os.geteuid()}:{os.getegid()}"
-                ran = run_in_image(client, image, argv, folder=Path.cwd(), user=user, show=False)
-                _need_success(ran, test, image)
+                _need_success(run_in_image(client, image, argv, around), test, image)
     return tuple(findings)
 
 
@@ -377,30 +377,6 @@ def sign_artefacts(name: str, workshop: Workshop, *, output: Path, key: Path) ->
         if record is not None:
             record.of_sif(outputs.sif).save(outputs.record)
     return {"sif": str(outputs.sif), "sif_sha256": sha256_file(outputs.sif), "bundle": str(outputs.bundle)}
-
-
-def execute(
-    name: str, argv: Sequence[str], *, inside: str, output: Path, environment: Mapping[str, str]
-) -> int:
-    """Run a command in the SIF or the image and return its exit code; a SIF's command takes this process's place."""
-    from envbuilder import run  # noqa: PLC0415 - the SDKs are slow to import
-    from envbuilder.publish import connect  # noqa: PLC0415
-
-    outputs = Outputs(folder=output, name=name)
-    if inside != "image" and outputs.sif.exists():
-        hand_over(run.sif_argv(outputs.sif, argv))
-    if inside == "sif":
-        raise UsageError(f"there is no SIF `{outputs.sif}`", hint=f"`envbuilder build {name}` makes it")
-    client = connect(environment)
-    if client is None:
-        raise ToolError(
-            f"there is no SIF `{outputs.sif}`, and no Docker engine answers",
-            hint=f"`envbuilder build {name}` makes the SIF",
-        )
-    user = f"{os.geteuid()}:{os.getegid()}"
-    return run.run_in_image(
-        client, f"{IMAGE_PREFIX}/{name}:latest", argv, folder=Path.cwd(), user=user, show=True
-    ).code
 
 
 def artefacts(engine: Assemble, plan: Plan) -> tuple[Artefact, ...]:

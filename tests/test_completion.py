@@ -43,7 +43,9 @@ def test_the_table_is_the_command_line():
     context = typer.Context(app)
     assert {option for one in app.get_params(context) for option in one.opts} - {"-h"} == set(completion.TOP)
     commands = {name: one for name, one in app.commands.items() if not one.hidden}  # type: ignore[attr-defined]
-    assert list(completion.VERBS) == list(commands)
+    for name, group in list(commands.items()):
+        commands |= {f"{name} {inner}": one for inner, one in getattr(group, "commands", {}).items()}
+    assert set(completion.VERBS) == set(commands)
     with_value = set()
     for name, command in commands.items():
         verb = completion.VERBS[name]
@@ -60,8 +62,13 @@ def test_the_table_is_the_command_line():
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
-        ("envbuilder ", list(completion.VERBS)),
-        ("envbuilder l", ["list", "lock"]),
+        ("envbuilder ", [name for name in completion.VERBS if " " not in name]),
+        ("envbuilder l", ["list", "lock", "launch"]),
+        ("envbuilder launch ", ["slurm", "ssh", "local", "lint"]),
+        ("envbuilder launch --", ["--help"]),
+        ("envbuilder launch slurm a", ["a100"]),
+        ("envbuilder launch slurm --sh", ["--shape"]),
+        ("envbuilder launch slurm --shape ", []),
         ("envbuilder --v", ["--version"]),
         ("envbuilder show ", RECIPES),
         ("envbuilder show a", ["a100"]),
@@ -126,7 +133,7 @@ def test_other_requests_are_left_to_typer(request_: str):
 
 
 def test_a_line_without_words_offers_the_commands():
-    assert list(offers([], "", {})) == list(completion.VERBS)
+    assert list(offers([], "", {})) == [name for name in completion.VERBS if " " not in name]
     assert complete({"_ENVBUILDER_COMPLETE": "complete_bash"}) is not None
 
 

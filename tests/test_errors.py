@@ -35,6 +35,7 @@ def test_the_tree_in_the_docstring_is_the_family():
         (errors.BuildError, 6),
         (errors.VerifyError, 7),
         (errors.ToolError, 8),
+        (errors.LaunchError, 9),
     ],
 )
 def test_each_branch_has_one_exit_code(branch, exit_code):

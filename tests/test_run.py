@@ -1,8 +1,9 @@
 """Running inside an artefact: as few options as each runtime needs, and how it ended."""
 
-import sys
+import shlex
 from collections.abc import Iterator
-from pathlib import Path
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
 
 import docker.errors
@@ -10,48 +11,92 @@ import pytest
 
 from envbuilder import run as run_module
 from envbuilder.errors import BuildError, ToolError
-from envbuilder.run import Ran, run_in_image, run_in_sif, sif_argv, sif_options
+from envbuilder.run import (
+    Ran,
+    Surroundings,
+    image_argv,
+    probe_surroundings,
+    project_folder,
+    run_in_image,
+    run_in_sif,
+    sif_argv,
+    sif_options,
+    want_bind,
+)
+
+HERE = Surroundings(folder=Path("/home/me/project"), binds=("/home/me/project",), user="1:2")
+WITH_GPU = replace(HERE, gpu=True)
 
 
-@pytest.fixture(params=[False, True], ids=["no GPU", "a GPU"])
-def gpu(request, monkeypatch, tmp_path) -> bool:
-    """A machine with or without the driver's device."""
-    device = tmp_path / "nvidiactl"
-    if request.param:
-        device.touch()
-    monkeypatch.setattr(run_module, "GPU_DEVICE", device)
-    return request.param
-
-
-def test_a_sif_gets_no_option_but_the_one_that_keeps_foreign_packages_out():
-    assert sif_options(gpu=False) == ["--env", "PYTHONNOUSERSITE=1"]
+def test_a_sif_gets_the_project_and_what_keeps_foreign_packages_out_and_no_more():
+    assert sif_options(HERE) == ["--bind", "/home/me/project", "--env", "PYTHONNOUSERSITE=1"]
 
 
 def test_a_sif_gets_the_driver_where_there_is_one():
-    assert sif_options(gpu=True) == ["--nv", "--env", "PYTHONNOUSERSITE=1"]
+    assert sif_options(WITH_GPU)[0] == "--nv"
 
 
-def test_the_command_line_of_a_sif(gpu):
-    argv = sif_argv(Path("/out/x.sif"), ["python", "-c", "print('two words')"])
-    nv = ("--nv",) if gpu else ()
-    assert argv == (
-        "apptainer",
-        "exec",
-        *nv,
-        "--env",
-        "PYTHONNOUSERSITE=1",
-        "/out/x.sif",
-        "python",
-        "-c",
-        "print('two words')",
-    )
+def test_a_sif_is_not_given_again_what_apptainer_shares_with_it():
+    around = replace(HERE, binds=("/tmp/x", "/var/tmp", "/scratch", "/tmp/data:/data"))
+    assert sif_options(around)[:4] == ["--bind", "/scratch", "--bind", "/tmp/data:/data"]
+
+
+def test_the_command_line_of_a_sif():
+    argv = sif_argv(Path("/out/x.sif"), ["python", "-c", "print('two words')"], WITH_GPU)
+    assert argv[:3] == ("apptainer", "exec", "--nv")
+    assert argv[-4:] == ("/out/x.sif", "python", "-c", "print('two words')")
+
+
+def test_a_sif_without_a_command_is_a_shell():
+    assert sif_argv(Path("x.sif"), [], HERE)[1] == "shell"
+
+
+@pytest.mark.parametrize(
+    ("folder", "wanted"),
+    [
+        ("/home/me/project", True),
+        ("/scratch", True),
+        ("/opt/mine", True),
+        ("/", False),
+        ("/usr/share/x", False),
+        ("/opt", False),
+        ("/opt/env/lib", False),
+        ("/tmp", False),
+        ("relative", False),
+    ],
+)
+def test_no_mount_may_hide_the_environment(folder, wanted):
+    assert want_bind(PurePosixPath(folder)) is wanted
+
+
+def test_the_project_is_the_checkout_around_the_folder(tmp_path):
+    inner = tmp_path / "src/deep"
+    inner.mkdir(parents=True)
+    assert project_folder(inner) == inner
+    (tmp_path / ".git").mkdir()
+    assert project_folder(inner) == tmp_path
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_what_is_seen_of_this_machine(tmp_path, monkeypatch, gpu):
+    device, temporary = tmp_path / "nvidiactl", tmp_path / "scratch"
+    temporary.mkdir()
+    if gpu:
+        device.touch()
+    monkeypatch.setattr(run_module, "GPU_DEVICE", device)
+    environment = {"TMPDIR": str(temporary), "USER": "me", "SECRET": "x"}
+    around = probe_surroundings(tmp_path, environment=environment, ids=(1, 2), binds=("/data",))
+    assert around == Surroundings(
+        folder=tmp_path, gpu=gpu, user="1:2", binds=(str(tmp_path), str(temporary), "/data"),
+        names=(("HOME", "/tmp"), ("USER", "me"), ("TMPDIR", str(temporary))),
+    )  # fmt: skip
 
 
 @pytest.mark.programs
 def test_without_apptainer_a_sif_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolError, match="`apptainer` is needed"):
-        run_in_sif(tmp_path / "x.sif", ["true"])
+        run_in_sif(tmp_path / "x.sif", ["true"], HERE)
 
 
 @pytest.mark.programs
@@ -70,13 +115,13 @@ def test_a_run_in_a_sif_ends_with_its_code_and_all_it_said(tmp_path, monkeypatch
     stand_in.write_text('#!/bin/sh\nwhile [ "$1" != x.sif ]; do shift; done\nshift\nexec "$@"\n')
     stand_in.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    assert run_in_sif(Path("x.sif"), ["sh", "-c", script]) == ran
+    assert run_in_sif(Path("x.sif"), ["sh", "-c", script], HERE) == ran
 
 
 class Engine:
     """A Docker engine of one container, which says what it is told to."""
 
-    def __init__(self, *said: tuple[bytes | None, bytes | None], code: int = 0, image: bool = True) -> None:
+    def __init__(self, *said: bytes, code: int = 0, image: bool = True) -> None:
         self.asked: dict[str, object] = {}
         self.events: list[str] = []
         self.containers = self
@@ -88,7 +133,7 @@ class Engine:
         self.asked = {"image": image, "command": command, **options}
         return SimpleNamespace(attach=self.attach, start=self.start, wait=self.wait, remove=self.remove)
 
-    def attach(self, **_: object) -> Iterator[tuple[bytes | None, bytes | None]]:
+    def attach(self, **_: object) -> Iterator[bytes]:
         self.events.append("attach")
         return iter(self._said)
 
@@ -103,28 +148,54 @@ class Engine:
         self.events.append(f"remove force={force}")
 
 
-def in_image(engine: Engine, *, show: bool = False) -> Ran:
-    return run_in_image(
-        engine, "envbuilder/x", ("true", "two words"), folder=Path("/here"), user="1:2", show=show
-    )
+def in_image(engine: Engine, around: Surroundings = HERE) -> Ran:
+    return run_in_image(engine, "envbuilder/x", ("true", "two words"), around)
 
 
-def test_what_is_asked_of_a_docker_engine(gpu):
+def test_what_is_asked_of_a_docker_engine():
     engine = Engine()
-    in_image(engine)
-    requests = engine.asked.pop("device_requests")
+    in_image(engine, replace(HERE, names=(("USER", "me"),)))
     assert engine.asked == {
         "image": "envbuilder/x",
         "command": ["true", "two words"],
         "user": "1:2",
-        "volumes": {"/here": {"bind": "/here", "mode": "rw"}},
-        "working_dir": "/here",
-        "environment": {"PYTHONNOUSERSITE": "1"},
+        "volumes": ["/home/me/project:/home/me/project"],
+        "working_dir": "/home/me/project",
+        "environment": {"PYTHONNOUSERSITE": "1", "USER": "me"},
         "ipc_mode": "host",
+        "init": True,
+        "device_requests": None,
+        "tty": False,
+        "stdin_open": False,
     }
-    assert [(one["Count"], one["Capabilities"]) for one in requests or ()] == (
-        [(-1, [["gpu"]])] if gpu else []
+
+
+def test_a_docker_engine_is_asked_for_all_gpus_where_there_are_any():
+    engine = Engine()
+    in_image(engine, WITH_GPU)
+    requests = engine.asked["device_requests"]
+    assert [(one["Count"], one["Capabilities"]) for one in requests] == [(-1, [["gpu"]])]
+
+
+def test_the_command_line_of_an_image():
+    line = shlex.join(image_argv("envbuilder/x", ("true", "two words"), WITH_GPU, terminal=True))
+    assert line == (
+        "docker run --rm --init --interactive --tty --user=1:2 --ipc=host --gpus=all "
+        "--volume=/home/me/project:/home/me/project --workdir=/home/me/project --env=PYTHONNOUSERSITE=1 "
+        "envbuilder/x true 'two words'"
     )
+
+
+def test_an_engine_that_has_no_way_to_the_gpus_says_what_to_do():
+    class NoGpus(Engine):
+        def start(self) -> None:
+            raise docker.errors.APIError(
+                "no", explanation="could not select device driver with capabilities: [[gpu]]"
+            )
+
+    with pytest.raises(ToolError, match="cannot give a container this machine's GPUs") as caught:
+        in_image(NoGpus(), WITH_GPU)
+    assert "--in sif" in caught.value.hint
 
 
 def test_a_container_is_heard_from_its_start_and_removed_at_its_end():
@@ -133,20 +204,9 @@ def test_a_container_is_heard_from_its_start_and_removed_at_its_end():
     assert engine.events == ["attach", "start", "wait", "remove force=True"]
 
 
-def test_a_run_in_an_image_ends_with_its_code_and_both_streams_in_order():
-    engine = Engine((b"one\n", None), (None, b"two\n"), (b"three \xff\n", None), code=3)
+def test_a_run_in_an_image_ends_with_its_code_and_what_it_said():
+    engine = Engine(b"one\n", b"two\n", b"three \xff\n", code=3)
     assert in_image(engine) == Ran(code=3, output="one\ntwo\nthree \N{REPLACEMENT CHARACTER}\n")
-
-
-def test_a_shown_run_keeps_its_streams_apart(capfdbinary):
-    in_image(Engine((b"one\n", None), (None, b"two \xff\n")), show=True)
-    sys.stdout.flush()
-    assert capfdbinary.readouterr() == (b"one\n", b"two \xff\n")
-
-
-def test_a_run_that_is_not_shown_is_silent(capfdbinary):
-    in_image(Engine((b"one\n", b"two\n")))
-    assert capfdbinary.readouterr() == (b"", b"")
 
 
 def test_an_image_that_is_not_there_says_how_to_get_it():

@@ -1,0 +1,285 @@
+"""Are these ranks one job? `python -m envbuilder_smoke`, started as a training would be, ends in a table and an exit code.
+
+It checks how many ranks there are, that each has a GPU of its own, and that what NCCL (without GPUs: gloo) says is true, by
+value. `--check` looks at one node before any rank starts: torch, the prebuilt extensions, and whether the GPUs can run them.
+
+`assert_same_steps` is for your own loop. Ranks that make different numbers of steps, since one has a batch less, wait for each
+other for ever or mix gradients of different steps:
+
+    from envbuilder_smoke import assert_same_steps
+    assert_same_steps(step)    # on every rank, at the end of each epoch
+
+This runs in the image, under any Python from 3.8, with nothing but torch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import datetime
+import json
+import os
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+
+INDEX = Path("/opt/envbuilder/extensions/index.json")
+ROUNDS = 5  # of the measured all-reduce
+
+
+class StepMismatchError(RuntimeError):
+    """Ranks have made different numbers of steps; every rank raises it, with the same words."""
+
+
+def assert_same_steps(steps: int, *, group: Any = None) -> None:
+    """Raise StepMismatchError on all ranks unless all of them pass the same number; a collective, so call it on all."""
+    counts = _gather_numbers(steps, group)
+    if len(set(counts)) > 1:
+        usual = max(set(counts), key=counts.count)
+        odd = ", ".join(f"rank {rank} made {count}" for rank, count in enumerate(counts) if count != usual)
+        raise StepMismatchError(f"ranks made different numbers of steps: {odd}; the others made {usual}")
+
+
+def _gather_numbers(number: int, group: Any = None) -> list[int]:
+    device = _device(dist.get_backend(group))
+    own = torch.tensor([number], dtype=torch.int64, device=device)
+    every = [torch.zeros_like(own) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(every, own, group=group)
+    return [int(one.item()) for one in every]
+
+
+def _device(backend: str) -> torch.device:
+    return torch.device("cuda", torch.cuda.current_device()) if backend == "nccl" else torch.device("cpu")
+
+
+# ---- the smoke run
+
+
+class Smoke:
+    """The checks of one rank; each adds a line to the table, and what is wrong to `failures`."""
+
+    def __init__(self, wanted: int) -> None:
+        self.rank, self.world, self.wanted = dist.get_rank(), dist.get_world_size(), wanted
+        self.device = _device(dist.get_backend())
+        self.lines: list[tuple[str, str]] = []
+        self.failures: list[str] = []
+
+    def note(self, name: str, *, good: bool, text: str) -> None:
+        self.lines.append((name, text if good else f"WRONG: {text}"))
+        if not good:
+            self.failures.append(f"rank {self.rank}: {name}: {text}")
+
+    def ranks(self, seats: list[dict[str, Any]]) -> None:
+        """How many ranks, on which nodes, on which GPUs."""
+        nodes = {seat["node"] for seat in seats}
+        wanted = self.wanted or self.world
+        good = self.world == wanted and sorted(seat["rank"] for seat in seats) == list(range(self.world))
+        self.note("world size", good=good, text=f"{self.world} ranks on {len(nodes)} nodes, wanted {wanted}")
+        gpus = [(seat["node"], seat["gpu"]) for seat in seats if seat["gpu"]]
+        double = sorted({gpu for gpu in gpus if gpus.count(gpu) > 1})
+        if not gpus:
+            self.note("one GPU each", good=True, text="no GPUs; gloo on the CPU")
+        elif len(gpus) < len(seats):
+            self.note("one GPU each", good=False, text=f"{len(seats) - len(gpus)} ranks have none")
+        else:
+            shared = "; ".join(f"{gpu} on {node} is used by several ranks" for node, gpu in double)
+            self.note("one GPU each", good=not double, text=shared or f"{len(gpus)} GPUs, none twice")
+
+    def all_reduce(self) -> None:
+        values = torch.full((1 << 20,), float(self.rank + 1), device=self.device)
+        dist.all_reduce(values)
+        right = float(self.world * (self.world + 1) // 2)
+        self.note(
+            "all-reduce",
+            good=bool((values == right).all()),
+            text=f"the sum is {values[0].item():g}, wanted {right:g}",
+        )
+
+    def all_gather(self) -> None:
+        own = torch.full((1 << 10,), self.rank, dtype=torch.int64, device=self.device)
+        every = [torch.empty_like(own) for _ in range(self.world)]
+        dist.all_gather(every, own)
+        good = all(bool((part == rank).all()) for rank, part in enumerate(every))
+        self.note("all-gather", good=good, text=f"ranks {', '.join(str(int(part[0])) for part in every[:8])}")
+
+    def broadcast(self) -> None:
+        """From every rank in turn: a rank that can hear may still not be heard."""
+        wrong = []
+        for root in range(self.world):
+            value = torch.full((1 << 10,), 1000 + root if self.rank == root else -1, device=self.device)
+            dist.broadcast(value, root)
+            if not bool((value == 1000 + root).all()):
+                wrong.append(root)
+        self.note(
+            "broadcast", good=not wrong, text=f"not heard: {wrong}" if wrong else "every rank was heard"
+        )
+
+    def bandwidth(self) -> None:
+        size = (256 if self.device.type == "cuda" else 8) << 20
+        values = torch.ones(size // 4, device=self.device)
+        dist.all_reduce(values)  # makes the connections
+        self._wait()
+        began = time.perf_counter()
+        for _ in range(ROUNDS):
+            dist.all_reduce(values)
+        self._wait()
+        seconds = (time.perf_counter() - began) / ROUNDS
+        bus = size / seconds * 2 * (self.world - 1) / self.world / 1e9
+        text = f"all-reduce of {size >> 20} MiB in {seconds * 1e3:.1f} ms, {bus:.2f} GB/s on the bus"
+        self.note("bandwidth", good=True, text=text)
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize()
+
+    def steps(self) -> None:
+        """Equal counts pass; then one rank says one more, and every rank must notice."""
+        assert_same_steps(100)
+        if self.world == 1:
+            self.note("step count", good=True, text="one rank cannot differ")
+            return
+        try:
+            assert_same_steps(101 if self.rank == self.world - 1 else 100)
+        except StepMismatchError as error:
+            self.note("step count", good=True, text=f"noticed on purpose: {error}")
+        else:
+            self.note("step count", good=False, text="a rank one step ahead was not noticed")
+
+
+def smoke(wanted: int, seconds: int) -> int:
+    """Run every check as one rank of a job; returns the exit code, the same on all ranks."""
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    gpu = ""
+    if torch.cuda.is_available():
+        index = local if local < torch.cuda.device_count() else 0
+        torch.cuda.set_device(index)
+        gpu = gpu_identity(index)
+    backend = "nccl" if gpu else "gloo"
+    dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
+    try:
+        one = Smoke(wanted)
+        seats = _gather_objects(
+            {
+                "rank": one.rank,
+                "node": socket.gethostname(),
+                "local": local,
+                "gpu": gpu,
+                "device": _device_name(),
+            }
+        )
+        one.ranks(seats)
+        checks: list[Callable[[], None]] = [
+            one.all_reduce,
+            one.all_gather,
+            one.broadcast,
+            one.bandwidth,
+            one.steps,
+        ]
+        for check in checks:
+            check()
+        failures = [text for texts in _gather_objects(one.failures) for text in texts]
+        if one.rank == 0:
+            print(table(seats, one.lines, failures, backend), flush=True)
+        return 1 if failures else 0
+    finally:
+        dist.destroy_process_group()
+
+
+def _gather_objects(own: Any) -> list[Any]:
+    every: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(every, own)
+    return every
+
+
+def _device_name() -> str:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
+
+
+def table(
+    seats: list[dict[str, Any]], lines: list[tuple[str, str]], failures: list[str], backend: str
+) -> str:
+    """What a person reads: who sits where, and what was found."""
+    rows = [("rank", "node", "local", "device")]
+    rows += [
+        (str(seat["rank"]), seat["node"], str(seat["local"]), f"{seat['device']} {seat['gpu']}".strip())
+        for seat in seats
+    ]
+    widths = [max(len(row[column]) for row in rows) for column in range(4)]
+    shown = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]
+    found = [f"{name.ljust(12)}  {text}" for name, text in lines]
+    end = [f"FAILED: {text}" for text in failures] or [f"smoke: passed, {len(seats)} ranks, {backend}"]
+    return "\n".join([*shown, "", *found, "", *end])
+
+
+def gpu_identity(index: int) -> str:
+    """The GPU's UUID, which no two have, whatever number each process calls it by."""
+    driver = ctypes.CDLL("libcuda.so.1")
+    device, identity = ctypes.c_int(), (ctypes.c_ubyte * 16)()
+    ask = (
+        getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
+    )  # the second tells parts of a GPU apart
+    for code in (driver.cuInit(0), driver.cuDeviceGet(ctypes.byref(device), index), ask(identity, device)):
+        if code:
+            raise RuntimeError(f"the NVIDIA driver does not say which GPU number {index} is: error {code}")
+    return f"GPU-{bytes(identity).hex()}"
+
+
+# ---- before any rank starts
+
+
+def check_node() -> list[str]:
+    """What of this environment cannot work here."""
+    wrong = []
+    wanted = os.environ.get("PYTORCH_VERSION", "")
+    if wanted and torch.__version__.partition("+")[0] != wanted:
+        wrong.append(
+            f"torch is {torch.__version__} from {torch.__file__}, and the environment was made with {wanted}"
+        )
+    have = {torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())}
+    for extension in _extensions():
+        name, file = str(extension.get("name")), Path(str(extension.get("file")))
+        if not file.is_file():
+            wrong.append(f"the extension {name} is not there: {file}")
+        held = [str(one) for one in extension.get("architectures") or ()]
+        wrong += [
+            f"the extension {name} has code for {', '.join(held)}, and this node's GPU is {major}.{minor}"
+            for major, minor in sorted(have)
+            if held and not _covers(held, major, minor)
+        ]
+    return wrong
+
+
+def _extensions() -> list[dict[str, Any]]:
+    if not INDEX.exists():
+        return []
+    found: list[dict[str, Any]] = json.loads(INDEX.read_text(encoding="utf-8")).get("extensions", [])
+    return found
+
+
+def _covers(held: list[str], major: int, minor: int) -> bool:
+    """Machine code runs on its own and on later minor versions of the same major one."""
+    versions = [one.rstrip("af").partition(".") for one in held]
+    return any(int(first) == major and int(second or 0) <= minor for first, _, second in versions)
+
+
+def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m envbuilder_smoke", description=(__doc__ or "").partition("\n")[0]
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="look at this node alone, before any rank starts"
+    )
+    parser.add_argument("--ranks", type=int, default=0, help="how many ranks there must be")
+    parser.add_argument("--timeout", type=int, default=120, help="seconds to wait for the other ranks")
+    given = parser.parse_args(arguments)
+    if not given.check:
+        return smoke(given.ranks, given.timeout)
+    wrong = check_node()
+    for text in wrong:
+        print(f"envbuilder_smoke: {text}", file=sys.stderr)
+    return 1 if wrong else 0

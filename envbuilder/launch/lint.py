@@ -1,0 +1,371 @@
+"""Reads people's own sbatch scripts for the mistakes that hang jobs, hide GPUs or make every node a world of its own.
+
+Each rule looks at the lines of one script; a line of a comment is none, but `#SBATCH` lines are. The rules are from failures
+that projects have reported; where a line shows the opposite, a rule is silent.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+from envbuilder.decode import Mistakes, load_text
+from envbuilder.errors import UsageError
+from envbuilder.findings import Finding, Severity
+
+
+class LintCode(StrEnum):
+    """What can be wrong with an sbatch script."""
+
+    GPUS_PER_TASK = "EB870"  # peers are hidden
+    MASTER_GUESSED = "EB871"  # `|| echo localhost`, a fixed localhost
+    MASTER_INSIDE = "EB872"  # scontrol within the container
+    MASTER_NODE_IP = "EB873"  # SLURM_LAUNCH_NODE_IPADDR, hostname --ip-address
+    PORT_FIXED = "EB874"
+    CPUS_NOT_INHERITED = "EB875"
+    KEEPS_RUNNING = "EB876"  # no --kill-on-bad-exit
+    NODE_RANK_UNUSED = "EB877"
+    NODE_RANK_MISSING = "EB878"
+    CLEAN_ENVIRONMENT = "EB879"
+    RANK_TOO_EARLY = "EB880"  # SLURM_PROCID read outside the step
+    NO_SIGNAL = "EB881"
+    NO_NV = "EB882"
+    OWN_PYTHON = "EB883"  # packages of the user's home shadow the image's
+    TASKS_AND_TORCHRUN = "EB884"  # each task starts a whole node's ranks
+    CACHES_AT_HOME = "EB885"
+    CRLF = "EB886"
+    SBATCH_TOO_LATE = "EB887"  # after the first command: not read
+    PRIVATE_SHM = "EB888"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    number: int
+    text: str  # continued lines are one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    path: Path
+    lines: tuple[Line, ...]  # without comments and empty ones
+
+    @cached_property
+    def options(self) -> dict[str, Line]:
+        """The options that `#SBATCH` lines set, as `--name=value` or `-n value`."""
+        found: dict[str, Line] = {}
+        for line in self.lines:
+            if given := re.match(r"#SBATCH\s+(--?[A-Za-z-]+)", line.text):
+                found[_LONG.get(given[1], given[1])] = line
+        return found
+
+    @cached_property
+    def commands(self) -> tuple[Line, ...]:
+        return tuple(line for line in self.lines if not line.text.startswith("#"))
+
+    def find(self, pattern: str) -> Line | None:
+        """The first command that holds this."""
+        return next((line for line in self.commands if re.search(pattern, line.text)), None)
+
+    def value(self, option: str) -> str:
+        """What an `#SBATCH` line sets an option to."""
+        line = self.options.get(option)
+        found = re.match(r"#SBATCH\s+\S+?[=\s]\s*(\S+)", line.text) if line else None
+        return found[1] if found else ""
+
+    @property
+    def steps(self) -> tuple[Line, ...]:
+        """The lines that start ranks."""
+        return tuple(line for line in self.commands if _SRUN.search(line.text) and _starts_ranks(self, line))
+
+
+_LONG: Final = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "-t": "--time"}
+_SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
+_CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
+_LAUNCHER: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
+
+
+def _starts_ranks(script: Script, line: Line) -> bool:
+    inner = re.search(r"\$\{?(\w+)\}?\"?\s*$", line.text)
+    named = script.find(rf"^\s*(?:export\s+)?{inner[1]}=.*(?:python|torchrun)") if inner else None
+    return bool(re.search(rf"python|{_LAUNCHER}", line.text)) or named is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    code: LintCode
+    line: Line | None  # None: of the whole script
+    message: str
+    repair: str
+    severity: Severity = Severity.ERROR
+
+
+Rule = Callable[[Script], Iterator[Fault]]
+
+
+def _gpus_per_task(script: Script) -> Iterator[Fault]:
+    places = [
+        script.options.get("--gpus-per-task"),
+        script.find(r"--gpus-per-task"),
+        script.find(r"--gpu-bind=(?:per_task|single)"),
+    ]
+    places.append(
+        next(
+            (one for key, one in script.options.items() if key == "--gpu-bind" and "none" not in one.text),
+            None,
+        )
+    )
+    for line in {line.number: line for line in places if line}.values():
+        yield Fault(
+            code=LintCode.GPUS_PER_TASK,
+            line=line,
+            message="each rank sees its own GPU only, as number 0: NCCL cannot use P2P between them, and `cuda:LOCAL_RANK` fails",
+            repair="ask for them by node, `--gpus-per-node=G` or `--gres=gpu:G`, and give srun `--gpu-bind=none`",
+        )
+
+
+def _master(script: Script) -> Iterator[Fault]:
+    guess = script.find(r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)")
+    fixed = script.find(r"MASTER_ADDR=[\"']?(?:localhost|127\.)")
+    for line in filter(None, (guess, fixed if _many_nodes(script) else None)):
+        yield Fault(
+            code=LintCode.MASTER_GUESSED,
+            line=line,
+            message="every node that falls back to localhost is a world of its own, and the job hangs or trains apart in silence",
+            repair='MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1), outside the container, with `set -e`',
+        )
+    if inside := script.find(rf"{_CONTAINER}.*scontrol"):
+        yield Fault(
+            code=LintCode.MASTER_INSIDE,
+            line=inside,
+            message="`scontrol` is not in the image",
+            repair="set MASTER_ADDR before the container starts, and let it pass in",
+        )
+    if address := script.find(r"SLURM_LAUNCH_NODE_IPADDR|hostname\s+(?:--ip-address|-i)\b"):
+        yield Fault(
+            code=LintCode.MASTER_NODE_IP,
+            line=address,
+            message="this can be the login node's address, or 127.0.1.1, where no other node finds rank 0",
+            repair='use the first name of `scontrol show hostnames "$SLURM_JOB_NODELIST"`',
+        )
+
+
+def _port(script: Script) -> Iterator[Fault]:
+    line = script.find(r"(?:MASTER_PORT=|--master[-_]port[= ]|--rdzv[-_]endpoint\S*:)[\"']?\d{4,5}\b")
+    if line:
+        yield Fault(
+            code=LintCode.PORT_FIXED,
+            line=line,
+            message="two jobs on one node want the same port, and the second fails or joins the first",
+            repair="export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))",
+            severity=Severity.WARNING,
+        )
+
+
+def _cpus(script: Script) -> Iterator[Fault]:
+    line = script.options.get("--cpus-per-task")
+    told = script.find(r"SRUN_CPUS_PER_TASK|srun\s.*(?:--cpus-per-task|-c[ =]?\$?\w)")
+    if line and script.steps and told is None:
+        yield Fault(
+            code=LintCode.CPUS_NOT_INHERITED,
+            line=line,
+            message="since Slurm 22.05 srun does not take this from the job: each rank may get one core, and loaders starve",
+            repair="export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
+        )
+
+
+def _ends(script: Script) -> Iterator[Fault]:
+    for line in script.steps:
+        if (
+            not re.search(r"--kill-on-bad-exit|\s-K", line.text)
+            and script.find(r"SLURM_KILL_BAD_EXIT") is None
+        ):
+            yield Fault(
+                code=LintCode.KEEPS_RUNNING,
+                line=line,
+                message="when a rank dies the others wait for it until the time is up",
+                repair="srun --kill-on-bad-exit=1 …",
+                severity=Severity.WARNING,
+            )
+    if script.steps and "--signal" not in script.options and script.find(r"scancel\s.*signal") is None:
+        yield Fault(
+            code=LintCode.NO_SIGNAL,
+            line=script.steps[0],
+            message="the end of the time comes without warning, and what was not saved is lost",
+            repair="#SBATCH --signal=B:TERM@120, and a trap that hands the signal on",
+            severity=Severity.WARNING,
+        )
+
+
+def _launcher(script: Script) -> Iterator[Fault]:
+    c10d, node_rank = script.find(r"--rdzv[-_]backend[= ]\S*c10d"), script.find(r"--node[-_]rank")
+    torchrun = script.find(_LAUNCHER)
+    if c10d and node_rank:
+        yield Fault(
+            code=LintCode.NODE_RANK_UNUSED,
+            line=node_rank,
+            message="`--node-rank` has no effect with the c10d rendezvous",
+            repair="leave it out",
+            severity=Severity.WARNING,
+        )
+    alone = script.find(r"--rdzv[-_]|--standalone")
+    if torchrun and _many_nodes(script) and alone is None and node_rank is None:
+        yield Fault(
+            code=LintCode.NODE_RANK_MISSING,
+            line=torchrun,
+            message="with `--master-addr` alone every node is node 0, and the ranks wait for ever",
+            repair="--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+        )
+    tasks = script.value("--ntasks-per-node")
+    if (
+        torchrun
+        and tasks.isdigit()
+        and int(tasks) > 1
+        and script.find(r"srun\s.*--ntasks-per-node[= ]1\b") is None
+    ):
+        yield Fault(
+            code=LintCode.TASKS_AND_TORCHRUN,
+            line=script.options["--ntasks-per-node"],
+            message=f"{tasks} tasks on a node each start a torchrun, which starts ranks of its own",
+            repair="#SBATCH --ntasks-per-node=1 with torchrun; or python without it",
+        )
+
+
+def _container(script: Script) -> Iterator[Fault]:
+    for line in script.commands:
+        if not re.search(_CONTAINER, line.text):
+            continue
+        if (
+            re.search(r"--cleanenv|\s-e\s", line.text)
+            and script.find(r"(?:APPTAINER|SINGULARITY)ENV_|--env") is None
+        ):
+            yield Fault(
+                code=LintCode.CLEAN_ENVIRONMENT,
+                line=line,
+                message="`--cleanenv` takes SLURM_*, MASTER_* and NCCL_* away, so that ranks cannot meet",
+                repair="leave it out, or hand each in as APPTAINERENV_NAME",
+            )
+        asks = any("gpu" in one.text for one in script.options.values())
+        if (
+            asks
+            and not re.search(r"--nv|--rocm", line.text)
+            and script.find(r"(?:APPTAINER|SINGULARITY)_NV") is None
+        ):
+            yield Fault(
+                code=LintCode.NO_NV,
+                line=line,
+                message="the job has GPUs, and the container does not get them",
+                repair="apptainer exec --nv …",
+            )
+        if script.find(r"PYTHONNOUSERSITE|--no-home|--contain") is None:
+            yield Fault(
+                code=LintCode.OWN_PYTHON,
+                line=line,
+                message="packages in ~/.local shadow those of the image",
+                repair="--env PYTHONNOUSERSITE=1",
+                severity=Severity.WARNING,
+            )
+        if re.search(r"--contain\b|--containall|\s-[cC]\s", line.text) and "dev/shm" not in line.text:
+            yield Fault(
+                code=LintCode.PRIVATE_SHM,
+                line=line,
+                message="with `--contain` each container has a /dev/shm of its own: NCCL falls back to sockets between ranks of a node",
+                repair="--bind /dev/shm, or one container a node",
+                severity=Severity.WARNING,
+            )
+    if script.find(r"(?:sbatch|srun)\s.*--export=(?:NONE|NIL)") or "NONE" in script.value("--export"):
+        yield Fault(
+            code=LintCode.CLEAN_ENVIRONMENT,
+            line=script.options.get("--export") or script.find(r"--export=(?:NONE|NIL)"),
+            message="with `--export=NONE` the steps do not get what this script exports, MASTER_ADDR among it",
+            repair="leave it out, or give srun `--export=ALL`",
+        )
+
+
+def _ranks(script: Script) -> Iterator[Fault]:
+    early = script.find(r"^\s*(?:export\s+)?(?:RANK|LOCAL_RANK)=[\"']?\$\{?SLURM_(?:PROCID|LOCALID)")
+    if early and script.steps:
+        yield Fault(
+            code=LintCode.RANK_TOO_EARLY,
+            line=early,
+            message="outside the step this is 0, and every rank is rank 0",
+            repair="srun … bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec …'",
+        )
+
+
+def _files(script: Script) -> Iterator[Fault]:
+    for line in script.lines:
+        if line.text.endswith("\r"):
+            yield Fault(
+                code=LintCode.CRLF,
+                line=line,
+                message="lines end as on Windows, and sbatch refuses the script",
+                repair="dos2unix SCRIPT",
+            )
+            return
+    first = next((line.number for line in script.commands), 0)
+    for line in script.options.values():
+        if first and line.number > first:
+            yield Fault(
+                code=LintCode.SBATCH_TOO_LATE,
+                line=line,
+                message="Slurm stops reading options at the first command",
+                repair=f"put it above line {first}",
+            )
+    caches = r"TRITON_CACHE_DIR|TORCH_EXTENSIONS_DIR|XDG_CACHE_HOME|TORCHINDUCTOR_CACHE_DIR"
+    if script.steps and _many_nodes(script) and script.find(caches) is None:
+        yield Fault(
+            code=LintCode.CACHES_AT_HOME,
+            line=script.steps[0],
+            message="compile caches go to your home on the shared file system, from all nodes at once",
+            repair="export TRITON_CACHE_DIR, TORCH_EXTENSIONS_DIR and TORCHINDUCTOR_CACHE_DIR below $TMPDIR of the node",
+            severity=Severity.WARNING,
+        )
+
+
+def _many_nodes(script: Script) -> bool:
+    return script.value("--nodes") not in ("", "1", "1-1")
+
+
+RULES: Final[tuple[Rule, ...]] = (
+    _files, _gpus_per_task, _master, _port, _cpus, _ends, _launcher, _container, _ranks,
+)  # fmt: skip
+
+
+def lint(path: Path, text: str) -> tuple[Finding, ...]:
+    """What is wrong with one script, in the order of its lines."""
+    script = Script(path=path, lines=tuple(_lines(text)))
+    faults = [fault for rule in RULES for fault in rule(script)]
+    faults.sort(key=lambda fault: fault.line.number if fault.line else 0)
+    return tuple(_finding(path, fault) for fault in faults)
+
+
+def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
+    """The same for files; raises UsageError for those that cannot be read."""
+    mistakes = Mistakes()
+    texts = [(path, load_text(path, mistakes)) for path in paths]
+    if mistakes.findings:
+        raise UsageError("a script cannot be read", findings=mistakes.findings)
+    return tuple(finding for path, text in texts if text is not None for finding in lint(path, text))
+
+
+def _lines(text: str) -> Iterable[Line]:
+    number, begun, whole = 0, 0, ""
+    for number, raw in enumerate(text.split("\n"), start=1):
+        begun = begun or number
+        if raw.rstrip("\r").endswith("\\") and not raw.lstrip().startswith("#"):
+            whole += raw.rstrip("\r")[:-1] + " "
+            continue
+        whole += raw
+        if whole.strip() and (not whole.lstrip().startswith("#") or whole.startswith("#SBATCH")):
+            yield Line(number=begun, text=whole)
+        begun, whole = 0, ""
+
+
+def _finding(path: Path, fault: Fault) -> Finding:
+    where = f"{path}:{fault.line.number}" if fault.line else str(path)
+    return Finding(
+        code=fault.code, severity=fault.severity, where=where, message=fault.message, hint=fault.repair
+    )

@@ -1,0 +1,60 @@
+this_node() { printf '%s%s' "$node_name" "$master_suffix"; }
+
+job=$(date +%Y%m%d-%H%M%S)-$$
+logs=$logs-$job
+node=$(declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT; declare -f)
+
+# As long as we live, and until we close it, every node can read from the first pipe and gets nothing. Its end is the end of
+# the job there: on a failure, on Ctrl-C, and when this machine goes down. Through the second we hear how each node ended.
+pipes=$(mktemp -d)
+trap 'rm -rf "$pipes"' EXIT
+mkfifo "$pipes/life" "$pipes/ends" "$pipes/output"
+exec 9<>"$pipes/life" 8<>"$pipes/ends"
+stop() { exec 9>&-; }
+stopped=''
+trap 'stopped=130; stop' INT
+trap 'stopped=143; stop' TERM HUP
+
+# Has the node of that number do a function of this file: first goes the text, then the pipe.
+on_node() {
+  local code=0
+  trap : TERM HUP # the end comes through the pipe, and there is a last line to come
+  reach "${hosts[$1]}" 9>&- 8>&- < <(
+    exec 9>&- 8>&-
+    printf 'set -euo pipefail\nnode_rank=%s node_name=%q\n%s\nattend %s; exit\n' "$1" "${hosts[$1]##*@}" "$node" "$2"
+    exec cat "$pipes/life"
+  ) || code=$?
+  printf '%s %s\n' "$1" "$code" >&8
+}
+
+# Has every node do it at once; when one fails, ends it on all. Returns the first failure's exit code.
+on_every_node() {
+  local number left=${#hosts[@]} status=0 code
+  for number in "${!hosts[@]}"; do
+    on_node "$number" "$1" 9>&- &
+  done
+  while [ "$left" -gt 0 ]; do
+    read -r -t 1 -u 8 number code || continue # a signal may have come
+    left=$((left - 1))
+    if [ "$code" -eq 0 ] || [ "$status" -ne 0 ] || [ -n "$stopped" ]; then continue; fi
+    status=$code
+    if [ "$code" -eq 255 ]; then
+      say "${hosts[$number]} does not answer over SSH, or no more"
+    else
+      say "${hosts[$number]} ended with exit code $code"
+    fi
+    stop
+  done
+  return "${stopped:-$status}"
+}
+
+say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts[*]}, which meet at $MASTER_ADDR:$MASTER_PORT"
+on_every_node preflight || fail "no rank was started, for a node is not ready"
+split_by_rank <"$pipes/output" 9>&- 8>&- &
+splitter=$!
+status=0
+on_every_node ranks >"$pipes/output" 2>&1 || status=$?
+stop # what waits for it on our side holds the output open
+wait "$splitter"
+say "job $job: the ranks ended with exit code $status; logs in $logs"
+exit "$status"

@@ -1,0 +1,7 @@
+# One container on each node, in which torchrun starts the node's ranks. This torch prints ranks by node: `[default0]`.
+ranks() {
+  prepare
+  inside torchrun --nnodes="$nodes" --nproc_per_node="$ranks_per_node" \
+    --rdzv_id="$job" --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT" \
+    --tee=3 --log_dir="$logs/torchrun" "${program[@]}"
+}

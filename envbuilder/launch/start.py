@@ -1,0 +1,108 @@
+"""Submit a script to Slurm, or become it."""
+
+import os
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from envbuilder.command import Command, Runner, hand_over
+from envbuilder.errors import BuildError, CommandError, LaunchError, UsageError
+from envbuilder.launch.inside import find_outputs
+from envbuilder.launch.job import Job, Wish, make_job, probe_environment
+from envbuilder.launch.script import render
+from envbuilder.launch.site import find_site
+from envbuilder.run import Surroundings, project_folder, run_in_sif
+from envbuilder.store import save_text
+
+EXECUTABLE: Final = 0o755
+HINTS: Final = {
+    "partition": "`sinfo` lists the partitions; `--partition`, or `partition` in the site profile, names one",
+    "account": "`sacctmgr show associations user=$USER` lists yours; `account` in the site profile names one",
+    "qos": "`sacctmgr show qos` lists them; `qos` in the site profile names one",
+    "gres": "`sinfo --format='%P %G'` shows how the GPUs are called: `gpu_flag` and `gpu_type` in the site profile",
+    "node configuration": "`sinfo --Node --long` shows what a node has; `--gpus-per-node`, `cpus_per_rank` in the site profile",
+    "time limit": "`sinfo` shows each partition's limit; `--time` asks for less",
+    "controller": "is this a machine of the cluster? `scontrol ping` asks for the controller",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What became of a script."""
+
+    number: str  # Slurm's, of the job
+    script: Path
+    log: Path
+    code: int = 0
+
+    def text(self) -> str:
+        state = "its ranks failed" if self.code else "submitted"
+        return f"job {self.number}: {state}; log {self.log}, script {self.script}"
+
+
+def prepare(wish: Wish) -> Job:
+    """Look at the SIF and the site; raises UsageError for a job that cannot be."""
+    environment = probe_environment(wish.name, find_outputs(wish.name, wish.output), _read_in_sif)
+    return make_job(wish, environment, find_site(wish.profile), project_folder(wish.folder))
+
+
+def _read_in_sif(sif: Path, path: str) -> str:
+    ran = run_in_sif(sif, ("cat", path), Surroundings(folder=Path("/")))
+    if ran.code:
+        raise BuildError(f"`{sif}` cannot be read: {ran.output.strip()}", hint="was it made by envbuilder?")
+    return ran.output
+
+
+def save_script(path: Path, job: Job) -> Path:
+    """Write the script of a job, ready to be started."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_text(path, render(job))
+        path.chmod(EXECUTABLE)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the script `{path}`: {(error.strerror or str(error)).lower()}",
+            hint="launch from a folder that you may write to, and that every node has",
+        ) from error
+    return path.absolute()
+
+
+def submit(job: Job, runner: Runner, *, wait: bool, tell: Callable[[str], None]) -> Started:
+    """Give the script to Slurm; with `wait` stay until the job has ended. Raises LaunchError when Slurm does not take it."""
+    name = job.environment.name
+    script = save_script(job.logs / f"{name}.sh", job)
+    number = ""
+
+    def hear(line: str) -> None:
+        nonlocal number, script
+        number = number or line.partition(";")[0]
+        script = script.rename(script.with_name(f"{name}-{number}.sh"))
+        tell(f"job {number} is submitted")
+
+    command = Command(
+        argv=("sbatch", "--parsable", *(["--wait"] if wait else []), str(script)),
+        why="submit the job to Slurm",
+        cwd=job.folder,
+    )
+    code = 0
+    try:
+        runner.run(command, on_line=hear)
+    except CommandError as error:
+        if not number:
+            hint = next((hint for word, hint in HINTS.items() if word in error.message.lower()), error.hint)
+            raise LaunchError(error.message, hint=hint) from error
+        code = LaunchError.exit_code
+    return Started(number=number, script=script, log=job.logs / f"{name}-{number}.log", code=code)
+
+
+def become(job: Job) -> NoReturn:
+    """Let the script take this process's place: signals, output and exit code are then its own."""
+    script = save_script(job.logs / f"{job.environment.name}-{os.getpid()}.sh", job)
+    hand_over(("bash", str(script)))
+
+
+def start_command(job: Job, script: Path) -> str:
+    """What a person types to start a script."""
+    return shlex.join(("sbatch" if job.where == "slurm" else "bash", str(script)))

@@ -1,0 +1,186 @@
+#!/usr/bin/env bash
+# a100 (torch 2.6.0): 8 ranks on 2 nodes. `sbatch THIS-FILE` submits it.
+# Written by envbuilder VERSION; it needs nothing of envbuilder to run, and you may change it.
+# shellcheck disable=SC2317,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
+#SBATCH --job-name=a100
+#SBATCH --partition=gpu
+#SBATCH --account=me
+#SBATCH --time=02:00:00
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --cpus-per-task=32
+#SBATCH --gpus-per-node=a100:4
+#SBATCH --signal=B:TERM@120
+#SBATCH --output=/home/me/project/src/logs/%x-%j.log
+#SBATCH --open-mode=append
+#SBATCH --exclusive
+
+set -euo pipefail
+
+sif='/shared/my env/a100.sif'
+sif_bytes=395354112
+sif_sha256=abababababababababababababababababababababababababababababababab
+program=(train.py --text 'it'"'"'s $HOME')
+nodes=2
+ranks_per_node=4
+gpus=4
+folder=/home/me/project/src
+project=/home/me/project
+logs=/home/me/project/src/logs/a100
+binds=("${PROJECT:+$PROJECT/data set}" /scratch:/scratch:ro "${SCRATCH:+$SCRATCH}")
+variables=(NCCL_DEBUG=WARN)
+modules=(apptainer/1.3)
+apptainer=apptainer
+node_scratch=''
+shared_scratch="${SCRATCH:+$SCRATCH}"
+master_suffix=i
+driver_floor=525.60.13
+least_free_mb=1024
+grace=120
+srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
+settings=(sif sif_bytes sif_sha256 program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+
+say() { printf 'launch: %s: %s\n' "${HOSTNAME%%.*}" "$*" >&2; }
+
+fail() {
+  say "$*"
+  exit 1
+}
+
+# The first of these folders that is there: compile caches belong on the node, for a shared file system is slow at many
+# small files, and homes are small.
+find_scratch() {
+  local place
+  for place in "$node_scratch" "${SLURM_TMPDIR-}" "${TMPDIR-}" /tmp; do
+    if [ -z "$place" ] || [ ! -d "$place" ] || [ ! -w "$place" ]; then continue; fi
+    scratch=$place/envbuilder-$UID
+    mkdir -p "$scratch" || fail "cannot write to $place: is it full?"
+    return
+  done
+  fail "no folder of this node can be written to; tried \"$node_scratch\", \$SLURM_TMPDIR, \$TMPDIR and /tmp"
+}
+
+# A value of your own stays as it is.
+default() { [ -n "${!1-}" ] || export "$1=$2"; }
+
+prepare() {
+  local pair
+  cd "$folder" || fail "the folder $folder is not on this node"
+  if [ ${#modules[@]} -gt 0 ]; then
+    set +u # the site's own files may not be made for it
+    # shellcheck source=/dev/null
+    type module >/dev/null 2>&1 || . /etc/profile
+    module load "${modules[@]}" || fail "cannot load the modules ${modules[*]}"
+    set -u
+  fi
+  find_scratch
+  export PYTHONUNBUFFERED=1 APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
+  default TORCH_EXTENSIONS_DIR "$scratch/torch_extensions"
+  default TRITON_CACHE_DIR "$scratch/triton"
+  default TORCHINDUCTOR_CACHE_DIR "$scratch/inductor"
+  default CUDA_CACHE_PATH "$scratch/cuda"
+  default MPLCONFIGDIR "$scratch/matplotlib"
+  if [ -n "$shared_scratch" ]; then
+    default HF_HOME "$shared_scratch/huggingface"
+    default TORCH_HOME "$shared_scratch/torch"
+  fi
+  for pair in "${variables[@]}"; do
+    default "${pair%%=*}" "${pair#*=}"
+  done
+}
+
+# Becomes the program given, in the environment.
+inside() {
+  local -a options=()
+  local bind
+  [ "$gpus" -eq 0 ] || options+=(--nv)
+  for bind in "$project" "$scratch" "${binds[@]}"; do
+    [ ! -e "${bind%%:*}" ] || options+=(--bind "$bind")
+  done
+  exec "$apptainer" exec "${options[@]}" "$sif" "$@"
+}
+
+# What a node must have. Said before any rank starts, it is one line; later it is a hang or a thousand lines.
+preflight() {
+  local size digest free driver seen
+  prepare
+  command -v "$apptainer" >/dev/null || fail "there is no program $apptainer here"
+  [ -r "$sif" ] || fail "cannot read $sif: is it on a file system that this node has?"
+  size=$(stat -Lc %s "$sif")
+  digest=$(sha256sum <"$sif")
+  [ "$size ${digest%% *}" = "$sif_bytes $sif_sha256" ] || fail "$sif is not the file that this script was written for: it has $size bytes, sha256 ${digest%% *}"
+  free=$(df -Pm "$scratch" | awk 'NR == 2 { print $4 }')
+  [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
+  if [ "$gpus" -gt 0 ]; then
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader) || fail "the NVIDIA driver does not answer: ${driver:-nvidia-smi is not there}"
+    seen=$(wc -l <<<"$driver")
+    [ "$seen" -ge "$gpus" ] || fail "$gpus GPUs are wanted, and $seen are here"
+    printf '%s\n%s\n' "$driver_floor" "${driver%%$'\n'*}" | sort --check=silent --version-sort ||
+      fail "driver ${driver%%$'\n'*} is too old: this CUDA needs $driver_floor"
+  fi
+  if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
+    fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
+  fi
+  (inside python -m envbuilder_smoke --check) || fail "the environment in $sif is not whole, or does not fit this node"
+}
+
+# Copies lines that begin with a rank into a file of that rank, and passes all of them on.
+split_by_rank() {
+  trap '' TERM INT HUP # its end is the end of its input
+  mkdir -p "$logs"
+  awk -v logs="$logs" '
+    { print; fflush() }
+    match($0, /^ *[0-9]+: (\[[a-z_]+[0-9]+\]:)?/) {
+      rank = substr($0, 1, RLENGTH)
+      gsub(/[^0-9]+/, "-", rank)
+      gsub(/^-|-$/, "", rank)
+      file = logs "/rank-" rank ".log"
+      print substr($0, RLENGTH + 1) >file
+      fflush(file)
+    }'
+}
+
+# One container on each node, in which torchrun starts the node's ranks.
+ranks() {
+  prepare
+  export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='${rank}: ' TORCH_ELASTIC_SHUTDOWN_TIMEOUT="$grace"
+  inside torchrun --nnodes="$nodes" --nproc_per_node="$ranks_per_node" --local_addr="$(this_node)" \
+    --rdzv_id="$job" --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT" \
+    --tee=3 --log_dir="$logs/torchrun" "${program[@]}"
+}
+
+this_node() { printf '%s%s' "$SLURMD_NODENAME" "$master_suffix"; }
+
+# The ranks meet on the first node of this job, as Slurm names it: the container knows nothing of Slurm, and a guess such as
+# localhost would make every node a world of its own.
+hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+job=$SLURM_JOB_ID
+logs=$logs-$job
+export MASTER_ADDR=${hosts%%$'\n'*}$master_suffix
+export MASTER_PORT=$((20000 + job % 12000)) # below the ports that connections get by themselves
+export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # since 22.05 srun does not take it from the job
+
+# What a node needs to know goes with each step, so that it does not matter what `sbatch --export` said.
+node=$(declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT; declare -f)
+srun=(srun --export=ALL --kill-on-bad-exit=1)
+
+say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which meet at $MASTER_ADDR:$MASTER_PORT"
+"${srun[@]}" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 bash -euc "$node; preflight" ||
+  fail "no rank was started, for a node is not ready"
+
+(
+  trap : TERM # a cancelled job tells every process; the last lines are still to come
+  "${srun[@]}" "${srun_options[@]}" bash -euc "$node; ranks" 2>&1 | split_by_rank
+) &
+step=$!
+# Before the time is up Slurm tells this script alone, which tells the ranks. Until the time of --signal has gone by they can
+# write what they need.
+trap 'say "told to end: TERM to every rank"; scancel --signal=TERM "$job" 2>/dev/null || :' TERM
+status=0
+wait "$step" || status=$?
+while kill -0 "$step" 2>/dev/null; do # the trap has ended the wait
+  status=0
+  wait "$step" || status=$?
+done
+say "job $job: the ranks ended with exit code $status; logs in $logs"
+exit "$status"

@@ -1,0 +1,262 @@
+"""From a wish to a script: profiles, jobs and whole texts, which shellcheck reads as well."""
+
+import shlex
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuilder import __version__
+from envbuilder.command import FakeRunner
+from envbuilder.errors import CommandError, LaunchError, UsageError
+from envbuilder.launch import start
+from envbuilder.launch.job import Environment, Job, Wish, make_job, words_for_launcher, words_for_rank
+from envbuilder.launch.script import PARTS, render
+from envbuilder.launch.site import Site, SlurmSite, SshSite, find_site, load_site
+from envbuilder.store import Sha256
+
+ROOT = Path(__file__).parents[1]
+CPU = Environment(
+    name="cpu", sif=Path("/shared/env/cpu.sif"), size=395354112, sha256=Sha256("ab" * 32), torch="2.13.0", cuda="", driver_floor="",
+)  # fmt: skip
+A100 = replace(
+    CPU,
+    name="a100",
+    sif=Path("/shared/my env/a100.sif"),
+    torch="2.6.0",
+    cuda="12.4",
+    driver_floor="525.60.13",
+)
+WISH = Wish(
+    name="cpu", program=("train.py", "--text", "it's $HOME"), where="slurm", folder=Path("/home/me/project/src"),
+    logs=Path("logs"), output=Path("build"), grace=120, smoke=False,
+)  # fmt: skip
+PLAIN = Site()
+CLUSTER = Site(
+    modules=("apptainer/1.3",), binds=("$PROJECT/data set", "/scratch:/scratch:ro"), scratch="$SCRATCH", master_suffix="i",
+    env=(("NCCL_DEBUG", "WARN"),),
+    slurm=SlurmSite(partition="gpu", account="me", time="02:00:00", gpu_type="a100", cpus_per_rank=8, options=("--exclusive",)),
+)  # fmt: skip
+HOSTS = Site(ssh=SshSite(hosts=("me@n1", "n2", "n3"), options=("-p", "2222")), node_scratch="/local")
+
+
+def job(wish: Wish = WISH, environment: Environment = CPU, site: Site = PLAIN, **changes: object) -> Job:
+    return make_job(replace(wish, **changes), environment, site, Path("/home/me/project"))
+
+
+JOBS = {
+    "launch-slurm-torchrun.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4),
+    "launch-slurm-tasks.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4, shape="tasks"),
+    "launch-ssh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2),
+    "launch-local.sh": job(where="local", nodes=1, ranks=2, smoke=True, program=()),
+    "launch-slurm-old-torch.sh": job(environment=replace(A100, torch="1.9.1"), nodes=2, gpus=1),
+    "launch-slurm-torch-1.sh": job(environment=replace(A100, torch="1.13.1"), nodes=2, gpus=1),
+}
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_the_whole_text_of_a_script(name, golden):
+    golden(name, render(JOBS[name]).replace(f"envbuilder {__version__}", "envbuilder VERSION"))
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("name", JOBS)
+def test_shellcheck_finds_nothing_in_a_script(name, tmp_path):
+    script = tmp_path / name
+    script.write_text(render(JOBS[name]))
+    checked = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
+    assert checked.stdout == ""
+
+
+@pytest.mark.programs
+def test_every_value_reaches_bash_as_it_was_given(tmp_path):
+    nasty = job(
+        environment=replace(A100, sif=Path("/a b/$(touch x)'\".sif")), program=("a;b.py", "new\nline", "$HOME", "`id`", "*"), gpus=1,
+    )  # fmt: skip
+    text = render(nasty)
+    settings = text[text.index("\nsif=") : text.index("\nsay()")]
+    script = settings + '\nprintf "%s\\0" "$sif" "${program[@]}"'
+    said = subprocess.run(
+        ["bash", "-euc", script], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    assert said.split("\0")[:-1] == [str(nasty.environment.sif), *words_for_launcher(nasty.program)]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.programs
+def test_a_bind_with_a_variable_that_is_not_set_is_empty():
+    text = render(JOBS["launch-slurm-torchrun.sh"])
+    line = next(line for line in text.splitlines() if line.startswith("binds="))
+    show = f'{line}; printf "%s|" "${{binds[@]}}"'
+    env = {"PATH": "/usr/bin:/bin", "PROJECT": "/p"}
+    said = subprocess.run(["bash", "-euc", show], capture_output=True, text=True, check=True, env=env)
+    assert said.stdout == "/p/data set|/scratch:/scratch:ro||"
+
+
+def options(script: str) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+
+
+def test_torchrun_is_one_task_with_all_cores_of_a_node():
+    head = options(render(JOBS["launch-slurm-torchrun.sh"]))
+    assert {"--ntasks-per-node=1", "--cpus-per-task=32", "--gpus-per-node=a100:4"} <= set(head)
+
+
+def test_tasks_are_one_a_rank_that_see_each_others_gpus():
+    text = render(JOBS["launch-slurm-tasks.sh"])
+    assert {"--ntasks-per-node=4", "--cpus-per-task=8", "--gpus-per-node=a100:4"} <= set(options(text))
+    assert "--gpu-bind=none" in text
+    assert "--gpus-per-task" not in text
+
+
+@pytest.mark.parametrize(
+    ("flag", "wanted"), [("gres", ["--gres=gpu:2"]), ("gpus-per-node", ["--gpus-per-node=2"]), ("none", [])]
+)
+def test_each_site_asks_for_gpus_in_its_way(flag, wanted):
+    text = render(job(environment=A100, site=Site(slurm=SlurmSite(gpu_flag=flag)), gpus=2))
+    assert [one for one in options(text) if "gpu" in one] == wanted
+
+
+@pytest.mark.parametrize(
+    ("program", "launcher", "rank"),
+    [
+        (("train.py", "-x"), ("train.py", "-x"), ("python", "train.py", "-x")),
+        (("python", "train.py"), ("train.py",), ("python", "train.py")),
+        (
+            ("python", "-u", "train.py"),
+            ("--no_python", "python", "-u", "train.py"),
+            ("python", "-u", "train.py"),
+        ),
+        (("-m", "pkg", "x"), ("-m", "pkg", "x"), ("python", "-m", "pkg", "x")),
+        (("./run", "a b"), ("--no_python", "./run", "a b"), ("./run", "a b")),
+    ],
+)
+def test_a_program_is_given_as_its_launcher_takes_it(program, launcher, rank):
+    assert (words_for_launcher(program), words_for_rank(program)) == (launcher, rank)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"program": ()}, "there is no program to launch"),
+        ({"gpus": 2}, "`cpu` has no CUDA"),
+        ({"shape": "mpi"}, "`--shape` takes torchrun or tasks, found `mpi`"),
+        ({"where": "ssh", "nodes": 2}, "2 nodes are wanted, and 0 hosts are known"),
+        ({"smoke": True}, "`--smoke` launches no program"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(changes, said):
+    with pytest.raises(UsageError, match=said):
+        job(**changes)
+
+
+def test_what_was_typed_comes_before_the_profile():
+    made = job(site=CLUSTER, partition="debug", time="5")
+    assert (made.site.slurm.partition, made.site.slurm.time, made.site.slurm.account) == ("debug", "5", "me")
+
+
+def test_without_a_word_there_is_a_rank_a_gpu_and_a_node_a_host():
+    assert (job(environment=A100).gpus, job(environment=A100, gpus=4).ranks, job().gpus) == (1, 4, 0)
+    assert job(where="ssh", site=HOSTS).nodes == 3
+
+
+# ---- profiles
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sites").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_example_profiles_are_read(path):
+    assert load_site(path) != Site()
+
+
+def test_a_profile_says_every_mistake_with_its_place(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "bind: [/scratch]\nscratch: scratch\nslurm: {partitoin: gpu, gpu_flag: gpu-per-node, time: 60, options: [exclusive]}\nenv: {1x: a}\n"
+    )
+    with pytest.raises(UsageError) as caught:
+        load_site(path)
+    said = [f"{finding} {finding.hint}" for finding in caught.value.findings]
+    assert [one.partition(": ")[0].removeprefix(f"{path}:") for one in said] == [
+        "1:1", "2:10", "3:8", "3:9", "3:55", "3:69", "4:7",
+    ]  # fmt: skip
+    assert "did you mean `binds`?" in said[0]
+    assert "did you mean `partition`?" in said[3]
+    assert "did you mean `gpus-per-node`?" in said[2]
+
+
+def test_a_profile_is_found_by_its_name_or_the_nearest_is_told(tmp_path):
+    (tmp_path / "juwels.yaml").write_text("master_suffix: i\n")
+    assert find_site("juwels", tmp_path).master_suffix == "i"
+    assert find_site(str(tmp_path / "juwels.yaml")).master_suffix == "i"
+    assert find_site("") == Site()
+    with pytest.raises(UsageError, match="there is no site profile") as caught:
+        find_site("juwel", tmp_path)
+    assert "did you mean `juwels`?" in caught.value.hint
+
+
+def test_binds_are_those_that_this_machine_has(tmp_path):
+    (tmp_path / "data").mkdir()
+    site = Site(binds=("$BASE/data:/data:ro", "$UNSET/x", "/nowhere"), scratch="$BASE")
+    assert site.present_binds({"BASE": str(tmp_path)}) == (f"{tmp_path}/data:/data:ro", str(tmp_path))
+
+
+# ---- submitting
+
+
+class Slurm(FakeRunner):
+    """Takes a job, or refuses it."""
+
+    def __init__(self, refusal: str = "", answer: str = "77;cluster\n") -> None:
+        super().__init__({"sbatch": answer})
+        self._refusal = refusal
+
+    def run(self, command, *, on_line=None):
+        said = super().run(command, on_line=on_line)
+        if self._refusal:
+            raise CommandError(
+                f"could not submit the job to Slurm: `sbatch` ended with exit code 1\n{self._refusal}"
+            )
+        return said
+
+
+def submit(runner: FakeRunner, folder: Path, *, wait: bool = False) -> start.Started:
+    told: list[str] = []
+    made = job(folder=folder, site=Site(slurm=SlurmSite(cpus_per_rank=1)))
+    return start.submit(made, runner, wait=wait, tell=told.append)
+
+
+def test_a_submitted_script_is_kept_under_the_number_of_its_job(tmp_path):
+    runner = Slurm()
+    started = submit(runner, tmp_path)
+    assert [shlex.join(command.argv[:2]) for command in runner.commands] == ["sbatch --parsable"]
+    assert (started.number, started.code) == ("77", 0)
+    assert started.script == tmp_path / "logs/cpu-77.sh"
+    assert started.script.read_text().startswith("#!/usr/bin/env bash\n")
+    assert started.script.stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize(
+    ("refusal", "hint"),
+    [
+        ("sbatch: error: invalid partition specified: nope", "sinfo"),
+        (
+            "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+            "what a node has",
+        ),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", "scontrol ping"),
+    ],
+)
+def test_a_refused_job_says_where_to_look(tmp_path, refusal, hint):
+    with pytest.raises(LaunchError, match="could not submit the job") as caught:
+        submit(Slurm(refusal, answer=""), tmp_path)
+    assert hint in caught.value.hint
+
+
+def test_a_job_that_was_waited_for_and_failed_is_told_by_its_code(tmp_path):
+    assert submit(Slurm("exit code 1"), tmp_path, wait=True).code == LaunchError.exit_code
+
+
+def test_the_parts_have_no_line_that_nothing_uses():
+    used = {part for name in JOBS for part in PARTS.glob("*.sh") if part.read_text() in render(JOBS[name])}
+    assert used == set(PARTS.glob("*.sh"))
