@@ -242,6 +242,14 @@ def test_a_log_in_which_every_line_is_looked_at_is_still_read_quickly():
     assert time.process_time() - started < 10
 
 
+def test_the_abort_of_a_watchdog_is_no_crash_of_its_own():
+    diagnosis = read(
+        watchdog(0, 7)
+        + "\nFatal Python error: Aborted\n  exitcode  : -6 (pid: 91)\n  traceback : Signal 6 (SIGABRT) received by PID 91\n"
+    )
+    assert codes(diagnosis) == ["EB973", "EB993"]
+
+
 def test_xids_say_what_they_mean():
     (found,) = read("[1.0] NVRM: Xid (PCI:0000:c1:00): 79, pid=1, GPU has fallen off the bus.").found
     assert found.details[0].startswith("Xid 79 on PCI:0000:c1:00: the GPU has fallen off the PCIe bus; drain")
