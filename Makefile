@@ -13,5 +13,6 @@ recipes: setup
 	@scripts/try mudiff
 	@scripts/try octformer
 
-test: setup
+test:
+	@scripts/setup tests
 	@scripts/test

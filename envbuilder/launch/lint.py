@@ -84,6 +84,7 @@ class Script:
 _LONG: Final = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "-t": "--time"}
 _SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
+_SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of what it runs
 _LAUNCHER: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
 
 
@@ -238,7 +239,7 @@ def _container(script: Script) -> Iterator[Fault]:
         if not re.search(_CONTAINER, line.text):
             continue
         if (
-            re.search(r"--cleanenv|\s-e\s", line.text)
+            re.search(rf"--cleanenv|{_SHORT}-e\s", line.text)
             and script.find(r"(?:APPTAINER|SINGULARITY)ENV_|--env") is None
         ):
             yield Fault(
@@ -267,7 +268,7 @@ def _container(script: Script) -> Iterator[Fault]:
                 repair="--env PYTHONNOUSERSITE=1",
                 severity=Severity.WARNING,
             )
-        if re.search(r"--contain\b|--containall|\s-[cC]\s", line.text) and "dev/shm" not in line.text:
+        if re.search(rf"--contain\b|--containall|{_SHORT}-[cC]\s", line.text) and "dev/shm" not in line.text:
             yield Fault(
                 code=LintCode.PRIVATE_SHM,
                 line=line,

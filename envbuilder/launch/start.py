@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from envbuilder.command import Command, Runner, hand_over
-from envbuilder.errors import BuildError, CommandError, LaunchError, UsageError
+from envbuilder.errors import CommandError, LaunchError, UsageError
 from envbuilder.launch.inside import find_outputs
 from envbuilder.launch.job import Job, Wish, make_job, probe_environment
 from envbuilder.launch.script import render
 from envbuilder.launch.site import find_site
-from envbuilder.run import Surroundings, project_folder, run_in_sif
+from envbuilder.run import project_folder
+from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.store import save_text
+from envbuilder.verify import opened_sif
 
 EXECUTABLE: Final = 0o755
 HINTS: Final = {
@@ -49,10 +51,8 @@ def prepare(wish: Wish) -> Job:
 
 
 def _read_in_sif(sif: Path, path: str) -> str:
-    ran = run_in_sif(sif, ("cat", path), Surroundings(folder=Path("/")))
-    if ran.code:
-        raise BuildError(f"`{sif}` cannot be read: {ran.output.strip()}", hint="was it made by envbuilder?")
-    return ran.output
+    with opened_sif(sif) as system, SquashfsTree(system, ()).open(path.lstrip("/")) as stream:
+        return stream.read().decode()
 
 
 def save_script(path: Path, job: Job) -> Path:

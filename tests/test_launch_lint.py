@@ -1,0 +1,125 @@
+"""What `launch lint` finds in sbatch scripts: each mistake where it stands, and nothing in a script that is right."""
+
+from pathlib import Path
+
+import pytest
+
+from envbuilder.errors import UsageError
+from envbuilder.findings import Severity
+from envbuilder.launch.lint import LintCode, lint, lint_files
+
+GOOD = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=32
+#SBATCH --signal=B:TERM@120
+set -e
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
+export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000)) SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+export TRITON_CACHE_DIR=$TMPDIR/triton PYTHONNOUSERSITE=1
+srun --kill-on-bad-exit=1 apptainer exec --nv env.sif \\
+  torchrun --nnodes=2 --nproc-per-node=4 --rdzv-id=$SLURM_JOB_ID \\
+  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT train.py
+"""
+TASKS = """\
+#!/bin/bash
+#SBATCH -N 2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gres=gpu:4
+#SBATCH -c 8
+#SBATCH --signal=B:TERM@120
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000)) SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+export TRITON_CACHE_DIR=$TMPDIR/triton PYTHONNOUSERSITE=1
+srun --kill-on-bad-exit=1 --gpu-bind=none apptainer exec --nv env.sif \\
+  sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS exec python train.py'
+"""
+LAUNCH = "srun --kill-on-bad-exit=1 apptainer"
+C10D = "--rdzv-backend=c10d"
+
+
+def found(text: str) -> list[tuple[str, int]]:
+    return [(finding.code, int(finding.where.rpartition(":")[2])) for finding in lint(Path("job.sh"), text)]
+
+
+@pytest.mark.parametrize("text", [GOOD, TASKS], ids=["torchrun", "tasks"])
+def test_nothing_is_found_in_a_script_that_is_right(text):
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    "name", sorted((Path(__file__).parent / "golden").glob("launch-slurm-*.sh")), ids=lambda path: path.stem
+)
+def test_nothing_is_found_in_what_is_generated(name):
+    assert lint_files([name]) == ()
+
+
+# Code, the script, what stands there, what stands there instead, and the line that is told.
+CASES = [
+    (LintCode.GPUS_PER_TASK, GOOD, "#SBATCH --gpus-per-node=4", "#SBATCH --gpus-per-task=1", 4),
+    (LintCode.GPUS_PER_TASK, TASKS, "--gpu-bind=none", "--gpu-bind=single:1", 10),
+    (LintCode.MASTER_GUESSED, GOOD, "| head -n1)", "| head -n1 || echo localhost)", 8),
+    (LintCode.MASTER_GUESSED, TASKS, "MASTER_ADDR=$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n1)", "MASTER_ADDR=127.0.0.1", 7),
+    (LintCode.MASTER_INSIDE, GOOD, "torchrun --nnodes", "bash -c 'scontrol show hostnames'; torchrun --nnodes", 11),
+    (LintCode.MASTER_NODE_IP, TASKS, "$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n1)", "$SLURM_LAUNCH_NODE_IPADDR", 7),
+    (LintCode.MASTER_NODE_IP, TASKS, "$(scontrol show hostnames \"$SLURM_JOB_NODELIST\" | head -n1)", "$(hostname --ip-address)", 7),
+    (LintCode.PORT_FIXED, GOOD, "$((20000 + SLURM_JOB_ID % 12000))", "29500", 9),
+    (LintCode.PORT_FIXED, GOOD, "$MASTER_ADDR:$MASTER_PORT", "$MASTER_ADDR:29500", 11),
+    (LintCode.CPUS_NOT_INHERITED, GOOD, " SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "", 5),
+    (LintCode.CPUS_NOT_INHERITED, TASKS, " SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "", 5),
+    (LintCode.KEEPS_RUNNING, GOOD, " --kill-on-bad-exit=1", "", 11),
+    (LintCode.NODE_RANK_UNUSED, GOOD, C10D, f"{C10D} --node-rank=$SLURM_NODEID", 11),
+    (LintCode.NODE_RANK_MISSING, GOOD, "--rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT", "--master-addr=$MASTER_ADDR", 11),
+    (LintCode.CLEAN_ENVIRONMENT, GOOD, "exec --nv", "exec --cleanenv --nv", 11),
+    (LintCode.CLEAN_ENVIRONMENT, GOOD, "#SBATCH --nodes=2", "#SBATCH --nodes=2\n#SBATCH --export=NONE", 3),
+    (LintCode.RANK_TOO_EARLY, TASKS, "export TRITON", "export RANK=$SLURM_PROCID\nexport TRITON", 9),
+    (LintCode.NO_SIGNAL, GOOD, "#SBATCH --signal=B:TERM@120\n", "", 10),
+    (LintCode.NO_NV, GOOD, "exec --nv", "exec", 11),
+    (LintCode.OWN_PYTHON, GOOD, " PYTHONNOUSERSITE=1", "", 11),
+    (LintCode.TASKS_AND_TORCHRUN, GOOD, "--ntasks-per-node=1", "--ntasks-per-node=4", 3),
+    (LintCode.CACHES_AT_HOME, GOOD, "TRITON_CACHE_DIR=$TMPDIR/triton ", "", 11),
+    (LintCode.CRLF, GOOD, "set -e\n", "set -e\r\n", 7),
+    (LintCode.SBATCH_TOO_LATE, GOOD, "set -e\n", "set -e\n#SBATCH --time=10\n", 8),
+    (LintCode.PRIVATE_SHM, TASKS, "exec --nv", "exec --contain --nv", 10),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "text", "there", "instead", "line"), CASES)
+def test_a_mistake_is_found_where_it_stands(code, text, there, instead, line):
+    assert there in text
+    assert found(text.replace(there, instead)) == [(code, line)]
+
+
+def test_every_rule_has_a_case():
+    assert {case[0] for case in CASES} == set(LintCode)
+
+
+def test_a_comment_is_no_command():
+    assert found(GOOD.replace("set -e", "# srun --gpus-per-task=1 || echo localhost")) == []
+
+
+def test_one_node_may_meet_at_localhost():
+    one = TASKS.replace("-N 2", "-N 1").replace(
+        '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)', "localhost"
+    )
+    assert found(one) == []
+
+
+def test_a_finding_says_what_to_do():
+    (finding,) = lint(Path("job.sh"), GOOD.replace(" SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", ""))
+    assert (finding.severity, finding.where) == (Severity.ERROR, "job.sh:5")
+    assert finding.hint == "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
+
+
+def test_the_page_lists_every_code():
+    page = (Path(__file__).parents[1] / "docs/launch.md").read_text()
+    assert [line[2:7] for line in page.splitlines() if line.startswith("| EB")] == [
+        str(code) for code in LintCode
+    ]
+
+
+def test_a_script_that_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(UsageError, match="a script cannot be read"):
+        lint_files([tmp_path / "none.sh"])
