@@ -16,10 +16,11 @@ with open(sys.argv[1]) as stream:
 work = spec["work"]
 wheels, tree, cache = (os.path.join(work, name) for name in ("wheel", "tree", "cache"))
 UV = ("/uv", "--no-config", "--offline", "--no-progress", "--cache-dir", cache)
+ENV = dict(os.environ, UV_NO_INSTALLER_METADATA="1")  # it holds the time at which the wheel was made
 
 
 def run(*words):
-    ended = subprocess.run(words, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False)
+    ended = subprocess.run(words, env=ENV, stdin=subprocess.DEVNULL, stderr=subprocess.STDOUT, check=False)
     if ended.returncode:
         sys.exit(ended.returncode)
 
