@@ -4,6 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from envbuilder.host.facts import Facts, Route
 from envbuilder.host.grid import find_matrices
@@ -172,6 +174,7 @@ ADDRESSES = {
         5: virbr0: <NO-CARRIER,BROADCAST,MULTICAST,UP> mtu 1500 state DOWN
             link/ether 02:00:00:00:00:02 brd ff:ff:ff:ff:ff:ff
             inet 192.168.122.1/24 brd 192.168.122.255 scope global virbr0
+               valid_lft forever preferred_lft forever
     """,
     "ip -j": "$ ip -j addr\n" + json.dumps([
         {"ifname": "lo", "flags": ["LOOPBACK", "UP", "LOWER_UP"], "link_type": "loopback", "addr_info": [{"local": "127.0.0.1", "prefixlen": 8}]},
@@ -256,11 +259,21 @@ def test_masked_addresses_stay_unknown_and_decide_nothing():
     assert decide(facts).settings == ()
 
 
+LIFE = "       valid_lft forever preferred_lft forever\n"
+LISTED = f"1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536\n    inet 127.0.0.1/8 scope host lo\n{LIFE}2: eth0: <UP,LOWER_UP> mtu 1500\n    inet 192.0.2.7/24 scope global eth0\n"
+
+
+def test_a_listing_whose_last_address_has_its_lifetime_is_whole():
+    assert [one.name for one in pasted(LISTED + LIFE).interfaces or ()] == ["lo", "eth0"]
+    assert [one.name for one in pasted(LISTED.replace(LIFE, "")).interfaces or ()] == ["lo", "eth0"]
+
+
 @pytest.mark.parametrize(
     "text",
     [
         "1: lo: <LOOPBACK,UP> mtu 65536\n    inet 127.0.0.1/8 scope host lo\n2: eth0: <BROADCAST,MU",
         '[{"ifname": "eth0", "addr_info": [{"local": "192.0',
+        LISTED,
     ],
 )
 def test_a_listing_that_breaks_off_decides_nothing(text):
@@ -355,3 +368,54 @@ def test_the_collected_hosts_are_read_exactly_or_called_damaged(row):
             for label in {place.label or one.name: 0 for place in one.addresses or ()} or [one.name]
         ]
         assert names == [name.partition("@")[0] for name in row["interfaces"]]
+
+
+MIXED, FAR = (
+    ["SYS", "NODE", "PHB", "PXB", "PIX", "NV1", "NV4", "NV12", "NV18"],
+    ["SYS", "SYS", "SYS", "SYS", "NV2"],
+)
+LAYOUTS = {
+    "tabs": "\t".join,
+    "wide": lambda cells: "".join(f"{cell:<8}" for cell in cells),
+    "squeezed": " ".join,
+    "indented": lambda cells: "      " + "".join(f"{cell:<6}" for cell in cells),
+}
+
+
+@st.composite
+def matrices(draw: st.DrawFn) -> tuple[tuple[tuple[str, ...], ...], str]:
+    """Links of a machine, and how its `nvidia-smi` and a person's clipboard show them."""
+    count, nics = draw(st.integers(2, 8)), draw(st.integers(0, 3))
+    names = [f"GPU{number}" for number in range(count)] + [f"NIC{number}" for number in range(nics)]
+    square = [["X"] * len(names) for _ in names]
+    words = st.sampled_from(draw(st.sampled_from([MIXED, FAR])))
+    for row in range(len(names)):
+        for column in range(row + 1, len(names)):
+            square[row][column] = square[column][row] = draw(words)
+    layout = LAYOUTS[draw(st.sampled_from(sorted(LAYOUTS)))]
+    tail = draw(st.sampled_from([[], ["CPU Affinity", "NUMA Affinity"]]))
+    lines = [layout(["", *names, *tail])]
+    for name, cells in zip(names, square, strict=True):
+        lines.append(
+            layout([name, *cells, *(["0-31,64-95", "0"] if tail and name.startswith("GPU") else [])])
+        )
+    text = "\n".join(lines) + draw(st.sampled_from(["", "\n", "\n" + NVLINK_LEGEND]))
+    return tuple(tuple(row[:count]) for row in square[:count]), text
+
+
+@settings(max_examples=150, deadline=None)
+@given(matrices())
+def test_any_machine_in_any_layout_is_read_exactly(case):
+    links, text = case
+    facts = pasted(text)
+    assert (facts.links, facts.damage) == (links, ())
+
+
+@settings(max_examples=300, deadline=None)
+@given(matrices(), st.data())
+def test_a_paste_that_lost_any_part_is_read_exactly_or_decides_nothing(case, data):
+    links, text = case
+    start = data.draw(st.integers(0, len(text)))
+    length = data.draw(st.one_of(st.integers(1, 12), st.integers(1, len(text))))
+    facts = pasted(text[:start] + text[start + length :])
+    assert facts.links in (links, None)

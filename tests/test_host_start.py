@@ -3,6 +3,7 @@
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -313,15 +314,16 @@ def test_every_python_of_the_images_can_run_it(node: Node):
 
 
 def _pythons() -> list[str]:
-    """Whatever other versions this machine has: those of uv and pyenv."""
+    """This one, and the oldest and the newest of those that uv and pyenv have on this machine."""
     roots = [Path.home() / ".local/share/uv/python", Path.home() / ".pyenv/versions"]
-    older = [
-        str(path)
-        for root in roots
-        if root.is_dir()
-        for path in sorted(root.glob("*3.[89]*/bin/python3")) + sorted(root.glob("*3.1[0-9]*/bin/python3"))
-    ]
-    return [sys.executable, *older]
+    found = [path for root in roots if root.is_dir() for path in root.glob("*3.*/bin/python3")]
+    versions = {
+        tuple(map(int, match[1].split("."))): str(path)
+        for path in found
+        if (match := re.search(r"(3\.\d+\.\d+)", str(path)))
+    }
+    known = [versions[key] for key in sorted(versions) if key[:2] >= (3, 8)]
+    return [sys.executable, *known[:1], *known[-1:]]
 
 
 @programs

@@ -100,7 +100,20 @@ def _from_ip(lines: list[str]) -> tuple[list[Interface], list[Route], str]:
             break
         elif blocks and BR_LINE.match(line) is None and not ROUTE.match(line):
             blocks[-1][1].append(line)
-    return [_ip_block(head, rest) for head, rest in blocks], [], damage
+    return [_ip_block(head, rest) for head, rest in blocks], [], damage or _cut(blocks)
+
+
+def _cut(blocks: list[tuple[re.Match[str], list[str]]]) -> str:
+    """`ip addr` ends each address with its lifetime; where others have one and the last has none, the end is missing."""
+    lines = [line for _, rest in blocks for line in rest]
+    last = max((number for number, line in enumerate(lines) if IP_ADDRESS.search(line)), default=None)
+    if last is None or not any("valid_lft" in line for line in lines):
+        return ""
+    return (
+        ""
+        if any("valid_lft" in line for line in lines[last:])
+        else f"`ip addr` is cut after `{lines[last].strip()}`"
+    )
 
 
 def _ip_block(head: re.Match[str], rest: list[str]) -> Interface:

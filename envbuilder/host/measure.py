@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Callable, Iterator, Mapping, Sequence
 
-GRACE = 3.0  # seconds that the others get when one process has failed, and that a killed one gets to go
 WITHOUT = {"NCCL_P2P_DISABLE": "1"}
 CLEARED = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
 
@@ -30,6 +29,9 @@ class Bench:
     program: str  # rank.py
     backend: str = "nccl"
     limit: float = 90.0  # seconds for one run; the import of torch from a cold disk is part of it
+    grace: float = (
+        3.0  # seconds that the others get when one process has failed, and that a killed one gets to go
+    )
 
 
 @dataclass(frozen=True)
@@ -113,20 +115,20 @@ def run_together(
             for words, environment, out in zip(arguments, environments, files)
         ]
         try:
-            late = _wait(processes, bench.limit)
+            late = _wait(processes, bench)
             return _judge(processes, files, bench.limit, late=late)
         finally:
-            _end(processes)
+            _end(processes, bench.grace)
 
 
-def _wait(processes: list[subprocess.Popen[bytes]], limit: float) -> bool:
+def _wait(processes: list[subprocess.Popen[bytes]], bench: Bench) -> bool:
     """Until all have ended, or one has failed and the others had their grace; whether time ran out before that."""
-    deadline = time.monotonic() + limit
+    deadline = time.monotonic() + bench.limit
     failed = False
     while any(process.poll() is None for process in processes):
         if not failed and any(process.poll() not in (None, 0) for process in processes):
             failed = True
-            deadline = min(deadline, time.monotonic() + GRACE)
+            deadline = min(deadline, time.monotonic() + bench.grace)
         if time.monotonic() > deadline:
             return not failed
         time.sleep(0.02)
@@ -156,13 +158,13 @@ def _last_line(file: IO[str]) -> str:
     return lines[-1] if lines else ""
 
 
-def _end(processes: list[subprocess.Popen[bytes]]) -> None:
+def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
     """Kill what is left, and do not wait for one that the kernel holds: a broken driver can make a process unkillable."""
     for process in processes:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
-    deadline = time.monotonic() + GRACE
+    deadline = time.monotonic() + grace
     for process in processes:
         while process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
