@@ -22,6 +22,7 @@ _IMAGE: Final = struct.Struct(
     "<2HIQ12xI8xQ"
 )  # kind, version, bytes of this head and of the image, architecture, flags
 _ALIGNMENT: Final = 8  # of a container: zeros fill the gap
+_MOST_SECTIONS: Final = 10_000  # a damaged file may promise any number
 _EXACT: Final = 1 << 20  # sm_90a: runs on this architecture alone
 _FAMILY: Final = 1 << 21  # sm_100f: runs on its family
 
@@ -57,10 +58,13 @@ def read_gpu_code(stream: IO[bytes]) -> tuple[GpuCode, ...]:
     """
     found: set[GpuCode] = set()
     try:
-        for section in map(ELFFile(stream).get_section_by_name, SECTIONS):
+        elf = ELFFile(stream)
+        if elf.num_sections() > _MOST_SECTIONS:
+            raise ValueError(f"{elf.num_sections()} sections are no library's")
+        for section in map(elf.get_section_by_name, SECTIONS):
             if section is not None and section["sh_type"] != "SHT_NOBITS":
                 found.update(_images(stream, section["sh_offset"], section["sh_offset"] + section["sh_size"]))
-    except ELFError as error:
+    except (ELFError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError) as error:
         raise ValueError(f"it is no ELF file that can be read: {error}") from error
     return tuple(sorted(found))
 

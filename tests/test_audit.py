@@ -2,6 +2,7 @@
 
 import hashlib
 import io
+import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import IO
 
 import pytest
 from elves import library
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from envbuilder.audit import Code, audit
 from envbuilder.entry import Entry, Kind
@@ -194,3 +197,28 @@ def test_nccl_without_whole_libraries_for_infiniband_is_told(without: str, said:
 def test_a_tree_without_nccl_needs_none_of_them():
     tree = make_tree({f"{SYSTEM}/libc.so.6": CLEAN[f"{SYSTEM}/libc.so.6"]}, {})
     assert audit(tree) == ()
+
+
+WHOLE = library(
+    soname="a.so", needed=("libc.so.6",), runpath="$ORIGIN", needs={"libc.so.6": ("A", "B")}, gives=("C",)
+)
+
+
+@settings(max_examples=80, deadline=1000)
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.sampled_from((0, 1, 127, 255))), max_size=6))
+def test_a_damaged_elf_file_is_told_soon_and_never_a_crash(damage: list[tuple[int, int]]):
+    content = bytearray(WHOLE)
+    for at, value in damage:
+        content[at] = value
+    assert {code for code, _ in found(make_tree({"opt/a.so": bytes(content)}))} <= {
+        Code.UNREADABLE,
+        Code.RUNPATH,
+    }
+
+
+def test_a_list_without_an_end_is_told():
+    content = library(soname="a.so", gives=("C",))  # its only entry names itself as the next
+    entries = content.rindex(struct.pack("<2I", 1, 1)) + 4  # how many the head of the section promises
+    endless = content[:entries] + b"\xff" * 4 + content[entries + 4 :]
+    assert found(make_tree({"opt/a.so": content})) == []
+    assert found(make_tree({"opt/a.so": endless})) == [(Code.UNREADABLE, "/opt/a.so")]

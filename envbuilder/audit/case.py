@@ -1,10 +1,11 @@
 """The tree as the audits see it: its paths, and of each program and library what its ELF file says of itself."""
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import IO, Final, Protocol
+from typing import IO, Final, Protocol, TypeVar
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
@@ -16,6 +17,12 @@ from envbuilder.entry import Entry, Kind
 MAGIC: Final = b"\x7fELF"
 NAMED: Final = 3  # files that one finding names
 _MOST_LINKS: Final = 40  # that a path may go through, as in Linux
+_MOST: Final = (
+    10_000  # of anything that a real ELF file lists; a damaged one may promise four thousand million
+)
+
+
+Item = TypeVar("Item")
 
 
 class Code(StrEnum):
@@ -122,6 +129,8 @@ def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
     """Raises ValueError when the file is not in the form that its head promises."""
     try:
         elf = ELFFile(stream)
+        if elf.num_sections() > _MOST:
+            raise ValueError(f"it is damaged: {elf.num_sections()} sections")
         dynamic = elf.get_section_by_name(".dynamic")
         tags = _Tags(dynamic if isinstance(dynamic, DynamicSection) else None)
         return Elf(
@@ -129,10 +138,12 @@ def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
             soname=next(iter(tags.texts("soname")), ""),
             needed=tags.texts("needed"),
             runpaths=_folders(tags),
-            needs=tuple(_needs(elf)),
-            gives=tuple(_gives(elf)),
+            needs=tuple(dict.fromkeys(_bounded(_needs(elf)))),
+            gives=tuple(dict.fromkeys(_bounded(_gives(elf)))),
         )
-    except (ELFError, UnicodeDecodeError, LookupError, AttributeError, TypeError, AssertionError) as error:
+    except (
+        ELFError, UnicodeDecodeError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError, struct.error,
+    ) as error:  # fmt: skip
         raise ValueError(f"it is damaged: {type(error).__name__} {error}") from error
 
 
@@ -140,7 +151,7 @@ class _Tags:
     """The texts of a dynamic section, by their kind."""
 
     def __init__(self, section: DynamicSection | None) -> None:
-        self._tags = list(section.iter_tags()) if section else []
+        self._tags = list(_bounded(section.iter_tags())) if section else []
 
     def texts(self, kind: str) -> tuple[str, ...]:
         return tuple(str(getattr(tag, kind)) for tag in self._tags if tag.entry.d_tag == f"DT_{kind.upper()}")
@@ -155,15 +166,22 @@ def _folders(tags: _Tags) -> tuple[str, ...]:
 def _needs(elf: ELFFile) -> Iterator[tuple[str, str]]:
     section = elf.get_section_by_name(".gnu.version_r")
     if isinstance(section, GNUVerNeedSection):
-        for library, versions in section.iter_versions():
-            yield from ((str(library.name), str(version.name)) for version in versions)
+        for library, versions in _bounded(section.iter_versions()):
+            yield from ((str(library.name), str(version.name)) for version in _bounded(versions))
 
 
 def _gives(elf: ELFFile) -> Iterator[str]:
     section = elf.get_section_by_name(".gnu.version_d")
     if isinstance(section, GNUVerDefSection):
-        for _, names in section.iter_versions():
+        for _, names in _bounded(section.iter_versions()):
             yield str(next(iter(names)).name)  # further names are the versions that it follows
+
+
+def _bounded(items: Iterable[Item]) -> Iterator[Item]:
+    for number, item in enumerate(items):
+        if number >= _MOST:
+            raise ValueError("it is damaged: a list without an end")
+        yield item
 
 
 def _may_be_elf(entry: Entry) -> bool:
