@@ -82,14 +82,14 @@ def recipe_versions(name: str, folder: Path) -> Versions:
 
 def measure_in(recipe: str, output: Path) -> Measured:
     """Test P2P on this machine's GPUs with the torch and NCCL of a SIF; raises UsageError where that cannot be."""
-    from envbuilder.run import run_in_sif  # noqa: PLC0415 - its SDKs are slow to import
+    from envbuilder.run import Surroundings, run_in_sif  # noqa: PLC0415 - its SDKs are slow to import
 
     if not recipe:
         raise UsageError("`--measure` runs inside an environment", hint="name it: `--recipe a100`")
     sif = output / f"{Path(recipe).stem}.sif"
     if not sif.exists():
         raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {recipe}` makes it")
-    ran = run_in_sif(sif, MEASURE)
+    ran = run_in_sif(sif, MEASURE, Surroundings(folder=Path("/"), gpu=True))
     answer = next((line for line in reversed(ran.output.splitlines()) if line.startswith("{")), "")
     if ran.code or not answer:
         raise BuildError(f"the test in `{sif}` ended with exit code {ran.code}\n{ran.output[-2000:]}")
