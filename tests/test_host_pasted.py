@@ -45,6 +45,10 @@ def two(link: str) -> tuple[tuple[str, ...], ...]:
 WHOLE = {
     "tabs and a NIC": (TABS, two("PHB")),
     "underlined header": (TABS.replace("\tGPU0\tGPU1", "\t\x1b[4mGPU0\tGPU1", 1).replace("ID\n", "ID\x1b[0m\n", 1), two("PHB")),
+    "underlined header without the escape": (
+        TABS.replace("\tGPU0\tGPU1", "\t[4mGPU0\tGPU1", 1).replace("ID\n", "ID[0m\n", 1),
+        two("PHB"),
+    ),
     "carriage returns": (TABS.replace("\n", "\r\n"), two("PHB")),
     "no indent of the header": (TABS.lstrip(), two("PHB")),
     "indented as a whole": ("".join(f"      {line}\n" for line in TABS.splitlines()), two("PHB")),

@@ -114,9 +114,6 @@ def _decoded(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-Matrix = "tuple[tuple[str, ...], ...]"
-
-
 def _nvml_matrices(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> tuple[Any, Any]:
     wires = [_nvlinks(nvml, handle) for handle in handles]
     links, p2p = [], []

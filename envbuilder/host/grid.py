@@ -17,7 +17,9 @@ COLUMN = (
     r"GPU\d+|NIC\d+|NVMe\d+|mlx\d+_\w+?(?=mlx|NIC|\b)|(?:bnxt_re|irdma|hfi|qib|rocep|rxe|efa|ibp|roce)\w*"
 )
 OTHER_HEADING = r"CPU|NUMA|Affinity"
-ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07")
+ESCAPES = re.compile(
+    r"\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07]*\x07|[\u241b^]?\[(?:\d{1,2}(?:;\d{1,2})*)?m(?=\s|GPU|$)"
+)
 COMMENT = re.compile(r"^\s*(?://|#|>|\*|--|;)\s?(?=.*GPU\d|\s)")
 LEGEND = re.compile(r"^\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK|CNS|GNS|TNS|NS|DR|U)\s*=\s")
 COMMAND = re.compile(r"topo\s+(-\w+|--\w[\w-]*)(?:\s+([rwnap]+)\b)?")
@@ -35,8 +37,8 @@ class Matrix:
 
 
 def clean(text: str) -> str:
-    """Without colours, carriage returns and blanks of other alphabets."""
-    text = ANSI.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
+    """Without colours, also where an issue form ate their first character, carriage returns and odd blanks."""
+    text = ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return text.replace("\u00a0", " ").replace("\u202f", " ").replace("\ufeff", "")
 
 

@@ -49,9 +49,6 @@ def parse_listing(text: str) -> Listing:
     return Listing(interfaces or None, (*routes, *more_routes) or None, damage)
 
 
-Form = "tuple[list[Interface], list[Route], str]"
-
-
 def join(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
     """One entry for each name; what one listing says and another does not is kept."""
     known: dict[str, Interface] = {}
