@@ -235,8 +235,26 @@ def test_every_plain_name_leads_to_the_pinned_compiler(tmp_path):
 
 
 def test_the_install_of_the_wheels(golden):
-    command = python.install_command(work=Path("/store/work"), epoch=EPOCH)
+    (command,) = python.install_commands(PYTHON, work=Path("/store/work"), epoch=EPOCH)
     golden("install.txt", one_a_line(command).replace(uv.find_uv_bin(), "UV"))
+
+
+def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_before(golden):
+    commands = python.install_commands(
+        dataclasses.replace(PYTHON, python="3.9"), work=Path("/store/work"), epoch=EPOCH
+    )
+    golden("install-py39.txt", "\n".join(map(one_a_line, commands)).replace(uv.find_uv_bin(), "UV"))
+
+
+def test_the_byte_code_of_an_old_pythons_own_library_is_written_anew():
+    old = dataclasses.replace(
+        OS, artefacts=(*OS.artefacts, dataclasses.replace(OS.artefacts[0], name="python3.9-minimal"))
+    )
+    command = debian.bootstrap_command(
+        old, repository=Path("/r"), skeleton=Path("/s"), out=Path("/o"), root=True, epoch=EPOCH
+    )
+    (hook,) = (word for word in command.argv if word.startswith("--customize-hook="))
+    assert hook.endswith('chroot "$1" python3.9 -m compileall -q -f /usr/lib/python3.9')
 
 
 def test_an_empty_environment_is_spelled_alike_whoever_makes_it(tmp_path, golden):

@@ -116,7 +116,7 @@ class Assemble:
                     ]
                 case PythonStep():
                     found += python.unpack_commands(step, debs(plan), store=self.store, work=work)
-                    found.append(python.install_command(work=work, epoch=plan.epoch))
+                    found += python.install_commands(step, work=work, epoch=plan.epoch)
                 case ExtensionsStep():
                     found += self.shop(plan, step, lambda: root).commands(root=root, work=work)
                 case StartStep():

@@ -1,6 +1,7 @@
 """The os layer: mmdebstrap over a flat local repository of exactly the locked packages."""
 
 import contextlib
+import re
 import shlex
 import shutil
 import tarfile
@@ -10,6 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from envbuilder.command import Command, Runner
+from envbuilder.engines.byte_code import is_repeatable
 from envbuilder.plan import OsStep
 from envbuilder.store import Store
 from envbuilder.tree import Layer, write_layer_from_tar
@@ -30,6 +32,8 @@ FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # parents of what later l
 # The merged /usr, made before the first package is unpacked; the package `usr-is-merged` then agrees.
 MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
+_PYTHON: Final = re.compile(r"(python(3\.\d+))-minimal")
+
 
 def bootstrap_command(
     step: OsStep, *, repository: Path, skeleton: Path, out: Path, root: bool, epoch: int
@@ -47,6 +51,7 @@ def bootstrap_command(
         "--skip=check/empty",
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+        *_repeat_byte_code(step),
     ]
     source = f"deb [trusted=yes] copy://{quote(str(repository))} ./"
     # As root, mmdebstrap mounts /proc and /dev in the root it makes: a namespace takes them along when it is killed.
@@ -56,11 +61,20 @@ def bootstrap_command(
         argv=(*alone, "mmdebstrap", *options, "", str(out), source),
         env=(
             ("SOURCE_DATE_EPOCH", str(epoch)),
-            ("PYTHONHASHSEED", "0"),  # it would decide the order of a set in the byte code of Python 3.9
             # Its half-made root goes where a killed build's leavings are swept.
             ("TMPDIR", str(out.parent if root else skeleton.parent)),
         ),
         why="install the distribution's packages",
+    )
+
+
+def _repeat_byte_code(step: OsStep) -> tuple[str, ...]:
+    """Compile the standard library anew where that needs care: the package's own script does not look at the seed."""
+    found = (_PYTHON.fullmatch(deb.name) for deb in step.artefacts)
+    return tuple(
+        f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" {match[1]} -m compileall -q -f /usr/lib/{match[1]}'
+        for match in found
+        if match and not is_repeatable(match[2])
     )
 
 

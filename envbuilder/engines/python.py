@@ -1,7 +1,9 @@
 """The python layer: the locked wheels installed by uv, offline and by hash, into /opt/env."""
 
+import functools
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 from typing import Final
@@ -9,6 +11,7 @@ from typing import Final
 import uv
 
 from envbuilder.command import Command, Runner
+from envbuilder.engines.byte_code import ENVIRONMENT, is_repeatable
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
 from envbuilder.lock import Artefact
 from envbuilder.plan import ENV_PREFIX, PythonStep
@@ -45,7 +48,7 @@ def unpack_commands(
     )
 
 
-def install_command(*, work: Path, epoch: int) -> Command:
+def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Command, ...]:
     """Install every wheel of `work/wheels`, checked against `work/requirements.txt`; byte code by source hash unchecked.
 
     Unchecked because the image is read-only: a read of each source at each import would be the only effect.
@@ -53,12 +56,14 @@ def install_command(*, work: Path, epoch: int) -> Command:
     argv = (
         "/uv", "pip", "install", "--offline", "--no-index", "--find-links", f"{WORK}/wheels", "--no-deps", "--no-config",
         "--require-hashes", "-r", f"{WORK}/requirements.txt", "--python", f"{ENV_PREFIX}/bin/python",
-        "--link-mode", "hardlink", "--compile-bytecode", "--cache-dir", f"{WORK}/cache",
+        "--link-mode", "hardlink", "--cache-dir", f"{WORK}/cache",
     )  # fmt: skip
-    return sandboxed(
+    compile_all = (
+        f"/usr/bin/python{step.python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", step.site_packages,
+    )  # fmt: skip
+    sandbox = functools.partial(
+        sandboxed,
         Root(os=work / "interpreter"),
-        argv,
-        why="install the locked Python packages",
         mounts=(
             Mount(source=work, target=WORK, writable=True),
             Mount(source=Path(uv.find_uv_bin()), target="/uv"),
@@ -67,10 +72,17 @@ def install_command(*, work: Path, epoch: int) -> Command:
         env=(
             ("SOURCE_DATE_EPOCH", str(epoch)),
             ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"),
+            *ENVIRONMENT,
             ("UV_NO_PROGRESS", "1"),
             ("UV_NO_INSTALLER_METADATA", "1"),  # it holds the time at which the wheel came into the cache
         ),
     )
+    why = "install the locked Python packages"
+    if is_repeatable(step.python):
+        return (sandbox((*argv, "--compile-bytecode"), why=why),)
+    compiling = sandbox(compile_all, why="byte-compile the Python packages")
+    # Packages hold files that are no Python of this version: fixtures of their tests, templates.
+    return (sandbox(argv, why=why), replace(compiling, accept=(0, 1)))
 
 
 def build_python(
@@ -87,7 +99,8 @@ def build_python(
         (wheels / wheel.filename).hardlink_to(store.artefact(wheel.sha256))
     lines = (f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in step.artefacts)
     (work / "requirements.txt").write_text("".join(lines), encoding="utf-8")
-    runner.run(install_command(work=work, epoch=epoch))
+    for command in install_commands(step, work=work, epoch=epoch):
+        runner.run(command)
     remove_tree(work / "cache")
     return work / "tree"
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from envbuilder.command import Command, Runner
+from envbuilder.engines.byte_code import ENVIRONMENT
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
 from envbuilder.plan import LIB, StartStep
 from envbuilder.tree import Layer, write_layer
@@ -15,7 +16,7 @@ def compile_command(step: StartStep, *, root: Root, tree: Path) -> Command:
         (f"/usr/bin/python{step.python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "/opt"),
         why="byte-compile what each Python starts with",
         mounts=(Mount(source=tree / "opt", target="/opt", writable=True),),
-        env=(("PYTHONHASHSEED", "0"),),  # it would decide the order of a set in the byte code
+        env=ENVIRONMENT,
     )  # fmt: skip
 
 
