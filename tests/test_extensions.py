@@ -481,6 +481,19 @@ def test_a_changed_source_is_compiled_in_the_same_folder(stocked, tmp_path):
     assert (len(runner.commands), len(spaces)) == (2, 1)
 
 
+def test_the_objects_of_an_earlier_compile_are_left_for_ninja(stocked, tmp_path):
+    edited = make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
+    stock(stocked, tmp_path, edited)
+    runner = Sandbox()
+    make_shop(stocked, make_plan(), runner).make()
+    space = Path(runner.commands[0].argv[runner.commands[0].argv.index("/space") - 1])
+    (space / "build/fused.o").write_text("object")
+    (space / "src/csrc/stranger.h").write_text("gone from the recipe")
+    make_shop(stocked, make_plan(edited), runner).make()
+    assert (space / "build/fused.o").read_text() == "object"
+    assert contents(space / "src") == SOURCES | {"csrc/fused.cu": "// edited\n"}
+
+
 def test_the_root_is_not_unpacked_when_the_store_has_everything(stocked):
     plan = make_plan()
     make_shop(stocked, plan, Sandbox()).make()

@@ -123,6 +123,20 @@ def test_a_call_of_load_inline_is_captured(spacious: Path):
     assert (compiled.function, compiled.call.functions) == ("load_inline", '["add"]')
 
 
+def test_after_one_changed_source_that_file_alone_is_compiled(spacious: Path):
+    (spacious / "pair").mkdir(parents=True)
+    binding = '#include <pybind11/pybind11.h>\nint {0}(int);\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ m.def("f", &{0}); }}\n'
+    (spacious / "pair/module.cpp").write_text(binding.format("twice"))
+    (spacious / "pair/part.cpp").write_text("int twice(int value) { return 2 * value; }\n")
+    recipe = write_recipe(spacious, "cpu", "{name: pair, sources: [pair/module.cpp, pair/part.cpp]}")
+    first = make(recipe)
+    assert sorted(line.partition(" (")[0] for line in first.said) == ["pair: module.cpp", "pair: part.cpp"]
+    (spacious / "pair/part.cpp").write_text("int twice(int value) { return value + value; }\n")
+    second = make(recipe)
+    assert [line.partition(" (")[0] for line in second.said] == ["pair: part.cpp"]
+    assert second.kept["pair"].compiled.seconds < first.kept["pair"].compiled.seconds
+
+
 def test_three_troubles_at_once_are_each_told_in_words(spacious: Path):
     recipe = write_recipe(
         spacious, "cpu",

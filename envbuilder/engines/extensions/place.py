@@ -41,8 +41,10 @@ def place_sources(extension: LockedExtension, *, store: Store, folder: Path) -> 
 
 
 def place_files(files: Mapping[str, Path], folder: Path) -> None:
-    """Make `folder` hold exactly these files, by their name."""
-    _clear(folder, set(files))
+    """Make `src` and `kept` in a compile folder hold exactly these files, by their name; what is beside them stays."""
+    for part in ("src", "kept"):
+        inside = (name.removeprefix(f"{part}/") for name in files if name.startswith(f"{part}/"))
+        _clear(folder / part, set(inside))
     for name, source in files.items():
         _place(folder / name, source.read_bytes())
 
