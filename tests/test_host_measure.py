@@ -23,7 +23,7 @@ from envbuilder.host.measure import (
     run_together,
 )
 
-nccl = test_host_start.nccl
+nccl, kept = test_host_start.nccl, test_host_start.kept
 programs = pytest.mark.programs
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
@@ -123,7 +123,7 @@ def test_a_process_may_leave_others_behind_and_they_are_killed_too(tmp_path: Pat
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
-def test_a_verdict_is_kept_where_a_start_looks_for_it(tmp_path: Path, nccl: test_host_start.ModuleType):
+def test_a_verdict_is_kept_where_a_start_looks_for_it(tmp_path: Path, kept: test_host_start.ModuleType):
     verdict = {
         "passed": True,
         "passed_without": True,
@@ -134,14 +134,14 @@ def test_a_verdict_is_kept_where_a_start_looks_for_it(tmp_path: Path, nccl: test
         "detail": "d",
     }
     environment = {"HOME": str(tmp_path)}
-    kept = nccl.save_measured(environment, verdict)
-    assert Path(kept) == measured_path(environment, os.uname().nodename)
-    assert nccl.read_measured(environment) == verdict
+    place = kept.save_measured(environment, verdict)
+    assert Path(place) == measured_path(environment, os.uname().nodename)
+    assert kept.read_measured(environment) == verdict
     found = stored_verdict(environment)
     assert found is not None
     assert (found.passed, found.gpus, found.detail) == (True, ("T4", "T4"), "d")
     assert stored_verdict({}) is None
-    assert nccl.save_measured({"HOME": "/proc"}, verdict) == ""
+    assert kept.save_measured({"HOME": "/proc"}, verdict) == ""
 
 
 def test_a_test_needs_an_environment_to_run_in(tmp_path: Path):

@@ -1,6 +1,6 @@
 """What happens when torch is imported on a node: decided once, saved safely, applied where nothing is set, and never in the way."""
 
-import importlib.util
+import importlib
 import json
 import os
 import re
@@ -108,13 +108,16 @@ def node(tmp_path: Path, lib: Path) -> Node:
 @pytest.fixture
 def nccl(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The module in this process, for what it decides by itself."""
-    place = image.path("lib/envbuilder_nccl/__init__.py")
-    spec = importlib.util.spec_from_file_location("envbuilder_nccl", place)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    monkeypatch.syspath_prepend(image.path("lib"))
+    for name in ("envbuilder_nccl", "envbuilder_nccl.kept"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    return importlib.import_module("envbuilder_nccl")
+
+
+@pytest.fixture
+def kept(nccl: ModuleType) -> ModuleType:
+    """Where it keeps decisions."""
+    return importlib.import_module("envbuilder_nccl.kept")
 
 
 OFF = {"NCCL_P2P_DISABLE": "1"}
@@ -284,7 +287,7 @@ def test_a_profile_that_fits_is_used_and_one_that_does_not_is_said_and_not_used(
 
 
 @programs
-def test_the_verdict_of_a_test_on_this_node_beats_every_rule(node: Node, nccl: ModuleType):
+def test_the_verdict_of_a_test_on_this_node_beats_every_rule(node: Node, kept: ModuleType):
     kernel = Path("/proc/sys/kernel/osrelease").read_text().strip()
     node.write("proc/sys/kernel/osrelease", kernel)
     verdict = {
@@ -295,7 +298,7 @@ def test_the_verdict_of_a_test_on_this_node_beats_every_rule(node: Node, nccl: M
         "nccl": "2.21.5",
         "gpus": ["Tesla T4"] * 2,
     }
-    place = Path(nccl.measured_path({"HOME": str(node.home)}))
+    place = Path(kept.measured_path({"HOME": str(node.home)}))
     place.parent.mkdir(parents=True, mode=0o700)
     place.write_text(json.dumps(verdict))
     assert node.start().variables == {}
@@ -397,11 +400,11 @@ def test_what_the_user_set_by_its_new_name_reaches_an_old_torch(
 
 @pytest.mark.parametrize("trap", ["link", "open to others", "a file"])
 def test_a_folder_that_others_could_have_made_is_not_used(
-    nccl: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
+    kept: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
 ):
     folder, elsewhere = tmp_path / "envbuilder", tmp_path / "elsewhere"
     elsewhere.mkdir(mode=0o700)
-    monkeypatch.setattr(nccl, "_folders", lambda: [str(folder)])
+    monkeypatch.setattr(kept, "_folders", lambda: [str(folder)])
     if trap == "link":
         folder.symlink_to(elsewhere)
     elif trap == "a file":
@@ -409,20 +412,20 @@ def test_a_folder_that_others_could_have_made_is_not_used(
     else:
         folder.mkdir()
         folder.chmod(0o777)
-    nccl.save("key", settings(A="1"))
-    assert nccl.load("key") is None
+    kept.save("key", settings(A="1"))
+    assert kept.load("key") is None
     assert [path for place in (folder, elsewhere) if place.is_dir() for path in place.iterdir()] == []
 
 
 @pytest.mark.parametrize("trap", ["link", "hard link", "fifo", "nonsense", "another key", "old"])
 def test_a_saved_decision_that_is_not_plainly_ours_is_not_used(
-    nccl: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
+    kept: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trap: str
 ):
     folder = tmp_path / "envbuilder"
-    monkeypatch.setattr(nccl, "_folders", lambda: [str(folder)])
-    nccl.save("key", settings(A="1") | ({"until": time.time() - 1} if trap == "old" else {}))
+    monkeypatch.setattr(kept, "_folders", lambda: [str(folder)])
+    kept.save("key", settings(A="1") | ({"until": time.time() - 1} if trap == "old" else {}))
     (saved,) = folder.iterdir()
-    assert trap == "old" or nccl.load("key") == settings(A="1")
+    assert trap == "old" or kept.load("key") == settings(A="1")
     if trap == "link":
         saved.rename(tmp_path / "kept")
         saved.symlink_to(tmp_path / "kept")
@@ -435,14 +438,14 @@ def test_a_saved_decision_that_is_not_plainly_ours_is_not_used(
         saved.write_text("{")
     elif trap == "another key":
         saved.write_text(saved.read_text().replace('"key": "key"', '"key": "other"'))
-    assert nccl.load("key") is None
+    assert kept.load("key") is None
 
 
 def test_old_decisions_go_when_there_are_many(
-    nccl: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(nccl, "_folders", lambda: [str(tmp_path / "envbuilder")])
+    monkeypatch.setattr(kept, "_folders", lambda: [str(tmp_path / "envbuilder")])
     for number in range(70):
-        nccl.save(f"key {number}", settings())
+        kept.save(f"key {number}", settings())
     assert len(list((tmp_path / "envbuilder").iterdir())) == 64
-    assert nccl.load("key 69") == settings()
+    assert kept.load("key 69") == settings()

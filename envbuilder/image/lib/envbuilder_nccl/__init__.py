@@ -1,7 +1,7 @@
 """Tells NCCL what this node needs, just before torch is imported: set only what is unset, and never stand in the way.
 
-In the user's own process there is only this file: it looks whether GPUs are in use, makes a key of what a decision depends on,
-and applies a decision that was saved for that key. A new decision is made by a child process (`__main__`) with a time limit,
+In the user's own process there are only this file and `kept`: it looks whether GPUs are in use, makes a key of what a decision
+depends on, and applies a decision that was saved for that key. A new decision is made by a child process (`__main__`) with a time limit,
 by the rules of `envbuilder.host`, so that a driver that hangs or crashes cannot touch the program.
 """
 
@@ -70,10 +70,12 @@ def prepare(node: Node | None = None) -> None:
         _say(f"NCCL: nothing to do: {why}")
     if why:
         return
+    from envbuilder_nccl import kept  # noqa: PLC0415 - of no use without GPUs
+
     for name, value in renamed(os.environ, torch_version(node)).items():
         os.environ[name] = value
     key = make_key(node, os.environ)
-    decision = None if mode == "explain" else load(key)
+    decision = None if mode == "explain" else kept.load(key)
     if decision is None:
         decision = _ask(node, key, started)
     told = _is_told(os.environ)
@@ -153,6 +155,8 @@ def baked(node: Node) -> dict[str, Any]:
 
 def make_key(node: Node, environment: Any) -> str:
     """All that a decision depends on and that is quick to read, as one text."""
+    from envbuilder_nccl import kept  # noqa: PLC0415
+
     network = [
         (name, node.text(f"sys/class/net/{name}/operstate").strip()) for name in node.names("sys/class/net")
     ]
@@ -167,7 +171,7 @@ def make_key(node: Node, environment: Any) -> str:
         _own_addresses(node.text("proc/net/fib_trie")),
         [name for name in _distributions(node) if name.startswith(("torch-", "nvidia_nccl"))],
         [(name, environment.get(name)) for name in JOB],
-        [_stamp(place) for place in (node.path(BAKED), measured_path(environment))],
+        [_stamp(place) for place in (node.path(BAKED), kept.measured_path(environment))],
         _rules(here),
     )
     return repr(parts)
@@ -245,6 +249,8 @@ def _ask(node: Node, key: str, started: float) -> dict[str, Any]:
     import json  # noqa: PLC0415 - torch imports all of these as well
     import subprocess  # noqa: PLC0415
 
+    from envbuilder_nccl import kept  # noqa: PLC0415
+
     here = os.path.dirname(os.path.abspath(__file__))
     python = sys.executable or "/opt/env/bin/python"
     request = json.dumps({"root": node.root, "packages": node.packages, "key": key})
@@ -276,161 +282,8 @@ def _ask(node: Node, key: str, started: float) -> dict[str, Any]:
         "warnings": [f"NCCL defaults were not decided: {why}"],
         "until": time.time() + RETRY,
     }
-    save(key, none)
+    kept.save(key, none)
     return none
-
-
-# Decisions are kept on this node, in a folder that nobody else can write to.
-
-
-def load(key: str) -> dict[str, Any] | None:
-    """The decision saved for exactly this key; None where there is none that can be trusted."""
-    import json  # noqa: PLC0415
-
-    for folder in _folders():
-        opened = _open_folder(folder)
-        if opened is None:
-            continue
-        try:
-            text = _read(opened, _name(key))
-        finally:
-            os.close(opened)
-        try:
-            saved = json.loads(text) if text else {}
-        except ValueError:
-            continue
-        if saved.get("key") == key and time.time() <= saved["decision"].get("until", float("inf")):
-            return dict(saved["decision"])
-    return None
-
-
-def save(key: str, decision: dict[str, Any]) -> None:
-    """Keep a decision where the first folder allows it; without one, the next process decides anew."""
-    import json  # noqa: PLC0415
-
-    text = json.dumps({"key": key, "decision": decision}).encode()
-    for folder in _folders():
-        with contextlib.suppress(OSError):
-            os.mkdir(folder, 0o700)
-        opened = _open_folder(folder)
-        if opened is None:
-            continue
-        try:
-            _write(opened, _name(key), text)
-            _tidy(opened)
-        except OSError:
-            continue
-        finally:
-            os.close(opened)
-        return
-
-
-def measured_path(environment: Any) -> str:
-    """Where `detect --measure` keeps this node's verdict, in the user's home."""
-    state = environment.get("XDG_STATE_HOME") or os.path.join(
-        environment.get("HOME", "/nonexistent"), ".local/state"
-    )
-    return os.path.join(state, "envbuilder", f"measured-{os.uname().nodename}.json")
-
-
-def save_measured(environment: Any, verdict: Any) -> str:
-    """Keep a verdict; returns where, or an empty text where the home cannot be written."""
-    import json  # noqa: PLC0415
-
-    path = measured_path(environment)
-    folder, name = os.path.split(path)
-    try:
-        os.makedirs(os.path.dirname(folder), exist_ok=True)
-        if not os.path.isdir(folder):
-            os.mkdir(folder, 0o700)
-    except OSError:
-        return ""
-    opened = _open_folder(folder)
-    if opened is None:
-        return ""
-    try:
-        _write(opened, name, json.dumps(verdict).encode())
-    except OSError:
-        return ""
-    finally:
-        os.close(opened)
-    return path
-
-
-def read_measured(environment: Any) -> Any:
-    """The verdict of this node's test, if it is a plain file of our own; None without one."""
-    import json  # noqa: PLC0415
-
-    folder, name = os.path.split(measured_path(environment))
-    opened = _open_folder(folder)
-    if opened is None:
-        return None
-    try:
-        return json.loads(_read(opened, name) or "null")
-    except ValueError:
-        return None
-    finally:
-        os.close(opened)
-
-
-def _folders() -> list[str]:
-    user = os.geteuid()
-    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
-    return [*([os.path.join(runtime, "envbuilder")] if runtime else []), f"/tmp/envbuilder-{user}"]  # noqa: S108
-
-
-def _open_folder(path: str) -> int | None:
-    """The folder, if it is a real one that only we can enter; a link in its place is not followed."""
-    try:
-        opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    found = os.fstat(opened)
-    if found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        os.close(opened)
-        return None
-    return opened
-
-
-def _read(folder: int, name: str) -> str:
-    try:
-        opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
-    except OSError:
-        return ""
-    with os.fdopen(opened, "rb") as stream:
-        found = os.fstat(opened)
-        if found.st_uid != os.geteuid() or found.st_nlink != 1 or (found.st_mode & 0o170000) != 0o100000:
-            return ""
-        return stream.read(MOST_BYTES).decode("utf-8", "replace")
-
-
-def _write(folder: int, name: str, data: bytes) -> None:
-    part = f"{name}.{os.getpid()}"
-    opened = os.open(
-        part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
-    )
-    try:
-        with os.fdopen(opened, "wb") as stream:
-            stream.write(data)
-        os.rename(part, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
-        os.unlink(part, dir_fd=folder)
-        raise
-
-
-def _tidy(folder: int, most: int = 64) -> None:
-    """Jobs come and go, and each leaves a decision: the oldest go first."""
-    names = os.listdir(folder)
-    if len(names) > most:
-        names.sort(key=lambda name: os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns)
-        for name in names[:-most]:
-            os.unlink(name, dir_fd=folder)
-
-
-def _name(key: str) -> str:
-    import hashlib  # noqa: PLC0415
-
-    return f"nccl-{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
 
 
 def _say(text: str) -> None:

@@ -14,6 +14,7 @@ import sys
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 import envbuilder_nccl
+from envbuilder_nccl import kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,9 +37,9 @@ def main() -> None:
     from envbuilder.host.start import decide_start  # noqa: PLC0415 - after the fork: it may hang
 
     node = envbuilder_nccl.Node(request["root"], request["packages"])
-    measured = envbuilder_nccl.read_measured(os.environ)
+    measured = kept.read_measured(os.environ)
     decision = decide_start(node.root, node.packages, os.environ, envbuilder_nccl.baked(node), measured)
-    envbuilder_nccl.save(request["key"], {name: value for name, value in decision.items() if name != "text"})
+    kept.save(request["key"], {name: value for name, value in decision.items() if name != "text"})
     sys.stdout.write(json.dumps(decision))
 
 
@@ -71,7 +72,7 @@ def measure() -> dict[str, Any]:
         "passed": passed, "passed_without": without, "driver": facts.driver, "kernel": facts.kernel, "nccl": facts.nccl,
         "gpus": list(facts.gpu_names), "detail": detail,
     }  # fmt: skip
-    return {"measured": verdict, "kept": envbuilder_nccl.save_measured(os.environ, verdict)}
+    return {"measured": verdict, "kept": kept.save_measured(os.environ, verdict)}
 
 
 def export() -> None:
