@@ -62,6 +62,8 @@ if os.path.exists(lock):
 # As in the Python layer: byte code that is never compared with its source, and that names it where the image has it.
 run(
     sys.executable,
+    "-W",
+    "ignore",  # before Python 3.11 a warning leaves its mark on the byte code that follows
     "-m",
     "compileall",
     "-q",
