@@ -49,6 +49,7 @@ JOBS = {
     "launch-slurm-torchrun.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4),
     "launch-slurm-tasks.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4, shape="tasks"),
     "launch-ssh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2),
+    "launch-pdsh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2, pdsh=True),
     "launch-local.sh": job(where="local", nodes=1, ranks=2, smoke=True, program=()),
     "launch-slurm-old-torch.sh": job(environment=replace(A100, torch="1.9.1"), nodes=2, gpus=1),
     "launch-slurm-torch-1.sh": job(environment=replace(A100, torch="1.13.1"), nodes=2, gpus=1),

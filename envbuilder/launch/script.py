@@ -60,7 +60,8 @@ def _parts(job: Job) -> list[str]:
         ranks = "old"
     else:
         ranks = "torchrun" if torch_has(job, RANK_IN_LOGS_SINCE) else "torchrun_1"
-    ways = {"slurm": ["slurm"], "ssh": ["attend", "ssh", "nodes"], "local": ["attend", "local", "nodes"]}
+    reached = ["attend", "pdsh"] if job.site.ssh.pdsh else ["attend", "ssh", "nodes"]
+    ways = {"slurm": ["slurm"], "ssh": reached, "local": ["attend", "local", "nodes"]}
     return ["common", ranks, *ways[job.where]]
 
 

@@ -20,9 +20,9 @@ end_ours() {
 }
 
 # Runs a function of this file to its end, or until our input ends, which says that the other side is gone or has had
-# enough. Nothing of it is left then.
+# enough, or until another node has failed, where they share a file system. Nothing of it is left then.
 attend() {
-  local main watcher status=0
+  local main watcher code status=0
   exec 3<&0
   (
     export ENVBUILDER_JOB=$job
@@ -30,12 +30,17 @@ attend() {
   ) </dev/null 3<&- &
   main=$!
   {
-    while read -r -u 3; do :; done
+    while [ ! -e "$logs/failed" ]; do
+      code=0
+      read -r -t 1 -u 3 || code=$?
+      if [ "$code" -gt 0 ] && [ "$code" -le 128 ]; then break; fi # more than 128: a second has gone by
+    done
     end_ours
   } >/dev/null </dev/null &
   watcher=$!
   wait "$main" || status=$?
   kill "$watcher" 2>/dev/null || :
   signal_ours KILL
+  if [ "$status" -ne 0 ] && [ -d "$logs" ]; then : >"$logs/failed"; fi
   return "$status"
 }

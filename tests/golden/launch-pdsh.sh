@@ -1,0 +1,231 @@
+#!/usr/bin/env bash
+# cpu (torch 2.13.0): 4 ranks on 2 nodes. `bash THIS-FILE` runs it.
+# Written by envbuilder VERSION; it needs nothing of envbuilder to run, and you may change it.
+# shellcheck disable=SC2317,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
+set -euo pipefail
+
+sif=/shared/env/cpu.sif
+sif_bytes=395354112
+sif_sha256=abababababababababababababababababababababababababababababababab
+program=(train.py --text 'it'"'"'s $HOME')
+nodes=2
+ranks_per_node=2
+gpus=0
+folder=/home/me/project/src
+project=/home/me/project
+logs=/home/me/project/src/logs/cpu
+binds=()
+variables=()
+modules=()
+apptainer=apptainer
+node_scratch=/local
+shared_scratch=''
+master_suffix=''
+driver_floor=''
+least_free_mb=1024
+grace=120
+ssh_options=(-p 2222)
+hosts=(me@n1 n2)
+settings=(sif sif_bytes sif_sha256 program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+
+say() { printf 'launch: %s: %s\n' "${HOSTNAME%%.*}" "$*" >&2; }
+
+fail() {
+  say "$*"
+  exit 1
+}
+
+# The first of these folders that is there: compile caches belong on the node, for a shared file system is slow at many
+# small files, and homes are small.
+find_scratch() {
+  local place
+  for place in "$node_scratch" "${SLURM_TMPDIR-}" "${TMPDIR-}" /tmp; do
+    if [ -z "$place" ] || [ ! -d "$place" ] || [ ! -w "$place" ]; then continue; fi
+    scratch=$place/envbuilder-$UID
+    mkdir -p "$scratch" || fail "cannot write to $place: is it full?"
+    return
+  done
+  fail "no folder of this node can be written to; tried \"$node_scratch\", \$SLURM_TMPDIR, \$TMPDIR and /tmp"
+}
+
+# A value of your own stays as it is.
+default() { [ -n "${!1-}" ] || export "$1=$2"; }
+
+prepare() {
+  local pair
+  cd "$folder" || fail "the folder $folder is not on this node"
+  if [ ${#modules[@]} -gt 0 ]; then
+    set +u # the site's own files may not be made for it
+    # shellcheck source=/dev/null
+    type module >/dev/null 2>&1 || . /etc/profile
+    module load "${modules[@]}" || fail "cannot load the modules ${modules[*]}"
+    set -u
+  fi
+  find_scratch
+  export PYTHONUNBUFFERED=1 APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
+  default TORCH_EXTENSIONS_DIR "$scratch/torch_extensions"
+  default TRITON_CACHE_DIR "$scratch/triton"
+  default TORCHINDUCTOR_CACHE_DIR "$scratch/inductor"
+  default CUDA_CACHE_PATH "$scratch/cuda"
+  default MPLCONFIGDIR "$scratch/matplotlib"
+  if [ -n "$shared_scratch" ]; then
+    default HF_HOME "$shared_scratch/huggingface"
+    default TORCH_HOME "$shared_scratch/torch"
+  fi
+  for pair in "${variables[@]}"; do
+    default "${pair%%=*}" "${pair#*=}"
+  done
+}
+
+# Becomes the program given, in the environment.
+inside() {
+  local -a options=()
+  local bind
+  [ "$gpus" -eq 0 ] || options+=(--nv)
+  for bind in "$project" "$scratch" "${binds[@]}"; do
+    [ ! -e "${bind%%:*}" ] || options+=(--bind "$bind")
+  done
+  exec "$apptainer" exec "${options[@]}" "$sif" "$@"
+}
+
+# What a node must have. Said before any rank starts, it is one line; later it is a hang or a thousand lines.
+preflight() {
+  local size digest free driver seen
+  prepare
+  command -v "$apptainer" >/dev/null || fail "there is no program $apptainer here"
+  [ -r "$sif" ] || fail "cannot read $sif: is it on a file system that this node has?"
+  size=$(stat -Lc %s "$sif")
+  digest=$(sha256sum <"$sif")
+  [ "$size ${digest%% *}" = "$sif_bytes $sif_sha256" ] || fail "$sif is not the file that this script was written for: it has $size bytes, sha256 ${digest%% *}"
+  free=$(df -Pm "$scratch" | awk 'NR == 2 { print $4 }')
+  [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
+  if [ "$gpus" -gt 0 ]; then
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader) || fail "the NVIDIA driver does not answer: ${driver:-nvidia-smi is not there}"
+    seen=$(wc -l <<<"$driver")
+    [ "$seen" -ge "$gpus" ] || fail "$gpus GPUs are wanted, and $seen are here"
+    printf '%s\n%s\n' "$driver_floor" "${driver%%$'\n'*}" | sort --check=silent --version-sort ||
+      fail "driver ${driver%%$'\n'*} is too old: this CUDA needs $driver_floor"
+  fi
+  if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
+    fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
+  fi
+  (inside python -m envbuilder_smoke --check) || fail "the environment in $sif is not whole, or does not fit this node"
+}
+
+# Copies lines that begin with a rank into a file of that rank, and passes all of them on.
+split_by_rank() {
+  trap '' TERM INT HUP # its end is the end of its input
+  mkdir -p "$logs"
+  awk -v logs="$logs" '
+    { print; fflush() }
+    match($0, /^ *[0-9]+: (\[[a-z_]+[0-9]+\]:)?/) {
+      rank = substr($0, 1, RLENGTH)
+      gsub(/[^0-9]+/, "-", rank)
+      gsub(/^-|-$/, "", rank)
+      file = logs "/rank-" rank ".log"
+      print substr($0, RLENGTH + 1) >file
+      fflush(file)
+    }'
+}
+
+# One container on each node, in which torchrun starts the node's ranks.
+ranks() {
+  prepare
+  export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='${rank}: ' TORCH_ELASTIC_SHUTDOWN_TIMEOUT="$grace"
+  inside torchrun --nnodes="$nodes" --nproc_per_node="$ranks_per_node" --local_addr="$(this_node)" \
+    --rdzv_id="$job" --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT" \
+    --tee=3 --log_dir="$logs/torchrun" "${program[@]}"
+}
+
+# The processes of this job on this node. Each inherits the mark, whatever session or group it made for itself.
+ours() { grep -lsxzF "ENVBUILDER_JOB=$job" /proc/[0-9]*/environ | cut -d/ -f3; }
+
+signal_ours() {
+  local pid
+  for pid in $(ours); do
+    kill "-$1" "$pid" 2>/dev/null || :
+  done
+}
+
+end_ours() {
+  local waited
+  signal_ours TERM
+  for ((waited = 0; waited < grace * 2; waited++)); do
+    [ -n "$(ours)" ] || return 0
+    sleep 0.5
+  done
+  say "not ended $grace s after TERM: KILL"
+  signal_ours KILL
+}
+
+# Runs a function of this file to its end, or until our input ends, which says that the other side is gone or has had
+# enough, or until another node has failed, where they share a file system. Nothing of it is left then.
+attend() {
+  local main watcher code status=0
+  exec 3<&0
+  (
+    export ENVBUILDER_JOB=$job
+    "$1"
+  ) </dev/null 3<&- &
+  main=$!
+  {
+    while [ ! -e "$logs/failed" ]; do
+      code=0
+      read -r -t 1 -u 3 || code=$?
+      if [ "$code" -gt 0 ] && [ "$code" -le 128 ]; then break; fi # more than 128: a second has gone by
+    done
+    end_ours
+  } >/dev/null </dev/null &
+  watcher=$!
+  wait "$main" || status=$?
+  kill "$watcher" 2>/dev/null || :
+  signal_ours KILL
+  if [ "$status" -ne 0 ] && [ -d "$logs" ]; then : >"$logs/failed"; fi
+  return "$status"
+}
+
+MASTER_ADDR=${hosts[0]##*@}$master_suffix
+MASTER_PORT=$((20000 + $$ % 12000)) # below the ports that connections get by themselves
+this_node() { printf '%s%s' "$node_name" "$master_suffix"; }
+
+job=$(date +%Y%m%d-%H%M%S)-$$
+logs=$logs-$job
+mkdir -p "$logs"
+mkfifo -m 600 "$logs/output"
+trap 'rm -f "$logs/output"' EXIT
+{
+  printf 'set -euo pipefail\nnode_rank=$1 node_name=$2\n'
+  declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT
+  declare -f
+  printf 'attend "$3"; exit\n'
+} >"$logs/node.sh"
+
+# As long as pdsh lives every node waits for its input, and gets nothing. Its end is the end of the job there.
+stopped=''
+trap 'stopped=130; kill "$fan" 2>/dev/null || :' INT
+trap 'stopped=143; kill "$fan" 2>/dev/null || :' TERM HUP
+export PDSH_SSH_ARGS_APPEND="-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 ${ssh_options[*]}"
+list=$(IFS=, && printf '%s' "${hosts[*]}")
+
+# Has every node do a function of this file at once. The first that fails leaves a file that the others see.
+on_every_node() {
+  local code=0
+  setsid pdsh -S -N -b -R ssh -f "${#hosts[@]}" -w "$list" "bash $(printf %q "$logs/node.sh") %n %h $1" </dev/null &
+  fan=$!
+  wait "$fan" || code=$?
+  while kill -0 "$fan" 2>/dev/null; do
+    code=0
+    wait "$fan" || code=$?
+  done
+  return "${stopped:-$code}"
+}
+
+say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts[*]}, which meet at $MASTER_ADDR:$MASTER_PORT"
+on_every_node preflight || fail "no rank was started, for a node is not ready"
+split_by_rank <"$logs/output" &
+splitter=$!
+status=0
+on_every_node ranks >"$logs/output" 2>&1 || status=$?
+wait "$splitter"
+say "job $job: the ranks ended with exit code $status; logs in $logs"
+exit "$status"
