@@ -152,6 +152,12 @@ def test_a_job_that_cannot_be_is_refused(changes, said):
         job(**changes)
 
 
+def test_a_written_script_has_a_folder_for_its_log(tmp_path):
+    """Slurm does not make one, and fails without a word."""
+    start.save_script(tmp_path / "job.sh", job(folder=tmp_path))
+    assert (tmp_path / "logs").is_dir()
+
+
 def test_what_was_typed_comes_before_the_profile():
     made = job(site=CLUSTER, partition="debug", time="5")
     assert (made.site.slurm.partition, made.site.slurm.time, made.site.slurm.account) == ("debug", "5", "me")

@@ -59,6 +59,7 @@ def save_script(path: Path, job: Job) -> Path:
     """Write the script of a job, ready to be started."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        job.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and fails without a word
         save_text(path, render(job))
         path.chmod(EXECUTABLE)
     except OSError as error:

@@ -28,7 +28,7 @@ ssh_options=(-p 2222)
 hosts=(me@n1 n2)
 settings=(sif sif_bytes sif_sha256 program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
-say() { printf 'launch: %s: %s\n' "${HOSTNAME%%.*}" "$*" >&2; }
+say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
 fail() {
   say "$*"

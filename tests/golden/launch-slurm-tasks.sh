@@ -40,7 +40,7 @@ grace=120
 srun_options=(--nodes=2 --ntasks-per-node=4 --gpu-bind=none --label)
 settings=(sif sif_bytes sif_sha256 program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
-say() { printf 'launch: %s: %s\n' "${HOSTNAME%%.*}" "$*" >&2; }
+say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
 fail() {
   say "$*"

@@ -1,4 +1,4 @@
-say() { printf 'launch: %s: %s\n' "${HOSTNAME%%.*}" "$*" >&2; }
+say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
 fail() {
   say "$*"
