@@ -176,6 +176,25 @@ def test_a_folder_that_cannot_be_written_does_not_matter(inside: Inside, way: st
     assert said == f"{INDEX}/lite/lite.so False\n"
 
 
+def test_code_that_copies_its_sources_to_where_torch_would_compile_finds_its_extension(inside: Inside):
+    """As StyleGAN3 does it, with the GPU's name in the path; without a home, that folder is one of this node."""
+    said = inside(
+        "import shutil\n"
+        "place = cpp_extension._get_build_directory('lite', False) + '/digest-nvidia-a100'\n"
+        f"shutil.copytree({CLONED!r}, place, copy_function=shutil.copyfile)\n"
+        "sources = [f'{place}/op/{name}' for name in ('lite.cpp', 'more/extra.cpp')]\n"
+        "print(place[:16], lite(sources=sources, build_directory=place).__file__)\n",
+        HOME="/nowhere",
+    )
+    assert said == f"/tmp/envbuilder- {INDEX}/lite/lite.so\n"
+
+
+def test_a_python_without_torch_starts_within_a_millisecond_more(cpu: Built):
+    script = "import os; os.system('/opt/env/bin/python -X importtime -c pass 2>&1 | grep envbuilder_start')"
+    said = run("apptainer", "exec", cpu.sif, "python", "-c", f"for _ in range(10): {script}")
+    assert min(int(line.split("|")[1]) for line in said.splitlines()) < 1000
+
+
 def test_eight_processes_load_at_once_in_a_moment_and_write_nothing(inside: Inside):
     said = inside("together(8, lambda: lite().answer() + inlined().answer())")
     answers = [json.loads(line) for line in said.splitlines()]
@@ -398,6 +417,25 @@ def test_the_extensions_of_another_torch_are_not_loaded(inside: Inside):
         "envbuilder: torch compiles `plain`: the image's extensions are for torch 1.0, and 2.13.0+cpu runs here\n"
         in ended.stderr
     )
+
+
+def test_an_image_without_extensions_and_a_node_without_a_safe_folder_leave_torch_alone(inside: Inside):
+    (inside.tmp / "none").mkdir()
+    script = (
+        "os.mkdir('/tmp/mine')\n"
+        "print(unknown(build_directory='/tmp/mine').__file__)\n"
+        "os.chmod(compiling.private_folder(), 0o755)\n"
+        "os.environ.pop('TMPDIR', None)\n"
+        "together(1, lambda: unknown(build_directory='/tmp/mine').__file__)\n"
+    )
+    ended = inside.attempt(
+        "from envbuilder_extensions import compiling\n" + script,
+        f"{inside.tmp}/none:{INDEX}:ro",
+        PATH="/usr/local/bin:/usr/bin:/bin",
+    )
+    assert ended.stdout.splitlines()[0] == "/tmp/mine/unknown.so", ended.stderr
+    assert json.loads(ended.stdout.splitlines()[1])[0] == "/tmp/mine/unknown.so"
+    assert "there is no safe folder to compile in: `/tmp/envbuilder-" in ended.stderr
 
 
 def test_at_the_desk_an_edit_is_compiled(inside: Inside, cpu: Built):

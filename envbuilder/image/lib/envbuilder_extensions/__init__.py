@@ -70,7 +70,7 @@ def _wrap(original: Callable[..., Any], cpp_extension: ModuleType, index: Entry)
             return original(*args, **kwargs)
         call = Call(original, args, kwargs)
         known = [entry for entry in index["extensions"] if call.is_named(entry)]
-        reason = _foreign(index)
+        reason = _foreign(index) if known else ""
         if not known or reason:
             tell = compiling.say if known else compiling.debug
             tell(f"torch compiles `{call.name}`: {reason or 'the image has no extension of that name'}")
@@ -176,7 +176,7 @@ def _policy() -> str:
         return chosen
     if chosen:
         raise _told(f"ENVBUILDER_EXTENSIONS is `{chosen}`; it can be `error`, `build` or `off`")
-    fixed = os.statvfs(FOLDER).f_flag & os.ST_RDONLY or "APPTAINER_CONTAINER" in os.environ
+    fixed = os.statvfs(__file__).f_flag & os.ST_RDONLY or "APPTAINER_CONTAINER" in os.environ
     return "error" if fixed else "build"
 
 

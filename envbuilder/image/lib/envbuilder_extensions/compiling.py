@@ -64,6 +64,10 @@ def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edit
     """Call torch's own function. `architectures` are the recipe's; `edited`: the image holds it as it was before."""
     try:
         root = private_folder()
+    except PermissionError as error:
+        say(f"{error}; `{call.name}` is compiled where torch does it")
+        return call.original(**call.arguments)
+    try:
         with _turn(root, _key(call)) as turn:
             folder = ("" if edited else _named_folder(call, cpp_extension, root)) or turn.folder
             call.arguments["build_directory"] = folder
