@@ -49,17 +49,18 @@ def unknown(name="unknown", **change):
 
 def together(count, work):
     """Print what `work` returns or raises, and how long it took, in several processes at the same time."""
-    begin = time.monotonic() + 0.2
+    begin = time.monotonic() + 0.5
     children = []
     for _ in range(count):
         children.append(os.fork())
         if not children[-1]:
-            time.sleep(begin - time.monotonic())
+            time.sleep(max(0.0, begin - time.monotonic()))
+            began = time.monotonic()
             try:
                 said = work()
             except Exception as error:  # noqa: BLE001 - it is what is looked at
                 said = f"{type(error).__name__}: {error}"
-            os.write(1, (json.dumps([str(said), time.monotonic() - begin]) + "\n").encode())
+            os.write(1, (json.dumps([str(said), time.monotonic() - began]) + "\n").encode())
             os._exit(0)
     for child in children:
         os.waitpid(child, 0)
