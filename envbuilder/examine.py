@@ -27,7 +27,7 @@ from envbuilder.difference import (
 from envbuilder.engines.assemble import layer_keys
 from envbuilder.errors import EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.findings import Finding, Severity
-from envbuilder.image_reader import read_image, read_tree
+from envbuilder.image_reader import MOST_KEPT, read_image, read_tree
 from envbuilder.pipeline import Workshop, make_plan
 from envbuilder.publish import connect
 from envbuilder.recipe import SUFFIX, load
@@ -216,7 +216,7 @@ def _lock_subject(path: Path) -> Subject:
 def _sif_subject(path: Path, workshop: Workshop) -> Subject:
     with workshop.console.step(f"read `{path}`"), opened_sif(path) as system:
         tree = SquashfsTree(system, system.entries(threads=workshop.limits.threads))
-        there = [entry.path for entry in tree.entries if entry.path in READ]
+        there = [entry.path for entry in tree.entries if entry.path in READ and entry.size <= MOST_KEPT]
         contents = {name: tree.open(name).read() for name in there}
     environment = read_exports(contents.get(EXPORTS, b"").decode("utf-8", "replace"))
     return of_tree(

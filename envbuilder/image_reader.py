@@ -25,6 +25,7 @@ from envbuilder.errors import VerifyError
 from envbuilder.tarball import CHUNK
 
 PLATFORM: Final = ("linux", "amd64")
+MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is asked for
 _MOST_JSON: Final = 4 << 20  # bytes of a manifest or config that is believed
 _MOST_DEPTH: Final = 4  # of indexes within indexes
 _WHITEOUT: Final = ".wh."
@@ -314,7 +315,7 @@ def _entry(path: str, member: tarfile.TarInfo, archive: tarfile.TarFile, tree: _
         pieces: list[bytes] = []
         while content and (chunk := content.read(CHUNK)):
             digest.update(chunk)
-            if path in tree.keep:
+            if path in tree.keep and member.size <= MOST_KEPT:
                 pieces.append(chunk)
         if path in tree.keep:
             tree.kept[path] = b"".join(pieces)

@@ -17,6 +17,7 @@ from envbuilder.entry import Entry, Kind
 MAGIC: Final = b"\x7fELF"
 NAMED: Final = 3  # files that one finding names
 _MOST_LINKS: Final = 40  # that a path may go through, as in Linux
+_MOST_TEXT: Final = 4 << 20  # bytes
 _MOST: Final = (
     10_000  # of anything that a real ELF file lists; a damaged one may promise four thousand million
 )
@@ -78,6 +79,11 @@ class Case:
     elves: tuple[Elf, ...]
     unreadable: Mapping[str, str]  # path → why
     environment: tuple[tuple[str, str], ...]
+
+    def read(self, path: str) -> bytes:
+        """The beginning of a file: a text that a person or a package wrote is not longer."""
+        with self.tree.open(path) as stream:
+            return stream.read(_MOST_TEXT)
 
     def real(self, path: str) -> str | None:
         """Where an absolute or relative path ends, below the root, links followed; None where nothing is."""

@@ -62,7 +62,6 @@ def loaded(case: Case, elf: Elf, name: str) -> str | None:
 def _system_folders(case: Case) -> Iterator[str]:
     """What the loader's cache is made from, in its order."""
     for path in sorted(path for path in case.paths if re.fullmatch(r"etc/ld\.so\.conf\.d/[^/]+\.conf", path)):
-        with case.tree.open(path) as stream:
-            lines = stream.read().decode("utf-8", "replace").splitlines()
+        lines = case.read(path).decode("utf-8", "replace").splitlines()
         yield from (line.strip().strip("/") for line in lines if line.startswith("/"))
     yield from DEFAULT_FOLDERS

@@ -71,9 +71,7 @@ def check_secrets(case: Case) -> Iterator[Finding]:
         if IDENTITIES.fullmatch(path):
             yield _secret(f"/{path}", "an identity of one machine")
         elif _is_looked_at(entry):
-            with case.tree.open(path) as stream:
-                content = stream.read()
-            for what in _found(content):
+            for what in _found(case.read(path)):
                 yield _secret(f"/{path}", what)
     yield from _authorities(case)
 
@@ -115,8 +113,7 @@ def _authorities(case: Case) -> Iterator[Finding]:
 
 
 def _certificates(case: Case, path: str) -> set[bytes]:
-    with case.tree.open(path) as stream:
-        return {b"".join(found.split()) for found in _CERTIFICATE.findall(stream.read())}
+    return {b"".join(found.split()) for found in _CERTIFICATE.findall(case.read(path))}
 
 
 def _authority(path: str, message: str) -> Finding:
