@@ -20,7 +20,7 @@ from envbuilder.oci import ImageConfig, write_layout
 from envbuilder.parts import PROVENANCE, SBOM
 from envbuilder.plan import CudaStep, OsStep, Plan, PythonStep
 from envbuilder.sif import DataType, Document, SifFacts, Source, write_sif
-from envbuilder.store import Sha256, save_text, sha256_file
+from envbuilder.store import Sha256, remove_tree, save_text, sha256_file
 from envbuilder.tree import Layer, check_disjoint, read_files
 
 IMAGE_PREFIX: Final = "envbuilder"  # of the names in a Docker engine
@@ -103,6 +103,14 @@ def load_any_record(outputs: Outputs) -> Record | None:
     except (OSError, ValueError, TypeError):
         return None
     return record if same else None
+
+
+def refuse(path: Path) -> None:
+    """Take its final name from an artefact that is not what was promised; what was refused before it goes."""
+    refused = path.with_name(f"{path.name}.refused")
+    if refused.is_dir():
+        remove_tree(refused)
+    path.rename(refused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

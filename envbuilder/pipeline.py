@@ -23,6 +23,7 @@ from envbuilder.build import (
     build,
     load_any_record,
     load_record,
+    refuse,
 )
 from envbuilder.check import examine_file, need_sound
 from envbuilder.command import Runner
@@ -278,10 +279,25 @@ def _load_part(plan: Plan, layers: tuple[Layer, ...], workshop: Workshop) -> Non
 
 
 def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -> Record:
+    """Build and verify; where that fails for layers that have gone bad in the cache, those are made again first."""
+    console = workshop.console
+    engine = Assemble(store=workshop.store, runner=workshop.runner, console=console, limits=workshop.limits)
+    try:
+        return _build_once(plan, outputs, workshop, engine, offline=offline)
+    except (BuildError, VerifyError):
+        damaged = engine.discard_damaged(plan)
+        if not damaged:
+            raise
+        console.say(f"damaged in the cache, and made again: {', '.join(damaged)}")
+    return _build_once(plan, outputs, workshop, engine, offline=offline)
+
+
+def _build_once(
+    plan: Plan, outputs: Outputs, workshop: Workshop, engine: Assemble, *, offline: bool
+) -> Record:
     from envbuilder.publish import Background  # noqa: PLC0415 - as above
 
     console, limits = workshop.console, workshop.limits
-    engine = Assemble(store=workshop.store, runner=workshop.runner, console=console, limits=limits)
     missing_tools = check_tools(BUILD_TOOLS, workshop.runner)
     if missing_tools:
         raise ToolError("tools that a build needs are not there", findings=missing_tools)
@@ -304,7 +320,8 @@ def _build(plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -
     with console.step("verify image ≡ SIF ≡ plan"):
         report = verify(outputs.image, outputs.sif, layers=built.layers, threads=limits.threads)
     if report.findings:
-        outputs.sif.rename(outputs.sif.with_suffix(".sif.refused"))
+        for path in (outputs.image, outputs.sif):
+            refuse(path)
         raise VerifyError(
             "what was built is not what was promised",
             findings=report.findings,

@@ -18,7 +18,7 @@ from typing import IO, Final
 import zstandard
 
 from envbuilder.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
-from envbuilder.errors import BuildError
+from envbuilder.errors import BuildError, VerifyError
 from envbuilder.foreign_tar import index_tar
 from envbuilder.layer_writer import LayerWriter, pieces
 from envbuilder.store import Sha256, parse_sha256, save_text, space_errors
@@ -151,12 +151,18 @@ def load_layer(folder: Path) -> Layer | None:
 
 @contextlib.contextmanager
 def open_tar(layer: Layer) -> Iterator[IO[bytes]]:
-    """The layer's tar as a stream, `tar_size` bytes long."""
-    with (
-        layer.blob.open("rb") as blob,
-        zstandard.ZstdDecompressor().stream_reader(blob, read_size=CHUNK) as stream,
-    ):
-        yield stream
+    """The layer's tar as a stream, `tar_size` bytes long; raises VerifyError while it is read when it is damaged."""
+    try:
+        with (
+            layer.blob.open("rb") as blob,
+            zstandard.ZstdDecompressor().stream_reader(blob, read_size=CHUNK) as stream,
+        ):
+            yield stream
+    except zstandard.ZstdError as error:
+        raise VerifyError(
+            f"the {layer.name} layer in `{layer.folder}` is damaged: {error}",
+            hint="remove that folder and build again",
+        ) from error
 
 
 def read_manifest(layer: Layer) -> tuple[Entry, ...]:
@@ -192,7 +198,7 @@ def extract(layer: Layer, destination: Path) -> None:
     with space_errors(destination), open_tar(layer) as stream:
         try:
             unpack(TarReader(iter(lambda: stream.read(CHUNK), b"")), destination)
-        except (ValueError, zstandard.ZstdError) as error:
+        except ValueError as error:
             raise BuildError(
                 f"the {layer.name} layer in `{layer.folder}` cannot be unpacked: {error}",
                 hint="remove that folder and build again",

@@ -34,7 +34,7 @@ from envbuilder.plan import (
     StartStep,
     Step,
 )
-from envbuilder.store import Sha256, Store, publish, remove_tree
+from envbuilder.store import Sha256, Store, publish, remove_tree, sha256_file
 from envbuilder.tree import Layer, extract, layer_body, load_layer, tree_body, write_layer
 
 # Folders of the os layer in these layers' trees.
@@ -92,6 +92,20 @@ class Assemble:
         return tuple(
             step for step, key in layer_keys(plan).items() if load_layer(self.store.layer(key)) is None
         )
+
+    def discard_damaged(self, plan: Plan) -> tuple[str, ...]:
+        """Remove layers that are no longer what they were when they were made, and their trees; returns their names."""
+        names: list[str] = []
+        for key in layer_keys(plan).values():
+            with self.store.lock(f"layer-{key}"):
+                layer = load_layer(self.store.layer(key))
+                if layer is None or sha256_file(layer.blob) == layer.digest:
+                    continue
+                names.append(layer.name)
+                for folder in (layer.folder, self.store.tree(key)):
+                    if folder.is_dir():
+                        remove_tree(folder)
+        return tuple(names)
 
     def commands(self, plan: Plan) -> tuple[Command, ...]:
         """The commands of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""

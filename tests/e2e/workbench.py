@@ -161,16 +161,18 @@ def link_tree(source: Path, target: Path) -> None:
         run("cp", "-a", source, target)
 
 
-def locked_artefacts(name: str) -> list[dict[str, object]]:
-    lock = json.loads((ROOT / f"recipes/{name}.lock").read_text())
+def locked_artefacts(recipe: str | Path) -> list[dict[str, object]]:
+    """What the lock of a recipe fetches: of one of the repository's by its name, of any by its file."""
+    path = ROOT / f"recipes/{recipe}.lock" if isinstance(recipe, str) else recipe.with_suffix(".lock")
+    lock = json.loads(path.read_text())
     return [*lock["debs"], *lock["toolkit"], *lock["wheels"]]
 
 
-def cache_with_artefacts(folder: Path, name: str, *, copy: bool = False) -> Path:
-    """A new cache that holds what the lock of `name` fetches and nothing else; with `copy`, in files of its own."""
+def cache_with_artefacts(folder: Path, recipe: str | Path, *, copy: bool = False) -> Path:
+    """A new cache that holds what the lock of `recipe` fetches and nothing else; with `copy`, in files of its own."""
     cache = folder / "cache"
     cache.mkdir(mode=0o700)
-    for artefact in locked_artefacts(name):
+    for artefact in locked_artefacts(recipe):
         digest = str(artefact["sha256"])
         target = cache / "artefacts" / digest[:2] / digest
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -179,21 +181,21 @@ def cache_with_artefacts(folder: Path, name: str, *, copy: bool = False) -> Path
     return cache
 
 
-def five_builds(name: str, *, tell: Callable[[str], None] = print) -> list[dict[str, object]]:
+def five_builds(recipe: str | Path, *, tell: Callable[[str], None] = print) -> list[dict[str, object]]:
     """Build a lock in each of the `FIVE` conditions from an empty cache, offline; returns what each build said.
 
     Each build's cache and artefacts are removed after it.
     """
     answers = []
     for conditions in FIVE:
-        tell(f"{name}: {conditions.shown}")
+        tell(f"{recipe}: {conditions.shown}")
         with open_folder() as folder:
             place = folder / conditions.folder
             place.mkdir(parents=True)
-            cache = cache_with_artefacts(place, name, copy=bool(conditions.user))
+            cache = cache_with_artefacts(place, recipe, copy=bool(conditions.user))
             if conditions.user:
                 run("chown", "-R", f"{conditions.user}:{conditions.user}", place)
-            command = conditions.command(*build_command(name, place / "out", "--offline"), places=(place,))
+            command = conditions.command(*build_command(recipe, place / "out", "--offline"), places=(place,))
             env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
             answer = run(*WITHOUT_NETWORK, *command, env=env, timeout=3000)
             answers.append(json.loads(answer)["data"][0])
