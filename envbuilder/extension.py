@@ -15,6 +15,7 @@ from typing import Final
 from envbuilder.decode import LINE_OR_EMPTY, Fields, Kind, Mistakes, Shape, read_text, shown
 from envbuilder.values import RecipeCode, read_path
 
+LONGEST_NAME: Final = 100  # of an extension; its files are called so
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 ORIGINS: Final = ("path", "git", "sdist")
 _OPTIONS: Final = ("include", "cflags", "cuda_cflags")
@@ -165,7 +166,7 @@ def _check_name(inner: Fields, name: str, before: list[str], mistakes: Mistakes)
     node = inner.node.get("name")
     if node is None or not name:
         return
-    if not name.isidentifier() or keyword.iskeyword(name):
+    if len(name) > LONGEST_NAME or not name.isidentifier() or keyword.iskeyword(name):
         mistakes.at(node, RecipeCode.EXTENSION, f"{shown(name)} cannot be imported: not a Python name")
     elif name in before:
         mistakes.at(node, RecipeCode.EXTENSION, f"a second extension named `{name}`")

@@ -55,7 +55,7 @@ _TORCH: Final = Shape(
 )
 _GPU: Final = Shape(pattern=r"[A-Za-z][A-Za-z0-9 -]*", expected="the name of a GPU such as A100")
 _APT: Final = Shape(
-    pattern=r"[a-z0-9][a-z0-9+.-]+",
+    pattern=r"[a-z0-9][a-z0-9+.-]{1,99}",
     expected="the name of a Debian package",
     hint="the lock chooses its version",
 )

@@ -50,14 +50,19 @@ def place_files(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def _clear(folder: Path, wanted: set[str]) -> None:
+    """Remove what is not wanted, and every link: what was built here before could have led us out of the folder."""
+    if folder.is_symlink():
+        folder.unlink()
     for path in sorted(folder.rglob("*"), reverse=True) if folder.exists() else ():
         name = path.relative_to(folder).as_posix()
-        if OBJECTS.search(name):
+        if path.is_symlink():
+            path.unlink()
+        elif OBJECTS.search(name):
             continue
-        if path.is_dir() and not path.is_symlink():
+        elif path.is_dir():
             with contextlib.suppress(OSError):  # it still holds something
                 path.rmdir()
-        elif path.is_symlink() or name not in wanted:
+        elif name not in wanted:
             path.unlink()
 
 

@@ -142,6 +142,8 @@ class Shop:
             targets = targets_of(library)
             if targets or (call.has_cuda and self.step.architectures):
                 check_call(call.name, targets, self.step.architectures)
+            if library.is_symlink():
+                raise BuildError(f"the extension `{call.name}` was built as a link")
             shutil.copyfile(library, out / library.name)
             facts, read = read_facts(space / commands.FACTS)
             sources, headers = _files_read(call, read, dict(files))
