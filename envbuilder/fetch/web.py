@@ -37,6 +37,7 @@ PAUSES: Final = (
     2.0,
 )  # seconds before each new try; bytes that came in between start the count again
 LONGEST_PAUSE: Final = 30.0  # of what a server may ask for with Retry-After
+WORTHWHILE: Final = 1 << 14  # bytes; a server that sends fewer at a time would be asked for ever
 TIMEOUTS: Final = (15.0, 60.0)  # seconds to connect, between two reads
 BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that a later try may not see
 
@@ -280,7 +281,8 @@ class Web:
             try:
                 self._continue(url, download)
             except _Broken as broken:
-                download.failures = 1 if download.done > before else download.failures + 1
+                gained = download.done - before
+                download.failures = 1 if gained >= WORTHWHILE else download.failures + 1
                 if download.failures > len(PAUSES):
                     raise Refusal(url, str(broken), kind="unreachable") from broken
                 log.info("%s: %s at byte %d, trying again", shown(url), broken, download.done)

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import faults
 import pytest
 from workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
 
@@ -33,6 +34,13 @@ def a100() -> Built:
 def built(request: pytest.FixtureRequest) -> Built:
     """Each of both."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture(scope="session")
+def bench() -> Iterator[faults.Bench]:
+    """An environment that builds in seconds, for what is done many times."""
+    with open_folder() as folder:
+        yield faults.set_up(folder)
 
 
 @pytest.fixture
