@@ -143,7 +143,7 @@ def fill_disk(bench: Bench, spare: int, *, after: float, state: int) -> Outcome:
     command = build_command(bench.recipe, output, "--offline")
     ended = attempt(
         "unshare", "--mount", "--", "sh", "-c", script, "sh", disk, source, spare, after, *command,
-        env=bench.env(cache), timeout=300,
+        env=bench.env(cache), timeout=900,
     )  # fmt: skip
     shutil.rmtree(bench.output, ignore_errors=True)
     if (after_it / "out").exists():
@@ -347,7 +347,7 @@ def link_missing(source: Path, target: Path) -> None:
 def _next_build(bench: Bench, cache: Path) -> tuple[tuple[str, str], list[str]]:
     """Build once more, undisturbed and without network; a lock that still holds would let it wait for ever."""
     try:
-        ended = attempt(*WITHOUT_NETWORK, *bench.command("--offline"), env=bench.env(cache), timeout=300)
+        ended = attempt(*WITHOUT_NETWORK, *bench.command("--offline"), env=bench.env(cache), timeout=900)
     except subprocess.TimeoutExpired:
         return ("", ""), ["the next build did not end"]
     if ended.returncode:
