@@ -1,5 +1,6 @@
 """What runs in the image and needs neither torch nor a GPU: the wait for torch, GPUs and what they run, failures in words."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -213,3 +214,34 @@ def test_a_folder_that_somebody_else_prepared_is_not_taken(monkeypatch, tmp_path
     else:
         prepared.touch()
     assert Path(compiling.private_folder()).parent == own
+
+
+@pytest.mark.parametrize(
+    ("modes", "there", "reason"),
+    [
+        ({"": 0o755}, True, ""),
+        ({"": 0o775}, True, ""),  # shared with a group by whoever owns it
+        ({"": 0o777}, True, "everybody can write in `{}`"),
+        ({"": 0o1777}, True, "everybody can write in `{}`"),  # files in it can be anybody's
+        ({"..": 0o1777}, False, ""),  # as below /tmp: what we make there is ours
+        ({"..": 0o777}, False, "everybody can write in `{}`"),
+    ],
+)
+def test_code_is_not_loaded_from_where_everybody_can_write(tmp_path, modes, there, reason):
+    folder = tmp_path / "above/extensions"
+    folder.mkdir(parents=True)
+    for name, mode in modes.items():
+        (folder / name).resolve().chmod(mode)
+    if not there:
+        folder.rmdir()
+    assert compiling._unsafe(str(folder)) == reason.format(folder if there else folder.parent)
+
+
+def test_code_of_another_user_is_not_loaded(monkeypatch, tmp_path):
+    """What root made is the machine's own."""
+    if os.geteuid() == 0:
+        assert compiling._unsafe(str(tmp_path)) == ""
+        os.chown(tmp_path, 12345, -1)
+    owner = tmp_path.stat().st_uid
+    monkeypatch.setattr(compiling.os, "geteuid", lambda: owner + 1)
+    assert compiling._unsafe(str(tmp_path)) == f"`{tmp_path}` belongs to user {owner}"
