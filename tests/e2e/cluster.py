@@ -7,7 +7,6 @@ all others in it, so nothing outlives a test.
 
 import contextlib
 import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -189,6 +188,7 @@ def machines(folder: Path) -> Iterator[Cluster]:
     hosts = [f"{NETWORK}.{number} {name}\n" for number, name in enumerate(names, start=1)]
     (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join(hosts))
     started: list[Machine] = []
+    daemons: list[subprocess.Popen[bytes]] = []
     try:
         for name in names:
             started.append(_machine(name))  # noqa: PERF401 - those that did start must end, too
@@ -196,13 +196,12 @@ def machines(folder: Path) -> Iterator[Cluster]:
         _connect(head, tuple(nodes))
         for machine in started:
             _own_files(folder, machine)
-        yield Cluster(folder=folder, head=head, nodes=tuple(nodes))
+        yield Cluster(folder=folder, head=head, nodes=tuple(nodes), daemons=daemons)
     finally:
         for machine in started:
-            machine.holder.send_signal(signal.SIGTERM)
-            machine.holder.kill()
-        for machine in started:
-            machine.holder.wait()
+            machine.holder.kill()  # and with it, all that runs there
+        for process in (*daemons, *(machine.holder for machine in started)):
+            process.wait()
 
 
 def start_slurm(cluster: Cluster) -> None:

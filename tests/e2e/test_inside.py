@@ -106,3 +106,34 @@ def test_a_shell_has_a_terminal(line, tmp_path):
         assert end.read_text() == "4\n"
     finally:
         attempt(*tmux, "kill-server")
+
+
+RANKS = """
+import sys
+import torch.distributed as dist
+from envbuilder_smoke import StepMismatchError, assert_same_steps
+dist.init_process_group("gloo")
+assert_same_steps(7)
+try:
+    assert_same_steps(7 + dist.get_rank())
+except StepMismatchError as error:
+    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {error}", flush=True)
+dist.destroy_process_group()
+"""
+
+
+def test_ranks_that_made_different_numbers_of_steps_all_say_so(cpu, project):
+    (project / "train.py").write_text(RANKS)
+    words = ("torchrun", "--standalone", "--nproc_per_node", "2", "train.py")
+    ended = attempt(ENVBUILDER, "exec", "cpu", "--output", cpu.output, "--", *words, cwd=project)
+    said = [line for line in ended.stdout.splitlines() if line.startswith("rank")]
+    assert sorted(line[:11] for line in said) == ["rank 0 of 2", "rank 1 of 2"]
+    assert all("ranks made different numbers of steps" in line for line in said)
+
+
+def test_a_smoke_run_of_too_few_ranks_fails(cpu, project):
+    words = ("torchrun", "--standalone", "--nproc_per_node", "2", "-m", "envbuilder_smoke", "--ranks", "3")
+    ended = attempt(ENVBUILDER, "exec", "cpu", "--output", cpu.output, "--", *words, cwd=project)
+    assert ended.returncode != 0
+    assert "WRONG: 2 ranks on 1 nodes, wanted 3" in ended.stdout
+    assert "FAILED: rank 1: world size" in ended.stdout

@@ -156,15 +156,15 @@ export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # since 22.05 srun does not take 
 
 # What a node needs to know goes with each step, so that it does not matter what `sbatch --export` said.
 node=$(declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT; declare -f)
-srun=(srun --export=ALL --kill-on-bad-exit=1)
+srun=(srun --export=ALL)
 
 say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which meet at $MASTER_ADDR:$MASTER_PORT"
-"${srun[@]}" --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 bash -euc "$node; preflight" ||
+"${srun[@]}" --kill-on-bad-exit=0 --nodes="$nodes" --ntasks="$nodes" --ntasks-per-node=1 bash -euc "$node; preflight" ||
   fail "no rank was started, for a node is not ready"
 
 (
   trap : TERM # a cancelled job tells every process; the last lines are still to come
-  "${srun[@]}" "${srun_options[@]}" bash -euc "$node; ranks" 2>&1 | split_by_rank
+  "${srun[@]}" --kill-on-bad-exit=1 "${srun_options[@]}" bash -euc "$node; ranks" 2>&1 | split_by_rank
 ) &
 step=$!
 # Before the time is up Slurm tells this script alone, which tells the ranks. Until the time of --signal has gone by they can
