@@ -7,7 +7,6 @@ by the rules of `envbuilder.host`, so that a driver that hangs or crashes cannot
 
 from __future__ import annotations
 
-import contextlib
 import os
 import sys
 import time
@@ -275,8 +274,10 @@ def _ask(node: Node, key: str, started: float) -> dict[str, Any]:
         for stream in (child.stdin, child.stdout):
             if stream is not None:
                 stream.close()
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:
             child.wait(0.1)
+        except subprocess.TimeoutExpired:
+            pass
     none = {
         "settings": [],
         "warnings": [f"NCCL defaults were not decided: {why}"],

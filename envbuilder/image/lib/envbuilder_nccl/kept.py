@@ -6,11 +6,10 @@ others may enter, no file of another owner or with a second name.
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import json
 import os
 import time
+import zlib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,8 +41,10 @@ def save(key: str, decision: dict[str, Any]) -> None:
     """Keep a decision where the first folder allows it; without one, the next process decides anew."""
     text = json.dumps({"key": key, "decision": decision}).encode()
     for folder in _folders():
-        with contextlib.suppress(OSError):
+        try:
             os.mkdir(folder, 0o700)
+        except OSError:
+            pass
         opened = _open_folder(folder)
         if opened is None:
             continue
@@ -156,4 +157,5 @@ def _tidy(folder: int, most: int = 64) -> None:
 
 
 def _name(key: str) -> str:
-    return f"nccl-{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    """Two keys may share a name, for the whole key is in the file; hashlib would take longer to import than all the rest."""
+    return f"nccl-{zlib.crc32(key.encode()):08x}.json"
