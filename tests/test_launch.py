@@ -1,5 +1,6 @@
 """From a wish to a script: profiles, jobs and whole texts, which shellcheck reads as well."""
 
+import hashlib
 import shlex
 import subprocess
 from dataclasses import replace
@@ -267,3 +268,50 @@ def test_a_job_that_was_waited_for_and_failed_is_told_by_its_code(tmp_path):
 def test_the_parts_have_no_line_that_nothing_uses():
     used = {part for name in JOBS for part in PARTS.glob("*.sh") if part.read_text() in render(JOBS[name])}
     assert used == set(PARTS.glob("*.sh"))
+
+
+# ---- the look at a node
+
+
+def preflight(
+    folder: Path, *, smi: str, gpus: int = 2, floor: str = "525.60.13"
+) -> "subprocess.CompletedProcess[str]":
+    """What a node of these programs says; Apptainer is a stand-in that finds nothing wrong."""
+    sif = folder / "x.sif"
+    sif.write_bytes(b"sif")
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, text in (("apptainer", "exit 0"), ("nvidia-smi", smi)):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    digest = Sha256(hashlib.sha256(b"sif").hexdigest())
+    environment = replace(A100, sif=sif, size=3, sha256=digest, driver_floor=floor)
+    made = job(
+        environment=environment, site=Site(node_scratch=str(folder)), gpus=gpus, folder=folder, where="local"
+    )
+    text = render(made)
+    script = text[: text.index("\nhosts=(localhost)")] + "\nMASTER_ADDR=127.0.0.1 MASTER_PORT=1\npreflight\n"
+    env = {"PATH": f"{programs}:/usr/bin:/bin"}
+    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=env)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("smi", "said"),
+    [
+        ("printf '550.54.14\\n550.54.14\\n'", ""),
+        ("printf '525.60.13\\n525.60.13\\n'", ""),
+        ("echo 550.54.14", "2 GPUs are wanted, and 1 are here"),
+        ("printf '515.105.01\\n515.105.01\\n'", "driver 515.105.01 is too old: this CUDA needs 525.60.13"),
+        ("echo no devices were found; exit 6", "the NVIDIA driver does not answer: no devices were found"),
+    ],
+    ids=["newer", "just new enough", "too few", "too old", "none"],
+)
+def test_a_node_is_judged_by_its_driver_and_gpus(tmp_path, smi, said):
+    ended = preflight(tmp_path, smi=smi)
+    assert (ended.returncode, said in ended.stderr) == (1 if said else 0, True), ended.stderr
+
+
+@pytest.mark.programs
+def test_a_driver_whose_floor_is_not_known_is_taken(tmp_path):
+    assert preflight(tmp_path, smi="printf '400.1\\n400.1\\n'", floor="").returncode == 0

@@ -1,0 +1,261 @@
+"""Real jobs: Slurm with a controller and two nodes, and two machines reached by SSH, each with a network and processes of its own.
+
+The SIF is the real `cpu`; ranks speak gloo. What ends badly must end soon, say why, and leave no process behind.
+"""
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, Machine, machines, start_slurm, start_ssh, wait_until
+from workbench import ENVBUILDER, Built, open_folder
+
+pytestmark = [
+    pytest.mark.builds,
+    pytest.mark.skipif(
+        os.geteuid() != 0, reason="only root can make machines of namespaces with daemons in them"
+    ),
+]
+
+SITE = "node_scratch: /tmp\nslurm: {cpus_per_rank: 1, time: '10'}\n"
+PROGRAM = """\
+import os, pathlib, signal, subprocess, sys, time
+rank, mode = int(os.environ["RANK"]), sys.argv[1]
+
+def save(*_):
+    time.sleep(1)
+    pathlib.Path(f"saved-{rank}").touch()
+    sys.exit(0)
+
+if mode == "save":
+    signal.signal(signal.SIGTERM, save)
+if mode == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+pathlib.Path(f"started-{rank}").touch()
+print("world of", os.environ["WORLD_SIZE"], flush=True)
+if mode == "die" and rank == 2:
+    time.sleep(1)
+    sys.exit(3)
+if mode != "end":
+    time.sleep(600)
+"""
+QUICK = 40  # seconds in which a job that fails must be gone, on a machine with other work
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with open_folder() as folder, machines(folder) as made:
+        start_slurm(made)
+        start_ssh(made)
+        yield made
+
+
+@pytest.fixture
+def work(cluster: Cluster) -> Iterator[Path]:
+    """A folder on the shared file system, whose name needs quoting; afterwards nothing of the job may be left."""
+    with open_folder() as outer:
+        folder = outer / "a folder"
+        folder.mkdir(mode=0o755)
+        (folder / "train.py").write_text(PROGRAM)
+        (folder / "site.yaml").write_text(
+            SITE + f"ssh: {{hosts: [n1, n2], options: ['-F', '{cluster.folder}/ssh_config']}}\n"
+        )
+        yield folder
+        cluster.head.attempt("scancel", "--user=root", env=cluster.env)
+        wait_until(f"nothing is left of {folder}", lambda: not cluster.left_over(), QUICK)
+
+
+def launch(cluster: Cluster, work: Path, built: Built, where: str, *words: str) -> tuple[str, ...]:
+    """The command line, entered on the cluster's head in the work folder."""
+    machine = ("nsenter", "--target", str(cluster.head.pid), "--all", f"--wd={work}", "--")
+    options = ("--ranks-per-node", "2", "--profile", "site.yaml", "--grace", "5")
+    return (*machine, ENVBUILDER, "launch", where, str(built.sif), *options, *words)
+
+
+def finish(
+    cluster: Cluster, command: tuple[str, ...], timeout: float = 120
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        command, env=os.environ | cluster.env, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=timeout, check=False,
+    )  # fmt: skip
+
+
+def log_of(work: Path) -> str:
+    return "\n".join(path.read_text() for path in sorted((work / "logs").glob("cpu-*.log")))
+
+
+def started(work: Path) -> bool:
+    return len(list(work.glob("started-*"))) == 4
+
+
+def submit(cluster: Cluster, work: Path, built: Built, *words: str) -> str:
+    """Submit a job of two nodes; returns its number when all four ranks run."""
+    ended = finish(cluster, launch(cluster, work, built, "slurm", "--nodes", "2", *words))
+    found = re.match(r"job (\d+): submitted", ended.stdout)
+    assert found, ended.stdout + ended.stderr
+    return found[1]
+
+
+def wait_for_end(cluster: Cluster, number: str) -> str:
+    def state() -> str:
+        shown = cluster.head.run("scontrol", "show", "job", number, env=cluster.env)
+        return re.search(r"JobState=(\w+)", shown)[1]  # type: ignore[index]
+
+    wait_until(f"job {number} has ended", lambda: state() not in ("RUNNING", "PENDING", "COMPLETING"), QUICK)
+    return state()
+
+
+@pytest.mark.parametrize("shape", ["torchrun", "tasks"])
+def test_four_ranks_on_two_slurm_nodes_are_one_job(cluster, work, cpu, shape):
+    command = launch(cluster, work, cpu, "slurm", "--nodes", "2", "--shape", shape, "--smoke", "--wait")
+    ended = finish(cluster, command)
+    log = log_of(work)
+    assert ended.returncode == 0, log + ended.stderr
+    assert "0: smoke: passed, 4 ranks, gloo" in log
+    assert "4 ranks on 2 nodes, wanted 4" in log
+    assert re.search(r"n1 +0 .*\n.*n1 +1 .*\n.*n2 +0 .*\n.*n2 +1 ", log)
+    assert {path.name for path in work.glob("logs/cpu-*/rank-*.log")} == {
+        f"rank-{rank}.log" for rank in range(4)
+    }
+
+
+def test_a_rank_that_dies_ends_the_slurm_job(cluster, work, cpu):
+    number = submit(cluster, work, cpu, "--", "train.py", "die")
+    assert wait_for_end(cluster, number) == "FAILED"
+    assert "world of 4" in (work / f"logs/cpu-{number}/rank-0.log").read_text()
+
+
+@pytest.mark.parametrize("shape", ["torchrun", "tasks"])
+def test_near_the_end_of_its_time_every_rank_can_save(cluster, work, cpu, shape):
+    """What `--signal=B:TERM@…` does: TERM to the script alone."""
+    number = submit(cluster, work, cpu, "--shape", shape, "--", "train.py", "save")
+    wait_until("all ranks run", lambda: started(work), QUICK)
+    cluster.head.run("scancel", "--batch", "--signal=TERM", number, env=cluster.env)
+    wait_for_end(cluster, number)
+    assert len(list(work.glob("saved-*"))) == 4
+    assert "told to end: TERM to every rank" in log_of(work)
+
+
+def test_a_cancelled_job_leaves_nothing(cluster, work, cpu):
+    number = submit(cluster, work, cpu, "--", "train.py", "deaf")
+    wait_until("all ranks run", lambda: started(work), QUICK)
+    cluster.head.run("scancel", number, env=cluster.env)
+    assert wait_for_end(cluster, number) == "CANCELLED"
+
+
+def test_a_wrong_partition_is_said_at_once(cluster, work, cpu):
+    ended = finish(cluster, launch(cluster, work, cpu, "slurm", "--partition", "nope", "--smoke"))
+    assert ended.returncode == 9
+    assert "invalid partition specified: nope" in ended.stderr
+    assert "`sinfo` lists the partitions" in ended.stderr
+
+
+@contextlib.contextmanager
+def full_scratch(machine: Machine) -> Iterator[None]:
+    """The node's /tmp has no room."""
+    machine.run("mount", "-t", "tmpfs", "-o", "size=64k", "none", "/tmp")
+    try:
+        yield
+    finally:
+        machine.run("umount", "/tmp")
+
+
+def test_a_full_scratch_is_found_before_a_rank_starts(cluster, work, cpu):
+    with full_scratch(cluster.nodes[1]):
+        number = submit(cluster, work, cpu, "--", "train.py", "end")
+        assert wait_for_end(cluster, number) == "FAILED"
+    log = log_of(work)
+    assert re.search(r"launch: n2: /tmp/envbuilder-0 has [01] MB free, and 1024 MB are wanted", log), log
+    assert "no rank was started, for a node is not ready" in log
+    assert list(work.glob("started-*")) == []
+
+
+def test_another_sif_than_the_one_that_was_looked_at_is_found(cluster, work, cpu, spacious):
+    copy = spacious / "cpu.sif"
+    copy.symlink_to(cpu.sif)
+    other = Built("cpu", spacious, {})
+    script = work / "job.sh"
+    finish(
+        cluster,
+        launch(
+            cluster, work, other, "slurm", "--nodes", "2", "--write", str(script), "--", "train.py", "end"
+        ),
+    )
+    text = script.read_text()
+    script.write_text(text.replace(re.search(r"sif_sha256=(\w+)", text)[1], "0" * 64))  # type: ignore[index]
+    ended = finish(cluster, (*cluster.head.enter, "sbatch", "--wait", str(script)))
+    assert ended.returncode != 0
+    assert "is not the file that this script was written for" in log_of(work)
+
+
+# ---- SSH
+
+
+@pytest.mark.parametrize("way", [(), ("--pdsh",)], ids=["ssh", "pdsh"])
+def test_four_ranks_on_two_machines_reached_by_ssh_are_one_job(cluster, work, cpu, way):
+    ended = finish(cluster, launch(cluster, work, cpu, "ssh", *way, "--smoke"))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "0: smoke: passed, 4 ranks, gloo" in ended.stdout
+    assert {path.name for path in work.glob("logs/cpu-*/rank-*.log")} == {
+        f"rank-{rank}.log" for rank in range(4)
+    }
+
+
+@pytest.mark.parametrize("way", [(), ("--pdsh",)], ids=["ssh", "pdsh"])
+def test_a_rank_that_dies_ends_the_job_on_all_machines(cluster, work, cpu, way):
+    ended = finish(cluster, launch(cluster, work, cpu, "ssh", *way, "--", "train.py", "die"))
+    assert ended.returncode not in (0, 124)
+    assert "the ranks ended with exit code" in ended.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_whoever_ends_the_ssh_launch_ends_it_everywhere(cluster, work, cpu, number):
+    """Also ranks that take no notice of TERM, and what they started in a session of its own."""
+    running = subprocess.Popen(
+        launch(cluster, work, cpu, "ssh", "--", "train.py", "deaf"), env=os.environ | cluster.env, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_until("all ranks run", lambda: started(work), QUICK)
+    assert len(cluster.left_over()) == 2
+    children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+    for pid in children or [str(running.pid)]:
+        os.kill(int(pid), number)
+    running.wait(QUICK)
+    wait_until("nothing is left", lambda: not cluster.left_over(), QUICK)
+
+
+def test_a_machine_that_does_not_answer_is_named(cluster, work, cpu):
+    command = launch(cluster, work, cpu, "ssh", "--hosts", "n1,10.77.0.99", "--", "train.py", "end")
+    began = time.monotonic()
+    ended = finish(cluster, command)
+    assert time.monotonic() - began < QUICK
+    assert ended.returncode != 0
+    assert "10.77.0.99 does not answer over SSH" in ended.stderr
+    assert list(work.glob("started-*")) == []
+
+
+def test_a_port_in_use_is_said_before_a_rank_starts(cluster, work, cpu):
+    script = work / "job.sh"
+    finish(cluster, launch(cluster, work, cpu, "ssh", "--write", str(script), "--", "train.py", "end"))
+    text = script.read_text()
+    script.write_text(re.sub(r"MASTER_PORT=\$\(\(.*?\)\)", "MASTER_PORT=20999", text))
+    listener = subprocess.Popen(
+        [*cluster.nodes[0].enter, "setpriv", "--pdeathsig", "KILL", "python3", "-m", "http.server", "20999", "--bind", "0.0.0.0"],
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        wait_until("the port is taken", lambda: "20999" in cluster.nodes[0].run("ss", "-ltn"))
+        ended = finish(cluster, (*cluster.head.enter, "bash", str(script)))
+    finally:
+        listener.kill()
+        listener.wait()
+    assert ended.returncode != 0
+    assert "port 20999 is in use on n1" in ended.stderr
