@@ -17,7 +17,6 @@ from workbench import attempt, run
 
 NODES = ("n1", "n2")
 NETWORK = "10.77.0"
-GPUS = 2  # a node's, as Slurm sees it: files that stand for devices
 CPUS = 4
 FIRST = "while true; do sleep 3600 & wait; done"  # a shell, for the first process must reap what others leave
 
@@ -37,15 +36,13 @@ SelectTypeParameters=CR_Core
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
 ReturnToService=2
 MpiDefault=none
-GresTypes=gpu
 SlurmdParameters=config_overrides
 KillWait=5
 SlurmctldTimeout=30
 SlurmdTimeout=30
-NodeName=n[1-2] CPUs={cpus} Gres=gpu:{gpus} State=UNKNOWN
+NodeName=n[1-2] CPUs={cpus} State=UNKNOWN
 PartitionName=main Nodes=n[1-2] Default=YES MaxTime=60 State=UP
 """
-GRES_CONF = "NodeName=n[1-2] Name=gpu File=/dev/tty[1-{gpus}]\n"
 SSHD_CONF = """\
 HostKey {folder}/host_key
 AuthorizedKeysFile {folder}/user_key.pub
@@ -208,8 +205,7 @@ def start_slurm(cluster: Cluster) -> None:
     """munge, a controller and a slurmd on each node, until both nodes are idle."""
     folder = cluster.folder
     (folder / "state").mkdir()
-    (folder / "slurm.conf").write_text(SLURM_CONF.format(folder=folder, cpus=CPUS, gpus=GPUS))
-    (folder / "gres.conf").write_text(GRES_CONF.format(gpus=GPUS))
+    (folder / "slurm.conf").write_text(SLURM_CONF.format(folder=folder, cpus=CPUS))
     (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\nCgroupAutomount=no\n")
     key = folder / "munge.key"
     key.write_bytes(os.urandom(128))
