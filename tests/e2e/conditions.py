@@ -55,6 +55,7 @@ class Conditions:
         return f"{user}, {self.zone}, {self.language}, umask {self.umask:03o}, host {host}, {clock}, {cores}{order}"
 
 
+# The clock is moved for root alone: libfaketime cannot share its state with the user namespaces of an ordinary user.
 FIVE: Final = (
     Conditions(name="as it is", folder="plain"),
     Conditions(
@@ -69,8 +70,8 @@ FIVE: Final = (
         host="n0001", days=-3, cores=1, shuffle=True,
     ),
     Conditions(
-        name="a user long ago", folder="a folder, mit Ümläuten", zone="Europe/London", language="ja_JP.UTF-8",
-        umask=0o022, user=USER, host="x", days=-1000, cores=1,
+        name="a user elsewhere", folder="a folder, mit Ümläuten", zone="Europe/London", language="ja_JP.UTF-8",
+        umask=0o022, user=USER, host="x", cores=1,
     ),
 )  # fmt: skip
 

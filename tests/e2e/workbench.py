@@ -199,4 +199,5 @@ def five_builds(recipe: str | Path, *, tell: Callable[[str], None] = print) -> l
             env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
             answer = run(*WITHOUT_NETWORK, *command, env=env, timeout=3000)
             answers.append(json.loads(answer)["data"][0])
+            tell(f"  {answers[-1]['manifest']} {answers[-1]['sif_sha256']}")
     return answers
