@@ -1,4 +1,4 @@
-"""Makes one build differ from the next in all that a machine and a person can bring: clock, names, user, cores, order.
+"""Makes one build differ from the next in what a machine and a person can bring: names, user, cores, order.
 
 A build starts in namespaces of its own, so nothing of the machine changes. As a program it is the inside of one: it
 sets up what `Conditions` says and becomes the command.
@@ -17,14 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-FAKETIME: Final = Path("/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1")
 USER: Final = 20001  # nobody's on any machine; known only in the namespace, with ids of its own to map
 SUBIDS: Final = 3_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What one build meets. `days` moves the clock, `cores` of 0 are all, `shuffle` gives folders another order."""
+    """What one build meets. `cores` of 0 are all, `shuffle` gives folders another order."""
 
     name: str
     folder: str  # below the bench's own, for the artefacts and the cache
@@ -33,7 +32,6 @@ class Conditions:
     umask: int = 0o022
     user: int = 0
     host: str = ""
-    days: int = 0
     cores: int = 0
     shuffle: bool = False
 
@@ -50,24 +48,23 @@ class Conditions:
         user = "root" if self.user == 0 else f"user {self.user}"
         order = ", shuffled folders" if self.shuffle else ""
         cores = f"{self.cores} core{'s' if self.cores > 1 else ''}" if self.cores else "all cores"
-        clock = f"clock {self.days:+d} days" if self.days else "true clock"
         host = self.host or socket.gethostname()
-        return f"{user}, {self.zone}, {self.language}, umask {self.umask:03o}, host {host}, {clock}, {cores}{order}"
+        return f"{user}, {self.zone}, {self.language}, umask {self.umask:03o}, host {host}, {cores}{order}"
 
 
-# The clock is moved for root alone: libfaketime cannot share its state with the user namespaces of an ordinary user.
+# The clock is not among them: libfaketime moves the times of files as well, which no wrong clock does.
 FIVE: Final = (
     Conditions(name="as it is", folder="plain"),
     Conditions(
         name="elsewhere", folder="far/away/from/home", zone="Pacific/Kiritimati", language="tr_TR.UTF-8",
-        umask=0o077, host="elsewhere.example", days=400, cores=1,
+        umask=0o077, host="elsewhere.example", cores=1,
     ),
     Conditions(
         name="a user", folder="user", zone="America/St_Johns", language="C", umask=0o027, user=USER, host="laptop",
     ),
     Conditions(
         name="another order", folder="shuffled", zone="Asia/Kathmandu", language="POSIX", umask=0o002,
-        host="n0001", days=-3, cores=1, shuffle=True,
+        host="n0001", cores=1, shuffle=True,
     ),
     Conditions(
         name="a user elsewhere", folder="a folder, mit Ümläuten", zone="Europe/London", language="ja_JP.UTF-8",
@@ -78,8 +75,7 @@ FIVE: Final = (
 
 def missing_tools() -> tuple[str, ...]:
     """The Debian packages that are not there and without which a condition would silently not be met."""
-    needs = {"libfaketime": FAKETIME.exists(), "disorderfs": shutil.which("disorderfs") is not None}
-    return tuple(name for name, there in needs.items() if not there)
+    return () if shutil.which("disorderfs") else ("disorderfs",)
 
 
 @contextmanager
@@ -132,12 +128,6 @@ def become(facts: dict[str, object], argv: list[str]) -> None:
             Path(source).mkdir()
             subprocess.run(["mount", "--bind", place, source], check=True)
             subprocess.run(["disorderfs", *options, source, place], check=True)
-    if want.days:
-        _need_file("/etc/faketimerc")
-        _cover("/etc/faketimerc", f"{want.days:+d}d\n")
-        _need_file("/etc/ld.so.preload")
-        _cover("/etc/ld.so.preload", f"{FAKETIME}\n")
-        os.chdir(Path.cwd())  # else it is the folder below the mount
     if want.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: want.cores])
     os.environ |= {"TZ": want.zone, "LANG": want.language, "LC_ALL": want.language}
