@@ -6,6 +6,7 @@ import faults
 import pytest
 from conditions import USER
 from faults import Bench
+from tiny import make_tiny
 from workbench import (
     NO_ENGINE,
     attempt,
