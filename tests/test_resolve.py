@@ -557,6 +557,25 @@ def test_other_packages_keep_their_versions_until_an_upgrade(tmp_path: Path, wor
     )
 
 
+@pytest.mark.programs
+def test_a_version_is_kept_that_another_index_has_for_another_python_alone(
+    tmp_path: Path, world: Sources
+) -> None:
+    """uv drops the wish for such a version."""
+    write_index(
+        tmp_path / "more",
+        write_wheel(tmp_path / "files", "numpy", "2.2.0", tag="cp310-cp310-manylinux_2_17_x86_64"),
+    )
+    sources = replace(world, indexes=(*world.indexes, f"{(tmp_path / 'more').as_uri()}/"))
+    means, target = make_means(tmp_path, sources), make_target(make_recipe(tmp_path))
+    strict = make_recipe(tmp_path, packages=("numpy==2.2.0",))
+    old = resolve(strict, target, old=None, wish=Wish(today=DAY), means=means)
+    kept = resolve(
+        make_recipe(tmp_path, packages=("numpy",)), target, old=old, wish=Wish(today=LATER), means=means
+    )
+    assert kept.wheels == old.wheels
+
+
 MOVED = PACKAGES | {
     "libc6": ("2.36-10", ""),
     "libc6-dev": ("2.36-10", "libc6 (= 2.36-10)"),

@@ -7,7 +7,7 @@ import sys
 import tomllib
 import zipfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
 from typing import Final
@@ -122,12 +122,13 @@ def ask_uv(question: Question, means: Means) -> tuple[Artefact, ...]:
     sources = means.sources()
     with means.store.workspace() as work:
         local = _show_folders(sources.folders, work / "links")
-        _write_question(question, sources, work)
         command = _command(question, sources, work=work, cache=means.store.resolver("uv"))
-        try:
-            means.runner.run(command)
-        except CommandError as error:
-            raise _refusal(question, error) from error
+        if not _keeps_all(question, sources, work=work, command=command, means=means):
+            _write_question(question, sources, work)
+            try:
+                means.runner.run(command)
+            except CommandError as error:
+                raise _refusal(question, error) from error
         found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question, local)
     sizes = _sizes(found, question, means)
     return tuple(
@@ -141,6 +142,26 @@ def ask_uv(question: Question, means: Means) -> tuple[Artefact, ...]:
         )
         for wheel in sorted(found, key=lambda wheel: wheel.name)
     )
+
+
+def _keeps_all(question: Question, sources: Sources, *, work: Path, command: Command, means: Means) -> bool:
+    """Whether the question has an answer with every version that is to be kept; it is then written.
+
+    uv takes the versions of its old answer as wishes, and drops one where the first index that has it has no wheel of it
+    for the target: asked only so, numpy 1.26.4 became 1.26.3 because another package was added.
+    """
+    if not question.prefer:
+        return False
+    kept = tuple(f"{one.name}=={one.version}" for one in question.prefer)
+    pinned = replace(question, constraints=(*question.constraints, *kept), prefer=())
+    _write_question(pinned, sources, work)
+    try:
+        means.runner.run(command)
+    except CommandError as error:
+        if _is_unsolvable(error):
+            return False
+        raise _refusal(question, error) from error
+    return True
 
 
 def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
@@ -224,12 +245,16 @@ def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -
 
 def _refusal(question: Question, error: CommandError) -> IncompatibleError | FetchError:
     said = error.message.partition("\n")[2]
-    if "ended with exit code 1\n" in error.message:
+    if _is_unsolvable(error):
         return IncompatibleError(
             f"no set of wheels for Python {question.python} and glibc {question.glibc} fits the recipe's packages\n{said}",
             hint="loosen a bound in `packages`, or choose a version that has a wheel for this Python",
         )
     return FetchError(f"could not read the package index\n{said}", hint=NETWORK_HINT)
+
+
+def _is_unsolvable(error: CommandError) -> bool:
+    return "ended with exit code 1\n" in error.message
 
 
 def _read_answer(text: str, question: Question, local: Mapping[Path, Path]) -> tuple[_Found, ...]:
