@@ -118,7 +118,7 @@ def _slurm_head(job: Job) -> list[str]:
         *(f"--{key}={value}" for key, value in _site_options(slurm) if value),
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={tasks}",
-        f"--cpus-per-task={cpus}",
+        *((f"--cpus-per-task={cpus}",) if cpus else ()),  # without a number the site's default holds
         *_gpu_options(job),
         f"--signal=B:TERM@{job.grace}",
         f"--output={job.logs}/%x-%j.log",

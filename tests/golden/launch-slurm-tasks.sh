@@ -156,7 +156,8 @@ job=$SLURM_JOB_ID
 logs=$logs-$job
 export MASTER_ADDR=${hosts%%$'\n'*}$master_suffix
 export MASTER_PORT=$((20000 + job % 12000)) # below the ports that connections get by themselves
-export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK # since 22.05 srun does not take it from the job
+# Since 22.05 srun does not take it from the job.
+[ -z "${SLURM_CPUS_PER_TASK-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 
 # What a node needs to know goes with each step, so that it does not matter what `sbatch --export` said.
 node=$(declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT; declare -f)
