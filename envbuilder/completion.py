@@ -65,6 +65,10 @@ VERBS: Final[Mapping[str, Verb]] = {
     "sign": Verb("Sign image and SIF with a key of yours", ("--key", "--output", *COMMON), 1),
     "diff": Verb("Say what is different between two locks, images or SIFs", ("--recipes", *COMMON)),
     "cache": Verb("Say what the cache holds, free its space", ("--gc", "--recipes", *COMMON)),
+    "detect": Verb(
+        "Say what to tell NCCL on this machine",
+        ("--from", "--save", "--recipe", "--measure", "--output", "--recipes", *COMMON),
+    ),
     "diagnose": Verb("Name the known failure in training, build or kernel logs", COMMON),
     "doctor": Verb(
         "Say what this machine can and cannot do for envbuilder",
@@ -72,10 +76,6 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "exec": Verb("Run a command in the environment", INSIDE, 1),
     "shell": Verb("Open a shell in the environment", INSIDE, 1),
-    "detect": Verb(
-        "Say what to tell NCCL on this machine",
-        ("--from", "--save", "--recipe", "--measure", "--output", "--recipes", *COMMON),
-    ),
     "launch": Verb("Start a distributed run", ("--help",)),
     "launch slurm": Verb(
         "Submit a job to Slurm",

@@ -42,7 +42,6 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """Run one command line as a process of its own would: with a new session and no log handler left."""
 
     def run(*arguments: object) -> Answer:
-        monkeypatch.setattr(cli, "SESSION", cli.Session())
         capsys.readouterr()
         code = cli.run([str(argument) for argument in arguments])
         return Answer(code, *capsys.readouterr())

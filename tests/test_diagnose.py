@@ -589,12 +589,10 @@ def test_the_command_answers_as_text_and_as_json(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     (tmp_path / "a.log").write_text("RuntimeError: No CUDA GPUs are available\n")
-    monkeypatch.setattr(cli, "SESSION", cli.Session())
     assert cli.run(["diagnose", str(tmp_path / "a.log")]) == 0
     out, err = capsys.readouterr()
     assert out.startswith(f"cause: the program sees no GPU [EB922]\n  {tmp_path}/a.log:1: RuntimeError")
     assert err == ""
-    monkeypatch.setattr(cli, "SESSION", cli.Session())
     assert cli.run(["diagnose", "--json", str(tmp_path / "a.log")]) == 0
     answer = json.loads(capsys.readouterr().out)
     assert (answer["status"], answer["findings"][0]["code"]) == ("ok", "EB922")

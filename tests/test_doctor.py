@@ -504,10 +504,8 @@ def test_the_command_answers_with_the_exit_code_of_what_it_found(
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
     for name in ("DEBIAN_MIRROR", "INDEX", "PYTORCH_INDEX"):
         monkeypatch.setenv(f"ENVBUILDER_{name}", tmp_path.as_uri())
-    monkeypatch.setattr(cli, "SESSION", cli.Session())
     assert cli.run(["doctor", "--for", "build", "--json"]) == 8
     answer = json.loads(capsys.readouterr().out)
     assert (answer["status"], answer["exit_code"]) == ("failed", 8)
     assert "EB811" in {one["code"] for one in answer["findings"] if one["severity"] == "error"}
-    monkeypatch.setattr(cli, "SESSION", cli.Session())
     assert cli.run(["doctor", "--for", "lunch"]) == 2

@@ -15,6 +15,8 @@ STANDALONE = "image"  # runs inside the image, where there is no envbuilder; oth
 LAYERS = [
     {"__main__"},
     {"cli", "completion"},
+    {"verbs"},
+    {"session"},
     {"examine"},
     {"pipeline", "report"},
     {

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from workbench import ENVBUILDER, ROOT, open_folder, run
 
-from envbuilder import cli
+from envbuilder import session as sessions
 from envbuilder.console import Console
 from envbuilder.engines.assemble import Assemble, Run
 from envbuilder.engines.extensions import Kept
@@ -61,8 +61,8 @@ class Made:
 def make(recipe: Path) -> Made:
     """Renew the recipe's lock and make its extensions; raises BuildError for one that fails."""
     run(ENVBUILDER, "lock", recipe)
-    session = cli.Session(environment=dict(os.environ))
-    shop, console = cli.workshop(session, ROOT / "recipes"), Listening()
+    session = sessions.Session(environment=dict(os.environ))
+    shop, console = sessions.workshop(session, ROOT / "recipes"), Listening()
     read, plan, _ = make_plan(str(recipe), shop)
     store_sources(read, plan.extensions, shop.means(offline=False))
     engine = Assemble(store=shop.store, runner=shop.runner, console=console, limits=shop.limits)

@@ -1,0 +1,98 @@
+"""One call of the command line: its options in common, what the environment says, and the answer it collects."""
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+
+from envbuilder.findings import Finding
+
+if TYPE_CHECKING:
+    from envbuilder.pipeline import Workshop
+
+Name = Annotated[
+    str, typer.Argument(help="a recipe in `recipes/`, or a path to a recipe file", metavar="NAME")
+]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON envelope on stdout")]
+Verbose = Annotated[
+    int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")
+]
+NoColor = Annotated[bool, typer.Option("--no-color", help="no colour; NO_COLOR does the same")]
+Recipes = Annotated[
+    Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")
+]
+Output = Annotated[Path, typer.Option("--output", help="the folder of artefacts")]
+RECIPES: Final = Path("recipes")
+OUTPUT: Final = Path("build")
+
+
+@dataclass(slots=True)
+class Session:
+    """One call of the command line: how to answer, and the answer."""
+
+    command: str = ""
+    as_json: bool = False
+    color: bool = True
+    data: object = None
+    text: str = ""
+    findings: tuple[Finding, ...] = ()
+    exit_code: int = 0
+    environment: dict[str, str] = field(default_factory=dict)
+    stop: Callable[[], None] = lambda: None  # ends what runs, when a person interrupts
+
+    def begin(self, command: str, *, as_json: bool) -> None:
+        """Forget an earlier call of this process."""
+        fresh = Session(command=command, as_json=as_json)
+        for one in fields(self):
+            setattr(self, one.name, getattr(fresh, one.name))
+
+
+SESSION: Final = Session()
+
+
+@contextlib.contextmanager
+def verb(command: str, *, as_json: bool, verbose: int, no_color: bool) -> Iterator[Session]:
+    """Set the session up for one command."""
+    from envbuilder import console  # noqa: PLC0415
+
+    SESSION.command, SESSION.as_json = command, as_json
+    SESSION.environment = dict(os.environ)
+    SESSION.color = not no_color and not SESSION.environment.get("NO_COLOR")
+    console.setup(verbose)
+    yield SESSION
+
+
+def cache_folder(session: Session) -> Path:
+    import platformdirs  # noqa: PLC0415
+
+    return Path(session.environment.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
+
+
+def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Workshop":
+    """What the environment says: cache folder, cores, memory."""
+    from envbuilder.capacity import usable_cores, usable_memory  # noqa: PLC0415
+    from envbuilder.command import ProcessRunner  # noqa: PLC0415
+    from envbuilder.console import Console  # noqa: PLC0415
+    from envbuilder.engines.assemble import Limits  # noqa: PLC0415
+    from envbuilder.pipeline import Workshop  # noqa: PLC0415
+    from envbuilder.store import Store  # noqa: PLC0415
+
+    runner, console = ProcessRunner(session.environment), Console(color=session.color)
+
+    def stop() -> None:
+        runner.stop()
+        console.close()
+
+    session.stop = stop
+    return Workshop(
+        store=Store(cache_folder(session), create=writes),
+        runner=runner,
+        console=console,
+        environment=session.environment,
+        recipes=recipes,
+        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=os.geteuid() == 0),
+    )

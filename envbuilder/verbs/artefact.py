@@ -1,0 +1,253 @@
+"""Verbs on what was built: build, verify, sign, compare, and what the cache holds."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from envbuilder.errors import UsageError
+from envbuilder.session import (
+    OUTPUT,
+    RECIPES,
+    Json,
+    Name,
+    NoColor,
+    Output,
+    Recipes,
+    Session,
+    Verbose,
+    verb,
+    workshop,
+)
+
+if TYPE_CHECKING:
+    from envbuilder.pipeline import Workshop
+
+app = typer.Typer()
+
+
+@app.command()
+def build(
+    names: Annotated[list[str], typer.Argument(help="recipes, or paths to recipe files", metavar="NAME…")],
+    *,
+    output: Output = OUTPUT,
+    offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")
+    ] = False,
+    host: Annotated[
+        Path | None,
+        typer.Option("--host", help="bake a profile of the site: what `detect --save` wrote there"),
+    ] = None,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Build image and SIF from the lock, verify them, and load the image where a Docker engine answers."""
+    from envbuilder.pipeline import build_recipe, explain  # noqa: PLC0415
+
+    with verb("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        shop = workshop(session, recipes, writes=not dry_run)
+        if dry_run:
+            explained = [explain(name, shop, host) for name in names]
+            session.data = [
+                {"name": one.name, "plan": one.plan, "commands": list(one.commands)} for one in explained
+            ]
+            session.text = "\n".join(
+                f"{one.plan}\n" + "\n".join(f"$ {line}" for line in one.commands) for one in explained
+            )
+            return
+        rows, lines = [], []
+        for name in names:
+            result = build_recipe(name, shop, output=output, offline=offline, host=host)
+            session.findings += result.findings
+            row = result.summary()
+            rows.append(row)
+            lines.append(result.text())
+        session.data, session.text = rows, "\n".join(lines)
+
+
+@app.command()
+def extensions(
+    name: Name,
+    *,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """List a recipe's compiled extensions: key, architectures, size, compile time, and where each came from."""
+    from envbuilder.engines.extensions import table  # noqa: PLC0415
+    from envbuilder.pipeline import list_extensions  # noqa: PLC0415
+
+    with verb("extensions", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        rows = list_extensions(name, workshop(session, recipes, writes=False))
+        session.data = list(rows)
+        session.text = table(rows) if rows else f"{name} has no extensions"
+
+
+@app.command()
+def verify(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="a recipe that was built; or an image: an OCI layout, an archive, a name in the Docker engine",
+            metavar="NAME|IMAGE",
+        ),
+    ],
+    sif: Annotated[Path | None, typer.Argument(help="the SIF, where the first is an image")] = None,
+    *,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="a public key: both must be signed with it")
+    ] = None,
+    oldest_host: Annotated[
+        str,
+        typer.Option(
+            "--oldest-host",
+            metavar="GLIBC",
+            help="name what needs a newer glibc: a version, or a base such as debian/bullseye",
+        ),
+    ] = "",
+    output: Output = OUTPUT,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Prove that image and SIF hold the same files, path by path, whoever made them, and audit what they hold."""
+    from envbuilder.examine import verify_built, verify_pair  # noqa: PLC0415
+
+    with verb("verify", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        shop = workshop(session, recipes)
+        if sif:
+            verified = verify_pair(name, sif, shop, oldest_host=oldest_host, key=key)
+        else:
+            verified = verify_built(name, shop, output=output, oldest_host=oldest_host, key=key)
+        session.data, session.text, session.findings = verified.data(), verified.text(), verified.findings
+
+
+@app.command()
+def sbom(
+    name: Annotated[str, typer.Argument(help="a recipe that was built, or a SIF", metavar="NAME|SIF")],
+    *,
+    provenance: Annotated[
+        bool, typer.Option("--provenance", help="how it was made instead: an in-toto statement")
+    ] = False,
+    output: Output = OUTPUT,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Print the parts list of what was built, in SPDX: every package with its version, licence and hash."""
+    from envbuilder.pipeline import read_documents  # noqa: PLC0415
+
+    with verb("sbom", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        session.text = read_documents(name, output)[provenance].rstrip("\n")
+        session.data = json.loads(session.text)
+
+
+@app.command()
+def sign(
+    name: Annotated[str, typer.Argument(help="a recipe that was built", metavar="NAME")],
+    *,
+    key: Annotated[
+        Path, typer.Option("--key", help="a private key of yours in a PEM file: ECDSA or Ed25519")
+    ],
+    output: Output = OUTPUT,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Sign image and SIF with a key of yours, without a network."""
+    from envbuilder.pipeline import sign_artefacts  # noqa: PLC0415
+
+    with verb("sign", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        facts = sign_artefacts(name, workshop(session, RECIPES), output=output, key=key)
+        session.data = facts
+        session.text = f"signed {facts['sif']} and the image; the statement is {facts['bundle']}"
+
+
+@app.command()
+def diff(
+    one: Annotated[
+        str,
+        typer.Argument(
+            help="a lock or its recipe, a SIF, or an image: a layout, an archive, a name in Docker",
+            metavar="A",
+        ),
+    ],
+    other: Annotated[str, typer.Argument(help="the same", metavar="B")],
+    *,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Say what is different between two locks, images or SIFs: packages, files, sizes, environment, NCCL settings."""
+    from envbuilder.examine import diff as compare  # noqa: PLC0415
+
+    with verb("diff", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        found = compare(one, other, workshop(session, recipes))
+        session.data, session.text = found.data(), found.text()
+
+
+@app.command()
+def cache(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="with --gc: what to remove, all but `layers` and `extensions` if nothing is named; `vendor`: write all that the lock of NAME names into DIR",
+            metavar="[KIND… | vendor NAME DIR]",
+        ),
+    ] = None,
+    *,
+    gc: Annotated[
+        bool, typer.Option("--gc", help="remove what a later build can fetch or make again")
+    ] = False,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Say what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
+    from envbuilder.store import KEPT, KINDS  # noqa: PLC0415
+
+    with verb("cache", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        shop = workshop(session, recipes)
+        match words or []:
+            case ["vendor", name, folder] if not gc:
+                _vendor(session, shop, name, Path(folder))
+                return
+            case ["vendor", *_]:
+                raise UsageError(
+                    "`vendor` takes a recipe and a folder", hint="envbuilder cache vendor cpu DIR"
+                )
+            case kinds:
+                pass
+        store = shop.store
+        if unknown := sorted(set(kinds) - set(KINDS)):
+            raise UsageError(f"the cache has no `{unknown[0]}`", hint=f"it has {', '.join(KINDS)}")
+        if kinds and not gc:
+            raise UsageError("kinds go with `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
+        if gc:
+            store.sweep()
+            store.clear(kinds or [kind for kind in KINDS if kind not in KEPT])
+        sizes = store.sizes()
+        session.data = {"folder": str(store.root), "bytes": sizes}
+        rows = (f"  {kind:<10} {size / 1e9:8.2f} GB" for kind, size in sizes.items())
+        session.text = "\n".join([str(store.root), *rows])
+
+
+def _vendor(session: Session, shop: "Workshop", name: str, folder: Path) -> None:
+    from envbuilder.pipeline import vendor_recipe  # noqa: PLC0415
+
+    done = vendor_recipe(name, shop, folder.absolute())
+    session.data = {
+        "folder": str(done.folder),
+        "files": done.count,
+        "bytes": done.size,
+        "command": done.command,
+    }
+    session.text = f"{done.folder}: {done.count} files, {done.size / 1e9:.2f} GB\n$ {done.command}"

@@ -1,0 +1,204 @@
+"""Verbs that run something in an environment: exec, shell, and launch on one machine or many."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final, NoReturn
+
+import typer
+
+from envbuilder.errors import UsageError
+from envbuilder.session import OUTPUT, Json, Name, NoColor, Output, Session, Verbose, verb
+
+if TYPE_CHECKING:
+    from envbuilder.launch.job import Wish
+
+app = typer.Typer()
+launch = typer.Typer(
+    no_args_is_help=True,
+    help="Start a distributed run: `envbuilder launch slurm a100 --nodes 2 -- train.py`.",
+)
+app.add_typer(launch, name="launch")
+
+
+Profile = Annotated[
+    str, typer.Option("--profile", help="the site: a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")
+]
+Form = Annotated[str, typer.Option("--in", help="`sif` or `image`; default: whichever is there, SIF first")]
+Print = Annotated[bool, typer.Option("--print", help="print the command line; run nothing")]
+PROGRAM: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
+
+
+@app.command(name="exec", context_settings=PROGRAM)
+def exec_(
+    context: typer.Context,
+    name: Name,
+    *,
+    inside: Form = "",
+    profile: Profile = "",
+    show: Print = False,
+    output: Output = OUTPUT,
+    no_color: NoColor = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run a command in the environment: `envbuilder exec a100 -- python train.py`."""
+    with verb("exec", as_json=False, verbose=verbose, no_color=no_color) as session:
+        if not context.args:
+            raise UsageError("there is no command to run", hint=f"envbuilder exec {name} -- python -V")
+        _go_inside(session, name, context.args, form=inside, profile=profile, show=show, output=output)
+
+
+@app.command()
+def shell(
+    name: Name,
+    *,
+    inside: Form = "",
+    profile: Profile = "",
+    show: Print = False,
+    output: Output = OUTPUT,
+    no_color: NoColor = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Open a shell in the environment."""
+    with verb("shell", as_json=False, verbose=verbose, no_color=no_color) as session:
+        _go_inside(session, name, [], form=inside, profile=profile, show=show, output=output)
+
+
+def _go_inside(
+    session: Session, name: str, argv: list[str], *, form: str, profile: str, show: bool, output: Path
+) -> None:
+    from envbuilder.launch.inside import Inside, command_line, execute, parse_form  # noqa: PLC0415
+    from envbuilder.launch.site import find_site  # noqa: PLC0415
+
+    inside = Inside(
+        name=name, argv=tuple(argv), form=parse_form(form), output=output, site=find_site(profile),
+        terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        folder=Path.cwd(), ids=(os.geteuid(), os.getegid()),
+    )  # fmt: skip
+    if show:
+        session.text = command_line(inside, session.environment)
+    else:
+        session.exit_code = execute(inside, session.environment)
+
+
+Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="machines")]
+Gpus = Annotated[
+    int | None, typer.Option("--gpus-per-node", metavar="G", min=0, help="GPUs, and a rank for each")
+]
+Ranks = Annotated[
+    int | None, typer.Option("--ranks-per-node", metavar="R", min=1, help="ranks, where it is not one a GPU")
+]
+Write = Annotated[
+    Path | None, typer.Option("--write", metavar="FILE", help="write the script; start nothing")
+]
+Logs = Annotated[Path, typer.Option("--logs", metavar="DIR", help="where scripts and logs go")]
+Grace = Annotated[
+    int,
+    typer.Option(
+        "--grace", metavar="SECONDS", min=1, help="from TERM to the end: time to write a checkpoint"
+    ),
+]
+SmokeRun = Annotated[bool, typer.Option("--smoke", help="check ranks, GPUs and collectives; no program")]
+LOGS: Final = Path("logs")
+
+
+@launch.command("slurm", context_settings=PROGRAM)
+def launch_slurm(
+    context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
+    shape: Annotated[
+        str, typer.Option("--shape", help="`torchrun`: a container a node; `tasks`: a container a rank")
+    ] = "torchrun",
+    partition: Annotated[str, typer.Option("--partition", help="instead of the profile's")] = "",
+    time: Annotated[str, typer.Option("--time", help="instead of the profile's")] = "",
+    wait: Annotated[bool, typer.Option("--wait", help="stay until the job has ended")] = False,
+    profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    output: Output = OUTPUT, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False,
+) -> None:  # fmt: skip
+    """Submit a job to Slurm."""
+    from envbuilder.command import ProcessRunner  # noqa: PLC0415
+    from envbuilder.console import Console  # noqa: PLC0415
+    from envbuilder.launch import start  # noqa: PLC0415
+    from envbuilder.launch.job import Wish  # noqa: PLC0415
+
+    with verb("launch slurm", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        wish = Wish(
+            name=name, program=tuple(context.args), where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
+            folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+            partition=partition, time=time,
+        )  # fmt: skip
+        if _written(session, wish, write):
+            return
+        runner = ProcessRunner(session.environment, whole=True)
+        session.stop = runner.stop
+        started = start.submit(start.prepare(wish), runner, wait=wait, tell=Console(color=session.color).say)
+        session.exit_code, session.text = started.code, started.text()
+        session.data = {"job": started.number, "script": str(started.script), "log": str(started.log)}
+
+
+@launch.command("ssh", context_settings=PROGRAM)
+def launch_ssh(
+    context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
+    hosts: Annotated[str, typer.Option("--hosts", metavar="A,B,…", help="instead of the profile's")] = "",
+    pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
+    profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    output: Output = OUTPUT, verbose: Verbose = 0, no_color: NoColor = False,
+) -> None:  # fmt: skip
+    """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
+    from envbuilder.launch.job import Wish  # noqa: PLC0415
+
+    with verb("launch ssh", as_json=False, verbose=verbose, no_color=no_color) as session:
+        wish = Wish(
+            name=name, program=tuple(context.args), where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
+            folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+            hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
+        )  # fmt: skip
+        _written(session, wish, write) or _become(wish)
+
+
+@launch.command("local", context_settings=PROGRAM)
+def launch_local(
+    context: typer.Context, name: Name, *, gpus: Gpus = None, ranks: Ranks = None, profile: Profile = "",
+    smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    output: Output = OUTPUT, verbose: Verbose = 0, no_color: NoColor = False,
+) -> None:  # fmt: skip
+    """Run a job on this machine."""
+    from envbuilder.launch.job import Wish  # noqa: PLC0415
+
+    with verb("launch local", as_json=False, verbose=verbose, no_color=no_color) as session:
+        wish = Wish(
+            name=name, program=tuple(context.args), where="local", nodes=1, ranks=ranks, gpus=gpus,
+            folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+        )  # fmt: skip
+        _written(session, wish, write) or _become(wish)
+
+
+def _written(session: Session, wish: "Wish", path: Path | None) -> bool:
+    """With `--write`: write the script and say how it is started."""
+    from envbuilder.launch import start  # noqa: PLC0415
+
+    if path is None:
+        return False
+    job = start.prepare(wish)
+    session.data = {"script": str(start.save_script(path, job))}
+    session.text = start.start_command(job, path)
+    return True
+
+
+def _become(wish: "Wish") -> NoReturn:
+    from envbuilder.launch import start  # noqa: PLC0415
+
+    start.become(start.prepare(wish))
+
+
+@launch.command("lint")
+def launch_lint(
+    scripts: Annotated[list[Path], typer.Argument(help="scripts for `sbatch`", metavar="SCRIPT…")],
+    *, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False,
+) -> None:  # fmt: skip
+    """Find the mistakes in your own sbatch scripts that hang jobs or hide GPUs; exit code 2 for an error."""
+    from envbuilder.launch.lint import lint_files  # noqa: PLC0415
+
+    with verb("launch lint", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        session.findings = lint_files(scripts)
+        session.exit_code = 2 if any(one.severity == "error" for one in session.findings) else 0
+        session.text = "" if session.findings else "nothing found"

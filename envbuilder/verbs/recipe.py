@@ -1,0 +1,139 @@
+"""Verbs on recipes: list, show, check, lock."""
+
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from envbuilder.errors import UsageError
+from envbuilder.session import RECIPES, Json, Name, NoColor, Recipes, Verbose, verb, workshop
+
+app = typer.Typer()
+
+
+@app.command("list")
+def list_(
+    *, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
+) -> None:
+    """List the recipes with their pins."""
+    from envbuilder.recipe import list_recipes, load  # noqa: PLC0415
+
+    with verb("list", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        rows = []
+        for name in list_recipes(recipes):
+            recipe = load(recipes / f"{name}.yaml")
+            pins = {
+                "base": recipe.base,
+                "python": recipe.python,
+                "pytorch": recipe.pytorch,
+                "cuda": recipe.cuda,
+                "gcc": recipe.gcc,
+            }
+            rows.append({"name": name, "summary": recipe.summary, "gpus": list(recipe.gpus)} | pins)
+        session.data = rows
+        session.text = "\n".join(
+            f"{row['name']:<10} torch {row['pytorch']:<8} cuda {row['cuda'] or '-':<5} gcc {row['gcc']:<3} "
+            f"python {row['python']:<5} {row['base']:<16} {row['summary']}"
+            for row in rows
+        )
+
+
+@app.command()
+def show(
+    name: Name,
+    *,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Show the effective recipe, where each value came from, and what follows from the pins."""
+    from envbuilder.check import load_tables  # noqa: PLC0415
+    from envbuilder.check.facts import brief, facts, table  # noqa: PLC0415
+    from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
+    from envbuilder.tables.toolkit import load_toolkits  # noqa: PLC0415
+
+    with verb("show", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        recipe = load(find_recipe(name, recipes))
+        values = {key: value for key, value in json.loads(recipe.canonical()).items() if key != "format"}
+        found = facts(recipe, load_tables(load_toolkits()))
+        session.data = {
+            "name": recipe.name,
+            "recipe": values,
+            "places": dict(recipe.places),
+            "facts": [{"name": one.name, "value": one.value, "source": one.source} for one in found],
+        }
+        pins = [(key, brief(value), recipe.place(f"$.{key}")) for key, value in values.items()]
+        session.text = (
+            f"{table(pins)}\n\n{table([(one.name, one.value, one.source) for one in found])}".rstrip()
+        )
+
+
+@app.command()
+def check(
+    name: Name,
+    *,
+    host: Annotated[
+        Path | None, typer.Option("--host", help="facts of the machine it is to run on: `driver`, `gpus`")
+    ] = None,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Report everything in the recipe that cannot work, before anything is downloaded."""
+    from envbuilder.check import examine_file, need_sound  # noqa: PLC0415
+
+    with verb("check", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        recipe, report = examine_file(name, recipes, host)
+        session.data = {"name": recipe.name, "repairs": [repair.data() for repair in report.repairs]}
+        need_sound(recipe, report)
+        session.findings = report.findings
+        session.text = f"{name}: nothing that cannot work" if not report.findings else ""
+
+
+@app.command()
+def lock(
+    name: Name,
+    packages: Annotated[
+        list[str] | None,
+        typer.Argument(help="with --upgrade: the packages that may move", metavar="[PKG…]"),
+    ] = None,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="choose versions anew: of PKG…, or all of them")
+    ] = False,
+    before: Annotated[
+        datetime | None,
+        typer.Option(
+            "--before", formats=["%Y-%m-%d"], metavar="DATE", help="choose as of the start of that day, UTC"
+        ),
+    ] = None,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Resolve a recipe into its lock, `NAME.lock` beside it."""
+    from envbuilder.pipeline import lock_recipe  # noqa: PLC0415
+    from envbuilder.resolve import Wish  # noqa: PLC0415
+
+    with verb("lock", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        if packages and not upgrade:
+            raise UsageError(
+                "packages go with `--upgrade`", hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}"
+            )
+        wish = Wish(
+            today=datetime.now(UTC).date(),
+            upgrade=upgrade and not packages,
+            upgrade_only=tuple(packages or ()),
+            before=before.date() if before else None,
+        )
+        changes = lock_recipe(name, workshop(session, recipes), wish=wish, save=not check)
+        session.data = {"changes": list(changes)}
+        session.text = "\n".join(changes) or f"the lock of {name} is as it was"
+        if check and changes:
+            session.exit_code = 4
