@@ -153,6 +153,10 @@ def _wheel(name: str) -> dict[str, object]:
     return next(artefact for artefact in locked_artefacts("cpu") if artefact["name"] == name)
 
 
+# The machine's own index may be a folder that has the right file.
+NO_INDEX = {"ENVBUILDER_INDEX": "file:///nonexistent"}
+
+
 @pytest.fixture
 def damaged(cpu: Built, spacious: Path) -> tuple[Path, Path]:
     """A cache whose copy of numpy has one wrong byte, and that file."""
@@ -174,7 +178,7 @@ def damaged(cpu: Built, spacious: Path) -> tuple[Path, Path]:
 
 def test_a_damaged_artefact_is_exit_5_offline_and_named(damaged: tuple[Path, Path], spacious: Path):
     cache, _ = damaged
-    env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
+    env = NO_ENGINE | NO_INDEX | {"ENVBUILDER_CACHE": str(cache)}
     ended = attempt(*WITHOUT_NETWORK, *build_command("cpu", spacious / "out", "--offline"), env=env)
     assert ended.returncode == 5
     (finding,) = findings(ended)
@@ -191,7 +195,7 @@ def test_a_damaged_artefact_is_taken_from_a_folder_that_holds_it(
     folder.mkdir()
     good = CACHE / "artefacts" / path.name[:2] / path.name
     shutil.copyfile(good, folder / str(_wheel("numpy")["path"]).rpartition("/")[2])
-    env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache), "ENVBUILDER_FOLDERS": str(folder)}
+    env = NO_ENGINE | NO_INDEX | {"ENVBUILDER_CACHE": str(cache), "ENVBUILDER_FOLDERS": str(folder)}
     again = build("cpu", spacious / "out", "--offline", env=env, prefix=WITHOUT_NETWORK)
     assert again.digests == cpu.digests
     assert path.read_bytes() == good.read_bytes()
@@ -202,11 +206,7 @@ def test_a_wrong_file_in_a_folder_is_refused(damaged: tuple[Path, Path], spaciou
     folder = spacious / "wheels"
     folder.mkdir()
     shutil.copyfile(path, folder / str(_wheel("numpy")["path"]).rpartition("/")[2])
-    env = NO_ENGINE | {
-        "ENVBUILDER_CACHE": str(cache),
-        "ENVBUILDER_FOLDERS": str(folder),
-        "ENVBUILDER_INDEX": "file:///nonexistent",  # the machine's own may be a folder that has the right file
-    }
+    env = NO_ENGINE | NO_INDEX | {"ENVBUILDER_CACHE": str(cache), "ENVBUILDER_FOLDERS": str(folder)}
     ended = attempt(*WITHOUT_NETWORK, *build_command("cpu", spacious / "out", "--offline"), env=env)
     assert ended.returncode == 5
     (finding,) = findings(ended)
