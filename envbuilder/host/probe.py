@@ -177,11 +177,12 @@ def _packages(folders: tuple[Path, ...]) -> Facts:
             match = re.fullmatch(r"(nvidia_nccl_cu\d+|torch)-(\d[^-]*)\.dist-info", name)
             if match:
                 found.setdefault("torch" if match[1] == "torch" else "nccl", match[2])
-    told = ", ".join(map(str, folders)) or "no Python environment was given"
+    told = ", ".join(map(str, folders))
+    absent = f"not in {told}" if told else "no Python environment was given"
     return Facts(
         nccl=found.get("nccl"),
         torch=found.get("torch"),
-        sources=tuple((name, told if name in found else f"not in {told}") for name in ("nccl", "torch")),
+        sources=tuple((name, told if name in found else absent) for name in ("nccl", "torch")),
     )
 
 
