@@ -40,7 +40,7 @@ from envbuilder.errors import (
     VerifyError,
 )
 from envbuilder.fetch import Fetcher
-from envbuilder.fetch.web import Wanted
+from envbuilder.fetch.wanted import Wanted
 from envbuilder.findings import Finding, Severity
 from envbuilder.lock import Artefact
 from envbuilder.plan import Plan, StartFiles, make

@@ -7,12 +7,10 @@ pip are configured to use, else the tools' own defaults. `resolve` and `fetch` g
 import configparser
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit, urlunsplit
-
-from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from envbuilder.command import Command, Runner
 from envbuilder.errors import ToolError
@@ -21,6 +19,13 @@ PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
 DEBIAN_SNAPSHOT: Final = "https://snapshot.debian.org/"
 DEBIAN_KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
+
+
+def default_index() -> str:
+    """The address of the package index, as its own client knows it."""
+    from pypi_simple import PYPI_SIMPLE_ENDPOINT  # noqa: PLC0415 - slow to import, as all that speaks HTTP
+
+    return PYPI_SIMPLE_ENDPOINT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +37,8 @@ class Sources:
     ]  # mirrors of the Debian archive, the first one resolves; empty where none is known
     snapshot: str = DEBIAN_SNAPSHOT  # keeps Debian as it was on every day; "" for none
     keyring: Path = DEBIAN_KEYRING  # what signs those mirrors' suites
-    indexes: tuple[str, ...] = (
-        PYPI_SIMPLE_ENDPOINT,
-    )  # simple API; the first is the main one, all are searched
+    # Of the simple API; the first is the main one, all are searched.
+    indexes: tuple[str, ...] = field(default_factory=lambda: (default_index(),))
     pytorch: str = PYTORCH_INDEX  # parent of cpu, cu126, …
     folders: tuple[Path, ...] = ()  # wheels and .debs lie in them
     certificates: Path | None = None  # CA bundle for HTTPS
@@ -82,9 +86,7 @@ def _indexes(environment: Mapping[str, str], pip: Mapping[str, str]) -> tuple[st
     extra = _first(environment, "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL") or pip.get(
         "extra-index-url", ""
     )
-    return tuple(
-        dict.fromkeys(_base(_unnamed(url)) for url in [main or PYPI_SIMPLE_ENDPOINT, *extra.split()])
-    )
+    return tuple(dict.fromkeys(_base(_unnamed(url)) for url in [main or default_index(), *extra.split()]))
 
 
 def _find_links(environment: Mapping[str, str], pip: Mapping[str, str]) -> list[str]:

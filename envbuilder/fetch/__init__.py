@@ -10,14 +10,17 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from envbuilder.errors import FetchError
 from envbuilder.fetch.download import Progress
-from envbuilder.fetch.web import PARALLEL, Refusal, Wanted, Web
+from envbuilder.fetch.wanted import PARALLEL, Refusal, Wanted
 from envbuilder.findings import Finding, Severity
 from envbuilder.sources import Sources, file_path
 from envbuilder.store import Store, publish, sha256_file, space_errors
+
+if TYPE_CHECKING:
+    from envbuilder.fetch.web import Web
 
 log = logging.getLogger(__name__)
 
@@ -105,7 +108,9 @@ class Fetcher:
             log.warning("the cached `%s` is damaged and is fetched again", _filename(artefact))
             path.unlink(missing_ok=True)
 
-    def _connect(self) -> Web:
+    def _connect(self) -> "Web":
+        from envbuilder.fetch.web import Web  # noqa: PLC0415 - HTTP and the index reader are slow to import
+
         with self._guard:
             if self._web is None:
                 self._web = Web(self._ask(), local_only=self._offline)

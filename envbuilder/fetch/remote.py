@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from envbuilder.errors import FetchError
-from envbuilder.fetch.web import Listed, Refusal, Web
+from envbuilder.fetch.wanted import Refusal
+from envbuilder.fetch.web import Listed, Web
 from envbuilder.sources import Sources, shown
 
 BLOCK: Final = 1 << 20  # bytes of one request

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import requests
@@ -25,12 +25,11 @@ from envbuilder.fetch import snapshot
 from envbuilder.fetch.download import CHUNK, Download, Progress, Stopped
 from envbuilder.fetch.local import FileAdapter
 from envbuilder.fetch.reason import reason
+from envbuilder.fetch.wanted import PARALLEL, Refusal, Wanted
 from envbuilder.sources import Sources, file_path, shown
-from envbuilder.store import Sha256
 
 log = logging.getLogger(__name__)
 
-PARALLEL: Final = 4
 PAUSES: Final = (
     0.5,
     1.0,
@@ -45,23 +44,6 @@ BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that a 
 Answer = TypeVar("Answer")
 
 
-class Wanted(Protocol):
-    """What the lock says of one artefact, see `lock.Artefact` (a layer above this one)."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def sha256(self) -> Sha256: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def path(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listed:
     """One file of a project in a package index."""
@@ -70,14 +52,6 @@ class Listed:
     url: str
     uploaded: str  # YYYY-MM-DD; "" where the index does not tell
     yanked: bool
-
-
-class Refusal(Exception):  # noqa: N818 - no failure yet: the next source may have the file
-    """One source does not give the file: where and why; `kind` is `gone`, `wrong` or `unreachable`."""
-
-    def __init__(self, url: str, why: str, *, kind: str) -> None:
-        super().__init__(f"{shown(url)}: {why}")
-        self.kind = kind
 
 
 class _Broken(Exception):  # noqa: N818 - a new try follows

@@ -7,7 +7,6 @@ from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist
 from packaging.version import Version
 
 from envbuilder.errors import FetchError
-from envbuilder.fetch.remote import Index
 from envbuilder.lock import Artefact
 from envbuilder.resolve.means import Means
 from envbuilder.store import sha256_file
@@ -21,6 +20,8 @@ def find_sdist(name: str, version: str, means: Means) -> Artefact:
         for path in sorted(folder.glob("*.tar.gz")):
             if _is_it(path.name, project, version):
                 return _artefact(project, version, path.name, path.read_bytes(), means)
+    from envbuilder.fetch.remote import Index  # noqa: PLC0415 - slow to import, as all that speaks HTTP
+
     index = Index(sources)
     files = index.files(project)
     for listed in files:

@@ -7,7 +7,6 @@ from typing import Final
 
 from envbuilder.engines.extensions.compiled import TREE
 from envbuilder.errors import BuildError
-from envbuilder.fatbin import read_gpu_code
 from envbuilder.findings import Finding, Severity
 from envbuilder.tables.switch import Switch, load_switches
 
@@ -23,6 +22,8 @@ _OWN_LIST: Final = re.compile(
 
 def targets_of(library: Path) -> tuple[str, ...]:
     """`sm_80` for machine code, `compute_80` for PTX; empty without code for a GPU. Raises BuildError for no library."""
+    from envbuilder.fatbin import read_gpu_code  # noqa: PLC0415 - a build with nothing to compile reads no ELF file
+
     try:
         with library.open("rb") as stream:
             return tuple(code.target for code in read_gpu_code(stream))

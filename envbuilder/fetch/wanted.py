@@ -1,0 +1,36 @@
+"""What is asked of the sources and how one of them declines: the words between `fetch` and `fetch.web`.
+
+Here, for what speaks HTTP is slow to import and a build that fetches nothing does without it.
+"""
+
+from typing import Final, Protocol
+
+from envbuilder.sources import shown
+from envbuilder.store import Sha256
+
+PARALLEL: Final = 4
+
+
+class Wanted(Protocol):
+    """What the lock says of one artefact, see `lock.Artefact` (a layer above this one)."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def sha256(self) -> Sha256: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+
+
+class Refusal(Exception):  # noqa: N818 - no failure yet: the next source may have the file
+    """One source does not give the file: where and why; `kind` is `gone`, `wrong` or `unreachable`."""
+
+    def __init__(self, url: str, why: str, *, kind: str) -> None:
+        super().__init__(f"{shown(url)}: {why}")
+        self.kind = kind
