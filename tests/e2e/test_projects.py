@@ -7,6 +7,7 @@ import dataclasses
 import os
 import re
 import shutil
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -86,6 +87,11 @@ def write_recipe(folder: Path, like: str, *extensions: str) -> Path:
     return recipe
 
 
+def never_compiled() -> str:
+    """A comment that no source had before: the store keeps what an earlier run compiled."""
+    return f"// {uuid.uuid4()}\n"
+
+
 def failed(recipe: Path) -> BuildError:
     with pytest.raises(BuildError) as caught:
         make(recipe)
@@ -126,12 +132,13 @@ def test_a_call_of_load_inline_is_captured(spacious: Path):
 def test_after_one_changed_source_that_file_alone_is_compiled(spacious: Path):
     (spacious / "pair").mkdir(parents=True)
     binding = '#include <pybind11/pybind11.h>\nint {0}(int);\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ m.def("f", &{0}); }}\n'
-    (spacious / "pair/module.cpp").write_text(binding.format("twice"))
-    (spacious / "pair/part.cpp").write_text("int twice(int value) { return 2 * value; }\n")
+    own = never_compiled()
+    (spacious / "pair/module.cpp").write_text(own + binding.format("twice"))
+    (spacious / "pair/part.cpp").write_text(f"{own}int twice(int value) {{ return 2 * value; }}\n")
     recipe = write_recipe(spacious, "cpu", "{name: pair, sources: [pair/module.cpp, pair/part.cpp]}")
     first = make(recipe)
     assert sorted(line.partition(" (")[0] for line in first.said) == ["pair: module.cpp", "pair: part.cpp"]
-    (spacious / "pair/part.cpp").write_text("int twice(int value) { return value + value; }\n")
+    (spacious / "pair/part.cpp").write_text(f"{own}int twice(int value) {{ return value + value; }}\n")
     second = make(recipe)
     assert [line.partition(" (")[0] for line in second.said] == ["pair: part.cpp"]
     assert second.kept["pair"].compiled.seconds < first.kept["pair"].compiled.seconds
@@ -218,7 +225,7 @@ def test_what_is_compiled_knows_its_sources_by_name_and_content(shapes: tuple[Pa
 def test_after_one_changed_kernel_that_file_alone_is_compiled(shapes: tuple[Path, Made]):
     folder, _ = shapes
     kernel = folder / "load_at_import/ops/scale_kernel.cu"
-    kernel.write_text(kernel.read_text().replace("*= factor", "*= factor * factor"))
+    kernel.write_text(kernel.read_text() + never_compiled())
     said = [line for line in make(folder / "shapes.yaml").said if line.startswith("scale:")]
     assert [line.partition(" (")[0] for line in said] == ["scale: scale_kernel.cu"]
 
