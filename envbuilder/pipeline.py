@@ -10,6 +10,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -228,11 +229,10 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
     client = connect(workshop.environment) if image and recipe.tests else None
     ids = (os.geteuid(), os.getegid())
     around = probe_surroundings(Path.cwd(), environment=workshop.environment, ids=ids)
-    for test in recipe.tests:
-        argv = shlex.split(test)
+    def in_the_sif(test: str) -> None:
         with workshop.console.step(f"test in the SIF: {test}"):
             try:
-                _need_success(run_in_sif(outputs.sif, argv, around), test, str(outputs.sif))
+                _need_success(run_in_sif(outputs.sif, shlex.split(test), around), test, str(outputs.sif))
             except ToolError as error:
                 findings.append(
                     Finding(
@@ -240,9 +240,16 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
                         message="the recipe's tests were not run in the SIF: Apptainer is not installed",
                     )
                 )  # fmt: skip
+
+    def in_the_image(test: str) -> None:
         if client is not None:
             with workshop.console.step(f"test in the image: {test}"):
-                _need_success(run_in_image(client, image, argv, around), test, image)
+                _need_success(run_in_image(client, image, shlex.split(test), around), test, image)
+
+    for test in recipe.tests:
+        with ThreadPoolExecutor(2) as pool:
+            for tried in [pool.submit(one, test) for one in (in_the_sif, in_the_image)]:
+                tried.result()
     return tuple(findings)
 
 

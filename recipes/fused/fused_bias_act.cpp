@@ -6,7 +6,9 @@
 // y has the sign of x + bias as long as slope and gain are positive, so backward needs y alone and x can be freed.
 // backward is linear in gy: called on a gradient of gx it gives the gradient of gy.
 
-#include <torch/extension.h>
+// Not torch/extension.h: the whole C++ frontend in it takes 15 s of every compile.
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/utils/pybind.h>
 
 at::Tensor forward_cpu(const at::Tensor& x, const at::Tensor& bias, double slope, double gain);
 at::Tensor backward_cpu(const at::Tensor& grad, const at::Tensor& y, double slope, double gain);
