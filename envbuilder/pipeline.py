@@ -229,6 +229,7 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
     client = connect(workshop.environment) if image and recipe.tests else None
     ids = (os.geteuid(), os.getegid())
     around = probe_surroundings(Path.cwd(), environment=workshop.environment, ids=ids)
+
     def in_the_sif(test: str) -> None:
         with workshop.console.step(f"test in the SIF: {test}"):
             try:

@@ -38,7 +38,7 @@ Call = Callable[..., Answer]
 
 
 @pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
     """Run one command line as a process of its own would: with a new session and no log handler left."""
 
     def run(*arguments: object) -> Answer:

@@ -52,7 +52,7 @@ LAYERS = [
         "tarball",
         "entry",
     },
-    {"command", "fetch", "sources", "store", "console", "decode", "capacity"},
+    {"command", "fetch", "sources", "store", "console", "decode", "capacity", "block_reader"},
     {"errors"},
     {"findings"},
     {"__init__", STANDALONE},

@@ -4,7 +4,6 @@
 those of `Web`, so this is a file object for the standard library's `zipfile` instead.
 """
 
-import collections
 import contextlib
 import io
 import threading
@@ -12,13 +11,14 @@ import zipfile
 from collections.abc import Iterator
 from typing import Final
 
+from envbuilder.block_reader import BlockReader
 from envbuilder.errors import FetchError
 from envbuilder.fetch.wanted import Refusal
 from envbuilder.fetch.web import Listed, Web
-from envbuilder.sources import Sources, shown
+from envbuilder.sources import Sources
 
 BLOCK: Final = 1 << 20  # bytes of one request
-KEPT: Final = 8  # blocks; a wheel's directory is read in small steps back and forth
+BUFFER: Final = 1 << 16
 
 
 class Index:
@@ -36,12 +36,12 @@ class Index:
     def read(self, listed: Listed) -> bytes:
         """The whole file, for one that is small."""
         with _told(f"read `{listed.filename}`"):
-            return _RemoteFile(self._web, listed.url).read()
+            return _open(self._web, listed.url).read()
 
     @contextlib.contextmanager
     def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
         """The wheel as a zip file whose members are fetched when they are read."""
-        with _told(f"read `{listed.filename}`"), zipfile.ZipFile(_RemoteFile(self._web, listed.url)) as wheel:
+        with _told(f"read `{listed.filename}`"), zipfile.ZipFile(_open(self._web, listed.url)) as wheel:
             yield wheel
 
 
@@ -55,51 +55,13 @@ def _told(what: str) -> Iterator[None]:
         raise FetchError(f"could not {what}: {error}") from error
 
 
-class _RemoteFile(io.BufferedIOBase):
+def _open(web: Web, url: str) -> io.BufferedReader:
     """A file behind a URL that can be read and sought."""
+    stop = threading.Event()
+    size = web.measure(url, stop)
 
-    def __init__(self, web: Web, url: str) -> None:
-        self._web = web
-        self._url = url
-        self._stop = threading.Event()
-        self._size = web.measure(url, self._stop)
-        self._at = 0
-        self._blocks: collections.OrderedDict[int, bytes] = collections.OrderedDict()
+    def load(number: int) -> bytes:
+        start = number * BLOCK
+        return web.read(url, start, min(BLOCK, size - start), stop)
 
-    def __repr__(self) -> str:
-        return f"<{shown(self._url)}>"
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(base + offset, 0)
-        return self._at
-
-    def read(self, size: int | None = -1, /) -> bytes:
-        left = max(self._size - self._at, 0)
-        wanted = left if size is None or size < 0 else min(size, left)
-        parts = []
-        while wanted:
-            number, offset = divmod(self._at, BLOCK)
-            part = self._block(number)[offset : offset + wanted]
-            parts.append(part)
-            self._at += len(part)
-            wanted -= len(part)
-        return b"".join(parts)
-
-    def _block(self, number: int) -> bytes:
-        if number not in self._blocks:
-            start = number * BLOCK
-            data = self._web.read(self._url, start, min(BLOCK, self._size - start), self._stop)
-            self._blocks[number] = data
-            if len(self._blocks) > KEPT:
-                self._blocks.popitem(last=False)
-        return self._blocks[number]
+    return io.BufferedReader(BlockReader(load, size=size, block_size=BLOCK), BUFFER)
