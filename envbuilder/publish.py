@@ -18,6 +18,7 @@ from envbuilder.errors import BuildError
 from envbuilder.oci import layout_size, read_layout, write_archive
 from envbuilder.plan import Plan
 from envbuilder.store import Sha256
+from envbuilder.tarball import CHUNK
 from envbuilder.tree import Layer
 
 
@@ -129,7 +130,8 @@ def _load(
 ) -> Exception | None:
     with _piped(layout, name=name, without=without, advance=advance) as stream:
         try:
-            client.images.load(stream)
+            # In large pieces: of a stream, urllib3 would read and send 16 KiB at a time.
+            client.images.load(iter(lambda: stream.read(CHUNK), b""))  # type: ignore[arg-type]  # requests takes it
         except (docker.errors.DockerException, RequestException) as error:
             return error
     return None
