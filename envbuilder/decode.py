@@ -116,9 +116,9 @@ class Shape:
 
 LINE: Final = Shape(pattern=r"(?=.*\S)[^\x00-\x1f\x7f]+", expected="one line of text")
 LINE_OR_EMPTY: Final = Shape(pattern=r"[^\x00-\x1f\x7f]*", expected="one line of text")
-DATE: Final = Shape(pattern=r"\d{4}-\d{2}-\d{2}", expected='a date such as "2026-11-21"')
+DATE: Final = Shape(pattern=r"[0-9]{4}-[0-9]{2}-[0-9]{2}", expected='a date such as "2026-11-21"')
 MAJOR_MINOR: Final = Shape(
-    pattern=r"\d+\.\d+", expected='a version such as "3.11"', hint="two numbers with a dot"
+    pattern=r"[0-9]+\.[0-9]+", expected='a version such as "3.11"', hint="two numbers with a dot"
 )
 
 

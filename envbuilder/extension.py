@@ -13,12 +13,13 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder.decode import LINE_OR_EMPTY, Fields, Kind, Mistakes, Shape, read_text, shown
-from envbuilder.values import RecipeCode, read_path
+from envbuilder.values import BELOW, VARIABLE, RecipeCode, read_path
 
 LONGEST_NAME: Final = 100  # of an extension; its files are called so
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 ORIGINS: Final = ("path", "git", "sdist")
-_OPTIONS: Final = ("include", "cflags", "cuda_cflags")
+OPTIONS: Final = ("include", "cflags", "cuda_cflags")
+OPTIONAL: Final = ("sources", *OPTIONS, *ORIGINS, "commit", "capture", "env")
 _GIT: Final = Shape(
     pattern=r"(https?|ssh|git|file)://[^\s\x00-\x1f\x7f]+",
     expected="the URL of a git repository",
@@ -33,11 +34,7 @@ _SDIST: Final = Shape(
     pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9A-Za-z.!+_-]+",
     expected="`name==version` of a source distribution",
 )
-_BELOW: Final = Shape(
-    pattern=r"(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f\\]+",
-    expected="a plain relative path with `/` and no `..`",
-)
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+SHAPES: Final = {"git": _GIT, "commit": _COMMIT, "sdist": _SDIST}
 
 
 class Form(StrEnum):
@@ -86,8 +83,7 @@ def read_extensions(fields: Fields, folder: Path, mistakes: Mistakes) -> tuple[E
     """The extensions of a recipe in `folder`; what is wrong is collected."""
     extensions: list[Extension] = []
     for item in fields.items("extensions"):
-        optional = ("sources", *_OPTIONS, *ORIGINS, "commit", "capture", "env")
-        inner = Fields(item, mistakes, required=("name",), optional=optional)
+        inner = Fields(item, mistakes, required=("name",), optional=OPTIONAL)
         extension = _read(inner, folder, mistakes)
         _check_form(inner, mistakes)
         _check_name(inner, extension.name, [other.name for other in extensions], mistakes)
@@ -102,7 +98,7 @@ def _read(inner: Fields, folder: Path, mistakes: Mistakes) -> Extension:
     if path is None:
         below = ""
     elif remote:
-        below = read_text(path, mistakes, _BELOW)
+        below = read_text(path, mistakes, BELOW)
     else:
         below = read_path(path, folder, mistakes, is_folder=True)
     return Extension(
@@ -112,9 +108,9 @@ def _read(inner: Fields, folder: Path, mistakes: Mistakes) -> Extension:
         cflags=inner.texts("cflags"),
         cuda_cflags=inner.texts("cuda_cflags"),
         path=below,
-        git=inner.text("git", _GIT),
-        commit=inner.text("commit", _COMMIT),
-        sdist=inner.text("sdist", _SDIST),
+        git=inner.text("git", SHAPES["git"]),
+        commit=inner.text("commit", SHAPES["commit"]),
+        sdist=inner.text("sdist", SHAPES["sdist"]),
         capture=inner.texts("capture"),
         env=tuple(sorted(_read_env(inner, mistakes))),
     )
@@ -123,7 +119,7 @@ def _read(inner: Fields, folder: Path, mistakes: Mistakes) -> Extension:
 def _read_env(inner: Fields, mistakes: Mistakes) -> list[tuple[str, str]]:
     pairs = []
     for entry in inner.entries("env"):
-        if not _VARIABLE.fullmatch(entry.key):
+        if not re.fullmatch(VARIABLE.pattern, entry.key):
             mistakes.add(
                 RecipeCode.VARIABLE,
                 entry.where,
@@ -149,7 +145,7 @@ def _check_form(inner: Fields, mistakes: Mistakes) -> None:
     if ("commit" in inner) != ("git" in inner):
         mistakes.at(node, RecipeCode.EXTENSION, "`git` and `commit` belong together")
     if "sources" not in inner:
-        for key in (key for key in _OPTIONS if key in inner):
+        for key in (key for key in OPTIONS if key in inner):
             mistakes.at(
                 node,
                 RecipeCode.EXTENSION,

@@ -25,7 +25,7 @@ from envbuilder.decode import load as load_yaml
 from envbuilder.errors import RecipeError, UsageError
 from envbuilder.extension import Extension, read_extensions
 from envbuilder.store import Sha256, sha256_text
-from envbuilder.values import RecipeCode, read_packages, read_path
+from envbuilder.values import VARIABLE, RecipeCode, read_packages, read_path
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
 SUFFIX: Final = ".yaml"
@@ -45,11 +45,11 @@ _BASE: Final = Shape(
     hint="`base: debian/bookworm` is the only form in this version",
 )
 _GCC: Final = Shape(
-    pattern=r"\d+", expected='a major version such as "12"', hint="the suite decides the rest"
+    pattern=r"[0-9]+", expected='a major version such as "12"', hint="the suite decides the rest"
 )
-_LIBXCRYPT: Final = Shape(pattern=r"\d+\.\d+(\.\d+)?", expected='a version such as "4.4"')
+_LIBXCRYPT: Final = Shape(pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)?", expected='a version such as "4.4"')
 _TORCH: Final = Shape(
-    pattern=r"\d+\.\d+\.\d+",
+    pattern=r"[0-9]+\.[0-9]+\.[0-9]+",
     expected='a full version such as "2.6.0"',
     hint="`cuda:` chooses the build, so no `+cu124` here",
 )
@@ -65,8 +65,19 @@ _NCCL: Final = Shape(
     hint="`auto` lets each node decide; `envbuilder detect --save FILE` writes a profile",
 )
 AUTO: Final = "auto"
-_VARIABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
+# What the text of each key, or of each item of its list, must look like; a key that is not here is a line of text.
+SHAPES: Final = {
+    "gpus": _GPU,
+    "base": _BASE,
+    "python": MAJOR_MINOR,
+    "cuda": replace(MAJOR_MINOR, expected='a version such as "12.4"'),
+    "gcc": _GCC,
+    "libxcrypt": _LIBXCRYPT,
+    "pytorch": _TORCH,
+    "apt": _APT,
+    "extends": _NAME,
+    "nccl": _NCCL,
+}
 
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
 
@@ -176,7 +187,7 @@ def _load_merged(path: Path, mistakes: Mistakes, above: tuple[Path, ...]) -> Nod
     parent = node.get("extends")
     if parent is None:
         return node
-    name = fields.text("extends", _NAME)
+    name = fields.text("extends", SHAPES["extends"])
     if not name:
         return node
     file = path.with_name(f"{name}{SUFFIX}")
@@ -227,15 +238,15 @@ def _read(root: Node, path: Path, name: str, mistakes: Mistakes) -> Recipe | Non
         name=name,
         path=path,
         summary=fields.text("summary"),
-        gpus=fields.texts("gpus", _GPU),
-        base=fields.text("base", _BASE),
-        python=fields.text("python", MAJOR_MINOR),
-        cuda=fields.text("cuda", replace(MAJOR_MINOR, expected='a version such as "12.4"')),
-        gcc=fields.text("gcc", _GCC),
-        libxcrypt=fields.text("libxcrypt", _LIBXCRYPT),
-        pytorch=fields.text("pytorch", _TORCH),
+        gpus=fields.texts("gpus", SHAPES["gpus"]),
+        base=fields.text("base", SHAPES["base"]),
+        python=fields.text("python", SHAPES["python"]),
+        cuda=fields.text("cuda", SHAPES["cuda"]),
+        gcc=fields.text("gcc", SHAPES["gcc"]),
+        libxcrypt=fields.text("libxcrypt", SHAPES["libxcrypt"]),
+        pytorch=fields.text("pytorch", SHAPES["pytorch"]),
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
-        apt=fields.texts("apt", _APT),
+        apt=fields.texts("apt", SHAPES["apt"]),
         extensions=read_extensions(fields, folder, mistakes),
         env=tuple(sorted(env)),
         nccl=_read_nccl(fields, folder, mistakes),
@@ -262,12 +273,12 @@ def _check_pairs(fields: Fields, mistakes: Mistakes) -> None:
 
 
 def _read_variable(entry: Entry, mistakes: Mistakes) -> str:
-    if not _VARIABLE.fullmatch(entry.key):
+    if not re.fullmatch(VARIABLE.pattern, entry.key):
         mistakes.add(
             RecipeCode.VARIABLE,
             entry.where,
             f"{entry.node.path}: {shown(entry.key)} cannot be the name of an environment variable",
-            hint="letters, digits and `_`, with no digit first",
+            hint=VARIABLE.hint,
         )
     return read_text(entry.node, mistakes, LINE_OR_EMPTY)
 
@@ -283,7 +294,7 @@ def _read_nccl(fields: Fields, folder: Path, mistakes: Mistakes) -> str:
         return AUTO if profile is None else read_path(profile, folder, mistakes)
     if node.kind is Kind.BOOLEAN and node.text == "off":
         return node.text
-    return read_text(node, mistakes, _NCCL)
+    return read_text(node, mistakes, SHAPES["nccl"])
 
 
 def _places(root: Node, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:

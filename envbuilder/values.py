@@ -4,11 +4,22 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
+from typing import Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.decode import LINE, Fields, Kind, Mistakes, Node, load_text, nearest, read_text, shown
+from envbuilder.decode import LINE, Fields, Kind, Mistakes, Node, Shape, load_text, nearest, read_text, shown
+
+BELOW: Final = Shape(
+    pattern=r"(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f\\]+",
+    expected="a plain relative path with `/` and no `..`",
+)
+VARIABLE: Final = Shape(
+    pattern=r"[A-Za-z_][A-Za-z0-9_]*",
+    expected="the name of an environment variable",
+    hint="letters, digits and `_`, with no digit first",
+)
 
 
 class RecipeCode(StrEnum):

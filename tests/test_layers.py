@@ -36,7 +36,7 @@ LAYERS = [
     {"engines"},
     {"render", "parts"},
     {"plan"},
-    {"check", "resolve", "refresh", "diagnose"},
+    {"check", "resolve", "refresh", "diagnose", "schema"},
     {"lock"},
     {"recipe"},
     {"tables", "host", "host_facts", "values", "extension"},
