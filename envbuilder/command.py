@@ -14,7 +14,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, NoReturn, Protocol
 
@@ -43,6 +43,7 @@ class Command:
     cwd: Path | None = None
     env: tuple[tuple[str, str], ...] = ()
     accept: tuple[int, ...] = (0,)
+    input: bytes = field(default=b"", repr=False)  # of programs that ask for little; `feed` is for streams
 
     def __str__(self) -> str:
         setting = [f"{name}={shlex.quote(value)}" for name, value in self.env]
@@ -91,7 +92,8 @@ class ProcessRunner:
         log.info("$ %s", command)
         with (
             tempfile.TemporaryFile() as errors,
-            self._start(command, stdout=subprocess.PIPE, stderr=errors) as process,
+            _given(command) as given,
+            self._start(command, stdin=given, stdout=subprocess.PIPE, stderr=errors) as process,
         ):
             lines: list[str] = []
             with self._ended_with(process):
@@ -110,7 +112,8 @@ class ProcessRunner:
         log.info("$ %s", command)
         with (
             tempfile.TemporaryFile() as errors,
-            self._start(command, stdout=subprocess.PIPE, stderr=errors) as process,
+            _given(command) as given,
+            self._start(command, stdin=given, stdout=subprocess.PIPE, stderr=errors) as process,
         ):
             with self._ended_with(process):
                 assert process.stdout is not None
@@ -180,6 +183,18 @@ class ProcessRunner:
                 f"could not {command.why}: `{command.argv[0]}` {what}",
                 hint="`scripts/setup` installs what envbuilder needs on Debian 12",
             ) from error
+
+
+@contextlib.contextmanager
+def _given(command: Command) -> Iterator[int]:
+    """What the program has as its stdin."""
+    if not command.input:
+        yield subprocess.DEVNULL
+        return
+    with tempfile.TemporaryFile() as stream:
+        stream.write(command.input)
+        stream.seek(0)
+        yield stream.fileno()
 
 
 def hand_over(argv: Sequence[str]) -> NoReturn:

@@ -6,6 +6,12 @@
     ├── IncompatibleError  EB300   3  pins that cannot work together
     ├── LockError          EB400   4  lock missing or stale
     ├── FetchError         EB500   5  download, mirror or registry
+    │   └── RegistryError  EB520   5  a registry does not do what was asked
+    │       ├── AccessError   EB521   5  it refuses access (401, 403)
+    │       ├── AbsentError   EB522   5  it has no such thing (404)
+    │       ├── BusyError     EB523   5  it is busy or out of order (429, 5xx)
+    │       ├── CutError      EB524   5  it does not answer, or stopped in the middle
+    │       └── ContentError  EB525   5  what it sends is not what its digest says
     ├── BuildError         EB600   6  a build step failed
     │   ├── CommandError   EB601   6  an outside program failed
     │   └── SpaceError     EB602   6  the disk is full
@@ -56,6 +62,30 @@ class LockError(EnvbuilderError):
 class FetchError(EnvbuilderError):
     code = "EB500"
     exit_code = 5
+
+
+class RegistryError(FetchError):
+    code = "EB520"
+
+
+class AccessError(RegistryError):
+    code = "EB521"
+
+
+class AbsentError(RegistryError):
+    code = "EB522"
+
+
+class BusyError(RegistryError):
+    code = "EB523"
+
+
+class CutError(RegistryError):
+    code = "EB524"
+
+
+class ContentError(RegistryError):
+    code = "EB525"
 
 
 class BuildError(EnvbuilderError):

@@ -4,8 +4,6 @@ The layer blobs are hard links into the store, so that an image takes no second 
 """
 
 import hashlib
-import json
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -14,7 +12,9 @@ from typing import IO, Final
 
 from envbuilder.entry import Entry, Kind
 from envbuilder.errors import UsageError, VerifyError
-from envbuilder.store import Sha256, beside, link_or_copy, parse_sha256
+from envbuilder.registry.manifest import JsonObject, dump, parse_digest
+from envbuilder.registry.reference import default_registry, parse_reference
+from envbuilder.store import Sha256, beside, link_or_copy
 from envbuilder.tarball import BLOCK, CHUNK, END, make_header, padded
 from envbuilder.tree import Layer
 
@@ -23,14 +23,6 @@ MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE: Final = "application/vnd.oci.image.index.v1+json"
 LAYER_TYPE: Final = "application/vnd.oci.image.layer.v1.tar+zstd"
 LAYOUT: Final = '{"imageLayoutVersion":"1.0.0"}'
-DEFAULT_REGISTRY: Final = (
-    "docker.io"  # what every engine puts before a name without a registry; nothing is fetched
-)
-_REFERENCE: Final = re.compile(
-    r"([a-z0-9]+([.-][a-z0-9]+)*(:[0-9]+)?/)?"  # registry, or the first part of the repository
-    r"[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*(/[a-z0-9]+((\.|__?|-+)[a-z0-9]+)*)*"  # repository
-    r":[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}"  # tag
-)
 _MOST_JSON: Final = 4 << 20  # bytes of a manifest or config that a reader believes
 
 
@@ -104,14 +96,14 @@ def write_layout(
 def read_layout(folder: Path) -> Layout:
     """Read a layout with one image; raises VerifyError when it is damaged or of another kind."""
     try:
-        index = _Object.load((folder / "index.json").read_bytes())
+        index = JsonObject.load((folder / "index.json").read_bytes())
         (listed,) = index.objects("manifests")
-        manifest = listed.blob()
-        described = _Object.load(_read_blob(folder, manifest))
-        config_blob = described.child("config").blob()
-        config = _Object.load(_read_blob(folder, config_blob))
-        blobs = [layer.blob() for layer in described.objects("layers")]
-        diff_ids = [_parse_digest(text) for text in config.child("rootfs").texts("diff_ids")]
+        manifest = _blob(listed)
+        described = JsonObject.load(_read_blob(folder, manifest))
+        config_blob = _blob(described.child("config"))
+        config = JsonObject.load(_read_blob(folder, config_blob))
+        blobs = [_blob(layer) for layer in described.objects("layers")]
+        diff_ids = [parse_digest(text) for text in config.child("rootfs").texts("diff_ids")]
         settings = config.child("config")
         return Layout(
             folder=folder,
@@ -134,7 +126,7 @@ def read_layout(folder: Path) -> Layout:
             ),
             layers=tuple(ImageLayer(blob=b, diff_id=d) for b, d in zip(blobs, diff_ids, strict=True)),
         )
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise VerifyError(f"`{folder}` is not an OCI layout with one image: {error}") from error
 
 
@@ -184,14 +176,13 @@ def write_archive(
 
 def full_reference(name: str) -> str:
     """`registry/repository:tag` of a name as people write it; raises UsageError for what is no name."""
-    match = _REFERENCE.fullmatch(name)
-    if match is None:
+    try:
+        reference = parse_reference(name)
+    except ValueError:
+        reference = None
+    if reference is None or not reference.tag or reference.digest:
         raise UsageError(f"`{name}` is not an image name", hint="write it as `repository:tag`, in lower case")
-    first, slash, _ = name.partition("/")
-    if not slash:
-        return f"{DEFAULT_REGISTRY}/library/{name}"
-    has_registry = "." in first or ":" in first or first == "localhost"
-    return name if has_registry else f"{DEFAULT_REGISTRY}/{name}"
+    return str(reference)
 
 
 def _fill(
@@ -249,7 +240,7 @@ def _make_index(manifest: Blob, platform: str, reference: str, created: str) -> 
         "org.opencontainers.image.created": created,
     }
     listed = _descriptor(manifest) | {"platform": _platform(platform), "annotations": annotations}
-    return _json({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [listed]})
+    return dump({"schemaVersion": 2, "mediaType": INDEX_TYPE, "manifests": [listed]})
 
 
 def _platform(platform: str) -> dict[str, str]:
@@ -267,14 +258,14 @@ def _descriptor(blob: Blob) -> dict[str, object]:
 
 
 def _write_blob(blobs: Path, value: Mapping[str, object], media_type: str) -> Blob:
-    content = _json(value)
+    content = dump(value)
     digest = Sha256(hashlib.sha256(content).hexdigest())
     (blobs / digest).write_bytes(content)
     return Blob(digest=digest, size=len(content), media_type=media_type)
 
 
-def _json(value: object) -> bytes:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+def _blob(value: JsonObject) -> Blob:
+    return Blob(digest=value.digest(), size=value.size(), media_type=value.text("mediaType"))
 
 
 def _read_blob(folder: Path, blob: Blob) -> bytes:
@@ -289,70 +280,14 @@ def _read_blob(folder: Path, blob: Blob) -> bytes:
 def _classic_manifest(layout: Layout, reference: str) -> bytes:
     """`manifest.json` of `docker save`, which engines read that keep images in their own store."""
     place = "blobs/sha256/"
+    short = reference.removeprefix(f"{default_registry()}/").removeprefix("library/")
     image = {
         "Config": place + layout.config_blob.digest,
-        "RepoTags": [reference.removeprefix(f"{DEFAULT_REGISTRY}/").removeprefix("library/")],
+        "RepoTags": [short],
         "Layers": [place + layer.blob.digest for layer in layout.layers],
     }
-    return _json([image])
+    return dump([image])
 
 
 def _file(path: str, size: int) -> Entry:
     return Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0, size=size)
-
-
-def _parse_digest(text: str) -> Sha256:
-    algorithm, _, digest = text.partition(":")
-    if algorithm != "sha256":
-        raise ValueError(f"expected a sha256 digest, found {text!r}")
-    return parse_sha256(digest)
-
-
-@dataclass(frozen=True, slots=True)
-class _Object:
-    """A JSON object whose values are taken by type; raises ValueError when one is of another."""
-
-    values: Mapping[str, object]
-
-    @classmethod
-    def load(cls, text: bytes) -> "_Object":
-        return cls.make(json.loads(text))
-
-    @classmethod
-    def make(cls, value: object) -> "_Object":
-        if not isinstance(value, dict):
-            raise ValueError(f"expected a JSON object, found {type(value).__name__}")  # noqa: TRY004  # foreign input
-        return cls(value)
-
-    def child(self, key: str) -> "_Object":
-        return self.make(self.values.get(key, {}))
-
-    def objects(self, key: str) -> tuple["_Object", ...]:
-        return tuple(self.make(value) for value in self._list(key))
-
-    def text(self, key: str) -> str:
-        return self._text(self.values.get(key, ""))
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(self._text(value) for value in self._list(key))
-
-    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        return tuple((name, self._text(value)) for name, value in self.child(key).values.items())
-
-    def blob(self) -> Blob:
-        size = self.values.get("size")
-        if not isinstance(size, int) or size < 0:
-            raise ValueError(f"expected a size, found {size!r}")
-        return Blob(digest=_parse_digest(self.text("digest")), size=size, media_type=self.text("mediaType"))
-
-    def _list(self, key: str) -> list[object]:
-        value = self.values.get(key) or []
-        if not isinstance(value, list):
-            raise ValueError(f"expected a list at {key!r}")  # noqa: TRY004  # foreign input
-        return value
-
-    @staticmethod
-    def _text(value: object) -> str:
-        if not isinstance(value, str):
-            raise ValueError(f"expected text, found {value!r}")  # noqa: TRY004  # foreign input
-        return value

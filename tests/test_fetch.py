@@ -16,7 +16,7 @@ import pytest
 from envbuilder import fetch as fetch_module
 from envbuilder.errors import FetchError
 from envbuilder.fetch import Fetcher
-from envbuilder.fetch import web as web_module
+from envbuilder.fetch import wire as wire_module
 from envbuilder.lock import Artefact
 from envbuilder.sources import Sources
 from envbuilder.store import Sha256, Store
@@ -97,7 +97,7 @@ def site() -> Iterator[Site]:
 
 @pytest.fixture(autouse=True)
 def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web_module, "PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(wire_module, "PAUSES", (0.01, 0.01, 0.01))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
 

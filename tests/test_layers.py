@@ -49,6 +49,7 @@ LAYERS = [
         "foreign_tar",
         "layer_writer",
         "unpack",
+        "registry",
         "tarball",
         "entry",
     },

@@ -16,7 +16,7 @@ import pytest
 
 from envbuilder.command import FakeRunner
 from envbuilder.errors import FetchError
-from envbuilder.fetch import web as web_module
+from envbuilder.fetch import wire as wire_module
 from envbuilder.fetch.remote import BLOCK, Index
 from envbuilder.refresh import TABLES, Scope, cuda, refresh, torch
 from envbuilder.refresh.rows import Changes, parse_rows
@@ -102,7 +102,7 @@ class Handler(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
-    monkeypatch.setattr(web_module, "PAUSES", (0.01, 0.01, 0.01))
+    monkeypatch.setattr(wire_module, "PAUSES", (0.01, 0.01, 0.01))
     for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
     state = Site()

@@ -31,6 +31,8 @@ class Wanted(Protocol):
 class Refusal(Exception):  # noqa: N818 - no failure yet: the next source may have the file
     """One source does not give the file: where and why; `kind` is `gone`, `wrong` or `unreachable`."""
 
-    def __init__(self, url: str, why: str, *, kind: str) -> None:
+    def __init__(self, url: str, why: str, *, kind: str, status: int = 0) -> None:
         super().__init__(f"{shown(url)}: {why}")
+        self.why = why
         self.kind = kind
+        self.status = status  # of the server's last answer; 0 where there was none

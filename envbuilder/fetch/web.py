@@ -3,45 +3,26 @@
 `http`, `https` and `file` URLs are treated alike, so that a mirror on disk serves as well as one on the network.
 """
 
-import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeVar
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import requests
-import urllib3
 from pypi_simple import (
     NoSuchProjectError,
     PyPISimple,
     UnsupportedContentTypeError,
     UnsupportedRepoVersionError,
 )
-from requests.adapters import HTTPAdapter
 
 from envbuilder.fetch import snapshot
-from envbuilder.fetch.download import CHUNK, Download, Progress, Stopped
-from envbuilder.fetch.local import FileAdapter
+from envbuilder.fetch.download import Progress
 from envbuilder.fetch.reason import reason
-from envbuilder.fetch.wanted import PARALLEL, Refusal, Wanted
-from envbuilder.sources import Sources, file_path, shown
-
-log = logging.getLogger(__name__)
-
-PAUSES: Final = (
-    0.5,
-    1.0,
-    2.0,
-)  # seconds before each new try; bytes that came in between start the count again
-LONGEST_PAUSE: Final = 30.0  # of what a server may ask for with Retry-After
-WORTHWHILE: Final = 1 << 14  # bytes; a server that sends fewer at a time would be asked for ever
-TIMEOUTS: Final = (15.0, 60.0)  # seconds to connect, between two reads
-BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that a later try may not see
-
-
-Answer = TypeVar("Answer")
+from envbuilder.fetch.wanted import Refusal, Wanted
+from envbuilder.fetch.wire import TIMEOUTS, Broken, Response, Wire, bring, busy, content, with_patience
+from envbuilder.sources import Sources, file_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,14 +35,6 @@ class Listed:
     yanked: bool
 
 
-class _Broken(Exception):  # noqa: N818 - a new try follows
-    """The connection or the server failed in a way that may pass."""
-
-    def __init__(self, why: str, *, pause: float = 0.0) -> None:
-        super().__init__(why)
-        self.pause = pause
-
-
 class Web:
     """Sources with a connection pool; safe to use from several threads."""
 
@@ -71,15 +44,7 @@ class Web:
         self._guard = threading.Lock()
         self._pages: dict[tuple[str, str], dict[str, Listed]] = {}
         self._silent: dict[str, Refusal] = {}  # indexes that were unreachable once are not waited for again
-        self._session = requests.Session()
-        self._session.headers["Accept-Encoding"] = (
-            "identity"  # bytes as they are stored, and lengths that mean something
-        )
-        if sources.certificates is not None:
-            self._session.verify = str(sources.certificates)
-        for scheme in ("http://", "https://"):
-            self._session.mount(scheme, HTTPAdapter(pool_maxsize=PARALLEL))
-        self._session.mount("file://", FileAdapter())
+        self._wire = Wire(sources.certificates)
 
     def places(self, artefact: Wanted, stop: threading.Event) -> Iterator[str | Refusal]:
         """URLs that may give the artefact, local ones first; a source that has no such file is a Refusal instead.
@@ -114,20 +79,13 @@ class Web:
 
         What has come stays there for a later attempt, unless it is wrong.
         """
-        download = Download(partial, artefact.size, progress, stop)
-        try:
-            with download.out:
-                self._complete(url, download, stop)
-                if download.sha256 != artefact.sha256 and download.inherited:
-                    download.restart()
-                    self._complete(url, download, stop)
-            _check_digest(url, download, artefact)
-        except BaseException as error:
-            is_wrong = isinstance(error, Refusal) and error.kind == "wrong"
-            if is_wrong or isinstance(error, OSError) or not download.done:
-                partial.unlink(missing_ok=True)
-            progress.advance(-download.done)
-            raise
+
+        def ask(headers: Mapping[str, str]) -> Response:
+            return self._request(url, headers=headers)
+
+        bring(
+            url, sha256=artefact.sha256, size=artefact.size, partial=partial, progress=progress, stop=stop, request=ask
+        )  # fmt: skip
 
     def measure(self, url: str, stop: threading.Event) -> int:
         """The size of the file behind a URL, in bytes."""
@@ -137,7 +95,7 @@ class Web:
                 return int(response.headers["Content-Length"])
 
         try:
-            return _with_patience(ask, url, stop)
+            return with_patience(ask, url, stop)
         except (KeyError, ValueError) as error:
             raise Refusal(url, "the server does not say how large the file is", kind="unreachable") from error
 
@@ -153,15 +111,12 @@ class Web:
             with self._request(url, headers={"Range": f"bytes={start}-{start + size - 1}"}) as response:
                 if response.status_code != requests.codes.partial_content:
                     raise Refusal(url, "the server does not give parts of a file", kind="unreachable")
-                try:
-                    data = response.content
-                except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-                    raise _Broken(reason(error)) from error
+                data = content(response)
             if len(data) != size:
-                raise _Broken(f"{len(data)} bytes came instead of {size}")
+                raise Broken(f"{len(data)} bytes came instead of {size}")
             return data
 
-        return _with_patience(ask, url, stop)
+        return with_patience(ask, url, stop)
 
     def _may_ask(self, url: str) -> bool:
         return not self._local_only or file_path(url) is not None
@@ -195,15 +150,12 @@ class Web:
 
         def ask() -> bytes:
             with self._request(url) as response:
-                try:
-                    return response.content
-                except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-                    raise _Broken(reason(error)) from error
+                return content(response)
 
         if base in self._silent:
             return self._silent[base]
         try:
-            place = snapshot.answer(base, _with_patience(ask, url, stop), name)
+            place = snapshot.answer(base, with_patience(ask, url, stop), name)
         except ValueError as error:
             return Refusal(url, str(error), kind="unreachable")
         except Refusal as refusal:
@@ -217,7 +169,9 @@ class Web:
 
         def ask() -> dict[str, Listed]:
             try:
-                page = PyPISimple(index, session=self._session).get_project_page(project, timeout=TIMEOUTS[1])
+                page = PyPISimple(index, session=self._wire.session).get_project_page(
+                    project, timeout=TIMEOUTS[1]
+                )
             except NoSuchProjectError:
                 return {}
             except requests.HTTPError as error:
@@ -225,7 +179,7 @@ class Web:
             except (UnsupportedContentTypeError, UnsupportedRepoVersionError) as error:
                 raise Refusal(url, "what it sends is no package index", kind="unreachable") from error
             except requests.RequestException as error:
-                raise _Broken(reason(error)) from error
+                raise Broken(reason(error)) from error
             return {
                 package.filename: Listed(
                     filename=package.filename,
@@ -242,81 +196,26 @@ class Web:
                 raise self._silent[index]
             if (index, project) not in self._pages:
                 try:
-                    self._pages[index, project] = _with_patience(ask, url, stop)
+                    self._pages[index, project] = with_patience(ask, url, stop)
                 except Refusal as refusal:
                     self._silent[index] = refusal
                     raise
             return self._pages[index, project]
 
-    def _complete(self, url: str, download: Download, stop: threading.Event) -> None:
-        """Fetch what is missing, however often the connection breaks, as long as each time something comes."""
-        while not download.is_whole:
-            before = download.done
-            try:
-                self._continue(url, download)
-            except _Broken as broken:
-                gained = download.done - before
-                download.failures = 1 if gained >= WORTHWHILE else download.failures + 1
-                if download.failures > len(PAUSES):
-                    raise Refusal(url, str(broken), kind="unreachable") from broken
-                log.info("%s: %s at byte %d, trying again", shown(url), broken, download.done)
-                _wait(max(PAUSES[download.failures - 1], broken.pause), stop)
-
-    def _continue(self, url: str, download: Download) -> None:
-        """Fetch what is still missing; raises _Broken when the connection ends early."""
-        headers = {"Range": f"bytes={download.done}-"} if download.done else {}
-        with self._request(url, headers=headers) as response:
-            if response.status_code != requests.codes.partial_content:
-                download.restart()
-            elif not response.headers.get("Content-Range", "").startswith(f"bytes {download.done}-"):
-                download.restart()
-                raise _Broken("the server resumed at another place")
-            try:
-                for chunk in response.iter_content(CHUNK):
-                    download.add(chunk)
-                    if download.done > download.size:
-                        raise Refusal(
-                            url, f"it is larger than the {download.size} bytes expected", kind="wrong"
-                        )
-            except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-                raise _Broken(reason(error)) from error
-        if download.done < download.size:
-            raise _Broken(f"it ended after {download.done} of {download.size} bytes")
-
     def _request(
-        self, url: str, *, method: str = "GET", headers: dict[str, str] | None = None
-    ) -> requests.Response:
-        try:
-            response = self._session.request(
-                method, url, headers=headers, stream=True, timeout=TIMEOUTS, allow_redirects=True
-            )
-        except (
-            requests.exceptions.InvalidURL,
-            requests.exceptions.InvalidSchema,
-            requests.TooManyRedirects,
-        ) as error:
-            raise Refusal(url, reason(error), kind="unreachable") from error
-        except requests.RequestException as error:
-            raise _Broken(reason(error)) from error
+        self, url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+    ) -> Response:
+        response = self._wire.send(method, url, headers=headers)
         if response.ok:
             return response
         response.close()
         raise _judged(response, url)
 
 
-def _check_digest(url: str, download: Download, artefact: Wanted) -> None:
-    if download.sha256 != artefact.sha256:
-        raise Refusal(url, f"its sha256 is {download.sha256}, expected {artefact.sha256}", kind="wrong")
-
-
-def _judged(response: requests.Response, url: str) -> Refusal | _Broken:
+def _judged(response: Response, url: str) -> Refusal | Broken:
     status = response.status_code
-    if status in BUSY:
-        asked = response.headers.get("Retry-After", "")
-        return _Broken(
-            f"the server answered {status}",
-            pause=min(float(asked) if asked.isdecimal() else 0, LONGEST_PAUSE),
-        )
+    if passing := busy(response):
+        return passing
     if status == requests.codes.range_not_satisfiable:
         return Refusal(url, "it is shorter than expected", kind="wrong")
     if status in {requests.codes.not_found, requests.codes.gone}:
@@ -326,24 +225,6 @@ def _judged(response: requests.Response, url: str) -> Refusal | _Broken:
             url, f"access refused ({status}); credentials belong in `~/.netrc`", kind="unreachable"
         )
     return Refusal(url, f"the server answered {status}", kind="unreachable")
-
-
-def _with_patience(ask: Callable[[], Answer], url: str, stop: threading.Event) -> Answer:
-    for pause in PAUSES:
-        try:
-            return ask()
-        except _Broken as broken:
-            log.info("%s: %s, trying again", shown(url), broken)
-            _wait(max(pause, broken.pause), stop)
-    try:
-        return ask()
-    except _Broken as broken:
-        raise Refusal(url, str(broken), kind="unreachable") from broken
-
-
-def _wait(seconds: float, stop: threading.Event) -> None:
-    if stop.wait(seconds):
-        raise Stopped
 
 
 def _with_user_of(index: str, url: str) -> str:

@@ -1,0 +1,263 @@
+"""Asks registries: finds out how each wants to be authenticated, does that once, and says in words what went wrong."""
+
+import logging
+import re
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from urllib.parse import urlencode, urljoin, urlsplit
+
+from envbuilder.command import Runner
+from envbuilder.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
+from envbuilder.fetch.wanted import Refusal
+from envbuilder.registry.credentials import Credentials, credential_files, find_credentials
+from envbuilder.registry.manifest import JsonObject
+from envbuilder.registry.reference import Reference, default_registry
+from envbuilder.registry.setting import Settings, probe_settings
+from envbuilder.sources import shown
+
+if TYPE_CHECKING:
+    from envbuilder.fetch.wire import Body, Response, Wire
+
+log = logging.getLogger(__name__)
+
+Right = Literal["pull", "pull,push"]
+Answer = TypeVar("Answer")
+CLIENT: Final = "envbuilder"
+_PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
+_MOST_TOLD: Final = 300  # characters of a registry's own words
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """Which credentials a registry was given, for the person who is refused."""
+
+    credentials: Credentials | None
+
+    def told(self, environment: Mapping[str, str]) -> str:
+        if self.credentials is None:
+            places = ", ".join(f"`{path}`" for path in credential_files(environment))
+            return f"it was asked without credentials: there are none for it in {places}"
+        user = f"of `{self.credentials.user}` " if self.credentials.user else ""
+        return f"it was asked with the credentials {user}from {self.credentials.source}"
+
+
+class Client:
+    """Registries as this machine reaches them; safe to use from several threads."""
+
+    def __init__(self, settings: Settings, environment: Mapping[str, str], runner: Runner) -> None:
+        self.settings = settings
+        self._environment = environment
+        self._runner = runner
+        self._guard = threading.RLock()
+        self._granted: dict[tuple[str, str, Right], str] = {}  # what goes into `Authorization`
+        self._found: dict[tuple[str, str], Credentials | None] = {}
+        self._wire: Wire | None = None
+        self.stop = threading.Event()
+
+    def url(self, reference: Reference, path: str) -> str:
+        """A registry's address of something below a repository."""
+        return f"{self._base(reference.registry)}{reference.repository}/{path}"
+
+    def ask(
+        self, reference: Reference, method: str, url: str, *, right: Right = "pull",
+        headers: Mapping[str, str] | None = None, body: "bytes | Body | None" = None, accept: tuple[int, ...] = (200,),
+    ) -> "Response":  # fmt: skip
+        """One answer with a status of `accept`, not yet read.
+
+        Raises `fetch.wire.Broken` for what a later try may mend, and RegistryError.
+        """
+        response = self._send(reference, method, url, right=right, headers=headers, body=body)
+        if response.status_code == 401:
+            challenge = response.headers.get("WWW-Authenticate", "")
+            response.close()
+            self._authenticate(reference, right, challenge)
+            response = self._send(reference, method, url, right=right, headers=headers, body=body)
+        if response.status_code in accept:
+            return response
+        with response:
+            raise self._judge(reference, response)
+
+    def patiently(self, reference: Reference, work: Callable[[], Answer]) -> Answer:
+        """Do it again after a bad moment; raises RegistryError when there are too many."""
+        from envbuilder.fetch.wire import with_patience  # noqa: PLC0415 - HTTP is slow to import
+
+        with self.refusals(reference):
+            return with_patience(work, self._base(reference.registry), self.stop)
+
+    def refusals(self, reference: Reference) -> "_Translated":
+        """A context in which what `fetch` says of a server becomes a RegistryError."""
+        return _Translated(reference)
+
+    def _base(self, registry: str) -> str:
+        host = registry
+        if registry == default_registry():
+            from docker.auth import INDEX_URL  # noqa: PLC0415 - slow to import
+
+            host = urlsplit(INDEX_URL).netloc
+        return f"{self.settings.scheme(registry)}://{host}/v2/"
+
+    def _connect(self) -> "Wire":
+        from envbuilder.fetch.wire import Wire  # noqa: PLC0415 - as above
+
+        with self._guard:
+            if self._wire is None:
+                self._wire = Wire(self.settings.certificates)
+            return self._wire
+
+    def _send(
+        self, reference: Reference, method: str, url: str, *, right: Right,
+        headers: Mapping[str, str] | None, body: "bytes | Body | None",
+    ) -> "Response":  # fmt: skip
+        granted = self._granted.get((reference.registry, reference.repository, right), "")
+        ours = urlsplit(url).netloc == urlsplit(self._base(reference.registry)).netloc
+        return self._connect().send(
+            method, url, headers=headers, body=body, authorization=granted if ours else "",
+            certificates=self.settings.certificates_of(reference.registry),
+        )  # fmt: skip
+
+    def _authenticate(self, reference: Reference, right: Right, challenge: str) -> None:
+        """Do what the registry demands: show the credentials, or exchange them for a token."""
+        scheme, _, rest = challenge.partition(" ")
+        credentials = self._credentials(reference)
+        key = (reference.registry, reference.repository, right)
+        match scheme.lower():
+            case "bearer":
+                granted = "Bearer " + self._token(
+                    reference, right, dict(_PARAMETER.findall(rest)), credentials
+                )
+            case "basic" if credentials and credentials.password:
+                granted = credentials.basic
+            case _:
+                granted = ""
+        with self._guard:
+            self._granted[key] = granted
+
+    def _credentials(self, reference: Reference) -> Credentials | None:
+        key = (reference.registry, reference.repository)
+        with self._guard:
+            if key not in self._found:
+                self._found[key] = find_credentials(reference, self._environment, self._runner)
+            return self._found[key]
+
+    def _token(
+        self,
+        reference: Reference,
+        right: Right,
+        challenge: Mapping[str, str],
+        credentials: Credentials | None,
+    ) -> str:
+        """Ask the registry's own authority for a token, as its challenge says."""
+        realm = urljoin(self._base(reference.registry), challenge.get("realm", ""))
+        if (
+            credentials
+            and urlsplit(realm).scheme != "https"
+            and self.settings.scheme(reference.registry) == "https"
+        ):
+            raise AccessError(
+                f"`{reference.registry}` wants credentials sent to `{shown(realm)}`, without encryption"
+            )
+        scopes = [f"repository:{reference.repository}:{right}"]
+        scopes += [one for one in challenge.get("scope", "").split() if one not in scopes and right != "pull"]
+        question = {"service": challenge.get("service", ""), "scope": " ".join(scopes)}
+        method, url, body, basic = "GET", "", b"", ""
+        if credentials and credentials.token:
+            grant = {"grant_type": "refresh_token", "refresh_token": credentials.token, "client_id": CLIENT}
+            method, url, body = "POST", realm, urlencode(question | grant).encode()
+        else:
+            url = f"{realm}?{urlencode(question)}"
+            basic = credentials.basic if credentials else ""
+        headers = {"Content-Type": "application/x-www-form-urlencoded"} if body else {}
+        response = self._connect().send(
+            method, url, headers=headers, body=body or None, authorization=basic,
+            certificates=self.settings.certificates_of(urlsplit(realm).netloc),
+        )  # fmt: skip
+        with response:
+            if response.status_code != 200:
+                raise self._judge(reference, response)
+            return _read_token(reference, response)
+
+    def _judge(self, reference: Reference, response: "Response") -> Exception:
+        """What to make of an answer that is none of the expected."""
+        from envbuilder.fetch.wire import busy  # noqa: PLC0415 - as above
+
+        if passing := busy(response):
+            return passing
+        status, words = response.status_code, _words(response)
+        host, name = reference.registry, f"`{reference}`"
+        if status in (401, 403):
+            asked = _Asked(credentials=self._credentials(reference)).told(self._environment)
+            return AccessError(
+                f"`{host}` refuses access to `{reference.repository}` ({status}{words}); {asked}",
+                hint=f"`docker login {host}`, `podman login {host}` or `apptainer registry login --username USER oras://{host}` "
+                "leave credentials where they are looked for",
+            )
+        if status in (404, 410):
+            return AbsentError(
+                f"there is no {name} ({status}{words})", hint="look at the name, the tag and the registry"
+            )
+        return RegistryError(f"`{host}` did not do what was asked for {name}: it answered {status}{words}")
+
+
+class _Translated:
+    """Turns a Refusal into the RegistryError that says the same."""
+
+    def __init__(self, reference: Reference) -> None:
+        self._reference = reference
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        if not isinstance(error, Refusal):
+            return
+        what, why = f"`{self._reference}`", error.why
+        if error.kind == "wrong":
+            raise ContentError(
+                f"what the registry sends for {what} is not what its digest says: {why}",
+                hint="nothing of it was kept; find out which is right before you take it from another place",
+            ) from error
+        if error.status == 429:
+            raise BusyError(
+                f"the registry turns us away for {what}: too many requests (429)", hint="wait a while; a login often allows more"
+            ) from error  # fmt: skip
+        if error.status:
+            raise BusyError(
+                f"the registry is out of order for {what}: {why}, time after time", hint="try again later"
+            ) from error
+        raise CutError(
+            f"the transfer of {what} stopped: {why}",
+            hint="the same command goes on where it ended; ENVBUILDER_REGISTRY_HTTP names registries without TLS",
+        ) from error
+
+
+def open_client(environment: Mapping[str, str], runner: Runner) -> Client:
+    """A client with this machine's settings."""
+    return Client(probe_settings(environment), environment, runner)
+
+
+def _read_token(reference: Reference, response: "Response") -> str:
+    from envbuilder.fetch.wire import content  # noqa: PLC0415 - HTTP is slow to import
+
+    try:
+        answer = JsonObject.load(content(response))
+        token = answer.text("token") or answer.text("access_token")
+    except ValueError as error:
+        raise AccessError(f"the token service of `{reference.registry}` sends no token") from error
+    if not token:
+        raise AccessError(f"the token service of `{reference.registry}` sends no token")
+    return token
+
+
+def _words(response: "Response") -> str:
+    """What a registry says of its refusal, in one line, of characters that a terminal can show."""
+    from envbuilder.fetch.wire import Broken, content  # noqa: PLC0415 - as above
+
+    try:
+        errors = JsonObject.load(content(response)).objects("errors")
+        told = "; ".join(filter(None, (one.text("message") for one in errors)))
+    except (ValueError, Broken):
+        return ""
+    plain = "".join(letter for letter in told if letter.isprintable())[:_MOST_TOLD]
+    return f": {plain}" if plain else ""

@@ -1,0 +1,150 @@
+"""Credentials for a registry, from the places where `docker login`, `podman login` and `apptainer registry login` leave them."""
+
+import base64
+import json
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from envbuilder.command import Command, Runner
+from envbuilder.errors import CommandError, ToolError
+from envbuilder.registry.reference import Reference, default_registry
+
+log = logging.getLogger(__name__)
+
+TOKEN_USER: Final = "<token>"  # noqa: S105 - a helper's word for an identity token in place of a password
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Credentials:
+    """A user and a password, or an identity token; `source` says where they were found."""
+
+    user: str
+    source: str
+    password: str = field(default="", repr=False)
+    token: str = field(default="", repr=False)
+
+    @property
+    def basic(self) -> str:
+        return "Basic " + base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+
+
+def credential_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
+    """The files that may hold credentials, in the order in which they are asked."""
+    home = Path(environment.get("HOME") or "/nonexistent")
+    named = environment.get("REGISTRY_AUTH_FILE", "")
+    run = environment.get("XDG_RUNTIME_DIR", "")
+    settings = Path(environment.get("XDG_CONFIG_HOME") or home / ".config")
+    docker = Path(environment.get("DOCKER_CONFIG") or home / ".docker")
+    files = (
+        Path(named) if named else None,
+        Path(run) / "containers/auth.json" if run else None,
+        settings / "containers/auth.json",
+        docker / "config.json",
+        Path(environment.get("APPTAINER_CONFIGDIR") or home / ".apptainer") / "docker-config.json",
+        home / ".singularity/docker-config.json",
+    )
+    return tuple(dict.fromkeys(path for path in files if path is not None))
+
+
+def find_credentials(
+    reference: Reference, environment: Mapping[str, str], runner: Runner
+) -> Credentials | None:
+    """What the first place has for this registry; in a file the longest name that fits the repository decides."""
+    for path in credential_files(environment):
+        names = _names(reference)
+        settings = _read(path)
+        found = _in_file(settings, names, str(path)) or _from_helper(settings, names, runner)
+        if found:
+            return found
+    return None
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except (OSError, ValueError) as error:
+        log.warning("`%s` cannot be read and is passed over (%s)", path, type(error).__name__)
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def _names(reference: Reference) -> tuple[str, ...]:
+    """Under which names the credentials may be kept, the longest first."""
+    parts = reference.repository.split("/")
+    names = [f"{reference.registry}/{'/'.join(parts[:count])}" for count in range(len(parts), 0, -1)]
+    names.append(reference.registry)
+    if reference.registry == default_registry():
+        from docker.auth import INDEX_URL  # noqa: PLC0415 - slow to import
+
+        names.append(str(INDEX_URL))
+    return tuple(names)
+
+
+def _in_file(settings: Mapping[str, Any], names: Sequence[str], source: str) -> Credentials | None:
+    """Keys are hosts, hosts with folders, or URLs of old clients."""
+    kept = settings.get("auths")
+    if not isinstance(kept, dict):
+        return None
+    entries = {_plain(key): entry for key, entry in kept.items() if isinstance(entry, dict)}
+    for name in names:
+        found = _entry(entries.get(_plain(name), {}), source)
+        if found:
+            return found
+    return None
+
+
+def _plain(key: str) -> str:
+    bare = key.removeprefix("https://").removeprefix("http://").rstrip("/")
+    return bare.removesuffix("/v1").removesuffix("/v2")
+
+
+def _entry(entry: Mapping[str, Any], source: str) -> Credentials | None:
+    user, password = str(entry.get("username", "")), str(entry.get("password", ""))
+    if entry.get("auth"):
+        try:
+            user, _, password = base64.b64decode(str(entry["auth"])).decode().partition(":")
+        except ValueError:
+            log.warning("`%s` holds credentials that cannot be read", source)
+            return None
+    token = str(entry.get("identitytoken", ""))
+    if not token and not (user and password):
+        return None
+    return Credentials(user=user, password=password.rstrip("\0"), token=token, source=source)
+
+
+def _from_helper(settings: Mapping[str, Any], names: Sequence[str], runner: Runner) -> Credentials | None:
+    for helper, server in _helpers(settings, names):
+        program = f"docker-credential-{helper}"
+        command = Command(
+            argv=(program, "get"), why=f"ask for the credentials of {server}", input=server.encode(), accept=(0, 1)
+        )  # fmt: skip
+        try:
+            with runner.read(command) as stream:  # what it says is secret: `read` writes no log
+                said = stream.read()
+            answer = json.loads(said)
+            user, secret = str(answer["Username"]), str(answer["Secret"])
+        except (ToolError, CommandError) as error:
+            log.warning("%s", error.message)
+            continue
+        except (ValueError, KeyError, TypeError):  # it has none, and says so in words
+            continue
+        if user == TOKEN_USER:
+            return Credentials(user="", token=secret, source=f"`{program}`")
+        return Credentials(user=user, password=secret, source=f"`{program}`")
+    return None
+
+
+def _helpers(settings: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each helper to ask and the server to ask it for: a registry's own first, then the one for all."""
+    own = settings.get("credHelpers")
+    for name in names:
+        if isinstance(own, dict) and isinstance(own.get(name), str):
+            yield own[name], name
+    store = settings.get("credsStore")
+    if isinstance(store, str) and store:
+        yield from ((store, name) for name in names if name.count("/") == 0 or "://" in name)
