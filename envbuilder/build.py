@@ -15,6 +15,7 @@ from typing import Final
 from envbuilder import __version__
 from envbuilder.command import Runner
 from envbuilder.console import Console
+from envbuilder.devcontainer import Desk, make_label
 from envbuilder.engines.assemble import Assemble, Coming, tools
 from envbuilder.oci import ImageConfig, write_layout
 from envbuilder.parts import PROVENANCE, SBOM
@@ -251,5 +252,10 @@ def image_config(plan: Plan) -> ImageConfig:
         env=plan.runtime.env,
         cmd=("/bin/bash",),
         entrypoint=("/opt/envbuilder/start",),
-        labels=plan.runtime.labels,
+        labels=(*plan.runtime.labels, make_label(desk_of(plan))),
     )
+
+
+def desk_of(plan: Plan) -> Desk:
+    python = next(step.python for step in plan.steps if isinstance(step, PythonStep))
+    return Desk(python=python, has_cuda=any(isinstance(step, CudaStep) for step in plan.steps))

@@ -41,7 +41,7 @@ LAUNCH: Final = (
 WITH_VALUE: Final = (
     "--nodes", "--shape", "--partition", "--time", "--hosts", "--gpus-per-node", "--ranks-per-node", "--profile", "--write",
     "--logs", "--grace",
-    "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--recipe", "--key", "--oldest-host",
+    "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--image", "--recipe", "--key", "--oldest-host",
 )  # fmt: skip
 VERBS: Final[Mapping[str, Verb]] = {
     "list": Verb("List the recipes with their pins", ("--recipes", *COMMON)),
@@ -76,6 +76,11 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "exec": Verb("Run a command in the environment", INSIDE, 1),
     "shell": Verb("Open a shell in the environment", INSIDE, 1),
+    "devcontainer": Verb(
+        "Write `.devcontainer/devcontainer.json`",
+        ("--image", "--write", "--print", "--force", "--recipes", *COMMON),
+        1,
+    ),
     "launch": Verb("Start a distributed run", ("--help",)),
     "launch slurm": Verb(
         "Submit a job to Slurm",

@@ -31,7 +31,7 @@ class OsStep:
     artefacts: tuple[Artefact, ...]
 
     def lines(self) -> tuple[str, ...]:
-        return (f"step os {self.suite} gcc {self.gcc} layout 2", *map(_artefact_line, self.artefacts))
+        return (f"step os {self.suite} gcc {self.gcc} layout 3", *map(_artefact_line, self.artefacts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

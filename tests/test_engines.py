@@ -253,7 +253,7 @@ def test_the_byte_code_of_an_old_pythons_own_library_is_written_anew():
     command = debian.bootstrap_command(
         old, repository=Path("/r"), skeleton=Path("/s"), out=Path("/o"), root=True, epoch=EPOCH
     )
-    (hook,) = (word for word in command.argv if word.startswith("--customize-hook="))
+    hook, _ = (word for word in command.argv if word.startswith("--customize-hook="))
     assert hook.endswith('chroot "$1" python3.9 -m compileall -q -f /usr/lib/python3.9')
 
 

@@ -34,7 +34,7 @@ LAYERS = [
     },
     {"build", "sif", "squashfs", "squashfs_file", "oci", "image_reader"},
     {"engines"},
-    {"render", "parts"},
+    {"render", "parts", "devcontainer"},
     {"plan"},
     {"check", "resolve", "refresh", "diagnose", "schema"},
     {"lock"},

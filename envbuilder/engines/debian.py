@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import quote
 
 from envbuilder.command import Command, Runner
+from envbuilder.devcontainer import USER, USER_ID
 from envbuilder.engines.byte_code import is_repeatable
 from envbuilder.plan import OsStep
 from envbuilder.store import Store
@@ -31,6 +32,13 @@ EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "
 FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # parents of what later layers bring
 # The merged /usr, made before the first package is unpacked; the package `usr-is-merged` then agrees.
 MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+# For dev containers, which should not work as root; containers start as root all the same. `*` lets nobody log in.
+ADD_USER: Final = (
+    f'echo "{USER}:*:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash" >>"$1/etc/passwd"'
+    f' && echo "{USER}:*:{USER_ID}:" >>"$1/etc/group"'
+    f' && install -d -o {USER_ID} -g {USER_ID} -m 755 "$1/home/{USER}"'
+)
 
 _PYTHON: Final = re.compile(r"(python(3\.\d+))-minimal")
 
@@ -53,6 +61,7 @@ def bootstrap_command(
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
         "--dpkgopt=path-include=/usr/share/doc/*/copyright",
         *_repeat_byte_code(step),
+        f"--customize-hook={ADD_USER}",
     ]
     source = f"deb [trusted=yes] copy://{quote(str(repository))} ./"
     # As root, mmdebstrap mounts /proc and /dev in the root it makes: a namespace takes them along when it is killed.

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Final, NoReturn
 import typer
 
 from envbuilder.errors import UsageError
-from envbuilder.session import OUTPUT, Json, Name, NoColor, Output, Session, Verbose, verb
+from envbuilder.session import (
+    OUTPUT,
+    RECIPES,
+    Json,
+    Name,
+    NoColor,
+    Output,
+    Recipes,
+    Session,
+    Verbose,
+    verb,
+)
 
 if TYPE_CHECKING:
     from envbuilder.launch.job import Wish
@@ -79,6 +90,36 @@ def _go_inside(
         session.text = command_line(inside, session.environment)
     else:
         session.exit_code = execute(inside, session.environment)
+
+
+@app.command()
+def devcontainer(
+    name: Name,
+    *,
+    image: Annotated[
+        str,
+        typer.Option("--image", metavar="REFERENCE", help="the image; default: the one that `build` loads"),
+    ] = "",
+    write: Annotated[Path, typer.Option("--write", metavar="FOLDER", help="the project's folder")] = Path(),
+    show: Annotated[bool, typer.Option("--print", help="print the file; write nothing")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace a file that says something else")] = False,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Write `.devcontainer/devcontainer.json`, so that VS Code opens a project in the environment."""
+    from envbuilder.build import IMAGE_PREFIX  # noqa: PLC0415
+    from envbuilder.devcontainer import Desk, make_file, save_file  # noqa: PLC0415
+    from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
+
+    with verb("devcontainer", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        recipe = load(find_recipe(name, recipes))
+        desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda))
+        text = make_file(recipe.name, image or f"{IMAGE_PREFIX}/{recipe.name}:latest", desk)
+        path = None if show else save_file(write, text, force=force)
+        session.data = {"file": str(path or ""), "text": text}
+        session.text = str(path or text.rstrip())
 
 
 Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="machines")]
