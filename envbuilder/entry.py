@@ -6,7 +6,7 @@ could trip over are escaped, and nothing of the machine that wrote the tree is i
 
 import hashlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
@@ -17,6 +17,7 @@ _PLAIN: Final = re.compile(r"[!-\[\]-~]+")  # printable ASCII without space and 
 _ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
 _ROOT: Final = "."  # how the root, whose path is empty, is written
 _NOTHING: Final = "-"  # where a directory has no content
+_MOST_LINKS: Final = 40  # that a path may go through, as in Linux
 
 
 class Kind(StrEnum):
@@ -110,6 +111,31 @@ def tree_digest(entries: Iterable[Entry]) -> Sha256:
 def path_order(entry: Entry) -> bytes:
     """Sorts a parent before its children, and alike on every machine."""
     return to_bytes(entry.path)
+
+
+def follow(paths: Mapping[str, Entry], path: str) -> str | None:
+    """Where an absolute or relative path ends, below the root, links followed; None where nothing is."""
+    left = [part for part in reversed(path.split("/")) if part not in ("", ".")]
+    done: list[str] = []
+    links = 0
+    while left:
+        part = left.pop()
+        if part == "..":
+            done = done[:-1]
+            continue
+        entry = paths.get("/".join((*done, part)))
+        if entry is None:
+            return None
+        if entry.kind is Kind.LINK:
+            links += 1
+            if links > _MOST_LINKS:
+                return None
+            if entry.target.startswith("/"):
+                done = []
+            left += [step for step in reversed(entry.target.split("/")) if step not in ("", ".")]
+        else:
+            done.append(part)
+    return "/".join(done)
 
 
 def _escape(text: str) -> str:

@@ -27,7 +27,8 @@ from envbuilder.difference import (
 from envbuilder.engines.assemble import layer_keys
 from envbuilder.errors import EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.findings import Finding, Severity
-from envbuilder.image_reader import MOST_KEPT, read_image, read_tree
+from envbuilder.image_reader import read_image, read_tree
+from envbuilder.overlay import MOST_KEPT
 from envbuilder.pipeline import Workshop, make_plan
 from envbuilder.publish import connect
 from envbuilder.recipe import SUFFIX, load

@@ -39,8 +39,9 @@ LAYERS = [
     {"check", "resolve", "refresh", "diagnose", "schema"},
     {"lock"},
     {"recipe"},
-    {"tables", "host", "host_facts", "values", "extension"},
+    {"tables", "host", "host_facts", "values", "extension", "base"},
     {
+        "overlay",
         "reference",
         "licence",
         "tools",

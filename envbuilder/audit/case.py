@@ -12,11 +12,10 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
-from envbuilder.entry import Entry, Kind
+from envbuilder.entry import Entry, Kind, follow
 
 MAGIC: Final = b"\x7fELF"
 NAMED: Final = 3  # files that one finding names
-_MOST_LINKS: Final = 40  # that a path may go through, as in Linux
 _MOST_TEXT: Final = 4 << 20  # bytes
 _MOST: Final = (
     10_000  # of anything that a real ELF file lists; a damaged one may promise four thousand million
@@ -87,27 +86,7 @@ class Case:
 
     def real(self, path: str) -> str | None:
         """Where an absolute or relative path ends, below the root, links followed; None where nothing is."""
-        left = [part for part in reversed(path.split("/")) if part not in ("", ".")]
-        done: list[str] = []
-        links = 0
-        while left:
-            part = left.pop()
-            if part == "..":
-                done = done[:-1]
-                continue
-            entry = self.paths.get("/".join((*done, part)))
-            if entry is None:
-                return None
-            if entry.kind is Kind.LINK:
-                links += 1
-                if links > _MOST_LINKS:
-                    return None
-                if entry.target.startswith("/"):
-                    done = []
-                left += [step for step in reversed(entry.target.split("/")) if step not in ("", ".")]
-            else:
-                done.append(part)
-        return "/".join(done)
+        return follow(self.paths, path)
 
 
 def read_case(tree: Tree, *, environment: Sequence[tuple[str, str]]) -> Case:

@@ -1,0 +1,126 @@
+"""What is known of a base image: facts, each with where it was found, and one view of them that others ask.
+
+The facts are plain text because the lock keeps them: `check` judges them without the image, years later too.
+"""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+SUITES: Final = ("debian", "ubuntu")  # whose code names recipes use: debian/bookworm
+
+
+class Name(StrEnum):
+    """The kinds of facts; those with a star may be there several times."""
+
+    OS = "os"  # debian/bookworm, or rocky/9.3
+    ARCHITECTURE = "architecture"  # * of the programs inside, and what the image's config says
+    GLIBC = "glibc"
+    MUSL = "musl"
+    GCC = "gcc"  # * that can compile C, with its driver's path
+    GXX = "g++"  # *
+    PLAIN_GCC = "plain gcc"  # what `gcc` means on PATH
+    PYTHON = "python"  # *
+    PYTHON_HEADERS = "python headers"  # *
+    LIBXCRYPT = "libxcrypt"
+    LIBCRYPT = "libcrypt"  # * libcrypt.so.1, libcrypt.so.2
+    CRYPT_H = "crypt.h"
+    CUDA = "cuda"  # * a toolkit or a part of one, with its folder
+    PLAIN_CUDA = "plain cuda"  # what /usr/local/cuda is
+    NVCC = "nvcc"  # *
+    CUDART = "cudart"  # *
+    CUDA_HEADERS = "cuda headers"  # *
+    CUDA_LIBRARIES = "cuda libraries"  # * bytes of shared libraries
+    CUDA_STATIC = "cuda static libraries"  # * bytes
+    NCCL = "nccl"  # *
+    CUDNN = "cudnn"  # *
+    TORCH = "torch"  # *
+    MANAGER = "packages"  # dpkg or rpm, with how many
+    ENV = "env"  # * NAME=value
+    USER = "user"
+    ENTRYPOINT = "entrypoint"
+    FOLDER = "working folder"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class Fact:
+    """One thing that a base has."""
+
+    name: str  # of `Name`, unless a newer envbuilder wrote it
+    value: str  # a version or another text; "" where it is there and not more is known
+    path: str  # in the image, "" for what is no file
+    source: str  # what says so: a file, a package, the image's config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Base:
+    """The facts of one image, as those ask who judge or build."""
+
+    facts: tuple[Fact, ...]
+    packages: tuple[str, ...] = ()  # name=version, sorted
+
+    def every(self, name: Name) -> tuple[Fact, ...]:
+        return tuple(fact for fact in self.facts if fact.name == name)
+
+    def first(self, name: Name) -> Fact | None:
+        return next(iter(self.every(name)), None)
+
+    def value(self, name: Name) -> str:
+        found = self.first(name)
+        return found.value if found else ""
+
+    @property
+    def distribution(self) -> str:
+        """As a recipe's `base` would say it: debian/bookworm; "" where it is not known."""
+        return self.value(Name.OS)
+
+    @property
+    def gccs(self) -> tuple[Fact, ...]:
+        """Those that compile C++ as well, oldest first: an extension needs both."""
+        both = {fact.value for fact in self.every(Name.GXX)}
+        return tuple(fact for fact in self.every(Name.GCC) if fact.value in both)
+
+    def gcc(self, major: str) -> Fact | None:
+        return next((fact for fact in self.gccs if _is(fact.value, major)), None)
+
+    def gxx(self, major: str) -> Fact | None:
+        return next((fact for fact in self.every(Name.GXX) if _is(fact.value, major)), None)
+
+    @property
+    def pythons(self) -> tuple[Fact, ...]:
+        return self.every(Name.PYTHON)
+
+    def python(self, minor: str) -> Fact | None:
+        """The one to use of this minor version: a person's or the image's own in /usr/local before the distribution's."""
+        found = [fact for fact in self.pythons if _is(fact.value, minor)]
+        return min(found, key=lambda fact: not fact.path.startswith("/usr/local/"), default=None)
+
+    def has_headers(self, minor: str) -> bool:
+        return any(_is(fact.value, minor) for fact in self.every(Name.PYTHON_HEADERS))
+
+    @property
+    def cudas(self) -> tuple[Fact, ...]:
+        return self.every(Name.CUDA)
+
+    @property
+    def cuda(self) -> Fact | None:
+        """What /usr/local/cuda is, else the only one."""
+        plain = self.value(Name.PLAIN_CUDA)
+        found = [fact for fact in self.cudas if fact.path == plain] or list(self.cudas)
+        return found[0] if found else None
+
+    def part(self, name: Name, cuda: Fact) -> Fact | None:
+        """A part of one of several toolkits."""
+        return next(
+            (f for f in self.every(name) if f.path == cuda.path or f.path.startswith(f"{cuda.path}/")), None
+        )
+
+    @property
+    def env(self) -> dict[str, str]:
+        pairs = (fact.value.partition("=") for fact in self.every(Name.ENV))
+        return {name: value for name, _, value in pairs}
+
+
+def _is(version: str, pin: str) -> bool:
+    """Whether 12.2.0 is 12."""
+    return f"{version}.".startswith(f"{pin}.")

@@ -1,0 +1,59 @@
+"""What a package manager noted in an image: the lists of dpkg and of rpm, read without either of them."""
+
+import re
+import sqlite3
+import struct
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+DPKG: Final = "var/lib/dpkg/status"
+DPKG_PARTS: Final = "var/lib/dpkg/status.d/"  # images without a shell keep a file for each package
+RPM: Final = ("usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/rpmdb.sqlite")
+_FIELD: Final = re.compile(r"^(Package|Version|Status): *(.*)$", re.MULTILINE)
+_TAGS: Final = {1000: "name", 1001: "version", 1002: "release"}
+_STRING: Final = 6  # the type of a header's text
+_MOST: Final = 100_000  # packages or tags that are believed
+
+
+def read_dpkg(texts: Mapping[str, bytes]) -> dict[str, str]:
+    """Name → version of what is installed, from `DPKG` and the files below `DPKG_PARTS`."""
+    found = {}
+    for path, content in texts.items():
+        if path != DPKG and not path.startswith(DPKG_PARTS):
+            continue
+        for stanza in content.decode("utf-8", "replace").split("\n\n"):
+            fields = dict(_FIELD.findall(stanza))
+            state = fields.get("Status", "install ok installed")
+            if "Package" in fields and "Version" in fields and state.endswith(" installed"):
+                found[fields["Package"]] = fields["Version"]
+    return found
+
+
+def read_rpm(database: bytes) -> dict[str, str]:
+    """Name → version-release; raises ValueError for what is no such database."""
+    # A database that was written with a log beside it (WAL) cannot be opened without one; these two bytes say which it is.
+    plain = database[:18] + b"\x01\x01" + database[20:]
+    connection = sqlite3.connect(":memory:")
+    try:
+        connection.deserialize(plain)
+        rows = connection.execute("SELECT blob FROM Packages LIMIT ?", (_MOST,)).fetchall()
+    except sqlite3.Error as error:
+        raise ValueError(f"it is no database of rpm: {error}") from error
+    finally:
+        connection.close()
+    headers = (dict(_header(row[0])) for row in rows)
+    return {one["name"]: f"{one['version']}-{one['release']}" for one in headers if len(one) == len(_TAGS)}
+
+
+def _header(blob: bytes) -> Iterator[tuple[str, str]]:
+    """The texts that we ask for of one package's header: numbers, then 16 bytes for each tag, then the values."""
+    try:
+        count, _ = struct.unpack_from(">2I", blob)
+        values = 8 + 16 * min(count, _MOST)
+        for place in range(8, values, 16):
+            tag, kind, offset, _ = struct.unpack_from(">4I", blob, place)
+            if tag in _TAGS and kind == _STRING:
+                end = blob.index(b"\0", values + offset)
+                yield _TAGS[tag], blob[values + offset : end].decode("utf-8", "replace")
+    except (struct.error, ValueError) as error:
+        raise ValueError(f"a package's header is damaged: {error}") from error
