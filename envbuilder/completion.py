@@ -81,6 +81,11 @@ VERBS: Final[Mapping[str, Verb]] = {
         ("--image", "--write", "--print", "--force", "--recipes", *COMMON),
         1,
     ),
+    "module": Verb(
+        "Write a module file and its commands",
+        ("--write", "--profile", "--output", *COMMON),
+        1,
+    ),
     "launch": Verb("Start a distributed run", ("--help",)),
     "launch slurm": Verb(
         "Submit a job to Slurm",

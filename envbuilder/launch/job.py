@@ -151,17 +151,7 @@ def _is_option(words: tuple[str, ...]) -> bool:
 
 def probe_environment(name: str, outputs: Outputs, read: Callable[[Path, str], str]) -> Environment:
     """Look at a SIF; `read` gives the text of a file inside one. Raises UsageError when it is not there."""
-    sif = outputs.sif.resolve()
-    if not sif.is_file():
-        raise UsageError(
-            f"there is no SIF `{outputs.sif}`",
-            hint=f"`envbuilder build {name}` makes it; `--output` says where it is",
-        )
-    try:
-        pins = json.loads(read(sif, PINS))
-        torch, cuda = str(pins["pytorch"]), str(pins["cuda"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise BuildError(f"`{sif}` was not made by envbuilder: its {PINS} cannot be read") from error
+    sif, torch, cuda = probe_pins(name, outputs, read)
     row = next((row for row in load_cudas().rows if row.cuda == cuda), None)
     return Environment(
         name=outputs.name,
@@ -172,6 +162,21 @@ def probe_environment(name: str, outputs: Outputs, read: Callable[[Path, str], s
         cuda=cuda,
         driver_floor=row.driver_floor if row else "",
     )
+
+
+def probe_pins(name: str, outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path, str, str]:
+    """The SIF's own path, and its versions of torch and CUDA; raises as `probe_environment` does."""
+    sif = outputs.sif.resolve()
+    if not sif.is_file():
+        raise UsageError(
+            f"there is no SIF `{outputs.sif}`",
+            hint=f"`envbuilder build {name}` makes it; `--output` says where it is",
+        )
+    try:
+        pins = json.loads(read(sif, PINS))
+        return sif, str(pins["pytorch"]), str(pins["cuda"])
+    except (ValueError, TypeError, KeyError) as error:
+        raise BuildError(f"`{sif}` was not made by envbuilder: its {PINS} cannot be read") from error
 
 
 def _digest(outputs: Outputs) -> Sha256:

@@ -70,33 +70,36 @@ def _settings(job: Job) -> list[str]:
     environment, site = job.environment, job.site
     program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
     shared = {
-        "sif": _text(str(environment.sif)),
+        "sif": quoted(str(environment.sif)),
         "sif_bytes": str(environment.size),
         "sif_sha256": environment.sha256,
-        "program": _list(program),
+        "program": quoted_list(program),
         "nodes": str(job.nodes),
         "ranks_per_node": str(job.ranks),
         "gpus": str(job.gpus),
-        "folder": _text(str(job.folder)),
-        "project": _text(str(job.project)),
-        "logs": _text(str(job.logs / environment.name)),
-        "binds": f"({' '.join(map(_path, site.all_binds))})",
-        "variables": _list(tuple(f"{name}={value}" for name, value in site.env)),
-        "modules": _list(site.modules),
-        "apptainer": _text(site.apptainer),
-        "node_scratch": _path(site.node_scratch),
-        "shared_scratch": _path(site.scratch),
-        "master_suffix": _text(site.master_suffix),
-        "driver_floor": _text(environment.driver_floor),
+        "folder": quoted(str(job.folder)),
+        "project": quoted(str(job.project)),
+        "logs": quoted(str(job.logs / environment.name)),
+        "binds": f"({' '.join(map(quoted_path, site.all_binds))})",
+        "variables": quoted_list(tuple(f"{name}={value}" for name, value in site.env)),
+        "modules": quoted_list(site.modules),
+        "apptainer": quoted(site.apptainer),
+        "node_scratch": quoted_path(site.node_scratch),
+        "shared_scratch": quoted_path(site.scratch),
+        "master_suffix": quoted(site.master_suffix),
+        "driver_floor": quoted(environment.driver_floor),
         "least_free_mb": str(LEAST_FREE_MB),
         "grace": str(job.grace),
     }
     lines = [f"{name}={value}" for name, value in shared.items()]
     own = {"slurm": "srun_options", "ssh": "ssh_options", "local": ""}[job.where]
     if job.where == "slurm":
-        lines.append(f"{own}={_list(_srun_options(job))}")
+        lines.append(f"{own}={quoted_list(_srun_options(job))}")
     elif job.where == "ssh":
-        lines += [f"{own}={_list(site.ssh.options)}", f"hosts={_list(site.ssh.hosts[: job.nodes])}"]
+        lines += [
+            f"{own}={quoted_list(site.ssh.options)}",
+            f"hosts={quoted_list(site.ssh.hosts[: job.nodes])}",
+        ]
     names = [*shared, "job"]
     return [*lines, f"settings=({' '.join(names)})"]
 
@@ -125,7 +128,7 @@ def _slurm_head(job: Job) -> list[str]:
         "--open-mode=append",  # a job that is requeued goes on in the same file
         *slurm.options,
     ]
-    return [f"#SBATCH {_text(option)}" for option in options]
+    return [f"#SBATCH {quoted(option)}" for option in options]
 
 
 def _site_options(slurm: SlurmSite) -> Sequence[tuple[str, str]]:
@@ -148,15 +151,15 @@ def _gpu_options(job: Job) -> tuple[str, ...]:
     )
 
 
-def _text(value: str) -> str:
+def quoted(value: str) -> str:
     return shlex.quote(value)
 
 
-def _list(words: Sequence[str]) -> str:
+def quoted_list(words: Sequence[str]) -> str:
     return f"({' '.join(map(shlex.quote, words))})"
 
 
-def _path(path: str) -> str:
+def quoted_path(path: str) -> str:
     """A path that may begin with a variable; it is empty where that is not set."""
     found = re.match(r"\$(\w+)", path)
     if found is None:

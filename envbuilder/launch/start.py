@@ -46,11 +46,11 @@ class Started:
 
 def prepare(wish: Wish) -> Job:
     """Look at the SIF and the site; raises UsageError for a job that cannot be."""
-    environment = probe_environment(wish.name, find_outputs(wish.name, wish.output), _read_in_sif)
+    environment = probe_environment(wish.name, find_outputs(wish.name, wish.output), read_in_sif)
     return make_job(wish, environment, find_site(wish.profile), project_folder(wish.folder))
 
 
-def _read_in_sif(sif: Path, path: str) -> str:
+def read_in_sif(sif: Path, path: str) -> str:
     with opened_sif(sif) as system, SquashfsTree(system, ()).open(path.lstrip("/")) as stream:
         return stream.read().decode()
 

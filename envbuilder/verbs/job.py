@@ -1,6 +1,7 @@
 """Verbs that run something in an environment: exec, shell, and launch on one machine or many."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NoReturn
@@ -120,6 +121,35 @@ def devcontainer(
         path = None if show else save_file(write, text, force=force)
         session.data = {"file": str(path or ""), "text": text}
         session.text = str(path or text.rstrip())
+
+
+@app.command()
+def module(
+    name: Name,
+    *,
+    write: Annotated[Path, typer.Option("--write", metavar="FOLDER", help="where the module goes")] = Path(
+        "modules"
+    ),
+    profile: Profile = "",
+    output: Output = OUTPUT,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
+    from envbuilder.launch.inside import find_outputs  # noqa: PLC0415
+    from envbuilder.launch.job import probe_pins  # noqa: PLC0415
+    from envbuilder.launch.module import Module, save_module  # noqa: PLC0415
+    from envbuilder.launch.site import find_site  # noqa: PLC0415
+    from envbuilder.launch.start import read_in_sif  # noqa: PLC0415
+
+    with verb("module", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        outputs = find_outputs(name, output)
+        sif, torch, cuda = probe_pins(name, outputs, read_in_sif)
+        written = Module(name=outputs.name, sif=sif, torch=torch, cuda=cuda, site=find_site(profile))
+        files = save_module(written, write.absolute())
+        session.data = {"modulefiles": str(files), "commands": list(written.commands)}
+        session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.name}"
 
 
 Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="machines")]

@@ -215,7 +215,7 @@ def test_no_user_packages_of_the_host_shadow_the_image(cpu: Built, tmp_path: Pat
 
 def test_no_caches_and_no_build_leftovers(files: dict[str, tuple[str, int]]):
     unwanted = re.compile(
-        r"/var/cache/apt/.|/var/lib/apt/lists/.|/var/cache/debconf/.|/root/\.cache|/home/.|/tmp/.|/var/tmp/."
+        r"/var/cache/apt/.|/var/lib/apt/lists/.|/var/cache/debconf/.|/root/\.cache|/home/(?!vscode$).|/tmp/.|/var/tmp/."
         r"|/opt/(env|envbuilder)/.*\.(o|d|ninja|ninja_log|ninja_deps)$|.*/(pip|uv)/cache/|/opt/env/.*\.whl$|.*\.deb$"
     )
     assert [path for path in files if unwanted.match(path)] == []

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Runs a command in the environment a100. Written by envbuilder VERSION; it needs nothing of envbuilder.
+# shellcheck disable=SC2016,SC1003 # the settings are as they were given
+set -euo pipefail
+
+name=a100
+sif='/shared/my env/a100.sif'
+apptainer=apptainer
+binds=("${PROJECT:+$PROJECT/data set}" /scratch:/scratch:ro "${SCRATCH:+$SCRATCH}")
+image_trees=(/bin /boot /dev /etc /lib /lib64 /opt/env /opt/envbuilder /proc /run /sbin /sys /usr)
+image_folders=(/ /home /media /mnt /opt /root /srv /tmp /var /var/tmp)
+shared_trees=(/tmp /var/tmp)
+
+case ${0##*/} in
+  "$name-exec") [ "$#" -gt 0 ] || set -- /bin/bash ;;
+  *) set -- "${0##*/}" "$@" ;;
+esac
+
+# The checkout around this folder, so that ../data means the same inside; without one the folder itself.
+project() {
+  local folder=$PWD
+  until [ -e "$folder/.git" ]; do
+    if [ -z "$folder" ]; then
+      printf %s "$PWD"
+      return
+    fi
+    folder=${folder%/*}
+  done
+  printf %s "$folder"
+}
+
+# Whether a mount there would hide nothing of the image.
+hides_nothing() {
+  local tree
+  for tree in "${image_folders[@]}"; do
+    if [ "$1" = "$tree" ]; then return 1; fi
+  done
+  for tree in "${image_trees[@]}"; do
+    if [[ $1/ == "$tree"/* ]]; then return 1; fi
+  done
+  [[ $1 == /* ]]
+}
+
+# Apptainer shares these by itself, unless a site has it otherwise.
+is_shared() {
+  local tree
+  for tree in "${shared_trees[@]}"; do
+    if [[ $1 != *:* && $1/ == "$tree"/* ]]; then return 0; fi
+  done
+  return 1
+}
+
+if [ ! -r "$sif" ]; then
+  printf '%s: cannot read %s: was it moved, or is its file system not on this machine?\n' "${0##*/}" "$sif" >&2
+  exit 1
+fi
+options=(--env PYTHONNOUSERSITE=1) # packages of ~/.local would shadow the environment's
+[ ! -e /dev/nvidiactl ] || options+=(--nv)
+for folder in "$(project)" "${TMPDIR-}"; do
+  if [ -d "$folder" ] && hides_nothing "$folder" && ! is_shared "$folder"; then options+=(--bind "$folder"); fi
+done
+for bind in "${binds[@]}"; do
+  if [ -e "${bind%%:*}" ] && ! is_shared "$bind"; then options+=(--bind "$bind"); fi
+done
+exec "$apptainer" exec "${options[@]}" "$sif" "$@"
