@@ -8,6 +8,7 @@ import contextlib
 import errno
 import logging
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -31,6 +32,7 @@ PASSED_ON: Final = frozenset(
     }
 )  # fmt: skip
 GRACE: Final = 5.0  # seconds between interrupt, terminate and kill
+_USERINFO: Final = re.compile(r"(?<=://)[^\s/@'\"]+(?=@)")
 TAIL: Final = 20  # lines of a failed program's output that an error shows
 
 
@@ -101,7 +103,7 @@ class ProcessRunner:
                 for raw in process.stdout:
                     line = raw.decode(errors="replace")
                     lines.append(line)
-                    log.debug("%s", line.rstrip("\n"))
+                    log.debug("%s", redacted(line.rstrip("\n")))
                     if on_line:
                         on_line(line.rstrip("\n"))
             _judge(command, process, errors, stdout=lines)
@@ -215,16 +217,21 @@ def _judge(
     stdout: list[str] | None = None,
 ) -> None:
     errors.seek(0)
-    said = errors.read().decode(errors="replace")
+    said = redacted(errors.read().decode(errors="replace"))
     for line in said.splitlines():
         log.debug("%s", line)
     if process.returncode in command.accept:
         return
-    tail = "\n".join((said.splitlines() or "".join(stdout or []).splitlines())[-TAIL:])
+    tail = "\n".join((said.splitlines() or redacted("".join(stdout or [])).splitlines())[-TAIL:])
     message = f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip()
     if os.strerror(errno.ENOSPC) in said:  # programs run in the locale C.UTF-8
         raise SpaceError(message, hint="free space, or point ENVBUILDER_CACHE and --output at a larger disk")
     raise CommandError(message, hint=f"to see it again: {command}")
+
+
+def redacted(text: str) -> str:
+    """A program's words without what stands before the `@` of a URL: apt, for one, repeats a mirror's password when it is refused."""
+    return _USERINFO.sub("***", text)
 
 
 def _ending(code: int) -> str:

@@ -309,7 +309,7 @@ def _build_once(
     missing_tools = check_tools(BUILD_TOOLS, workshop.runner)
     if missing_tools:
         raise ToolError("tools that a build needs are not there", findings=missing_tools)
-    wanted = artefacts(engine, plan)
+    wanted = engine.artefacts(plan)
     fetcher = workshop.means(offline=offline).fetcher
     missing = fetcher.missing(wanted)
     need_space(plan, wanted, missing, outputs, workshop.store)
@@ -402,11 +402,6 @@ def sign_artefacts(name: str, workshop: Workshop, *, output: Path, key: Path) ->
         if record is not None:
             record.of_sif(outputs.sif).save(outputs.record)
     return {"sif": str(outputs.sif), "sif_sha256": sha256_file(outputs.sif), "bundle": str(outputs.bundle)}
-
-
-def artefacts(engine: Assemble, plan: Plan) -> tuple[Artefact, ...]:
-    """The artefacts of the layers that the store lacks."""
-    return tuple(artefact for step in engine.missing(plan) for artefact in step.artefacts)
 
 
 def need_space(

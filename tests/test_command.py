@@ -113,6 +113,17 @@ def test_a_failure_says_what_was_tried_which_program_how_it_ended_and_its_last_w
 
 
 @runs_programs
+@pytest.mark.parametrize("stream", [1, 2])
+def test_a_password_in_a_url_that_a_program_repeats_is_neither_in_its_error_nor_in_the_log(caplog, stream):
+    script = f'echo "E: http://reader:$WORD@mirror.example/x  403; see a@b.example" >&{stream}; exit 1'
+    with caplog.at_level(logging.DEBUG):
+        error = failure(sh(script, env=(("WORD", "s3cret"),)))
+    assert "http://***@mirror.example/x  403; see a@b.example" in error.message
+    output = [record.message for record in caplog.records if record.levelno == logging.DEBUG]
+    assert not any("s3cret" in text for text in (error.message, *output))
+
+
+@runs_programs
 def test_a_failure_of_a_program_without_stderr_shows_the_end_of_its_stdout():
     assert failure(sh("echo the reason; exit 1")).message.endswith("exit code 1\nthe reason")
 

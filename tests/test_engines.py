@@ -22,7 +22,7 @@ from envbuilder.engines.sandbox import Mount, Root, sandboxed
 from envbuilder.lock import Artefact, LockedExtension, SourceFile
 from envbuilder.plan import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep
 from envbuilder.store import Store, sha256_text
-from envbuilder.tree import read_manifest
+from envbuilder.tree import read_manifest, write_layer
 
 KEY = sha256_text("key")
 EPOCH = 1_700_000_000
@@ -507,6 +507,16 @@ def test_a_layer_in_the_store_is_not_missing(store):
         runtime_step, documents={}, tree=store.root / "work/t", folder=folder, epoch=EPOCH, threads=1
     )
     assert make_engine(store).missing(PLAN) == PLAN.steps[:-1]
+
+
+def test_a_python_layer_is_made_of_its_wheels_and_of_the_python_that_installs_them(store):
+    """Also where the os layer is there already, and its packages may no longer be."""
+    folder = store.layer(layer_keys(PLAN)[OS])
+    folder.mkdir()
+    write_layer(name="os", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
+    needed = make_engine(store).artefacts(PLAN)
+    assert OS not in make_engine(store).missing(PLAN)
+    assert [one.name for one in needed] == [one.name for one in PYTHON.artefacts] + ["libc6"]
 
 
 def test_the_commands_of_a_build_say_why_in_their_order(store):

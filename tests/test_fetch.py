@@ -5,7 +5,7 @@ import json
 import signal
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -265,6 +265,23 @@ def test_without_a_network_the_error_says_so_and_hints(store: Store) -> None:
         make_fetcher(store, nobody).fetch([make_deb()])
     assert "the connection was refused" in caught.value.message
     assert "ENVBUILDER_FOLDERS" in caught.value.hint
+
+
+@pytest.mark.parametrize("status", [401, 403])
+@pytest.mark.parametrize("make", [make_deb, make_wheel])
+def test_a_source_that_refuses_access_is_not_one_that_cannot_be_reached(
+    store: Store, site: Site, status: int, make: Callable[[], Artefact]
+) -> None:
+    guarded = Site(url=site.url.replace("//", "//reader:s3cret@"))
+    for path in ("/simple/tool/", "/debian/pool/tool_1.0_amd64.deb"):
+        site.statuses[path] = [status]
+    with pytest.raises(FetchError) as caught:
+        make_fetcher(store, guarded).fetch([make()])
+    assert "refused access" in caught.value.message
+    assert f"({status})" in caught.value.message
+    assert "~/.netrc" in caught.value.hint
+    assert "s3cret" not in caught.value.message + caught.value.hint
+    assert sum(path in site.statuses for path, *_ in site.asked) == 1  # asking again would lock an account
 
 
 def test_no_mirror_at_all_is_said_before_any_request(store: Store) -> None:

@@ -6,10 +6,12 @@ import re
 import shutil
 import subprocess
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -683,6 +685,44 @@ def test_a_mirror_without_the_suite_is_an_error_of_fetching(tmp_path: Path, worl
         resolve(
             recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=make_means(tmp_path, world)
         )
+
+
+@pytest.fixture(params=[401, 403])
+def guarded(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address, with a password in it, of a server that refuses everybody."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(request.param)
+            self.send_header("WWW-Authenticate", 'Basic realm="all"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://reader:s3cret@127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("source", ["debian", "indexes", "pytorch"])
+def test_a_source_that_refuses_the_password_is_not_one_without_the_package(
+    tmp_path: Path, world: Sources, guarded: str, source: str
+) -> None:
+    changed = {"folders": (), "pytorch": guarded}  # the package index has torch, and not the build for CPUs
+    changed |= {} if source == "pytorch" else {source: (guarded,)}
+    recipe, means = make_recipe(tmp_path), make_means(tmp_path, replace(world, **changed))
+    with pytest.raises(FetchError) as caught:
+        resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+    assert "~/.netrc" in caught.value.hint
+    assert "s3cret" not in caught.value.message
+    assert "127.0.0.1" in caught.value.message
 
 
 @pytest.mark.programs

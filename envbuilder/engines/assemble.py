@@ -93,6 +93,18 @@ class Assemble:
             step for step, key in layer_keys(plan).items() if load_layer(self.store.layer(key)) is None
         )
 
+    def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
+        """What the layers that the store lacks are made of: fetched, and compared with its hash, before they are made."""
+        missing = self.missing(plan)
+        own = [artefact for step in missing for artefact in step.artefacts]
+        shared = [
+            one
+            for step in missing
+            if isinstance(step, PythonStep)
+            for one in python.interpreter(step, debs(plan))
+        ]
+        return tuple(dict.fromkeys((*own, *shared)))
+
     def discard_damaged(self, plan: Plan) -> tuple[str, ...]:
         """Remove layers that are no longer what they were when they were made, and their trees; returns their names."""
         names: list[str] = []

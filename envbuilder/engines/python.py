@@ -33,18 +33,22 @@ def tool_version() -> str:
     return f"uv {metadata.version('uv')}"
 
 
+def interpreter(step: PythonStep, debs: Sequence[Artefact]) -> tuple[Artefact, ...]:
+    """The packages of the bare Python that installs the wheels."""
+    names = [name.format(step.python) for name in INTERPRETER]
+    return tuple(deb for deb in debs if deb.name in names)
+
+
 def unpack_commands(
     step: PythonStep, debs: Sequence[Artefact], *, store: Store, work: Path
 ) -> tuple[Command, ...]:
     """Unpack a bare Python out of the locked packages into `work/interpreter`."""
-    names = [name.format(step.python) for name in INTERPRETER]
     return tuple(
         Command(
             argv=("dpkg-deb", "--extract", str(store.artefact(deb.sha256)), str(work / "interpreter")),
             why=f"unpack `{deb.name}`",
         )
-        for deb in debs
-        if deb.name in names
+        for deb in interpreter(step, debs)
     )
 
 

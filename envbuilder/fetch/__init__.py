@@ -30,6 +30,10 @@ NETWORK_HINT: Final = (
     "check the network and proxy settings; ENVBUILDER_INDEX and ENVBUILDER_DEBIAN_MIRROR name other sources, "
     "ENVBUILDER_FOLDERS names folders that hold the files"
 )
+ACCESS_HINT: Final = (
+    "check user and password: they belong in `~/.netrc` (mode 0600), or in the source's address where ENVBUILDER_INDEX, "
+    "ENVBUILDER_DEBIAN_MIRROR or the settings of pip, uv and apt name it"
+)
 GONE_HINT: Final = (
     "ENVBUILDER_FOLDERS and, for Debian, ENVBUILDER_DEBIAN_SNAPSHOT name places that may have kept it; "
     "`envbuilder lock NAME --upgrade` chooses from what the sources have now"
@@ -96,6 +100,20 @@ class Fetcher:
         _each(tuple(dict.fromkeys(urls)), ask)
         return tuple(sizes[url] for url in urls)
 
+    def need_access(self, urls: Sequence[str]) -> None:
+        """Raise FetchError when one of these refuses access; whether it is there, or can be reached, does not matter."""
+
+        def ask(url: str, stop: threading.Event) -> None:
+            try:
+                self._connect().touch(url, stop)
+            except Refusal as refusal:
+                if refusal.kind == "refused":
+                    raise FetchError(
+                        f"a source did not let us look for a package\n  {refusal}", hint=ACCESS_HINT
+                    ) from refusal
+
+        _each(urls, ask)
+
     def _is_there(self, artefact: Wanted) -> bool:
         try:
             return self._store.artefact(artefact.sha256).stat().st_size == artefact.size
@@ -151,7 +169,7 @@ class Fetcher:
                 publish(partial, self._store.artefact(artefact.sha256))
                 return
         one = _Lost(artefact=artefact, refusals=tuple(refusals))
-        if one.kinds == {"unreachable"}:
+        if one.kinds and one.kinds <= {"unreachable", "refused"}:
             raise _failure([one])
         lost.append(one)
 
@@ -178,9 +196,11 @@ class _Lost:
             return f"no source for `{self.artefact.source}` is known on this machine"
         if "wrong" in self.kinds:
             why = "no source has the file that was locked"
+        elif self.kinds == {"refused"}:
+            why = "its source refused access" if len(self.refusals) == 1 else "every source refused access"
         elif "gone" not in self.kinds:
             why = "no source could be reached"
-        elif "unreachable" in self.kinds:
+        elif self.kinds != {"gone"}:
             why = "no source that could be reached has it"
         else:
             why = "it is gone from every source"
@@ -192,6 +212,8 @@ class _Lost:
             return NO_SOURCE_HINT
         if "wrong" in self.kinds:
             return WRONG_HINT
+        if "refused" in self.kinds:
+            return ACCESS_HINT
         return NETWORK_HINT if "unreachable" in self.kinds else GONE_HINT
 
 

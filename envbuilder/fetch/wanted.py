@@ -29,7 +29,7 @@ class Wanted(Protocol):
 
 
 class Refusal(Exception):  # noqa: N818 - no failure yet: the next source may have the file
-    """One source does not give the file: where and why; `kind` is `gone`, `wrong` or `unreachable`."""
+    """One source does not give the file: where and why; `kind` is `gone`, `wrong`, `refused` or `unreachable`."""
 
     def __init__(self, url: str, why: str, *, kind: str, status: int = 0) -> None:
         super().__init__(f"{shown(url)}: {why}")

@@ -99,6 +99,10 @@ class Web:
         except (KeyError, ValueError) as error:
             raise Refusal(url, "the server does not say how large the file is", kind="unreachable") from error
 
+    def touch(self, url: str, stop: threading.Event) -> None:
+        """Ask for a page and read nothing of it."""
+        with_patience(lambda: self._request(url).close(), url, stop)
+
     def files(self, project: str, stop: threading.Event) -> dict[str, Listed]:
         """All files of a project in the package indexes, by filename; of two alike, the first index's."""
         pages = [self._page(index, project, stop) for index in self.sources.indexes]
@@ -159,7 +163,7 @@ class Web:
         except ValueError as error:
             return Refusal(url, str(error), kind="unreachable")
         except Refusal as refusal:
-            if refusal.kind == "unreachable":
+            if refusal.kind != "gone":
                 self._silent[base] = refusal
             return refusal
         return place or Refusal(url, f"there never was a `{name}`", kind="gone")
@@ -221,9 +225,7 @@ def _judged(response: Response, url: str) -> Refusal | Broken:
     if status in {requests.codes.not_found, requests.codes.gone}:
         return Refusal(url, f"not found ({status})", kind="gone")
     if status in {requests.codes.unauthorized, requests.codes.forbidden}:
-        return Refusal(
-            url, f"access refused ({status}); credentials belong in `~/.netrc`", kind="unreachable"
-        )
+        return Refusal(url, f"it refused access ({status})", kind="refused")
     return Refusal(url, f"the server answered {status}", kind="unreachable")
 
 

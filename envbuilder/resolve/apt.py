@@ -16,6 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 from envbuilder.command import Command
 from envbuilder.errors import CommandError, FetchError, IncompatibleError, ToolError
+from envbuilder.fetch import ACCESS_HINT
 from envbuilder.lock import Artefact
 from envbuilder.resolve.means import Means
 from envbuilder.sources import shown
@@ -26,6 +27,7 @@ MIRROR_HINT: Final = (
     "ENVBUILDER_DEBIAN_MIRROR names a mirror that has this suite, e.g. your site's or Debian's archive"
 )
 SNAPSHOT_HINT: Final = "ENVBUILDER_DEBIAN_SNAPSHOT names a service that keeps Debian as it was on every day, as snapshot.debian.org does"
+_REFUSED: Final = re.compile(r"\b(?:401 +Unauthorized|403 +Forbidden)")
 _URI: Final = re.compile(r"'(?P<url>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
 _CONFIGURATION: Final = """\
 #clear Dir;
@@ -214,10 +216,16 @@ def _update(suite: Suite, line: str) -> None:
     except CommandError as error:
         raise FetchError(
             f"could not read the package lists of `{suite.name}` from {shown(suite.mirror)}\n{error.message}",
-            hint=MIRROR_HINT if suite.is_current else SNAPSHOT_HINT,
+            hint=_hint(suite, error.message),
         ) from error
     save_text(folder / "stamp", line)
     (folder / "stamp").chmod(0o600)
+
+
+def _hint(suite: Suite, said: str) -> str:
+    if _REFUSED.search(said):
+        return ACCESS_HINT
+    return MIRROR_HINT if suite.is_current else SNAPSHOT_HINT
 
 
 def _configuration(suite: Suite) -> str:

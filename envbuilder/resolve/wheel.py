@@ -32,6 +32,7 @@ from envbuilder.tables.torch import Torch, build_of
 ALWAYS: Final = ("setuptools",)  # torch's `cpp_extension` imports it, and only newer releases declare it
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
 _BUILD: Final = re.compile(r"cpu|cu\d+")
+_NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
 _LEGACY: Final = {5: "manylinux1_x86_64", 12: "manylinux2010_x86_64", 17: "manylinux2014_x86_64"}
 
 
@@ -128,6 +129,7 @@ def ask_uv(question: Question, means: Means) -> tuple[Artefact, ...]:
             try:
                 means.runner.run(command)
             except CommandError as error:
+                _need_access(question, sources, error, means)
                 raise _refusal(question, error) from error
         found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question, local)
     sizes = _sizes(found, question, means)
@@ -241,6 +243,17 @@ def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -
         argv += ["--exclude-newer", f"{question.before.isoformat()}T00:00:00Z"]
     env = (("SSL_CERT_FILE", str(sources.certificates)),) if sources.certificates else ()
     return Command(argv=tuple(argv), cwd=work, env=env, why="resolve the recipe's Python packages")
+
+
+def _need_access(question: Question, sources: Sources, error: CommandError, means: Means) -> None:
+    """Raise FetchError where uv found no such package because an index refused to say: with several indexes it does not tell."""
+    places = (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
+    names = dict.fromkeys(one or other for one, other in _NOT_FOUND.findall(error.message))
+    try:
+        means.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
+    except FetchError as refused:
+        said = error.message.partition("\n")[2]
+        raise FetchError(f"{refused.message}\n{said}", hint=refused.hint) from error
 
 
 def _refusal(question: Question, error: CommandError) -> IncompatibleError | FetchError:

@@ -1,7 +1,7 @@
 """What can happen to a build, done to it: kills, full disks, cut connections, damaged caches, several builds at once.
 
 Each fault ends in an `Outcome`: how the build ended, what was wrong afterwards, and whether the next one gave the digests
-that an undisturbed build gives. tests/e2e/test_faults.py does some of each; bench/faults does all.
+that an undisturbed build gives. tests/e2e/test_trouble.py does some of each; bench/faults does all.
 """
 
 import contextlib
@@ -9,18 +9,15 @@ import hashlib
 import json
 import os
 import random
-import re
 import shutil
 import signal
 import subprocess
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import unquote
 
+from index import Manner, package_index
 from tiny import make_tiny
 from workbench import (
     NO_ENGINE,
@@ -34,7 +31,7 @@ from workbench import (
 
 from envbuilder.lock import Artefact, Lock
 from envbuilder.sif import read_sif
-from envbuilder.store import Sha256, link_or_copy, sha256_file
+from envbuilder.store import link_or_copy, sha256_file
 from envbuilder.tree import load_layer
 
 
@@ -165,15 +162,22 @@ def fill_disk(bench: Bench, spare: int, *, after: float, state: int) -> Outcome:
     )
 
 
-def damage(bench: Bench, how: str, digest: Sha256, source: Path) -> Outcome:
-    """Damage one artefact in the cache; the right one is in the folder `source`."""
-    cache = bench.cache(0)
-    path = cache / "artefacts" / digest[:2] / digest
-    _damage(path, how)
+def damage(bench: Bench, how: str) -> Outcome:
+    """Damage the largest wheel in the cache; a folder has the right one."""
+    cache, wheel = bench.cache(1), largest_wheel(bench)
+    right = bench.folder / "right"
+    right.mkdir(exist_ok=True)
+    link_or_copy(cache / "artefacts" / wheel.sha256[:2] / wheel.sha256, right / wheel.filename)
+    _damage(cache / "artefacts" / wheel.sha256[:2] / wheel.sha256, how)
     shutil.rmtree(bench.output, ignore_errors=True)
-    env = bench.env(cache) | {"ENVBUILDER_FOLDERS": str(source)}
+    env = bench.env(cache) | {"ENVBUILDER_FOLDERS": str(right)}
     ended = attempt(*WITHOUT_NETWORK, *bench.command("--offline"), env=env)
-    return _judge(bench, cache, f"artefact {how}", digest[:12], ended.returncode, allowed=(0,))
+    shutil.rmtree(right)
+    return _judge(bench, cache, f"artefact {how}", wheel.name, ended.returncode, allowed=(0,))
+
+
+def largest_wheel(bench: Bench) -> Artefact:
+    return max(bench.lock.wheels, key=lambda one: one.size)
 
 
 def damage_layer(bench: Bench, how: str, name: str) -> Outcome:
@@ -205,79 +209,50 @@ def _damage(path: Path, how: str) -> None:
     path.write_bytes(content)
 
 
-def cut_downloads(bench: Bench, *, seed: int) -> Iterator[Outcome]:
-    """Downloads from a server on loopback that cuts each connection after a while; then one that is killed in the midst."""
-    chance = random.Random(seed)
-    files = {one.path: one for one in bench.lock.debs}
-    for after in (0, 100, *(chance.randrange(256 << 10, 1 << 20) for _ in range(2))):
-        cache = _without_debs(bench)
-        with CuttingServer(bench.states[0], files, after) as url:
-            ended = attempt(*bench.command(), env=_fetching(bench, cache, url))
-        # One that sends next to nothing is a source that cannot be reached; any other is asked again for the rest.
-        yield _judge(
-            bench, cache, "connection cut", f"after {after} bytes each", ended.returncode,
-            allowed=(0,) if after > 100 else (5,), refill=True,
-        )  # fmt: skip
-    cache = _without_debs(bench)
-    with CuttingServer(bench.states[0], files, 1 << 30, delay=0.05) as url:
-        process = start(*bench.command(), env=_fetching(bench, cache, url))
-        time.sleep(2.5)
+def cut_download(bench: Bench, after: int) -> Outcome:
+    """Downloads from a server on loopback that cuts each connection after so many bytes."""
+    cache = _without_wheels(bench)
+    with package_index(bench.lock, bench.states[0], Manner(cut=after)) as host:
+        ended = attempt(*bench.command(), env=_fetching(bench, cache, host))
+    # One that sends next to nothing is a source that cannot be reached; any other is asked again for the rest.
+    return _judge(
+        bench, cache, "connection cut", f"after {after} bytes each", ended.returncode,
+        allowed=(0,) if after > 100 else (5,), refill=True,
+    )  # fmt: skip
+
+
+def kill_download(bench: Bench) -> Outcome:
+    """SIGKILL when half of a file is there; the next build goes on from that half, which is damaged meanwhile."""
+    cache, wheel = _without_wheels(bench), largest_wheel(bench)
+    half = cache / "partial" / wheel.sha256
+    with package_index(bench.lock, bench.states[0], Manner(cut=wheel.size // 2, delay=60)) as host:
+        process = start(*bench.command(), env=_fetching(bench, cache, host))
+        while process.poll() is None and not (half.exists() and half.stat().st_size >= wheel.size // 4):
+            time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
-    yield _judge(bench, cache, "killed download", "after 2.5 s", process.returncode, refill=True)
+    _damage(half, "one bit")
+    with package_index(bench.lock, bench.states[0], Manner()) as host:
+        ended = attempt(*bench.command(), env=_fetching(bench, cache, host))
+    return _judge(
+        bench, cache, "killed download", "its half damaged", ended.returncode, allowed=(0,), refill=True
+    )
 
 
-def _without_debs(bench: Bench) -> Path:
-    """A cache that has all layers but the os layer, and no .deb."""
-    cache = bench.cache(2)
+def _without_wheels(bench: Bench) -> Path:
+    """A cache that has the os layer, and no wheel."""
+    cache = bench.cache(1)
     shutil.rmtree(bench.output, ignore_errors=True)
-    for path in (cache / "layers").iterdir():
-        layer = load_layer(path)
-        if layer is None or layer.name == "os":
-            shutil.rmtree(path)
-    for deb in bench.lock.debs:
-        (cache / "artefacts" / deb.sha256[:2] / deb.sha256).unlink()
+    for wheel in bench.lock.wheels:
+        (cache / "artefacts" / wheel.sha256[:2] / wheel.sha256).unlink()
     return cache
 
 
-def _fetching(bench: Bench, cache: Path, url: str) -> dict[str, str]:
-    return bench.env(cache) | {"ENVBUILDER_DEBIAN_MIRROR": url, "ENVBUILDER_FOLDERS": "/nonexistent"}
-
-
-class CuttingServer:
-    """A mirror of the .debs in a cache on loopback; each connection ends after so many bytes, wherever that is."""
-
-    def __init__(self, cache: Path, files: Mapping[str, Artefact], after: int, *, delay: float = 0.0) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self) -> None:
-                artefact = files.get(unquote(self.path.lstrip("/")))
-                if artefact is None:
-                    self.send_error(404)
-                    return
-                content = (cache / "artefacts" / artefact.sha256[:2] / artefact.sha256).read_bytes()
-                begin = int((re.match(r"bytes=(\d+)-", self.headers.get("Range", "")) or [0, 0])[1])
-                self.send_response(206 if begin else 200)
-                self.send_header("Content-Length", str(len(content) - begin))
-                if begin:
-                    self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
-                self.end_headers()
-                with contextlib.suppress(ConnectionError):
-                    self.wfile.write(content[begin : begin + after])
-                time.sleep(delay)
-                self.close_connection = True
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-
-    def __enter__(self) -> str:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{self._server.server_address[1]}/"
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+def _fetching(bench: Bench, cache: Path, host: str) -> dict[str, str]:
+    url = f"http://{host}/simple/"
+    return bench.env(cache) | {
+        "ENVBUILDER_INDEX": url, "ENVBUILDER_PYTORCH_INDEX": url, "ENVBUILDER_FOLDERS": "/nonexistent",
+    }  # fmt: skip
 
 
 def at_once(bench: Bench, other: Path, builds: int = 4) -> Iterator[Outcome]:
@@ -293,7 +268,7 @@ def at_once(bench: Bench, other: Path, builds: int = 4) -> Iterator[Outcome]:
     answers = [(one, *one.communicate(timeout=600)) for one in running]
     for number, (process, out, err) in enumerate(answers):
         wrong = [] if process.returncode == 0 else [f"ended with {process.returncode}: {err[-800:]}"]
-        if not wrong and recipes[number] == bench.recipe and _digests(out) != bench.digests:
+        if not wrong and recipes[number] == bench.recipe and digests(out) != bench.digests:
             wrong.append("it gave other digests")
         yield Outcome(
             fault="at once", detail=f"build {number + 1} of {builds}, {recipes[number].stem}",
@@ -352,12 +327,12 @@ def _next_build(bench: Bench, cache: Path) -> tuple[tuple[str, str], list[str]]:
         return ("", ""), ["the next build did not end"]
     if ended.returncode:
         return ("", ""), [f"the next build ended with {ended.returncode}: {ended.stdout[-800:]}"]
-    digests = _digests(ended.stdout)
-    same = bench.digests in (digests, ("", ""))
-    return digests, [] if same else [f"the next build gave {digests}"]
+    found = digests(ended.stdout)
+    same = bench.digests in (found, ("", ""))
+    return found, [] if same else [f"the next build gave {found}"]
 
 
-def _digests(answer: str) -> tuple[str, str]:
+def digests(answer: str) -> tuple[str, str]:
     (row,) = json.loads(answer)["data"]
     return str(row["manifest"]), str(row["sif_sha256"])
 

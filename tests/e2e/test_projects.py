@@ -20,7 +20,7 @@ from envbuilder.console import Console
 from envbuilder.engines.assemble import Assemble, Run
 from envbuilder.engines.extensions import Kept
 from envbuilder.errors import BuildError
-from envbuilder.pipeline import artefacts, make_plan
+from envbuilder.pipeline import make_plan
 from envbuilder.plan import ExtensionsStep
 from envbuilder.resolve import store_sources
 
@@ -67,7 +67,7 @@ def make(recipe: Path) -> Made:
     read, plan, _ = make_plan(str(recipe), shop)
     store_sources(read, plan.extensions, shop.means(offline=False))
     engine = Assemble(store=shop.store, runner=shop.runner, console=console, limits=shop.limits)
-    shop.means(offline=False).fetcher.fetch(artefacts(engine, plan))
+    shop.means(offline=False).fetcher.fetch(engine.artefacts(plan))
     step = next(step for step in plan.steps if isinstance(step, ExtensionsStep))
     with ThreadPoolExecutor(16) as pool:
         kept = engine.shop(plan, step, Run(engine=engine, plan=plan, pool=pool).root).make()

@@ -8,10 +8,14 @@ from conditions import USER
 from faults import Bench
 from tiny import make_tiny
 from workbench import (
+    ENVBUILDER,
     NO_ENGINE,
+    WITHOUT_NETWORK,
     attempt,
     build_command,
     findings,
+    link_tree,
+    run,
 )
 
 pytestmark = pytest.mark.builds
@@ -27,6 +31,20 @@ def test_a_build_killed_at_any_moment_leaves_nothing_wrong(bench: Bench, number:
 def test_a_disk_that_fills_up_in_a_build_leaves_nothing_wrong(bench: Bench, mebibytes: int, state: int):
     outcome = faults.fill_disk(bench, mebibytes << 20, after=0.2 * bench.seconds[state], state=state)
     assert outcome.wrong == ()
+
+
+@pytest.mark.parametrize("how", ["truncated", "one bit"])
+def test_an_artefact_gone_bad_in_the_cache_is_fetched_again(bench: Bench, how: str):
+    assert faults.damage(bench, how).wrong == ()
+
+
+@pytest.mark.parametrize("after", [100, 6 << 20])
+def test_downloads_that_are_cut_go_on_where_they_ended(bench: Bench, after: int):
+    assert faults.cut_download(bench, after).wrong == ()
+
+
+def test_half_a_file_that_a_killed_download_left_is_not_believed(bench: Bench):
+    assert faults.kill_download(bench).wrong == ()
 
 
 @pytest.mark.parametrize("name", ["os", "python", "runtime"])
@@ -46,6 +64,55 @@ def test_four_builds_of_two_recipes_share_a_cache(bench: Bench):
 
 def as_user(user: int, *argv: object) -> tuple[object, ...]:
     return ("setpriv", "--reuid", user, "--regid", user, "--clear-groups", "env", "HOME=/nonexistent", *argv)
+
+
+@pytest.fixture
+def shared(bench: Bench, spacious: Path) -> Path:
+    """What one user fetched, in a folder for all to read: the files of what `cache vendor` writes."""
+    env = NO_ENGINE | {"ENVBUILDER_CACHE": str(bench.cache(0))}
+    run(ENVBUILDER, "cache", "vendor", bench.recipe, spacious / "shared", env=env)
+    run("chmod", "-R", "a+rX", spacious / "shared")
+    return spacious / "shared/files"
+
+
+@pytest.mark.parametrize("user", [0, USER])
+def test_each_of_two_users_builds_from_the_folder_that_one_of_them_shares(
+    bench: Bench, shared: Path, spacious: Path, user: int
+):
+    """Each has a cache of their own; what they share is read, never written, and believed only by its digest."""
+    home = spacious / "home"
+    home.mkdir()
+    link_tree(
+        bench.states[1] / "layers", home / "cache/layers"
+    )  # the os layer; the wheels come from the folder
+    if user:
+        run("cp", "-a", home / "cache", home / "own")  # `chown` would reach what the other caches have
+        run("chown", "-R", f"{user}:{user}", home / "own", home)
+    env = NO_ENGINE | {"ENVBUILDER_FOLDERS": str(shared)}
+    cache = home / "own" if user else home / "cache"
+    cache.chmod(0o700)
+    command = build_command(bench.recipe, home / "out", "--offline")
+    answer = run(*WITHOUT_NETWORK, *as_user(user, f"ENVBUILDER_CACHE={cache}", *command), env=env)
+    assert faults.digests(answer) == bench.digests
+
+
+def test_a_file_planted_in_a_shared_folder_is_refused(bench: Bench, shared: Path, spacious: Path):
+    """It has the right name and size, so that only its digest tells."""
+    (spacious / "cache").mkdir(mode=0o700)
+    victim = shared / faults.largest_wheel(bench).filename
+    content = bytearray(victim.read_bytes())
+    content[len(content) // 2] ^= 1
+    victim.write_bytes(content)
+    env = NO_ENGINE | {
+        "ENVBUILDER_FOLDERS": str(shared),
+        "ENVBUILDER_CACHE": str(spacious / "cache"),
+        "ENVBUILDER_INDEX": "file:///nonexistent",  # the machine's own may be a folder that has the right one
+    }
+    ended = attempt(*WITHOUT_NETWORK, *build_command(bench.recipe, spacious / "out", "--offline"), env=env)
+    assert ended.returncode == 5
+    assert victim.name in findings(ended)[0]["message"]
+    assert "expected" in findings(ended)[0]["message"]
+    assert list(faults.broken_cache(spacious / "cache")) == []
 
 
 def test_another_users_cache_is_not_used(bench: Bench, spacious: Path):
