@@ -42,8 +42,13 @@ WITH_VALUE: Final = (
     "--nodes", "--shape", "--partition", "--time", "--hosts", "--gpus-per-node", "--ranks-per-node", "--profile", "--write",
     "--logs", "--grace",
     "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--image", "--recipe", "--key", "--oldest-host",
+    "--gpu", "--pytorch", "--python",
 )  # fmt: skip
 VERBS: Final[Mapping[str, Verb]] = {
+    "init": Verb(
+        "Write a first recipe",
+        ("--from", "--from-machine", "--gpu", "--pytorch", "--python", "--recipes", *COMMON),
+    ),
     "list": Verb("List the recipes with their pins", ("--recipes", *COMMON)),
     "show": Verb("Show the effective recipe", ("--recipes", *COMMON), 1),
     "check": Verb("Report everything in the recipe that cannot work", ("--host", "--recipes", *COMMON), 1),

@@ -31,6 +31,7 @@ LAYERS = [
         "attach",
         "vendor",
         "detect",
+        "init",
     },
     {"build", "sif", "squashfs", "squashfs_file", "oci", "image_reader"},
     {"engines"},

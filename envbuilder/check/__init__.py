@@ -22,7 +22,7 @@ from envbuilder.recipe import Recipe, find_recipe, load
 from envbuilder.tables.toolkit import load_toolkits
 
 __all__ = [
-    "RULES", "CheckCode", "Repair", "Report", "Tables", "check", "examine", "examine_file", "load_tables", "need_sound",
+    "RULES", "CheckCode", "Repair", "Report", "Tables", "check", "examine", "examine_file", "judge", "load_tables", "need_sound",
 ]  # fmt: skip
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -72,6 +72,11 @@ class Report:
 def check(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tuple[Finding, ...]:
     """Every finding of every rule, in the order of the rules."""
     return examine(recipe, tables, host).findings
+
+
+def judge(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tuple[Fault, ...]:
+    """What the rules say, without the search for repairs."""
+    return tuple(fault for _, fault in _faults(make_case(recipe, tables, host)))
 
 
 def examine(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> Report:
