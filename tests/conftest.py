@@ -6,11 +6,16 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn")
+
+# A machine that is busy with other builds is no mistake of a test.
+hypothesis.settings.register_profile("envbuilder", deadline=None)
+hypothesis.settings.load_profile("envbuilder")
 
 _unmarked: list[str] = []  # the running test, unless it may start programs
 

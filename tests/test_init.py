@@ -195,7 +195,7 @@ def test_a_package_that_the_pins_rule_out_is_left_with_the_rule(tmp_path: Path):
     assert 'left out "numpy==2.1.0"' in finding.message
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     lines=st.lists(
         st.one_of(

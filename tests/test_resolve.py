@@ -16,6 +16,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+import uv
 
 from envbuilder import lock as lock_module
 from envbuilder.command import FakeRunner, ProcessRunner
@@ -39,6 +40,7 @@ from envbuilder.resolve.deb import os_packages, resolve_debs
 from envbuilder.resolve.wheel import choose_wheel, implied_wheels, torch_requirement
 from envbuilder.sources import Sources
 from envbuilder.store import Store, sha256_file, sha256_text
+from envbuilder.tables.distribution import Distribution, load_all_distributions
 
 DAY, LATER = date(2026, 11, 21), date(2027, 1, 2)
 EPOCH = 1795219200  # 2026-11-21 00:00 UTC
@@ -198,6 +200,26 @@ def test_a_build_of_torch_in_a_folder_spares_its_index(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     (tmp_path / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl").touch()
     assert torch_requirement(recipe, make_target(recipe), folders=(tmp_path,)) == ("torch==2.13.0+cpu", "")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    "base", [row for row in load_all_distributions().rows if row.buildable], ids=lambda row: row.name
+)
+def test_uv_knows_the_machine_of_every_base(base: Distribution, tmp_path: Path) -> None:
+    (tmp_path / "none.in").touch()
+    command = [
+        uv.find_uv_bin(),
+        "pip",
+        "compile",
+        "none.in",
+        "--quiet",
+        "--offline",
+        "--cache-dir",
+        "cache",
+        "--python-platform",
+    ]
+    subprocess.run([*command, wheel_module.uv_platform(base.glibc)], cwd=tmp_path, check=True, timeout=60)
 
 
 # The recipe's own files

@@ -198,7 +198,7 @@ RECIPE = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(made=RECIPE, key=st.sampled_from([*LEAST, ""]), other=SCALARS)
 def test_loader_and_schema_agree_on_what_is_valid(made: dict[str, object], key: str, other: object):
     whole = {**made, key: other} if key else made

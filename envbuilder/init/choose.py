@@ -94,7 +94,8 @@ def _candidates(gathered: Gathered, tables: Tables, bare: functools.partial[Reci
     cudas = sorted(tables.toolkits) if gathered.gpus else [""]
     pairs = [(base, gcc) for base in tables.bases for gcc in base.gccs]
     for (base, gcc), cuda, torch in itertools.product(pairs, cudas, tables.torches.rows):
-        middle = torch.pythons[len(torch.pythons) // 2].rstrip("t")
+        plain = [python for python in torch.pythons if not python.endswith("t")]  # t: free-threaded
+        middle = plain[len(plain) // 2]
         own = torch.build.cuda
         yield _Candidate(
             rank=(

@@ -33,6 +33,7 @@ ALWAYS: Final = ("setuptools",)  # torch's `cpp_extension` imports it, and only 
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
 _BUILD: Final = re.compile(r"cpu|cu\d+")
 _NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
+NEWEST_MANYLINUX: Final = 40  # the last minor version of glibc 2 that `uv --python-platform` takes
 _LEGACY: Final = {5: "manylinux1_x86_64", 12: "manylinux2010_x86_64", 17: "manylinux2014_x86_64"}
 
 
@@ -231,7 +232,7 @@ def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -
         "--cache-dir", str(cache),
         "--python", sys.executable,
         "--python-version", question.python,
-        "--python-platform", f"x86_64-manylinux_{question.glibc.replace('.', '_')}",
+        "--python-platform", uv_platform(question.glibc),
         "--only-binary", ":all:",
         "--format", "pylock.toml",
         "--output-file", "pylock.toml",
@@ -254,6 +255,12 @@ def _need_access(question: Question, sources: Sources, error: CommandError, mean
     except FetchError as refused:
         said = error.message.partition("\n")[2]
         raise FetchError(f"{refused.message}\n{said}", hint=refused.hint) from error
+
+
+def uv_platform(glibc: str) -> str:
+    """The name that uv has for a machine with this glibc; newer ones than it knows run what the newest of them runs."""
+    major, minor = (int(part) for part in glibc.split("."))
+    return f"x86_64-manylinux_{major}_{min(minor, NEWEST_MANYLINUX)}"
 
 
 def _refusal(question: Question, error: CommandError) -> IncompatibleError | FetchError:
