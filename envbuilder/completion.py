@@ -43,6 +43,7 @@ WITH_VALUE: Final = (
     "--logs", "--grace",
     "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--image", "--recipe", "--key", "--oldest-host",
     "--gpu", "--pytorch", "--python",
+    "--ssh",
 )  # fmt: skip
 VERBS: Final[Mapping[str, Verb]] = {
     "init": Verb(
@@ -83,7 +84,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "shell": Verb("Open a shell in the environment", INSIDE, 1),
     "devcontainer": Verb(
         "Write `.devcontainer/devcontainer.json`",
-        ("--image", "--write", "--print", "--force", "--recipes", *COMMON),
+        ("--image", "--ssh", "--write", "--print", "--force", "--profile", "--output", "--recipes", *COMMON),
         1,
     ),
     "module": Verb(

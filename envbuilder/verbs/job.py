@@ -101,9 +101,18 @@ def devcontainer(
         str,
         typer.Option("--image", metavar="REFERENCE", help="the image; default: the one that `build` loads"),
     ] = "",
-    write: Annotated[Path, typer.Option("--write", metavar="FOLDER", help="the project's folder")] = Path(),
+    host: Annotated[
+        str,
+        typer.Option("--ssh", metavar="HOST", help="no Docker: set up sessions in the SIF on that machine"),
+    ] = "",
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FOLDER", help="the project; with --ssh, where settings and keys go"),
+    ] = None,
     show: Annotated[bool, typer.Option("--print", help="print the file; write nothing")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace a file that says something else")] = False,
+    profile: Profile = "",
+    output: Output = OUTPUT,
     recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -115,12 +124,38 @@ def devcontainer(
     from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
 
     with verb("devcontainer", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        if host:
+            _open_door(session, name, host, folder=write, profile=profile, output=output, force=force)
+            return
         recipe = load(find_recipe(name, recipes))
         desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda))
         text = make_file(recipe.name, image or f"{IMAGE_PREFIX}/{recipe.name}:latest", desk)
-        path = None if show else save_file(write, text, force=force)
+        path = None if show else save_file(write or Path(), text, force=force)
         session.data = {"file": str(path or ""), "text": text}
         session.text = str(path or text.rstrip())
+
+
+def _open_door(
+    session: Session, name: str, host: str, *, folder: Path | None, profile: str, output: Path, force: bool
+) -> None:
+    from envbuilder.command import ProcessRunner  # noqa: PLC0415
+    from envbuilder.launch.inside import find_outputs  # noqa: PLC0415
+    from envbuilder.launch.remote import Door, open_door  # noqa: PLC0415
+    from envbuilder.launch.site import find_site  # noqa: PLC0415
+
+    outputs = find_outputs(name, output)
+    place = (folder or Path.home() / ".ssh/envbuilder").absolute()
+    door = Door(
+        name=outputs.name, sif=outputs.sif.absolute(), host=host, site=find_site(profile), folder=place
+    )
+    runner = ProcessRunner(session.environment, whole=True)
+    session.stop = runner.stop
+    config = open_door(door, runner, force=force)
+    session.data = {"config": str(config), "host": door.alias}
+    session.text = (
+        f"{config}: `ssh -F {config} {door.alias}`; with `Include {config}` as the first line of ~/.ssh/config "
+        f"VS Code knows `{door.alias}`, too"
+    )
 
 
 @app.command()

@@ -1,0 +1,141 @@
+"""VS Code without Docker: sessions in the SIF of an ordinary user on another machine, through its real sshd.
+
+Remote-SSH needs three things of a host: commands with input and output, a file transfer, and a forwarded socket.
+"""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, machines, start_ssh
+from workbench import ENVBUILDER, Built, open_folder
+
+pytestmark = [
+    pytest.mark.builds,
+    pytest.mark.skipif(os.geteuid() != 0, reason="only root can make machines of namespaces"),
+]
+
+PERSON = 1234  # who has an account on the cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A head and a node on which `person` has a home and bash."""
+    with open_folder() as folder, machines(folder) as made:
+        home = folder / "a home"
+        home.mkdir()
+        os.chown(home, PERSON, PERSON)
+        passwd = Path("/etc/passwd").read_text() + f"person:x:{PERSON}:{PERSON}::{home}:/bin/bash\n"
+        (folder / "passwd").write_text(passwd)
+        made.nodes[0].run("mount", "--bind", folder / "passwd", "/etc/passwd")
+        start_ssh(made)
+        (folder / "user_key").chmod(0o600)
+        (folder / "site.yaml").write_text(f"ssh: {{options: ['-F', '{folder}/ssh_config']}}\n")
+        yield made
+
+
+def set_up(cluster: Cluster, sif: Path, *words: str) -> "subprocess.CompletedProcess[str]":
+    line = (
+        ENVBUILDER, "devcontainer", sif, "--ssh", "person@n1", "--write", cluster.folder / "my doors",
+        "--profile", cluster.folder / "site.yaml", *words,
+    )  # fmt: skip
+    return cluster.head.attempt(*line)
+
+
+@pytest.fixture(scope="module")
+def ssh(cluster: Cluster, cpu: Built) -> tuple[object, ...]:
+    """The command line that reaches the environment."""
+    said = set_up(cluster, cpu.sif)
+    assert said.returncode == 0, said.stderr
+    config = cluster.folder / "my doors/cpu.config"
+    assert said.stdout.startswith(f"{config}: `ssh -F {config} envbuilder-cpu`")
+    return ("ssh", "-F", config, "envbuilder-cpu")
+
+
+@pytest.fixture
+def session(cluster: Cluster, ssh: tuple[object, ...]) -> Callable[..., "subprocess.CompletedProcess[str]"]:
+    def call(*words: str, **more: object) -> "subprocess.CompletedProcess[str]":
+        line = [str(word) for word in (*cluster.head.enter, *ssh, *words)]
+        return subprocess.run(line, text=True, capture_output=True, timeout=60, check=False, **more)  # type: ignore[call-overload,no-any-return]
+
+    return call
+
+
+def test_a_command_ends_in_the_sif(session, cluster):
+    ended = session(
+        "python", "-c", "'import torch, fused, os; print(os.environ[\"APPTAINER_NAME\"], os.getuid())'"
+    )
+    assert ended.stdout == f"cpu.sif {PERSON}\n", ended.stderr
+    assert session("uname -n; pwd").stdout == f"n1\n{cluster.folder}/a home\n"
+
+
+def test_exit_code_and_input_pass_through(session):
+    assert session("exit 7").returncode == 7
+    assert session("cat", input="x" * 300_000).stdout == "x" * 300_000
+
+
+def test_a_shell_without_a_command_is_the_environments(session):
+    """What Remote-SSH does: `bash` that reads its script from us."""
+    script = "command -v python; echo >&2 why; exit 3\n"
+    for words in (("-T",), ("bash",)):
+        ended = session(*words, input=script)
+        assert (ended.returncode, ended.stdout) == (3, "/opt/env/bin/python\n")
+        assert "why" in ended.stderr
+
+
+def test_files_are_sent(cluster, ssh, session):
+    """Remote-SSH sends its server so, where a cluster has no way out."""
+    (cluster.folder / "sent").write_text("by scp\n")
+    line = ("scp", *ssh[1:3], cluster.folder / "sent", "envbuilder-cpu:received")
+    cluster.head.run(*line)
+    assert session("cat", "received").stdout == "by scp\n"
+
+
+def test_a_socket_is_forwarded(cluster, ssh):
+    """Remote-SSH speaks with its server so: a port on the machine is reached from ours."""
+    serve = 'python -c \'import socket; s = socket.create_server(("127.0.0.1", 20777)); print(1, flush=True); s.accept()[0].send(b"hello")\''
+    line = [
+        str(word) for word in (*cluster.head.enter, *ssh[:3], "-L", "20778:127.0.0.1:20777", ssh[3], serve)
+    ]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline() == "1\n"
+        said = cluster.head.run("bash", "-c", "cat </dev/tcp/127.0.0.1/20778")
+        assert (said, running.wait(30)) == ("hello", 0)
+
+
+def test_nothing_is_left_when_a_session_has_ended(session, cluster):
+    session("true")
+    assert cluster.left_over() == {}
+
+
+def test_another_key_gets_no_session(cluster, ssh):
+    """Not even one that the machine's own sshd takes."""
+    theirs = cluster.folder / "others.config"
+    ours = str(cluster.folder / "my doors/cpu.key")
+    theirs.write_text(Path(str(ssh[2])).read_text().replace(ours, str(cluster.folder / "user_key")))
+    ended = cluster.head.attempt("ssh", "-F", theirs, "-o", "BatchMode=yes", "envbuilder-cpu", "true")
+    assert ended.returncode == 255
+    assert "Permission denied" in ended.stderr
+
+
+def test_it_can_be_set_up_again_and_keeps_what_a_person_changed(cluster, ssh, cpu, session):
+    assert set_up(cluster, cpu.sif).returncode == 0
+    config = Path(str(ssh[2]))
+    before = config.read_text()
+    config.write_text(before + "  Compression yes\n")
+    refused = set_up(cluster, cpu.sif)
+    assert refused.returncode == 2
+    assert "says something else" in refused.stderr
+    assert config.read_text() == before + "  Compression yes\n"
+    assert set_up(cluster, cpu.sif, "--force").returncode == 0
+    assert config.read_text() == before
+    assert session("exit 5").returncode == 5
+
+
+def test_what_the_other_machine_lacks_is_said(cluster):
+    ended = set_up(cluster, cluster.folder / "other.sif")
+    assert ended.returncode == 9
+    assert f"n1: there is no SIF {cluster.folder}/other.sif" in ended.stderr

@@ -1,0 +1,124 @@
+set -euo pipefail
+name=a100
+sif='/scratch/it'"'"'s mine/a100.sif'
+client='ssh-ed25519 BBBB'
+modules=(apptainer/1.3)
+enter='#!/usr/bin/env bash
+# Runs a command in the environment a100. Written by envbuilder VERSION; it needs nothing of envbuilder.
+# shellcheck disable=SC2016,SC1003 # the settings are as they were given
+set -euo pipefail
+
+name=a100
+sif='"'"'/scratch/it'"'"'"'"'"'"'"'"'s mine/a100.sif'"'"'
+apptainer=apptainer
+binds=("${SCRATCH:+$SCRATCH}")
+image_trees=(/bin /boot /dev /etc /lib /lib64 /opt/env /opt/envbuilder /proc /run /sbin /sys /usr)
+image_folders=(/ /home /media /mnt /opt /root /srv /tmp /var /var/tmp)
+shared_trees=(/tmp /var/tmp)
+
+case ${0##*/} in
+  "$name-exec") [ "$#" -gt 0 ] || set -- /bin/bash ;;
+  *) set -- "${0##*/}" "$@" ;;
+esac
+
+# The checkout around this folder, so that ../data means the same inside; without one the folder itself.
+project() {
+  local folder=$PWD
+  until [ -e "$folder/.git" ]; do
+    if [ -z "$folder" ]; then
+      printf %s "$PWD"
+      return
+    fi
+    folder=${folder%/*}
+  done
+  printf %s "$folder"
+}
+
+# Whether a mount there would hide nothing of the image.
+hides_nothing() {
+  local tree
+  for tree in "${image_folders[@]}"; do
+    if [ "$1" = "$tree" ]; then return 1; fi
+  done
+  for tree in "${image_trees[@]}"; do
+    if [[ $1/ == "$tree"/* ]]; then return 1; fi
+  done
+  [[ $1 == /* ]]
+}
+
+# Apptainer shares these by itself, unless a site has it otherwise.
+is_shared() {
+  local tree
+  for tree in "${shared_trees[@]}"; do
+    if [[ $1 != *:* && $1/ == "$tree"/* ]]; then return 0; fi
+  done
+  return 1
+}
+
+if [ ! -r "$sif" ]; then
+  printf '"'"'%s: cannot read %s: was it moved, or is its file system not on this machine?\n'"'"' "${0##*/}" "$sif" >&2
+  exit 1
+fi
+options=(--env PYTHONNOUSERSITE=1) # packages of ~/.local would shadow the environment'"'"'s
+[ ! -e /dev/nvidiactl ] || options+=(--nv)
+for folder in "$(project)" "${TMPDIR-}"; do
+  if [ -d "$folder" ] && hides_nothing "$folder" && ! is_shared "$folder"; then options+=(--bind "$folder"); fi
+done
+for bind in "${binds[@]}"; do
+  if [ -e "${bind%%:*}" ] && ! is_shared "$bind"; then options+=(--bind "$bind"); fi
+done
+exec "$apptainer" exec "${options[@]}" "$sif" "$@"
+'
+
+fail() {
+  printf '%s: %s\n' "$(uname -n)" "$*" >&2
+  exit 1
+}
+
+[ -r "$sif" ] || fail "there is no SIF $sif"
+PATH=$PATH:/usr/sbin:/sbin:/usr/local/sbin
+sshd=$(command -v sshd) || fail "there is no program sshd, which serves the sessions in the environment"
+sftp=
+for place in /usr/lib/openssh /usr/libexec/openssh /usr/lib/ssh /usr/libexec; do
+  [ ! -x "$place/sftp-server" ] || sftp=$place/sftp-server
+done
+
+umask 077
+folder=$HOME/.envbuilder/ssh/$name
+mkdir -p "$folder"
+[ -e "$folder/host_key" ] || ssh-keygen -q -t ed25519 -N '' -C "envbuilder-$name" -f "$folder/host_key"
+printf '%s\n' "$client" >"$folder/authorized_keys"
+cat >"$folder/sshd_config" <<END
+# An sshd of your own that listens on no port: each connection comes through the machine's own sshd, which starts it.
+HostKey "$folder/host_key"
+AuthorizedKeysFile "$folder/authorized_keys"
+AuthenticationMethods publickey
+StrictModes no
+UsePAM no
+PidFile none
+X11Forwarding no
+${sftp:+Subsystem sftp $sftp}
+ForceCommand exec "$folder/session"
+END
+printf '%s' "$enter" >"$folder/$name-exec"
+cat >"$folder/session" <<END
+#!/usr/bin/env bash
+# A session in the environment: a command, or a shell. Files are sent and fetched outside of it, for they are the same.
+modules=(${modules[*]@Q})
+command=\${SSH_ORIGINAL_COMMAND-}
+unset SSH_ORIGINAL_COMMAND
+[ -z "\$command" ] || [ "\$command" != "$sftp" ] || exec "$sftp"
+if [ "\${#modules[@]}" -gt 0 ]; then
+  type module >/dev/null 2>&1 || . /etc/profile
+  module load "\${modules[@]}" || exit
+fi
+[ -z "\$command" ] || exec "$folder/$name-exec" bash -c "\$command"
+exec "$folder/$name-exec" bash
+END
+cat >"$folder/serve" <<END
+#!/bin/sh
+exec "$sshd" -i -E "$folder/log" -f "$folder/sshd_config"
+END
+chmod 700 "$folder/serve" "$folder/session" "$folder/$name-exec"
+"$sshd" -t -f "$folder/sshd_config" || fail "its sshd does not take $folder/sshd_config"
+printf '%s\n' "$(id -un)" "$(cat "$folder/host_key.pub")"
