@@ -11,7 +11,8 @@ import docker.errors
 from requests.exceptions import RequestException
 
 from envbuilder import lock as locks
-from envbuilder.audit import Tree, audit
+from envbuilder.audit import Said, Tree, audit
+from envbuilder.audit.secret import IN_FILES
 from envbuilder.build import Outputs
 from envbuilder.difference import (
     EXPORTS,
@@ -101,13 +102,14 @@ def _verify(
     image, sif = names
     glibc = _glibc(oldest_host)
     with workshop.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):
-        report = verify(place, sif, layers=layers, threads=workshop.limits.threads)
+        report = verify(place, sif, layers=layers, threads=workshop.limits.threads, look=IN_FILES)
     if report.findings:
         raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
     with workshop.console.step("audit what they hold"), opened_sif(sif) as system:
         tree = SquashfsTree(system, report.entries)
-        environment = read_image(place).env
-        findings = audit(tree, environment=environment, gpus=_gpus(tree), oldest_glibc=glibc)
+        read = read_image(place)
+        said = Said(environment=read.env, texts=read.texts, hidden=report.hidden)
+        findings = audit(tree, said=said, gpus=_gpus(tree), oldest_glibc=glibc)
     if any(finding.severity is Severity.ERROR for finding in findings):
         raise VerifyError(
             f"`{image}` and `{sif}` hold the same files, and some of them cannot stay so", findings=findings

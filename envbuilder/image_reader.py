@@ -15,7 +15,7 @@ from typing import IO, Any, Final, Protocol
 
 from envbuilder.entry import Entry, path_order
 from envbuilder.errors import VerifyError
-from envbuilder.overlay import DAMAGED, Overlay
+from envbuilder.overlay import DAMAGED, Look, Overlay
 
 PLATFORM: Final = ("linux", "amd64")
 _MOST_JSON: Final = 4 << 20  # bytes of a manifest or config that is believed
@@ -42,6 +42,9 @@ class Image:
     place: Path
     env: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...]
+    texts: tuple[
+        tuple[str, str], ...
+    ]  # all others that everybody gets with it, each with its place: history, labels, …
     manifest: str  # digest; "" where only `docker save` described it
     layers: tuple[tuple[_Blob, str], ...]  # with the digest of the tar that the config names
 
@@ -51,6 +54,9 @@ class ImageTree:
     image: Image
     entries: tuple[Entry, ...]  # sorted by path
     contents: Mapping[str, bytes]  # of the files that were asked for
+    hidden: tuple[
+        tuple[str, str], ...
+    ]  # what was found in files that a later layer removed or replaced, by path
 
 
 def read_image(place: Path) -> Image:
@@ -59,14 +65,14 @@ def read_image(place: Path) -> Image:
         return _find(place, files)
 
 
-def read_tree(place: Path, *, keep: Collection[str] = ()) -> ImageTree:
-    """Every path of the image as a container would see it, and the contents of those files to `keep`.
+def read_tree(place: Path, *, keep: Collection[str] = (), look: Look | None = None) -> ImageTree:
+    """Every path of the image as a container would see it, the contents of those files to `keep`, and what `look` finds below.
 
     Raises VerifyError for what is damaged or not what it is named.
     """
     with _opened(place) as files:
         image = _find(place, files)
-        tree = Overlay(lambda path: path in keep)
+        tree = Overlay(lambda path: path in keep, look)
         for blob, diff_id in image.layers:
             with files.open(blob.name) as stream:
                 tree.lay_over(stream, name=blob.name, sha256=blob.sha256, diff_id=diff_id)
@@ -74,6 +80,7 @@ def read_tree(place: Path, *, keep: Collection[str] = ()) -> ImageTree:
             image=image,
             entries=tuple(sorted(tree.values(), key=path_order)),
             contents=tree.contents(),
+            hidden=tuple(dict.fromkeys(tree.hidden)),
         )
 
 
@@ -124,10 +131,11 @@ def _find(place: Path, files: Files) -> Image:
         index = _load(files, _Blob(name="index.json", sha256=""))
         (digest,) = _manifests(files, index, _MOST_DEPTH)
         manifest = _load(files, _blob(digest))
+        annotations = manifest.get("annotations") or {}
         config = _load(files, _blob(manifest["config"]["digest"]))
         layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
     elif files.has("manifest.json"):
-        digest = ""
+        digest, annotations = "", {}
         (saved,) = _load(files, _Blob(name="manifest.json", sha256=""))
         config = _load(files, _Blob(name=str(saved["Config"]), sha256=""))
         layers = [_Blob(name=str(name), sha256="") for name in saved["Layers"]]
@@ -140,9 +148,29 @@ def _find(place: Path, files: Files) -> Image:
         place=place,
         env=tuple((key, value) for key, _, value in pairs),
         labels=tuple(sorted((str(k), str(v)) for k, v in (settings.get("Labels") or {}).items())),
+        texts=(*_texts(_without_environment(config)), *_texts(annotations, "annotations")),
         manifest=_digest(digest) if digest else "",
         layers=tuple(zip(layers, diff_ids, strict=True)),
     )
+
+
+def _without_environment(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A config without what is read on its own."""
+    settings = {name: value for name, value in (config.get("config") or {}).items() if name != "Env"}
+    return {name: value for name, value in config.items() if name != "rootfs"} | {"config": settings}
+
+
+def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
+    """Every text in a JSON value with its place; one that has a name is `name=text`, as in a shell."""
+    if isinstance(value, Mapping):
+        for name, inner in value.items():
+            at = f"{place}.{name}" if place else str(name)
+            yield from [(at, f"{name}={inner}")] if isinstance(inner, str) else _texts(inner, at)
+    elif isinstance(value, list):
+        for number, inner in enumerate(value):
+            yield from _texts(inner, f"{place}[{number}]")
+    elif isinstance(value, str):
+        yield place, value
 
 
 def _manifests(files: Files, index: Mapping[str, Any], depth: int) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ import stat
 import struct
 import tarfile
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import IO, Final, Protocol, cast
 
@@ -34,13 +34,26 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class Overlay(dict[str, Entry]):
-    """The tree as it grows, by path, with the contents of the files that `keep` wants."""
+class Look(Protocol):
+    """Looks into files as they are read: `wants` says into which, `finds` what is in one."""
 
-    def __init__(self, keep: Callable[[str], bool]) -> None:
+    def wants(self, entry: Entry) -> bool: ...
+    def finds(self, content: bytes) -> Iterator[str]: ...
+
+
+class Overlay(dict[str, Entry]):
+    """The tree as it grows, by path, with the contents of the files that `keep` wants.
+
+    `hidden` is what `look` found in files that a later layer removed or replaced: whoever has the image has them still.
+    """
+
+    def __init__(self, keep: Callable[[str], bool], look: Look | None = None) -> None:
         super().__init__()
         self.keep = keep
+        self.look = look
+        self.hidden: list[tuple[str, str]] = []
         self._kept: dict[str, bytes] = {}
+        self._found: dict[str, tuple[str, ...]] = {}
 
     def contents(self) -> dict[str, bytes]:
         """Of the files that were to be kept and are still there."""
@@ -83,21 +96,24 @@ class Overlay(dict[str, Entry]):
                 if hidden not in own:
                     self._hide(hidden, own)
             else:
-                entry = self._entry(path, member, archive)
-                if entry.kind is not Kind.DIRECTORY:
+                if not member.isdir():
                     self._hide(path, own)
-                self[path] = entry
+                self[path] = self._entry(path, member, archive)
                 own.add(path)
 
     def _hide(self, path: str, own: Collection[str]) -> None:
-        entry = self.pop(path, None)
+        entry = self._forget(path)
         if entry is not None and entry.kind is Kind.DIRECTORY:
             self._hide_below(path, own)
 
     def _hide_below(self, folder: str, own: Collection[str]) -> None:
         begin = f"{folder}/" if folder else ""
         for path in [path for path in self if path and path.startswith(begin) and path not in own]:
-            del self[path]
+            self._forget(path)
+
+    def _forget(self, path: str) -> Entry | None:
+        self.hidden += [(path, what) for what in self._found.pop(path, ())]
+        return self.pop(path, None)
 
     def _entry(self, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
         if member.islnk():
@@ -125,20 +141,26 @@ class Overlay(dict[str, Entry]):
         if member.issym():
             return replace(plain, kind=Kind.LINK, mode=0o777, target=member.linkname)
         if member.isreg():
-            return replace(plain, kind=Kind.FILE, size=member.size, sha256=self._read(path, member, archive))
+            file = replace(plain, kind=Kind.FILE, size=member.size)
+            return replace(file, sha256=self._read(file, member, archive))
         return replace(plain, kind=Kind.SPECIAL, target=_special(member))
 
-    def _read(self, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> str:
+    def _read(self, file: Entry, member: tarfile.TarInfo, archive: tarfile.TarFile) -> str:
         """Returns the digest of a file's content."""
-        content = archive.extractfile(member)
+        path, content = file.path, archive.extractfile(member)
         digest = hashlib.sha256()
-        pieces: list[bytes] | None = [] if self.keep(path) and member.size <= MOST_KEPT else None
+        is_kept = self.keep(path) and file.size <= MOST_KEPT
+        look = self.look if self.look and file.size <= MOST_KEPT and self.look.wants(file) else None
+        pieces: list[bytes] | None = [] if is_kept or look else None
         while content and (chunk := content.read(CHUNK)):
             digest.update(chunk)
             if pieces is not None:
                 pieces.append(chunk)
-        if pieces is not None:
-            self._kept[path] = b"".join(pieces)
+        whole = b"".join(pieces or ())
+        if look:
+            self._found[path] = tuple(look.finds(whole))
+        if is_kept:
+            self._kept[path] = whole
         else:
             self._kept.pop(path, None)
         return digest.hexdigest()

@@ -18,6 +18,7 @@ from envbuilder.errors import VerifyError
 from envbuilder.findings import Finding, Severity
 from envbuilder.image_reader import read_tree
 from envbuilder.oci import Layout, read_layout
+from envbuilder.overlay import Look
 from envbuilder.sif import read_sif
 from envbuilder.squashfs import Squashfs
 from envbuilder.store import Sha256, sha256_file
@@ -62,6 +63,7 @@ BUILDER_ADDS: Final[Mapping[str, str]] = {
 BUILDER_FOLDERS: Final = (
     "",
     "dev",
+    "etc",
     "home",
     "proc",
     "root",
@@ -94,21 +96,24 @@ class VerifyReport:
     content_size: int  # bytes of all files
     tree: Sha256  # of the image, see `tree_digest`
     entries: tuple[Entry, ...] = ()  # of the SIF
+    hidden: tuple[tuple[str, str], ...] = ()  # what `look` found in the image's lower layers, by path
     passed_over: tuple[str, ...] = ()  # differences that `apptainer build` makes in images of others
 
 
-def verify(image: Path, sif: Path, *, layers: Sequence[Layer] = (), threads: int = 2) -> VerifyReport:
+def verify(
+    image: Path, sif: Path, *, layers: Sequence[Layer] = (), threads: int = 2, look: Look | None = None
+) -> VerifyReport:
     """Compare an OCI layout and a SIF, and both with the layers they were made from where those are known.
 
     With `layers` the image is proved by its blobs' digests: each layer's manifest was written in the same pass as its
-    blob. Without, the image may be anybody's, in a folder or an archive (`image_reader`), and every file in it is read.
+    blob. Without, the image may be anybody's, in a folder or an archive (`image_reader`), and every file in it is read: `look` looks into them.
 
     Where the SIF is one that `apptainer build` wrote, the report says what was passed over because that adds it.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
-        promised = pool.submit(_expect, image, layers)
+        promised = pool.submit(_expect, image, layers, look)
         found, damage = _attempt_sif(sif, threads)
-        expected, findings = promised.result()
+        expected, hidden, findings = promised.result()
     passed_over: tuple[str, ...] = ()
     if not (damage or findings):
         passed_over = _builder_made(expected, found)
@@ -119,6 +124,7 @@ def verify(image: Path, sif: Path, *, layers: Sequence[Layer] = (), threads: int
         content_size=sum(entry.size for entry in expected),
         tree=tree_digest(expected),
         entries=found,
+        hidden=hidden,
         passed_over=tuple(
             path for path in passed_over if not _is_below(path.rpartition("/")[0], BUILDER_ADDS)
         ),
@@ -211,18 +217,23 @@ def _differs_in_time(one: Entry | None, other: Entry | None) -> bool:
     return one is not None and other is not None and replace(one, mtime=other.mtime) == other
 
 
-def _expect(image: Path, layers: Sequence[Layer]) -> tuple[tuple[Entry, ...], tuple[Finding, ...]]:
-    """What the SIF must hold, and what is wrong with the image."""
+def _expect(
+    image: Path, layers: Sequence[Layer], look: Look | None
+) -> tuple[tuple[Entry, ...], tuple[tuple[str, str], ...], tuple[Finding, ...]]:
+    """What the SIF must hold, what `look` found in the image's lower layers, and what is wrong with the image."""
     expected = tuple(sorted((entry for layer in layers for entry in read_manifest(layer)), key=path_order))
     try:
         if not layers:
-            return read_tree(image).entries, ()
+            tree = read_tree(image, look=look)
+            return tree.entries, tree.hidden, ()
         _check_blobs(read_layout(image), layers)
     except VerifyError as error:
-        return expected, (
-            Finding(code=Code.IMAGE, severity=Severity.ERROR, where=str(image), message=error.message),
+        return (
+            expected,
+            (),
+            (Finding(code=Code.IMAGE, severity=Severity.ERROR, where=str(image), message=error.message),),
         )
-    return expected, ()
+    return expected, (), ()
 
 
 def _attempt_sif(sif: Path, threads: int) -> tuple[tuple[Entry, ...], tuple[Finding, ...]]:

@@ -13,7 +13,7 @@ from elves import library
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder.audit import Code, audit
+from envbuilder.audit import Code, Said, audit
 from envbuilder.entry import Entry, Kind
 from envbuilder.findings import Severity
 
@@ -92,8 +92,25 @@ def with_files(files: Mapping[str, bytes | str]) -> MadeTree:
 
 def test_a_tree_that_is_as_it_should_be_has_no_findings():
     tree = make_tree(CLEAN, MODES, {"tmp": 0o1777})
-    assert audit(tree, gpus=("8.0",), oldest_glibc="2.28", environment=(("PATH", "/opt/env/bin"),)) == ()
+    assert audit(tree, gpus=("8.0",), oldest_glibc="2.28", said=ORDINARY) == ()
 
+
+ORDINARY = Said(
+    environment=(
+        ("PATH", "/opt/env/bin"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("WANDB_TOKEN_FILE", "/run/secrets/wandb"),
+    ),
+    texts=(
+        ("config.Labels.maintainer", "maintainer=someone@example.org"),
+        (
+            "history[0].created_by",
+            "RUN /bin/sh -c export API_TOKEN=$(cat /run/secrets/token) && git clone https://h.example/a",
+        ),
+        ("history[1].created_by", "ENV SECRET="),
+        ("history[2].created_by", "ARG TOKEN=/run/secrets/token"),
+    ),
+)
 
 PLANTED = {
     "a GPU without code": ({}, {"gpus": ("8.0", "7.5")}, Code.NO_CODE, f"/{SITE}/torch/lib/libtorch_cuda.so"),
@@ -126,7 +143,20 @@ PLANTED = {
                                   f"/{SITE}/a.dist-info/direct_url.json"),
     "a private key": ({"etc/ssl/private/host.key": "-----BEGIN RSA PRIVATE KEY-----\n"}, {}, Code.SECRET, "/etc/ssl/private/host.key"),
     "an identity": ({"etc/machine-id": "0123456789abcdef0123456789abcdef\n"}, {}, Code.SECRET, "/etc/machine-id"),
-    "a token in the environment": ({}, {"environment": (("HF_TOKEN", "hf_" + "a" * 34),)}, Code.SECRET, "the environment's HF_TOKEN"),
+    "a token in the environment": ({}, {"said": Said(environment=(("HF_TOKEN", "hf_" + "a" * 34),))}, Code.SECRET, "the environment's HF_TOKEN"),
+    "a password in the environment": ({}, {"said": Said(environment=(("DB_PASSWORD", "correcthorse"),))}, Code.SECRET, "the environment's DB_PASSWORD"),
+    "a token in a label": ({}, {"said": Said(texts=(("config.Labels.ci.token", "ci.token=0123456789"),))}, Code.SECRET,
+                           "the image's config.Labels.ci.token"),
+    "an index's password in the history": (
+        {}, {"said": Said(texts=(("history[3].created_by", "RUN /bin/sh -c pip install --index-url https://me:s3cret@h.example/s numpy"),))},
+        Code.SECRET, "the image's history[3].created_by",
+    ),
+    "a build argument in the history": (
+        {}, {"said": Said(texts=(("history[1].created_by", "RUN |1 PIP_TOKEN=s3cr3t-word /bin/sh -c make"),))}, Code.SECRET,
+        "the image's history[1].created_by",
+    ),
+    "a file that a later layer removed": ({}, {"said": Said(hidden=(("root/.netrc", "a password for a host"),))}, Code.SECRET,
+                                          "/root/.netrc of a lower layer"),
     "a proxy's authority": ({"usr/local/share/ca-certificates/proxy.crt": CERTIFICATE.format("BBBB")}, {}, Code.AUTHORITY,
                             "/usr/local/share/ca-certificates/proxy.crt"),
     "a proxy's authority in the bundle": ({"etc/ssl/certs/ca-certificates.crt": CERTIFICATE.format("AAAA") + CERTIFICATE.format("BBBB")}, {},

@@ -5,12 +5,13 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import zstandard
 
-from envbuilder.entry import Kind
+from envbuilder.entry import Entry, Kind
 from envbuilder.errors import VerifyError
 from envbuilder.image_reader import read_image, read_tree
 
@@ -142,6 +143,38 @@ def test_the_settings_are_read(tmp_path: Path):
     image = read_image(write_folder(make_layout(LOWER), tmp_path))
     assert (image.env, image.labels) == ((("A", "1=2"), ("B", "")), (("x", "y"),))
     assert len(image.manifest) == 64
+
+
+def test_every_text_of_the_config_is_read_with_its_place(tmp_path: Path):
+    texts = read_image(write_folder(make_layout(LOWER), tmp_path)).texts
+    assert texts == (("architecture", "architecture=amd64"), ("os", "os=linux"), ("config.Labels.x", "x=y"))
+
+
+class Words:
+    """Looks for a word in files below `etc`."""
+
+    def wants(self, entry: Entry) -> bool:
+        return entry.path.startswith("etc/")
+
+    def finds(self, content: bytes) -> Iterator[str]:
+        return (word for word in ("secret",) if word.encode() in content)
+
+
+@pytest.mark.parametrize(
+    ("upper", "hidden"),
+    [
+        (("etc/.wh.key", None), True),
+        (("etc/key", "harmless"), True),
+        (("etc/.wh..wh..opq", None), True),
+        ((".wh.etc", None), True),
+        (("etc/other", "a secret"), False),
+    ],
+    ids=["removed", "replaced", "all removed", "folder removed", "left"],
+)
+def test_what_a_later_layer_removes_is_looked_at(tmp_path: Path, upper: tuple[str, str | None], hidden: bool):
+    lower = make_tar(("etc/", None), ("etc/key", "a secret"), ("opt/key", "a secret"))
+    tree = read_tree(write_folder(make_layout(lower, make_tar(upper)), tmp_path), look=Words())
+    assert tree.hidden == ((("etc/key", "secret"),) if hidden else ())
 
 
 def test_modes_owners_times_and_attributes_are_kept(tmp_path: Path):

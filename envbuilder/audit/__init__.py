@@ -5,7 +5,7 @@ Each module has one kind of question; all of them look at the same tree, which i
 
 from collections.abc import Sequence
 
-from envbuilder.audit.case import Case, Code, Tree, read_case
+from envbuilder.audit.case import Case, Code, Said, Tree, read_case
 from envbuilder.audit.copies import check_copies
 from envbuilder.audit.gpu import check_gpus
 from envbuilder.audit.rdma import check_rdma
@@ -15,13 +15,13 @@ from envbuilder.audit.secret import check_secrets
 from envbuilder.audit.symbols import check_oldest_host, check_symbols
 from envbuilder.findings import Finding
 
-__all__ = ["Case", "Code", "Tree", "audit"]
+__all__ = ["Case", "Code", "Said", "Tree", "audit"]
 
 
 def audit(
     tree: Tree,
     *,
-    environment: Sequence[tuple[str, str]] = (),
+    said: Said | None = None,
     gpus: Sequence[str] = (),
     oldest_glibc: str = "",
 ) -> tuple[Finding, ...]:
@@ -30,7 +30,7 @@ def audit(
     `gpus` are compute capabilities; without them code for GPUs is not judged. `oldest_glibc` is that of the oldest machine
     which may use the Python environment without the image around it.
     """
-    case = read_case(tree, environment=environment)
+    case = read_case(tree, said=said or Said())
     findings = (
         *check_gpus(case, gpus),
         *check_symbols(case),

@@ -72,12 +72,21 @@ class Elf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What an image brings beside its tree."""
+
+    environment: tuple[tuple[str, str], ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()  # history, labels and what else its config says: place, text
+    hidden: tuple[tuple[str, str], ...] = ()  # secrets in files that a later layer removed: path, what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
     tree: Tree
     paths: Mapping[str, Entry]
     elves: tuple[Elf, ...]
     unreadable: Mapping[str, str]  # path → why
-    environment: tuple[tuple[str, str], ...]
+    said: Said
 
     def read(self, path: str) -> bytes:
         """The beginning of a file: a text that a person or a package wrote is not longer."""
@@ -89,7 +98,7 @@ class Case:
         return follow(self.paths, path)
 
 
-def read_case(tree: Tree, *, environment: Sequence[tuple[str, str]]) -> Case:
+def read_case(tree: Tree, *, said: Said) -> Case:
     elves: list[Elf] = []
     unreadable: dict[str, str] = {}
     for entry in tree.entries:
@@ -106,7 +115,7 @@ def read_case(tree: Tree, *, environment: Sequence[tuple[str, str]]) -> Case:
         paths={entry.path: entry for entry in tree.entries},
         elves=tuple(elves),
         unreadable=unreadable,
-        environment=tuple(environment),
+        said=said,
     )
 
 

@@ -51,6 +51,10 @@ PATTERNS: Final = tuple(
         ("a token of a registry", rb"\"auth\"\s*:\s*\"[A-Za-z0-9+/=]{8,}\"|_authToken\s*=\s*\S{8}"),
     )
 )
+# In settings, as `ENV` and `ARG` leave it; a path or a variable says where the secret is, and is none.
+NAMED: Final = re.compile(
+    r"(?i)(?<![\w.-])[\w.-]*(?:password|passwd|secret|token|api_?key|access_?key)=(?![\"']?[/$*])[\"']?[^\s\"']{6,}"
+)
 # Identities that a package's installation makes: whoever has the image would be that machine.
 IDENTITIES: Final = re.compile(
     r"etc/(machine-id|ssh/ssh_host_\w+_key|munge/munge\.key)|var/lib/(dbus/machine-id|systemd/random-seed)"
@@ -61,17 +65,39 @@ OF_PACKAGES: Final = "usr/share/ca-certificates/"
 _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 
 
+class InFiles:
+    """Which files may hold a secret, and which secrets a content holds; the reader of an image's layers looks so too."""
+
+    def wants(self, entry: Entry) -> bool:
+        if entry.size > LARGE:
+            return False
+        if KEEPERS.fullmatch(posixpath.basename(entry.path)):
+            return True
+        return entry.path.startswith(PLACES) and not entry.path.startswith(PACKAGES)
+
+    def finds(self, content: bytes) -> Iterator[str]:
+        return _found(content)
+
+
+IN_FILES: Final = InFiles()
+
+
 def check_secrets(case: Case) -> Iterator[Finding]:
-    for name, value in case.environment:
-        for what in _found(f"{name}={value}".encode()):
-            yield _secret(f"the environment's {name}", what)
+    texts = [(f"the environment's {name}", f"{name}={value}") for name, value in case.said.environment]
+    texts += [(f"the image's {place}", text) for place, text in case.said.texts]
+    for place, text in texts:
+        known = tuple(_found(text.encode()))
+        for what in known or (["a secret by its name"] if NAMED.search(text) else []):
+            yield _secret(place, what)
+    for path, what in case.said.hidden:
+        yield _secret(f"/{path} of a lower layer", what)
     for path, entry in case.paths.items():
         if entry.kind is not Kind.FILE or not entry.size:
             continue
         if IDENTITIES.fullmatch(path):
             yield _secret(f"/{path}", "an identity of one machine")
-        elif _is_looked_at(entry):
-            for what in _found(case.read(path)):
+        elif IN_FILES.wants(entry):
+            for what in IN_FILES.finds(case.read(path)):
                 yield _secret(f"/{path}", what)
     yield from _authorities(case)
 
@@ -86,14 +112,6 @@ def _secret(where: str, what: str) -> Finding:
         code=Code.SECRET, severity=Severity.ERROR, where=where, message=f"it holds {what}",
         hint="whoever gets the image has it: replace the secret at its service, then find out what put it there",
     )  # fmt: skip
-
-
-def _is_looked_at(entry: Entry) -> bool:
-    if entry.size > LARGE:
-        return False
-    if KEEPERS.fullmatch(posixpath.basename(entry.path)):
-        return True
-    return entry.path.startswith(PLACES) and not entry.path.startswith(PACKAGES)
 
 
 def _authorities(case: Case) -> Iterator[Finding]:

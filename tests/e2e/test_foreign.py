@@ -1,6 +1,7 @@
 """Artefacts that envbuilder did not write: images of the Docker engine, and SIFs that Apptainer built from them."""
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,3 +80,50 @@ def test_a_file_that_changed_in_between_is_named(foreign: Foreign, spacious: Pat
 def test_the_image_in_the_engine_is_the_layout_that_was_built(cpu: Built):
     answer = json.loads(run(ENVBUILDER, "verify", cpu.image, cpu.sif, "--json"))["data"]
     assert answer["passed_over"] == []
+
+
+# What people leave in images, each with a word of its own, and where `verify` finds it.
+LEAKY = """\
+FROM scratch
+COPY --from=tools / /
+ARG PIP_TOKEN
+RUN true
+ENV WANDB_API_KEY=envvalue-0123456789
+LABEL build.password=labelvalue-0123456789
+COPY netrc /root/.netrc
+RUN rm /root/.netrc
+RUN : https://reader:historyvalue-0123456789@index.example/simple
+"""
+LEAKS = {
+    "envvalue-0123456789": "the environment's WANDB_API_KEY",
+    "labelvalue-0123456789": "the image's config.Labels.build.password",
+    "netrcvalue-0123456789": "/root/.netrc of a lower layer",
+    "historyvalue-0123456789": ".created_by",
+    "argvalue-0123456789": ".created_by",
+}
+
+
+def test_what_a_docker_build_leaves_of_secrets_is_found_and_not_shown(spacious: Path):
+    """In the environment, a label, the history, a build argument and a file that a later step removed."""
+    for name in ("/bin/sh", "/bin/rm", "/lib64/ld-linux-x86-64.so.2", "/lib/x86_64-linux-gnu/libc.so.6"):
+        (spacious / f"tools{name}").parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(name, spacious / f"tools{name}")
+    (spacious / "Dockerfile").write_text(LEAKY)
+    (spacious / "netrc").write_text("machine index.example login reader password netrcvalue-0123456789\n")
+    try:
+        run(
+            "docker", "buildx", "build", "--quiet", "--load", "--tag", "envbuilder-test/leaky:1", "--build-context",
+            f"tools={spacious}/tools", "--build-arg", "PIP_TOKEN=argvalue-0123456789", spacious,
+        )  # fmt: skip
+        run("docker", "save", "--output", spacious / "image.tar", "envbuilder-test/leaky:1")
+        run("apptainer", "build", spacious / "image.sif", f"docker-archive:{spacious / 'image.tar'}")
+    finally:
+        run("docker", "image", "rm", "--force", "envbuilder-test/leaky:1")
+    ended = attempt(ENVBUILDER, "verify", spacious / "image.tar", spacious / "image.sif", "--json")
+    assert ended.returncode == 7, ended.stderr
+    places = [finding["where"] for finding in findings(ended) if finding["code"] == "EB718"]
+    assert places, ended.stdout
+    for value, place in LEAKS.items():
+        assert any(place in one for one in places), (place, places)
+        assert value not in ended.stdout + ended.stderr
+    assert sum(".created_by" in one for one in places) >= 3  # of ARG, of ENV or LABEL, and of the last RUN
