@@ -17,7 +17,7 @@ import typer
 from envbuilder import __version__
 from envbuilder.errors import EnvbuilderError, UsageError
 from envbuilder.session import SESSION
-from envbuilder.verbs import artefact, job, machine, maintain, recipe, start
+from envbuilder.verbs import artefact, exchange, job, machine, maintain, recipe, start
 
 ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130
@@ -27,7 +27,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="One recipe becomes one environment: a Docker image and a SIF that hold the same files.",
 )  # fmt: skip
-for _part in (start, recipe, artefact, machine, job, maintain):
+for _part in (start, recipe, artefact, exchange, machine, job, maintain):
     app.add_typer(_part.app)
 
 

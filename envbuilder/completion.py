@@ -40,7 +40,7 @@ LAUNCH: Final = (
 )  # fmt: skip
 WITH_VALUE: Final = (
     "--nodes", "--shape", "--partition", "--time", "--hosts", "--gpus-per-node", "--ranks-per-node", "--profile", "--write",
-    "--logs", "--grace",
+    "--logs", "--grace", "--only", "--sign",
     "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--image", "--recipe", "--key", "--oldest-host",
     "--gpu", "--pytorch", "--python",
     "--ssh",
@@ -71,6 +71,8 @@ VERBS: Final[Mapping[str, Verb]] = {
     "sign": Verb("Sign image and SIF with a key of yours", ("--key", "--output", *COMMON), 1),
     "diff": Verb("Say what is different between two locks, images or SIFs", ("--recipes", *COMMON)),
     "cache": Verb("Say what the cache holds, free its space", ("--gc", "--recipes", *COMMON)),
+    "push": Verb("Push image and SIF to an OCI registry", ("--only", "--sign", "--output", *COMMON), 1),
+    "pull": Verb("Pull image and SIF from an OCI registry", ("--only", "--key", "--output", *COMMON)),
     "detect": Verb(
         "Say what to tell NCCL on this machine",
         ("--from", "--save", "--recipe", "--measure", "--output", "--recipes", *COMMON),

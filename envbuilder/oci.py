@@ -3,8 +3,9 @@
 The layer blobs are hard links into the store, so that an image takes no second copy of its bytes.
 """
 
+import contextlib
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import IO, Final
 
 from envbuilder.entry import Entry, Kind
 from envbuilder.errors import UsageError, VerifyError
-from envbuilder.registry.manifest import JsonObject, dump, parse_digest
+from envbuilder.registry.manifest import JsonObject, Manifest, dump, parse_digest
 from envbuilder.registry.reference import default_registry, parse_reference
 from envbuilder.store import Sha256, beside, link_or_copy
 from envbuilder.tarball import BLOCK, CHUNK, END, make_header, padded
@@ -77,20 +78,32 @@ def write_layout(
     and is a UsageError.
     """
     reference = full_reference(name)
-    if folder.is_symlink() or (folder.exists() and not (folder / "oci-layout").is_file()):
-        raise UsageError(
-            f"`{folder}` is there already and is not an OCI layout",
-            hint="move it away, or choose another --output",
-        )
-    with beside(folder) as work:
-        new = work / "new"
+    with _in_place_of(folder) as new:
         manifest = _fill(
             new, layers=layers, config=config, epoch=epoch, platform=platform, reference=reference
         )
-        if folder.exists():
-            folder.rename(work / "old")
-        new.rename(folder)
     return manifest.digest
+
+
+def save_layout(
+    folder: Path, *, name: str, platform: str, manifest: Manifest, blobs: Mapping[Sha256, Path]
+) -> None:
+    """Write a layout of a manifest and blobs that others made and the caller has checked; else as `write_layout`."""
+    with _in_place_of(folder) as new:
+        place = new / "blobs" / "sha256"
+        place.mkdir(parents=True)
+        new.chmod(0o755)
+        for digest, path in blobs.items():
+            link_or_copy(path, place / digest)
+        (place / manifest.digest).write_bytes(manifest.content)
+        blob = Blob(digest=manifest.digest, size=len(manifest.content), media_type=manifest.media_type)
+        created = (
+            JsonObject.load((place / manifest.config.digest).read_bytes()).text("created")
+            if manifest.config
+            else ""
+        )
+        (new / "index.json").write_bytes(_make_index(blob, platform, full_reference(name), created))
+        (new / "oci-layout").write_text(LAYOUT, encoding="ascii")
 
 
 def read_layout(folder: Path) -> Layout:
@@ -183,6 +196,21 @@ def full_reference(name: str) -> str:
     if reference is None or not reference.tag or reference.digest:
         raise UsageError(f"`{name}` is not an image name", hint="write it as `repository:tag`, in lower case")
     return str(reference)
+
+
+@contextlib.contextmanager
+def _in_place_of(folder: Path) -> Iterator[Path]:
+    """Where a new layout is to be written, which then takes the place of an earlier one."""
+    if folder.is_symlink() or (folder.exists() and not (folder / "oci-layout").is_file()):
+        raise UsageError(
+            f"`{folder}` is there already and is not an OCI layout",
+            hint="move it away, or choose another --output",
+        )
+    with beside(folder) as work:
+        yield work / "new"
+        if folder.exists():
+            folder.rename(work / "old")
+        (work / "new").rename(folder)
 
 
 def _fill(

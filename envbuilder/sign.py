@@ -45,7 +45,7 @@ def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> 
 
 def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> None:
     """Raise VerifyError unless both artefacts are what the holder of the key signed."""
-    public = _load_public(key)
+    signed = signed_digests(bundle, key)
     argv = ("apptainer", "verify", "--key", str(key.absolute()), str(sif))
     try:
         runner.run(Command(argv=argv, why="verify the signature in the SIF"))
@@ -54,7 +54,6 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
             f"`{sif}` is not signed with the key of `{key}`\n{error.message}",
             hint="`envbuilder sign NAME --key KEY` signs it",
         ) from error
-    signed = subject_digests(read_bundle(bundle, public))
     for subject in _subjects(image, sif):
         if subject.sha256 not in signed:
             raise VerifyError(
@@ -92,6 +91,21 @@ def read_bundle(path: Path, key: PublicKey) -> str:
     if not any(_is_signed(key, one, _encoded(payload)) for one in signatures):
         raise VerifyError(f"`{path}` is not signed with this key")
     return payload.decode(errors="replace")
+
+
+def signed_digests(bundle: Path, key: Path | None) -> frozenset[str]:
+    """The sha256 of what a bundle speaks of, as the holder of the key signed it; without a key, as anyone may have.
+
+    Raises VerifyError.
+    """
+    if key is not None:
+        return subject_digests(read_bundle(bundle, _load_public(key)))
+    try:
+        return subject_digests(_parse(bundle)[0].decode())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VerifyError(
+            f"`{bundle}` is not a signed statement: {error}", hint="`envbuilder sign` writes it"
+        ) from error
 
 
 def _parse(path: Path) -> tuple[bytes, list[bytes]]:

@@ -6,6 +6,7 @@
     trees/<key>/               the same layer as a folder, for the steps that build inside it
     extensions/<key>/          compiled extensions, and what a project was seen to compile
     spaces/<key>/              incremental compile folders
+    pushed.json                which repository of which registry has which blob
     apt/, uv/                  what the resolvers keep of their indexes
     work/                      temporary; whatever no living process holds is swept
     locks/                     flock files; never deleted, harmless when left
@@ -96,6 +97,10 @@ class Store:
     def resolver(self, name: str) -> Path:
         """Where a resolver keeps its indexes: `apt` or `uv`."""
         return self.root / name
+
+    def pushed(self) -> Path:
+        """Where it is noted what was pushed where."""
+        return self.root / "pushed.json"
 
     def space(self, key: Sha256) -> Path:
         """A folder that a compiler may reuse between builds; hold `lock(key)` while using it."""

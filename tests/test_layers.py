@@ -25,6 +25,8 @@ LAYERS = [
         "difference",
         "sign",
         "publish",
+        "push",
+        "pull",
         "doctor",
         "launch",
         "run",

@@ -68,7 +68,7 @@ class Fetcher:
         """Return when the store holds every artefact, verified; raises FetchError and keeps nothing wrong."""
         wanted = tuple(artefacts)
         here = {artefact.sha256: artefact for artefact in wanted if self._is_there(artefact)}
-        _each(tuple(here.values()), self._discard_if_wrong)
+        each(tuple(here.values()), self._discard_if_wrong)
         if not self.missing(wanted):
             return
         lost: list[_Lost] = []
@@ -77,7 +77,7 @@ class Fetcher:
             if self._offline:
                 self._refuse_offline(missing)
             report = progress or _Silent()
-            _each(missing, lambda one, stop: self._bring(one, report, stop, lost))
+            each(missing, lambda one, stop: self._bring(one, report, stop, lost))
         if lost:
             raise _failure(lost)
 
@@ -97,7 +97,7 @@ class Fetcher:
             raise FetchError(
                 "could not ask for the sizes of files: this run is offline", hint="run it without `--offline`"
             )
-        _each(tuple(dict.fromkeys(urls)), ask)
+        each(tuple(dict.fromkeys(urls)), ask)
         return tuple(sizes[url] for url in urls)
 
     def need_access(self, urls: Sequence[str]) -> None:
@@ -112,7 +112,7 @@ class Fetcher:
                         f"a source did not let us look for a package\n  {refusal}", hint=ACCESS_HINT
                     ) from refusal
 
-        _each(urls, ask)
+        each(urls, ask)
 
     def _is_there(self, artefact: Wanted) -> bool:
         try:
@@ -236,7 +236,7 @@ def _failure(lost: Sequence[_Lost]) -> FetchError:
     )
 
 
-def _each(items: Sequence[Item], work: Callable[[Item, threading.Event], None]) -> None:
+def each(items: Sequence[Item], work: Callable[[Item, threading.Event], None]) -> None:
     """Do the work for each item in a few threads; the first failure, or Ctrl-C, stops the others and is raised.
 
     The threads are daemons: one that hangs in a read must not keep an interrupted program alive.

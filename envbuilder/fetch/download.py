@@ -31,6 +31,7 @@ class Download:
         self.size = size
         self.done = 0
         self.failures = 0  # in a row
+        self.saved = 0  # bytes that did not have to come again, at each break and from earlier attempts
         self._digest = hashlib.sha256()
         self._progress = progress
         self._stop = stop

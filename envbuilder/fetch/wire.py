@@ -128,10 +128,10 @@ def busy(response: Response) -> Broken | None:
 def bring(
     url: str, *, sha256: str, size: int, partial: Path, progress: Progress, stop: threading.Event,
     request: Callable[[Mapping[str, str]], Response],
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Complete the file `partial` to `size` bytes, from where an earlier attempt ended, and check it; raises Refusal.
 
-    What has come stays there for a later attempt, unless it is wrong. `request` asks for the file with these headers
+    Returns how many bytes did not have to come again. What has come stays there for a later attempt, unless it is wrong. `request` asks for the file with these headers
     more, and gives an answer of success or raises Broken or Refusal.
     """
     download = Download(partial, size, progress, stop)
@@ -148,6 +148,7 @@ def bring(
             partial.unlink(missing_ok=True)
         progress.advance(-download.done)
         raise
+    return download.saved
 
 
 def _complete(
@@ -162,7 +163,7 @@ def _complete(
             gained = download.done - before
             download.failures = 1 if gained >= WORTHWHILE else download.failures + 1
             if download.failures > len(PAUSES):
-                raise Refusal(url, str(broken), kind="unreachable", status=broken.status) from broken
+                raise given_up(url, broken) from broken
             log.info("%s: %s at byte %d, trying again", shown(url), broken, download.done)
             wait(max(PAUSES[download.failures - 1], broken.pause), stop)
 
@@ -180,6 +181,7 @@ def _go_on(url: str, download: Download, request: Callable[[Mapping[str, str]], 
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {download.done}-"):
             download.restart()
             raise Broken("the server resumed at another place")
+        download.saved += download.done
         for chunk in pieces(response):
             download.add(chunk)
             if download.done > download.size:
@@ -198,7 +200,11 @@ def with_patience(ask: Callable[[], Answer], url: str, stop: threading.Event) ->
     try:
         return ask()
     except Broken as broken:
-        raise Refusal(url, str(broken), kind="unreachable", status=broken.status) from broken
+        raise given_up(url, broken) from broken
+
+
+def given_up(url: str, broken: Broken) -> Refusal:
+    return Refusal(url, str(broken), kind="unreachable", status=broken.status)
 
 
 def wait(seconds: float, stop: threading.Event) -> None:

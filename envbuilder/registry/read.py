@@ -77,24 +77,24 @@ def fetch_blob(
     *,
     progress: Progress,
     stop: threading.Event,
-) -> None:
+) -> int:
     """Complete the file `partial` to the whole blob, from where an earlier attempt ended; raises RegistryError.
 
-    When the transfer breaks for good, what has come stays there for a later attempt; what is wrong does not.
+    Returns how many bytes did not have to come again. When the transfer breaks for good, what has come stays there for a later attempt; what is wrong does not.
     """
     from envbuilder.fetch.wire import bring  # noqa: PLC0415 - HTTP is slow to import
 
-    def fetch(place: Reference) -> None:
+    def fetch(place: Reference) -> int:
         url = client.url(place, f"blobs/sha256:{blob.digest}")
 
         def ask(headers: Mapping[str, str]) -> "Response":
             return client.ask(place, "GET", url, headers=headers, accept=(200, 206))
 
-        bring(
+        return bring(
             url, sha256=blob.digest, size=blob.size, partial=partial, progress=progress, stop=stop, request=ask
         )  # fmt: skip
 
-    _anywhere(client, reference, fetch, patient=False)
+    return _anywhere(client, reference, fetch, patient=False)
 
 
 def read_referrers(client: Client, reference: Reference, artifact_type: str = "") -> tuple[Descriptor, ...]:

@@ -1,0 +1,199 @@
+"""A real registry on loopback, and a proxy before it that misbehaves as it is told."""
+
+import contextlib
+import http.client
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+USER = "ann"
+PASSWORD = "s3cr3t-planted"
+HTPASSWD = "ann:$2b$04$lQmQ2Hwmvh62vzsf1aZS.uf1Pam4tNDrAGBRcUISwzT3EuJuAek8q"
+
+
+@dataclass
+class Registry:
+    """docker-registry in a folder of its own."""
+
+    host: str
+    folder: Path
+
+    @property
+    def port(self) -> int:
+        return int(self.host.rpartition(":")[2])
+
+
+@contextlib.contextmanager
+def registry(folder: Path, *, login: bool = False) -> Iterator[Registry]:
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    (folder / "htpasswd").write_text(HTPASSWD + "\n")
+    auth = f"auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}\n" if login else ""
+    (folder / "settings.yml").write_text(
+        "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\n"
+        f"storage: {{filesystem: {{rootdirectory: {folder}/data}}, delete: {{enabled: true}}}}\n"
+        f"http: {{addr: '127.0.0.1:{port}'}}\n{auth}"
+    )
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen(
+            ["docker-registry", "serve", str(folder / "settings.yml")], stdout=log, stderr=log
+        )
+        try:
+            for _ in range(100):
+                with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
+                    break
+                assert process.poll() is None, (folder / "log").read_text()
+                time.sleep(0.05)
+            yield Registry(host=f"127.0.0.1:{port}", folder=folder)
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@dataclass
+class Fault:
+    """What goes wrong with one answer or one request: the first that fits is used up."""
+
+    method: str = ""  # "" for every one
+    path: str = ""  # a part of it
+    status: int = 0  # answer this, and do not ask the registry
+    retry_after: str = ""
+    cut_answer: int = -1  # bytes of the answer's body before the connection ends
+    cut_request: int = -1  # bytes of the request's body
+    flip: bool = False  # one bit of the answer's body
+    delay: float = 0.0  # seconds before the answer
+    after: int = 0  # requests that fit and are let through first
+    hold: float = 0.0  # seconds between what is sent of the answer and the end
+
+    def fits(self, method: str, path: str) -> bool:
+        return self.method in ("", method) and self.path in path
+
+
+@dataclass
+class Proxy:
+    host: str = ""
+    faults: list[Fault] = field(default_factory=list)
+    used: list[Fault] = field(default_factory=list)
+    resumed: int = 0  # bytes that a Range request or a later piece did not ask for or send again
+    received: int = 0  # bytes of blobs that were uploaded through here
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def take(self, method: str, path: str) -> Fault:
+        with self.guard:
+            self.asked.append((method, path))
+            for fault in self.faults:
+                if not fault.fits(method, path):
+                    continue
+                if fault.after:
+                    fault.after -= 1
+                else:
+                    self.faults.remove(fault)
+                    self.used.append(fault)
+                    return fault
+        return Fault()
+
+
+@contextlib.contextmanager
+def faulty(behind: Registry) -> Iterator[Proxy]:
+    """A proxy that hands on whole requests, as nginx does where nobody tells it otherwise."""
+    state = Proxy()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def answer(self) -> None:
+            fault = state.take(self.command, self.path)
+            body = self.body(fault)
+            if body is None:
+                return
+            time.sleep(fault.delay)
+            if fault.status:
+                self.reply(
+                    fault.status, {"Retry-After": fault.retry_after} if fault.retry_after else {}, b"{}"
+                )
+                return
+            self.count(body)
+            onward = http.client.HTTPConnection("127.0.0.1", behind.port, timeout=60)
+            try:
+                onward.request(self.command, self.path, body=body, headers=dict(self.headers))
+                answer = onward.getresponse()
+                content = answer.read()
+                headers = {
+                    name: value
+                    for name, value in answer.getheaders()
+                    if name not in ("Date", "Transfer-Encoding")
+                }
+            finally:
+                onward.close()
+            if fault.flip and content:
+                content = bytes([content[0] ^ 1]) + content[1:]
+            self.reply(answer.status, headers, content, cut=fault.cut_answer, hold=fault.hold)
+
+        do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 - the names that the library calls
+
+        def body(self, fault: Fault) -> bytes | None:
+            """The whole body, or None when the connection is to end within it."""
+            size = int(self.headers.get("Content-Length", 0))
+            if 0 <= fault.cut_request < size:
+                self.rfile.read(fault.cut_request)
+                self.close_connection = True
+                self.connection.shutdown(socket.SHUT_RDWR)
+                return None
+            return self.rfile.read(size)
+
+        def count(self, body: bytes) -> None:
+            start = self.headers.get("Range", "").removeprefix("bytes=").partition("-")[0]
+            piece = self.headers.get("Content-Range", "").partition("-")[0]
+            with state.guard:
+                state.resumed += int(start or 0) + (int(piece or 0) if self.command == "PATCH" else 0)
+                state.received += len(body) if "/blobs/uploads/" in self.path else 0
+
+        def reply(
+            self, status: int, headers: dict[str, str], content: bytes, *, cut: int = -1, hold: float = 0
+        ) -> None:
+            self.send_response_only(status)
+            for name, value in headers.items():
+                if name != "Content-Length":
+                    self.send_header(name, value)
+            length = (
+                headers.get("Content-Length", str(len(content)))
+                if self.command == "HEAD"
+                else str(len(content))
+            )
+            self.send_header("Content-Length", length)
+            self.end_headers()
+            if 0 <= cut < len(content):
+                content, self.close_connection = content[:cut], True
+            if self.command != "HEAD":
+                with contextlib.suppress(OSError):
+                    self.wfile.write(content)
+                    self.wfile.flush()
+            time.sleep(hold)
+
+        def log_message(self, *_arguments: object) -> None:
+            pass
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+
+        def handle_error(self, *_arguments: object) -> None:
+            """A client that goes away is what some tests are about."""
+
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    state.host = f"127.0.0.1:{server.server_address[1]}"
+    try:
+        yield state
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,420 @@
+"""Push and pull against a real registry, through a proxy that breaks what it can, and what others' tools make of it."""
+
+import base64
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from registries import PASSWORD, USER, Fault, Proxy, Registry, faulty, registry
+from workbench import ENVBUILDER, Built, attempt, run, start
+
+from envbuilder.build import Outputs
+from envbuilder.command import FakeRunner, ProcessRunner
+from envbuilder.console import Console
+from envbuilder.errors import RegistryError
+from envbuilder.fetch import wire
+from envbuilder.oci import ImageConfig, write_layout
+from envbuilder.pull import Pulled, pull
+from envbuilder.push import FORMS, push, sif_reference
+from envbuilder.registry import write
+from envbuilder.registry.client import Client, open_client
+from envbuilder.registry.read import read_manifest, read_referrers
+from envbuilder.registry.reference import Reference
+from envbuilder.sif import DataType, Document, packed, write_sif
+from envbuilder.store import sha256_file
+from envbuilder.tree import write_layer
+
+pytestmark = pytest.mark.builds
+EPOCH = 1_700_000_000
+LOCK = "cd" * 32
+TRANSFERS = 100
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
+    """An image and a SIF of a few MB that do not compress, with the documents of a real build."""
+    folder = tmp_path_factory.mktemp("toy")
+    random_bytes, layers = random.Random(7), []
+    for name in ("os", "python"):
+        tree = folder / name
+        (tree / name).mkdir(parents=True)
+        (tree / name / "big").write_bytes(random_bytes.randbytes(1_500_000))
+        layers.append(
+            write_layer(name=name, tree=tree, folder=folder / f"{name}-layer", epoch=EPOCH, threads=1)
+        )
+    outputs = Outputs(folder=folder / "out", name="toy")
+    write_layout(
+        layers=layers, config=ImageConfig(cmd=("sh",)), epoch=EPOCH, platform="linux/amd64", folder=outputs.image,
+        name="envbuilder/toy:latest",
+    )  # fmt: skip
+    files = [{"name": "opt/envbuilder/lock.json", "digest": {"sha256": LOCK}}]
+    provenance = {
+        "_type": "https://in-toto.io/Statement/v1", "subject": [],
+        "predicate": {"buildDefinition": {"externalParameters": {"files": files}}},
+    }  # fmt: skip
+    documents = (
+        Document(data_type=DataType.SBOM, name="sbom", content=b'{"spdxVersion": "SPDX-2.3"}'),
+        Document(data_type=DataType.JSON, name="provenance", content=json.dumps(provenance).encode()),
+    )
+    write_sif(
+        sources=map(packed, layers), out=outputs.sif, epoch=EPOCH, definition="# by a test\n", labels={},
+        documents=lambda _last: documents, runner=ProcessRunner(os.environ), threads=1,
+    )  # fmt: skip
+    return outputs
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
+    with registry(tmp_path_factory.mktemp("registry")) as one:
+        yield one
+
+
+@pytest.fixture
+def proxy(real: Registry) -> Iterator[Proxy]:
+    with faulty(real) as one:
+        yield one
+
+
+def quick(home: Path) -> Client:
+    return open_client({"HOME": str(home)}, FakeRunner())
+
+
+def send(toy: Outputs, where: Reference, home: Path, memory: str = "memory"):
+    return push(
+        toy, where, quick(home), forms=FORMS, memory=home / f"{memory}.json", console=Console(quiet=True)
+    )
+
+
+def bring(where: Reference, folder: Path, home: Path) -> Pulled:
+    outputs = Outputs(folder=folder, name="toy")
+    return pull(where, quick(home), outputs=outputs, forms=FORMS, key=None, console=Console(quiet=True))
+
+
+def named(host: str, repository: str, tag: str = "1") -> Reference:
+    return Reference(registry=host, repository=repository, tag=tag)
+
+
+def same(one: Outputs, other: Outputs) -> bool:
+    """Whether both artefacts hold the same bytes, read from disk."""
+    blobs = {path.name: sha256_file(path) for path in (other.image / "blobs/sha256").iterdir()}
+    wanted = {path.name: path.name for path in (one.image / "blobs/sha256").iterdir()}
+    return blobs == wanted and sha256_file(one.sif) == sha256_file(other.sif)
+
+
+def in_registry(real: Registry) -> dict[str, str]:
+    """Every blob that the registry keeps: the digest that it says, and that of the bytes."""
+    blobs = (real.folder / "data/docker/registry/v2/blobs/sha256").glob("*/*/data")
+    return {path.parent.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in blobs}
+
+
+# ------------------------------------------------------------------------------------------------ faulty transfers
+
+
+def make_faults(dice: random.Random, *, pushing: bool) -> list[Fault]:
+    """One to four things that go wrong; some more often than anyone has patience for, some for good."""
+    found: list[Fault] = []
+    blob, body = ("/blobs/uploads/", "PUT") if pushing else ("/blobs/sha256", "GET")
+    for _ in range(dice.randint(1, 4)):
+        match dice.randrange(8):
+            case 0:
+                found.append(Fault(method="GET", path="/manifests/", status=500))
+            case 1:
+                found.append(Fault(path=blob, status=429, retry_after="0"))
+            case 2:
+                found += [Fault(path=blob, status=503)] * dice.choice([1, 3, 60])
+            case 3:
+                found.append(Fault(path="/blobs/", delay=0.05))
+            case 4 if pushing:
+                found += [Fault(method=body, path=blob, cut_request=dice.randrange(1_400_000))] * 2
+                found.append(Fault(method="PATCH", path=blob, cut_request=50_000, after=dice.randint(1, 4)))
+            case 5 if pushing:
+                found.append(
+                    Fault(method=dice.choice(["PUT", "PATCH", "POST"]), path=blob, cut_answer=0, status=502)
+                )
+            case 6 if pushing:
+                found += [Fault(path=blob, cut_request=0, after=dice.randint(1, 9))] * 60
+            case 6:
+                found.append(Fault(method="GET", path=dice.choice(["/manifests/", blob]), flip=True))
+            case _:
+                cuts = [dice.randrange(100_000, 1_400_000) for _ in range(dice.randint(1, 3))]
+                found += [Fault(method=body, path=blob, cut_answer=cut) for cut in cuts]
+                if pushing:
+                    found.append(Fault(method="HEAD", path="/blobs/", status=500))
+    return found
+
+
+def test_a_hundred_faulty_transfers_leave_nothing_corrupt(
+    toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each ends well or with one of our errors; what has a final name is right; the next try, undisturbed, ends well."""
+    monkeypatch.setattr(wire, "PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(write, "PIECE", 1 << 18)
+    dice, ends, saved = random.Random(20), Counter[str](), Counter[str]()
+    send(toy, named(real.host, "team/toy"), tmp_path)
+    for number in range(TRANSFERS):
+        pushing = number % 2 == 0
+        what = "push" if pushing else "pull"
+        folder = tmp_path / f"in{number}"
+        place = named(proxy.host, f"p{number}/toy" if pushing else "team/toy")
+        proxy.faults, proxy.used = make_faults(dice, pushing=pushing), []
+        for attempted in ("disturbed", "again"):
+            try:
+                if pushing:
+                    saved[what] += int(str(send(toy, place, tmp_path, f"m{number}").data()["bytes_resumed"]))
+                else:
+                    saved[what] += bring(place, folder, tmp_path).saved
+            except RegistryError as error:
+                ends[f"{what}: {error.code}"] += 1
+                out = Outputs(folder=folder, name="toy")
+                assert not out.sif.exists() or sha256_file(out.sif) == sha256_file(toy.sif)
+            else:
+                ends[f"{what}: {attempted}"] += 1
+                break
+            proxy.faults = []
+        if pushing:  # what is named there must be whole: pull it past the proxy
+            bring(named(real.host, f"p{number}/toy"), folder, tmp_path)
+        assert same(toy, Outputs(folder=folder, name="toy"))
+        assert sorted(path.name for path in folder.iterdir()) == ["toy.oci", "toy.sif"]
+        shutil.rmtree(folder)
+    corrupt = [digest for digest, found in in_registry(real).items() if digest != found]
+    with_faults = f"{TRANSFERS} transfers, {sum(ends.values())} attempts: {dict(sorted(ends.items()))}"
+    print(f"\n{with_faults}\nbytes resumed: {dict(saved)}; corrupt: {len(corrupt)}")
+    assert corrupt == []
+    assert (
+        sum(ends[f"{what}: {how}"] for what in ("push", "pull") for how in ("disturbed", "again"))
+        == TRANSFERS
+    )
+    assert ends["push: again"] > 3
+    assert ends["pull: again"] > 3
+    assert saved["push"] > 1_000_000
+    assert saved["pull"] > 1_000_000
+
+
+def test_a_killed_pull_goes_on_where_it_was(toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path):
+    send(toy, named(real.host, "team/toy"), tmp_path)
+    proxy.faults = [Fault(method="GET", path="/blobs/", cut_answer=1_000_000, hold=30)]
+    command = (
+        ENVBUILDER,
+        "pull",
+        "--only",
+        "sif",
+        f"{proxy.host}/team/toy:1",
+        "--output",
+        tmp_path / "out",
+        "--json",
+    )
+    process = start(*command)
+    partial = tmp_path / "out/.toy.pull" / sha256_file(toy.sif)
+    while not partial.exists() or not partial.stat().st_size:
+        assert process.poll() is None
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "out/toy.sif").exists()
+    said = json.loads(run(*command))["data"]
+    assert said["bytes_resumed"] > 0
+    assert proxy.resumed == said["bytes_resumed"]
+    assert (tmp_path / "out/toy.sif").read_bytes() == toy.sif.read_bytes()
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["toy.sif"]
+
+
+# --------------------------------------------------------------------------------------------------- what is sent
+
+
+def test_what_the_registry_has_is_not_sent_again(toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path):
+    first = send(toy, named(proxy.host, "once/toy"), tmp_path)
+    received = proxy.received
+    assert received >= sum(one.sent for one in first.blobs) > 6_000_000
+    again = send(toy, named(proxy.host, "once/toy", "2"), tmp_path)
+    assert all(one.there for one in again.blobs)
+    elsewhere = send(toy, named(proxy.host, "twice/toy"), tmp_path)
+    assert all(one.mounted for one in elsewhere.blobs)
+    assert proxy.received == received
+    assert first.sif_sha256 == sha256_file(toy.sif)
+
+
+def test_image_sif_and_lock_point_at_each_other_and_the_image_keeps_its_digest(
+    toy: Outputs, real: Registry, tmp_path: Path
+):
+    place = named(real.host, "marks/toy")
+    pushed = send(toy, place, tmp_path)
+    image, sif = (read_manifest(quick(tmp_path), one) for one in (place, sif_reference(place)))
+    assert image.digest == json.loads((toy.image / "index.json").read_text())["manifests"][0]["digest"][7:]
+    marks = dict(sif.annotations)
+    assert (marks["io.envbuilder.image"], marks["io.envbuilder.lock"]) == (
+        f"sha256:{image.digest}",
+        f"sha256:{LOCK}",
+    )
+    assert sif.subject
+    assert sif.subject.digest == image.digest
+    listed = read_referrers(quick(tmp_path), place.with_digest(image.digest))
+    assert {one.artifact_type for one in listed} == {
+        "application/vnd.sylabs.sif.config.v1+json", "application/spdx+json", "application/vnd.in-toto+json"
+    }  # fmt: skip
+    assert {dict(one.annotations)["io.envbuilder.lock"] for one in listed} == {f"sha256:{LOCK}"}
+    assert pushed.attached == 4
+
+
+def test_a_sif_of_another_image_is_not_taken_for_its_own(toy: Outputs, real: Registry, tmp_path: Path):
+    other = Outputs(folder=tmp_path / "other", name="toy")
+    write_layout(
+        layers=[], config=ImageConfig(), epoch=EPOCH, platform="linux/amd64", folder=other.image, name="a:1"
+    )
+    place = named(real.host, "mixed/toy")
+    send(toy, place, tmp_path)
+    one = quick(tmp_path)
+    push(other, place, one, forms=("image",), memory=tmp_path / "m.json", console=Console(quiet=True))
+    with pytest.raises(RegistryError, match="there is no SIF of"):
+        bring(place, tmp_path / "in", tmp_path)
+
+
+# ---------------------------------------------------------------------------------------------- others' programs
+
+
+def test_others_tools_pull_what_was_pushed(cpu: Built, real: Registry, tmp_path: Path):
+    place = f"{real.host}/team/cpu"
+    said = json.loads(run(ENVBUILDER, "push", "cpu", f"{place}:1", "--output", cpu.output, "--json"))["data"]
+    digest = str(cpu.data["manifest"])
+    assert said["image"] == f"{place}:1@{digest}"
+    got = tmp_path / "got.sif"
+    env = {"APPTAINER_CACHEDIR": str(tmp_path / "cache")}
+    run("apptainer", "pull", "--no-https", got, f"oras://{place}:1-sif", env=env)
+    assert f"sha256:{sha256_file(got)}" == f"sha256:{cpu.data['sif_sha256']}".replace(
+        "sha256:sha256:", "sha256:"
+    )
+    run("skopeo", "copy", "-q", "--src-tls-verify=false", f"docker://{place}:1", f"oci:{tmp_path}/sk:1")
+    assert json.loads((tmp_path / "sk/index.json").read_text())["manifests"][0]["digest"] == digest
+    run("docker", "pull", "-q", f"{place}:1")
+    try:
+        shown = run("docker", "image", "inspect", "--format", "{{index .RepoDigests}}", f"{place}:1")
+        assert f"{place}@{digest}" in shown
+        assert (
+            run("docker", "run", "--rm", f"{place}:1", "python", "-c", "import torch; print(6 * 7)").strip()
+            == "42"
+        )
+    finally:
+        run("docker", "image", "rm", f"{place}:1")
+
+
+def test_what_apptainer_pushed_is_pulled(toy: Outputs, real: Registry, tmp_path: Path):
+    run("apptainer", "push", "--no-https", toy.sif, f"oras://{real.host}/theirs/toy:9")
+    run(ENVBUILDER, "pull", "--only", "sif", f"oras://{real.host}/theirs/toy:9", "--output", tmp_path)
+    assert (tmp_path / "toy.sif").read_bytes() == toy.sif.read_bytes()
+
+
+def test_a_login_node_needs_python_alone_and_one_command(toy: Outputs, real: Registry, tmp_path: Path):
+    send(toy, named(real.host, "team/toy", "latest"), tmp_path)
+    env = {"ENVBUILDER_REGISTRY": f"{real.host}/team", "PATH": "/nonexistent", "HOME": str(tmp_path)}
+    run("/usr/bin/env", "-i", *(f"{key}={value}" for key, value in env.items()),
+        ENVBUILDER, "pull", "--only", "sif", "toy", cwd=tmp_path)  # fmt: skip
+    assert (tmp_path / "build/toy.sif").read_bytes() == toy.sif.read_bytes()
+
+
+# ------------------------------------------------------------------------------------ credentials and signatures
+
+
+def test_a_login_is_needed_used_and_never_shown(toy: Outputs, tmp_path: Path):
+    with registry(tmp_path / "registry", login=True) as closed:
+        place = f"{closed.host}/team/toy:1"
+        command = (ENVBUILDER, "push", "toy", place, "--output", toy.folder, "-vv")
+        env = {"HOME": str(tmp_path), "DOCKER_CONFIG": "", "ENVBUILDER_CACHE": str(tmp_path / "cache")}
+        refused = attempt(*command, env=env)
+        assert refused.returncode == 5
+        assert "without credentials" in refused.stderr
+        (tmp_path / ".docker").mkdir()
+        auth = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+        settings = tmp_path / ".docker/config.json"
+        settings.write_text(json.dumps({"auths": {closed.host: {"auth": auth}}}))
+        taken = attempt(*command, env=env)
+        assert taken.returncode == 0, taken.stderr
+        wrong = base64.b64encode(f"{USER}:x{PASSWORD}".encode()).decode()
+        settings.write_text(json.dumps({"auths": {closed.host: {"auth": wrong}}}))
+        denied = attempt(ENVBUILDER, "pull", place, "--output", tmp_path / "in", "-vv", env=env)
+        assert denied.returncode == 5
+        assert f"with the credentials of `{USER}`" in denied.stderr
+        said = "".join(one.stdout + one.stderr for one in (refused, taken, denied))
+        assert [secret for secret in (PASSWORD, auth, wrong) if secret in said] == []
+
+
+def test_a_key_lets_only_signed_artefacts_in(toy: Outputs, real: Registry, tmp_path: Path):
+    for name in ("mine", "other"):
+        run("openssl", "genpkey", "-algorithm", "ed25519", "-out", tmp_path / f"{name}.pem")
+        run("openssl", "pkey", "-in", tmp_path / f"{name}.pem", "-pubout", "-out", tmp_path / f"{name}.pub")
+    shutil.copytree(toy.folder, tmp_path / "out", symlinks=True)
+    place, env = f"{real.host}/signed/toy:1", {"ENVBUILDER_CACHE": str(tmp_path / "cache")}
+    push_it = (ENVBUILDER, "push", "toy", place, "--output", tmp_path / "out")
+    pull_it = (ENVBUILDER, "pull", place, "--output", tmp_path / "in", "--key")
+    run(*push_it, env=env)
+    unsigned = attempt(*pull_it, tmp_path / "mine.pub")
+    run(*push_it, "--sign", tmp_path / "mine.pem", env=env)
+    foreign = attempt(*pull_it, tmp_path / "other.pub")
+    assert [unsigned.returncode, foreign.returncode] == [7, 7]
+    assert "is not signed with the key" in unsigned.stderr
+    assert not list((tmp_path / "in").glob("toy*"))
+    assert "signature verified" in run(*pull_it, tmp_path / "mine.pub")
+    pulled = Outputs(folder=tmp_path / "in", name="toy")
+    assert same(Outputs(folder=tmp_path / "out", name="toy"), pulled)
+    run("apptainer", "verify", "--key", tmp_path / "mine.pub", pulled.sif)
+    (tmp_path / "out/toy.sigstore.json").write_text((tmp_path / "in/toy.sigstore.json").read_text())
+    shutil.copy2(toy.sif, tmp_path / "out/toy.sif")  # no longer what the statement speaks of
+    stale = attempt(*push_it, env=env)
+    assert (stale.returncode, "does not speak of the sif" in stale.stderr) == (7, True)
+
+
+# ------------------------------------------------------------------------------------------------ each bad answer
+
+
+@pytest.mark.parametrize(
+    ("faults", "code", "words"),
+    [
+        ([Fault(path="/manifests/", status=401)] * 9, "EB521", "refuses access"),
+        ([Fault(path="/manifests/", status=403)] * 9, "EB521", "without credentials"),
+        ([Fault(path="/manifests/", status=404)] * 9, "EB522", "there is no"),
+        ([Fault(path="/manifests/", status=429, retry_after="0")] * 9, "EB523", "too many requests"),
+        ([Fault(path="/blobs/", status=500)] * 9, "EB523", "answered 500"),
+        ([Fault(path="/blobs/", cut_answer=0)] * 9, "EB524", "goes on where it ended"),
+        ([Fault(path="/blobs/", flip=True)] * 9, "EB525", "is not what its digest says"),
+    ],
+)  # fmt: skip
+def test_a_registry_that_misbehaves_is_told_in_words(
+    toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, faults: list[Fault], code: str, words: str
+):
+    send(toy, named(real.host, "team/toy"), tmp_path)
+    proxy.faults = list(faults)
+    ended = attempt(
+        ENVBUILDER, "pull", "--only", "sif", f"{proxy.host}/team/toy:1", "--output", tmp_path / "in", "--json",
+        env={"HOME": str(tmp_path)},
+    )  # fmt: skip
+    (finding,) = json.loads(ended.stdout)["findings"]
+    assert (ended.returncode, finding["code"]) == (5, code)
+    assert words in f"{finding['message']} {finding['hint']}"
+    assert not (tmp_path / "in/toy.sif").exists()
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_name_without_a_registry_is_wrong_use(tmp_path: Path):
+    ended = attempt(ENVBUILDER, "pull", "toy", "--output", tmp_path, env={"ENVBUILDER_REGISTRY": ""})
+    assert (ended.returncode, "names no registry" in ended.stderr, "ENVBUILDER_REGISTRY" in ended.stderr) == (
+        2, True, True
+    )  # fmt: skip
+
+
+def test_a_full_disk_is_told_and_leaves_what_was_there(toy: Outputs, real: Registry, tmp_path: Path):
+    send(toy, named(real.host, "team/toy"), tmp_path)
+    (tmp_path / "small").mkdir()
+    pull_it = f"{ENVBUILDER} pull --only sif {real.host}/team/toy:1 --output {tmp_path}/small"
+    script = (
+        f"mount -t tmpfs -o size=2m none {tmp_path}/small && echo old >{tmp_path}/small/toy.sif; "
+        f"{pull_it}; rc=$?; cat {tmp_path}/small/toy.sif; exit $rc"
+    )
+    ended = attempt("unshare", "--map-root-user", "--mount", "sh", "-c", script)
+    assert (ended.returncode, ended.stdout) == (6, "old\n"), ended.stderr
+    assert "free space there" in ended.stderr
