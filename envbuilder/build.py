@@ -1,7 +1,7 @@
 """Plan → artefacts: runs the engine and writes the OCI layout and the SIF from the same layers.
 
-The SIF's writer starts with the first layer and waits for the later ones, and reads one that is still being packed from
-its tree, so that the largest part of its work is done while the extensions compile.
+The image's blobs are hard links to the layers and the SIF is a copy of their bytes, so both wait for the last layer and
+cost little then.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from envbuilder import __version__
 from envbuilder.command import Runner
 from envbuilder.console import Console
 from envbuilder.devcontainer import Desk, make_label
-from envbuilder.engines.assemble import Assemble, Coming, tools
+from envbuilder.engines.assemble import PACKING, Assemble, tools
 from envbuilder.oci import ImageConfig, write_layout
 from envbuilder.parts import PROVENANCE, SBOM
 from envbuilder.plan import CudaStep, OsStep, Plan, PythonStep
-from envbuilder.sif import DataType, Document, SifFacts, Source, write_sif
+from envbuilder.sif import DataType, Document, SifFacts, write_sif
 from envbuilder.store import Sha256, remove_tree, save_text, sha256_file
 from envbuilder.tree import Layer, check_disjoint, read_files
 
@@ -82,7 +82,7 @@ class Record:
 
 def record_key(plan: Plan) -> str:
     """The build key and the tools that decide bytes beside it."""
-    return f"{plan.key} {' '.join(tools())} envbuilder {__version__}"
+    return f"{plan.key} {' '.join((*tools(), PACKING))} envbuilder {__version__}"
 
 
 def load_record(outputs: Outputs, plan: Plan) -> Record | None:
@@ -127,7 +127,6 @@ def build(
     engine: Assemble,
     runner: Runner,
     console: Console,
-    threads: int,
     part_done: Callable[[tuple[Layer, ...]], None],
     image_done: Callable[[Sha256], None],
 ) -> Built:
@@ -140,14 +139,14 @@ def build(
     outputs.record.unlink(missing_ok=True)  # it speaks of artefacts that are about to be replaced
     with worker_threads(THREADS, runner) as pool:
         coming = engine.start(plan, pool)
-        sif = pool.submit(_write_sif, plan, outputs, coming, runner=runner, console=console, threads=threads)
-        first = [one.layer for step, one in zip(plan.steps, coming, strict=True) if isinstance(step, FIRST)]
-        layers = all_of([one.layer for one in coming], first, beside=sif, part_done=part_done)
-        check_disjoint(layers)
-        with console.step("write the OCI layout"):
-            manifest = write_image(plan, layers, outputs.image)
-        image_done(manifest)
-        facts = sif.result()
+        first = [layer for step, layer in zip(plan.steps, coming, strict=True) if isinstance(step, FIRST)]
+        layers = all_of(coming, first, part_done=part_done)
+    check_disjoint(layers)
+    with console.step("write the OCI layout"):
+        manifest = write_image(plan, layers, outputs.image)
+    image_done(manifest)
+    with console.step("write the SIF"):
+        facts = _write_sif(plan, outputs, layers)
     record = Record(
         key=record_key(plan),
         manifest=manifest,
@@ -163,19 +162,15 @@ def all_of(
     layers: Sequence["Future[Layer]"],
     first: Sequence["Future[Layer]"],
     *,
-    beside: "Future[SifFacts]",
     part_done: Callable[[tuple[Layer, ...]], None],
 ) -> tuple[Layer, ...]:
-    """Every layer; the first failure, also of the work beside them, is raised at once."""
+    """Every layer; the first failure is raised at once."""
     waiting = set(first)
-    everything: tuple[Future[Layer] | Future[SifFacts], ...] = (*layers, beside)
-    for done in as_completed(everything):
+    for done in as_completed(layers):
         done.result()
         if waiting and waiting <= {layer for layer in layers if layer.done()}:
             waiting.clear()
             part_done(tuple(layer.result() for layer in first))
-        if all(layer.done() for layer in layers):
-            break
     return tuple(layer.result() for layer in layers)
 
 
@@ -193,26 +188,15 @@ def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
     pool.shutdown()
 
 
-def _write_sif(
-    plan: Plan,
-    outputs: Outputs,
-    coming: tuple[Coming, ...],
-    *,
-    runner: Runner,
-    console: Console,
-    threads: int,
-) -> SifFacts:
-    with console.step("write the SIF") as step:
-        return write_sif(
-            sources=_as_they_come(coming, step.tell),
-            out=outputs.sif,
-            epoch=plan.epoch,
-            definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
-            labels=dict(plan.runtime.labels),
-            documents=_documents,
-            runner=runner,
-            threads=threads,
-        )
+def _write_sif(plan: Plan, outputs: Outputs, layers: Sequence[Layer]) -> SifFacts:
+    return write_sif(
+        layers=layers,
+        out=outputs.sif,
+        epoch=plan.epoch,
+        definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
+        labels=dict(plan.runtime.labels),
+        documents=_documents(layers[-1]),
+    )
 
 
 def _documents(runtime: Layer) -> tuple[Document, ...]:
@@ -222,13 +206,6 @@ def _documents(runtime: Layer) -> tuple[Document, ...]:
     return tuple(
         Document(data_type=kind, name=PurePosixPath(path).name, content=texts[path]) for path, kind in kinds
     )
-
-
-def _as_they_come(coming: tuple[Coming, ...], tell: Callable[[str], None]) -> Iterator[Source]:
-    for one in coming:
-        body = one.body()
-        tell(f"{one.name} layer")
-        yield Source(body=body, layer=one.layer.result)
 
 
 def image_name(plan: Plan) -> str:

@@ -321,7 +321,6 @@ def _build_once(
         engine=engine,
         runner=workshop.runner,
         console=console,
-        threads=limits.threads,
         part_done=lambda layers: loading.begin(lambda: _load_part(plan, layers, workshop)),
         image_done=lambda manifest: loading.begin(lambda: _load(outputs, manifest, workshop)),
     )

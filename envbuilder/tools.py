@@ -27,11 +27,7 @@ MMDEBSTRAP: Final = Tool(
 APT_FTPARCHIVE: Final = Tool(name="apt-ftparchive", why="index the locked packages", package="apt-utils")
 DPKG_DEB: Final = Tool(name="dpkg-deb", why="read .deb packages", package="dpkg")
 BWRAP: Final = Tool(name="bwrap", why="build in a sandbox", package="bubblewrap", floor=(0, 4))
-# 1.2.0 is the first release whose image is the same whatever the number of jobs (seen; older ones were not tried).
-TAR2SQFS: Final = Tool(
-    name="tar2sqfs", why="write the SIF's file system", package="squashfs-tools-ng", floor=(1, 2)
-)
-BUILD_TOOLS: Final = (MMDEBSTRAP, APT_FTPARCHIVE, DPKG_DEB, BWRAP, TAR2SQFS)
+BUILD_TOOLS: Final = (MMDEBSTRAP, APT_FTPARCHIVE, DPKG_DEB, BWRAP)
 
 
 def check_tools(tools: Iterable[Tool], runner: Runner) -> tuple[Finding, ...]:

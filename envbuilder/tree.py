@@ -5,7 +5,6 @@ paths, numeric owners, times clamped to the epoch, nothing of the machine that w
 """
 
 import contextlib
-import hashlib
 import io
 import json
 import os
@@ -20,14 +19,14 @@ import zstandard
 from envbuilder.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
 from envbuilder.errors import BuildError, VerifyError
 from envbuilder.foreign_tar import index_tar
-from envbuilder.layer_writer import LayerWriter, pieces
-from envbuilder.store import Sha256, parse_sha256, save_text, space_errors
-from envbuilder.tarball import BLOCK, CHUNK, END, TarReader, is_normal, make_header
+from envbuilder.layer_writer import Blocks, LayerWriter, parse_blocks
+from envbuilder.store import Sha256, parse_sha256, save_text, sha256_file, sha256_text, space_errors
+from envbuilder.tarball import CHUNK, TarReader, is_normal
 from envbuilder.unpack import unpack
 
 __all__ = [
-    "Entry", "Kind", "Layer", "check_disjoint", "extract", "layer_body", "load_layer", "open_tar", "read_files",
-    "read_manifest", "tree_body", "tree_digest", "write_layer", "write_layer_from_tar",
+    "Entry", "Kind", "Layer", "check_disjoint", "extract", "load_layer", "open_tar", "read_blocks",
+    "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_tar",
 ]  # fmt: skip
 
 _SHOWN: Final = 10  # how many paths an error names
@@ -35,7 +34,7 @@ _SHOWN: Final = 10  # how many paths an error names
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A finished layer in a store folder: `layer.tar.zst`, `manifest.txt` and `layer.json` (these fields)."""
+    """A finished layer in a store folder: `layer.tar.zst`, `manifest.txt`, `blocks.json` and `layer.json` (these fields)."""
 
     name: str  # os | cuda | python | extensions | runtime
     folder: Path
@@ -45,6 +44,7 @@ class Layer:
     tar_size: int  # of the tar, bytes
     content_size: int  # sum of the sizes of its regular files, bytes
     tree: Sha256  # of manifest.txt, see `tree_digest`
+    blocks: Sha256  # of blocks.json
 
     @property
     def blob(self) -> Path:
@@ -53,6 +53,11 @@ class Layer:
     @property
     def manifest(self) -> Path:
         return self.folder / "manifest.txt"
+
+    @property
+    def index(self) -> Path:
+        """Where in the blob the contents of the files are."""
+        return self.folder / "blocks.json"
 
 
 def write_layer(
@@ -71,32 +76,11 @@ def write_layer(
         for entry in entries:
             if entry.size:
                 with io.FileIO(root + to_bytes(entry.path)) as stream:
-                    writer.add_file(entry, pieces(stream, entry.size))
+                    writer.add_file(entry, stream)
             else:
                 writer.add(entry)
 
     return _write(name, folder, threads, fill)
-
-
-def tree_body(tree: Path, *, epoch: int, omit: Collection[str] = ()) -> Iterator[bytes | memoryview]:
-    """The tar that `write_layer` packs, in pieces and without its end, for who cannot wait until it is packed."""
-    for entry in _scan(tree, omit=omit, epoch=epoch):
-        yield make_header(entry)
-        if entry.size:
-            with io.FileIO(os.fsencode(tree) + b"/" + to_bytes(entry.path)) as stream:
-                yield from pieces(stream, entry.size)
-            yield bytes(-entry.size % BLOCK)
-
-
-def layer_body(layer: Layer) -> Iterator[bytes]:
-    """The layer's tar in pieces and without its end, so that the next one can follow; raises BuildError when cut off."""
-    left = layer.tar_size - len(END)
-    with open_tar(layer) as tar:
-        while left and (piece := tar.read(min(left, CHUNK))):
-            left -= len(piece)
-            yield piece
-    if left:
-        raise BuildError(f"`{layer.blob}` is cut off", hint=f"remove `{layer.folder}` and build again")
 
 
 def write_layer_from_tar(
@@ -116,7 +100,7 @@ def write_layer_from_tar(
                     writer.add_hard_link(part.entry, written[part.first])
                 elif part.entry.size:
                     stream.seek(part.offset)
-                    written[part.first] = writer.add_file(part.entry, pieces(stream, part.entry.size))
+                    written[part.first] = writer.add_file(part.entry, stream)
                 else:
                     writer.add(part.entry)
 
@@ -140,10 +124,12 @@ def load_layer(folder: Path) -> Layer | None:
             tar_size=int(facts["tar_size"]),
             content_size=int(facts["content_size"]),
             tree=parse_sha256(facts["tree"]),
+            blocks=parse_sha256(facts["blocks"]),
         )
         whole = layer.blob.stat().st_size == layer.size
-        with layer.manifest.open("rb") as stream:
-            whole = whole and hashlib.file_digest(stream, "sha256").hexdigest() == layer.tree
+        whole = (
+            whole and sha256_file(layer.manifest) == layer.tree and sha256_file(layer.index) == layer.blocks
+        )
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return layer if whole else None
@@ -155,7 +141,9 @@ def open_tar(layer: Layer) -> Iterator[IO[bytes]]:
     try:
         with (
             layer.blob.open("rb") as blob,
-            zstandard.ZstdDecompressor().stream_reader(blob, read_size=CHUNK) as stream,
+            zstandard.ZstdDecompressor().stream_reader(
+                blob, read_size=CHUNK, read_across_frames=True
+            ) as stream,
         ):
             yield stream
     except zstandard.ZstdError as error:
@@ -168,6 +156,11 @@ def open_tar(layer: Layer) -> Iterator[IO[bytes]]:
 def read_manifest(layer: Layer) -> tuple[Entry, ...]:
     """Every path of the layer, sorted."""
     return parse_manifest(layer.manifest.read_text(encoding="ascii"))
+
+
+def read_blocks(layer: Layer) -> Blocks:
+    """Where in the blob the contents of the layer's files are."""
+    return parse_blocks(layer.index.read_text(encoding="ascii"))
 
 
 def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) -> dict[str, bytes]:
@@ -233,7 +226,9 @@ def _write(name: str, folder: Path, threads: int, fill: Callable[[LayerWriter], 
             fill(writer)
             written = writer.finish()
         blob.chmod(0o444)  # OCI layouts hold hard links to it
+        blocks = written.blocks.to_json()
         (folder / "manifest.txt").write_text(written.manifest, encoding="ascii")
+        (folder / "blocks.json").write_text(blocks, encoding="ascii")
         layer = Layer(
             name=name,
             folder=folder,
@@ -243,6 +238,7 @@ def _write(name: str, folder: Path, threads: int, fill: Callable[[LayerWriter], 
             tar_size=written.tar_size,
             content_size=written.content_size,
             tree=written.tree,
+            blocks=sha256_text(blocks),
         )
         facts = {key: value for key, value in asdict(layer).items() if key != "folder"}
         save_text(folder / "layer.json", json.dumps(facts, indent=1, sort_keys=True) + "\n")

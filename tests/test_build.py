@@ -27,17 +27,15 @@ def test_the_first_layers_are_told_of_once_and_before_the_others_are_there(tmp_p
         last.set_result(extensions)  # nothing else would ever make it
 
     first.set_result(os_layer)
-    assert all_of([first, last], [first], beside=Future(), part_done=tell) == (os_layer, extensions)
+    assert all_of([first, last], [first], part_done=tell) == (os_layer, extensions)
     assert told == [(os_layer,)]
 
 
-@pytest.mark.parametrize("broken", ["layer", "beside"])
-def test_a_failure_does_not_wait_for_the_other_work(broken: str) -> None:
+def test_a_failure_does_not_wait_for_the_other_work() -> None:
     never, fails = Future[Layer](), Future[Layer]()
     fails.set_exception(BuildError("broken"))
-    layers, beside = ([never, fails], never) if broken == "layer" else ([never], fails)
     with pytest.raises(BuildError, match="broken"):
-        all_of(layers, [never], beside=beside, part_done=lambda _: None)  # type: ignore[arg-type]
+        all_of([never, fails], [never], part_done=lambda _: None)
 
 
 def test_work_in_the_background_is_done_in_its_order() -> None:

@@ -35,7 +35,7 @@ LAYERS = [
         "detect",
         "init",
     },
-    {"build", "sif", "squashfs", "squashfs_file", "oci", "image_reader"},
+    {"build", "sif", "squashfs", "squashfs_file", "squashfs_writer", "oci", "image_reader"},
     {"engines"},
     {"render", "parts", "devcontainer"},
     {"plan"},

@@ -5,14 +5,13 @@ import pytest
 from envbuilder.command import FakeRunner
 from envbuilder.errors import CommandError, ToolError
 from envbuilder.findings import Severity
-from envbuilder.tools import BUILD_TOOLS, BWRAP, MMDEBSTRAP, TAR2SQFS, Tool, check_tools
+from envbuilder.tools import BUILD_TOOLS, BWRAP, MMDEBSTRAP, Tool, check_tools
 
 SAYS = {  # as the programs of Debian 12 and squashfs-tools-ng 1.3 do
     "mmdebstrap": "mmdebstrap 1.3.5\n",
     "apt-ftparchive": "apt 2.6.1 (amd64)\n",
     "dpkg-deb": "Debian 'dpkg-deb' package archive backend version 1.21.22 (amd64).\n",
     "bwrap": "bubblewrap 0.8.0\n",
-    "tar2sqfs": "tar2sqfs (squashfs-tools-ng) 1.3.1\nCopyright (c) 2019 David Oberhollenzer et al\n",
 }
 
 
@@ -64,11 +63,6 @@ def test_a_tool_that_does_not_run_is_as_good_as_missing():
             MMDEBSTRAP,
             "mmdebstrap 0.7.5\n",
             "`mmdebstrap` 1.3 or newer is needed to install the distribution's packages; found 0.7.5",
-        ),
-        (
-            TAR2SQFS,
-            "tar2sqfs (squashfs-tools-ng) 1.0.4\n",
-            "`tar2sqfs` 1.2 or newer is needed to write the SIF's file system; found 1.0.4",
         ),
         (BWRAP, "", "`bwrap` 0.4 or newer is needed to build in a sandbox; found no version"),
         (BWRAP, "bubblewrap (version unknown)", "`bwrap` 0.4 or newer is needed to build in a sandbox; found no version"),

@@ -15,7 +15,7 @@ from envbuilder.entry import Entry, Kind, path_order
 from envbuilder.errors import VerifyError
 from envbuilder.image_reader import read_tree
 from envbuilder.oci import ImageConfig, read_layout, write_layout
-from envbuilder.sif import packed, read_sif, write_sif
+from envbuilder.sif import read_sif, write_sif
 from envbuilder.squashfs import Squashfs
 from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.tree import Layer, read_manifest, write_layer, write_layer_from_tar
@@ -97,13 +97,11 @@ def make_pair(folder: Path, layers: list[Layer], sif_layers: list[Layer] | None 
         name="a:1",
     )
     write_sif(
-        sources=map(packed, sif_layers or layers),
+        layers=sif_layers or layers,
         out=folder / "a.sif",
         epoch=EPOCH,
         definition="",
         labels={},
-        runner=ProcessRunner(os.environ),
-        threads=2,
     )
     return Pair(image=folder / "image", sif=folder / "a.sif", layers=layers)
 

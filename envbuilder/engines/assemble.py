@@ -1,16 +1,14 @@
 """The assemble engine: layers composed from locked artefacts, without a daemon and without root.
 
 Each layer is one future. What does not wait for another runs beside it: the wheels are installed beside the
-distribution's packages, the Python layer is compressed while the extensions compile, and the SIF's writer takes each
-layer as soon as its files are there.
+distribution's packages, and the Python layer is compressed while the extensions compile.
 """
 
 import functools
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
@@ -21,6 +19,7 @@ from envbuilder.command import Command, Runner
 from envbuilder.console import Console
 from envbuilder.engines import cuda, debian, extensions, parts, python, runtime, start
 from envbuilder.engines.sandbox import Root
+from envbuilder.layer_writer import BLOCK_SIZE
 from envbuilder.lock import Artefact
 from envbuilder.plan import (
     ENV_PREFIX,
@@ -35,8 +34,9 @@ from envbuilder.plan import (
     Step,
 )
 from envbuilder.store import Sha256, Store, publish, remove_tree, sha256_file
-from envbuilder.tree import Layer, extract, layer_body, load_layer, tree_body, write_layer
+from envbuilder.tree import Layer, extract, load_layer, write_layer
 
+PACKING: Final = f"frames of {BLOCK_SIZE}"  # what decides a layer's bytes beside the tools
 # Folders of the os layer in these layers' trees.
 OMIT: Final = {PythonStep: ("opt",), CudaStep: ("usr", "usr/local")}
 
@@ -58,19 +58,11 @@ def tools() -> tuple[str, ...]:
 def layer_keys(plan: Plan) -> dict[Step, Sha256]:
     """The key of each step's layer and tree in the store, in the plan's order."""
     ours = f"envbuilder {__version__}"  # the runtime layer says by which it was made
+    every = (*tools(), PACKING)
     return {
-        step: plan.step_key(step, " ".join((*tools(), ours) if isinstance(step, RuntimeStep) else tools()))
+        step: plan.step_key(step, " ".join((*every, ours) if isinstance(step, RuntimeStep) else every))
         for step in plan.steps
     }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Coming:
-    """A layer that is being made; `body` waits for its tar, which may be there before the layer is packed."""
-
-    name: str
-    layer: "Future[Layer]"
-    body: Callable[[], Iterator[bytes | memoryview]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,12 +72,10 @@ class Assemble:
     console: Console
     limits: Limits
 
-    def start(self, plan: Plan, pool: Executor) -> tuple[Coming, ...]:
+    def start(self, plan: Plan, pool: Executor) -> "tuple[Future[Layer], ...]":
         """Begin every layer of the plan; `pool` needs a thread for each of them and its tree."""
         run = Run(engine=self, plan=plan, pool=pool)
-        return tuple(
-            Coming(name=step.name, layer=run.layer(step), body=partial(run.body, step)) for step in plan.steps
-        )
+        return tuple(run.layer(step) for step in plan.steps)
 
     def missing(self, plan: Plan) -> tuple[Step, ...]:
         """The steps whose layers are not in the store."""
@@ -188,16 +178,6 @@ class Run:
             if step not in self._layers:
                 self._layers[step] = self._pool.submit(self._make_layer, step)
             return self._layers[step]
-
-    def body(self, step: Step) -> Iterator[bytes | memoryview]:
-        """The layer's tar without its end, from its tree where the layer is not packed yet."""
-        if (
-            isinstance(step, PythonStep | CudaStep)
-            and load_layer(self._store.layer(self._keys[step])) is None
-        ):
-            kind = type(step)
-            return tree_body(self._need(kind), epoch=self._plan.epoch, omit=OMIT[kind])
-        return layer_body(self.layer(step).result())
 
     def _tree(self, kind: type[OsStep | PythonStep | CudaStep]) -> "Future[Path] | None":
         """The future tree of the plan's step of that kind; None when the plan has none."""
