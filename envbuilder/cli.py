@@ -8,9 +8,12 @@ import contextlib
 import itertools
 import json
 import os
+import shutil
 import signal
 import sys
-from typing import Annotated, Final
+import threading
+from collections.abc import Iterator
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -18,9 +21,11 @@ from envbuilder import __version__
 from envbuilder.errors import EnvbuilderError, UsageError
 from envbuilder.session import SESSION
 from envbuilder.verbs import artefact, exchange, job, machine, maintain, recipe, start
+from envbuilder.verbs.examples import add_examples
 
 ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130
+_LEAVING: Final = threading.Lock()
 
 app = typer.Typer(
     name="envbuilder", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -29,6 +34,7 @@ app = typer.Typer(
 )  # fmt: skip
 for _part in (start, recipe, artefact, exchange, machine, job, maintain):
     app.add_typer(_part.app)
+add_examples(app)
 
 
 @app.callback(invoke_without_command=True)
@@ -52,29 +58,56 @@ def run(arguments: list[str]) -> int:
         next((argument for argument in arguments if not argument.startswith("-")), ""),
         as_json="--json" in itertools.takewhile(lambda argument: argument != "--", arguments),
     )
-    with contextlib.suppress(ValueError):  # not the main thread: its owner handles signals
-        signal.signal(
-            signal.SIGTERM, signal.default_int_handler
-        )  # a terminated build tidies up like an interrupted one
     try:
-        code = app(arguments, prog_name="envbuilder", standalone_mode=False)
+        with _signals():
+            code = app(arguments, prog_name="envbuilder", standalone_mode=False)
         interrupted = code == INTERRUPTED  # what Typer makes of Ctrl-C
     except EnvbuilderError as failure:
         error = failure
     except typer.TyperException as failure:
-        error = UsageError(
-            failure.format_message(), hint="`envbuilder --help` lists the commands and their options"
-        )
+        words = failure.format_message()
+        if words.startswith("Usage:"):  # no command was named
+            print(words, file=sys.stderr)
+            return UsageError.exit_code
+        error = UsageError(words, hint="`envbuilder --help` lists the commands and their options")
     except (KeyboardInterrupt, typer.Abort):
         interrupted = True
     if interrupted:
-        SESSION.stop()
-        print("interrupted", file=sys.stderr, flush=True)
-        os._exit(INTERRUPTED)  # worker threads may still compress; what they hold is swept by the next build
+        _leave()
     if error:
         SESSION.findings, SESSION.exit_code = error.findings, error.exit_code
     _answer(error)
     return SESSION.exit_code
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """Let Ctrl-C and a termination raise KeyboardInterrupt, and end the process soon where it is a build that tidies up."""
+
+    def interrupt(number: int, frame: object) -> NoReturn:
+        if SESSION.patience:
+            last = threading.Timer(SESSION.patience, _leave)
+            last.daemon = True
+            last.start()
+        signal.default_int_handler(number, frame)  # type: ignore[arg-type]
+        raise KeyboardInterrupt
+
+    before = {}
+    with contextlib.suppress(ValueError):  # not the main thread: its owner handles signals
+        before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave() -> NoReturn:
+    """End now: worker threads may still compress, and what they hold is swept by the next build."""
+    _LEAVING.acquire()  # for the first one only; nothing comes after it
+    SESSION.stop()
+    print("interrupted", file=sys.stderr, flush=True)
+    os._exit(INTERRUPTED)
 
 
 def _answer(error: EnvbuilderError | None) -> None:
@@ -82,15 +115,55 @@ def _answer(error: EnvbuilderError | None) -> None:
         print(json.dumps(envelope(error), indent=1, ensure_ascii=False))
         return
     if error:
-        print(f"error: {error.message}", file=sys.stderr)
-    for finding in SESSION.findings:
-        print(f"{finding.severity}[{finding.code}]: {finding}", file=sys.stderr)
-        if finding.hint:
-            print(f"  hint: {finding.hint}", file=sys.stderr)
-    if error and error.hint:
-        print(f"\nhint: {error.hint}", file=sys.stderr)
-    if not error and SESSION.text:
+        for line in _on_a_screen(_told(error), error):
+            print(line, file=sys.stderr)
+        return
+    for line in _told(None):
+        print(line, file=sys.stderr)
+    if SESSION.text:
         print(SESSION.text)
+
+
+def _told(error: EnvbuilderError | None) -> list[str]:
+    lines = f"error: {error.message}".splitlines() if error else []
+    for finding in SESSION.findings:
+        lines.append(f"{finding.severity}[{finding.code}]: {finding}")
+        if finding.hint:
+            lines.append(f"  hint: {finding.hint}")
+    return lines
+
+
+def _on_a_screen(lines: list[str], error: EnvbuilderError) -> list[str]:
+    """At a terminal what a person sees without scrolling: the beginning, the end, the hint, and where the rest is."""
+    end = [
+        line
+        for line in (f"hint: {error.hint}" if error.hint else "", f"log: {error.log}" if error.log else "")
+        if line
+    ]
+    if sys.stderr.isatty():
+        width, height = shutil.get_terminal_size()
+        room = height - 3 - _rows(end, width)
+        if _rows(lines, width) > room:
+            lines = _cut(lines, room - 1, width)
+    return [*lines, *([""] if end else []), *end]
+
+
+def _rows(lines: list[str], width: int) -> int:
+    return sum(max(1, -(-len(line) // width)) for line in lines)
+
+
+def _cut(lines: list[str], room: int, width: int) -> list[str]:
+    """As many of the first and the last lines as there is room for; an error's reason is at either end."""
+    first: list[str] = []
+    last: list[str] = []
+    left = lines
+    while left:
+        side, line = (first, left[0]) if len(first) <= len(last) else (last, left[-1])
+        if _rows([*first, *last, line], width) > room:
+            break
+        side.append(line)
+        left = left[1:] if side is first else left[:-1]
+    return [*first, f"… {len(left)} more lines; `--json` has all", *reversed(last)]
 
 
 def envelope(error: EnvbuilderError | None) -> dict[str, object]:
@@ -120,6 +193,6 @@ def envelope(error: EnvbuilderError | None) -> dict[str, object]:
         "command": SESSION.command,
         "status": "failed" if SESSION.exit_code else "ok",
         "exit_code": SESSION.exit_code,
-        "data": SESSION.data,
+        "data": SESSION.data if not (error and error.log) else {"log": error.log},
         "findings": findings,
     }

@@ -5,16 +5,21 @@ step is a line when it starts and a line when it ends.
 """
 
 import contextlib
+import io
 import logging
+import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from rich.console import Console as RichConsole
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
 from rich.text import Text
+
+from envbuilder.errors import EnvbuilderError
 
 LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download where there is no terminal
@@ -23,7 +28,9 @@ LINE_EVERY: Final = 10.0  # seconds between two lines about one download where t
 class Console:
     """Steps and transfers on stderr; safe to use from several threads at once."""
 
-    def __init__(self, *, color: bool = True, quiet: bool = False) -> None:
+    def __init__(self, *, color: bool = True, quiet: bool = False, folds: str = "") -> None:
+        """With `folds` the name of a CI system whose log folds: github or gitlab."""
+        self._folds = folds
         self._out = RichConsole(stderr=True, no_color=not color, highlight=False, quiet=quiet, soft_wrap=True)
         self._guard = threading.RLock()
         self._live: Progress | None = None
@@ -33,6 +40,22 @@ class Console:
         """One line for the person at the terminal, also in the log."""
         logging.getLogger(__name__).info("%s", text)
         self._print(text)
+
+    @contextlib.contextmanager
+    def group(self, title: str) -> Iterator[None]:
+        """Fold the lines of what follows, where the log of a CI system can fold; a failure stays unfolded at its end."""
+        opening, closing = _fold(self._folds, title)
+        self._mark(opening)
+        try:
+            yield
+        finally:
+            self._mark(closing)
+
+    def _mark(self, line: str) -> None:
+        """As it is: a carriage return is part of what folds."""
+        if line and not self._out.quiet:
+            with self._guard:
+                print(line, file=self._out.file, flush=True)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator["Step"]:
@@ -108,6 +131,24 @@ class Console:
             self._live = None
 
 
+def folds(environment: Mapping[str, str]) -> str:
+    """The CI system that this is, where its log folds."""
+    if environment.get("GITHUB_ACTIONS") == "true":
+        return "github"
+    return "gitlab" if environment.get("GITLAB_CI") == "true" else ""
+
+
+def _fold(system: str, title: str) -> tuple[str, str]:
+    """What opens and closes a fold of the log, as the system's documents say."""
+    if system == "github":
+        return f"::group::{title}", "::endgroup::"
+    if system == "gitlab":
+        name, now = re.sub(r"[^a-z0-9]+", "_", title.lower()), int(time.time())
+        start = f"\x1b[0Ksection_start:{now}:{name}[collapsed=true]\r\x1b[0K{title}"
+        return start, f"\x1b[0Ksection_end:{now}:{name}\r\x1b[0K"
+    return "", ""
+
+
 class _Amount(ProgressColumn):
     """Bytes done of bytes expected, for transfers only."""
 
@@ -156,9 +197,25 @@ class Step:
                 self._progress.update(self._task, note=note)
 
 
+def columns(rows: Sequence[Sequence[str]], width: int) -> str:
+    """Rows as aligned columns; at a terminal of `width` long cells go on below themselves, and with 0 nothing is broken."""
+    if not rows:
+        return ""
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in rows[0]:
+        grid.add_column(overflow="fold", no_wrap=not width)
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    needed = sum(max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0])))
+    out = RichConsole(file=io.StringIO(), width=width or needed, color_system=None, highlight=False)
+    with out.capture() as captured:
+        out.print(grid)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
 @contextlib.contextmanager
 def log_to(path: Path) -> Iterator[Path]:
-    """Keep the full log of one build in a file."""
+    """Keep the full log of one build in a file, which an error of the build names."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, mode="w", encoding="utf-8")
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
@@ -166,6 +223,9 @@ def log_to(path: Path) -> Iterator[Path]:
     root.addHandler(handler)
     try:
         yield path
+    except EnvbuilderError as error:
+        error.log = str(path)
+        raise
     finally:
         root.removeHandler(handler)
         handler.close()

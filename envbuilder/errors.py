@@ -38,6 +38,7 @@ class EnvbuilderError(Exception):
         self.message = message
         self.hint = hint
         self.findings = findings
+        self.log = ""  # the file with all that was said and done, where one was written
 
 
 class UsageError(EnvbuilderError):

@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import shutil
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -26,6 +28,7 @@ Recipes = Annotated[
     Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")
 ]
 Output = Annotated[Path, typer.Option("--output", help="the folder of artefacts")]
+PATIENCE: Final = 1.0  # a build is safe to end at any moment: each file gets its final name when it is whole
 RECIPES: Final = Path("recipes")
 OUTPUT: Final = Path("build")
 
@@ -43,6 +46,8 @@ class Session:
     exit_code: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     stop: Callable[[], None] = lambda: None  # ends what runs, when a person interrupts
+    patience: float = 0.0  # seconds from an interrupt to the end; 0: what runs takes the time that it needs
+    width: int = 0  # of the terminal that the answer goes to; 0 where it goes to a file or a program
 
     def begin(self, command: str, *, as_json: bool) -> None:
         """Forget an earlier call of this process."""
@@ -62,6 +67,7 @@ def verb(command: str, *, as_json: bool, verbose: int, no_color: bool) -> Iterat
     SESSION.command, SESSION.as_json = command, as_json
     SESSION.environment = dict(os.environ)
     SESSION.color = not no_color and not SESSION.environment.get("NO_COLOR")
+    SESSION.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     console.setup(verbose)
     yield SESSION
 
@@ -76,18 +82,21 @@ def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Worksh
     """What the environment says: cache folder, cores, memory."""
     from envbuilder.capacity import usable_cores, usable_memory  # noqa: PLC0415
     from envbuilder.command import ProcessRunner  # noqa: PLC0415
-    from envbuilder.console import Console  # noqa: PLC0415
+    from envbuilder.console import Console, folds  # noqa: PLC0415
     from envbuilder.engines.assemble import Limits  # noqa: PLC0415
     from envbuilder.pipeline import Workshop  # noqa: PLC0415
     from envbuilder.store import Store  # noqa: PLC0415
 
-    runner, console = ProcessRunner(session.environment), Console(color=session.color)
+    runner, console = (
+        ProcessRunner(session.environment),
+        Console(color=session.color, folds=folds(session.environment)),
+    )
 
     def stop() -> None:
         runner.stop()
         console.close()
 
-    session.stop = stop
+    session.stop, session.patience = stop, PATIENCE
     return Workshop(
         store=Store(cache_folder(session), create=writes),
         runner=runner,

@@ -1,17 +1,22 @@
 """The command line without a build: answers on stdout, the rest on stderr, and one exit code for each kind of failure."""
 
 import json
+import shlex
 import shutil
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 import test_refresh
+import typer
+from typer.main import get_command
 
 from envbuilder import __version__, cli, command, refresh
+from envbuilder.errors import BuildError
 from envbuilder.recipe import list_recipes
+from envbuilder.verbs.examples import EXAMPLES
 
 ROOT = Path(__file__).parents[1]
 GOOD = """\
@@ -404,3 +409,102 @@ def test_diff_of_what_is_not_there_names_it(call: Call):
     answer = call("diff", "cpu", "nothing.sif")
     assert answer.code == 7
     assert "`nothing.sif`" in answer.err
+
+
+# At the terminal
+
+
+def commands(group: object = None, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command with its words, those of maintainers too."""
+    for name, one in (group or get_command(cli.app)).commands.items():  # type: ignore[attr-defined]
+        yield from commands(one, (*words, name)) if hasattr(one, "commands") else [(*words, name)]
+
+
+COMMANDS = [" ".join(words) for words in commands()]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_ends_with_examples(call: Call, name: str):
+    lines = call(*name.split(), "--help").out.rstrip().splitlines()
+    head = lines.index("  Examples:")
+    assert lines[head + 1 :] == [f"    $ {line}" for line in EXAMPLES[name]]
+    assert lines[head + 1 :]
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_every_example_is_understood(line: str):
+    program, *words = shlex.split(line)
+    assert program == "envbuilder"
+    command, context = get_command(cli.app), typer.Context(get_command(cli.app))
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+        context = command.make_context(str(command.name), list(words), parent=context)
+        words = words if hasattr(command, "commands") else []
+    assert context.params
+
+
+def test_no_example_is_of_a_command_that_is_gone():
+    assert set(EXAMPLES) == set(COMMANDS)
+
+
+PROGRAMS = {"exec", "shell", "launch ssh", "launch local"}  # their output is the program's
+
+
+def test_every_command_answers_in_json_but_those_that_run_a_program():
+    without = set()
+    for name in COMMANDS:
+        command = get_command(cli.app)
+        for word in name.split():
+            command = command.commands[word]  # type: ignore[attr-defined]
+        if not any("--json" in one.opts for one in command.params):
+            without.add(name)
+    assert without == PROGRAMS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("biuld", "cpu"), "'build'"),
+        (("launch", "slrum", "cpu"), "'slurm'"),
+        (("build", "cpu", "--ofline"), "--offline"),
+        (("show", "a10"), "`a100`"),
+        (("show", "CPU"), "`cpu`"),
+    ],
+)
+def test_a_slip_of_the_pen_is_answered_with_what_was_meant(
+    call: Call, arguments: tuple[str, ...], meant: str
+):
+    answer = call(*arguments)
+    assert answer.code == 2
+    assert meant in answer.err
+
+
+def test_a_key_that_was_misspelt_is_named(call: Call, folder: Path):
+    (folder / "bad.yaml").write_text(GOOD.replace("pytorch", "pytroch"))
+    assert "did you mean `pytorch`?" in call("check", folder / "bad.yaml").err
+
+
+def test_without_a_command_the_help_is_shown(call: Call):
+    answer = call()
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("Usage: envbuilder")
+
+
+def test_an_error_fits_a_screen_and_names_its_log(monkeypatch: pytest.MonkeyPatch):
+    error = BuildError(
+        "it failed\n" + "\n".join(f"line {number} {'x' * 100}" for number in range(300)), hint="do it"
+    )
+    error.log = "build/cpu.log"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    lines = cli._on_a_screen(cli._told(error), error)
+    assert sum(-(-max(1, len(line)) // 80) for line in lines) <= 23
+    assert (lines[0], lines[-2:]) == ("error: it failed", ["hint: do it", "log: build/cpu.log"])
+    assert any(line.startswith("line 299") for line in lines)
+    assert any("more lines; `--json` has all" in line for line in lines)
+
+
+def test_an_error_that_goes_to_a_file_is_whole():
+    error = BuildError("it failed\n" + "line\n" * 300)
+    assert len(cli._on_a_screen(cli._told(error), error)) == 301

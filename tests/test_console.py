@@ -9,7 +9,8 @@ import threading
 import pytest
 
 from envbuilder import console as console_module
-from envbuilder.console import Console, log_to, setup
+from envbuilder.console import Console, columns, folds, log_to, setup
+from envbuilder.errors import BuildError
 
 TIME = re.compile(r"\(\d+\.\d s\)")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -271,3 +272,57 @@ def test_handlers_are_set_once(capsys, our_logger):
     setup(0)
     logging.getLogger("envbuilder").warning("once")
     assert lines(capsys) == ["once"]
+
+
+def test_columns_are_aligned_and_whole_where_no_terminal_is():
+    assert columns([("a", "bb", "c"), ("aaa", "b", "")], 0) == "a    bb  c\naaa  b"
+    assert columns([("a", "word " * 60)], 0) == f"a  {'word ' * 60}".rstrip()
+    assert columns([], 80) == ""
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_at_a_terminal_no_line_is_wider_and_nothing_is_lost(width):
+    rows = [("name", "torch 2.6.0", "words " * 30), ("a[b]", ":fire:", "x" * 70)]
+    table = columns(rows, width)
+    assert max(map(len, table.splitlines())) <= width
+    said = re.sub(r"\s", "", table)
+    assert (said.count("words"), said.count("x"), said.count(":fire:"), said.count("a[b]")) == (30, 70, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "opening", "closing"),
+    [
+        ({}, "", ""),
+        ({"GITHUB_ACTIONS": "true"}, "::group::build cpu\n", "::endgroup::\n"),
+        ({"GITLAB_CI": "true"}, r"\x1b\[0Ksection_start:\d+:build_cpu\[collapsed=true\]\r\x1b\[0Kbuild cpu\n",
+         r"\x1b\[0Ksection_end:\d+:build_cpu\r\x1b\[0K\n"),
+    ],
+)  # fmt: skip
+def test_the_log_of_a_ci_system_is_folded(capsys, environment, opening, closing):
+    console = Console(folds=folds(environment))
+    with console.group("build cpu"), console.step("bake"):
+        pass
+    err = TIME.sub("(T)", capsys.readouterr().err)
+    assert re.fullmatch(f"{opening}… bake\n✓ bake \\(T\\)\n{closing}", err)
+
+
+def test_a_fold_ends_before_a_failure_is_told(capsys):
+    console = Console(folds="github")
+
+    def fail_inside() -> None:
+        with console.group("build cpu"):
+            raise BuildError("no")
+
+    with pytest.raises(BuildError):
+        fail_inside()
+    assert capsys.readouterr().err == "::group::build cpu\n::endgroup::\n"
+
+
+def test_an_error_names_the_log_of_its_build(tmp_path, our_logger):
+    def fail_inside() -> None:
+        with log_to(tmp_path / "x.log"):
+            raise BuildError("no")
+
+    with pytest.raises(BuildError) as caught:
+        fail_inside()
+    assert caught.value.log == str(tmp_path / "x.log")

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.check import load_tables
-from envbuilder.check.facts import brief, facts, table
+from envbuilder.check.facts import brief, facts
 from envbuilder.recipe import Recipe, find_recipe, load
 from envbuilder.tables.toolkit import load_toolkits
 
@@ -91,8 +91,3 @@ def test_values_fit_into_a_cell():
     assert brief(["a", "b"]) == "a, b"
     assert brief({"A": "1", "B": "2"}) == "A=1, B=2"
     assert brief([{"name": "fused", "sources": ["a.cu"]}]) == "fused"
-
-
-def test_columns_are_aligned():
-    assert table([("a", "bb", "c"), ("aaa", "b", "")]) == "a    bb  c\naaa  b"
-    assert table([]) == ""

@@ -1,6 +1,6 @@
 """What follows from a recipe's pins, as `show` tells it: one fact a line, each with where it is known from."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from envbuilder.check.case import Case, Tables, make_case
@@ -37,13 +37,6 @@ def brief(value: object) -> str:
     if isinstance(value, list):
         return ", ".join(map(brief, value)) or "-"
     return str(value) or "-"
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> str:
-    """Rows as aligned columns."""
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))] if rows else []
-    lines = ("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
-    return "\n".join(line.rstrip() for line in lines)
 
 
 def _suite(case: Case) -> Iterator[Fact]:

@@ -61,7 +61,8 @@ def build(
             return
         rows, lines = [], []
         for name in names:
-            result = build_recipe(name, shop, output=output, offline=offline, host=host)
+            with shop.console.group(f"build {name}"):
+                result = build_recipe(name, shop, output=output, offline=offline, host=host)
             session.findings += result.findings
             row = result.summary()
             rows.append(row)
@@ -85,7 +86,7 @@ def extensions(
     with verb("extensions", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         rows = list_extensions(name, workshop(session, recipes, writes=False))
         session.data = list(rows)
-        session.text = table(rows) if rows else f"{name} has no extensions"
+        session.text = table(rows, session.width) if rows else f"{name} has no extensions"
 
 
 @app.command()

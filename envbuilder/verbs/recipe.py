@@ -1,6 +1,7 @@
 """Verbs on recipes: list, show, check, lock."""
 
 import json
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ def list_(
     *, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
 ) -> None:
     """List the recipes with their pins."""
+    from envbuilder.console import columns  # noqa: PLC0415
     from envbuilder.recipe import list_recipes, load  # noqa: PLC0415
 
     with verb("list", as_json=as_json, verbose=verbose, no_color=no_color) as session:
@@ -33,11 +35,13 @@ def list_(
             }
             rows.append({"name": name, "summary": recipe.summary, "gpus": list(recipe.gpus)} | pins)
         session.data = rows
-        session.text = "\n".join(
-            f"{row['name']:<10} torch {row['pytorch']:<8} cuda {row['cuda'] or '-':<5} gcc {row['gcc']:<3} "
-            f"python {row['python']:<5} {row['base']:<16} {row['summary']}"
-            for row in rows
-        )
+        session.text = columns([_row(row) for row in rows], session.width)
+
+
+def _row(row: Mapping[str, object]) -> list[str]:
+    titles = {"pytorch": "torch", "cuda": "cuda", "gcc": "gcc", "python": "python"}
+    pins = [f"{title} {row[key] or '-'}" for key, title in titles.items()]
+    return [str(row["name"]), *pins, str(row["base"]), str(row["summary"])]
 
 
 @app.command()
@@ -51,7 +55,8 @@ def show(
 ) -> None:
     """Show the effective recipe, where each value came from, and what follows from the pins."""
     from envbuilder.check import load_tables  # noqa: PLC0415
-    from envbuilder.check.facts import brief, facts, table  # noqa: PLC0415
+    from envbuilder.check.facts import brief, facts  # noqa: PLC0415
+    from envbuilder.console import columns  # noqa: PLC0415
     from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
     from envbuilder.tables.toolkit import load_toolkits  # noqa: PLC0415
 
@@ -67,7 +72,8 @@ def show(
         }
         pins = [(key, brief(value), recipe.place(f"$.{key}")) for key, value in values.items()]
         session.text = (
-            f"{table(pins)}\n\n{table([(one.name, one.value, one.source) for one in found])}".rstrip()
+            f"{columns(pins, session.width)}\n\n"
+            f"{columns([(one.name, one.value, one.source) for one in found], session.width)}"
         )
 
 

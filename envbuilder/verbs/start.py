@@ -1,6 +1,8 @@
 """The verb that a project begins with: init."""
 
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -66,7 +68,7 @@ def init(
             if given:
                 take_version(key, given, offered(tables)[key], gathered, f"`--{key}`")
         if sys.stdin.isatty() and sys.stderr.isatty() and not as_json:
-            ask_missing(gathered, tables, _ask, lambda line: print(line, file=sys.stderr))
+            ask_missing(gathered, tables, _ask, _tell)
         elif missing := _missing(gathered, has_source=bool(files or from_machine)):
             raise UsageError(
                 f"without a terminal to ask at, `init` needs {' and '.join(f'`{flag}`' for flag in missing)}",
@@ -75,6 +77,10 @@ def init(
         sources = (*(["this machine"] if from_machine else []), *(str(file) for file in files or ()))
         made = make.make(new, recipes, gathered, sources)
         session.data, session.text, session.findings = made.data(), made.text(), made.findings
+
+
+def _tell(words: str) -> None:
+    print(textwrap.fill(words, shutil.get_terminal_size().columns - 1), file=sys.stderr)
 
 
 def _ask(question: str, default: str) -> str:

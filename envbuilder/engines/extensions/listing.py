@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
+from envbuilder.console import columns
 from envbuilder.engines.extensions.shop import Found
 
 
@@ -28,8 +29,8 @@ def rows(found: Iterable[Found], *, recipe: str) -> Iterator[dict[str, object]]:
         yield row | {"origin": _origin(one, recipe)}
 
 
-def table(rows: Iterable[dict[str, object]]) -> str:
-    """The same for a person."""
+def table(rows: Iterable[dict[str, object]], width: int = 0) -> str:
+    """The same for a person whose terminal is that wide; 0: any width."""
     lines = [("name", "key", "form", "for", "size", "compiled in", "from")]
     for row in rows:
         if "targets" in row:
@@ -49,11 +50,7 @@ def table(rows: Iterable[dict[str, object]]) -> str:
                 str(row["origin"]),
             )
         )
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    )
+    return columns(lines, width)
 
 
 def _origin(found: Found, recipe: str) -> str:

@@ -1,0 +1,74 @@
+"""A build as a person watches it: one live view of what runs at once, and Ctrl-C ends it within two seconds."""
+
+import time
+from pathlib import Path
+
+import pytest
+from tmux import Terminal, terminal
+from workbench import ENVBUILDER, NO_ENGINE, ROOT, cache_with_artefacts
+
+pytestmark = pytest.mark.builds
+PATIENCE = 2.0
+
+
+@pytest.fixture
+def cold(cpu: object, spacious: Path) -> dict[str, str]:
+    """Everything is fetched, nothing is built."""
+    return NO_ENGINE | {"ENVBUILDER_CACHE": str(cache_with_artefacts(spacious, "cpu"))}
+
+
+def running(cache: str) -> list[str]:
+    """Processes that still work for this cache."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        try:
+            if entry.name.isdecimal() and cache.encode() in (entry / "cmdline").read_bytes():
+                found.append(entry.name)
+        except OSError:
+            continue
+    return found
+
+
+def build(screen: Terminal, out: Path) -> None:
+    screen.start(ENVBUILDER, "build", "cpu", "--offline", "--output", out)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_what_runs_at_once_is_in_one_live_view(width: int, cold: dict[str, str], spacious: Path):
+    most = 0
+    with terminal(ROOT, spacious, width=width, **cold) as screen:
+        build(screen, spacious / "out")
+        end = time.monotonic() + 20
+        while time.monotonic() < end:
+            lines = screen.screen()
+            most = max(most, sum(line.lstrip()[:1] in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏" for line in lines if line.strip()))
+            assert (
+                lines == screen.screen(joined=True) or lines != screen.screen()
+            )  # drawn anew between two looks
+            time.sleep(0.2)
+        screen.type("C-c")
+        assert screen.code(10) == 130
+        assert screen.has_cursor()
+    assert most >= 2
+
+
+@pytest.mark.parametrize("moment", [0.7, 3.0, 9.0, 16.0])
+def test_ctrl_c_ends_a_build_within_two_seconds_and_leaves_nothing_half_done(
+    moment: float, cold: dict[str, str], spacious: Path
+):
+    with terminal(ROOT, spacious, width=80, **cold) as screen:
+        build(screen, spacious / "out")
+        time.sleep(moment)
+        began = time.monotonic()
+        screen.type("C-c")
+        assert screen.code(10) == 130
+        took = time.monotonic() - began
+        assert any("interrupted" in line for line in screen.screen())
+        assert screen.has_cursor()
+    assert took < PATIENCE
+    left = {path.suffix for path in (spacious / "out").glob("*")}
+    assert left <= {".log", ".lock"}
+    end = time.monotonic() + 10
+    while running(cold["ENVBUILDER_CACHE"]):
+        assert time.monotonic() < end
+        time.sleep(0.2)

@@ -1,0 +1,117 @@
+"""What stands on a real terminal's screen, narrow and wide: nothing is broken by the terminal itself, and it can be answered."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from tmux import terminal
+
+ROOT = Path(__file__).parents[1]
+ENVBUILDER = ROOT / ".venv/bin/envbuilder"
+pytestmark = pytest.mark.programs
+SECONDS = 60  # for what takes one, on a machine that builds as well
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> dict[str, str]:
+    return {"ENVBUILDER_CACHE": str(tmp_path / "cache")}
+
+
+@pytest.mark.parametrize("width", [80, 200])
+@pytest.mark.parametrize(
+    "words", [("list",), ("show", "t4"), ("extensions", "cpu"), ("--help",), ("lock", "--help")]
+)
+def test_tables_and_help_fit_the_terminal(
+    words: tuple[str, ...], width: int, tmp_path: Path, cache: dict[str, str]
+):
+    with terminal(ROOT, tmp_path, width=width, height=120, **cache) as screen:
+        screen.start(ENVBUILDER, *words)
+        assert screen.code(SECONDS) == 0
+        lines = screen.screen()
+        assert len(lines) > 2
+        assert lines == screen.screen(joined=True)
+
+
+def test_a_mistake_fits_the_screen_with_its_hint_last(tmp_path: Path, cache: dict[str, str]):
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    (folder / "bad.yaml").write_text("\n".join(f"key{number}: x" for number in range(60)))
+    with terminal(ROOT, tmp_path, width=80, height=24, **cache) as screen:
+        screen.start(ENVBUILDER, "check", folder / "bad.yaml")
+        assert screen.code(SECONDS) == 2
+        lines = screen.screen()
+    assert lines[0].startswith("error: the recipe")
+    assert any("more lines; `--json` has all" in line for line in lines)
+
+
+def is_asked(question: str, lines: list[str]) -> bool:
+    return question in "".join(lines[-1:]) and lines[-1].endswith("]:")
+
+
+def test_init_asks_three_questions_and_writes_the_recipe(tmp_path: Path, cache: dict[str, str]):
+    with terminal(tmp_path, tmp_path, width=80, **cache) as screen:
+        screen.start(ENVBUILDER, "init", "mine")
+        for question, answer in (
+            ("GPU model", "A1000"),
+            ("GPU model", "a100"),
+            ("PyTorch", "2.6.0"),
+            ("Python", "3.11"),
+        ):
+            screen.wait(lambda question=question: is_asked(question, screen.screen()), SECONDS)
+            screen.type(answer, "Enter")
+        assert screen.code(SECONDS) == 0
+        lines = screen.screen()
+        assert lines == screen.screen(joined=True)
+        assert any(line.startswith("no GPU `A1000` is known: did you mean") for line in lines)
+    assert 'pytorch: "2.6.0"' in (tmp_path / "recipes/mine.yaml").read_text()
+
+
+def test_ctrl_c_at_a_question_writes_nothing(tmp_path: Path, cache: dict[str, str]):
+    with terminal(tmp_path, tmp_path, width=80, **cache) as screen:
+        screen.start(ENVBUILDER, "init", "mine")
+        screen.wait(lambda: any("GPU model" in line for line in screen.screen()), SECONDS)
+        screen.type("C-c")
+        assert screen.code(SECONDS) == 130
+    assert not (tmp_path / "recipes").exists()
+
+
+def test_in_a_pipe_there_are_no_control_codes_and_no_breaks():
+    env = {key: value for key, value in os.environ.items() if key != "NO_COLOR"} | {
+        "COLUMNS": "40",
+        "TERM": "xterm-256color",
+    }
+    ended = subprocess.run(
+        [ENVBUILDER, "list"], cwd=ROOT, env=env, capture_output=True, check=True, timeout=SECONDS
+    )
+    assert b"\x1b" not in ended.stdout + ended.stderr
+    assert len(ended.stdout.splitlines()) == len(list((ROOT / "recipes").glob("*.yaml")))
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_the_script_of_each_shell_is_one_that_it_can_read(shell: str, tmp_path: Path):
+    """Where the shell is installed; what its script asks and gets back is in `test_completion`."""
+    script = subprocess.run(
+        [ENVBUILDER], env=os.environ | {"_ENVBUILDER_COMPLETE": f"source_{shell}"}, capture_output=True, text=True,
+        check=True, timeout=SECONDS,
+    ).stdout  # fmt: skip
+    assert "_ENVBUILDER_COMPLETE" in script
+    if shutil.which(shell):
+        (tmp_path / "script").write_text(script)
+        subprocess.run([shell, "-n", tmp_path / "script"], check=True, timeout=SECONDS)
+
+
+def test_the_json_of_an_error_has_what_the_screen_leaves_out(tmp_path: Path):
+    (tmp_path / "bad.yaml").write_text("\n".join(f"key{number}: x" for number in range(60)))
+    ended = subprocess.run(
+        [ENVBUILDER, "check", tmp_path / "bad.yaml", "--json"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    named = {re.search(r"`(key\d+)`", finding["message"]) for finding in json.loads(ended.stdout)["findings"]}
+    assert len({found[1] for found in named if found}) == 60
