@@ -1,4 +1,4 @@
-"""Makes one build differ from the next in what a machine and a person can bring: names, user, cores, order.
+"""Makes one build differ from the next in what a machine and a person can bring: names, user, clock, cores, order.
 
 A build starts in namespaces of its own, so nothing of the machine changes. As a program it is the inside of one: it
 sets up what `Conditions` says and becomes the command.
@@ -23,7 +23,7 @@ SUBIDS: Final = 3_000_000_000
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What one build meets. `cores` of 0 are all, `shuffle` gives folders another order."""
+    """What one build meets. `cores` of 0 are all, `shuffle` gives folders another order, `days` moves the clock."""
 
     name: str
     folder: str  # below the bench's own, for the artefacts and the cache
@@ -34,10 +34,11 @@ class Conditions:
     host: str = ""
     cores: int = 0
     shuffle: bool = False
+    days: int = 0
 
-    def command(self, *argv: object, places: tuple[Path, ...] = ()) -> tuple[str, ...]:
-        """The command line that runs another one in these conditions; `places` are the folders to shuffle."""
-        facts = json.dumps(asdict(self) | {"places": [str(place) for place in places]})
+    def command(self, *argv: object, place: Path) -> tuple[str, ...]:
+        """The command line that runs another one in these conditions; `place` is its folder, which is shuffled."""
+        facts = json.dumps(asdict(self) | {"place": str(place)})
         inside = (sys.executable, __file__, facts, *argv)
         # With the last process of the namespace ends what it left behind, the shuffling file system too.
         alone = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
@@ -49,18 +50,19 @@ class Conditions:
         order = ", shuffled folders" if self.shuffle else ""
         cores = f"{self.cores} core{'s' if self.cores > 1 else ''}" if self.cores else "all cores"
         host = self.host or socket.gethostname()
-        return f"{user}, {self.zone}, {self.language}, umask {self.umask:03o}, host {host}, {cores}{order}"
+        clock = f", clock {self.days:+} days" if self.days else ""
+        return f"{user}, {self.zone}, {self.language}, umask {self.umask:03o}, host {host}, {cores}{clock}{order}"
 
 
-# The clock is not among them: libfaketime moves the times of files as well, which no wrong clock does.
 FIVE: Final = (
     Conditions(name="as it is", folder="plain"),
     Conditions(
         name="elsewhere", folder="far/away/from/home", zone="Pacific/Kiritimati", language="tr_TR.UTF-8",
-        umask=0o077, host="elsewhere.example", cores=1,
+        umask=0o077, host="elsewhere.example", cores=1, days=4000,
     ),
     Conditions(
         name="a user", folder="user", zone="America/St_Johns", language="C", umask=0o027, user=USER, host="laptop",
+        days=-3000,
     ),
     Conditions(
         name="another order", folder="shuffled", zone="Asia/Kathmandu", language="POSIX", umask=0o002,
@@ -68,14 +70,18 @@ FIVE: Final = (
     ),
     Conditions(
         name="a user elsewhere", folder="a folder, mit Ümläuten", zone="Europe/London", language="ja_JP.UTF-8",
-        umask=0o022, user=USER, host="x", cores=1,
+        umask=0o022, user=USER, host="x", cores=1, days=400,
     ),
 )  # fmt: skip
 
 
 def missing_tools() -> tuple[str, ...]:
     """The Debian packages that are not there and without which a condition would silently not be met."""
-    return () if shutil.which("disorderfs") else ("disorderfs",)
+    return tuple(
+        package
+        for program, package in (("disorderfs", "disorderfs"), ("gcc", "gcc"))
+        if not shutil.which(program)
+    )
 
 
 @contextmanager
@@ -98,14 +104,43 @@ def _need_file(path: str) -> None:
     Path(path).touch()
 
 
+# What a build starts in a sandbox sees neither the machine's files nor its settings: there it comes with the command.
+SANDBOX: Final = """\
+#!/usr/bin/python3 -IS
+import os, sys
+at = sys.argv.index("--") if "--" in sys.argv else len(sys.argv)
+clock = ["--ro-bind", "{tools}/clock.so", "/dev/clock.so", "--setenv", "LD_PRELOAD", "/dev/clock.so"]
+os.execv("{tools}/bwrap", ["bwrap", *sys.argv[1:at], *(clock if at < len(sys.argv) else []), *sys.argv[at:]])
+"""
+
+
+def _move_clock(days: int) -> None:
+    """Tell every program of this namespace another time of day, those in sandboxes too; not those in a `chroot`."""
+    tools = Path("/run/envbuilder-clock")
+    tools.mkdir(exist_ok=True)
+    subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "mode=0755", "none", tools], check=True
+    )  # goes with the namespace
+    source = Path(__file__).with_name("clock.c")
+    shift = f"-DSHIFT={days * 86400}L"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O1", shift, "-o", tools / "clock.so", source], check=True)
+    real = shutil.which("bwrap") or ""
+    shutil.copy(real, tools / "bwrap")
+    (tools / "sandbox").write_text(SANDBOX.format(tools=tools))
+    (tools / "sandbox").chmod(0o755)
+    subprocess.run(["mount", "--bind", tools / "sandbox", real], check=True)
+    _need_file("/etc/ld.so.preload")
+    _cover("/etc/ld.so.preload", f"{tools}/clock.so\n")
+
+
 def become(facts: dict[str, object], argv: list[str]) -> None:
     """Meet the conditions and run the command; returns only by an exception."""
-    places = [str(place) for place in facts.pop("places")]  # type: ignore[attr-defined]
+    place = str(facts.pop("place"))
     want = Conditions(**facts)  # type: ignore[arg-type]
     if want.host:
         socket.sethostname(want.host)
     if want.user:
-        home = tempfile.mkdtemp(prefix="home-", dir=places[0])
+        home = tempfile.mkdtemp(prefix="home-", dir=place)
         os.chown(home, want.user, want.user)
         _cover("/etc/passwd", f"{_text('/etc/passwd')}tester:x:{want.user}:{want.user}::{home}:/bin/sh\n")
         _cover("/etc/group", f"{_text('/etc/group')}tester:x:{want.user}:\n")
@@ -115,23 +150,24 @@ def become(facts: dict[str, object], argv: list[str]) -> None:
         os.environ |= {"HOME": home, "USER": "tester", "LOGNAME": "tester"}
         os.environ.pop("XDG_RUNTIME_DIR", None)
     if want.shuffle:
-        for place in places:
-            options = [
-                "--shuffle-dirents=yes",
-                "--multi-user=yes",
-                "--share-locks=no",
-                "--quiet",
-                "-o",
-                "nonempty",
-            ]
-            source = f"{place}.source"  # the folder under another name: through its own it would see itself
-            Path(source).mkdir()
-            subprocess.run(["mount", "--bind", place, source], check=True)
-            subprocess.run(["disorderfs", *options, source, place], check=True)
+        options = [
+            "--shuffle-dirents=yes",
+            "--multi-user=yes",
+            "--share-locks=no",
+            "--quiet",
+            "-o",
+            "nonempty",
+        ]
+        source = f"{place}.source"  # the folder under another name: through its own it would see itself
+        Path(source).mkdir()
+        subprocess.run(["mount", "--bind", place, source], check=True)
+        subprocess.run(["disorderfs", *options, source, place], check=True)
     if want.cores:
         os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: want.cores])
     os.environ |= {"TZ": want.zone, "LANG": want.language, "LC_ALL": want.language}
     os.umask(want.umask)
+    if want.days:
+        _move_clock(want.days)
     if want.user:
         os.setgroups([])
         os.setgid(want.user)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import faults
 import pytest
-from conditions import USER
+from conditions import FIVE, USER, missing_tools
 from faults import Bench
 from tiny import make_tiny
 from workbench import (
@@ -13,12 +13,20 @@ from workbench import (
     WITHOUT_NETWORK,
     attempt,
     build_command,
+    builds_in,
     findings,
     link_tree,
     run,
 )
 
 pytestmark = pytest.mark.builds
+
+
+def test_a_build_where_all_is_different_gives_the_same_bytes(bench: Bench):
+    """Another user, folder, zone, language, umask, host name, number of cores and clock; `bench/reproducible` does five."""
+    assert missing_tools() == ()
+    (built,) = builds_in(FIVE[-1:], bench.recipe)
+    assert (built["manifest"], built["sif_sha256"]) == bench.digests
 
 
 @pytest.mark.parametrize("number", range(4))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
-from conditions import FIVE
+from conditions import Conditions
 
 from envbuilder.store import link_or_copy
 
@@ -181,13 +181,15 @@ def cache_with_artefacts(folder: Path, recipe: str | Path, *, copy: bool = False
     return cache
 
 
-def five_builds(recipe: str | Path, *, tell: Callable[[str], None] = print) -> list[dict[str, object]]:
-    """Build a lock in each of the `FIVE` conditions from an empty cache, offline; returns what each build said.
+def builds_in(
+    several: Sequence[Conditions], recipe: str | Path, *, tell: Callable[[str], None] = print
+) -> list[dict[str, object]]:
+    """Build a lock in each of several conditions from an empty cache, offline; returns what each build said.
 
     Each build's cache and artefacts are removed after it.
     """
     answers = []
-    for conditions in FIVE:
+    for conditions in several:
         tell(f"{recipe}: {conditions.shown}")
         with open_folder() as folder:
             place = folder / conditions.folder
@@ -195,7 +197,7 @@ def five_builds(recipe: str | Path, *, tell: Callable[[str], None] = print) -> l
             cache = cache_with_artefacts(place, recipe, copy=bool(conditions.user))
             if conditions.user:
                 run("chown", "-R", f"{conditions.user}:{conditions.user}", place)
-            command = conditions.command(*build_command(recipe, place / "out", "--offline"), places=(place,))
+            command = conditions.command(*build_command(recipe, place / "out", "--offline"), place=place)
             env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
             answer = run(*WITHOUT_NETWORK, *command, env=env, timeout=3000)
             answers.append(json.loads(answer)["data"][0])
