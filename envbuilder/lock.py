@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
+from envbuilder.base.locked import LockedBase, diff_bases, read_locked_base
 from envbuilder.decode import (
     LINE_OR_EMPTY,
     Code,
@@ -138,6 +139,9 @@ class Lock:
     toolkit: tuple[Artefact, ...]  # the cuda layer: .debs and wheels, sorted by name
     wheels: tuple[Artefact, ...]  # the python layer, sorted by name
     extensions: tuple[LockedExtension, ...]
+    base: LockedBase | None = (
+        None  # None where the recipe stands on a suite; `debs` are what is put on top of it
+    )
 
 
 def artefacts(lock: Lock) -> tuple[Artefact, ...]:
@@ -156,6 +160,8 @@ def dump(lock: Lock) -> str:
     )
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
     body = asdict(tidy)
+    if tidy.base is None:
+        del body["base"]
     body["extensions"] = [
         {key: value for key, value in one.items() if value or key not in LATER} for one in body["extensions"]
     ]
@@ -203,6 +209,7 @@ def diff(old: Lock, new: Lock) -> tuple[str, ...]:
             lines.append(f"~ {name} {before} → {after}")
     if old.recipe != new.recipe:
         lines.append(f"~ recipe {old.recipe[:12]} → {new.recipe[:12]}")
+    lines += diff_bases(old.base, new.base)
     for before, after in ((old.debs, new.debs), (old.toolkit, new.toolkit), (old.wheels, new.wheels)):
         lines += _diff_artefacts({item.name: item for item in before}, {item.name: item for item in after})
     lines += _diff_extensions(
@@ -256,7 +263,8 @@ class _Reader:
         self._is_newer = is_newer
 
     def lock(self, node: Node) -> Lock:
-        fields = self._fields(node, Lock, "_", "version", "revision")
+        fields = self._fields(node, Lock, "_", "version", "revision", optional=("base",))
+        base = node.get("base")
         fields.integer("version")
         fields.integer("revision")
         return Lock(
@@ -268,6 +276,7 @@ class _Reader:
             toolkit=self._artefacts(fields, "toolkit", ("deb", "wheel")),
             wheels=self._artefacts(fields, "wheels", ("wheel",)),
             extensions=self._extensions(fields),
+            base=None if base is None else read_locked_base(base, self._mistakes, is_newer=self._is_newer),
         )
 
     def _fields(self, node: Node, kind: type, *more: str, optional: tuple[str, ...] = ()) -> Fields:

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from envbuilder import image
 from envbuilder import lock as locks
+from envbuilder.base.facts import Base
+from envbuilder.base.locked import LockedBase
 from envbuilder.build import (
     IMAGE_PREFIX,
     Outputs,
@@ -26,7 +28,7 @@ from envbuilder.build import (
     load_record,
     refuse,
 )
-from envbuilder.check import examine_file, need_sound
+from envbuilder.check import BaseOf, Report, examine, examine_file, load_tables, need_sound
 from envbuilder.command import Runner
 from envbuilder.console import Console, log_to
 from envbuilder.detect import need_files, site_files
@@ -45,14 +47,19 @@ from envbuilder.fetch.wanted import Wanted
 from envbuilder.findings import Finding, Severity
 from envbuilder.lock import Artefact
 from envbuilder.plan import Plan, StartFiles, make
-from envbuilder.recipe import Recipe
+from envbuilder.recipe import Recipe, find_recipe, load
+from envbuilder.registry.client import open_client
 from envbuilder.resolve import (
     Means,
+    Transfer,
     Wish,
+    look,
     make_target,
     own_files,
+    recall,
     resolve,
     source_digests,
+    status_of,
     store_sources,
 )
 from envbuilder.sif import DataType, read_sif
@@ -89,14 +96,35 @@ class Workshop:
         """The hands to reach the world; where artefacts come from is looked up when the first one is needed."""
         sources = functools.cache(lambda: probe_sources(self.environment, self.runner))
         fetcher = Fetcher(self.store, sources, offline=offline)
-        return Means(store=self.store, runner=self.runner, sources=sources, fetcher=fetcher)
+        client = functools.cache(lambda: open_client(self.environment, self.runner))
+        return Means(store=self.store, runner=self.runner, sources=sources, client=client, fetcher=fetcher)
 
 
-def load_checked(name: str, folder: Path, host: Path | None = None) -> tuple[Recipe, tuple[Finding, ...]]:
+def load_checked(
+    name: str, folder: Path, host: Path | None = None, *, base_of: BaseOf = lambda _: None
+) -> tuple[Recipe, tuple[Finding, ...]]:
     """The recipe and the warnings of `check`; raises IncompatibleError when something in it cannot work."""
-    recipe, report = examine_file(name, folder, host)
+    recipe, report = examine_file(name, folder, host, base_of=base_of)
     need_sound(recipe, report)
     return recipe, report.findings
+
+
+def check_recipe(name: str, workshop: Workshop, host: Path | None = None) -> tuple[Recipe, Report]:
+    """Everything that `check` has to say, of an image as far as it was looked into."""
+    return examine_file(
+        name, workshop.recipes, host, base_of=functools.partial(known_base, store=workshop.store)
+    )
+
+
+def known_base(recipe: Recipe, *, store: Store) -> Base | None:
+    """What the lock knows of the image that the recipe names, else the last one who tried to lock it."""
+    try:
+        base = locks.load(lock_path(recipe)).base
+    except LockError:
+        base = None
+    if base is None or base.reference != recipe.image:
+        base = recall(store, recipe.image)
+    return base.inside if base else None
 
 
 def lock_path(recipe: Recipe) -> Path:
@@ -105,21 +133,32 @@ def lock_path(recipe: Recipe) -> Path:
 
 def lock_recipe(name: str, workshop: Workshop, *, wish: Wish, save: bool = True) -> tuple[str, ...]:
     """Resolve the recipe and write its lock beside it; returns what changed, a line each."""
-    recipe, _ = load_checked(name, workshop.recipes)
+    means, transfer = workshop.means(offline=False), workshop.console.transfer
+    recipe = load(find_recipe(name, workshop.recipes))
     path = lock_path(recipe)
-    old = locks.load(path) if path.exists() else None
-    with workshop.store.in_use(), workshop.console.step(f"lock {recipe.name}"):
-        new = resolve(recipe, make_target(recipe), old=old, wish=wish, means=workshop.means(offline=False))
+    with workshop.store.in_use():
+        base = _look(recipe, path, means, wish=wish, transfer=transfer) if recipe.image else None
+        need_sound(recipe, examine(recipe, load_tables(load_toolkits()), base=base.inside if base else None))
+        old = locks.load(path) if path.exists() else None
+        with workshop.console.step(f"lock {recipe.name}"):
+            target = make_target(recipe, base, lambda: status_of(base, means, transfer) if base else "")
+            new = resolve(recipe, target, old=old, wish=wish, means=means)
     if save and new != old:
         save_text(path, locks.dump(new))
     return locks.diff(old, new) if old else (f"+ {path}",)
+
+
+def _look(recipe: Recipe, path: Path, means: Means, *, wish: Wish, transfer: Transfer) -> LockedBase:
+    old = locks.load(path).base if path.exists() else None
+    return look(recipe, means, old=old, wish=wish, transfer=transfer)
 
 
 def make_plan(
     name: str, workshop: Workshop, host: Path | None = None
 ) -> tuple[Recipe, Plan, tuple[Finding, ...]]:
     """Recipe and lock → plan; raises LockError when the lock is missing or no longer fits the recipe."""
-    recipe, findings = load_checked(name, workshop.recipes, host)
+    base_of = functools.partial(known_base, store=workshop.store)
+    recipe, findings = load_checked(name, workshop.recipes, host, base_of=base_of)
     path = lock_path(recipe)
     lock = locks.load(path)
     stale = locks.check_fresh(recipe, lock, source_digests(own_files(recipe)))
@@ -129,7 +168,8 @@ def make_plan(
             hint=f"`envbuilder lock {name}` renews what changed and keeps the rest",
         )
     architectures = capabilities(recipe.gpus, load_gpus().rows)
-    toolkit = load_toolkits()[recipe.cuda] if recipe.cuda else None
+    own = bool(lock.base and lock.base.inside.toolkit(recipe.cuda))
+    toolkit = load_toolkits()[recipe.cuda] if recipe.cuda and not own else None
     plan = make(
         recipe,
         lock,

@@ -8,6 +8,7 @@ import shlex
 from dataclasses import dataclass
 from typing import ClassVar, Final, assert_never
 
+from envbuilder.base.facts import Base
 from envbuilder.lock import Artefact, Lock, LockedExtension
 from envbuilder.recipe import Recipe
 from envbuilder.store import Sha256, sha256_text
@@ -23,14 +24,18 @@ SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OsStep:
-    """The distribution's packages, and gcc of the pinned version under its plain names."""
+    """The distribution's packages, or an image with those that it lacks; and gcc of the pinned version under its plain names."""
 
     name: ClassVar = "os"  # of its layer
     suite: str
     gcc: str
     artefacts: tuple[Artefact, ...]
+    image: str = ""  # repository@sha256:…; then there is no suite
 
     def lines(self) -> tuple[str, ...]:
+        if self.image:
+            head = f"step os on {self.image} gcc {self.gcc} layout 1"
+            return (head, *map(_artefact_line, self.artefacts))
         return (f"step os {self.suite} gcc {self.gcc} layout 3", *map(_artefact_line, self.artefacts))
 
 
@@ -225,8 +230,9 @@ def make(
     the site that the image is for: its NCCL profile.
     """
     suite = recipe.base.partition("/")[2]
+    inside = lock.base.inside if lock.base else None
     steps: list[Step] = [
-        OsStep(suite=suite, gcc=recipe.gcc, artefacts=lock.debs),
+        OsStep(suite=suite, gcc=recipe.gcc, artefacts=lock.debs, image=lock.base.pinned if lock.base else ""),
         PythonStep(python=recipe.python, artefacts=lock.wheels),
     ]
     if toolkit is not None:
@@ -234,7 +240,7 @@ def make(
     if lock.extensions:
         steps.append(ExtensionsStep(architectures=architectures, extensions=lock.extensions))
     steps.append(start.step(recipe.python))
-    env = _environment(recipe, cuda=toolkit is not None)
+    env = _environment(recipe, inside=inside, cuda=bool(toolkit or (inside and inside.toolkit(recipe.cuda))))
     before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps))
     labels = (("io.envbuilder.plan", f"sha256:{before.key}"), ("org.opencontainers.image.title", recipe.name))
     files = (
@@ -252,10 +258,18 @@ def make(
     )
 
 
-def _environment(recipe: Recipe, *, cuda: bool) -> tuple[tuple[str, str], ...]:
-    """Only what must hold: a value set here beats the user's own export under Apptainer, so defaults stay out."""
-    search = [f"{ENV_PREFIX}/bin", *(["/usr/local/cuda/bin"] if cuda else []), SYSTEM_PATH]
-    fixed = {
+def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tuple[str, str], ...]:
+    """Only what must hold: a value set here beats the user's own export under Apptainer, so defaults stay out.
+
+    An image brings its own variables, and its own PATH behind ours: programs in it may count on them.
+    """
+    own = inside.env if inside else {}
+    search = [
+        f"{ENV_PREFIX}/bin",
+        *(["/usr/local/cuda/bin"] if cuda else []),
+        own.get("PATH", SYSTEM_PATH),
+    ]
+    fixed = own | {
         "PATH": ":".join(search),
         "PYTORCH_VERSION": recipe.pytorch,
     }  # enroot's PyTorch hook looks for the latter

@@ -41,8 +41,16 @@ _NAME: Final = Shape(
 )
 _BASE: Final = Shape(
     pattern=r"[a-z]+/[a-z0-9.]+",
-    expected="distribution/suite",
-    hint="`base: debian/bookworm` is the only form in this version",
+    expected="distribution/suite, or {image: REFERENCE}",
+    hint="`base: debian/bookworm`, or `base: {image: registry/repository:tag@sha256:…}`",
+)
+_PART: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_REFERENCE: Final = Shape(
+    pattern=r"(?:(?=[^/]*[.:]|localhost/)[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?"
+    rf"{_PART}(?:/{_PART})*"
+    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?",
+    expected="a reference such as registry/repository:tag@sha256:…",
+    hint="a tag alone serves as well: `lock` finds its digest",
 )
 _GCC: Final = Shape(
     pattern=r"[0-9]+", expected='a major version such as "12"', hint="the suite decides the rest"
@@ -69,6 +77,7 @@ AUTO: Final = "auto"
 SHAPES: Final = {
     "gpus": _GPU,
     "base": _BASE,
+    "image": _REFERENCE,  # of `base`
     "python": MAJOR_MINOR,
     "cuda": replace(MAJOR_MINOR, expected='a version such as "12.4"'),
     "gcc": _GCC,
@@ -90,7 +99,8 @@ class Recipe:
     path: Path  # of the recipe file; extension sources are relative to its folder
     summary: str
     gpus: tuple[str, ...]
-    base: str  # distribution/suite, e.g. debian/bookworm
+    base: str  # distribution/suite, e.g. debian/bookworm; "" where it stands on an image
+    image: str = ""  # the reference of that image, as written
     python: str
     cuda: str  # "" without CUDA
     gcc: str
@@ -114,7 +124,7 @@ class Recipe:
         value = {
             "format": FORMAT,
             "gpus": sorted(set(self.gpus)),
-            "base": self.base,
+            "base": {"image": self.image} if self.image else self.base,
             "python": self.python,
             "cuda": self.cuda,
             "gcc": self.gcc,
@@ -234,12 +244,14 @@ def _read(root: Node, path: Path, name: str, mistakes: Mistakes) -> Recipe | Non
     if is_whole:
         _check_pairs(fields, mistakes)
     env = [(entry.key, _read_variable(entry, mistakes)) for entry in fields.entries("env")]
+    base, image = _read_base(fields, mistakes)
     return Recipe(
         name=name,
         path=path,
         summary=fields.text("summary"),
         gpus=fields.texts("gpus", SHAPES["gpus"]),
-        base=fields.text("base", SHAPES["base"]),
+        base=base,
+        image=image,
         python=fields.text("python", SHAPES["python"]),
         cuda=fields.text("cuda", SHAPES["cuda"]),
         gcc=fields.text("gcc", SHAPES["gcc"]),
@@ -281,6 +293,14 @@ def _read_variable(entry: Entry, mistakes: Mistakes) -> str:
             hint=VARIABLE.hint,
         )
     return read_text(entry.node, mistakes, LINE_OR_EMPTY)
+
+
+def _read_base(fields: Fields, mistakes: Mistakes) -> tuple[str, str]:
+    """The suite, or the reference of `{image: …}`; the other is ""."""
+    node = fields.node.get("base")
+    if node is None or node.kind is not Kind.MAP:
+        return fields.text("base", SHAPES["base"]), ""
+    return "", Fields(node, mistakes, required=("image",)).text("image", SHAPES["image"])
 
 
 def _read_nccl(fields: Fields, folder: Path, mistakes: Mistakes) -> str:

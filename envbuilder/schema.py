@@ -23,7 +23,7 @@ _Schema = dict[str, object]
 _RECIPE: Final = {
     "summary": "One line for `envbuilder list`.",
     "gpus": "The GPUs that it is to run on, such as A100: they decide what extensions are compiled for.",
-    "base": "Where the C library, the compilers and Python come from.",
+    "base": "Where the C library, the compilers and Python come from: a suite, or an image of a registry.",
     "python": "The Python of that suite, in quotes.",
     "cuda": "The CUDA toolkit with nvcc, in quotes; leave it out, with `gpus`, for PyTorch's build for the CPU.",
     "gcc": "The major version of the compiler, in quotes.",
@@ -65,6 +65,8 @@ def make_schema() -> _Schema:
     properties = {key: _value(types[key], shapes.get(key, LINE)) for key in keys}
     requirements = _map({"requirements": _below()}, required=("requirements",))
     properties["packages"] = _list({"anyOf": [_text(LINE), requirements]})
+    image = _map({"image": _text(shapes["image"])}, required=("image",))
+    properties["base"] = {"anyOf": [_text(shapes["base"]), image]}
     profile = _map({"profile": _below()}, required=("profile",))
     properties["nccl"] = {"anyOf": [_text(shapes["nccl"]), profile]}
     properties["extensions"] = _list(_extension())

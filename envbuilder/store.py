@@ -8,6 +8,7 @@
     spaces/<key>/              incremental compile folders
     pushed.json                which repository of which registry has which blob
     apt/, uv/                  what the resolvers keep of their indexes
+    bases/<key>                what was found inside base images
     work/                      temporary; whatever no living process holds is swept
     locks/                     flock files; never deleted, harmless when left
 
@@ -50,7 +51,7 @@ def sha256_file(path: Path) -> Sha256:
 
 
 # What is kept between runs.
-KINDS: Final = ("artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv")
+KINDS: Final = ("artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases")
 KEPT: Final = (
     "layers",
     "extensions",
@@ -101,6 +102,9 @@ class Store:
     def pushed(self) -> Path:
         """Where it is noted what was pushed where."""
         return self.root / "pushed.json"
+
+    def base(self, key: Sha256) -> Path:
+        return self.root / "bases" / key
 
     def space(self, key: Sha256) -> Path:
         """A folder that a compiler may reuse between builds; hold `lock(key)` while using it."""

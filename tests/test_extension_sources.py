@@ -7,6 +7,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+from test_resolve import no_client
 
 from envbuilder.command import FakeRunner, ProcessRunner
 from envbuilder.errors import CommandError, FetchError, LockError
@@ -37,6 +38,7 @@ def make_means(tmp_path: Path, *folders: Path, runner: object = None) -> Means:
         store=store,
         runner=runner or FakeRunner(),
         sources=lambda: sources,
+        client=no_client,
         fetcher=Fetcher(store, lambda: sources),
     )
 

@@ -1,6 +1,7 @@
 """Recipes as people write them: what is read, what is refused, and where each value came from."""
 
 import dataclasses
+import json
 import os
 from pathlib import Path
 
@@ -163,14 +164,50 @@ def test_other_words_for_nccl_are_refused(folder, text, code):
     assert code in [one.code for one in caught.value.findings]
 
 
-def test_a_base_image_is_refused_with_the_form_that_exists(folder):
+DIGEST = f"sha256:{'0a' * 32}"
+
+
+@pytest.mark.parametrize(
+    "reference", ["debian", "a/b/c:1.2_3", f"x.example:5000/site/cuda:12@{DIGEST}", f"localhost:1/a@{DIGEST}"]
+)
+def test_a_base_may_be_an_image(folder, reference):
+    recipe = written(folder, LEAST.replace("debian/bookworm", f"{{image: {json.dumps(reference)}}}"))
+    assert (recipe.base, recipe.image) == ("", reference)
+    assert json.loads(recipe.canonical())["base"] == {"image": reference}
+    assert recipe.place("$.base.image").startswith(f"{folder}/x.yaml:")
+
+
+def test_another_image_is_another_recipe(folder):
+    images = [f"{{image: {name}}}" for name in ("a", "b", "a:1")]
+    recipes = [written(folder, LEAST.replace("debian/bookworm", image)) for image in images]
+    assert len({recipe.digest for recipe in recipes}) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("{image: Upper/case}", "EB109"),
+        ("{image: x.example/Upper}", "EB109"),
+        ("{image: a:b:c}", "EB109"),
+        ("{image: 'a@sha256:12'}", "EB109"),
+        ("{image: 3}", "EB108"),
+        ("{image: [a]}", "EB107"),
+        ("{}", "EB106"),
+        ("{image: a, tag: b}", "EB105"),
+        ("[debian/bookworm]", "EB107"),
+    ],
+)
+def test_a_base_that_is_neither_a_suite_nor_an_image_is_one_mistake(folder, text, code):
     with pytest.raises(RecipeError) as caught:
-        written(folder, LEAST.replace("debian/bookworm", "{image: x}"))
+        written(folder, LEAST.replace("debian/bookworm", text))
+    assert [one.code for one in caught.value.findings] == [code]
+
+
+def test_the_hint_of_a_base_shows_both_forms(folder):
+    with pytest.raises(RecipeError) as caught:
+        written(folder, LEAST.replace("debian/bookworm", "debian"))
     (finding,) = caught.value.findings
-    assert (finding.code, finding.hint) == (
-        "EB107",
-        "`base: debian/bookworm` is the only form in this version",
-    )
+    assert finding.hint == "`base: debian/bookworm`, or `base: {image: registry/repository:tag@sha256:…}`"
 
 
 @pytest.mark.parametrize("text", ["", "[a, b]", "text"])

@@ -13,6 +13,7 @@ from dataclasses import replace
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import NoReturn
 from urllib.parse import urlsplit
 
 import pytest
@@ -125,7 +126,11 @@ def make_idle_means(tmp_path: Path) -> Means:
         raise Asked
 
     store = Store(tmp_path / "cache")
-    return Means(store=store, runner=FakeRunner(), sources=ask, fetcher=Fetcher(store, ask))
+    return Means(store=store, runner=FakeRunner(), sources=ask, client=no_client, fetcher=Fetcher(store, ask))
+
+
+def no_client() -> NoReturn:
+    raise AssertionError("no registry is asked for a suite")
 
 
 # Which wheel
@@ -351,7 +356,11 @@ def test_without_a_mirror_the_hint_says_how_to_name_one(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     store, sources = Store(tmp_path / "cache"), Sources(debian=())
     means = Means(
-        store=store, runner=FakeRunner(), sources=lambda: sources, fetcher=Fetcher(store, lambda: sources)
+        store=store,
+        runner=FakeRunner(),
+        sources=lambda: sources,
+        client=no_client,
+        fetcher=Fetcher(store, lambda: sources),
     )
     with pytest.raises(FetchError) as caught:
         resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
@@ -363,7 +372,11 @@ def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
     store = Store(tmp_path / "cache")
     sources = Sources(debian=("http://mirror.invalid/debian/",), keyring=tmp_path / "none.gpg")
     means = Means(
-        store=store, runner=FakeRunner(), sources=lambda: sources, fetcher=Fetcher(store, lambda: sources)
+        store=store,
+        runner=FakeRunner(),
+        sources=lambda: sources,
+        client=no_client,
+        fetcher=Fetcher(store, lambda: sources),
     )
     with pytest.raises(ToolError, match=r"none\.gpg"):
         resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
@@ -506,7 +519,13 @@ def world() -> Iterator[Sources]:
 def make_means(tmp_path: Path, sources: Sources) -> Means:
     store = Store(tmp_path / "cache")
     runner = ProcessRunner({"HOME": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
-    return Means(store=store, runner=runner, sources=lambda: sources, fetcher=Fetcher(store, lambda: sources))
+    return Means(
+        store=store,
+        runner=runner,
+        sources=lambda: sources,
+        client=no_client,
+        fetcher=Fetcher(store, lambda: sources),
+    )
 
 
 @pytest.mark.programs

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from test_fetch import CONTENT, make_deb, make_wheel
-from test_resolve import make_lock, make_recipe
+from test_resolve import make_lock, make_recipe, no_client
 
 from envbuilder import lock as locks
 from envbuilder.command import FakeRunner
@@ -96,7 +96,7 @@ def offline_means(tmp_path: Path, *folders: Path) -> Means:
     store = Store(tmp_path / "elsewhere")
     sources = Sources(debian=("http://127.0.0.1:9/",), indexes=("http://127.0.0.1:9/",), folders=folders)
     fetcher = Fetcher(store, lambda: sources, offline=True)
-    return Means(store=store, runner=FakeRunner(), sources=lambda: sources, fetcher=fetcher)
+    return Means(store=store, runner=FakeRunner(), sources=lambda: sources, client=no_client, fetcher=fetcher)
 
 
 def test_a_vendored_lock_needs_neither_cache_nor_network_nor_git(tmp_path: Path, world: World):

@@ -81,10 +81,10 @@ class Base:
         return tuple(fact for fact in self.every(Name.GCC) if fact.value in both)
 
     def gcc(self, major: str) -> Fact | None:
-        return next((fact for fact in self.gccs if _is(fact.value, major)), None)
+        return next((fact for fact in self.gccs if is_version(fact.value, major)), None)
 
     def gxx(self, major: str) -> Fact | None:
-        return next((fact for fact in self.every(Name.GXX) if _is(fact.value, major)), None)
+        return next((fact for fact in self.every(Name.GXX) if is_version(fact.value, major)), None)
 
     @property
     def pythons(self) -> tuple[Fact, ...]:
@@ -92,11 +92,11 @@ class Base:
 
     def python(self, minor: str) -> Fact | None:
         """The one to use of this minor version: a person's or the image's own in /usr/local before the distribution's."""
-        found = [fact for fact in self.pythons if _is(fact.value, minor)]
+        found = [fact for fact in self.pythons if is_version(fact.value, minor)]
         return min(found, key=lambda fact: not fact.path.startswith("/usr/local/"), default=None)
 
     def has_headers(self, minor: str) -> bool:
-        return any(_is(fact.value, minor) for fact in self.every(Name.PYTHON_HEADERS))
+        return any(is_version(fact.value, minor) for fact in self.every(Name.PYTHON_HEADERS))
 
     @property
     def cudas(self) -> tuple[Fact, ...]:
@@ -115,12 +115,25 @@ class Base:
             (f for f in self.every(name) if f.path == cuda.path or f.path.startswith(f"{cuda.path}/")), None
         )
 
+    def toolkit(self, minor: str) -> Fact | None:
+        """The whole toolkit of this CUDA, with compiler and headers."""
+        return next(
+            (
+                fact
+                for fact in self.cudas
+                if is_version(fact.value, minor)
+                and self.part(Name.NVCC, fact)
+                and self.part(Name.CUDA_HEADERS, fact)
+            ),
+            None,
+        )
+
     @property
     def env(self) -> dict[str, str]:
         pairs = (fact.value.partition("=") for fact in self.every(Name.ENV))
         return {name: value for name, _, value in pairs}
 
 
-def _is(version: str, pin: str) -> bool:
+def is_version(version: str, pin: str) -> bool:
     """Whether 12.2.0 is 12."""
     return f"{version}.".startswith(f"{pin}.")

@@ -102,10 +102,20 @@ def look_inside(paths: Mapping[str, Entry], contents: Mapping[str, bytes], setti
         *_crypt(tree), *_cudas(tree), *_libraries(tree),
     ]  # fmt: skip
     return Inside(
-        facts=tuple(sorted(set(facts))),
+        facts=tuple(sorted({_plain(fact) for fact in facts})),
         packages=tuple(sorted(f"{name}={version}" for name, version in packages.items())),
         status=contents.get(DPKG, b"").decode("utf-8", "replace"),
     )
+
+
+def _plain(fact: Fact) -> Fact:
+    """In characters that a line of text can hold: an image is written by anybody."""
+
+    def plain(text: str) -> str:
+        kept = text.encode("utf-8", "backslashreplace").decode()
+        return re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", kept)
+
+    return Fact(name=fact.name, value=plain(fact.value), path=plain(fact.path), source=plain(fact.source))
 
 
 def _with_folders(paths: Mapping[str, Entry]) -> dict[str, Entry]:

@@ -6,11 +6,13 @@ pin, `compiler` those on nvcc and gcc, `wheels` those on what is installed, `dri
 nearest pins that pass them all, and `facts` what follows from pins that do.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envbuilder.base.facts import Base
+from envbuilder.check import base as bases
 from envbuilder.check import compiler, driver, pins, wheels
 from envbuilder.check.case import Case, Tables, load_tables, make_case
 from envbuilder.check.fault import CheckCode, Fault, Rule
@@ -22,7 +24,8 @@ from envbuilder.recipe import Recipe, find_recipe, load
 from envbuilder.tables.toolkit import load_toolkits
 
 __all__ = [
-    "RULES", "CheckCode", "Repair", "Report", "Tables", "check", "examine", "examine_file", "judge", "load_tables", "need_sound",
+    "RULES", "BaseOf", "CheckCode", "Repair", "Report", "Tables", "check", "examine", "examine_file", "judge", "load_tables",
+    "need_sound",
 ]  # fmt: skip
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -54,7 +57,22 @@ RULES: Final[tuple[Rule, ...]] = (
     compiler.check_extension_standards,
     driver.check_driver,
     driver.check_host_gpus,
+    bases.check_seen,
+    bases.check_machine,
+    bases.check_libc,
+    bases.check_os,
+    bases.check_gcc,
+    bases.check_python,
+    bases.check_libxcrypt,
+    bases.check_cuda,
+    bases.check_cudas,
+    bases.check_required_driver,
+    bases.check_own_torch,
+    bases.check_packages,
 )
+
+
+BaseOf = Callable[[Recipe], Base | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,9 +97,11 @@ def judge(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tupl
     return tuple(fault for _, fault in _faults(make_case(recipe, tables, host)))
 
 
-def examine(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> Report:
+def examine(
+    recipe: Recipe, tables: Tables, host: HostFacts | None = None, base: Base | None = None
+) -> Report:
     """The findings, each with the nearest pins that make the whole recipe pass as its hint."""
-    case = make_case(recipe, tables, host)
+    case = make_case(recipe, tables, host, base)
     faults = [fault for _, fault in _faults(case)]
     has_errors = any(fault.severity is Severity.ERROR for fault in faults)
     repairs = find_repairs(case, _faults) if has_errors else ()
@@ -91,11 +111,17 @@ def examine(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> Re
     )
 
 
-def examine_file(name: str, folder: Path, host: Path | None = None) -> tuple[Recipe, Report]:
-    """Read a recipe, and the host facts where a file is given, and examine it; raises UsageError for what is no recipe."""
+def examine_file(
+    name: str, folder: Path, host: Path | None = None, *, base_of: BaseOf = lambda _: None
+) -> tuple[Recipe, Report]:
+    """Read a recipe, and the host facts where a file is given, and examine it; raises UsageError for what is no recipe.
+
+    `base_of` tells what is known of the image that a recipe stands on.
+    """
     recipe = load(find_recipe(name, folder))
     facts = load_host_facts(host) if host else None
-    return recipe, examine(recipe, load_tables(load_toolkits()), facts)
+    base = base_of(recipe) if recipe.image else None
+    return recipe, examine(recipe, load_tables(load_toolkits()), facts, base)
 
 
 def need_sound(recipe: Recipe, report: Report) -> None:

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from envbuilder.base.facts import Base
+from envbuilder.base.stand_in import as_distribution
 from envbuilder.host_facts import HostFacts
 from envbuilder.recipe import Recipe
 from envbuilder.tables.cuda import Cuda, architecture_key, load_cudas
@@ -109,11 +111,17 @@ class Case:
     recipe: Recipe
     tables: Tables
     host: HostFacts | None  # the machine it is to run on, where one was given
+    base: Base | None  # the image it stands on, where it stands on one that somebody looked into
     distribution: Distribution | None
     cuda: Cuda | None  # None without CUDA as well
     torch: Torch | None
     build: Build | None  # of torch: the one that is installed; None for the CPU's
     gpus: tuple[tuple[str, Gpu], ...]  # `gpus[0]` → its row
+
+    @property
+    def suite(self) -> Distribution | None:
+        """The row of the suite that the recipe names, None where it stands on an image."""
+        return None if self.recipe.image else self.distribution
 
     @property
     def gcc(self) -> str:
@@ -130,13 +138,19 @@ class Case:
         return self.recipe.python
 
 
-def make_case(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> Case:
+def make_case(
+    recipe: Recipe, tables: Tables, host: HostFacts | None = None, base: Base | None = None
+) -> Case:
     torch = tables.torch.get(recipe.pytorch)
+    row = tables.distribution.get(recipe.base)
+    if recipe.image and base:
+        row = as_distribution(base, recipe.python, tables.distribution)
     return Case(
         recipe=recipe,
         tables=tables,
         host=host,
-        distribution=tables.distribution.get(recipe.base),
+        base=base if recipe.image else None,
+        distribution=row,
         cuda=tables.cuda.get(recipe.cuda),
         torch=torch,
         build=installed_build(torch, recipe.cuda) if torch and recipe.cuda else None,

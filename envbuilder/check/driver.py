@@ -41,7 +41,7 @@ def check_driver(case: Case) -> Iterator[Fault]:
     )
     package = f"cuda-compat-{cuda.cuda.replace('.', '-')}"
     takes = cuda.forward_branches is not None and host.driver_branch in cuda.forward_branches
-    consumer = [gpu.name for gpu in _host_gpus(case) if not gpu.has_forward_compatibility]
+    consumer = [gpu.name for gpu in known_gpus(case) if not gpu.has_forward_compatibility]
     if takes and not consumer:
         yield Fault(
             code=CheckCode.DRIVER_FORWARD,
@@ -105,7 +105,7 @@ def runtime(case: Case) -> Cuda | None:
     return max(known, key=lambda row: version_key(row.cuda), default=None)
 
 
-def _host_gpus(case: Case) -> tuple[Gpu, ...]:
+def known_gpus(case: Case) -> tuple[Gpu, ...]:
     host: HostFacts | None = case.host
     named = [_known(given, case.tables) for given in host.gpus] if host else []
     return tuple(gpu for gpu in named if gpu) or tuple(gpu for _, gpu in case.gpus)

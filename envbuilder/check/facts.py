@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from envbuilder.base.facts import Base
 from envbuilder.check.case import Case, Tables, make_case
 from envbuilder.check.driver import runtime
 from envbuilder.check.fault import cite
@@ -16,10 +17,13 @@ class Fact:
     source: str
 
 
-def facts(recipe: Recipe, tables: Tables) -> tuple[Fact, ...]:
-    """Everything that the tables know of these pins; nothing for a pin that names no row, which `check` reports."""
-    case = make_case(recipe, tables)
-    return (*_suite(case), *_torch(case), *_cuda(case), *_gpus(case))
+def facts(recipe: Recipe, tables: Tables, base: Base | None = None) -> tuple[Fact, ...]:
+    """Everything that the tables know of these pins; nothing for a pin that names no row, which `check` reports.
+
+    Of an image, everything that was found inside.
+    """
+    case = make_case(recipe, tables, base=base)
+    return (*_suite(case), *_image(case), *_torch(case), *_cuda(case), *_gpus(case))
 
 
 def driver_floor(recipe: Recipe, tables: Tables) -> str:
@@ -40,7 +44,7 @@ def brief(value: object) -> str:
 
 
 def _suite(case: Case) -> Iterator[Fact]:
-    row = case.distribution
+    row = case.suite
     if row is None:
         return
     source = cite(case.tables.distributions, row.source)
@@ -52,6 +56,12 @@ def _suite(case: Case) -> Iterator[Fact]:
     if python:
         needs = "included by Python.h" if python.needs_crypt_h(case.python) else "not included by Python.h"
         yield Fact(name="crypt.h", value=needs, source=cite(case.tables.pythons, python.source))
+
+
+def _image(case: Case) -> Iterator[Fact]:
+    for fact in case.base.facts if case.base else ():
+        place = f"{fact.source} ({fact.path})" if fact.path not in ("", fact.source) else fact.source
+        yield Fact(name=f"base {fact.name}", value=fact.value or "there", source=place)
 
 
 def _torch(case: Case) -> Iterator[Fact]:

@@ -53,6 +53,17 @@ class CheckCode(StrEnum):
     HOST_GPU = "EB335"  # a GPU of the host that the recipe does not compile for
     HOST_GPU_UNKNOWN = "EB336"
     ARM_HOST = "EB337"  # a GPU that exists only beside an aarch64 processor
+    BASE_UNSEEN = "EB338"  # a base image that nobody looked into
+    BASE_FOREIGN = "EB339"  # a base for another processor
+    BASE_LIBC = "EB340"  # a base with musl, or without a C library
+    BASE_OS = "EB341"  # a base of an unknown distribution
+    GCC_BESIDE = "EB342"  # a second gcc beside the base's own
+    CUDA_TWICE = "EB343"  # CUDA in the base and once more in the environment
+    CUDA_SEVERAL = "EB344"  # a base with several CUDAs
+    CUDA_UNUSED = "EB345"  # a base with CUDA for a recipe without
+    DRIVER_REQUIRED = "EB346"  # the base's own demand on the host's driver
+    TORCH_TWICE = "EB347"  # a base with a torch of its own
+    BASE_PARTS = "EB348"  # a part that the base lacks and nothing brings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,8 @@ from envbuilder.tables.torch import version_key
 
 
 def check_base(case: Case) -> Iterator[Fault]:
-    row = case.distribution
-    if row and row.buildable:
+    row = case.suite
+    if (row and row.buildable) or case.recipe.image:
         return
     names = [base.name for base in case.tables.bases]
     yield Fault(
@@ -57,7 +57,7 @@ def check_arm_hosts(case: Case) -> Iterator[Fault]:
 
 
 def check_python(case: Case) -> Iterator[Fault]:
-    row = case.distribution
+    row = case.suite
     if row and case.recipe.python != row.python:
         yield Fault(
             code=CheckCode.PYTHON,
@@ -69,7 +69,7 @@ def check_python(case: Case) -> Iterator[Fault]:
 
 
 def check_gcc(case: Case) -> Iterator[Fault]:
-    row = case.distribution
+    row = case.suite
     if row and case.recipe.gcc not in row.gccs:
         yield Fault(
             code=CheckCode.GCC,
@@ -81,7 +81,7 @@ def check_gcc(case: Case) -> Iterator[Fault]:
 
 
 def check_libxcrypt(case: Case) -> Iterator[Fault]:
-    row, pin = case.distribution, case.recipe.libxcrypt
+    row, pin = case.suite, case.recipe.libxcrypt
     if row and pin and not f"{row.libxcrypt}.".startswith(f"{pin}."):
         yield Fault(
             code=CheckCode.LIBXCRYPT,
@@ -109,7 +109,7 @@ def check_crypt_h(case: Case) -> Iterator[Fault]:
 def check_cuda(case: Case) -> Iterator[Fault]:
     """CUDA releases that do not exist, are too new to be known, or cannot be laid out."""
     asked, rows = case.recipe.cuda, case.tables.cudas.rows
-    if not asked or asked in case.tables.toolkits:
+    if not asked or asked in case.tables.toolkits or (case.base and case.base.toolkit(asked)):
         return
     age = f"{rows[-1].cuda}, read {case.tables.cudas.read}"
     if case.cuda:

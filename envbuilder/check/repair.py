@@ -93,7 +93,7 @@ def find_repairs(case: Case, examine: Examine) -> tuple[Repair, ...]:
     limit = LIMIT
 
     def push(costs: tuple[tuple[str, float], ...], changes: tuple[Change, ...]) -> None:
-        here = make_case(apply(case.recipe, changes), case.tables, case.host)
+        here = make_case(apply(case.recipe, changes), case.tables, case.host, case.base)
         results = tuple(examine(here))
         errors = tuple((rule, fault) for rule, fault in results if fault.severity is Severity.ERROR)
         rank = sum(cost for _, cost in costs) + (_ERROR * len(errors) if errors else _WARNING * len(results))
@@ -125,7 +125,8 @@ def find_better(case: Case, fault: Fault, examine: Examine) -> Repair | None:
         recipe = apply(case.recipe, changes)
         if (
             changes
-            and {other.code for _, other in examine(make_case(recipe, case.tables, case.host))} <= allowed
+            and {other.code for _, other in examine(make_case(recipe, case.tables, case.host, case.base))}
+            <= allowed
         ):
             return Repair(changes=changes, recipe=recipe)
     return None
@@ -189,7 +190,7 @@ def _steps(case: Case, rule: Rule, fault: Fault) -> list[tuple[float, Move]]:
 
 def _after(case: Case, rule: Rule, fault: Fault, move: Move) -> Severity | None:
     """What is left of a fault after a move: an error, only a warning, or nothing."""
-    changed = make_case(apply(case.recipe, move), case.tables, case.host)
+    changed = make_case(apply(case.recipe, move), case.tables, case.host, case.base)
     left = [(other.severity, other.code, other.key) for other in rule(changed)]
     if (Severity.ERROR, fault.code, fault.key) in left:
         return Severity.ERROR
@@ -226,7 +227,9 @@ def _values(case: Case, pin: str) -> Iterator[Move]:
 
 
 def _near_bases(case: Case) -> list[Distribution]:
-    """The other suites: the one that was meant, then by age."""
+    """The other suites: the one that was meant, then by age; none for who chose an image."""
+    if case.recipe.image:
+        return []
     names = [base.name for base in case.tables.distributions.rows]
     meant = closest(case.recipe.base, [base.name for base in case.tables.bases])
     here = (

@@ -19,6 +19,7 @@ from envbuilder.command import Command, Runner
 from envbuilder.console import Console
 from envbuilder.engines import cuda, debian, extensions, parts, python, runtime, start
 from envbuilder.engines.sandbox import Root
+from envbuilder.errors import BuildError
 from envbuilder.layer_writer import BLOCK_SIZE
 from envbuilder.lock import Artefact
 from envbuilder.plan import (
@@ -78,7 +79,13 @@ class Assemble:
         return tuple(run.layer(step) for step in plan.steps)
 
     def missing(self, plan: Plan) -> tuple[Step, ...]:
-        """The steps whose layers are not in the store."""
+        """The steps whose layers are not in the store; raises BuildError for a plan that this engine cannot follow."""
+        image = next((step.image for step in plan.steps if isinstance(step, OsStep)), "")
+        if image:
+            raise BuildError(
+                f"`{plan.name}` stands on the image `{image}`, which this engine cannot compose layers on",
+                hint="`--engine docker` builds on images",
+            )
         return tuple(
             step for step, key in layer_keys(plan).items() if load_layer(self.store.layer(key)) is None
         )

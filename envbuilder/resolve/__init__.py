@@ -5,6 +5,7 @@ asks nobody and takes no time. Parts that are resolved anew keep the old lock's 
 """
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, time
 from typing import Final
@@ -12,9 +13,12 @@ from typing import Final
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from envbuilder.base.locked import LockedBase
+from envbuilder.base.stand_in import as_distribution
 from envbuilder.errors import IncompatibleError, UsageError
 from envbuilder.lock import Artefact, Lock, artefacts, recipe_inputs
 from envbuilder.recipe import Recipe
+from envbuilder.resolve.base import Transfer, look, recall, status_of
 from envbuilder.resolve.deb import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
 from envbuilder.resolve.extension import lock_extensions, own_files, source_digests, store_sources
 from envbuilder.resolve.means import Means, Target, Wish
@@ -26,12 +30,16 @@ from envbuilder.tables.torch import load_torches
 __all__ = [
     "Means",
     "Target",
+    "Transfer",
     "Wish",
     "lock_extensions",
+    "look",
     "make_target",
     "own_files",
+    "recall",
     "resolve",
     "source_digests",
+    "status_of",
     "store_sources",
 ]
 
@@ -40,21 +48,28 @@ log = logging.getLogger(__name__)
 PLATFORM: Final = "linux/amd64"
 
 
-def make_target(recipe: Recipe) -> Target:
-    """Look the recipe's pins up in the tables; raises IncompatibleError for what `check` refuses as well."""
-    distribution = next((row for row in load_distributions().rows if row.name == recipe.base), None)
+def make_target(recipe: Recipe, base: LockedBase | None = None, status: Callable[[], str] = str) -> Target:
+    """Look the recipe's pins up in the tables; raises IncompatibleError for what `check` refuses as well.
+
+    `base` is the image of a recipe that stands on one, `status` gives dpkg's note of what it holds.
+    """
+    rows = {row.name: row for row in load_distributions().rows}
+    distribution = as_distribution(base.inside, recipe.python, rows) if base else rows.get(recipe.base)
     if distribution is None:
         raise IncompatibleError(
-            f"{recipe.place('$.base')}: no suite `{recipe.base}` is known",
-            hint="`envbuilder check` lists them",
+            f"{recipe.place('$.base')}: no suite `{recipe.base}` is known"
+            if base is None
+            else f"{recipe.place('$.base')}: nothing can be built on `{base.reference}`",
+            hint="`envbuilder check` says more",
         )
-    toolkit = load_toolkits().get(recipe.cuda)
-    if recipe.cuda and toolkit is None:
+    own = bool(base and base.inside.toolkit(recipe.cuda))
+    toolkit = None if own else load_toolkits().get(recipe.cuda)
+    if recipe.cuda and toolkit is None and not own:
         raise IncompatibleError(
             f"{recipe.place('$.cuda')}: CUDA {recipe.cuda} cannot be laid out by this envbuilder"
         )
     torch = next((row for row in load_torches().rows if row.version == recipe.pytorch), None)
-    return Target(distribution=distribution, torch=torch, toolkit=toolkit)
+    return Target(distribution=distribution, torch=torch, toolkit=toolkit, base=base, status=status)
 
 
 def resolve(recipe: Recipe, target: Target, *, old: Lock | None, wish: Wish, means: Means) -> Lock:
@@ -72,7 +87,10 @@ def resolve(recipe: Recipe, target: Target, *, old: Lock | None, wish: Wish, mea
     if debs is None:
         debs = resolve_debs(recipe, target, means, wish=wish)
     elif names := [deb.name for deb in debs if deb.name in wish.upgrade_only]:
-        debs = upgrade_debs(debs, target, means, names=names, wish=wish)
+        if target.base:
+            debs = resolve_debs(recipe, target, means, wish=replace(wish, upgrade=True))
+        else:
+            debs = upgrade_debs(debs, target, means, names=names, wish=wish)
     if toolkit is None:
         toolkit = _resolve_toolkit(recipe, target, means, wish=wish)
     if wheels is None:
@@ -86,6 +104,7 @@ def resolve(recipe: Recipe, target: Target, *, old: Lock | None, wish: Wish, mea
         toolkit=toolkit,
         wheels=wheels,
         extensions=extensions,
+        base=target.base,
     )
     if old is not None and (not wish.upgrade or artefacts(old) == artefacts(lock)):
         return replace(lock, epoch=old.epoch)
@@ -119,7 +138,11 @@ def _taken_over(recipe: Recipe, target: Target, old: Lock | None, wish: Wish) ->
         )
     same_debs = (
         inputs.debs == old.inputs.debs
-        and all(name in deb_names for name in os_packages(recipe) if not name.startswith("?"))
+        and (
+            old.base.manifest == target.base.manifest
+            if old.base and target.base
+            else all(name in deb_names for name in os_packages(recipe) if not name.startswith("?"))
+        )
         and not as_of_another_day
     )
     same_wheels = (

@@ -105,6 +105,23 @@ class Suite:
         moved = {deb.name: deb for deb in self._artefacts(listing)}
         return tuple(sorted(({deb.name: deb for deb in old} | moved).values(), key=lambda deb: deb.name))
 
+    def additions(self, names: Sequence[str], status: str) -> tuple[Artefact, ...]:
+        """These packages with what they need beyond those that dpkg notes in `status`, none of which is touched."""
+        with self.means.store.workspace() as work:
+            save_text(work / "status", status)
+            try:
+                listing = self._ask(
+                    "apt-get", "-o", f"Dir::State::status={work / 'status'}", "install", "--print-uris", "-qq",
+                    "--no-remove", "--no-upgrade", "--", *names,
+                )  # fmt: skip
+            except CommandError as error:
+                raise IncompatibleError(
+                    f"{self.name} cannot add {', '.join(names)} to what the base image holds\n{error.message}",
+                    hint="an image with newer packages than the mirror's suite, as from -security, wants a newer mirror: "
+                    f"{MIRROR_HINT}",
+                ) from error
+        return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
+
     def _installed(self, old: Sequence[Artefact]) -> Iterator[str]:
         """What dpkg would note of the old packages: from the lists where they have this version, else from the files."""
         listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))

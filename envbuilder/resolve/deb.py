@@ -4,12 +4,14 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from envbuilder.base.stand_in import suite_of
 from envbuilder.decode import nearest
 from envbuilder.errors import IncompatibleError
 from envbuilder.lock import Artefact
 from envbuilder.recipe import Recipe
 from envbuilder.resolve.apt import Suite, open_suite
 from envbuilder.resolve.means import Means, Target, Wish
+from envbuilder.tables.distribution import load_distributions
 from envbuilder.tables.toolkit import DebPart
 from envbuilder.tables.torch import version_key
 
@@ -26,12 +28,16 @@ OS_PACKAGES: Final = (
 RDMA_PACKAGES: Final = ("libibverbs1", "ibverbs-providers")
 # Debian parts distutils from the standard library; uv refuses a Python older than 3.10 without it.
 OLD_PYTHON_PACKAGES: Final = ("python3-distutils",)
+# What a compiler or a Python that an image has from elsewhere stands for.
+_OWN: Final = {"gcc": ("gcc-{gcc}", "g++-{gcc}"), "python": ("python{python}", "python{python}-dev")}
 # Taken where the suite has them: this one spares usrmerge with its Perl modules, the root is merged from the start.
 IF_THERE: Final = ("usr-is-merged",)
 
 
 def resolve_debs(recipe: Recipe, target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
     """Everything the os layer installs; raises IncompatibleError when the suite cannot give what is pinned."""
+    if target.base:
+        return _resolve_additions(recipe, target, means, wish=wish)
     suite = open_suite(target.distribution.suite, "main", means, renew=wish.upgrade, before=wish.before)
     names = suite.names()
     _need(f"gcc-{recipe.gcc}", r"gcc-\d+", "$.gcc", names=names, suite=suite)
@@ -45,6 +51,41 @@ def resolve_debs(recipe: Recipe, target: Target, means: Means, *, wish: Wish) ->
     debs = suite.closure((*os_packages(recipe), *(name for name in IF_THERE if name in names)))
     _check_libxcrypt(recipe, debs, suite)
     return debs
+
+
+def _resolve_additions(recipe: Recipe, target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
+    """What an image lacks of a suite's os layer, as apt would install it there; nothing where no suite's packages fit it.
+
+    A compiler or a Python that the image has from elsewhere is used as it is.
+    """
+    base = target.base
+    suite_row = suite_of(base.inside, {row.name: row for row in load_distributions().rows}) if base else None
+    if base is None or suite_row is None:
+        return ()
+    inside = base.inside
+    have = {package.partition("=")[0] for package in base.packages}
+    owned = [("gcc", inside.gcc(recipe.gcc)), ("python", inside.python(recipe.python))]
+    brought = {
+        name.format(gcc=recipe.gcc, python=recipe.python)
+        for kind, fact in owned
+        if fact
+        for name in _OWN[kind]
+        if kind == "gcc" or fact.path.startswith("/usr/local/") or inside.has_headers(recipe.python)
+    }
+    wanted = tuple(
+        name for name in os_packages(recipe) if not name.startswith("?") and name not in have | brought
+    )
+    if not wanted:
+        return ()
+    suite = open_suite(suite_row.suite, "main", means, renew=wish.upgrade, before=wish.before)
+    names = suite.names()
+    for package in recipe.apt:
+        if package not in names | have:
+            raise IncompatibleError(
+                f"{recipe.place('$.apt')}: {suite.name} has no package `{package}`",
+                hint=nearest(package, names).strip(),
+            )
+    return suite.additions(wanted, target.status())
 
 
 def upgrade_debs(

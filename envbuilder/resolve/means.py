@@ -4,8 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
 
+from envbuilder.base.locked import LockedBase
 from envbuilder.command import Runner
 from envbuilder.fetch import Fetcher
+from envbuilder.registry.client import Client
 from envbuilder.sources import Sources
 from envbuilder.store import Store
 from envbuilder.tables.distribution import Distribution
@@ -25,11 +27,15 @@ class Wish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The tables' rows for one recipe."""
+    """The tables' rows for one recipe, and the image that it stands on."""
 
-    distribution: Distribution
+    distribution: Distribution  # what the image stands for, where it is one
     torch: Torch | None  # None for a release newer than the tables
-    toolkit: Toolkit | None  # None without CUDA
+    toolkit: Toolkit | None  # None without CUDA, and where the image has it
+    base: LockedBase | None = None
+    status: Callable[[], str] = (
+        str  # dpkg's note of what the image holds; asked only when packages are resolved
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,4 +43,5 @@ class Means:
     store: Store
     runner: Runner
     sources: Callable[[], Sources]  # asked only when something must be resolved
+    client: Callable[[], Client]  # of registries; asked only for a base image
     fetcher: Fetcher

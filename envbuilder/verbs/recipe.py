@@ -27,7 +27,7 @@ def list_(
         for name in list_recipes(recipes):
             recipe = load(recipes / f"{name}.yaml")
             pins = {
-                "base": recipe.base,
+                "base": recipe.base or recipe.image,
                 "python": recipe.python,
                 "pytorch": recipe.pytorch,
                 "cuda": recipe.cuda,
@@ -57,13 +57,17 @@ def show(
     from envbuilder.check import load_tables  # noqa: PLC0415
     from envbuilder.check.facts import brief, facts  # noqa: PLC0415
     from envbuilder.console import columns  # noqa: PLC0415
+    from envbuilder.pipeline import known_base  # noqa: PLC0415
     from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
     from envbuilder.tables.toolkit import load_toolkits  # noqa: PLC0415
 
     with verb("show", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         recipe = load(find_recipe(name, recipes))
         values = {key: value for key, value in json.loads(recipe.canonical()).items() if key != "format"}
-        found = facts(recipe, load_tables(load_toolkits()))
+        base = (
+            known_base(recipe, store=workshop(session, recipes, writes=False).store) if recipe.image else None
+        )
+        found = facts(recipe, load_tables(load_toolkits()), base)
         session.data = {
             "name": recipe.name,
             "recipe": values,
@@ -90,10 +94,11 @@ def check(
     no_color: NoColor = False,
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""
-    from envbuilder.check import examine_file, need_sound  # noqa: PLC0415
+    from envbuilder.check import need_sound  # noqa: PLC0415
+    from envbuilder.pipeline import check_recipe  # noqa: PLC0415
 
     with verb("check", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        recipe, report = examine_file(name, recipes, host)
+        recipe, report = check_recipe(name, workshop(session, recipes, writes=False), host)
         session.data = {"name": recipe.name, "repairs": [repair.data() for repair in report.repairs]}
         need_sound(recipe, report)
         session.findings = report.findings
