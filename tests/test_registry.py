@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,16 +13,19 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from envbuilder.command import FakeRunner
+from envbuilder.command import FakeRunner, ProcessRunner
 from envbuilder.errors import AbsentError, AccessError, BusyError, ContentError, CutError, UsageError
 from envbuilder.fetch import wire as wire_module
 from envbuilder.fetch.download import CHUNK
+from envbuilder.registry import setting as setting_module
+from envbuilder.registry import write as write_module
 from envbuilder.registry.client import open_client
 from envbuilder.registry.credentials import find_credentials
 from envbuilder.registry.manifest import Descriptor, digest_of, make_index, make_manifest, parse_manifest
 from envbuilder.registry.read import fetch_blob, read_blob, read_image, read_manifest, read_referrers
 from envbuilder.registry.reference import Reference, is_loopback, names_registry, parse_reference
 from envbuilder.registry.setting import probe_settings
+from envbuilder.registry.write import Sent, Source, push_blob, put_manifest
 
 DIGEST = "ab" * 32
 SECRET = "s3cr3t-planted"  # must never be seen in a message or a log
@@ -125,6 +129,25 @@ def test_a_helper_program_is_asked_on_its_stdin(tmp_path: Path, settings: dict[s
     assert (command.argv, command.input) == (("docker-credential-safe", "get"), b"r.test")
 
 
+@pytest.mark.programs
+def test_a_real_helper_is_asked_and_its_secret_is_in_no_log(tmp_path: Path, caplog: pytest.LogCaptureFixture):
+    helper = tmp_path / "bin/docker-credential-safe"
+    helper.parent.mkdir()
+    helper.write_text(
+        "#!/bin/sh\n[ $1 = get ] && read -r server\n"
+        f'printf \'{{"ServerURL": "%s", "Username": "ann", "Secret": "{SECRET}"}}\' "$server"\n'
+    )
+    helper.chmod(0o755)
+    keep(tmp_path / ".docker/config.json", {"credsStore": "safe"})
+    environment = {"HOME": str(tmp_path), "PATH": f"{helper.parent}:/usr/bin:/bin"}
+    with caplog.at_level("DEBUG"):
+        found = find_credentials(parse_reference("r.test/a"), environment, ProcessRunner(environment))
+    assert found
+    assert (found.user, found.password) == ("ann", SECRET)
+    assert "docker-credential-safe" in caplog.text
+    assert SECRET not in caplog.text + repr(found)
+
+
 def test_a_helper_that_has_none_and_a_file_that_is_broken_are_passed_over(tmp_path: Path):
     keep(tmp_path / ".docker/config.json", {"credsStore": "safe"})
     (tmp_path / ".config/containers").mkdir(parents=True)
@@ -148,6 +171,12 @@ class State:
     cuts: list[int] = field(default_factory=list)
     moved: dict[str, str] = field(default_factory=dict)  # path below /v2/ → where it is now
     asked: list[tuple[str, str, str]] = field(default_factory=list)  # path, Authorization, Range
+    uploads: dict[str, bytearray] = field(default_factory=dict)
+    sent: list[tuple[str, int, str]] = field(default_factory=list)  # method, bytes of the body, Content-Range
+    torn: list[int] = field(default_factory=list)  # bytes of a request's body before the connection ends
+    forgets: bool = False  # what it had of a request that was torn, and the upload with it
+    counts: bool = False  # what belongs to a manifest
+    most: int = 1 << 30  # bytes of a request
     host: str = ""
 
     def add(self, repository: str, content: bytes, kind: str, *names: str) -> None:
@@ -182,6 +211,9 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(
                 401, b"{}", {"WWW-Authenticate": realm if state.demand == "bearer" else 'Basic realm="r"'}
             )
+        elif urlsplit(self.path).path in state.uploads:
+            have = len(state.uploads[urlsplit(self.path).path])
+            self._answer(204, b"", {"Range": f"0-{max(have - 1, 0)}", "Location": self.path})
         elif path in state.moved:
             self._answer(307, b"", {"Location": state.moved[path]})
         elif path not in state.files:
@@ -191,6 +223,73 @@ class Handler(BaseHTTPRequestHandler):
             start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
             more = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
             self._answer(206 if start else 200, content[start:], {"Content-Type": kind, **more})
+
+    def do_HEAD(self) -> None:
+        path = self.path.removeprefix("/v2/")
+        self.state.asked.append((self.path, "", "HEAD"))
+        self._answer(200 if path in self.state.files else 404, b"")
+
+    def do_POST(self) -> None:
+        state, parts = self.state, urlsplit(self.path)
+        repository = parts.path.removeprefix("/v2/").partition("/blobs/")[0]
+        asked = parse_qs(parts.query)
+        theirs = f"{asked.get('from', [''])[0]}/blobs/{asked.get('mount', [''])[0]}"
+        if theirs in state.files:
+            state.files[theirs.replace(asked["from"][0], repository, 1)] = state.files[theirs]
+            self._answer(201, b"")
+            return
+        name = f"/v2/{repository}/blobs/uploads/u{len(state.uploads)}"
+        state.uploads[name] = bytearray()
+        self._answer(202, b"", {"Location": f"{name}?state=0"})
+
+    def do_PATCH(self) -> None:
+        upload = self._take()
+        if upload is not None:
+            self._answer(202, b"", {"Location": f"{urlsplit(self.path).path}?state={len(upload)}"})
+
+    def do_PUT(self) -> None:
+        state, parts = self.state, urlsplit(self.path)
+        if "/manifests/" in parts.path:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            repository, _, name = parts.path.removeprefix("/v2/").partition("/manifests/")
+            state.add(repository, body, self.headers["Content-Type"], name)
+            self._answer(201, b"", {"OCI-Subject": "x"} if state.counts else {})
+            return
+        upload = self._take()
+        if upload is None:
+            return
+        (digest,) = parse_qs(parts.query)["digest"]
+        if f"sha256:{hashlib.sha256(upload).hexdigest()}" != digest:
+            self._answer(400, b"{}")
+            return
+        state.files[f"{parts.path.removeprefix('/v2/').partition('uploads/')[0]}{digest}"] = (
+            "x",
+            bytes(upload),
+        )
+        self._answer(201, b"")
+
+    def _take(self) -> bytearray | None:
+        """Add the body to the upload; None when something else was answered, or the connection ended."""
+        state, name = self.state, urlsplit(self.path).path
+        size, place = int(self.headers.get("Content-Length", 0)), self.headers.get("Content-Range", "")
+        state.sent.append((self.command, size, place))
+        if size > state.most:
+            self._answer(413, b"")
+            self.close_connection = True
+            return None
+        if name not in state.uploads or (place and int(place.partition("-")[0]) != len(state.uploads[name])):
+            self.rfile.read(size)
+            self._answer(416 if name in state.uploads else 404, b"{}")
+            return None
+        torn = bool(size and state.torn)
+        state.uploads[name] += self.rfile.read(state.torn.pop(0) if torn else size)
+        if torn:
+            if state.forgets:
+                del state.uploads[name]
+            self.close_connection = True
+            self.connection.shutdown(socket.SHUT_RDWR)
+            return None
+        return state.uploads[name]
 
     def _token(self, shown: str) -> None:
         if shown and shown != f"Basic {basic('ann', self.state.password)}":
@@ -204,7 +303,7 @@ class Handler(BaseHTTPRequestHandler):
         for name, value in (headers or {}).items():
             self.send_header(name, value)
         self.end_headers()
-        if self.state.cuts and status < 300:
+        if self.state.cuts and status < 300 and body:
             body = body[: self.state.cuts.pop(0)]
             self.close_connection = True
         self.wfile.write(body)
@@ -213,11 +312,17 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
+class Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *_arguments: object) -> None:
+        """A client that goes away is what some tests are about."""
+
+
 @pytest.fixture
 def state() -> Iterator[State]:
     state = State()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("RegistryHandler", (Handler,), {"state": state}))
-    server.daemon_threads = True
+    server = Server(("127.0.0.1", 0), type("RegistryHandler", (Handler,), {"state": state}))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     state.host = f"127.0.0.1:{server.server_address[1]}"
@@ -420,6 +525,125 @@ def test_where_a_registry_sends_us_for_a_blob_its_credentials_are_not_shown(stat
     assert [(path, shown) for path, shown, _ in state.asked if path == "/elsewhere"] == [("/elsewhere", "")]
 
 
+def test_one_registry_may_have_an_authority_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(setting_module, "CERTIFICATES", (tmp_path,))
+    (tmp_path / "r.test:5000").mkdir()
+    (tmp_path / "r.test:5000/ca.crt").touch()
+    settings = probe_settings({"SSL_CERT_FILE": "/site.pem"})
+    assert settings.certificates == Path("/site.pem")
+    assert settings.certificates_of("r.test:5000") == tmp_path / "r.test:5000/ca.crt"
+    assert settings.certificates_of("r.test") is None
+
+
 def test_plain_http_is_for_loopback_and_for_what_a_setting_names():
     settings = probe_settings({"ENVBUILDER_REGISTRY_HTTP": "r.test"})
     assert [settings.scheme(one) for one in ("r.test", "127.0.0.1:1", "s.test")] == ["http", "http", "https"]
+
+
+# ------------------------------------------------------------------------------------------------------- sending
+
+PIECE = 1 << 18
+
+
+def send(state: State, home: Path, content: bytes | Path = BLOB, *, sibling: str = "") -> tuple[Sent, int]:
+    """Push a blob; what became of it, and the bytes that the person was told of."""
+
+    class Counter:
+        total = 0
+
+        def advance(self, count: int, /) -> None:
+            self.total += count
+
+    counter = Counter()
+    sent = push_blob(
+        client(home), here(state), Source(blob=blob(BLOB), content=content), sibling=sibling, progress=counter,
+        stop=threading.Event(),
+    )  # fmt: skip
+    return sent, counter.total
+
+
+def has(state: State, repository: str = "team/a") -> bool:
+    return state.files.get(f"{repository}/blobs/sha256:{digest_of(BLOB)}", ("", b""))[1] == BLOB
+
+
+def test_a_blob_is_sent_in_one_request_and_only_once(state: State, tmp_path: Path):
+    (tmp_path / "blob").write_bytes(BLOB)
+    assert send(state, tmp_path, tmp_path / "blob") == (Sent(sent=len(BLOB)), len(BLOB))
+    assert state.sent == [("PUT", len(BLOB), "")]
+    assert has(state)
+    assert send(state, tmp_path) == (Sent(there=True), len(BLOB))
+    assert len(state.sent) == 1
+
+
+def test_a_blob_that_a_sibling_has_is_not_sent(state: State, tmp_path: Path):
+    state.add("team/b", BLOB, "x")
+    assert send(state, tmp_path, sibling="team/b") == (Sent(mounted=True), len(BLOB))
+    assert has(state)
+    assert state.sent == []
+    state.files = {}
+    assert send(state, tmp_path, sibling="team/b")[0] == Sent(sent=len(BLOB))
+
+
+def test_an_upload_goes_on_where_the_registry_says_that_it_is(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(write_module, "PIECE", PIECE)
+    state.torn = [300_000, 50_000]
+    sent, told = send(state, tmp_path)
+    assert has(state)
+    assert (sent.saved, told) == (650_000, len(BLOB))
+    assert [place.partition("-")[0] for method, _, place in state.sent if method == "PATCH"] == [
+        "300000", "350000", str(350_000 + PIECE), str(350_000 + 2 * PIECE)
+    ]  # fmt: skip
+
+
+def test_a_registry_that_forgot_the_upload_gets_it_anew(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(write_module, "PIECE", PIECE)
+    state.torn, state.forgets = [300_000, 100_000], True
+    sent, told = send(state, tmp_path)
+    assert has(state)
+    assert (sent.saved, told) == (0, len(BLOB))
+
+
+def test_a_request_that_is_too_large_is_sent_in_pieces(
+    state: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(write_module, "PIECE", PIECE)
+    state.most = PIECE
+    assert send(state, tmp_path)[1] == len(BLOB)
+    assert has(state)
+
+
+def test_a_file_that_changed_since_is_not_taken(state: State, tmp_path: Path):
+    (tmp_path / "blob").write_bytes(bytes(len(BLOB)))
+    with pytest.raises(CutError, match="did not accept"):
+        send(state, tmp_path, tmp_path / "blob")
+    assert not has(state)
+    (tmp_path / "blob").write_bytes(BLOB[:1000])
+    with pytest.raises(ContentError, match="became shorter"):
+        send(state, tmp_path, tmp_path / "blob")
+
+
+@pytest.mark.parametrize("counts", [True, False])
+def test_what_belongs_to_a_manifest_is_listed_by_the_registry_or_else_by_us(
+    state: State, tmp_path: Path, counts: bool
+):
+    state.counts = counts
+    one, subject = client(tmp_path), here(state).with_digest(IMAGE.digest)
+    notes = [
+        make_manifest(
+            config=blob(b"{}"), layers=[blob(text)], artifact_type=f"application/{text.decode()}",
+            subject=IMAGE.descriptor(), annotations={},
+        )
+        for text in (b"x", b"y")
+    ]  # fmt: skip
+    for note in (*notes, notes[0]):
+        put_manifest(one, subject.with_digest(note.digest), note)
+    assert (f"team/a/manifests/sha256-{IMAGE.digest}" in state.files) is not counts
+    if not counts:
+        listed = read_referrers(one, subject)
+        assert [(found.digest, found.artifact_type) for found in listed] == [
+            (note.digest, note.artifact_type) for note in notes
+        ]

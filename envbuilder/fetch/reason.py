@@ -2,11 +2,13 @@
 
 from typing import Final
 
+UNTRUSTED: Final = "the certificate was not accepted"
 _REASONS: Final = (
     ("NameResolutionError", "the host name is not known"),
     ("gaierror", "the host name is not known"),
     ("ProxyError", "the proxy does not answer"),
-    ("SSLError", "the certificate was not accepted"),
+    ("SSLCertVerificationError", UNTRUSTED),
+    ("SSLError", "TLS failed"),
     ("ConnectTimeoutError", "no answer in time"),
     ("ReadTimeoutError", "no more data in time"),
     ("ConnectionRefusedError", "the connection was refused"),

@@ -15,7 +15,7 @@ from requests.adapters import HTTPAdapter
 
 from envbuilder.fetch.download import CHUNK, Download, Progress, Stopped
 from envbuilder.fetch.local import FileAdapter
-from envbuilder.fetch.reason import reason
+from envbuilder.fetch.reason import UNTRUSTED, reason
 from envbuilder.fetch.wanted import PARALLEL, Refusal
 from envbuilder.sources import shown
 
@@ -59,8 +59,9 @@ class Wire:
         self.session.headers["Accept-Encoding"] = (
             "identity"  # bytes as they are stored, and lengths that mean something
         )
+        self._certificates = certificates
         if certificates is not None:
-            self.session.verify = str(certificates)
+            self.session.verify = str(certificates)  # for those who use the session as it is
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, HTTPAdapter(pool_maxsize=PARALLEL))
         self.session.mount("file://", FileAdapter())
@@ -77,7 +78,7 @@ class Wire:
             return self.session.request(
                 method, url, headers=headers, data=body, stream=True, timeout=TIMEOUTS, allow_redirects=True,
                 auth=None if authorization is None else _Authorization(authorization),
-                verify=str(certificates) if certificates else None,
+                verify=str(certificates or self._certificates or "") or None,
             )  # fmt: skip
         except (
             requests.exceptions.InvalidURL,
@@ -86,7 +87,10 @@ class Wire:
         ) as error:
             raise Refusal(url, reason(error), kind="unreachable") from error
         except requests.RequestException as error:
-            raise Broken(reason(error)) from error
+            why = reason(error)
+            if why == UNTRUSTED:
+                raise Refusal(url, why, kind="unreachable") from error
+            raise Broken(why) from error
 
 
 class _Authorization(requests.auth.AuthBase):

@@ -10,11 +10,12 @@ from urllib.parse import urlencode, urljoin, urlsplit
 
 from envbuilder.command import Runner
 from envbuilder.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
+from envbuilder.fetch.reason import UNTRUSTED
 from envbuilder.fetch.wanted import Refusal
 from envbuilder.registry.credentials import Credentials, credential_files, find_credentials
 from envbuilder.registry.manifest import JsonObject
 from envbuilder.registry.reference import Reference, default_registry
-from envbuilder.registry.setting import Settings, probe_settings
+from envbuilder.registry.setting import CERTIFICATES, Settings, probe_settings
 from envbuilder.sources import shown
 
 if TYPE_CHECKING:
@@ -217,6 +218,12 @@ class _Translated:
             raise ContentError(
                 f"what the registry sends for {what} is not what its digest says: {why}",
                 hint="nothing of it was kept; find out which is right before you take it from another place",
+            ) from error
+        if why == UNTRUSTED:
+            raise RegistryError(
+                f"`{self._reference.registry}` cannot be trusted: {why}",
+                hint="SSL_CERT_FILE names the authorities that this machine trusts; "
+                f"`{CERTIFICATES[0] / self._reference.registry}/ca.crt` that of this registry alone",
             ) from error
         if error.status == 429:
             raise BusyError(

@@ -14,6 +14,7 @@ from envbuilder.session import (
     Output,
     Session,
     Verbose,
+    cache_folder,
     verb,
     workshop,
 )
@@ -49,9 +50,10 @@ def push(
 ) -> None:
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
     from envbuilder.build import Outputs  # noqa: PLC0415
-    from envbuilder.pipeline import sign_artefacts  # noqa: PLC0415
+    from envbuilder.console import Console  # noqa: PLC0415
     from envbuilder.pull import find_reference  # noqa: PLC0415
     from envbuilder.push import push as send  # noqa: PLC0415
+    from envbuilder.store import Store  # noqa: PLC0415
 
     with verb("push", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         forms, client = _forms(only), _client(session)
@@ -60,11 +62,14 @@ def push(
             raise UsageError(
                 f"`{target}` names a digest", hint="a push goes to a tag; what it becomes has the digest"
             )
-        shop = workshop(session, RECIPES)
         if key is not None:
-            sign_artefacts(name, shop, output=output, key=key)
-        outputs = Outputs(folder=output.absolute(), name=name)
-        done = send(outputs, target, client, forms=forms, memory=shop.store.pushed(), console=shop.console)
+            from envbuilder.pipeline import sign_artefacts  # noqa: PLC0415
+
+            sign_artefacts(name, workshop(session, RECIPES), output=output, key=key)
+        outputs, console = Outputs(folder=output.absolute(), name=name), Console(color=session.color)
+        session.stop = console.close
+        memory = Store(cache_folder(session)).pushed()
+        done = send(outputs, target, client, forms=forms, memory=memory, console=console)
         session.data, session.text = done.data(), done.text()
 
 

@@ -344,6 +344,32 @@ def test_a_login_is_needed_used_and_never_shown(toy: Outputs, tmp_path: Path):
         assert [secret for secret in (PASSWORD, auth, wrong) if secret in said] == []
 
 
+def test_a_registry_with_tls_is_held_to_the_authorities_that_are_set(toy: Outputs, tmp_path: Path):
+    """In a network of its own, for on loopback no registry is expected to have TLS."""
+    address = "10.9.8.7"
+    run("openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-days", "2",
+        "-subj", "/CN=registry", "-addext", f"subjectAltName=IP:{address}",
+        "-keyout", tmp_path / "key.pem", "-out", tmp_path / "ca.pem")  # fmt: skip
+    (tmp_path / "settings.yml").write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/data}}}}\n"
+        f"http: {{addr: '{address}:5000', tls: {{certificate: {tmp_path}/ca.pem, key: {tmp_path}/key.pem}}}}\n"
+    )
+    push_it = f"{ENVBUILDER} push toy {address}:5000/team/toy:1 --output {toy.folder}"
+    script = f"""
+        ip link set lo up && ip address add {address}/32 dev lo
+        docker-registry serve {tmp_path}/settings.yml >{tmp_path}/log 2>&1 & server=$!
+        for _ in $(seq 100); do (: </dev/tcp/{address}/5000) 2>/dev/null && break; sleep 0.1; done
+        unset REQUESTS_CA_BUNDLE CURL_CA_BUNDLE SSL_CERT_FILE
+        {push_it}; echo "without: $?"
+        SSL_CERT_FILE={tmp_path}/ca.pem {push_it} >/dev/null; echo "with: $?"
+        kill $server"""
+    ended = attempt(
+        "unshare", "--net", "bash", "-c", script, env={"ENVBUILDER_CACHE": str(tmp_path / "cache")}
+    )
+    assert ended.stdout == "without: 5\nwith: 0\n", ended.stderr
+    assert "the certificate was not accepted" in ended.stderr
+
+
 def test_a_key_lets_only_signed_artefacts_in(toy: Outputs, real: Registry, tmp_path: Path):
     for name in ("mine", "other"):
         run("openssl", "genpkey", "-algorithm", "ed25519", "-out", tmp_path / f"{name}.pem")
