@@ -17,7 +17,7 @@ from registries import PASSWORD, USER, Fault, Proxy, Registry, faulty, registry
 from workbench import ENVBUILDER, Built, attempt, run, start
 
 from envbuilder.build import Outputs
-from envbuilder.command import FakeRunner, ProcessRunner
+from envbuilder.command import FakeRunner
 from envbuilder.console import Console
 from envbuilder.errors import RegistryError
 from envbuilder.fetch import wire
@@ -28,7 +28,7 @@ from envbuilder.registry import write
 from envbuilder.registry.client import Client, open_client
 from envbuilder.registry.read import read_manifest, read_referrers
 from envbuilder.registry.reference import Reference
-from envbuilder.sif import DataType, Document, packed, write_sif
+from envbuilder.sif import DataType, Document, write_sif
 from envbuilder.store import sha256_file
 from envbuilder.tree import write_layer
 
@@ -65,9 +65,13 @@ def toy(tmp_path_factory: pytest.TempPathFactory) -> Outputs:
         Document(data_type=DataType.JSON, name="provenance", content=json.dumps(provenance).encode()),
     )
     write_sif(
-        sources=map(packed, layers), out=outputs.sif, epoch=EPOCH, definition="# by a test\n", labels={},
-        documents=lambda _last: documents, runner=ProcessRunner(os.environ), threads=1,
-    )  # fmt: skip
+        layers=layers,
+        out=outputs.sif,
+        epoch=EPOCH,
+        definition="# by a test\n",
+        labels={},
+        documents=documents,
+    )
     return outputs
 
 
