@@ -43,7 +43,7 @@ WITH_VALUE: Final = (
     "--logs", "--grace", "--only", "--sign",
     "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--image", "--recipe", "--key", "--oldest-host",
     "--gpu", "--pytorch", "--python",
-    "--ssh",
+    "--ssh", "--account", "--qos", "--sbatch",
 )  # fmt: skip
 VERBS: Final[Mapping[str, Verb]] = {
     "init": Verb(
@@ -97,7 +97,18 @@ VERBS: Final[Mapping[str, Verb]] = {
     "launch": Verb("Start a distributed run", ("--help",)),
     "launch slurm": Verb(
         "Submit a job to Slurm",
-        ("--nodes", "--shape", "--partition", "--time", "--wait", "--json", *LAUNCH),
+        (
+            "--nodes",
+            "--shape",
+            "--partition",
+            "--account",
+            "--qos",
+            "--time",
+            "--sbatch",
+            "--wait",
+            "--json",
+            *LAUNCH,
+        ),
         1,
     ),
     "launch ssh": Verb("Run a job on machines reached by SSH", ("--nodes", "--hosts", "--pdsh", *LAUNCH), 1),

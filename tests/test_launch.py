@@ -1,7 +1,9 @@
 """From a wish to a script: profiles, jobs and whole texts, which shellcheck reads as well."""
 
 import hashlib
+import os
 import shlex
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +14,15 @@ from envbuilder import __version__
 from envbuilder.command import FakeRunner
 from envbuilder.errors import CommandError, LaunchError, UsageError
 from envbuilder.launch import start
-from envbuilder.launch.job import Environment, Job, Wish, make_job, words_for_launcher, words_for_rank
+from envbuilder.launch.job import (
+    Environment,
+    Job,
+    SlurmWish,
+    Wish,
+    make_job,
+    words_for_launcher,
+    words_for_rank,
+)
 from envbuilder.launch.script import PARTS, render
 from envbuilder.launch.site import Site, SlurmSite, SshSite, find_site, load_site
 from envbuilder.store import Sha256
@@ -160,8 +170,17 @@ def test_a_written_script_has_a_folder_for_its_log(tmp_path):
 
 
 def test_what_was_typed_comes_before_the_profile():
-    made = job(site=CLUSTER, partition="debug", time="5")
-    assert (made.site.slurm.partition, made.site.slurm.time, made.site.slurm.account) == ("debug", "5", "me")
+    typed = SlurmWish(partition="debug", qos="short", time="5", options=("--constraint=h100", "--mem=0"))
+    head = options(render(job(site=CLUSTER, slurm=typed)))
+    wanted = {"--partition=debug", "--qos=short", "--time=5", "--account=me", "--exclusive", "--mem=0"}
+    assert wanted | {"--constraint=h100"} <= set(head)
+    assert "--account=mine" in options(render(job(site=CLUSTER, slurm=SlurmWish(account="mine"))))
+
+
+@pytest.mark.parametrize("option", ["constraint=h100", "--mem 0", "--x=1\n#SBATCH --y"])
+def test_what_is_no_option_of_sbatch_stays_out_of_the_script(option):
+    with pytest.raises(UsageError, match="`--sbatch` takes an option such as"):
+        job(slurm=SlurmWish(options=(option,)))
 
 
 def test_without_a_word_there_is_a_rank_a_gpu_and_a_node_a_host():
@@ -207,6 +226,54 @@ def test_binds_are_those_that_this_machine_has(tmp_path):
     (tmp_path / "data").mkdir()
     site = Site(binds=("$BASE/data:/data:ro", "$UNSET/x", "/nowhere"), scratch="$BASE")
     assert site.present_binds({"BASE": str(tmp_path)}) == (f"{tmp_path}/data:/data:ro", str(tmp_path))
+
+
+# Profiles in the manner of five sites (docs/launch-sites.md), and what their guides want to see in a script.
+FIVE_SITES = {
+    "LUMI": (
+        ("modules: [LUMI, bindings]\nbinds: ['$SCRATCH/env.sqsh:/user-software:image-src=/']\n"
+         "slurm: {account: project_1, cpus_per_rank: 7, options: [--exclusive]}"),
+        "torchrun",
+        ["--gpus-per-node=4", "--cpus-per-task=28", "--ntasks-per-node=1", "--exclusive", "--account=project_1"],
+        ['binds=("${SCRATCH:+$SCRATCH/env.sqsh:/user-software:image-src=/}")', "modules=(LUMI bindings)"],
+    ),
+    "CSC": (
+        ("binds: [/users, /projappl, /scratch]\nscratch: /scratch/project_1\nnode_scratch: $LOCAL_SCRATCH\n"
+         "slurm: {gpu_flag: gres, gpu_type: a100, cpus_per_rank: 32, time: '1:00:00'}"),
+        "torchrun",
+        ["--gres=gpu:a100:4", "--ntasks-per-node=1", "--time=1:00:00"],
+        ["binds=(/users /projappl /scratch /scratch/project_1)", 'node_scratch="${LOCAL_SCRATCH:+$LOCAL_SCRATCH}"'],
+    ),
+    "Princeton": (
+        "apptainer: singularity\nslurm: {gpu_flag: gres, cpus_per_rank: 8}",
+        "tasks",
+        ["--gres=gpu:4", "--ntasks-per-node=4", "--cpus-per-task=8"],
+        ["apptainer=singularity", "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"],
+    ),
+    "NERSC": (
+        "modules: [nccl-plugin]\nslurm: {account: m1_g, qos: regular, cpus_per_rank: 32, options: [--constraint=gpu]}",
+        "tasks",
+        ["--qos=regular", "--constraint=gpu", "--gpus-per-node=4"],
+        ["modules=(nccl-plugin)", "--gpu-bind=none"],
+    ),
+    "JSC": (
+        "master_suffix: i\nslurm: {account: me, partition: booster, gpu_flag: gres, cpus_per_rank: 12}",
+        "torchrun",
+        ["--gres=gpu:4", "--partition=booster", "--cpus-per-task=48"],
+        ["master_suffix=i", "export SRUN_CPUS_PER_TASK=", '--local_addr="$(this_node)"'],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIVE_SITES)
+def test_what_a_site_recommends_is_written(tmp_path, name):
+    profile, shape, head, body = FIVE_SITES[name]
+    path = tmp_path / "site.yaml"
+    path.write_text(profile)
+    text = render(job(environment=A100, site=load_site(path), nodes=2, gpus=4, shape=shape))
+    assert set(head) <= set(options(text))
+    for line in [*body, 'scontrol show hostnames "$SLURM_JOB_NODELIST"', "--kill-on-bad-exit=1"]:
+        assert line in text
 
 
 # ---- submitting
@@ -291,8 +358,14 @@ def preflight(
     )
     text = render(made)
     script = text[: text.index("\nhosts=(localhost)")] + "\nMASTER_ADDR=127.0.0.1 MASTER_PORT=1\npreflight\n"
-    env = {"PATH": f"{programs}:/usr/bin:/bin"}
-    return subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=False, env=env)
+    (folder / "look.sh").write_text(script)
+    return look_at_node(folder)
+
+
+def look_at_node(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """The same once more."""
+    env = {"PATH": f"{folder}/bin:/usr/bin:/bin"}
+    return subprocess.run(["bash", folder / "look.sh"], capture_output=True, text=True, check=False, env=env)
 
 
 @pytest.mark.programs
@@ -315,3 +388,39 @@ def test_a_node_is_judged_by_its_driver_and_gpus(tmp_path, smi, said):
 @pytest.mark.programs
 def test_a_driver_whose_floor_is_not_known_is_taken(tmp_path):
     assert preflight(tmp_path, smi="printf '400.1\\n400.1\\n'", floor="").returncode == 0
+
+
+@pytest.mark.programs
+def test_a_node_reads_the_whole_sif_once_and_again_when_it_was_touched(tmp_path):
+    sif, looks = tmp_path / "x.sif", []
+
+    def look() -> str:
+        """What the node says; `looks` gets whether it read the SIF."""
+        counted, real = tmp_path / "counted", shutil.which("sha256sum")
+        (tmp_path / "bin/sha256sum").write_text(f"#!/bin/sh\ntouch '{counted}'\nexec {real}\n")
+        (tmp_path / "bin/sha256sum").chmod(0o755)
+        ended = look_at_node(tmp_path)
+        looks.append(counted.exists())
+        counted.unlink(missing_ok=True)
+        return ended.stderr
+
+    preflight(tmp_path, smi="printf '550.1\\n550.1\\n'")
+    assert (look(), looks) == ("", [False])
+    os.utime(sif, ns=(1, 1))
+    assert (look(), look(), looks) == ("", "", [False, True, False])
+    sif.write_bytes(b"fis")
+    os.utime(sif, ns=(1, 1))  # as it was, to all that can be set
+    assert "is not the file that this script was written for: it has 3 bytes, sha256 " in look()
+    sif.write_bytes(b"longer")
+    assert "it has 6 bytes\n" in look()
+    assert looks == [False, True, False, True, False]
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_scratch_of_somebody_else_is_not_used(tmp_path):
+    (tmp_path / "envbuilder-0").mkdir()
+    os.chown(tmp_path / "envbuilder-0", 1234, 1234)
+    ended = preflight(tmp_path, smi="exit 0")
+    assert ended.returncode == 1
+    assert "envbuilder-0 belongs to another user" in ended.stderr

@@ -1,6 +1,7 @@
 """What is to be launched: an environment, a program, how many ranks and where, all decided before a line is written."""
 
 import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Final, Literal, get_args
 
 from envbuilder.build import Outputs, Record
 from envbuilder.errors import BuildError, UsageError
-from envbuilder.launch.site import Site
+from envbuilder.launch.site import OPTION, Site
 from envbuilder.store import Sha256, sha256_file
 from envbuilder.tables.cuda import load_cudas
 
@@ -34,6 +35,17 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmWish:
+    """What was typed of Slurm's own options; it comes before what a site profile says."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    time: str = ""
+    options: tuple[str, ...] = ()  # any others, as `sbatch` takes them: beside the profile's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """What was typed."""
 
@@ -50,8 +62,7 @@ class Wish:
     profile: str = ""
     grace: int
     smoke: bool
-    partition: str = ""
-    time: str = ""
+    slurm: SlurmWish = SlurmWish()
     hosts: tuple[str, ...] = ()
     pdsh: bool = False
 
@@ -92,8 +103,14 @@ def make_job(wish: Wish, environment: Environment, site: Site, project: Path) ->
     shape = next((one for one in shapes if one == wish.shape), None)
     if shape is None:
         raise UsageError(f"`--shape` takes {' or '.join(shapes)}, found `{wish.shape}`")
+    typed = wish.slurm
     slurm = replace(
-        site.slurm, partition=wish.partition or site.slurm.partition, time=wish.time or site.slurm.time
+        site.slurm,
+        partition=typed.partition or site.slurm.partition,
+        account=typed.account or site.slurm.account,
+        qos=typed.qos or site.slurm.qos,
+        time=typed.time or site.slurm.time,
+        options=(*site.slurm.options, *typed.options),
     )
     ssh = replace(site.ssh, hosts=wish.hosts or site.ssh.hosts, pdsh=wish.pdsh or site.ssh.pdsh)
     nodes = wish.nodes or (len(ssh.hosts) if wish.where == "ssh" else 1)
@@ -112,6 +129,11 @@ def make_job(wish: Wish, environment: Environment, site: Site, project: Path) ->
 
 
 def _check(job: Job) -> None:
+    for option in job.site.slurm.options:
+        if not re.fullmatch(OPTION.pattern, option):
+            raise UsageError(
+                f"`--sbatch` takes {OPTION.expected}, found `{option}`", hint="one in each `--sbatch`"
+            )
     if not job.program:
         raise UsageError(
             "there is no program to launch",

@@ -26,7 +26,7 @@ _BIND: Final = Shape(
     pattern=rf"{_PATH.pattern}(:/[^\x00-\x1f\x7f:,$\"'\\`]*(:(ro|rw|image-src=/[^:,$\"'\\`]*))?)?",
     expected="PATH, PATH:PATH or PATH:PATH:ro",
 )
-_OPTION: Final = Shape(
+OPTION: Final = Shape(
     pattern=r"--[a-z][a-z-]*(=\S+)?", expected="an option such as --constraint=a100", hint="one in a line"
 )
 _TIME: Final = Shape(
@@ -177,7 +177,7 @@ def _slurm(fields: Fields, mistakes: Mistakes) -> SlurmSite:
         gpu_flag=found or "gpus-per-node",
         gpu_type=slurm.text("gpu_type", _WORD),
         cpus_per_rank=slurm.integer("cpus_per_rank"),
-        options=slurm.texts("options", _OPTION),
+        options=slurm.texts("options", OPTION),
     )
 
 

@@ -215,7 +215,13 @@ def launch_slurm(
         str, typer.Option("--shape", help="`torchrun`: a container a node; `tasks`: a container a rank")
     ] = "torchrun",
     partition: Annotated[str, typer.Option("--partition", help="instead of the profile's")] = "",
+    account: Annotated[str, typer.Option("--account", help="instead of the profile's")] = "",
+    qos: Annotated[str, typer.Option("--qos", help="instead of the profile's")] = "",
     time: Annotated[str, typer.Option("--time", help="instead of the profile's")] = "",
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option("--sbatch", metavar="OPTION", help="one more of sbatch's own, as --sbatch=--constraint=h100"),
+    ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="stay until the job has ended")] = False,
     profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
     output: Output = OUTPUT, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False,
@@ -224,13 +230,15 @@ def launch_slurm(
     from envbuilder.command import ProcessRunner  # noqa: PLC0415
     from envbuilder.console import Console  # noqa: PLC0415
     from envbuilder.launch import start  # noqa: PLC0415
-    from envbuilder.launch.job import Wish  # noqa: PLC0415
+    from envbuilder.launch.job import SlurmWish, Wish  # noqa: PLC0415
 
     with verb("launch slurm", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         wish = Wish(
             name=name, program=tuple(context.args), where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
             folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
-            partition=partition, time=time,
+            slurm=SlurmWish(
+                partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
+            ),
         )  # fmt: skip
         if _written(session, wish, write):
             return

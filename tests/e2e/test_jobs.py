@@ -127,8 +127,9 @@ def test_four_ranks_on_two_slurm_nodes_are_one_job(cluster, work, cpu, shape):
     }
 
 
-def test_a_rank_that_dies_ends_the_slurm_job(cluster, work, cpu):
-    number = submit(cluster, work, cpu, "--", "train.py", "die")
+@pytest.mark.parametrize("shape", ["torchrun", "tasks"])
+def test_a_rank_that_dies_ends_the_slurm_job(cluster, work, cpu, shape):
+    number = submit(cluster, work, cpu, "--shape", shape, "--", "train.py", "die")
     assert wait_for_end(cluster, number) == "FAILED"
     assert "world of 4" in (work / f"logs/cpu-{number}/rank-0.log").read_text()
 
@@ -242,9 +243,39 @@ def test_a_machine_that_does_not_answer_is_named(cluster, work, cpu):
     assert list(work.glob("started-*")) == []
 
 
-def test_a_port_in_use_is_said_before_a_rank_starts(cluster, work, cpu):
+def test_a_full_scratch_of_a_machine_reached_by_ssh_is_found(cluster, work, cpu):
+    with full_scratch(cluster.nodes[1]):
+        ended = finish(cluster, launch(cluster, work, cpu, "ssh", "--", "train.py", "end"))
+    assert ended.returncode != 0
+    assert re.search(r"launch: n2: /tmp/envbuilder-0 has [01] MB free, and 1024 MB are wanted", ended.stderr)
+    assert list(work.glob("started-*")) == []
+
+
+def test_a_machine_that_is_lost_ends_the_job_everywhere(cluster, work, cpu):
+    """Its cable is pulled while ranks run there; it hears of the end through the file system."""
+    site = work / "site.yaml"
+    impatient = "'-o', 'ServerAliveInterval=1', '-o', 'ServerAliveCountMax=2', '-F'"
+    site.write_text(site.read_text().replace("'-F'", impatient))
+    running = subprocess.Popen(
+        launch(cluster, work, cpu, "ssh", "--", "train.py", "wait"), env=os.environ | cluster.env,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    wait_until("all ranks run", lambda: started(work), QUICK)
+    cluster.nodes[1].run("ip", "link", "set", "eth0", "down")
+    try:
+        said, _ = running.communicate(timeout=QUICK)
+        wait_until("nothing is left", lambda: not cluster.left_over(), QUICK)
+    finally:
+        cluster.nodes[1].run("ip", "link", "set", "eth0", "up")
+    assert running.returncode == 255
+    assert "n2 does not answer over SSH, or no more" in said
+
+
+@pytest.mark.parametrize("where", ["ssh", "slurm"])
+def test_a_port_in_use_is_said_before_a_rank_starts(cluster, work, cpu, where):
     script = work / "job.sh"
-    finish(cluster, launch(cluster, work, cpu, "ssh", "--write", str(script), "--", "train.py", "end"))
+    options = ("--nodes", "2", "--write", str(script))
+    finish(cluster, launch(cluster, work, cpu, where, *options, "--", "train.py", "end"))
     text = script.read_text()
     script.write_text(re.sub(r"MASTER_PORT=\$\(\(.*?\)\)", "MASTER_PORT=20999", text))
     listener = subprocess.Popen(
@@ -253,9 +284,11 @@ def test_a_port_in_use_is_said_before_a_rank_starts(cluster, work, cpu):
     )  # fmt: skip
     try:
         wait_until("the port is taken", lambda: "20999" in cluster.nodes[0].run("ss", "-ltn"))
-        ended = finish(cluster, (*cluster.head.enter, "bash", str(script)))
+        start = {"ssh": ("bash",), "slurm": ("sbatch", "--wait")}[where]
+        ended = finish(cluster, (*cluster.head.enter, *start, str(script)))
     finally:
         listener.kill()
         listener.wait()
     assert ended.returncode != 0
-    assert "port 20999 is in use on n1" in ended.stderr
+    assert "port 20999 is in use on n1" in (log_of(work) if where == "slurm" else ended.stderr)
+    assert list(work.glob("started-*")) == []

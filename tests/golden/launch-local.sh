@@ -40,7 +40,8 @@ find_scratch() {
   for place in "$node_scratch" "${SLURM_TMPDIR-}" "${TMPDIR-}" /tmp; do
     if [ -z "$place" ] || [ ! -d "$place" ] || [ ! -w "$place" ]; then continue; fi
     scratch=$place/envbuilder-$UID
-    mkdir -p "$scratch" || fail "cannot write to $place: is it full?"
+    mkdir -m 700 "$scratch" 2>/dev/null || [ -d "$scratch" ] || fail "cannot write to $place: is it full?"
+    [ -O "$scratch" ] || fail "$scratch belongs to another user, who could put code into your caches"
     return
   done
   fail "no folder of this node can be written to; tried \"$node_scratch\", \$SLURM_TMPDIR, \$TMPDIR and /tmp"
@@ -86,15 +87,31 @@ inside() {
   exec "$apptainer" exec "${options[@]}" "$sif" "$@"
 }
 
+# Whether the SIF is the file that this script was written for. To read all of it takes seconds, or minutes on a busy file
+# system, so a node remembers in its scratch what it has read, for as long as the file has the same size, times and inode. The time
+# of its last change (%Z) cannot be set by hand.
+check_sif() {
+  local found known=$scratch/sif-$sif_sha256 digest
+  found=$(stat -Lc '%s %d:%i %.9Y %.9Z' "$sif")
+  if [ "${found%% *}" = "$sif_bytes" ]; then
+    if [ "$(cat "$known" 2>/dev/null)" = "$found" ]; then return; fi
+    digest=$(sha256sum <"$sif")
+    digest=${digest%% *}
+    if [ "$digest" = "$sif_sha256" ]; then
+      printf '%s\n' "$found" 2>/dev/null >"$known" || :
+      return
+    fi
+  fi
+  fail "$sif is not the file that this script was written for: it has ${found%% *} bytes${digest:+, sha256 $digest}"
+}
+
 # What a node must have. Said before any rank starts, it is one line; later it is a hang or a thousand lines.
 preflight() {
-  local size digest free driver seen
+  local free driver seen
   prepare
   command -v "$apptainer" >/dev/null || fail "there is no program $apptainer here"
   [ -r "$sif" ] || fail "cannot read $sif: is it on a file system that this node has?"
-  size=$(stat -Lc %s "$sif")
-  digest=$(sha256sum <"$sif")
-  [ "$size ${digest%% *}" = "$sif_bytes $sif_sha256" ] || fail "$sif is not the file that this script was written for: it has $size bytes, sha256 ${digest%% *}"
+  check_sif
   free=$(df -Pm "$scratch" | awk 'NR == 2 { print $4 }')
   [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
   if [ "$gpus" -gt 0 ]; then
