@@ -45,7 +45,7 @@ class Command:
     cwd: Path | None = None
     env: tuple[tuple[str, str], ...] = ()
     accept: tuple[int, ...] = (0,)
-    input: bytes = field(default=b"", repr=False)  # of programs that ask for little; `feed` is for streams
+    input: bytes = field(default=b"", repr=False)  # what it reads from its stdin
 
     def __str__(self) -> str:
         setting = [f"{name}={shlex.quote(value)}" for name, value in self.env]
@@ -61,12 +61,6 @@ class Runner(Protocol):
 
     def read(self, command: Command) -> AbstractContextManager[IO[bytes]]:
         """Give the program's stdout as a stream; a failure is raised when the context ends."""
-        ...
-
-    def feed(self, command: Command) -> AbstractContextManager[IO[bytes]]:
-        """Give the program's stdin as a stream; a failure is raised when the context ends, also when the program
-        ended well without having read all of it.
-        """
         ...
 
     def stop(self) -> None:
@@ -123,26 +117,6 @@ class ProcessRunner:
                 while process.stdout.read(1 << 20):  # a reader may stop before the end of the stream
                     pass
             _judge(command, process, errors)
-
-    @contextlib.contextmanager
-    def feed(self, command: Command) -> Iterator[IO[bytes]]:
-        log.info("$ %s", command)
-        with (
-            tempfile.TemporaryFile() as errors,
-            self._start(command, stdin=subprocess.PIPE, stdout=errors, stderr=errors) as process,
-        ):
-            taken = False
-            with self._ended_with(process):
-                assert process.stdin is not None
-                with contextlib.suppress(BrokenPipeError):  # the program's own words say more
-                    yield process.stdin
-                    process.stdin.close()
-                    taken = True
-            _judge(command, process, errors)
-            if not taken:
-                raise CommandError(
-                    f"could not {command.why}: `{command.argv[0]}` stopped reading before the end"
-                )
 
     @contextlib.contextmanager
     def _ended_with(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
@@ -267,9 +241,3 @@ class FakeRunner:
 
     def stop(self) -> None:
         """Nothing runs."""
-
-    @contextlib.contextmanager
-    def feed(self, command: Command) -> Iterator[IO[bytes]]:
-        self.commands.append(command)
-        with tempfile.TemporaryFile() as stream:
-            yield stream

@@ -9,7 +9,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Never
 
 import pytest
 
@@ -47,13 +46,6 @@ def wait_for(what: Callable[[], bool]) -> None:
     while not what():
         assert time.monotonic() < deadline, "it did not happen in ten seconds"
         time.sleep(0.01)
-
-
-def feed(command: Command, *pieces: bytes, then: Callable[[], None] = lambda: None) -> None:
-    with runner().feed(command) as stream:
-        for piece in pieces:
-            stream.write(piece)
-        then()
 
 
 def test_a_command_is_written_as_a_line_to_paste():
@@ -173,9 +165,8 @@ def test_a_program_that_is_not_there_is_a_tool_error():
 
 
 @runs_programs
-@pytest.mark.parametrize("verb", ["read", "feed"])
-def test_a_program_that_is_not_there_is_a_tool_error_for_streams_too(verb):
-    with pytest.raises(ToolError), getattr(runner(), verb)(Command(argv=("no-such-program",), why="x")):
+def test_a_program_that_is_not_there_is_a_tool_error_for_streams_too():
+    with pytest.raises(ToolError), runner().read(Command(argv=("no-such-program",), why="x")):
         pass
 
 
@@ -245,31 +236,6 @@ def test_a_failure_while_reading_is_raised_at_the_end():
 
 
 @runs_programs
-def test_feed_gives_the_program_its_stdin(tmp_path):
-    feed(sh(f"cat > {tmp_path}/out"), BIG)
-    assert (tmp_path / "out").read_bytes() == BIG
-
-
-@runs_programs
-def test_a_failure_while_feeding_shows_both_streams_of_the_program():
-    with pytest.raises(CommandError, match="exit code 1\nout\nerr"):
-        feed(sh("cat > /dev/null; echo out; echo err >&2; exit 1"), b"x")
-
-
-@runs_programs
-@pytest.mark.parametrize("size", [1 << 20, 100, 1])
-def test_a_program_that_stops_reading_is_blamed_in_its_own_words(size):
-    with pytest.raises(CommandError, match="exit code 9\nthe disk is on fire"):
-        feed(sh("exec <&-; echo the disk is on fire >&2; exit 9"), *[bytes(size)] * ((2 << 20) // size))
-
-
-@runs_programs
-def test_a_program_that_ends_well_without_reading_all_has_failed():
-    with pytest.raises(CommandError, match="stopped reading before the end"):
-        feed(sh("exec <&-; exit 0"), bytes(4 << 20))
-
-
-@runs_programs
 def test_a_folder_that_is_not_there_is_named():
     with pytest.raises(CommandError, match="there is no folder `/nonexistent`"):
         runner().run(sh("true", cwd=Path("/nonexistent")))
@@ -293,28 +259,6 @@ def test_an_error_of_the_reader_ends_the_program():
     with pytest.raises(ZeroDivisionError):
         read()
     assert not is_alive(pids[0])
-
-
-@runs_programs
-def test_an_error_of_the_feeder_ends_the_program(tmp_path):
-    def fail() -> Never:
-        wait_for(lambda: file.exists() and file.read_text().endswith("\n"))
-        raise ZeroDivisionError
-
-    file = tmp_path / "pid"
-    with pytest.raises(ZeroDivisionError):
-        feed(sh(f"echo $$ > {file}; exec sleep 60"), then=fail)
-    assert not is_alive(int(file.read_text()))
-
-
-@runs_programs
-@pytest.mark.parametrize("kind", [ZeroDivisionError, KeyboardInterrupt])
-def test_an_error_of_the_feeder_stays_what_it_is_whatever_is_still_to_be_written(kind):
-    def fail() -> Never:
-        raise kind
-
-    with pytest.raises(kind):
-        feed(Command(argv=("sleep", "60"), why="x"), b"too little to be sent before the end", then=fail)
 
 
 @runs_programs
@@ -396,15 +340,7 @@ def test_the_fake_answers_a_reader_too():
         assert stream.read() == b"words"
 
 
-def test_the_fake_takes_what_it_is_fed():
-    fake = FakeRunner()
-    with fake.feed(Command(argv=("cat",), why="feed")) as stream:
-        stream.write(b"words")
-    fake.stop()
-    assert [command.argv for command in fake.commands] == [("cat",)]
-
-
 @pytest.mark.parametrize("make", [lambda: ProcessRunner({}), FakeRunner])
 def test_both_runners_are_runners(make):
     ours: Runner = make()
-    assert [name for name in ("run", "read", "feed", "stop") if not callable(getattr(ours, name))] == []
+    assert [name for name in ("run", "read", "stop") if not callable(getattr(ours, name))] == []
