@@ -184,8 +184,10 @@ def _check_signature(
 def _scratch(outputs: Outputs, content: bytes) -> Iterator[Path]:
     path = _hidden(outputs) / "statement"
     path.write_bytes(content)
-    yield path
-    path.unlink()
+    try:
+        yield path
+    finally:
+        path.unlink()
 
 
 def _is_here(outputs: Outputs, form: Form, manifest: Manifest) -> bool:
@@ -233,7 +235,7 @@ def _fetch(
             path = folder / blob.digest
             saved.append(fetch_blob(client, reference, blob, path, progress=transfer, stop=stop))
 
-        each(wanted, work)
+        each(sorted(wanted, key=lambda blob: -blob.size), work)
     return sum(saved)
 
 
@@ -285,3 +287,5 @@ def _partial_folder(outputs: Outputs) -> Iterator[Path]:
         yield folder
     finally:
         os.close(holder)
+        with contextlib.suppress(OSError):  # gone after success; kept with what came before a failure
+            folder.rmdir()

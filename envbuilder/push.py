@@ -157,7 +157,8 @@ class _Shipment:
             _attachment(document, manifest, marks) for _, manifest in manifests for document in documents
         ]
         unique = {source.blob.digest: source for source in sources}
-        return cls(sources=tuple(unique.values()), manifests=tuple(manifests), attached=tuple(attached))
+        largest_first = sorted(unique.values(), key=lambda source: -source.blob.size)
+        return cls(sources=tuple(largest_first), manifests=tuple(manifests), attached=tuple(attached))
 
 
 def _noted(memory: Path, reference: Reference) -> dict[str, str]:

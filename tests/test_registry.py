@@ -176,6 +176,8 @@ class State:
     torn: list[int] = field(default_factory=list)  # bytes of a request's body before the connection ends
     forgets: bool = False  # what it had of a request that was torn, and the upload with it
     counts: bool = False  # what belongs to a manifest
+    closed: bool = False  # siblings, to us
+    more: dict[str, str] = field(default_factory=dict)  # path → where the next page is
     most: int = 1 << 30  # bytes of a request
     host: str = ""
 
@@ -220,9 +222,10 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(404, b"{}")
         else:
             kind, content = state.files[path]
+            following = {"Link": f'<{state.more[path]}>; rel="next"'} if path in state.more else {}
             start = int(wanted.removeprefix("bytes=").removesuffix("-")) if wanted else 0
             more = {"Content-Range": f"bytes {start}-{len(content) - 1}/{len(content)}"} if start else {}
-            self._answer(206 if start else 200, content[start:], {"Content-Type": kind, **more})
+            self._answer(206 if start else 200, content[start:], {"Content-Type": kind, **more, **following})
 
     def do_HEAD(self) -> None:
         path = self.path.removeprefix("/v2/")
@@ -234,6 +237,9 @@ class Handler(BaseHTTPRequestHandler):
         repository = parts.path.removeprefix("/v2/").partition("/blobs/")[0]
         asked = parse_qs(parts.query)
         theirs = f"{asked.get('from', [''])[0]}/blobs/{asked.get('mount', [''])[0]}"
+        if "mount" in asked and state.closed:
+            self._answer(401, b"{}")
+            return
         if theirs in state.files:
             state.files[theirs.replace(asked["from"][0], repository, 1)] = state.files[theirs]
             self._answer(201, b"")
@@ -501,6 +507,18 @@ def test_referrers_are_found_through_the_api_and_through_the_tag(state: State, t
     assert read_referrers(client(tmp_path), subject, "application/y") == ()
 
 
+def test_referrers_on_several_pages_are_all_found(state: State, tmp_path: Path):
+    pages = [
+        make_index([Descriptor(media_type=IMAGE.media_type, digest=digest_of(text), size=1)])
+        for text in (b"1", b"2")
+    ]
+    first, second = f"team/a/referrers/sha256:{IMAGE.digest}", "team/a/referrers/next"
+    state.files = {first: ("x", pages[0].content), second: ("x", pages[1].content)}
+    state.more = {first: f"/v2/{second}"}
+    found = read_referrers(client(tmp_path), here(state).with_digest(IMAGE.digest))
+    assert found == (*pages[0].manifests, *pages[1].manifests)
+
+
 def test_a_mirror_is_asked_first_and_the_registry_when_it_fails(state: State, tmp_path: Path):
     state.add("hub/team/a", IMAGE.content, IMAGE.media_type, "1")
     far = Reference(registry="r.invalid", repository="team/a", tag="1")
@@ -582,6 +600,12 @@ def test_a_blob_that_a_sibling_has_is_not_sent(state: State, tmp_path: Path):
     assert state.sent == []
     state.files = {}
     assert send(state, tmp_path, sibling="team/b")[0] == Sent(sent=len(BLOB))
+
+
+def test_a_sibling_that_is_closed_to_us_does_not_stop_a_push(state: State, tmp_path: Path):
+    state.closed = True
+    assert send(state, tmp_path, sibling="team/b")[0] == Sent(sent=len(BLOB))
+    assert has(state)
 
 
 def test_an_upload_goes_on_where_the_registry_says_that_it_is(

@@ -6,12 +6,20 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
+from urllib.parse import urljoin
 
 from envbuilder.errors import AbsentError, ContentError, RegistryError
 from envbuilder.fetch.download import Progress
 from envbuilder.fetch.wanted import Refusal
 from envbuilder.registry.client import Client
-from envbuilder.registry.manifest import MANIFESTS, Descriptor, Manifest, digest_of, parse_manifest
+from envbuilder.registry.manifest import (
+    MANIFESTS,
+    Descriptor,
+    Manifest,
+    digest_of,
+    make_index,
+    parse_manifest,
+)
 from envbuilder.registry.reference import Reference, parse_reference
 
 if TYPE_CHECKING:
@@ -20,6 +28,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MOST: Final = 4 << 20  # bytes of a manifest, and of what else is read as a value
+MOST_LISTED: Final = 1000  # of what belongs to a manifest; more pages than that are somebody's mistake
 Answer = TypeVar("Answer")
 
 
@@ -120,8 +129,13 @@ def _referrers_at(client: Client, reference: Reference, tag: str | None) -> Mani
         url = client.url(reference, f"referrers/sha256:{reference.digest}")
 
         def ask() -> Manifest:
-            with client.ask(reference, "GET", url) as response:
-                return parse_manifest(_read(response, MOST))
+            listed, page = list[Descriptor](), url
+            while page:
+                with client.ask(reference, "GET", page) as response:
+                    listed += parse_manifest(_read(response, MOST)).manifests
+                    following = response.links.get("next", {}).get("url", "")
+                page = urljoin(page, following) if following and len(listed) < MOST_LISTED else ""
+            return make_index(listed)
 
         return client.patiently(reference, ask)
     except AbsentError:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import urlencode, urljoin
 
-from envbuilder.errors import AbsentError, ContentError, RegistryError
+from envbuilder.errors import AbsentError, AccessError, ContentError, RegistryError
 from envbuilder.fetch.download import Progress, Stopped
 from envbuilder.registry.client import Client
 from envbuilder.registry.manifest import Descriptor, Manifest, make_index
@@ -62,7 +62,10 @@ def push_blob(
     if client.patiently(reference, lambda: _is_there(client, reference, source.blob)):
         progress.advance(source.blob.size)
         return Sent(there=True)
-    url = client.patiently(reference, lambda: _begin(client, reference, source.blob, sibling))
+    try:
+        url = client.patiently(reference, lambda: _begin(client, reference, source.blob, sibling))
+    except AccessError:  # to the sibling, perhaps: of this repository the same is asked once more
+        url = client.patiently(reference, lambda: _begin(client, reference, source.blob))
     if url is None:
         progress.advance(source.blob.size)
         return Sent(mounted=True)
