@@ -67,6 +67,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         ("--key", "--oldest-host", "--output", "--recipes", *COMMON),
         1,
     ),
+    "report": Verb("Write one HTML page of what was built", ("--output", "--recipes", *COMMON), 1),
     "sbom": Verb("Print the parts list of what was built", ("--provenance", "--output", *COMMON), 1),
     "sign": Verb("Sign image and SIF with a key of yours", ("--key", "--output", *COMMON), 1),
     "diff": Verb("Say what is different between two locks, images or SIFs", ("--recipes", *COMMON)),

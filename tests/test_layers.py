@@ -17,8 +17,9 @@ LAYERS = [
     {"cli", "completion"},
     {"verbs"},
     {"session"},
+    {"report"},
     {"examine"},
-    {"pipeline", "report"},
+    {"pipeline"},
     {
         "verify",
         "audit",

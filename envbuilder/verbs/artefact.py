@@ -130,6 +130,26 @@ def verify(
 
 
 @app.command()
+def report(
+    name: Name,
+    *,
+    output: Output = OUTPUT,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Write one HTML page of what was built: pins, sizes, extensions, audits, build times, licences, parts list."""
+    from envbuilder.report import make_report  # noqa: PLC0415
+
+    with verb("report", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        made = make_report(name, workshop(session, recipes), output=output)
+        session.data, session.text = made.data(), str(made.file)
+        if as_json:  # the page says the same
+            session.findings = made.findings
+
+
+@app.command()
 def sbom(
     name: Annotated[str, typer.Argument(help="a recipe that was built, or a SIF", metavar="NAME|SIF")],
     *,

@@ -22,6 +22,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     ),
     "extensions": ("envbuilder extensions a100",),
     "verify": ("envbuilder verify a100", "envbuilder verify build/a100.oci build/a100.sif"),
+    "report": ("envbuilder report a100",),
     "sbom": ("envbuilder sbom a100", "envbuilder sbom build/a100.sif --provenance"),
     "sign": ("envbuilder sign a100 --key key.pem",),
     "diff": ("envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif"),
