@@ -1,9 +1,9 @@
 """Reads a squashfs file system without mounting it, without root and without writing a file: every path, every byte.
 
 `verify` needs digests of all contents with owners, modes, times and extended attributes, from an offset within a SIF, at
-the speed of all cores. It shares nothing with the program that wrote the file system, so a mistake of that program
-shows. PySquashfsImage, which tests compare this with, gives no extended attributes and believes every number; sqfs2tar
-and unsquashfs are the writers' own. The format is version 4.0, as the kernel's documentation describes it.
+the speed of all cores. It shares nothing with `envbuilder/squashfs_writer.py`, not even the layouts of the records, so a
+mistake of either shows; and it reads what mksquashfs wrote for others. PySquashfsImage and unsquashfs, which tests
+compare both with, give no extended attributes or no digests, and write files. The format is version 4.0, as the kernel's documentation describes it.
 
 Every number comes from the file and may be a lie: reads past a table, a folder within itself or a block that unpacks to
 more than it may are a ValueError.
