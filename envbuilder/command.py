@@ -167,7 +167,7 @@ def _given(command: Command) -> Iterator[int]:
     if not command.input:
         yield subprocess.DEVNULL
         return
-    with tempfile.TemporaryFile() as stream:
+    with os.fdopen(os.memfd_create("input"), "w+b") as stream:  # in no file, for it may be a secret
         stream.write(command.input)
         stream.seek(0)
         yield stream.fileno()

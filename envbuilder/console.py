@@ -5,9 +5,11 @@ step is a line when it starts and a line when it ends.
 """
 
 import contextlib
+import getpass
 import io
 import logging
 import re
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -40,6 +42,10 @@ class Console:
         """One line for the person at the terminal, also in the log."""
         logging.getLogger(__name__).info("%s", text)
         self._print(text)
+
+    def ask_secret(self, question: str) -> str | None:
+        """What a person types unseen; None where nobody sits at a terminal."""
+        return getpass.getpass(question) if sys.stdin.isatty() else None
 
     @contextlib.contextmanager
     def group(self, title: str) -> Iterator[None]:

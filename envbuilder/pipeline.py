@@ -437,7 +437,10 @@ def sign_artefacts(name: str, workshop: Workshop, *, output: Path, key: Path) ->
             if not path.exists():
                 raise UsageError(f"there is no `{path}`", hint=f"`envbuilder build {name}` makes it")
         record = load_any_record(outputs)
-        sign(outputs.image, outputs.sif, outputs.bundle, key=key, runner=workshop.runner)
+        sign(
+            outputs.image, outputs.sif, outputs.bundle, key=key, runner=workshop.runner,
+            passphrase=lambda: workshop.environment.get("ENVBUILDER_KEY_PASSPHRASE") or workshop.console.ask_secret(f"passphrase of {key}: "),
+        )  # fmt: skip
         if record is not None:
             record.of_sif(outputs.sif).save(outputs.record)
     return {"sif": str(outputs.sif), "sif_sha256": sha256_file(outputs.sif), "bundle": str(outputs.bundle)}

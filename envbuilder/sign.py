@@ -7,12 +7,13 @@ provenance, saying of which image and SIF, in a signed envelope. Nothing is sent
 import base64
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 
 from envbuilder.command import Command, Runner
 from envbuilder.errors import CommandError, UsageError, VerifyError
@@ -26,18 +27,25 @@ BUNDLE_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
 _MOST: Final = 64 << 20  # bytes of a bundle that a reader believes
 
-PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey
-PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey
+_KINDS: Final = "ECDSA, Ed25519 and RSA of 2048 bits or more are taken"
+_RSA_BITS: Final = 2048
+
+PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
+PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
+Passphrase = Callable[[], str | None]  # None where there is nobody to ask
 
 
-def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> None:
-    """Sign the SIF inside and write the bundle. The SIF keeps its name, and is whole at every moment."""
-    private = _load_private(key)
+def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, passphrase: Passphrase) -> None:
+    """Sign the SIF inside and write the bundle. The SIF keeps its name, and is whole at every moment.
+
+    Apptainer reads no PEM key that is locked by a passphrase, so it gets the opened one, as its input and never as a file.
+    """
+    private = _load_private(key, passphrase)
     with beside(sif) as work:
         copy = work / sif.name
         shutil.copy2(sif, copy)  # a killed run leaves the SIF as it was
-        argv = ("apptainer", "sign", "--key", str(key.absolute()), str(copy))
-        runner.run(Command(argv=argv, why="sign the SIF"))
+        argv = ("apptainer", "sign", "--key", "/dev/stdin", str(copy))
+        runner.run(Command(argv=argv, input=_opened(private), why="sign the SIF"))
         copy.rename(sif)
     statement = _statement(image, sif)
     save_text(bundle, make_bundle(statement, private))
@@ -141,6 +149,8 @@ def _encoded(payload: bytes) -> bytes:
 def _sign(key: PrivateKey, data: bytes) -> bytes:
     if isinstance(key, ed25519.Ed25519PrivateKey):
         return key.sign(data)
+    if isinstance(key, rsa.RSAPrivateKey):
+        return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
     return key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
 
 
@@ -148,6 +158,8 @@ def _is_signed(key: PublicKey, signature: bytes, data: bytes) -> bool:
     try:
         if isinstance(key, ed25519.Ed25519PublicKey):
             key.verify(signature, data)
+        elif isinstance(key, rsa.RSAPublicKey):
+            key.verify(signature, data, padding.PKCS1v15(), hashes.SHA256())
         else:
             key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
     except InvalidSignature:
@@ -155,18 +167,38 @@ def _is_signed(key: PublicKey, signature: bytes, data: bytes) -> bool:
     return True
 
 
-def _load_private(path: Path) -> PrivateKey:
+def _opened(key: PrivateKey) -> bytes:
+    """The key as a PEM text without a passphrase."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
     try:
-        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+        content = path.read_bytes()
+        try:
+            key = serialization.load_pem_private_key(content, password=None)
+        except TypeError:  # it is locked
+            key = serialization.load_pem_private_key(content, password=_ask(path, passphrase))
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise UsageError(
             f"`{path}` is not a private key that can be read: {error}", hint=_KEY_HINT
         ) from error
     if not isinstance(key, PrivateKey):
-        raise UsageError(
-            f"`{path}` is a key of another kind", hint=f"ECDSA and Ed25519 are taken; {_KEY_HINT}"
-        )
+        raise UsageError(f"`{path}` is a key of another kind", hint=f"{_KINDS}; {_KEY_HINT}")
+    _need_bits(path, key)
     return key
+
+
+def _ask(path: Path, passphrase: Passphrase) -> bytes:
+    said = passphrase()
+    if not said:
+        raise UsageError(
+            f"`{path}` is locked by a passphrase",
+            hint="ENVBUILDER_KEY_PASSPHRASE may hold it; in a terminal it is asked for",
+        )
+    return said.encode()
 
 
 def _load_public(path: Path) -> PublicKey:
@@ -175,7 +207,11 @@ def _load_public(path: Path) -> PublicKey:
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"`{path}` is not a public key that can be read: {error}", hint=_KEY_HINT) from error
     if not isinstance(key, PublicKey):
-        raise UsageError(
-            f"`{path}` is a key of another kind", hint=f"ECDSA and Ed25519 are taken; {_KEY_HINT}"
-        )
+        raise UsageError(f"`{path}` is a key of another kind", hint=f"{_KINDS}; {_KEY_HINT}")
+    _need_bits(path, key)
     return key
+
+
+def _need_bits(path: Path, key: PrivateKey | PublicKey) -> None:
+    if isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey) and key.key_size < _RSA_BITS:
+        raise UsageError(f"`{path}` is an RSA key of {key.key_size} bits", hint=f"{_KINDS}; {_KEY_HINT}")

@@ -2,10 +2,11 @@
 
 import base64
 import json
+from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives import serialization
-from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, rsa, x25519
 from securesystemslib.dsse import Envelope
 from securesystemslib.exceptions import VerificationError
 from securesystemslib.signer import SSlibKey
@@ -15,7 +16,11 @@ from envbuilder.errors import UsageError, VerifyError
 from envbuilder.sign import PAYLOAD_TYPE, make_bundle, read_bundle, sign, verify_signatures
 
 STATEMENT = '{"_type": "https://in-toto.io/Statement/v1", "subject": []}'
-KEYS = {"P-256": ec.generate_private_key(ec.SECP256R1()), "Ed25519": ed25519.Ed25519PrivateKey.generate()}
+KEYS = {
+    "P-256": ec.generate_private_key(ec.SECP256R1()),
+    "Ed25519": ed25519.Ed25519PrivateKey.generate(),
+    "RSA": rsa.generate_private_key(65537, 2048),
+}
 
 
 @pytest.fixture(params=KEYS)
@@ -24,7 +29,8 @@ def key(request):
 
 
 def others_view(text: str, key: object) -> tuple[Envelope, SSlibKey]:
-    public = SSlibKey.from_crypto(key.public_key())
+    scheme = "rsa-pkcs1v15-sha256" if isinstance(key, rsa.RSAPrivateKey) else None
+    public = SSlibKey.from_crypto(key.public_key(), scheme=scheme)
     public.keyid = ""  # DSSE leaves it open; this library compares it
     return Envelope.from_dict(json.loads(text)["dsseEnvelope"]), public
 
@@ -72,24 +78,64 @@ def test_what_is_no_bundle_is_said_to_be_none(key, tmp_path, text):
         read_bundle(path, key.public_key())
 
 
-def test_keys_of_other_kinds_and_files_that_are_none_are_refused(tmp_path):
+PASSPHRASE = "correct horse"
+
+
+def write_key(path: Path, key: object, *, passphrase: str = "") -> Path:
+    lock = (
+        serialization.BestAvailableEncryption(passphrase.encode())
+        if passphrase
+        else serialization.NoEncryption()
+    )
+    path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, lock))
+    return path
+
+
+def attempt(folder: Path, pem: Path, *, passphrase: str | None = None) -> FakeRunner:
+    """Sign a SIF that is none, as far as it goes: to where its provenance is read."""
+    sif, runner = folder / "x.sif", FakeRunner()
+    sif.write_text("")
+    with pytest.raises(VerifyError):
+        sign(folder / "x.oci", sif, folder / "b", key=pem, runner=runner, passphrase=lambda: passphrase)
+    return runner
+
+
+@pytest.mark.parametrize("passphrase", ["", PASSPHRASE])
+def test_apptainer_gets_the_opened_key_as_its_input(key, tmp_path, passphrase):
+    pem = write_key(tmp_path / "key.pem", key, passphrase=passphrase)
+    (command,) = attempt(tmp_path, pem, passphrase=passphrase or None).commands
+    assert command.argv[:4] == ("apptainer", "sign", "--key", "/dev/stdin")
+    opened = serialization.load_pem_private_key(command.input, password=None)
+    assert opened.public_key() == key.public_key()
+    assert PASSPHRASE not in str(command)
+    assert "PRIVATE KEY" not in repr(command)
+
+
+@pytest.mark.parametrize(
+    ("passphrase", "said"),
+    [(None, "is locked by a passphrase"), ("wrong", "not a private key that can be read")],
+)
+def test_a_locked_key_without_its_passphrase_is_refused(key, tmp_path, passphrase, said):
+    pem = write_key(tmp_path / "key.pem", key, passphrase=PASSPHRASE)
+    with pytest.raises(UsageError, match=said):
+        attempt(tmp_path, pem, passphrase=passphrase)
+
+
+@pytest.mark.parametrize(
+    ("private", "said"),
+    [
+        (None, "not a private key"),
+        (x25519.X25519PrivateKey.generate(), "of another kind"),
+        (rsa.generate_private_key(65537, 1024), "of 1024 bits"),
+    ],
+)
+def test_keys_of_other_kinds_and_files_that_are_none_are_refused(tmp_path, private, said):
     pem = tmp_path / "key.pem"
-    private = rsa.generate_private_key(65537, 2048)
+    pem.write_bytes(b"nonsense")
+    if private is not None:
+        write_key(pem, private)
+    with pytest.raises(UsageError, match=said):
+        attempt(tmp_path, pem)
     places = {"image": tmp_path / "x.oci", "sif": tmp_path / "x.sif", "bundle": tmp_path / "b"}
-    places["sif"].write_text("")
-    for text, said in (
-        (b"nonsense", "not a private key"),
-        (
-            private.private_bytes(
-                serialization.Encoding.PEM,
-                serialization.PrivateFormat.PKCS8,
-                serialization.NoEncryption(),
-            ),
-            "of another kind",
-        ),
-    ):
-        pem.write_bytes(text)
-        with pytest.raises(UsageError, match=said):
-            sign(**places, key=pem, runner=FakeRunner())
     with pytest.raises(UsageError, match="not a public key"):
         verify_signatures(**places, key=pem, runner=FakeRunner())

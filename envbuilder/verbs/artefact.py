@@ -174,7 +174,7 @@ def sign(
     name: Annotated[str, typer.Argument(help="a recipe that was built", metavar="NAME")],
     *,
     key: Annotated[
-        Path, typer.Option("--key", help="a private key of yours in a PEM file: ECDSA or Ed25519")
+        Path, typer.Option("--key", help="a private key of yours in a PEM file: ECDSA, Ed25519 or RSA")
     ],
     output: Output = OUTPUT,
     as_json: Json = False,

@@ -51,11 +51,24 @@ def test_the_provenance_inside_names_the_layers_of_the_image(cpu: Built):
     assert json.loads(run(ENVBUILDER, "sbom", cpu.sif, "--provenance")) == statement
 
 
-@pytest.fixture(params=["EC -pkeyopt ec_paramgen_curve:P-256", "ed25519"], ids=["P-256", "Ed25519"])
-def keys(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Path]:
+PASSPHRASE = "correct-horse-battery"
+KINDS = {
+    "P-256": "EC -pkeyopt ec_paramgen_curve:P-256",
+    "Ed25519": "ed25519",
+    "RSA": "RSA -pkeyopt rsa_keygen_bits:3072",
+    "P-256 with a passphrase": "EC -pkeyopt ec_paramgen_curve:P-256 -aes256",
+}
+
+
+@pytest.fixture(params=KINDS.values(), ids=KINDS)
+def keys(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> tuple[Path, Path]:
     private, public = tmp_path / "key.pem", tmp_path / "key.pub"
-    run("openssl", "genpkey", "-algorithm", *request.param.split(), "-out", private)
-    run("openssl", "pkey", "-in", private, "-pubout", "-out", public)
+    secret = ("-pass", f"pass:{PASSPHRASE}") if "aes256" in request.param else ()
+    run("openssl", "genpkey", "-algorithm", *request.param.split(), *secret, "-out", private)
+    run("openssl", "pkey", "-in", private, "-passin", f"pass:{PASSPHRASE}", "-pubout", "-out", public)
+    monkeypatch.setenv("ENVBUILDER_KEY_PASSPHRASE", PASSPHRASE)
     return private, public
 
 
