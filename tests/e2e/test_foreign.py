@@ -61,15 +61,38 @@ def test_an_image_and_the_sif_that_apptainer_built_of_it_are_equal(foreign: Fore
     assert not [path for path in answer["passed_over"] if path.startswith(("opt", "bin"))]
 
 
-def test_a_file_that_changed_in_between_is_named(foreign: Foreign, spacious: Path):
-    sandbox = spacious / "sandbox"
+@pytest.fixture(scope="module")
+def changed(foreign: Foreign) -> Path:
+    """A SIF of the image with another byte in one file and without another file."""
+    sandbox = foreign.sif.with_name("sandbox")
     run("apptainer", "build", "--sandbox", sandbox, foreign.sif)
     with (sandbox / "opt/large").open("r+b") as stream:
         stream.seek(1_000_000)
         stream.write(b"?")
     (sandbox / "opt/two").unlink()
-    run("apptainer", "build", spacious / "changed.sif", sandbox)
-    ended = attempt(ENVBUILDER, "verify", foreign.archive, spacious / "changed.sif", "--json")
+    run("apptainer", "build", foreign.sif.with_name("changed.sif"), sandbox)
+    return foreign.sif.with_name("changed.sif")
+
+
+def test_the_difference_of_an_image_and_a_sif_is_told_in_words_and_as_data(foreign: Foreign, changed: Path):
+    said = json.loads(run(ENVBUILDER, "diff", foreign.archive, changed, "--json"))["data"]
+    files = {one["name"]: one for one in said["files"]}
+    assert files["/opt/two"]["after"] is None
+    assert "2097152 bytes" in files["/opt/large"]["after"]
+    assert [one["kind"] for one in said["subjects"]] == ["image", "sif"]
+    text = run(ENVBUILDER, "diff", foreign.sif, changed)
+    assert "  - /opt/two" in text
+    assert "  ~ /opt/large 2097152 bytes" in text
+    assert "packages: the same" in text
+
+
+def test_an_image_and_its_sif_differ_in_nothing(cpu: Built):
+    said = json.loads(run(ENVBUILDER, "diff", cpu.layout, cpu.sif, "--json"))["data"]
+    assert (said["packages"], said["files"], said["environment"], said["nccl"]) == ([], [], [], [])
+
+
+def test_a_file_that_changed_in_between_is_named(foreign: Foreign, changed: Path):
+    ended = attempt(ENVBUILDER, "verify", foreign.archive, changed, "--json")
     assert ended.returncode == 7
     seen = {(one["where"], one["code"]) for one in findings(ended)}
     assert ("/opt/large", "EB703") in seen
