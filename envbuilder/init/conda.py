@@ -15,21 +15,24 @@ from envbuilder.init.gathered import CONFIGURED, Gathered
 from envbuilder.init.requirement import read_arguments, read_requirement
 
 _ALIASES: Final = {
-    "pytorch": "torch", "matplotlib-base": "matplotlib", "opencv": "opencv-python-headless",
+    "pytorch": "torch", "matplotlib-base": "matplotlib", "opencv": "opencv-python-headless", "numpy-base": "numpy",
     "py-opencv": "opencv-python-headless", "pytables": "tables", "msgpack-python": "msgpack", "ruamel_yaml": "ruamel.yaml",
-    "tensorboard-data-server": "tensorboard-data-server", "python-lmdb": "lmdb", "pillow-simd": "pillow",
-    "pytorch-lightning": "pytorch-lightning", "importlib_metadata": "importlib-metadata", "py-xgboost": "xgboost",
-    "graphviz-python": "graphviz", "torchtriton": "triton", "numpy-base": "numpy", "jupyter_client": "jupyter-client",
+    "python-lmdb": "lmdb", "importlib_metadata": "importlib-metadata", "py-xgboost": "xgboost", "jupyter_client": "jupyter-client",
+    "torchtriton": "triton",
+}  # fmt: skip
+_PINS: Final = {
+    "python": "python", "cudatoolkit": "cuda", "pytorch-cuda": "cuda", "cuda-toolkit": "cuda", "cuda": "cuda", "cuda-nvcc": "cuda",
+    "cuda-version": "cuda", "cudatoolkit-dev": "cuda",
 }  # fmt: skip
 _DEBIAN: Final = ("ffmpeg", "git", "cmake", "make", "wget", "curl", "tmux", "htop", "unzip", "rsync", "vim", "graphviz", "openmpi",
                   "libsndfile", "sox", "parallel")  # fmt: skip
 _DEBIAN_NAMES: Final = {"openmpi": "libopenmpi-dev", "libsndfile": "libsndfile1"}
 # What conda has to bring and here Debian, torch or the toolkit does.
 _SYSTEM: Final = re.compile(
-    r"_.*|lib.*|.*-ng|.*_abi|ld_impl_.*|.*-compilers?|.*_linux-64|binutils.*|sysroot.*|kernel-headers.*|"
+    r"_.*|lib(?!rosa|cst|svm|archive-c).*|.*-ng|.*_abi|ld_impl_.*|.*-compilers?|.*_linux-64|binutils.*|sysroot.*|kernel-headers.*|"
     r"openssl|zlib|ncurses|readline|tk|xz|sqlite|bzip2|ca-certificates|gmp|mkl.*|blas|openblas|intel-openmp|llvm-openmp|"
-    r"freetype|jpeg|lcms2|lerc|zstd|lz4-c|giflib|icu|nettle|gnutls|lame|openh264|openjpeg|bottleneck-base|cudnn|nccl|"
-    r"pytorch-mutex|ffi|expat|fontconfig|glib|gstreamer.*|gst-plugins.*|qt.*|pcre.*|dbus|hdf5|pip|cuda-.*|nvidia-.*"
+    r"freetype|jpeg|lcms2|lerc|zstd|lz4-c|giflib|icu|nettle|gnutls|lame|openh264|openjpeg|cudnn|nccl|"
+    r"pytorch-mutex|ffi|expat|fontconfig|glib|gstreamer.*|gst-plugins.*|qt(-.*)?|pcre.*|dbus|hdf5|pip|cuda-.*|nvidia-.*"
 )
 _SPEC: Final = re.compile(
     r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
@@ -115,18 +118,12 @@ def read_spec(text: str, where: str, gathered: Gathered) -> None:
         gathered.gpus = gathered.gpus or ()
     elif name in _DEBIAN:
         gathered.debian(_DEBIAN_NAMES.get(name, name), where)
-    elif _SYSTEM.fullmatch(name) and name not in ("libclang", "qtpy"):
+    elif _SYSTEM.fullmatch(name):
         gathered.leave(where, text, "Debian, torch or the CUDA toolkit brings it")
     else:
         if name == "pytorch" and (build := re.search(r"cuda(\d+\.\d+)", found["build"] or "")):
             gathered.pin("cuda", f"=={build[1]}", where)
         read_requirement(f"{_ALIASES.get(name, name)}{specifier}", where, gathered)
-
-
-_PINS: Final = {
-    "python": "python", "cudatoolkit": "cuda", "pytorch-cuda": "cuda", "cuda-toolkit": "cuda", "cuda": "cuda", "cuda-nvcc": "cuda",
-    "cuda-version": "cuda", "cudatoolkit-dev": "cuda",
-}  # fmt: skip
 
 
 def _specifier(operator: str, version: str) -> str:
