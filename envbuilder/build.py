@@ -235,4 +235,5 @@ def image_config(plan: Plan) -> ImageConfig:
 
 def desk_of(plan: Plan) -> Desk:
     python = next(step.python for step in plan.steps if isinstance(step, PythonStep))
-    return Desk(python=python, has_cuda=any(isinstance(step, CudaStep) for step in plan.steps))
+    image = next((step.image for step in plan.steps if isinstance(step, OsStep)), "")
+    return Desk(python=python, has_cuda="CUDA_HOME" in dict(plan.runtime.env), has_user=not image)

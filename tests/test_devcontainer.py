@@ -10,8 +10,7 @@ from envbuilder import cli
 from envbuilder.build import image_config
 from envbuilder.devcontainer import LABEL, Desk, make_file, make_label, metadata, save_file
 from envbuilder.errors import UsageError
-from envbuilder.plan import CudaStep, OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.tables.toolkit import load_toolkits
+from envbuilder.plan import OsStep, Plan, PythonStep, RuntimeStep
 
 ROOT = Path(__file__).parents[1]
 CPU = Desk(python="3.11", has_cuda=False)
@@ -113,23 +112,32 @@ def test_an_image_of_others_gets_no_user_of_ours():
     assert "remoteUser" not in metadata(Desk(python="3.11", has_cuda=False, has_user=False))
 
 
-def test_an_image_says_what_its_file_says():
-    plan = Plan(
+def make_plan(image: str = "", cuda: str = "/usr/local/cuda") -> Plan:
+    return Plan(
         name="x",
         platform="linux/amd64",
         epoch=0,
         steps=(
-            OsStep(suite="bookworm", gcc="12", artefacts=()),
+            OsStep(suite="bookworm", gcc="12", artefacts=(), image=image),
             PythonStep(python="3.10", artefacts=()),
-            CudaStep(toolkit=next(iter(load_toolkits().values())), artefacts=()),
-            RuntimeStep(env=(), labels=(("a", "b"),), files=()),
+            RuntimeStep(env=(("CUDA_HOME", cuda),) if cuda else (), labels=(("a", "b"),), files=()),
         ),
     )
-    labels = dict(image_config(plan).labels)
+
+
+def test_an_image_says_what_its_file_says():
+    labels = dict(image_config(make_plan()).labels)
     assert labels["a"] == "b"
     (label,) = json.loads(labels[LABEL])
     written = json.loads(make_file("x", "y", CUDA))
     assert label == {key: value for key, value in written.items() if key in label}
+
+
+def test_what_stands_on_an_image_of_others_has_no_user_of_ours():
+    labels = dict(image_config(make_plan(image="base@sha256:0", cuda="")).labels)
+    (label,) = json.loads(labels[LABEL])
+    assert "remoteUser" not in label
+    assert "cuda" not in labels[LABEL].lower()
 
 
 def test_a_file_is_written_once_and_again(tmp_path: Path):

@@ -128,7 +128,7 @@ def devcontainer(
             _open_door(session, name, host, folder=write, profile=profile, output=output, force=force)
             return
         recipe = load(find_recipe(name, recipes))
-        desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda))
+        desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image)
         text = make_file(recipe.name, image or f"{IMAGE_PREFIX}/{recipe.name}:latest", desk)
         path = None if show else save_file(write or Path(), text, force=force)
         session.data = {"file": str(path or ""), "text": text}
