@@ -113,7 +113,7 @@ VERBS: Final[Mapping[str, Verb]] = {
         1,
     ),
     "launch ssh": Verb("Run a job on machines reached by SSH", ("--nodes", "--hosts", "--pdsh", *LAUNCH), 1),
-    "launch local": Verb("Run a job on this machine", LAUNCH, 1),
+    "launch local": Verb("Run a job on this machine", ("--in", *LAUNCH), 1),
     "launch lint": Verb("Find the mistakes in your own sbatch scripts", COMMON),
 }
 

@@ -29,12 +29,12 @@ from envbuilder.store import Sha256
 
 ROOT = Path(__file__).parents[1]
 CPU = Environment(
-    name="cpu", sif=Path("/shared/env/cpu.sif"), size=395354112, sha256=Sha256("ab" * 32), torch="2.13.0", cuda="", driver_floor="",
+    name="cpu", place="/shared/env/cpu.sif", size=395354112, sha256=Sha256("ab" * 32), torch="2.13.0", cuda="", driver_floor="",
 )  # fmt: skip
 A100 = replace(
     CPU,
     name="a100",
-    sif=Path("/shared/my env/a100.sif"),
+    place="/shared/my env/a100.sif",
     torch="2.6.0",
     cuda="12.4",
     driver_floor="525.60.13",
@@ -61,6 +61,12 @@ JOBS = {
     "launch-slurm-tasks.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4, shape="tasks"),
     "launch-ssh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2),
     "launch-pdsh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2, pdsh=True),
+    "launch-local-image.sh": job(
+        environment=replace(A100, place="envbuilder/a100:latest", size=0, sha256="", image_id="sha256:12"),
+        where="local",
+        nodes=1,
+        gpus=2,
+    ),
     "launch-local.sh": job(where="local", nodes=1, ranks=2, smoke=True, program=()),
     "launch-slurm-old-torch.sh": job(environment=replace(A100, torch="1.9.1"), nodes=2, gpus=1),
     "launch-slurm-torch-1.sh": job(environment=replace(A100, torch="1.13.1"), nodes=2, gpus=1),
@@ -84,15 +90,15 @@ def test_shellcheck_finds_nothing_in_a_script(name, tmp_path):
 @pytest.mark.programs
 def test_every_value_reaches_bash_as_it_was_given(tmp_path):
     nasty = job(
-        environment=replace(A100, sif=Path("/a b/$(touch x)'\".sif")), program=("a;b.py", "new\nline", "$HOME", "`id`", "*"), gpus=1,
+        environment=replace(A100, place="/a b/$(touch x)'\".sif"), program=("a;b.py", "new\nline", "$HOME", "`id`", "*"), gpus=1,
     )  # fmt: skip
     text = render(nasty)
-    settings = text[text.index("\nsif=") : text.index("\nsay()")]
-    script = settings + '\nprintf "%s\\0" "$sif" "${program[@]}"'
+    settings = text[text.index("\nenvironment=") : text.index("\nsay()")]
+    script = settings + '\nprintf "%s\\0" "$environment" "${program[@]}"'
     said = subprocess.run(
         ["bash", "-euc", script], capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
-    assert said.split("\0")[:-1] == [str(nasty.environment.sif), *words_for_launcher(nasty.program)]
+    assert said.split("\0")[:-1] == [nasty.environment.place, *words_for_launcher(nasty.program)]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -352,7 +358,7 @@ def preflight(
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     digest = Sha256(hashlib.sha256(b"sif").hexdigest())
-    environment = replace(A100, sif=sif, size=3, sha256=digest, driver_floor=floor)
+    environment = replace(A100, place=str(sif), size=3, sha256=digest, driver_floor=floor)
     made = job(
         environment=environment, site=Site(node_scratch=str(folder)), gpus=gpus, folder=folder, where="local"
     )

@@ -23,12 +23,13 @@ RANK_IN_LOGS_SINCE: Final = (2, 3)  # with a rank's number in front of its lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """A SIF and what a launch must know of its inside."""
+    """A SIF or an image, and what a launch must know of its inside."""
 
     name: str
-    sif: Path
-    size: int
-    sha256: Sha256
+    place: str  # the SIF's path, or the image's name
+    size: int = 0  # of a SIF
+    sha256: str = ""  # of a SIF
+    image_id: str = ""  # of an image
     torch: str
     cuda: str  # "" without
     driver_floor: str  # the oldest driver that runs this CUDA; "" where there is none or it is not known
@@ -65,6 +66,7 @@ class Wish:
     slurm: SlurmWish = SlurmWish()
     hosts: tuple[str, ...] = ()
     pdsh: bool = False
+    image: bool = False  # run in the image, not in the SIF
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,16 +176,19 @@ def _is_option(words: tuple[str, ...]) -> bool:
 def probe_environment(name: str, outputs: Outputs, read: Callable[[Path, str], str]) -> Environment:
     """Look at a SIF; `read` gives the text of a file inside one. Raises UsageError when it is not there."""
     sif, torch, cuda = probe_pins(name, outputs, read)
-    row = next((row for row in load_cudas().rows if row.cuda == cuda), None)
     return Environment(
         name=outputs.name,
-        sif=sif,
+        place=str(sif),
         size=sif.stat().st_size,
         sha256=_digest(outputs),
         torch=torch,
         cuda=cuda,
-        driver_floor=row.driver_floor if row else "",
+        driver_floor=driver_floor(cuda),
     )
+
+
+def driver_floor(cuda: str) -> str:
+    return next((row.driver_floor for row in load_cudas().rows if row.cuda == cuda), "")
 
 
 def probe_pins(name: str, outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path, str, str]:
@@ -195,10 +200,18 @@ def probe_pins(name: str, outputs: Outputs, read: Callable[[Path, str], str]) ->
             hint=f"`envbuilder build {name}` makes it; `--output` says where it is",
         )
     try:
-        pins = json.loads(read(sif, PINS))
-        return sif, str(pins["pytorch"]), str(pins["cuda"])
-    except (ValueError, TypeError, KeyError) as error:
+        return sif, *parse_pins(read(sif, PINS))
+    except ValueError as error:
         raise BuildError(f"`{sif}` was not made by envbuilder: its {PINS} cannot be read") from error
+
+
+def parse_pins(text: str) -> tuple[str, str]:
+    """The versions of torch and CUDA that the text in an environment names; raises ValueError."""
+    try:
+        pins = json.loads(text)
+        return str(pins["pytorch"]), str(pins["cuda"])
+    except (TypeError, KeyError) as error:
+        raise ValueError("no pins") from error
 
 
 def _digest(outputs: Outputs) -> Sha256:

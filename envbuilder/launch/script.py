@@ -13,6 +13,7 @@ from typing import Final, assert_never
 from envbuilder import __version__
 from envbuilder.launch.job import (
     RANK_IN_LOGS_SINCE,
+    Environment,
     Job,
     torch_has,
     words_for_launcher,
@@ -62,7 +63,7 @@ def _parts(job: Job) -> list[str]:
         ranks = "torchrun" if torch_has(job, RANK_IN_LOGS_SINCE) else "torchrun_1"
     reached = ["attend", "pdsh"] if job.site.ssh.pdsh else ["attend", "ssh", "nodes"]
     ways = {"slurm": ["slurm"], "ssh": reached, "local": ["attend", "local", "nodes"]}
-    return ["common", ranks, *ways[job.where]]
+    return ["common", "image" if job.environment.image_id else "sif", ranks, *ways[job.where]]
 
 
 def _settings(job: Job) -> list[str]:
@@ -70,9 +71,7 @@ def _settings(job: Job) -> list[str]:
     environment, site = job.environment, job.site
     program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
     shared = {
-        "sif": quoted(str(environment.sif)),
-        "sif_bytes": str(environment.size),
-        "sif_sha256": environment.sha256,
+        **_environment(environment),
         "program": quoted_list(program),
         "nodes": str(job.nodes),
         "ranks_per_node": str(job.ranks),
@@ -102,6 +101,17 @@ def _settings(job: Job) -> list[str]:
         ]
     names = [*shared, "job"]
     return [*lines, f"settings=({' '.join(names)})"]
+
+
+def _environment(environment: Environment) -> dict[str, str]:
+    """What it is, and by what a node knows that it is the one."""
+    if environment.image_id:
+        return {"environment": quoted(environment.place), "image_id": quoted(environment.image_id)}
+    return {
+        "environment": quoted(environment.place),
+        "sif_bytes": str(environment.size),
+        "sif_sha256": environment.sha256,
+    }
 
 
 def _srun_options(job: Job) -> tuple[str, ...]:

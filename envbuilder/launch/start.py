@@ -2,18 +2,29 @@
 
 import os
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
+from envbuilder.build import IMAGE_PREFIX
 from envbuilder.command import Command, Runner, hand_over
-from envbuilder.errors import CommandError, LaunchError, UsageError
+from envbuilder.errors import BuildError, CommandError, LaunchError, ToolError, UsageError
 from envbuilder.launch.inside import find_outputs
-from envbuilder.launch.job import Job, Wish, make_job, probe_environment
+from envbuilder.launch.job import (
+    PINS,
+    Environment,
+    Job,
+    Wish,
+    driver_floor,
+    make_job,
+    parse_pins,
+    probe_environment,
+)
 from envbuilder.launch.script import render
 from envbuilder.launch.site import find_site
-from envbuilder.run import project_folder
+from envbuilder.publish import connect
+from envbuilder.run import Surroundings, project_folder, run_in_image
 from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.store import save_text
 from envbuilder.verify import opened_sif
@@ -44,10 +55,30 @@ class Started:
         return f"job {self.number}: {state}; log {self.log}, script {self.script}"
 
 
-def prepare(wish: Wish) -> Job:
-    """Look at the SIF and the site; raises UsageError for a job that cannot be."""
-    environment = probe_environment(wish.name, find_outputs(wish.name, wish.output), read_in_sif)
+def prepare(wish: Wish, settings: Mapping[str, str]) -> Job:
+    """Look at the SIF or the image, and the site; raises UsageError for a job that cannot be."""
+    outputs = find_outputs(wish.name, wish.output)
+    if wish.image:
+        environment = _probe_image(outputs.name, settings)
+    else:
+        environment = probe_environment(wish.name, outputs, read_in_sif)
     return make_job(wish, environment, find_site(wish.profile), project_folder(wish.folder))
+
+
+def _probe_image(name: str, settings: Mapping[str, str]) -> Environment:
+    image = f"{IMAGE_PREFIX}/{name}:latest"
+    client = connect(settings)
+    if client is None:
+        raise ToolError(f"no Docker engine answers, so nothing can run in `{image}`")
+    read = run_in_image(client, image, ("cat", PINS), Surroundings(folder=Path("/")))
+    try:
+        torch, cuda = parse_pins(read.output)
+    except ValueError as error:
+        raise BuildError(f"`{image}` was not made by envbuilder: its {PINS} cannot be read") from error
+    identity = str(client.images.get(image).id)
+    return Environment(
+        name=name, place=image, image_id=identity, torch=torch, cuda=cuda, driver_floor=driver_floor(cuda)
+    )
 
 
 def read_in_sif(sif: Path, path: str) -> str:

@@ -36,7 +36,7 @@ app.add_typer(launch, name="launch")
 Profile = Annotated[
     str, typer.Option("--profile", help="the site: a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")
 ]
-Form = Annotated[str, typer.Option("--in", help="`sif` or `image`; default: whichever is there, SIF first")]
+Form = Annotated[str, typer.Option("--in", help="`sif` or `image`; without it the SIF, where there is one")]
 Print = Annotated[bool, typer.Option("--print", help="print the command line; run nothing")]
 PROGRAM: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 
@@ -244,7 +244,9 @@ def launch_slurm(
             return
         runner = ProcessRunner(session.environment, whole=True)
         session.stop = runner.stop
-        started = start.submit(start.prepare(wish), runner, wait=wait, tell=Console(color=session.color).say)
+        started = start.submit(
+            start.prepare(wish, session.environment), runner, wait=wait, tell=Console(color=session.color).say
+        )
         session.exit_code, session.text = started.code, started.text()
         session.data = {"job": started.number, "script": str(started.script), "log": str(started.log)}
 
@@ -266,24 +268,26 @@ def launch_ssh(
             folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
             hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
         )  # fmt: skip
-        _written(session, wish, write) or _become(wish)
+        _written(session, wish, write) or _become(session, wish)
 
 
 @launch.command("local", context_settings=PROGRAM)
 def launch_local(
-    context: typer.Context, name: Name, *, gpus: Gpus = None, ranks: Ranks = None, profile: Profile = "",
+    context: typer.Context, name: Name, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None, profile: Profile = "",
     smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
     output: Output = OUTPUT, verbose: Verbose = 0, no_color: NoColor = False,
 ) -> None:  # fmt: skip
     """Run a job on this machine."""
+    from envbuilder.launch.inside import parse_form  # noqa: PLC0415
     from envbuilder.launch.job import Wish  # noqa: PLC0415
 
     with verb("launch local", as_json=False, verbose=verbose, no_color=no_color) as session:
         wish = Wish(
             name=name, program=tuple(context.args), where="local", nodes=1, ranks=ranks, gpus=gpus,
             folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+            image=parse_form(inside) == "image",
         )  # fmt: skip
-        _written(session, wish, write) or _become(wish)
+        _written(session, wish, write) or _become(session, wish)
 
 
 def _written(session: Session, wish: "Wish", path: Path | None) -> bool:
@@ -292,16 +296,16 @@ def _written(session: Session, wish: "Wish", path: Path | None) -> bool:
 
     if path is None:
         return False
-    job = start.prepare(wish)
+    job = start.prepare(wish, session.environment)
     session.data = {"script": str(start.save_script(path, job))}
     session.text = start.start_command(job, path)
     return True
 
 
-def _become(wish: "Wish") -> NoReturn:
+def _become(session: Session, wish: "Wish") -> NoReturn:
     from envbuilder.launch import start  # noqa: PLC0415
 
-    start.become(start.prepare(wish))
+    start.become(start.prepare(wish, session.environment))
 
 
 @launch.command("lint")

@@ -17,7 +17,7 @@
 
 set -euo pipefail
 
-sif='/shared/my env/a100.sif'
+environment='/shared/my env/a100.sif'
 sif_bytes=395354112
 sif_sha256=abababababababababababababababababababababababababababababababab
 program=(train.py --text 'it'"'"'s $HOME')
@@ -38,7 +38,7 @@ driver_floor=525.60.13
 least_free_mb=1024
 grace=120
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
-settings=(sif sif_bytes sif_sha256 program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
+settings=(environment sif_bytes sif_sha256 program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
@@ -90,42 +90,11 @@ prepare() {
   done
 }
 
-# Becomes the program given, in the environment.
-inside() {
-  local -a options=()
-  local bind
-  [ "$gpus" -eq 0 ] || options+=(--nv)
-  for bind in "$project" "$scratch" "${binds[@]}"; do
-    [ ! -e "${bind%%:*}" ] || options+=(--bind "$bind")
-  done
-  exec "$apptainer" exec "${options[@]}" "$sif" "$@"
-}
-
-# Whether the SIF is the file that this script was written for. To read all of it takes seconds, or minutes on a busy file
-# system, so a node remembers in its scratch what it has read, for as long as the file has the same size, times and inode. The time
-# of its last change (%Z) cannot be set by hand.
-check_sif() {
-  local found known=$scratch/sif-$sif_sha256 digest
-  found=$(stat -Lc '%s %d:%i %.9Y %.9Z' "$sif")
-  if [ "${found%% *}" = "$sif_bytes" ]; then
-    if [ "$(cat "$known" 2>/dev/null)" = "$found" ]; then return; fi
-    digest=$(sha256sum <"$sif")
-    digest=${digest%% *}
-    if [ "$digest" = "$sif_sha256" ]; then
-      printf '%s\n' "$found" 2>/dev/null >"$known" || :
-      return
-    fi
-  fi
-  fail "$sif is not the file that this script was written for: it has ${found%% *} bytes${digest:+, sha256 $digest}"
-}
-
 # What a node must have. Said before any rank starts, it is one line; later it is a hang or a thousand lines.
 preflight() {
   local free driver seen
   prepare
-  command -v "$apptainer" >/dev/null || fail "there is no program $apptainer here"
-  [ -r "$sif" ] || fail "cannot read $sif: is it on a file system that this node has?"
-  check_sif
+  find_environment
   free=$(df -Pm "$scratch" | awk 'NR == 2 { print $4 }')
   [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
   if [ "$gpus" -gt 0 ]; then
@@ -138,7 +107,7 @@ preflight() {
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
-  (inside python -m envbuilder_smoke --check) || fail "the environment in $sif is not whole, or does not fit this node"
+  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is not whole, or does not fit this node"
 }
 
 # Copies lines that begin with a rank into a file of that rank, and passes all of them on.
@@ -155,6 +124,41 @@ split_by_rank() {
       print substr($0, RLENGTH + 1) >file
       fflush(file)
     }'
+}
+
+# Becomes the program given, in the environment.
+inside() {
+  local -a options=()
+  local bind
+  [ "$gpus" -eq 0 ] || options+=(--nv)
+  for bind in "$project" "$scratch" "${binds[@]}"; do
+    [ ! -e "${bind%%:*}" ] || options+=(--bind "$bind")
+  done
+  exec "$apptainer" exec "${options[@]}" "$environment" "$@"
+}
+
+# Whether the SIF is the file that this script was written for. To read all of it takes seconds, or minutes on a busy file
+# system, so a node remembers in its scratch what it has read, for as long as the file has the same size, times and inode. The time
+# of its last change (%Z) cannot be set by hand.
+check_sif() {
+  local found known=$scratch/sif-$sif_sha256 digest
+  found=$(stat -Lc '%s %d:%i %.9Y %.9Z' "$environment")
+  if [ "${found%% *}" = "$sif_bytes" ]; then
+    if [ "$(cat "$known" 2>/dev/null)" = "$found" ]; then return; fi
+    digest=$(sha256sum <"$environment")
+    digest=${digest%% *}
+    if [ "$digest" = "$sif_sha256" ]; then
+      printf '%s\n' "$found" 2>/dev/null >"$known" || :
+      return
+    fi
+  fi
+  fail "$environment is not the file that this script was written for: it has ${found%% *} bytes${digest:+, sha256 $digest}"
+}
+
+find_environment() {
+  command -v "$apptainer" >/dev/null || fail "there is no program $apptainer here"
+  [ -r "$environment" ] || fail "cannot read $environment: is it on a file system that this node has?"
+  check_sif
 }
 
 # One container on each node, in which torchrun starts the node's ranks.

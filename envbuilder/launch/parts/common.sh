@@ -48,42 +48,11 @@ prepare() {
   done
 }
 
-# Becomes the program given, in the environment.
-inside() {
-  local -a options=()
-  local bind
-  [ "$gpus" -eq 0 ] || options+=(--nv)
-  for bind in "$project" "$scratch" "${binds[@]}"; do
-    [ ! -e "${bind%%:*}" ] || options+=(--bind "$bind")
-  done
-  exec "$apptainer" exec "${options[@]}" "$sif" "$@"
-}
-
-# Whether the SIF is the file that this script was written for. To read all of it takes seconds, or minutes on a busy file
-# system, so a node remembers in its scratch what it has read, for as long as the file has the same size, times and inode. The time
-# of its last change (%Z) cannot be set by hand.
-check_sif() {
-  local found known=$scratch/sif-$sif_sha256 digest
-  found=$(stat -Lc '%s %d:%i %.9Y %.9Z' "$sif")
-  if [ "${found%% *}" = "$sif_bytes" ]; then
-    if [ "$(cat "$known" 2>/dev/null)" = "$found" ]; then return; fi
-    digest=$(sha256sum <"$sif")
-    digest=${digest%% *}
-    if [ "$digest" = "$sif_sha256" ]; then
-      printf '%s\n' "$found" 2>/dev/null >"$known" || :
-      return
-    fi
-  fi
-  fail "$sif is not the file that this script was written for: it has ${found%% *} bytes${digest:+, sha256 $digest}"
-}
-
 # What a node must have. Said before any rank starts, it is one line; later it is a hang or a thousand lines.
 preflight() {
   local free driver seen
   prepare
-  command -v "$apptainer" >/dev/null || fail "there is no program $apptainer here"
-  [ -r "$sif" ] || fail "cannot read $sif: is it on a file system that this node has?"
-  check_sif
+  find_environment
   free=$(df -Pm "$scratch" | awk 'NR == 2 { print $4 }')
   [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
   if [ "$gpus" -gt 0 ]; then
@@ -96,7 +65,7 @@ preflight() {
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
-  (inside python -m envbuilder_smoke --check) || fail "the environment in $sif is not whole, or does not fit this node"
+  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is not whole, or does not fit this node"
 }
 
 # Copies lines that begin with a rank into a file of that rank, and passes all of them on.

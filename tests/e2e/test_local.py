@@ -1,0 +1,104 @@
+"""`launch local` in the real SIF and the real image: two ranks that speak, one that dies, and an end that leaves nothing."""
+
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from cluster import wait_until
+from workbench import ENVBUILDER, Built, open_folder
+
+pytestmark = pytest.mark.builds
+
+PROGRAM = """\
+import os, pathlib, signal, subprocess, sys, time
+if sys.argv[1] == "deaf":
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+pathlib.Path("started-" + os.environ["RANK"]).touch()
+print("given", os.environ.get("GIVEN"), os.environ["PATH"].partition(":")[0], flush=True)
+if sys.argv[1] == "die" and os.environ["RANK"] == "1":
+    sys.exit(3)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def work() -> Iterator[Path]:
+    with open_folder() as outer:
+        folder = outer / "a folder"
+        folder.mkdir()
+        (folder / "train.py").write_text(PROGRAM)
+        yield folder
+
+
+@pytest.fixture(params=["sif", "image"])
+def line(request: pytest.FixtureRequest, cpu: Built) -> tuple[object, ...]:
+    options = ("--output", cpu.output, "--in", request.param, "--ranks-per-node", "2", "--grace", "2")
+    return (ENVBUILDER, "launch", "local", "cpu", *options)
+
+
+def launch(work: Path, *argv: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(word) for word in argv], cwd=work, env=os.environ | {"GIVEN": "by me"}, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+def left_over(job: str) -> list[str]:
+    """The processes that carry the job's mark, in a container or not."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"ENVBUILDER_JOB={job}".encode() in path.read_bytes():
+                found.append(path.parent.name)
+        except OSError:  # it has just ended
+            continue
+    return found
+
+
+def test_two_ranks_are_one_job(line, work):
+    ended = launch(work, *line, "--smoke")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "0: smoke: passed, 2 ranks, gloo" in ended.stdout
+
+
+def test_a_rank_that_dies_ends_the_job_and_settings_have_arrived(line, work):
+    ended = launch(work, *line, "--", "train.py", "die")
+    assert ended.returncode not in (0, 124)
+    assert "the ranks ended with exit code" in ended.stderr
+    assert "1: given by me /opt/env/bin" in ended.stdout
+    (log,) = work.glob("logs/cpu-*/rank-1.log")
+    assert "given by me" in log.read_text()
+    job = re.search(r"job (\S+):", ended.stderr)
+    assert job
+    assert left_over(job[1]) == []
+
+
+def test_ctrl_c_leaves_nothing(line, work):
+    """Not even what takes no notice of TERM, or has a session of its own."""
+    running = subprocess.Popen(
+        [str(word) for word in (*line, "--", "train.py", "deaf")], cwd=work, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    wait_until("all ranks run", lambda: len(list(work.glob("started-*"))) == 2, 60)
+    (logs,) = work.glob("logs/cpu-*/torchrun")
+    job = logs.parent.name.removeprefix("cpu-")
+    assert len(left_over(job)) > 2
+    running.send_signal(signal.SIGINT)
+    assert running.wait(30) == 130
+    wait_until("nothing is left", lambda: not left_over(job))
+
+
+def test_an_image_that_was_built_anew_is_not_taken_for_the_one_that_was_looked_at(cpu, work):
+    script = work / "job.sh"
+    words = ("--in", "image", "--write", script, "--", "train.py", "die")
+    assert launch(work, ENVBUILDER, "launch", "local", "cpu", "--output", cpu.output, *words).returncode == 0
+    script.write_text(re.sub(r"image_id=\S+", "image_id=sha256:0", script.read_text()))
+    ended = launch(work, "bash", script)
+    assert ended.returncode == 1
+    assert "is not the image that this script was written for" in ended.stderr
+    assert list(work.glob("started-*")) == []
