@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder import __version__
+from envbuilder import __version__, cli
 from envbuilder.command import FakeRunner
 from envbuilder.errors import CommandError, LaunchError, UsageError
 from envbuilder.launch.remote import Door, keep_key, open_door, render_config, render_setup
@@ -77,3 +77,11 @@ def test_what_ssh_says_comes_with_what_to_try(tmp_path: Path):
 def test_an_answer_of_another_kind_is_no_answer(tmp_path: Path):
     with pytest.raises(LaunchError, match="did not say"):
         open_door(door(tmp_path), FakeRunner({"ssh": "\n"}), force=False)
+
+
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize("option", ["--print", "--image=x"])
+def test_what_is_of_docker_alone_is_refused_before_anything_is_done(option: str, tmp_path: Path):
+    folder = tmp_path / "doors"
+    assert cli.run(["devcontainer", "cpu", "--ssh", "nowhere.invalid", "--write", str(folder), option]) == 2
+    assert not folder.exists()

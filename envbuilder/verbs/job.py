@@ -124,6 +124,11 @@ def devcontainer(
     from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
 
     with verb("devcontainer", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        if host and (image or show):
+            raise UsageError(
+                "`--ssh` sets up another machine, and goes with neither `--image` nor `--print`",
+                hint="leave `--ssh` out for a file of Docker's",
+            )
         if host:
             _open_door(session, name, host, folder=write, profile=profile, output=output, force=force)
             return

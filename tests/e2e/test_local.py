@@ -44,7 +44,7 @@ def line(request: pytest.FixtureRequest, cpu: Built) -> tuple[object, ...]:
 def launch(work: Path, *argv: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(
         [str(word) for word in argv], cwd=work, env=os.environ | {"GIVEN": "by me"}, stdin=subprocess.DEVNULL,
-        capture_output=True, text=True, timeout=120, check=False,
+        capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
 
 
@@ -84,7 +84,7 @@ def test_ctrl_c_leaves_nothing(line, work):
         [str(word) for word in (*line, "--", "train.py", "deaf")], cwd=work, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    wait_until("all ranks run", lambda: len(list(work.glob("started-*"))) == 2, 60)
+    wait_until("all ranks run", lambda: len(list(work.glob("started-*"))) == 2, 180)
     (logs,) = work.glob("logs/cpu-*/torchrun")
     job = logs.parent.name.removeprefix("cpu-")
     assert len(left_over(job)) > 2
