@@ -7,6 +7,7 @@ import json
 import tarfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import zstandard
 
@@ -84,7 +85,7 @@ def sha256(data: bytes) -> str:
 def pack(shape: Shape) -> Packed:
     """Layers alternate between gzip and zstd, as in images that several tools have made."""
     tars = [make_tar(files) for files in shape.layers]
-    packers = (gzip.compress, zstandard.ZstdCompressor().compress)
+    packers = (partial(gzip.compress, mtime=0), zstandard.ZstdCompressor().compress)
     config = {
         "architecture": shape.architecture,
         "os": "linux",

@@ -266,6 +266,27 @@ def test_what_nobody_can_judge_refuses_nobody(text: str):
     assert require.holds(driver="450.1", brands={"tesla"}, drivers={"12.4": "550.54"}) is not False
 
 
+def test_libraries_for_32_bits_beside_ours_are_not_another_processor():
+    both = bases.over(bases.debian(), {"usr/lib32/libc.so.6": bases.glibc("2.36", 3)})
+    assert findings(both, **CPU) == ()
+    assert (
+        findings(bases.over(both, {"usr/lib/x86_64-linux-gnu/.wh.libc.so.6": ""}), **CPU)[0].code == "EB339"
+    )
+
+
+def test_ninja_comes_from_the_suite_or_as_a_wheel_and_is_asked_for_where_extensions_are():
+    bare = bases.without(bases.debian(), "var/lib/dpkg")
+    packages = {name: version for name, version in bases.BOOKWORM.items() if name != "ninja-build"}
+    without = unknown(bases.over(bare, {"var/lib/dpkg/status": bases.status(packages)}))
+    assert findings(without, **CPU) == ()
+    (finding,) = findings(without, **CPU, **EXTENSION)
+    assert finding.code == "EB348"
+    assert "does not have ninja" in finding.message
+    assert finding.hint == "write `packages: [ninja]`; its wheel serves as well"
+    assert findings(without, **CPU, **EXTENSION, packages=("ninja>=1.11",)) == ()
+    assert findings(unknown(bases.debian()), **CPU, **EXTENSION) == ()
+
+
 def test_packages_that_nothing_can_bring_are_told_one_by_one():
     found = findings(unknown(bases.debian()), **CPU, apt=("git", "make"))
     assert [one.code for one in found] == ["EB348"]

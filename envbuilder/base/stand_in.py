@@ -3,17 +3,26 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from envbuilder.base.facts import Base, Name
+from envbuilder.base.facts import Base, Fact, Name
 from envbuilder.tables.distribution import Distribution
 from envbuilder.tables.table import version_key
 
 PLATFORM = "amd64"
 
 
+def other_machine(base: Base) -> Fact | None:
+    """What says that the image is for another processor; libraries for 32 bits beside ours do not."""
+    said = base.every(Name.ARCHITECTURE)
+    config, programs = ([fact for fact in said if bool(fact.path) == inside] for inside in (False, True))
+    for found in (config, programs):
+        if found and all(fact.value != PLATFORM for fact in found):
+            return found[0]
+    return None
+
+
 def is_foreign(base: Base) -> bool:
     """Programs of another processor, or another C library than PyTorch's wheels are for: nothing else of it counts."""
-    machines = {fact.value for fact in base.every(Name.ARCHITECTURE)}
-    return machines != {PLATFORM} or base.first(Name.GLIBC) is None
+    return other_machine(base) is not None or base.first(Name.GLIBC) is None
 
 
 def suite_of(base: Base, rows: Mapping[str, Distribution]) -> Distribution | None:

@@ -69,6 +69,7 @@ RULES: Final[tuple[Rule, ...]] = (
     bases.check_required_driver,
     bases.check_own_torch,
     bases.check_packages,
+    bases.check_ninja,
 )
 
 

@@ -8,15 +8,13 @@ from collections.abc import Iterator, Sequence
 
 from envbuilder.base.facts import Base, Fact, Name, is_version
 from envbuilder.base.require import parse_require
-from envbuilder.base.stand_in import PLATFORM, is_foreign, suite_of
-from envbuilder.check.case import Case
+from envbuilder.base.stand_in import PLATFORM, is_foreign, other_machine, suite_of
+from envbuilder.check.case import Case, demands
 from envbuilder.check.driver import known_gpus
 from envbuilder.check.fault import Change, CheckCode, Fault, either
 from envbuilder.findings import Severity
 from envbuilder.tables.distribution import Distribution
 from envbuilder.tables.table import version_key
-
-_GB = 1e9
 
 
 def check_seen(case: Case) -> Iterator[Fault]:
@@ -31,16 +29,15 @@ def check_seen(case: Case) -> Iterator[Fault]:
 
 
 def check_machine(case: Case) -> Iterator[Fault]:
-    for fact in case.base.every(Name.ARCHITECTURE) if case.base else ():
-        if fact.value != PLATFORM:
-            yield Fault(
-                code=CheckCode.BASE_FOREIGN,
-                key="base.image",
-                message=f"the base is for {fact.value or 'no processor that it names'}, and envbuilder builds for {PLATFORM}",
-                advice=f"take an image that has linux/{PLATFORM}",
-                source=fact.source,
-            )
-            return
+    fact = other_machine(case.base) if case.base else None
+    if fact:
+        yield Fault(
+            code=CheckCode.BASE_FOREIGN,
+            key="base.image",
+            message=f"the base is for {fact.value or 'no processor that it names'}, and envbuilder builds for {PLATFORM}",
+            advice=f"take an image that has linux/{PLATFORM}",
+            source=fact.source,
+        )
 
 
 def check_libc(case: Case) -> Iterator[Fault]:
@@ -260,6 +257,21 @@ def check_packages(case: Case) -> Iterator[Fault]:
             )
 
 
+def check_ninja(case: Case) -> Iterator[Fault]:
+    """What torch compiles extensions with; the suite's packages bring it, elsewhere its wheel can."""
+    base = _fit(case)
+    if base is None or _suite(case) or not case.recipe.extensions or demands(case, "ninja"):
+        return
+    if not any(package.startswith("ninja-build=") for package in base.packages):
+        yield Fault(
+            code=CheckCode.BASE_PARTS,
+            key="extensions",
+            message=f"the base does not have ninja, which compiles extensions; {_reason(base, None, 'ninja', ())}",
+            moves=((Change(key=f"packages[{len(case.recipe.packages)}]", value="ninja"),),),
+            advice="its wheel serves as well",
+        )
+
+
 def _fit(case: Case) -> Base | None:
     """The base, where there is one that programs can run in."""
     return case.base if case.base and not is_foreign(case.base) else None
@@ -294,7 +306,11 @@ def _weight(base: Base, cuda: Fact) -> str:
         if (fact := base.part(name, cuda)) and fact.value.isdecimal()
     ]
     words = [
-        f"{size / _GB:.1f} GB of {'static' if name is Name.CUDA_STATIC else 'shared'} libraries"
+        f"{_amount(size)} of {'static' if name is Name.CUDA_STATIC else 'shared'} libraries"
         for name, size in sizes
     ]
     return f": {' and '.join(words)}" if words else ""
+
+
+def _amount(size: int) -> str:
+    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

@@ -5,6 +5,7 @@ of the packages and sources of this machine but its proxy and certificate settin
 so that the next lock asks the network only when the day has changed.
 """
 
+import logging
 import re
 import time
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from envbuilder.lock import Artefact
 from envbuilder.resolve.means import Means
 from envbuilder.sources import shown
 from envbuilder.store import Sha256, save_text
+
+log = logging.getLogger(__name__)
 
 FRESH: Final = 24 * 3600  # seconds for which downloaded package lists are trusted
 MIRROR_HINT: Final = (
@@ -106,20 +109,31 @@ class Suite:
         return tuple(sorted(({deb.name: deb for deb in old} | moved).values(), key=lambda deb: deb.name))
 
     def additions(self, names: Sequence[str], status: str) -> tuple[Artefact, ...]:
-        """These packages with what they need beyond those that dpkg notes in `status`, none of which is touched."""
+        """These packages with what they need beyond those that dpkg notes in `status`.
+
+        Of what is installed only that is moved to the suite's version without which the new ones cannot be there: an image
+        with security updates has newer packages than the suite, and a compiler's parts want each other's exact version.
+        """
+        options = ("install", "--print-uris", "-qq", "--no-remove", "--", *names)
         with self.means.store.workspace() as work:
             save_text(work / "status", status)
+            save_text(work / "preferences", f"Package: *\nPin: release n={self.name}\nPin-Priority: 1001\n")
+            state = ("-o", f"Dir::State::status={work / 'status'}")
+            older = ("-o", f"Dir::Etc::preferences={work / 'preferences'}", "--allow-downgrades")
             try:
-                listing = self._ask(
-                    "apt-get", "-o", f"Dir::State::status={work / 'status'}", "install", "--print-uris", "-qq",
-                    "--no-remove", "--no-upgrade", "--", *names,
-                )  # fmt: skip
-            except CommandError as error:
-                raise IncompatibleError(
-                    f"{self.name} cannot add {', '.join(names)} to what the base image holds\n{error.message}",
-                    hint="an image with newer packages than the mirror's suite, as from -security, wants a newer mirror: "
-                    f"{MIRROR_HINT}",
-                ) from error
+                listing = self._ask("apt-get", *state, *options)
+            except CommandError:
+                try:
+                    listing = self._ask("apt-get", *state, *older, *options)
+                except CommandError as error:
+                    raise IncompatibleError(
+                        f"{self.name} cannot add {', '.join(names)} to what the base image holds\n{error.message}",
+                        hint=f"take an image of {self.name} that is no older or newer than the mirror; {MIRROR_HINT}",
+                    ) from error
+                log.warning(
+                    "the base image has newer packages than %s, and some are put back to its versions: the new ones need them so",
+                    self.name,
+                )
         return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
 
     def _installed(self, old: Sequence[Artefact]) -> Iterator[str]:
