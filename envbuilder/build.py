@@ -5,10 +5,9 @@ cost little then.
 """
 
 import contextlib
-import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -18,66 +17,15 @@ from envbuilder.console import Console
 from envbuilder.devcontainer import Desk, make_label
 from envbuilder.engines.assemble import PACKING, Assemble, tools
 from envbuilder.oci import ImageConfig, write_layout
+from envbuilder.outputs import IMAGE_PREFIX, Outputs, Record, load_any_record
 from envbuilder.parts import PROVENANCE, SBOM
 from envbuilder.plan import CudaStep, OsStep, Plan, PythonStep
 from envbuilder.sif import DataType, Document, SifFacts, write_sif
-from envbuilder.store import Sha256, remove_tree, save_text, sha256_file
+from envbuilder.store import Sha256
 from envbuilder.tree import Layer, check_disjoint, read_files
 
-IMAGE_PREFIX: Final = "envbuilder"  # of the names in a Docker engine
 FIRST: Final = (OsStep, PythonStep, CudaStep)  # what extensions are compiled in, and nearly all of the bytes
 THREADS: Final = 16  # more than a plan has layers and trees: a future may wait for another
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outputs:
-    """Where the artefacts of a plan go."""
-
-    folder: Path
-    name: str
-
-    @property
-    def sif(self) -> Path:
-        return self.folder / f"{self.name}.sif"
-
-    @property
-    def image(self) -> Path:
-        """The OCI layout."""
-        return self.folder / f"{self.name}.oci"
-
-    @property
-    def record(self) -> Path:
-        """What was built, so that a build with nothing to do can say so without reading 6 GB."""
-        return self.folder / f"{self.name}.json"
-
-    @property
-    def bundle(self) -> Path:
-        """The signed statement of image and SIF, where they were signed."""
-        return self.folder / f"{self.name}.sigstore.json"
-
-    @property
-    def log(self) -> Path:
-        return self.folder / f"{self.name}.log"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What stands in the record: the inputs' key, the artefacts' digests, and the files as they were left."""
-
-    key: str
-    manifest: str
-    sif: str
-    sif_size: int
-    sif_time: int  # st_mtime_ns
-    content_size: int  # bytes of all files in the tree
-
-    def of_sif(self, sif: Path) -> "Record":
-        """The same build whose SIF has been signed since."""
-        status = sif.stat()
-        return replace(self, sif=sha256_file(sif), sif_size=status.st_size, sif_time=status.st_mtime_ns)
-
-    def save(self, path: Path) -> None:
-        save_text(path, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
 
 
 def record_key(plan: Plan) -> str:
@@ -89,29 +37,6 @@ def load_record(outputs: Outputs, plan: Plan) -> Record | None:
     """The record of an earlier build whose artefacts are still what this plan would give; else None."""
     record = load_any_record(outputs)
     return record if record and record.key == record_key(plan) else None
-
-
-def load_any_record(outputs: Outputs) -> Record | None:
-    """The record of the artefacts as they are, of whichever plan; None when they have changed since."""
-    try:
-        record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
-        status = outputs.sif.stat()
-        manifest = outputs.image / "blobs/sha256" / record.manifest
-        same = (status.st_size, status.st_mtime_ns) == (
-            record.sif_size,
-            record.sif_time,
-        ) and manifest.is_file()
-    except (OSError, ValueError, TypeError):
-        return None
-    return record if same else None
-
-
-def refuse(path: Path) -> None:
-    """Take its final name from an artefact that is not what was promised; what was refused before it goes."""
-    refused = path.with_name(f"{path.name}.refused")
-    if refused.is_dir():
-        remove_tree(refused)
-    path.rename(refused)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,6 @@ from requests.exceptions import RequestException
 from envbuilder import lock as locks
 from envbuilder.audit import Said, Tree, audit
 from envbuilder.audit.secret import IN_FILES
-from envbuilder.build import Outputs
 from envbuilder.difference import (
     EXPORTS,
     LOCK,
@@ -29,6 +28,7 @@ from envbuilder.engines.assemble import layer_keys
 from envbuilder.errors import EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.findings import Finding, Severity
 from envbuilder.image_reader import read_image, read_tree
+from envbuilder.outputs import Outputs
 from envbuilder.overlay import MOST_KEPT
 from envbuilder.pipeline import Workshop, make_plan
 from envbuilder.publish import connect

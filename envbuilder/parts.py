@@ -16,11 +16,10 @@ from envbuilder import __version__
 from envbuilder.licence import UNKNOWN, Licence, own_references
 from envbuilder.lock import Artefact, LockedExtension
 from envbuilder.plan import ExtensionsStep, Plan
-from envbuilder.store import Sha256, parse_sha256, sha256_text
+from envbuilder.store import Sha256, sha256_text
 
 SBOM: Final = "opt/envbuilder/sbom.spdx.json"
 PROVENANCE: Final = "opt/envbuilder/provenance.json"
-LOCK: Final = "opt/envbuilder/lock.json"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
 BUILD_TYPE: Final = "urn:envbuilder:assemble:1"
@@ -112,15 +111,6 @@ def restate(statement: str, subjects: Sequence[Subject]) -> str:
 def subject_digests(statement: str) -> frozenset[str]:
     """The sha256 of everything that a statement is about; raises ValueError when it is none."""
     return frozenset(str(one["digest"]["sha256"]) for one in _parse(statement)["subject"])
-
-
-def lock_digest(statement: str) -> Sha256:
-    """The sha256 of the lock that a build was made from; raises ValueError when the provenance does not say."""
-    try:
-        files = _parse(statement)["predicate"]["buildDefinition"]["externalParameters"]["files"]
-        return next(parse_sha256(one["digest"]["sha256"]) for one in files if one["name"] == LOCK)
-    except (KeyError, TypeError, StopIteration) as error:
-        raise ValueError("it names no lock") from error
 
 
 def purl(artefact: Artefact) -> str:

@@ -19,15 +19,7 @@ from envbuilder import image
 from envbuilder import lock as locks
 from envbuilder.base.facts import Base
 from envbuilder.base.locked import LockedBase
-from envbuilder.build import (
-    IMAGE_PREFIX,
-    Outputs,
-    Record,
-    build,
-    load_any_record,
-    load_record,
-    refuse,
-)
+from envbuilder.build import build, load_record
 from envbuilder.check import BaseOf, Report, examine, examine_file, load_tables, need_sound
 from envbuilder.command import Runner
 from envbuilder.console import Console, log_to
@@ -46,6 +38,7 @@ from envbuilder.fetch import Fetcher
 from envbuilder.fetch.wanted import Wanted
 from envbuilder.findings import Finding, Severity
 from envbuilder.lock import Artefact
+from envbuilder.outputs import IMAGE_PREFIX, Outputs, Record, load_any_record, refuse
 from envbuilder.plan import Plan, StartFiles, make
 from envbuilder.recipe import Recipe, find_recipe, load
 from envbuilder.registry.client import open_client

@@ -14,17 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.build import Outputs
 from envbuilder.console import Console
 from envbuilder.errors import AbsentError, ContentError, SpaceError, UsageError, VerifyError
 from envbuilder.fetch import each
 from envbuilder.oci import read_layout, save_layout
-from envbuilder.push import SIF_CONFIG, Form, digest_that_is_signed, sif_reference
+from envbuilder.outputs import Outputs
+from envbuilder.registry.artefact import BUNDLE_TYPE, SIF_CONFIG, Form, digest_that_is_signed, sif_reference
 from envbuilder.registry.client import Client
 from envbuilder.registry.manifest import Descriptor, Manifest
 from envbuilder.registry.read import fetch_blob, read_blob, read_image, read_manifest, read_referrers
-from envbuilder.registry.reference import LATEST, Reference, names_registry, parse_reference
-from envbuilder.sign import BUNDLE_TYPE, signed_digests
+from envbuilder.registry.reference import LATEST, Reference
 from envbuilder.store import Sha256, publish, remove_tree, save_text, sha256_file, space_errors
 
 PLATFORM: Final = "linux/amd64"
@@ -56,20 +55,6 @@ class Pulled:
         resumed = f", {self.saved / 1e6:.1f} MB kept from before a break" if self.saved else ""
         signed = ", signature verified" if self.verified else ""
         return "\n".join([*lines, f"{new}{resumed}{signed}"])
-
-
-def find_reference(text: str, prefix: str) -> Reference:
-    """What a person names: a reference, or a recipe below the registry that is set; raises UsageError."""
-    is_reference = names_registry(text)
-    if not is_reference and not prefix:
-        raise UsageError(
-            f"`{text}` names no registry",
-            hint="write REGISTRY/REPOSITORY:TAG, or set ENVBUILDER_REGISTRY to the registry and folder of your recipes",
-        )
-    try:
-        return parse_reference(text if is_reference else f"{prefix}/{text}")
-    except ValueError as error:
-        raise UsageError(str(error)) from error
 
 
 def pull(
@@ -164,6 +149,8 @@ def _check_signature(
     client: Client, reference: Reference, form: Form, manifest: Manifest, *, outputs: Outputs, key: Path
 ) -> None:
     """Raise VerifyError unless the key's holder signed this digest; the statement is then kept beside the artefacts."""
+    from envbuilder.sign import signed_digests  # noqa: PLC0415 - slow to import
+
     subject = reference.with_digest(manifest.digest)
     for listed in read_referrers(client, subject, BUNDLE_TYPE):
         statement = read_manifest(client, reference.with_digest(listed.digest))

@@ -10,14 +10,26 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal
 
-from envbuilder.build import Outputs, load_any_record
 from envbuilder.console import Console
 from envbuilder.errors import UsageError, VerifyError
 from envbuilder.fetch import each
 from envbuilder.oci import Blob, Layout, read_layout
-from envbuilder.parts import lock_digest
+from envbuilder.outputs import Outputs, load_any_record
+from envbuilder.registry.artefact import (
+    BUNDLE_TYPE,
+    IMAGE_KEY,
+    LOCK_KEY,
+    PROVENANCE_TYPE,
+    SBOM_TYPE,
+    SIF_CONFIG,
+    SIF_LAYER,
+    TITLE,
+    Form,
+    digest_that_is_signed,
+    locked_in,
+    sif_reference,
+)
 from envbuilder.registry.client import Client
 from envbuilder.registry.manifest import (
     EMPTY,
@@ -31,17 +43,7 @@ from envbuilder.registry.manifest import (
 from envbuilder.registry.reference import LATEST, Reference
 from envbuilder.registry.write import Sent, Source, push_blob, put_manifest
 from envbuilder.sif import DataType, read_sif
-from envbuilder.sign import BUNDLE_TYPE, PAYLOAD_TYPE, signed_digests
 from envbuilder.store import Sha256, parse_sha256, save_text, sha256_file
-
-Form = Literal["image", "sif"]
-FORMS: Final[tuple[Form, ...]] = ("image", "sif")
-SIF_CONFIG: Final = "application/vnd.sylabs.sif.config.v1+json"
-SIF_LAYER: Final = "application/vnd.sylabs.sif.layer.v1.sif"
-SBOM_TYPE: Final = "application/spdx+json"
-TITLE: Final = "org.opencontainers.image.title"
-IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of what belongs together
-LOCK_KEY: Final = "io.envbuilder.lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,11 +78,6 @@ class Pushed:
         there = sum(one.there or one.mounted for one in self.blobs)
         sent = sum(one.sent for one in self.blobs)
         return "\n".join([*lines, f"{sent / 1e6:.1f} MB sent, {there} of {len(self.blobs)} blobs were there"])
-
-
-def sif_reference(image: Reference) -> Reference:
-    """Where the SIF of an image is: the same repository, the tag with `-sif` behind it."""
-    return image.with_tag(f"{image.tag or LATEST}-sif")
 
 
 def push(
@@ -230,9 +227,9 @@ def _documents(outputs: Outputs) -> tuple[Sha256 | None, list[Source]]:
         return None, []
     sif = read_sif(outputs.sif)
     sbom, provenance = sif.read(DataType.SBOM), sif.read(DataType.JSON)
-    found = [_small(kind, text) for kind, text in ((SBOM_TYPE, sbom), (PAYLOAD_TYPE, provenance)) if text]
+    found = [_small(kind, text) for kind, text in ((SBOM_TYPE, sbom), (PROVENANCE_TYPE, provenance)) if text]
     try:
-        return lock_digest(provenance.decode()), found
+        return locked_in(provenance), found
     except ValueError:
         return None, found
 
@@ -241,6 +238,8 @@ def _signature(outputs: Outputs, manifests: Sequence[tuple[Form, Manifest]]) -> 
     """The signed statement, where the artefacts were signed; raises VerifyError when it is about others."""
     if not outputs.bundle.is_file():
         return []
+    from envbuilder.sign import signed_digests  # noqa: PLC0415 - slow to import
+
     signed = signed_digests(outputs.bundle, None)
     for form, manifest in manifests:
         if digest_that_is_signed(form, manifest) not in signed:
@@ -249,11 +248,6 @@ def _signature(outputs: Outputs, manifests: Sequence[tuple[Form, Manifest]]) -> 
                 hint="push with `--sign KEY`, or sign the artefacts again",
             )
     return [_small(BUNDLE_TYPE, outputs.bundle.read_bytes())]
-
-
-def digest_that_is_signed(form: Form, manifest: Manifest) -> Sha256:
-    """Of an image its manifest's, of a SIF the file's own."""
-    return manifest.digest if form == "image" else manifest.layers[0].digest
 
 
 def _small(media_type: str, content: bytes) -> Source:

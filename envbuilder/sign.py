@@ -19,11 +19,10 @@ from envbuilder.command import Command, Runner
 from envbuilder.errors import CommandError, UsageError, VerifyError
 from envbuilder.oci import read_layout
 from envbuilder.parts import Subject, restate, subject_digests
+from envbuilder.registry.artefact import BUNDLE_TYPE, PROVENANCE_TYPE
 from envbuilder.sif import DataType, read_sif
 from envbuilder.store import beside, save_text, sha256_file, sha256_text
 
-PAYLOAD_TYPE: Final = "application/vnd.in-toto+json"
-BUNDLE_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 _KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
 _MOST: Final = 64 << 20  # bytes of a bundle that a reader believes
 
@@ -74,7 +73,7 @@ def make_bundle(statement: str, key: PrivateKey) -> str:
     signature = _sign(key, _encoded(statement.encode()))
     envelope = {
         "payload": base64.b64encode(statement.encode()).decode(),
-        "payloadType": PAYLOAD_TYPE,
+        "payloadType": PROVENANCE_TYPE,
         "signatures": [{"sig": base64.b64encode(signature).decode(), "keyid": ""}],
     }
     spki = key.public_key().public_bytes(
@@ -120,7 +119,7 @@ def _parse(path: Path) -> tuple[bytes, list[bytes]]:
     if path.stat().st_size > _MOST:
         raise ValueError("it is too large")
     envelope = json.loads(path.read_text(encoding="utf-8"))["dsseEnvelope"]
-    if envelope["payloadType"] != PAYLOAD_TYPE:
+    if envelope["payloadType"] != PROVENANCE_TYPE:
         raise ValueError(f"it holds {envelope['payloadType']!r}")
     signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
     return base64.b64decode(envelope["payload"], validate=True), signatures
@@ -143,7 +142,7 @@ def _subjects(image: Path, sif: Path) -> tuple[Subject, Subject]:
 
 def _encoded(payload: bytes) -> bytes:
     """What is signed of a payload: DSSE's encoding of it, version 1."""
-    return b"DSSEv1 %d %b %d %b" % (len(PAYLOAD_TYPE), PAYLOAD_TYPE.encode(), len(payload), payload)
+    return b"DSSEv1 %d %b %d %b" % (len(PROVENANCE_TYPE), PROVENANCE_TYPE.encode(), len(payload), payload)
 
 
 def _sign(key: PrivateKey, data: bytes) -> bytes:

@@ -55,6 +55,7 @@ LAYERS = [
         "layer_writer",
         "unpack",
         "registry",
+        "outputs",
         "tarball",
         "entry",
     },

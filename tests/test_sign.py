@@ -13,7 +13,7 @@ from securesystemslib.signer import SSlibKey
 
 from envbuilder.command import FakeRunner
 from envbuilder.errors import UsageError, VerifyError
-from envbuilder.sign import PAYLOAD_TYPE, make_bundle, read_bundle, sign, verify_signatures
+from envbuilder.sign import PROVENANCE_TYPE, make_bundle, read_bundle, sign, verify_signatures
 
 STATEMENT = '{"_type": "https://in-toto.io/Statement/v1", "subject": []}'
 KEYS = {
@@ -37,7 +37,7 @@ def others_view(text: str, key: object) -> tuple[Envelope, SSlibKey]:
 
 def test_the_envelope_is_one_that_secure_systems_lab_verifies(key):
     envelope, public = others_view(make_bundle(STATEMENT, key), key)
-    assert (envelope.payload.decode(), envelope.payload_type) == (STATEMENT, PAYLOAD_TYPE)
+    assert (envelope.payload.decode(), envelope.payload_type) == (STATEMENT, PROVENANCE_TYPE)
     assert envelope.verify([public], threshold=1)
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Final, Literal, get_args
 
 from envbuilder import run
-from envbuilder.build import IMAGE_PREFIX, Outputs
 from envbuilder.errors import ToolError, UsageError
 from envbuilder.launch.site import Site
+from envbuilder.outputs import IMAGE_PREFIX, Outputs
 from envbuilder.publish import connect
 
 Form = Literal["sif", "image", ""]

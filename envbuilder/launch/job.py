@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from envbuilder.build import Outputs, Record
 from envbuilder.errors import BuildError, UsageError
 from envbuilder.launch.site import OPTION, Site
+from envbuilder.outputs import Outputs, Record
 from envbuilder.store import Sha256, sha256_file
 from envbuilder.tables.cuda import load_cudas
 

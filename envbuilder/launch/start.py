@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from envbuilder.build import IMAGE_PREFIX
 from envbuilder.command import Command, Runner, hand_over
 from envbuilder.errors import BuildError, CommandError, LaunchError, ToolError, UsageError
 from envbuilder.launch.inside import find_outputs
@@ -23,6 +22,7 @@ from envbuilder.launch.job import (
 )
 from envbuilder.launch.script import render
 from envbuilder.launch.site import find_site
+from envbuilder.outputs import IMAGE_PREFIX
 from envbuilder.publish import connect
 from envbuilder.run import Surroundings, project_folder, run_in_image
 from envbuilder.squashfs_file import SquashfsTree

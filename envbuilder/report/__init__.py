@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from envbuilder import __version__
-from envbuilder.build import Outputs
 from envbuilder.check import load_tables
 from envbuilder.check.facts import Fact, brief, driver_floor, facts
 from envbuilder.entry import Entry
 from envbuilder.errors import UsageError, VerifyError
 from envbuilder.examine import verify_built
 from envbuilder.findings import Finding
+from envbuilder.outputs import Outputs
 from envbuilder.pipeline import Workshop, list_extensions, read_documents
 from envbuilder.recipe import Recipe, find_recipe, load
 from envbuilder.report.page import Page, Section, Table, render

@@ -20,7 +20,7 @@ from envbuilder.session import (
 )
 
 if TYPE_CHECKING:
-    from envbuilder.push import Form
+    from envbuilder.registry.artefact import Form
     from envbuilder.registry.client import Client
 
 app = typer.Typer()
@@ -49,10 +49,10 @@ def push(
     no_color: NoColor = False,
 ) -> None:
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
-    from envbuilder.build import Outputs  # noqa: PLC0415
     from envbuilder.console import Console  # noqa: PLC0415
-    from envbuilder.pull import find_reference  # noqa: PLC0415
+    from envbuilder.outputs import Outputs  # noqa: PLC0415
     from envbuilder.push import push as send  # noqa: PLC0415
+    from envbuilder.registry.artefact import find_reference  # noqa: PLC0415
     from envbuilder.store import Store  # noqa: PLC0415
 
     with verb("push", as_json=as_json, verbose=verbose, no_color=no_color) as session:
@@ -95,10 +95,10 @@ def pull(
     no_color: NoColor = False,
 ) -> None:
     """Pull image and SIF from an OCI registry, verified, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
-    from envbuilder.build import Outputs  # noqa: PLC0415
     from envbuilder.console import Console  # noqa: PLC0415
-    from envbuilder.pull import find_reference  # noqa: PLC0415
+    from envbuilder.outputs import Outputs  # noqa: PLC0415
     from envbuilder.pull import pull as bring  # noqa: PLC0415
+    from envbuilder.registry.artefact import find_reference  # noqa: PLC0415
 
     with verb("pull", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         forms, client, console = _forms(only), _client(session), Console(color=session.color)
@@ -110,7 +110,7 @@ def pull(
 
 
 def _forms(only: str) -> "tuple[Form, ...]":
-    from envbuilder.push import FORMS  # noqa: PLC0415
+    from envbuilder.registry.artefact import FORMS  # noqa: PLC0415
 
     found = tuple(form for form in FORMS if only in ("", form))
     if not found:

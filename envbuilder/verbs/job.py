@@ -119,8 +119,8 @@ def devcontainer(
     no_color: NoColor = False,
 ) -> None:
     """Write `.devcontainer/devcontainer.json`, so that VS Code opens a project in the environment."""
-    from envbuilder.build import IMAGE_PREFIX  # noqa: PLC0415
     from envbuilder.devcontainer import Desk, make_file, save_file  # noqa: PLC0415
+    from envbuilder.outputs import IMAGE_PREFIX  # noqa: PLC0415
     from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
 
     with verb("devcontainer", as_json=as_json, verbose=verbose, no_color=no_color) as session:

@@ -16,15 +16,16 @@ import pytest
 from registries import PASSWORD, USER, Fault, Proxy, Registry, faulty, registry
 from workbench import ENVBUILDER, Built, attempt, run, start
 
-from envbuilder.build import Outputs
 from envbuilder.command import FakeRunner
 from envbuilder.console import Console
 from envbuilder.errors import RegistryError
 from envbuilder.fetch import wire
 from envbuilder.oci import ImageConfig, write_layout
+from envbuilder.outputs import Outputs
 from envbuilder.pull import Pulled, pull
-from envbuilder.push import FORMS, push, sif_reference
+from envbuilder.push import push
 from envbuilder.registry import write
+from envbuilder.registry.artefact import FORMS, sif_reference
 from envbuilder.registry.client import Client, open_client
 from envbuilder.registry.read import read_manifest, read_referrers
 from envbuilder.registry.reference import Reference

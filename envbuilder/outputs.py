@@ -1,0 +1,84 @@
+"""Where the artefacts of a recipe are, and the record of what was built; known to all who only look for them."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from envbuilder.store import remove_tree, save_text, sha256_file
+
+IMAGE_PREFIX: Final = "envbuilder"  # of the names in a Docker engine
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outputs:
+    """Where the artefacts of a plan go."""
+
+    folder: Path
+    name: str
+
+    @property
+    def sif(self) -> Path:
+        return self.folder / f"{self.name}.sif"
+
+    @property
+    def image(self) -> Path:
+        """The OCI layout."""
+        return self.folder / f"{self.name}.oci"
+
+    @property
+    def record(self) -> Path:
+        """What was built, so that a build with nothing to do can say so without reading 6 GB."""
+        return self.folder / f"{self.name}.json"
+
+    @property
+    def bundle(self) -> Path:
+        """The signed statement of image and SIF, where they were signed."""
+        return self.folder / f"{self.name}.sigstore.json"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"{self.name}.log"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What stands in the record: the inputs' key, the artefacts' digests, and the files as they were left."""
+
+    key: str
+    manifest: str
+    sif: str
+    sif_size: int
+    sif_time: int  # st_mtime_ns
+    content_size: int  # bytes of all files in the tree
+
+    def of_sif(self, sif: Path) -> "Record":
+        """The same build whose SIF has been signed since."""
+        status = sif.stat()
+        return replace(self, sif=sha256_file(sif), sif_size=status.st_size, sif_time=status.st_mtime_ns)
+
+    def save(self, path: Path) -> None:
+        save_text(path, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
+
+
+def load_any_record(outputs: Outputs) -> Record | None:
+    """The record of the artefacts as they are, of whichever plan; None when they have changed since."""
+    try:
+        record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
+        status = outputs.sif.stat()
+        manifest = outputs.image / "blobs/sha256" / record.manifest
+        same = (status.st_size, status.st_mtime_ns) == (
+            record.sif_size,
+            record.sif_time,
+        ) and manifest.is_file()
+    except (OSError, ValueError, TypeError):
+        return None
+    return record if same else None
+
+
+def refuse(path: Path) -> None:
+    """Take its final name from an artefact that is not what was promised; what was refused before it goes."""
+    refused = path.with_name(f"{path.name}.refused")
+    if refused.is_dir():
+        remove_tree(refused)
+    path.rename(refused)
