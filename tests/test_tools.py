@@ -7,7 +7,7 @@ from envbuilder.errors import CommandError, ToolError
 from envbuilder.findings import Severity
 from envbuilder.tools import BUILD_TOOLS, BWRAP, MMDEBSTRAP, Tool, check_tools
 
-SAYS = {  # as the programs of Debian 12 and squashfs-tools-ng 1.3 do
+SAYS = {  # as the programs of Debian 12 do
     "mmdebstrap": "mmdebstrap 1.3.5\n",
     "apt-ftparchive": "apt 2.6.1 (amd64)\n",
     "dpkg-deb": "Debian 'dpkg-deb' package archive backend version 1.21.22 (amd64).\n",
