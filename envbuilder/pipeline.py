@@ -41,7 +41,6 @@ from envbuilder.lock import Artefact
 from envbuilder.outputs import IMAGE_PREFIX, Outputs, Record, load_any_record, refuse
 from envbuilder.plan import Plan, StartFiles, make
 from envbuilder.recipe import Recipe, find_recipe, load
-from envbuilder.registry.client import open_client
 from envbuilder.resolve import (
     Means,
     Transfer,
@@ -55,18 +54,17 @@ from envbuilder.resolve import (
     status_of,
     store_sources,
 )
-from envbuilder.sif import DataType, read_sif
 from envbuilder.sources import probe_sources
 from envbuilder.store import Store, save_text, sha256_file, sha256_text
 from envbuilder.tables.gpu import capabilities, load_gpus
 from envbuilder.tables.toolkit import load_toolkits
 from envbuilder.tools import BUILD_TOOLS, check_tools
 from envbuilder.tree import Layer
-from envbuilder.vendor import Vendored, vendor
-from envbuilder.verify import verify
 
 if TYPE_CHECKING:
+    from envbuilder.registry.client import Client
     from envbuilder.run import Ran
+    from envbuilder.vendor import Vendored
 
 # Bytes on disk per byte fetched, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
 # for each step that is built, and the SIF (1.2) always.
@@ -89,7 +87,13 @@ class Workshop:
         """The hands to reach the world; where artefacts come from is looked up when the first one is needed."""
         sources = functools.cache(lambda: probe_sources(self.environment, self.runner))
         fetcher = Fetcher(self.store, sources, offline=offline)
-        client = functools.cache(lambda: open_client(self.environment, self.runner))
+
+        @functools.cache
+        def client() -> "Client":
+            from envbuilder.registry.client import open_client  # noqa: PLC0415 - few recipes stand on an image
+
+            return open_client(self.environment, self.runner)
+
         return Means(store=self.store, runner=self.runner, sources=sources, client=client, fetcher=fetcher)
 
 
@@ -179,8 +183,10 @@ def make_plan(
     return recipe, plan, findings
 
 
-def vendor_recipe(name: str, workshop: Workshop, folder: Path) -> Vendored:
+def vendor_recipe(name: str, workshop: Workshop, folder: Path) -> "Vendored":
     """Fetch what a lock names and write all of it into a folder; raises LockError, FetchError or SpaceError."""
+    from envbuilder.vendor import vendor  # noqa: PLC0415 - a build with nothing to do must say so at once
+
     recipe, _, _ = make_plan(name, workshop)
     lock = locks.load(lock_path(recipe))
     with workshop.store.in_use():
@@ -357,6 +363,8 @@ def _build_once(
         part_done=lambda layers: loading.begin(lambda: _load_part(plan, layers, workshop)),
         image_done=lambda manifest: loading.begin(lambda: _load(outputs, manifest, workshop)),
     )
+    from envbuilder.verify import verify  # noqa: PLC0415 - as above
+
     with console.step("verify image ≡ SIF ≡ plan"):
         report = verify(outputs.image, outputs.sif, layers=built.layers, threads=limits.threads)
     if report.findings:
@@ -413,6 +421,8 @@ def read_documents(target: str, output: Path) -> tuple[str, str]:
     path = Path(target) if target.endswith(".sif") else Outputs(folder=output, name=target).sif
     if not path.is_file():
         raise UsageError(f"there is no SIF `{path}`", hint="`envbuilder build NAME` makes it")
+    from envbuilder.sif import DataType, read_sif  # noqa: PLC0415 - as above
+
     sif = read_sif(path)
     sbom, provenance = sif.read(DataType.SBOM).decode(), sif.read(DataType.JSON).decode()
     if not sbom or not provenance:

@@ -17,7 +17,7 @@ import zstandard
 from envbuilder import __version__
 from envbuilder.command import Command, Runner
 from envbuilder.console import Console
-from envbuilder.engines import cuda, debian, extensions, parts, python, runtime, start
+from envbuilder.engines import cuda, debian, extensions, python, runtime, start
 from envbuilder.engines.sandbox import Root
 from envbuilder.errors import BuildError
 from envbuilder.layer_writer import BLOCK_SIZE
@@ -258,6 +258,8 @@ class Run:
 
     def _documents(self) -> dict[str, str]:
         """What can be said of the environment when all its other layers are there."""
+        from envbuilder.engines import parts  # noqa: PLC0415 - its licence parser is slow to import, and a build may have nothing to do
+
         steps = [step for step in self._plan.steps if not isinstance(step, RuntimeStep)]
         layers = {type(step): self.layer(step).result() for step in steps}
         trees = {type(step): self._store.tree(self._keys[step]) for step in steps}

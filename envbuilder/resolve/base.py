@@ -11,9 +11,8 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from envbuilder.base.inside import Inside, is_wanted, look_inside
 from envbuilder.base.locked import Blob, LockedBase, read_locked_base
 from envbuilder.base.settings import Settings, read_settings
 from envbuilder.base.stand_in import PLATFORM
@@ -27,6 +26,9 @@ from envbuilder.registry.read import fetch_blob, read_blob, read_image
 from envbuilder.registry.reference import Reference, names_registry, parse_reference
 from envbuilder.resolve.means import Means, Wish
 from envbuilder.store import Sha256, Store, save_text, sha256_text, space_errors
+
+if TYPE_CHECKING:
+    from envbuilder.base.inside import Inside
 
 FORMAT: Final = 1  # of what is kept; a new number has every image looked into again
 _BASE: Final = "base.json"
@@ -118,8 +120,10 @@ def _inside(
     *,
     means: Means,
     transfer: Transfer,
-) -> Inside:
+) -> "Inside":
     """Bring each layer and lay it over those below; of an image for another processor its config says enough."""
+    from envbuilder.base.inside import is_wanted, look_inside  # noqa: PLC0415 - few recipes stand on an image
+
     if settings.architecture != PLATFORM:
         return look_inside({}, {}, settings)
     if len(settings.diff_ids) != len(manifest.layers):
