@@ -24,6 +24,7 @@ from envbuilder.fetch import Fetcher
 from envbuilder.fetch.remote import Index
 from envbuilder.lock import Artefact
 from envbuilder.recipe import Extension, Recipe, load
+from envbuilder.registry.client import open_client
 from envbuilder.resolve.apt import Suite, open_suite
 from envbuilder.resolve.means import Means
 from envbuilder.sources import probe_sources
@@ -72,7 +73,9 @@ def means() -> Means:
     environment = dict(os.environ)
     store, runner = Store(CACHE), ProcessRunner(environment)
     sources = functools.cache(lambda: probe_sources(environment, runner))
-    return Means(store=store, runner=runner, sources=sources, fetcher=Fetcher(store, sources, offline=False))
+    client = functools.cache(lambda: open_client(environment, runner))
+    fetcher = Fetcher(store, sources, offline=False)
+    return Means(store=store, runner=runner, sources=sources, client=client, fetcher=fetcher)
 
 
 def unpack(debs: tuple[Artefact, ...], folder: Path, means: Means) -> None:
