@@ -267,11 +267,13 @@ def test_an_output_folder_without_space_is_exit_6(cpu: Built, spacious: Path):
 
 
 def test_a_disk_that_fills_up_meanwhile_is_exit_6_and_keeps_nothing_half_written(cpu: Built, spacious: Path):
-    """There is room when the build starts; then another program takes it. The image may be whole before the SIF fails."""
+    """There is room until the SIF has been begun; then another program takes it. By then the image is whole."""
     output = spacious / "out"
     blobs = f"{output}/cpu.oci/blobs/sha256"
     whole = f"cd {blobs} && for name in *; do echo $name '' $name; done | sha256sum --check --quiet >&2"
-    filler = f"(sleep 1.2; dd if=/dev/zero of={output}/filler bs=1M count=1500) 2>/dev/null &"
+    begun = f"for i in $(seq 6000); do set -- {output}/.cpu.sif.*/sif; [ ! -e $1 ] || break; sleep 0.01; done"
+    room = f"$(($(df --output=avail -B1M {output} | tail -n 1) - 150))M"  # the SIF needs 400
+    filler = f"({begun}; fallocate --length {room} {output}/filler) &"
     ended = _in_small_disk(
         f"{filler} {ENVBUILDER} build cpu --output {output}; code=$?; wait; ls -A {output};"
         f" [ ! -e {output}/cpu.oci ] || ({whole}) || echo damaged; exit $code",
