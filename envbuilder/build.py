@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder import __version__
 from envbuilder.command import Runner
 from envbuilder.console import Console
 from envbuilder.devcontainer import Desk, make_label
-from envbuilder.engines.assemble import PACKING, Assemble, tools
+from envbuilder.engines.assemble import Assemble
+from envbuilder.engines.keys import record_key
 from envbuilder.oci import ImageConfig, write_layout
-from envbuilder.outputs import IMAGE_PREFIX, Outputs, Record, load_any_record
+from envbuilder.outputs import Outputs, Record
 from envbuilder.parts import PROVENANCE, SBOM
 from envbuilder.plan import CudaStep, OsStep, Plan, PythonStep
 from envbuilder.sif import DataType, Document, SifFacts, write_sif
@@ -26,17 +26,6 @@ from envbuilder.tree import Layer, check_disjoint, read_files
 
 FIRST: Final = (OsStep, PythonStep, CudaStep)  # what extensions are compiled in, and nearly all of the bytes
 THREADS: Final = 16  # more than a plan has layers and trees: a future may wait for another
-
-
-def record_key(plan: Plan) -> str:
-    """The build key and the tools that decide bytes beside it."""
-    return f"{plan.key} {' '.join((*tools(), PACKING))} envbuilder {__version__}"
-
-
-def load_record(outputs: Outputs, plan: Plan) -> Record | None:
-    """The record of an earlier build whose artefacts are still what this plan would give; else None."""
-    record = load_any_record(outputs)
-    return record if record and record.key == record_key(plan) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +57,7 @@ def build(
         layers = all_of(coming, first, part_done=part_done)
     check_disjoint(layers)
     with console.step("write the OCI layout"):
-        manifest = write_image(plan, layers, outputs.image)
+        manifest = write_image(plan, layers, outputs.image, name=outputs.image_name)
     image_done(manifest)
     with console.step("write the SIF"):
         facts = _write_sif(plan, outputs, layers)
@@ -133,19 +122,15 @@ def _documents(runtime: Layer) -> tuple[Document, ...]:
     )
 
 
-def image_name(plan: Plan) -> str:
-    return f"{IMAGE_PREFIX}/{plan.name}:latest"
-
-
-def write_image(plan: Plan, layers: Sequence[Layer], folder: Path) -> Sha256:
-    """Write the OCI layout of these layers of the plan and return its manifest's digest."""
+def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str) -> Sha256:
+    """Write the OCI layout of these layers of the plan, as the image `name`, and return its manifest's digest."""
     return write_layout(
         layers=layers,
         config=image_config(plan),
         epoch=plan.epoch,
         platform=plan.platform,
         folder=folder,
-        name=image_name(plan),
+        name=name,
     )
 
 

@@ -5,10 +5,20 @@ A job of a scheduler, a container or a CI runner sees the whole machine in the u
 
 import os
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 _ENDLESS: Final = 1 << 60  # version 1 writes a number about as large for "no limit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What a build may use of this machine."""
+
+    threads: int
+    memory: int  # bytes
+    root: bool  # whether we are root
 
 
 def usable_memory(root: Path = Path("/")) -> int:

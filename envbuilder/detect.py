@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import lock as locks
-from envbuilder.check import load_tables
-from envbuilder.check.facts import driver_floor
 from envbuilder.command import Command, Runner
 from envbuilder.errors import BuildError, CommandError, ToolError, UsageError
 from envbuilder.findings import Finding, Severity
@@ -20,17 +18,12 @@ from envbuilder.host.nccl import Decision, decide
 from envbuilder.host.pasted import is_empty, parse_pasted
 from envbuilder.host.probe import Means, import_nvml, probe
 from envbuilder.host.profile import make_profile, parse_measured, profile_data
-from envbuilder.host_facts import load_host_facts
-from envbuilder.recipe import AUTO, Recipe, find_recipe
+from envbuilder.recipe import find_recipe
 from envbuilder.recipe import load as load_recipe
 from envbuilder.store import save_text
-from envbuilder.tables.toolkit import load_toolkits
 
 MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
 MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
-NEEDS: Final = "opt/envbuilder/needs.json"
-BAKED: Final = "opt/envbuilder/nccl.json"
-NCCL_CONF: Final = "etc/nccl.conf"
 DAMAGED: Final = "EB660"
 NOTHING_FOUND: Final = "EB661"
 NO_INTERFACE: Final = "EB662"  # the user's own variable names none
@@ -165,30 +158,6 @@ def detect_pasted(path: Path, versions: Versions) -> Detected:
             )
         )  # fmt: skip
     return Detected(facts=facts, decision=decide(facts), findings=tuple(findings))
-
-
-def site_files(recipe: Recipe, host: Path | None) -> tuple[tuple[str, str], ...]:
-    """What an image holds of its site, path → text: the recipe's profile, or that of `host`, and its fixed settings.
-
-    Raises UsageError for a profile that cannot be read.
-    """
-    if host is None and recipe.nccl == AUTO:
-        return ()
-    if host is None and recipe.nccl == "off":
-        return ((BAKED, json.dumps({"mode": "off"}) + "\n"),)
-    path = host or recipe.path.parent / recipe.nccl
-    profile = load_host_facts(path).profile
-    if profile is None:
-        raise UsageError(f"`{path}` holds no profile", hint="`envbuilder detect --save FILE` writes one")
-    text = json.dumps({"mode": "profile", "profile": profile_data(profile)}, indent=1, sort_keys=True) + "\n"
-    fixed = "".join(f"{name}={value}\n" for name, value in profile.fixed)
-    return ((BAKED, text), *(((NCCL_CONF, fixed),) if fixed else ()))
-
-
-def need_files(recipe: Recipe) -> tuple[tuple[str, str], ...]:
-    """What the environment needs of its node, for the check at its start; nothing without CUDA."""
-    floor = driver_floor(recipe, load_tables(load_toolkits()))
-    return ((NEEDS, json.dumps({"driver": floor}) + "\n"),) if floor else ()
 
 
 def _texts(path: Path) -> dict[str, str]:

@@ -24,19 +24,20 @@ from envbuilder.difference import (
     of_tree,
     read_exports,
 )
-from envbuilder.engines.assemble import layer_keys
+from envbuilder.engines.keys import layer_keys
 from envbuilder.errors import EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.findings import Finding, Severity
 from envbuilder.image_reader import read_image, read_tree
 from envbuilder.outputs import Outputs
 from envbuilder.overlay import MOST_KEPT
-from envbuilder.pipeline import Workshop, make_plan
+from envbuilder.pipeline import make_plan
 from envbuilder.publish import connect
 from envbuilder.recipe import SUFFIX, load
 from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.tables.distribution import load_distributions
 from envbuilder.tree import Layer, load_layer
 from envbuilder.verify import VerifyReport, opened_sif, verify
+from envbuilder.workshop import Workshop
 
 PLAN: Final = "opt/envbuilder/plan.txt"
 

@@ -3,11 +3,13 @@
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final
 
-from envbuilder.store import remove_tree, save_text, sha256_file
+from envbuilder.store import Sha256, remove_tree, save_text, sha256_file
 
-IMAGE_PREFIX: Final = "envbuilder"  # of the names in a Docker engine
+
+def image_name(name: str) -> str:
+    """What a Docker engine calls the image of a recipe."""
+    return f"envbuilder/{name}:latest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +34,11 @@ class Outputs:
         return self.folder / f"{self.name}.json"
 
     @property
+    def image_name(self) -> str:
+        """What a Docker engine calls the image."""
+        return image_name(self.name)
+
+    @property
     def bundle(self) -> Path:
         """The signed statement of image and SIF, where they were signed."""
         return self.folder / f"{self.name}.sigstore.json"
@@ -46,8 +53,8 @@ class Record:
     """What stands in the record: the inputs' key, the artefacts' digests, and the files as they were left."""
 
     key: str
-    manifest: str
-    sif: str
+    manifest: Sha256
+    sif: Sha256
     sif_size: int
     sif_time: int  # st_mtime_ns
     content_size: int  # bytes of all files in the tree
@@ -74,6 +81,12 @@ def load_any_record(outputs: Outputs) -> Record | None:
     except (OSError, ValueError, TypeError):
         return None
     return record if same else None
+
+
+def load_record(outputs: Outputs, key: str) -> Record | None:
+    """The record of an earlier build whose artefacts are still what a plan of this key would give; else None."""
+    record = load_any_record(outputs)
+    return record if record and record.key == key else None
 
 
 def refuse(path: Path) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future
 from pathlib import Path
 from typing import IO
@@ -12,14 +12,12 @@ import docker
 import docker.errors
 from requests.exceptions import RequestException
 
-from envbuilder.build import image_name, write_image
 from envbuilder.console import Console
 from envbuilder.errors import BuildError
 from envbuilder.oci import layout_size, read_layout, write_archive
-from envbuilder.plan import Plan
+from envbuilder.outputs import Outputs
 from envbuilder.store import Sha256
 from envbuilder.tarball import CHUNK
-from envbuilder.tree import Layer
 
 
 def connect(environment: Mapping[str, str]) -> "docker.DockerClient | None":
@@ -74,17 +72,26 @@ class Background:
         self._last.result()
 
 
-def load_part(
-    client: "docker.DockerClient", plan: Plan, layers: Sequence[Layer], *, folder: Path, console: Console
-) -> None:
-    """Bring the first layers of a plan's image into the engine, unless it has them; raises BuildError as `load_image`.
+def load(outputs: Outputs, manifest: Sha256, environment: Mapping[str, str], console: Console) -> str:
+    """Bring the image into the Docker engine unless it is there; returns its name there, "" where no engine answers.
 
-    `folder` is for the layout that they are loaded from.
+    The engine takes a layer only when its digest is the manifest's, so a damaged image never gets the name.
+    Raises BuildError as `load_image`.
     """
-    write_image(plan, layers, folder)
-    name = image_name(plan)
-    if len(known_layers(client, folder, name)) < len(layers):
-        load_image(client, folder, name=part_name(name), console=console)
+    client = connect(environment)
+    if client is None:
+        return ""
+    if not has_image(client, outputs.image_name, manifest):
+        load_image(client, outputs.image, name=outputs.image_name, console=console)
+    return outputs.image_name
+
+
+def load_part(client: "docker.DockerClient", layout: Path, *, name: str, console: Console) -> None:
+    """Bring the layout of the first layers of the image `name` into the engine, unless it has them; raises BuildError as
+    `load_image`.
+    """
+    if len(known_layers(client, layout, name)) < len(read_layout(layout).layers):
+        load_image(client, layout, name=part_name(name), console=console)
 
 
 def load_image(client: "docker.DockerClient", layout: Path, *, name: str, console: Console) -> None:

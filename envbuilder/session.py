@@ -14,7 +14,7 @@ import typer
 from envbuilder.findings import Finding
 
 if TYPE_CHECKING:
-    from envbuilder.pipeline import Workshop
+    from envbuilder.workshop import Workshop
 
 Name = Annotated[
     str, typer.Argument(help="a recipe in `recipes/`, or a path to a recipe file", metavar="NAME")
@@ -80,12 +80,11 @@ def cache_folder(session: Session) -> Path:
 
 def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Workshop":
     """What the environment says: cache folder, cores, memory."""
-    from envbuilder.capacity import usable_cores, usable_memory  # noqa: PLC0415
+    from envbuilder.capacity import Limits, usable_cores, usable_memory  # noqa: PLC0415
     from envbuilder.command import ProcessRunner  # noqa: PLC0415
     from envbuilder.console import Console, folds  # noqa: PLC0415
-    from envbuilder.engines.assemble import Limits  # noqa: PLC0415
-    from envbuilder.pipeline import Workshop  # noqa: PLC0415
     from envbuilder.store import Store  # noqa: PLC0415
+    from envbuilder.workshop import Workshop  # noqa: PLC0415
 
     runner, console = (
         ProcessRunner(session.environment),

@@ -8,10 +8,11 @@ import test_cli
 from test_cli import Call
 
 from envbuilder.command import FakeRunner
-from envbuilder.detect import Versions, detect_here, detect_pasted, need_files, site_files
+from envbuilder.detect import Versions, detect_here, detect_pasted
 from envbuilder.errors import UsageError
 from envbuilder.host_facts import load_host_facts
 from envbuilder.recipe import load
+from envbuilder.site_files import need_files, site_files
 
 FOUR_T4 = "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\n" + "".join(
     f"GPU{row}\t" + "\t".join(" X " if row == column else "SYS" for column in range(4)) + "\t0-7\n"

@@ -14,10 +14,12 @@ import pytest
 import uv
 
 from envbuilder import image
+from envbuilder.capacity import Limits
 from envbuilder.command import Command, FakeRunner, ProcessRunner
 from envbuilder.console import Console
 from envbuilder.engines import debian, python, runtime, start
-from envbuilder.engines.assemble import Assemble, Limits, layer_keys, make_root, tools
+from envbuilder.engines.assemble import Assemble, make_root
+from envbuilder.engines.keys import layer_keys, tools
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
 from envbuilder.lock import Artefact, LockedExtension, SourceFile
 from envbuilder.plan import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep

@@ -12,11 +12,12 @@ from test_resolve import no_client
 from envbuilder.command import FakeRunner, ProcessRunner
 from envbuilder.errors import CommandError, FetchError, LockError
 from envbuilder.extension import Extension
+from envbuilder.extension_files import own_files
 from envbuilder.fetch import Fetcher
 from envbuilder.lock import Artefact, LockedExtension, SourceFile
 from envbuilder.plan import extension_lines
 from envbuilder.recipe import Recipe
-from envbuilder.resolve import Means, lock_extensions, own_files, store_sources
+from envbuilder.resolve import Means, lock_extensions, store_sources
 from envbuilder.resolve.checkout import export_commit
 from envbuilder.sources import Sources
 from envbuilder.store import Store, sha256_file, sha256_text

@@ -20,6 +20,8 @@ LAYERS = [
     {"report"},
     {"examine"},
     {"pipeline"},
+    {"making"},
+    {"workshop"},
     {
         "verify",
         "audit",
@@ -40,7 +42,8 @@ LAYERS = [
     {"engines"},
     {"render", "parts", "devcontainer"},
     {"plan"},
-    {"check", "resolve", "refresh", "diagnose", "schema"},
+    {"resolve", "refresh", "site_files"},
+    {"check", "diagnose", "schema", "extension_files"},
     {"lock"},
     {"recipe"},
     {"tables", "host", "host_facts", "values", "extension", "base"},

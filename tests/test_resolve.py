@@ -22,6 +22,7 @@ import uv
 from envbuilder import lock as lock_module
 from envbuilder.command import FakeRunner, ProcessRunner
 from envbuilder.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
+from envbuilder.extension_files import own_files, source_digests
 from envbuilder.fetch import Fetcher
 from envbuilder.lock import Artefact, Lock, recipe_inputs
 from envbuilder.recipe import Extension, Recipe
@@ -31,9 +32,7 @@ from envbuilder.resolve import (
     Wish,
     lock_extensions,
     make_target,
-    own_files,
     resolve,
-    source_digests,
     store_sources,
 )
 from envbuilder.resolve import wheel as wheel_module

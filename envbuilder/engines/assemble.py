@@ -12,15 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final, assert_never
 
-import zstandard
-
-from envbuilder import __version__
+from envbuilder.capacity import Limits
 from envbuilder.command import Command, Runner
 from envbuilder.console import Console
 from envbuilder.engines import cuda, debian, extensions, python, runtime, start
+from envbuilder.engines.keys import layer_keys, tools
 from envbuilder.engines.sandbox import Root
 from envbuilder.errors import BuildError
-from envbuilder.layer_writer import BLOCK_SIZE
 from envbuilder.lock import Artefact
 from envbuilder.plan import (
     ENV_PREFIX,
@@ -34,36 +32,11 @@ from envbuilder.plan import (
     StartStep,
     Step,
 )
-from envbuilder.store import Sha256, Store, publish, remove_tree, sha256_file
+from envbuilder.store import Store, publish, remove_tree, sha256_file
 from envbuilder.tree import Layer, extract, load_layer, write_layer
 
-PACKING: Final = f"frames of {BLOCK_SIZE}"  # what decides a layer's bytes beside the tools
 # Folders of the os layer in these layers' trees.
 OMIT: Final = {PythonStep: ("opt",), CudaStep: ("usr", "usr/local")}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What a build may use of this machine."""
-
-    threads: int
-    memory: int  # bytes
-    root: bool  # whether we are root
-
-
-def tools() -> tuple[str, ...]:
-    """The tools whose versions decide a layer's bytes, part of every layer's key."""
-    return (f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}", python.tool_version())
-
-
-def layer_keys(plan: Plan) -> dict[Step, Sha256]:
-    """The key of each step's layer and tree in the store, in the plan's order."""
-    ours = f"envbuilder {__version__}"  # the runtime layer says by which it was made
-    every = (*tools(), PACKING)
-    return {
-        step: plan.step_key(step, " ".join((*every, ours) if isinstance(step, RuntimeStep) else every))
-        for step in plan.steps
-    }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,6 @@ import functools
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from typing import Final
 
@@ -27,10 +26,6 @@ INTERPRETER: Final = (
     "libc6", "libgcc-s1", "libexpat1", "zlib1g", "libpython{}-minimal", "libpython{}-stdlib", "python{}-minimal",
     "python3-distutils",  # of suites with a Python before 3.10
 )  # fmt: skip
-
-
-def tool_version() -> str:
-    return f"uv {metadata.version('uv')}"
 
 
 def interpreter(step: PythonStep, debs: Sequence[Artefact]) -> tuple[Artefact, ...]:

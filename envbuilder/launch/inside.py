@@ -9,7 +9,7 @@ from typing import Final, Literal, get_args
 from envbuilder import run
 from envbuilder.errors import ToolError, UsageError
 from envbuilder.launch.site import Site
-from envbuilder.outputs import IMAGE_PREFIX, Outputs
+from envbuilder.outputs import Outputs
 from envbuilder.publish import connect
 
 Form = Literal["sif", "image", ""]
@@ -83,7 +83,7 @@ def _want_sif(inside: Inside, outputs: Outputs) -> bool:
 
 
 def _image(outputs: Outputs) -> str:
-    return f"{IMAGE_PREFIX}/{outputs.name}:latest"
+    return outputs.image_name
 
 
 def _build_hint(inside: Inside) -> str:

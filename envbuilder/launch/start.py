@@ -22,7 +22,7 @@ from envbuilder.launch.job import (
 )
 from envbuilder.launch.script import render
 from envbuilder.launch.site import find_site
-from envbuilder.outputs import IMAGE_PREFIX
+from envbuilder.outputs import image_name
 from envbuilder.publish import connect
 from envbuilder.run import Surroundings, project_folder, run_in_image
 from envbuilder.squashfs_file import SquashfsTree
@@ -66,7 +66,7 @@ def prepare(wish: Wish, settings: Mapping[str, str]) -> Job:
 
 
 def _probe_image(name: str, settings: Mapping[str, str]) -> Environment:
-    image = f"{IMAGE_PREFIX}/{name}:latest"
+    image = image_name(name)
     client = connect(settings)
     if client is None:
         raise ToolError(f"no Docker engine answers, so nothing can run in `{image}`")

@@ -16,7 +16,7 @@ from envbuilder.errors import UsageError, VerifyError
 from envbuilder.examine import verify_built
 from envbuilder.findings import Finding
 from envbuilder.outputs import Outputs
-from envbuilder.pipeline import Workshop, list_extensions, read_documents
+from envbuilder.pipeline import list_extensions, read_documents
 from envbuilder.recipe import Recipe, find_recipe, load
 from envbuilder.report.page import Page, Section, Table, render
 from envbuilder.report.sizes import Part, layer_sizes, measure
@@ -25,6 +25,7 @@ from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.store import save_text
 from envbuilder.tables.toolkit import load_toolkits
 from envbuilder.verify import opened_sif
+from envbuilder.workshop import Workshop
 
 NOT_STATED: Final = "NOASSERTION"
 _STEP: Final = re.compile(r" end: (?P<title>.*) \((?P<seconds>\d+\.\d) s\)$", re.MULTILINE)

@@ -20,7 +20,7 @@ from envbuilder.lock import Artefact, Lock, artefacts, recipe_inputs
 from envbuilder.recipe import Recipe
 from envbuilder.resolve.base import Transfer, look, recall, status_of
 from envbuilder.resolve.deb import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
-from envbuilder.resolve.extension import lock_extensions, own_files, source_digests, store_sources
+from envbuilder.resolve.extension import lock_extensions, store_sources
 from envbuilder.resolve.means import Means, Target, Wish
 from envbuilder.resolve.wheel import implied_wheels, resolve_toolkit_wheels, resolve_wheels
 from envbuilder.tables.distribution import load_distributions
@@ -35,10 +35,8 @@ __all__ = [
     "lock_extensions",
     "look",
     "make_target",
-    "own_files",
     "recall",
     "resolve",
-    "source_digests",
     "status_of",
     "store_sources",
 ]

@@ -22,7 +22,7 @@ from envbuilder.session import (
 )
 
 if TYPE_CHECKING:
-    from envbuilder.pipeline import Workshop
+    from envbuilder.workshop import Workshop
 
 app = typer.Typer()
 

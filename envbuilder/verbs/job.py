@@ -120,7 +120,7 @@ def devcontainer(
 ) -> None:
     """Write `.devcontainer/devcontainer.json`, so that VS Code opens a project in the environment."""
     from envbuilder.devcontainer import Desk, make_file, save_file  # noqa: PLC0415
-    from envbuilder.outputs import IMAGE_PREFIX  # noqa: PLC0415
+    from envbuilder.outputs import image_name  # noqa: PLC0415
     from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
 
     with verb("devcontainer", as_json=as_json, verbose=verbose, no_color=no_color) as session:
@@ -134,7 +134,7 @@ def devcontainer(
             return
         recipe = load(find_recipe(name, recipes))
         desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image)
-        text = make_file(recipe.name, image or f"{IMAGE_PREFIX}/{recipe.name}:latest", desk)
+        text = make_file(recipe.name, image or image_name(recipe.name), desk)
         path = None if show else save_file(write or Path(), text, force=force)
         session.data = {"file": str(path or ""), "text": text}
         session.text = str(path or text.rstrip())

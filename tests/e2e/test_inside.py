@@ -117,7 +117,9 @@ assert_same_steps(7)
 try:
     assert_same_steps(7 + dist.get_rank())
 except StepMismatchError as error:
-    print(f"rank {dist.get_rank()} of {dist.get_world_size()}: {error}", flush=True)
+    # One write for the line and its end: two would be mixed with the other rank's where Python does not buffer.
+    sys.stdout.write(f"rank {dist.get_rank()} of {dist.get_world_size()}: {error}\\n")
+    sys.stdout.flush()
 dist.destroy_process_group()
 """
 

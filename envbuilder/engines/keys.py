@@ -1,0 +1,34 @@
+"""What decides the bytes of a layer and of a build's artefacts, known without anything that makes them."""
+
+from importlib import metadata
+from typing import Final
+
+import zstandard
+
+from envbuilder import __version__
+from envbuilder.layer_writer import BLOCK_SIZE
+from envbuilder.plan import Plan, RuntimeStep, Step
+from envbuilder.store import Sha256
+
+PACKING: Final = f"frames of {BLOCK_SIZE}"  # what decides a layer's bytes beside the tools
+OURS: Final = f"envbuilder {__version__}"
+
+
+def tools() -> tuple[str, ...]:
+    """The tools whose versions decide a layer's bytes, part of every layer's key."""
+    return (f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}", f"uv {metadata.version('uv')}")
+
+
+def layer_keys(plan: Plan) -> dict[Step, Sha256]:
+    """The key of each step's layer and tree in the store, in the plan's order."""
+    every = (*tools(), PACKING)
+    return {
+        # The runtime layer says by which envbuilder it was made.
+        step: plan.step_key(step, " ".join((*every, OURS) if isinstance(step, RuntimeStep) else every))
+        for step in plan.steps
+    }
+
+
+def record_key(plan: Plan) -> str:
+    """The build key and the tools that decide bytes beside it."""
+    return " ".join((plan.key, *tools(), PACKING, OURS))

@@ -1,0 +1,45 @@
+"""What every verb works with."""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from envbuilder.capacity import Limits
+from envbuilder.command import Runner
+from envbuilder.console import Console
+from envbuilder.fetch import Fetcher
+from envbuilder.sources import probe_sources
+from envbuilder.store import Store
+
+if TYPE_CHECKING:
+    from envbuilder.registry.client import Client
+    from envbuilder.resolve import Means
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workshop:
+    """What every verb works with: the store, the runner, the person at the terminal and this machine's settings."""
+
+    store: Store
+    runner: Runner
+    console: Console
+    environment: Mapping[str, str]
+    recipes: Path
+    limits: Limits
+
+    def means(self, *, offline: bool) -> "Means":
+        """The hands to reach the world; where artefacts come from is looked up when the first one is needed."""
+        from envbuilder.resolve import Means  # noqa: PLC0415 - a build with nothing to do must say so at once
+
+        sources = functools.cache(lambda: probe_sources(self.environment, self.runner))
+        fetcher = Fetcher(self.store, sources, offline=offline)
+
+        @functools.cache
+        def client() -> "Client":
+            from envbuilder.registry.client import open_client  # noqa: PLC0415 - few recipes stand on an image
+
+            return open_client(self.environment, self.runner)
+
+        return Means(store=self.store, runner=self.runner, sources=sources, client=client, fetcher=fetcher)
