@@ -43,7 +43,7 @@ WITH_VALUE: Final = (
     "--logs", "--grace", "--only", "--sign",
     "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--image", "--recipe", "--key", "--oldest-host",
     "--gpu", "--pytorch", "--python",
-    "--ssh", "--account", "--qos", "--sbatch",
+    "--ssh", "--account", "--qos", "--sbatch", "--as",
 )  # fmt: skip
 VERBS: Final[Mapping[str, Verb]] = {
     "init": Verb(
@@ -53,6 +53,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "list": Verb("List the recipes with their pins", ("--recipes", *COMMON)),
     "show": Verb("Show the effective recipe", ("--recipes", *COMMON), 1),
     "check": Verb("Report everything in the recipe that cannot work", ("--host", "--recipes", *COMMON), 1),
+    "render": Verb("Print the whole build as text", ("--as", "--recipes", *COMMON), 1),
     "lock": Verb(
         "Resolve a recipe into its lock", ("--check", "--upgrade", "--before", "--recipes", *COMMON), 1
     ),

@@ -29,6 +29,7 @@ from envbuilder.plan import Plan, StartFiles
 from envbuilder.plan import make as plan_of
 from envbuilder.recipe import Recipe, find_recipe, load
 from envbuilder.site_files import need_files, site_files
+from envbuilder.sources import PYTORCH_INDEX
 from envbuilder.store import Store, save_text, sha256_file, sha256_text
 from envbuilder.tables.gpu import capabilities, load_gpus
 from envbuilder.tables.toolkit import load_toolkits
@@ -205,6 +206,14 @@ def build_recipe(
         findings += try_out(recipe, outputs, workshop, image=image)
         record.save(outputs.record)  # last: until then there is something to do
         return Result(outputs=outputs, record=record, done=True, image=image, findings=findings)
+
+
+def render_recipe(name: str, workshop: Workshop) -> str:
+    """The plan as text that builds the same environment without envbuilder."""
+    from envbuilder.rendering import make_kit, render_dockerfile  # noqa: PLC0415 - one verb's
+
+    recipe, plan, _ = make_plan(name, workshop)
+    return render_dockerfile(make_kit(recipe, plan, pytorch_index=PYTORCH_INDEX))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

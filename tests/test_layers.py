@@ -38,7 +38,7 @@ LAYERS = [
         "detect",
         "init",
     },
-    {"build", "sif", "squashfs", "squashfs_file", "squashfs_writer", "oci", "image_reader"},
+    {"rendering", "build", "sif", "squashfs", "squashfs_file", "squashfs_writer", "oci", "image_reader"},
     {"engines"},
     {"render", "parts", "devcontainer"},
     {"plan"},

@@ -29,6 +29,7 @@ DROP: Final = (
 )  # fmt: skip
 # Pages that nobody reads in a container; copyright files stay.
 EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
+KEEP: Final = "/usr/share/doc/*/copyright"
 FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # parents of what later layers bring
 # The merged /usr, made before the first package is unpacked; the package `usr-is-merged` then agrees.
 MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
@@ -59,7 +60,7 @@ def bootstrap_command(
         "--skip=check/empty",
         "--dpkgopt=force-unsafe-io",  # the root is packed and thrown away: 8,700 fsyncs wait for all that others write
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
-        "--dpkgopt=path-include=/usr/share/doc/*/copyright",
+        f"--dpkgopt=path-include={KEEP}",
         *_repeat_byte_code(step),
         f"--customize-hook={ADD_USER}",
     ]

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -103,6 +104,31 @@ def check(
         need_sound(recipe, report)
         session.findings = report.findings
         session.text = f"{name}: nothing that cannot work" if not report.findings else ""
+
+
+class Form(StrEnum):
+    """What `render` writes."""
+
+    DOCKERFILE = "dockerfile"
+
+
+@app.command()
+def render(
+    name: Name,
+    *,
+    form: Annotated[Form, typer.Option("--as", help="a Dockerfile")] = Form.DOCKERFILE,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Print the whole build as text for `docker buildx build`: it needs no envbuilder."""
+    from envbuilder.pipeline import render_recipe  # noqa: PLC0415
+
+    with verb("render", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        text = render_recipe(name, workshop(session, recipes, writes=False))
+        session.data = {"name": name, "form": form.value, "text": text}
+        session.text = text.removesuffix("\n")
 
 
 @app.command()

@@ -39,7 +39,7 @@ def compile_command(
         why=f"compile the extension `{call.name}`",
         root=root,
         space=space,
-        env=(*_environment(architectures, jobs), *extension.env),
+        env=(*environment(architectures, jobs), *extension.env),
         cwd=SOURCE,
     )
 
@@ -52,7 +52,7 @@ def capture_command(
         why=f"run the imports of the extension `{extension.name}`",
         root=root,
         space=space,
-        env=(*_environment(architectures, 1), *_pretended(architectures), *extension.env),
+        env=(*environment(architectures, 1), *_pretended(architectures), *extension.env),
         cwd=project_folder(extension),
         mounts=(Mount(source=image.path("sitecustomize.py"), target=f"{_CUSTOM}/sitecustomize.py"),),
     )
@@ -73,7 +73,7 @@ def build_command(
         why=f"build the extension `{extension.name}`",
         root=root,
         space=space,
-        env=(*_environment(architectures, jobs), *_pretended(architectures), *more, *extension.env),
+        env=(*environment(architectures, jobs), *_pretended(architectures), *more, *extension.env),
         cwd=project_folder(extension),
         mounts=(
             Mount(source=image.path("sitecustomize.py"), target=f"{_CUSTOM}/sitecustomize.py"),
@@ -143,7 +143,7 @@ def _command(
     )
 
 
-def _environment(architectures: tuple[str, ...], jobs: int) -> tuple[tuple[str, str], ...]:
+def environment(architectures: tuple[str, ...], jobs: int) -> tuple[tuple[str, str], ...]:
     return (
         ("CC", "gcc"),
         ("CXX", "g++"),

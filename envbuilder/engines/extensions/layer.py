@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+from envbuilder.engines.extensions.call import Call
 from envbuilder.engines.extensions.compiled import PACKAGE, TREE, Compiled
+from envbuilder.engines.extensions.key import Key
 from envbuilder.engines.extensions.shop import Kept
 from envbuilder.errors import BuildError
 from envbuilder.extension import Form
@@ -41,7 +43,11 @@ def arrange(kept: Sequence[Kept], *, architectures: tuple[str, ...], tree: Path)
 
 def installed_folder(compiled: Compiled) -> str:
     """Where the image has a compiled call; the key is in its name, so that two builds never share a path by chance."""
-    return f"{EXTENSIONS}/{compiled.name}-{compiled.key.digest[:16]}"
+    return installed_at(compiled.name, compiled.key)
+
+
+def installed_at(name: str, key: Key) -> str:
+    return f"{EXTENSIONS}/{name}-{key.digest[:16]}"
 
 
 def make_index(compiled: Sequence[Compiled], *, architectures: tuple[str, ...]) -> str:
@@ -70,25 +76,30 @@ def _entry(compiled: Compiled) -> dict[str, object]:
     }
     if call is None:
         return entry
-    arguments: dict[str, object] = {
-        "extra_cflags": _plain(call.extra_cflags),
-        "extra_cuda_cflags": _plain(call.extra_cuda_cflags),
-    }
-    if call.function == "load_inline":
-        arguments |= {
-            "cpp_sources": list(call.cpp_sources),
-            "cuda_sources": list(call.cuda_sources),
-            "functions": json.loads(call.functions),
-            "with_pytorch_error_handling": call.with_pytorch_error_handling,
-        }
     return entry | {
         "file": f"{installed_folder(compiled)}/{call.library}",
         "is_python_module": call.is_python_module,
         "is_standalone": call.is_standalone,
         "sources": dict(compiled.sources),
         "headers": dict(compiled.headers),
-        "arguments": arguments,
+        "arguments": arguments(call),
     }
+
+
+def arguments(call: Call) -> dict[str, object]:
+    """Those by which the start hook knows a call again."""
+    found: dict[str, object] = {
+        "extra_cflags": _plain(call.extra_cflags),
+        "extra_cuda_cflags": _plain(call.extra_cuda_cflags),
+    }
+    if call.function == "load_inline":
+        found |= {
+            "cpp_sources": list(call.cpp_sources),
+            "cuda_sources": list(call.cuda_sources),
+            "functions": json.loads(call.functions),
+            "with_pytorch_error_handling": call.with_pytorch_error_handling,
+        }
+    return found
 
 
 def _plain(flags: Sequence[str]) -> list[str]:

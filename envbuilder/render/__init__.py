@@ -1,0 +1,10 @@
+"""Plan → text: a Dockerfile that builds the same environment without envbuilder.
+
+Nothing is decided here and nothing is read: what a build does comes in as a `Kit`, and every value of a recipe is data in
+the text, whatever it holds.
+"""
+
+from envbuilder.render.dockerfile import render_dockerfile
+from envbuilder.render.kit import Compile, Kit, Packages
+
+__all__ = ["Compile", "Kit", "Packages", "render_dockerfile"]

@@ -1,0 +1,236 @@
+"""The steps of a rendered text as lines of the shell.
+
+Each runs where the text puts it: `/kit` holds the programs, `/debs`, `/parts` and `/context` what was fetched or given, and
+`/artefacts` files that need not be fetched.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+from envbuilder.lock import Artefact
+from envbuilder.plan import ENV_PREFIX, SYSTEM_PATH
+from envbuilder.render.kit import Compile, Kit
+from envbuilder.render.quote import file_lines, in_shell
+
+CERTIFICATES: Final = [
+    "ca=/run/secrets/ca",
+    "if [ -s $ca ]; then export CURL_CA_BUNDLE=$ca PIP_CERT=$ca SSL_CERT_FILE=$ca; fi",
+]
+WORKSHOP: Final = "ca-certificates curl python3-pip"  # what fetches; nothing of it stays
+REQUIREMENTS: Final = "/tmp/requirements.txt"  # noqa: S108 - of the container
+# Where every file that a list of requirements names is there, no index is asked.
+_OFFLINE: Final = [
+    "offline=--no-index",
+    f'while read -r sign name; do [ "$sign" != \'#\' ] || [ -e "/artefacts/$name" ] || offline=; done <{REQUIREMENTS}',
+]
+_PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artefacts"
+
+
+def tools(kit: Kit) -> list[str]:
+    """The workshop's own tools, and uv."""
+    return [
+        *CERTIFICATES,
+        "export DEBIAN_FRONTEND=noninteractive",
+        "if ! command -v curl >/dev/null || ! python3 -m pip --version >/dev/null 2>&1; then",
+        f"  apt-get update && apt-get install --yes --no-install-recommends {WORKSHOP}",
+        "fi",
+        "offline=",
+        'for file in /artefacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done',
+        f"{_PIP} $offline --dest /tmp/uv uv=={in_shell(kit.uv)}",
+        "python3 -m zipfile --extract /tmp/uv/uv-*.whl /tmp/uv",
+        "mkdir /kit && mv /tmp/uv/uv-*.data/scripts/uv /kit/uv && chmod 755 /kit/uv && rm -r /tmp/uv",
+    ]
+
+
+def programs(kit: Kit) -> list[str]:
+    """Write the programs that the later steps run, and their arguments."""
+    wanted = ["configure_os.sh"]
+    if kit.cuda:
+        wanted.append("lay_out_cuda.py")
+    if kit.compiles:
+        wanted += [*sorted({one.program for one in kit.compiles}), "place_extension.py"]
+    lines: list[str] = []
+    for name in wanted:
+        lines += ["", *file_lines(f"/kit/{name}", kit.program(name))]
+    for number, one in enumerate(kit.compiles):
+        lines += ["", *file_lines(f"/kit/{number}/spec.json", one.specification)]
+        lines += file_lines(f"/kit/{number}/entry.json", one.entry)
+        lines += file_lines(f"/kit/{number}/sources", _sums(one))
+        lines += file_lines(f"/kit/{number}/environment", _exports(one.env))
+    if kit.cuda:
+        lines += ["", *file_lines("/kit/cuda.json", _rules(kit))]
+    return lines
+
+
+def fetch_debs(artefacts: Sequence[Artefact], folder: str) -> list[str]:
+    """Packages of Debian, each checked against its sha256."""
+    listed = "".join(f"{one.sha256}  {one.path}\n" for one in artefacts)
+    return [
+        *CERTIFICATES,
+        *file_lines(f"{folder}/list", listed),
+        "# shellcheck disable=SC2016  # it is apt that knows what this stands for",
+        "mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)}",
+        "while read -r sha256 path; do",
+        f"  file={folder}/${{path##*/}}",
+        '  if [ -e "/artefacts/${path##*/}" ]; then cp "/artefacts/${path##*/}" "$file"',
+        '  else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi',
+        '  echo "$sha256  $file" | sha256sum --check --quiet',
+        f"done <{folder}/list",
+        f"rm {folder}/list",
+    ]
+
+
+def unpack(root: str) -> list[str]:
+    """Unpack every package into a root of its own; the links of the merged /usr are made first."""
+    return [
+        f"mkdir -p {root}/usr && cd {root}",
+        "for name in bin sbin lib lib32 lib64 libx32; do mkdir usr/$name; ln -s usr/$name $name; done",
+        'for deb in /debs/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar --extract --keep-directory-symlink; done',
+        "for name in hostname hosts machine-id resolv.conf; do : >etc/$name; done  # a runtime's, and empty in an image",
+    ]
+
+
+def configure(kit: Kit) -> list[str]:
+    """Let the packages' own dpkg install them."""
+    packages = kit.packages
+    names = " ".join(f"{name}={tool}" for name, tool in packages.names)
+    return [
+        f"export EXCLUDE={in_shell(' '.join(packages.exclude))} KEEP={in_shell(' '.join(packages.keep))}",
+        f"export DROP={in_shell(' '.join(packages.drop))}",
+        f"export NAMES={in_shell(names)}",
+        f"sh /kit/configure_os.sh /debs {in_shell(kit.os.gcc)} {in_shell(packages.repeat)}",
+        "set -- ''",
+        packages.after,
+    ]
+
+
+def python(kit: Kit) -> list[str]:
+    """The environment at /opt/env: an index for what is in PyTorch's own, the package index for the rest."""
+    step = kit.python
+    version = step.python
+    lines = [
+        *CERTIFICATES,
+        f"mkdir -p {ENV_PREFIX}/bin {step.site_packages} && cd {ENV_PREFIX}",
+        f"ln -s lib lib64 && ln -s /usr/bin/python{version} bin/python",
+        f"ln -s python bin/python3 && ln -s python bin/python{version}",
+        f"printf 'home = /usr/bin\\ninclude-system-site-packages = false\\nversion = {version}\\n' >pyvenv.cfg",
+        "export UV_NO_INSTALLER_METADATA=1 UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never UV_CACHE_DIR=/tmp/uv",
+        "export PYTHONHASHSEED=0 PYTHONWARNINGS=ignore PYC_INVALIDATION_MODE=UNCHECKED_HASH",
+        'if [ -n "${INDEX-}" ]; then export UV_DEFAULT_INDEX="$INDEX"; fi',
+    ]
+    compiled = " --compile-bytecode" if kit.repeatable else ""
+    for place, wheels in _by_index(step.artefacts):
+        index = f' --default-index "${{PYTORCH_INDEX}}/{place}"' if place else ""
+        lines += [*file_lines(REQUIREMENTS, _requirements(wheels)), *_OFFLINE]
+        lines.append(
+            f"/kit/uv pip install --no-config --no-deps --require-hashes --requirement {REQUIREMENTS}"
+            f" --python {ENV_PREFIX}/bin/python --link-mode copy --find-links /artefacts $offline{index}{compiled}"
+        )
+    if (
+        not kit.repeatable
+    ):  # packages hold files that are no Python of this version: an exit code of 1 is no failure
+        compile_all = f"/usr/bin/python{version} -m compileall -q --invalidation-mode unchecked-hash"
+        lines.append(f"{compile_all} {step.site_packages} || [ $? -eq 1 ]")
+    return [*lines, f"rm -rf /tmp/uv {REQUIREMENTS} && chmod 644 {ENV_PREFIX}/.lock"]
+
+
+def fetch_parts(artefacts: Sequence[Artefact]) -> list[str]:
+    """The toolkit's packages."""
+    lines = fetch_debs([one for one in artefacts if one.kind == "deb"], "/parts")
+    for place, wheels in _by_index([one for one in artefacts if one.kind == "wheel"]):
+        index = f' --index-url "${{PYTORCH_INDEX}}/{place}"' if place else ""
+        lines += [*file_lines(REQUIREMENTS, _requirements(wheels)), *_OFFLINE]
+        lines.append(f"{_PIP} --require-hashes --requirement {REQUIREMENTS} $offline --dest /parts{index}")
+    return lines
+
+
+def lay_out(kit: Kit) -> list[str]:
+    """The CUDA toolkit, out of its packages."""
+    program = f"/usr/bin/python{kit.python.python} /kit/lay_out_cuda.py"
+    return [f"{program} /kit/cuda.json /parts {kit.python.site_packages}"]
+
+
+def compile_one(kit: Kit, number: int, *, out: str) -> list[str]:
+    """Compile one extension in /space, as its project would, and put it where the image has it."""
+    one = kit.compiles[number]
+    python = f"{ENV_PREFIX}/bin/python"
+    return [
+        f"export PATH={ENV_PREFIX}/bin:/usr/local/cuda/bin:{SYSTEM_PATH}",
+        "export HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC",
+        f". /kit/{number}/environment",
+        "mkdir -p /space/src /space/build && cd /context",
+        f"sha256sum --check --quiet /kit/{number}/sources",
+        f"cut -c 67- /kit/{number}/sources | tr '\\n' '\\0' | xargs -0 -r cp --parents -t /space/src --",
+        f"cd /space/src && {python} /kit/{one.program} /kit/{number}/spec.json",
+        f"{python} /kit/place_extension.py /kit/{number}/entry.json {out}",
+        "cd / && rm -rf /space /tmp/extensions",
+    ]
+
+
+def start(kit: Kit) -> list[str]:
+    """What each Python of the environment runs first, and byte code of it."""
+    lines: list[str] = []
+    for path, text in kit.start.files:
+        lines += _file(path, text, "755" if text.startswith("#!") else "644")
+    compile_all = f"/usr/bin/python{kit.start.python} -m compileall -q --invalidation-mode unchecked-hash"
+    folders = f"/opt/envbuilder {kit.start.site_packages}"
+    return [*lines, "", f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore {compile_all} {folders}"]
+
+
+def runtime(kit: Kit, *, out: str) -> list[str]:
+    """The small files that a runtime reads."""
+    lines: list[str] = []
+    for path, (text, mode) in kit.runtime:
+        lines += _file(f"{out[1:]}/{path}", text, mode)
+    return [
+        *lines,
+        "",
+        f"mkdir -p {out}/.singularity.d/libs",
+        f"ln -s .singularity.d/runscript {out}/singularity",
+        f"ln -s .singularity.d/env/90-environment.sh {out}/environment",
+    ]
+
+
+def _file(path: str, text: str, mode: str) -> list[str]:
+    return ["", *file_lines(in_shell(f"/{path}"), text, mode=mode)]
+
+
+def _by_index(wheels: Sequence[Artefact]) -> list[tuple[str, list[Artefact]]]:
+    """`cpu`, `cu126`, … of PyTorch's own indexes, "" for the package index → the wheels that are there."""
+    places: dict[str, list[Artefact]] = {}
+    for one in wheels:
+        places.setdefault(one.path.split("/")[0] if one.source == "pytorch" else "", []).append(one)
+    return sorted(places.items())
+
+
+def _requirements(wheels: Sequence[Artefact]) -> str:
+    return "".join(
+        f"# {one.filename}\n{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in wheels
+    )
+
+
+def _sums(one: Compile) -> str:
+    return "".join(f"{file.sha256}  {file.path}\n" for file in one.files)
+
+
+def _exports(env: tuple[tuple[str, str], ...]) -> str:
+    return "".join(f"export {name}={in_shell(value)}\n" for name, value in env)
+
+
+def _rules(kit: Kit) -> str:
+    step = kit.cuda
+    assert step is not None, "only a plan with CUDA has rules for it"
+    files = {one.name: one.filename for one in step.artefacts}
+    value = {
+        "cuda": step.toolkit.cuda,
+        "parts": [
+            {"file": files[part.name], "take": [asdict(take) for take in part.take]}
+            for part in step.toolkit.parts
+        ],
+        "header_wheels": step.toolkit.header_wheels,
+        "links": [(str(link.path), link.target) for link in step.toolkit.links],
+        "files": [(str(file.path), file.text) for file in step.toolkit.files],
+    }
+    return json.dumps(value, indent=1) + "\n"

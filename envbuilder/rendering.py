@@ -1,0 +1,61 @@
+"""`render`: what a recipe's plan is as text, with the programs of `image/kit` that the text carries along."""
+
+from collections.abc import Mapping
+from importlib import metadata
+from typing import Final
+
+from envbuilder import image
+from envbuilder.build import image_config
+from envbuilder.engines import debian
+from envbuilder.engines.byte_code import is_repeatable
+from envbuilder.engines.extensions.written import written
+from envbuilder.engines.runtime import runtime_files
+from envbuilder.errors import UsageError
+from envbuilder.plan import OsStep, Plan
+from envbuilder.recipe import Recipe
+from envbuilder.render import Kit, Packages, render_dockerfile
+
+__all__ = ["DIFFERS", "PAPERS", "make_kit", "render_dockerfile"]
+
+JOBS: Final = 4  # compilers at once; the machine that builds is not known here
+# Papers of a build by envbuilder, which no other build can vouch for.
+PAPERS: Final = ("opt/envbuilder/lock.json", "opt/envbuilder/plan.txt", "opt/envbuilder/recipe.yaml")
+DIFFERS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(PAPERS, "says how envbuilder made its image"),
+    "opt/envbuilder/provenance.json": "the same",
+    "opt/envbuilder/sbom.spdx.json": "the same",
+    "var/lib/dpkg/status-old": "dpkg's last state but one: the order in which it set packages up",
+}
+"""Paths in which the image of a rendered Dockerfile is not envbuilder's, and why; beside them, the times of folders."""
+_COMPILE: Final = "compile_extension.py"
+
+
+def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
+    """Everything that a text is written from; raises UsageError for an image as base, or an extension that no text can hold."""
+    os_step = next(step for step in plan.steps if isinstance(step, OsStep))
+    if os_step.image:
+        raise UsageError(
+            f"`{plan.name}` stands on the image `{os_step.image}`, and a text is written only for a distribution",
+            hint="`base: debian/bookworm` in the recipe, or another suite that `envbuilder init` knows",
+        )
+    repeatable = is_repeatable(recipe.python)
+    files = runtime_files(plan.runtime).items()
+    return Kit(
+        plan=plan,
+        summary=recipe.summary,
+        programs=(*image.files("kit"), (_COMPILE, image.path(_COMPILE).read_text(encoding="utf-8"))),
+        packages=Packages(
+            names=tuple(debian.PLAIN_NAMES.items()),
+            exclude=debian.EXCLUDE,
+            keep=(debian.KEEP,),
+            drop=debian.DROP,
+            after=debian.ADD_USER,
+            repeat="" if repeatable else recipe.python,
+        ),
+        uv=metadata.version("uv"),
+        repeatable=repeatable,
+        pytorch_index=pytorch_index,
+        labels=image_config(plan).labels,
+        compiles=written(plan, jobs=JOBS),
+        runtime=tuple((path, (text, f"{mode:o}")) for path, (text, mode) in files if path not in PAPERS),
+    )

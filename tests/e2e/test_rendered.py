@@ -1,0 +1,73 @@
+"""The rendered text, built from a base that has nothing of envbuilder: the same environment, path by path."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from workbench import ENVBUILDER, ROOT, Built, open_folder, run
+
+from envbuilder.entry import Entry, Kind
+from envbuilder.image_reader import read_tree
+from envbuilder.rendering import DIFFERS
+from envbuilder.verify import compare
+
+pytestmark = pytest.mark.builds
+BASE = "envbuilder-e2e-render-base"
+INCLUDE = "ca-certificates,curl,python3-pip"  # what fetches; a base without it installs it
+
+
+@pytest.fixture(scope="module")
+def base() -> Iterator[str]:
+    """What stands in for an image of Debian: one with apt."""
+    with open_folder() as folder:
+        run("mmdebstrap", "--variant=apt", f"--include={INCLUDE}", "bookworm", folder / "base.tar")
+        run("docker", "import", folder / "base.tar", BASE)
+    yield BASE
+    run("docker", "image", "rm", "--force", BASE)
+
+
+@pytest.fixture(scope="module")
+def vendored() -> Iterator[Path]:
+    """All that the lock of `cpu` names, and uv: what a text would fetch."""
+    uv = f"uv=={metadata.version('uv')}"
+    with open_folder() as folder:
+        place = folder / "vendored"
+        run(ENVBUILDER, "cache", "vendor", "cpu", place)
+        pip = (ROOT / ".venv/bin/python", "-m", "pip", "download", "--quiet", "--no-deps")
+        run(*pip, "--dest", place / "files", uv)
+        yield place
+
+
+def test_a_rendered_dockerfile_builds_the_same_environment(
+    cpu: Built, base: str, vendored: Path, spacious: Path
+):
+    text = run(ENVBUILDER, "render", "cpu", "--as", "dockerfile")
+    dockerfile, archive = spacious / "Dockerfile", spacious / "image.tar"
+    dockerfile.write_text(text)
+    epoch = re.search(r"SOURCE_DATE_EPOCH=(\d+)", text)
+    assert epoch
+    run(
+        "docker", "buildx", "build", "--quiet", "--file", dockerfile, "--network", "none", "--build-arg", f"BASE={base}",
+        "--build-arg", f"SOURCE_DATE_EPOCH={epoch[1]}", "--build-context", f"artefacts={vendored / 'files'}",
+        "--output", f"type=oci,dest={archive},rewrite-timestamp=true,compression=uncompressed", vendored,
+        timeout=1800,
+    )  # fmt: skip
+    mine, theirs = read_tree(cpu.layout), read_tree(archive)
+    need_equal(mine.entries, theirs.entries)
+    assert theirs.image.env == mine.image.env
+    assert dict(theirs.image.labels) == dict(mine.image.labels)
+
+
+def need_equal(mine: tuple[Entry, ...], theirs: tuple[Entry, ...]) -> None:
+    """Every path alike but for the documented list, and each path of that list is one that there is."""
+    labels = ("build", "render")
+    assert compare(without_folder_times(mine), without_folder_times(theirs), labels, without=DIFFERS) == ()
+    assert DIFFERS.keys() <= {entry.path for entry in mine}
+
+
+def without_folder_times(entries: tuple[Entry, ...]) -> list[Entry]:
+    """A tar of Docker's has no entry for the root itself."""
+    return [replace(one, mtime=0) if one.kind is Kind.DIRECTORY else one for one in entries if one.path]
