@@ -1,0 +1,120 @@
+"""Jobs that were measured → one Markdown table, the targets that are met or not, and a plot as SVG. Pure."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Final
+from xml.sax.saxutils import escape
+
+from jobs import OURS, Done, Job, Target, amounts, exponent
+
+HEAD: Final = (
+    "job", "by", "n", "wall s", "CPU s", "daemons' part", "CPU, to ours", "memory MB", "temporary MB", "result MB", "load",
+)  # fmt: skip
+COLORS: Final = ("#1b5e9e", "#d1762b", "#7a8a2f", "#8e5aa3", "#777777")
+WIDTH: Final = 960
+LEFT: Final = 330  # where the axis begins
+STEP: Final = 15  # from one way to the next
+GAP: Final = 12  # between jobs
+
+
+def table(jobs: Sequence[Job]) -> str:
+    """A row for each way; median, and least to most in brackets."""
+    lines = [f"| {' | '.join(HEAD)} |", "|:--|:--" + "|--:" * (len(HEAD) - 2) + "|"]
+    for job in jobs:
+        ours = job.way(OURS)
+        for place, way in enumerate(job.ways):
+            title = job.title if place == 0 else ""
+            lines.append(f"| {' | '.join([title, way.tool, *_cells(way, ours)])} |")
+    fits = [f"- {job.title}: CPU ~ n^{exponent(found):.2f}" for job in jobs if len(found := amounts(job)) > 1]
+    return "\n".join([*lines, *(["", *fits] if fits else [])])
+
+
+def _cells(way: Done, ours: Done | None) -> list[str]:
+    if not way.samples:
+        return ["0", f"not run: {' '.join(way.missing.replace('|', '/').split())}", *[""] * (len(HEAD) - 4)]
+    daemons = way.middle("cpu_daemons")
+    return [
+        str(len(way.samples)),
+        spread(way.values("wall")),
+        spread(way.values("cpu")),
+        seconds(daemons) if daemons >= 0.01 else "",
+        f"{way.middle('cpu') / ours.middle('cpu'):.2f}" if ours and way is not ours else "",
+        *(_megabytes(way.middle(what)) for what in ("memory", "temporary", "result")),
+        f"{way.middle('load'):.1f}",
+    ]
+
+
+def spread(values: Sequence[float]) -> str:
+    middle = seconds(statistics.median(values))
+    return middle if len(values) == 1 else f"{middle} ({seconds(min(values))} to {seconds(max(values))})"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.3f}" if value < 1 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
+
+
+def _megabytes(value: float) -> str:
+    return f"{value / 1e6:.0f}" if abs(value) >= 1e6 else ""
+
+
+def verdicts(targets: Sequence[Target], jobs: Sequence[Job]) -> list[tuple[Target, float | None, str]]:
+    """Each target with its figure and `met`, `NOT MET` or `not measured`."""
+    found = []
+    for target in targets:
+        figure = target.figure(jobs)
+        word = "not measured" if figure is None else "met" if figure <= target.most else "NOT MET"
+        found.append((target, figure, word))
+    return found
+
+
+def targets_table(targets: Sequence[Target], jobs: Sequence[Job]) -> str:
+    lines = ["| target | at most | measured | |", "|:--|--:|--:|:--|"]
+    for target, figure, word in verdicts(targets, jobs):
+        shown = "" if figure is None else f"{figure:.2f}"
+        lines.append(f"| {target.words} | {target.most:.2f} | {shown} | {word} |")
+    return "\n".join(lines)
+
+
+def plot(jobs: Sequence[Job], facts: Mapping[str, str]) -> str:
+    """CPU seconds of every way, on a logarithmic axis: a dot for the median, a line from least to most."""
+    done = [job for job in jobs if any(way.samples for way in job.ways)]
+    values = [value for job in done for way in job.ways for value in way.values("cpu") if value > 0]
+    if not values:
+        return ""
+    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    high = max(high, low + 1)
+
+    def at(value: float) -> float:
+        return LEFT + (math.log10(max(value, 10**low)) - low) / (high - low) * (WIDTH - LEFT - 170)
+
+    parts, y = [], 60
+    for job in done:
+        parts.append(_text(12, y + 4, job.title, weight="bold"))
+        for place, way in enumerate(way for way in job.ways if way.samples):
+            color = COLORS[min(place, len(COLORS) - 1)]
+            cpu = way.values("cpu")
+            middle = at(way.middle("cpu"))
+            parts.append(
+                f'<line x1="{at(min(cpu)):.1f}" x2="{at(max(cpu)):.1f}" y1="{y}" y2="{y}" stroke="{color}" stroke-width="2"/>'
+                f'<circle cx="{middle:.1f}" cy="{y}" r="4.5" fill="{color}"/>'
+            )
+            parts.append(_text(middle + 9, y + 4, f"{way.tool}  {seconds(way.middle('cpu'))} s", color=color))
+            y += STEP
+        y += GAP
+    grid = []
+    for power in range(low, high + 1):
+        x = at(10**power)
+        grid.append(f'<line x1="{x:.1f}" x2="{x:.1f}" y1="44" y2="{y}" stroke="#ddd"/>')
+        grid.append(_text(x, 38, f"{10**power:g} s", anchor="middle", color="#555"))
+    about = f"{facts.get('date', '')}, {facts.get('machine', '')}, revision {facts.get('revision', '')}"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {y + 30}" font-family="sans-serif" font-size="11">'
+        f'<rect width="{WIDTH}" height="{y + 30}" fill="white"/>'
+    )
+    title = _text(12, 18, "CPU seconds for the same job (median; line: least to most)", weight="bold")
+    return "\n".join([head, title, *grid, *parts, _text(12, y + 18, about, color="#555"), "</svg>\n"])
+
+
+def _text(x: float, y: float, text: str, *, color: str = "#222", weight: str = "normal", anchor: str = "start") -> str:  # fmt: skip
+    return f'<text x="{x:.1f}" y="{y:.1f}" fill="{color}" font-weight="{weight}" text-anchor="{anchor}">{escape(text)}</text>'

@@ -1,0 +1,125 @@
+"""Where the rows of `bench/run` work: folders, the peers' programs, and one built environment, each made when it is first needed."""
+
+import contextlib
+import functools
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import platformdirs
+from measure import ENVBUILDER, REPOSITORY, Disk, run, say
+
+from envbuilder.store import link_or_copy
+
+RECIPE: Final = "cpu"
+ALIAS: Final = f"bench-{RECIPE}"  # so that no artefact of the user's is replaced
+PEERS: Final = ("hpccm==26.5.0", "neurodocker==2.1.2", "pip-tools==7.6.2")
+NO_ENGINE: Final = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+CACHE: Final = Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
+
+
+@dataclass(frozen=True)
+class Place:
+    """`work` is ours alone; the user's cache is read, and gets what a build of `cpu` leaves there."""
+
+    work: Path
+    disk: Disk
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "NO_COLOR": "1", "TMPDIR": f"{self.work}/tmp", "PYTHONNOUSERSITE": "1", "ENVBUILDER_CACHE": str(CACHE),
+            "APPTAINER_TMPDIR": f"{self.work}/tmp", "APPTAINER_CACHEDIR": f"{self.work}/apptainer",
+        }  # fmt: skip
+
+    def prepare(self, *argv: object, env: Mapping[str, str] | None = None) -> str:
+        """Run what is not measured; raises Failed."""
+        return run(argv, log=self.work / "logs/prepare.log", env={**self.environment, **(env or {})})
+
+    def folder(self, name: str) -> Path:
+        path = self.work / name
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def peer(self, name: str) -> Path:
+        """A program of the peers' own virtual environment."""
+        return self._venv / "bin" / name
+
+    @functools.cached_property
+    def _venv(self) -> Path:
+        say("installing the peers")
+        self.prepare("python3", "-m", "venv", self.work / "peers")
+        self.prepare(self.work / "peers/bin/pip", "install", "--quiet", *PEERS)
+        return self.work / "peers"
+
+    @functools.cached_property
+    def recipes(self) -> Path:
+        """The repository's recipes, with `cpu` under its name here as well."""
+        shutil.copytree(REPOSITORY / "recipes", self.work / "recipes")
+        for suffix in (".yaml", ".lock"):
+            shutil.copyfile(REPOSITORY / f"recipes/{RECIPE}{suffix}", self.work / f"recipes/{ALIAS}{suffix}")
+        return self.work / "recipes"
+
+    @functools.cached_property
+    def built(self) -> Path:
+        """The folder with image and SIF of the environment, which no engine was shown."""
+        say(f"building {RECIPE}, as far as the cache lacks it (not measured)")
+        out = self.folder("built")
+        self.prepare(ENVBUILDER, "build", ALIAS, "--recipes", self.recipes, "--output", out, env=NO_ENGINE)
+        return out
+
+    @property
+    def sif(self) -> Path:
+        return self.built / f"{ALIAS}.sif"
+
+    @property
+    def layout(self) -> Path:
+        return self.built / f"{ALIAS}.oci"
+
+    @property
+    def default_sif(self) -> Path:
+        """What Apptainer makes of the same image."""
+        path = self.work / "default.sif"
+        if not path.exists():
+            say("Apptainer's SIF (not measured)")
+            self.prepare("apptainer", "build", path, f"oci:{self.layout}")
+        return path
+
+    @functools.cached_property
+    def tree(self) -> Path:
+        """The same files as a folder on the disk, as Apptainer unpacks them."""
+        self.prepare("apptainer", "build", "--sandbox", self.work / "tree", f"oci:{self.layout}")
+        return self.work / "tree"
+
+    def cache_of(self, source: Path, name: str) -> Path:
+        """A cache with the same content, of second names of its files."""
+        target = self.work / name
+        if target.exists():
+            shutil.rmtree(target)
+        target.mkdir(mode=0o700)
+        for kind in ("artefacts", "layers", "trees", "extensions"):
+            if (source / kind).is_dir():
+                shutil.copytree(source / kind, target / kind, copy_function=_link, symlinks=True)
+        return target
+
+
+def _link(source: str, target: str) -> None:
+    link_or_copy(Path(source), Path(target))
+
+
+@contextlib.contextmanager
+def loopback_registry(folder: Path) -> Iterator[str]:
+    """A registry of our own, as HOST:PORT; what it holds is in `folder`/data."""
+    from registries import registry  # noqa: PLC0415 - of the end-to-end tests
+
+    with registry(folder) as one:
+        yield one.host
+
+
+def lacks(*programs: str) -> str:
+    """Why a peer cannot be tried: "" where all its programs are there."""
+    missing = [program for program in programs if shutil.which(program) is None]
+    return f"not installed: {', '.join(missing)}" if missing else ""

@@ -1,0 +1,22 @@
+"""Writes image and SIF of a recipe whose layers are in the store: `write_sif.py NAME RECIPES OUTPUT`."""
+
+import os
+import sys
+from pathlib import Path
+
+from envbuilder.build import build
+from envbuilder.engines.assemble import Assemble
+from envbuilder.outputs import Outputs
+from envbuilder.pipeline import make_plan
+from envbuilder.session import Session, workshop
+
+name, recipes, output = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
+shop = workshop(Session(environment=dict(os.environ), color=False), recipes)
+_, plan, _ = make_plan(name, shop)
+engine = Assemble(store=shop.store, runner=shop.runner, console=shop.console, limits=shop.limits)
+if engine.missing(plan):
+    sys.exit("the store lacks a layer")
+build(
+    plan, Outputs(folder=output, name=name), engine=engine, runner=shop.runner, console=shop.console,
+    part_done=lambda _: None, image_done=lambda _: None,
+)  # fmt: skip
