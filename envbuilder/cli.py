@@ -19,6 +19,7 @@ import typer
 
 from envbuilder import __version__
 from envbuilder.errors import EnvbuilderError, UsageError
+from envbuilder.quick_words import quick_command
 from envbuilder.session import SESSION
 from envbuilder.verbs import artefact, exchange, job, machine, maintain, recipe, start
 from envbuilder.verbs.examples import add_examples
@@ -60,7 +61,7 @@ def run(arguments: list[str]) -> int:
     )
     try:
         with _signals():
-            code = app(arguments, prog_name="envbuilder", standalone_mode=False)
+            code = quick_command(app)(arguments, prog_name="envbuilder", standalone_mode=False)
         interrupted = code == INTERRUPTED  # what Typer makes of Ctrl-C
     except EnvbuilderError as failure:
         error = failure

@@ -1,10 +1,12 @@
 """What a person sees while work goes on: steps with their time, downloads in bytes.
 
 Everything here goes to stderr; stdout is for data. At a terminal one live view shows all running steps; elsewhere each
-step is a line when it starts and a line when it ends.
+step is a line when it starts and a line when it ends. rich is imported when there is something to show: most verbs answer
+without it.
 """
 
 import contextlib
+import functools
 import getpass
 import io
 import logging
@@ -14,14 +16,13 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
-
-from rich.console import Console as RichConsole
-from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Final
 
 from envbuilder.errors import EnvbuilderError
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.progress import Progress, TaskID
 
 LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download where there is no terminal
@@ -32,11 +33,18 @@ class Console:
 
     def __init__(self, *, color: bool = True, quiet: bool = False, folds: str = "") -> None:
         """With `folds` the name of a CI system whose log folds: github or gitlab."""
-        self._folds = folds
-        self._out = RichConsole(stderr=True, no_color=not color, highlight=False, quiet=quiet, soft_wrap=True)
+        self._folds, self._color, self._quiet = folds, color, quiet
         self._guard = threading.RLock()
         self._live: Progress | None = None
         self._running = 0
+
+    @functools.cached_property
+    def _out(self) -> "RichConsole":
+        from rich.console import Console as RichConsole  # noqa: PLC0415
+
+        return RichConsole(
+            stderr=True, no_color=not self._color, highlight=False, quiet=self._quiet, soft_wrap=True
+        )
 
     def say(self, text: str) -> None:
         """One line for the person at the terminal, also in the log."""
@@ -59,7 +67,7 @@ class Console:
 
     def _mark(self, line: str) -> None:
         """As it is: a carriage return is part of what folds."""
-        if line and not self._out.quiet:
+        if line and not self._quiet:
             with self._guard:
                 print(line, file=self._out.file, flush=True)
 
@@ -77,6 +85,8 @@ class Console:
 
     @contextlib.contextmanager
     def _task(self, title: str, total: int | None) -> Iterator["Step"]:
+        from rich.text import Text  # noqa: PLC0415
+
         log = logging.getLogger(__name__)
         started = time.monotonic()
         with self._guard:
@@ -101,6 +111,8 @@ class Console:
                 self._out.print(Text.assemble(verdict, " ", title, (f"{note} ({seconds:.1f} s)", "dim")))
 
     def _print(self, text: str) -> None:
+        from rich.text import Text  # noqa: PLC0415
+
         self._out.print(Text(text))  # a Text is shown as it is: no markup, no emoji
 
     def close(self) -> None:
@@ -111,19 +123,13 @@ class Console:
                 self._live = None
             self._running = 0
 
-    def _enter(self) -> Progress | None:
+    def _enter(self) -> "Progress | None":
         if not self._out.is_terminal:
             return None
         if self._live is None:
-            self._live = Progress(
-                SpinnerColumn(),
-                TextColumn("{task.description}", markup=False),
-                _Amount(),
-                TextColumn("{task.fields[note]}", style="dim", markup=False),
-                TimeElapsedColumn(),
-                console=self._out,
-                transient=True,
-            )
+            from envbuilder.live_view import make_view  # noqa: PLC0415
+
+            self._live = make_view(self._out)
             self._live.start()
         self._running += 1
         return self._live
@@ -155,17 +161,6 @@ def _fold(system: str, title: str) -> tuple[str, str]:
     return "", ""
 
 
-class _Amount(ProgressColumn):
-    """Bytes done of bytes expected, for transfers only."""
-
-    def render(self, task: Task) -> Text:
-        if task.total is None:
-            return Text("")
-        return Text(
-            f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s"
-        )
-
-
 class Step:
     """What a running step reports: bytes done, or the line that describes it now."""
 
@@ -175,8 +170,8 @@ class Step:
         title: str,
         total: int | None,
         say: Callable[[str], None],
-        progress: Progress | None,
-        task: TaskID | None,
+        progress: "Progress | None",
+        task: "TaskID | None",
     ) -> None:
         self.note = ""
         self._title, self._total, self._say = title, total, say
@@ -207,6 +202,10 @@ def columns(rows: Sequence[Sequence[str]], width: int) -> str:
     """Rows as aligned columns; at a terminal of `width` long cells go on below themselves, and with 0 nothing is broken."""
     if not rows:
         return ""
+    from rich.console import Console as RichConsole  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in rows[0]:
         grid.add_column(overflow="fold", no_wrap=not width)

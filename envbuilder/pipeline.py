@@ -16,7 +16,7 @@ from envbuilder import lock as locks
 from envbuilder.base.facts import Base
 from envbuilder.check import BaseOf, Report, examine, examine_file, load_tables, need_sound
 from envbuilder.console import log_to
-from envbuilder.engines.keys import record_key
+from envbuilder.engine_socket import has_image, is_absent
 from envbuilder.errors import (
     LockError,
     UsageError,
@@ -187,22 +187,21 @@ def build_recipe(
 
     Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
     """
-    from envbuilder.publish import load as load_image  # noqa: PLC0415 - its SDK is slow to import
+    from envbuilder.engines.keys import record_key  # noqa: PLC0415 - `check` has no need of it
 
     recipe, plan, findings = make_plan(name, workshop, host)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
     with workshop.store.in_use(), _alone(outputs, workshop):
         record = load_record(outputs, record_key(plan))
         if record is not None:
-            image = load_image(outputs, record.manifest, workshop.environment, workshop.console)
+            image = _image_of(outputs, record, workshop)
             return Result(outputs=outputs, record=record, done=False, image=image, findings=findings)
         from envbuilder.making import make, try_out  # noqa: PLC0415 - a build with nothing to do must say so at once
 
         workshop.store.sweep()
         with log_to(outputs.log):
             record = make(recipe, plan, outputs, workshop, offline=offline)
-        # After that it is there: one look.
-        image = load_image(outputs, record.manifest, workshop.environment, workshop.console)
+        image = _image_of(outputs, record, workshop)
         findings += try_out(recipe, outputs, workshop, image=image)
         record.save(outputs.record)  # last: until then there is something to do
         return Result(outputs=outputs, record=record, done=True, image=image, findings=findings)
@@ -214,6 +213,17 @@ def render_recipe(name: str, workshop: Workshop) -> str:
 
     recipe, plan, _ = make_plan(name, workshop)
     return render_dockerfile(make_kit(recipe, plan, pytorch_index=PYTORCH_INDEX))
+
+
+def _image_of(outputs: Outputs, record: Record, workshop: Workshop) -> str:
+    """The image's name in the Docker engine, where it is brought unless it is there; "" where no engine answers."""
+    if is_absent(workshop.environment):
+        return ""
+    if has_image(workshop.environment, outputs.image_name, record.manifest):
+        return outputs.image_name
+    from envbuilder.publish import load as load_image  # noqa: PLC0415 - its SDK is slow to import
+
+    return load_image(outputs, record.manifest, workshop.environment, workshop.console)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
