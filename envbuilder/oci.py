@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Final
+from typing import Final
 
 from envbuilder.entry import Entry, Kind
 from envbuilder.errors import UsageError, VerifyError
@@ -144,19 +144,18 @@ def read_layout(folder: Path) -> Layout:
 
 
 def layout_size(folder: Path, *, without: Collection[Sha256] = ()) -> int:
-    """How many bytes of blobs `write_archive` writes."""
+    """How many bytes of blobs `read_archive` gives."""
     return sum(blob.size for blob in _blobs(read_layout(folder)) if blob.digest not in without)
 
 
-def write_archive(
+def read_archive(
     folder: Path,
-    sink: IO[bytes],
     *,
     name: str,
     without: Collection[Sha256] = (),
     advance: Callable[[int], None] = lambda _: None,
-) -> None:
-    """Write the layout as a tar, its image named `name`, as `docker load` reads it.
+) -> Iterator[bytes]:
+    """The layout as a tar, its image named `name`, as `docker load` reads it: piece by piece, of a MiB at most.
 
     Blobs `without` which the reader has already are left out. Engines that keep images in containerd's store read `index.json`, older ones `manifest.json`. `advance` is told of
     each piece of a blob. Raises VerifyError when a blob is cut off.
@@ -164,27 +163,28 @@ def write_archive(
     layout = read_layout(folder)
     reference = full_reference(name)
     for path in ("blobs", "blobs/sha256"):
-        sink.write(make_header(Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0)))
+        yield make_header(Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0))
     for blob in _blobs(layout):
         if blob.digest in without:
             continue
-        sink.write(make_header(_file(f"blobs/sha256/{blob.digest}", blob.size)))
+        yield make_header(_file(f"blobs/sha256/{blob.digest}", blob.size))
         left = blob.size
         with layout.path(blob).open("rb") as stream:
             while left and (piece := stream.read(min(left, CHUNK))):
                 left -= len(piece)
-                sink.write(piece)
+                yield piece
                 advance(len(piece))
         if left:
             raise VerifyError(f"`{layout.path(blob)}` is shorter than its manifest says")
-        sink.write(bytes(-blob.size % BLOCK))
+        if blob.size % BLOCK:
+            yield bytes(-blob.size % BLOCK)
     for path, text in (
         ("index.json", _make_index(layout.manifest, layout.platform, reference, layout.created)),
         ("manifest.json", _classic_manifest(layout, reference)),
         ("oci-layout", LAYOUT.encode()),
     ):
-        sink.write(make_header(_file(path, len(text))) + padded(text))
-    sink.write(END)
+        yield make_header(_file(path, len(text))) + padded(text)
+    yield END
 
 
 def full_reference(name: str) -> str:

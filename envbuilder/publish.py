@@ -1,12 +1,10 @@
 """Hand an OCI layout over to a Docker engine, its finished layers while the others are still being made."""
 
 import contextlib
-import os
 import threading
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from typing import IO
 
 import docker
 import docker.errors
@@ -14,10 +12,9 @@ from requests.exceptions import RequestException
 
 from envbuilder.console import Console
 from envbuilder.errors import BuildError
-from envbuilder.oci import layout_size, read_layout, write_archive
+from envbuilder.oci import layout_size, read_archive, read_layout
 from envbuilder.outputs import Outputs
 from envbuilder.store import Sha256
-from envbuilder.tarball import CHUNK
 
 
 def connect(environment: Mapping[str, str]) -> "docker.DockerClient | None":
@@ -135,28 +132,10 @@ def _load(
     without: Collection[Sha256],
     advance: Callable[[int], None],
 ) -> Exception | None:
-    with _piped(layout, name=name, without=without, advance=advance) as stream:
-        try:
-            # In large pieces: of a stream, urllib3 would read and send 16 KiB at a time.
-            client.images.load(iter(lambda: stream.read(CHUNK), b""))  # type: ignore[arg-type]  # requests takes it
-        except (docker.errors.DockerException, RequestException) as error:
-            return error
+    pieces = read_archive(layout, name=name, without=without, advance=advance)
+    try:
+        # Not a stream: of one, urllib3 would read and send 16 KiB at a time.
+        client.images.load(pieces)  # type: ignore[arg-type]  # requests takes it
+    except (docker.errors.DockerException, RequestException) as error:
+        return error
     return None
-
-
-@contextlib.contextmanager
-def _piped(
-    layout: Path, *, name: str, without: Collection[Sha256], advance: Callable[[int], None]
-) -> Iterator[IO[bytes]]:
-    """The archive as a stream to read, written by a thread, so that GBs never lie on disk or in memory."""
-    reading, writing = os.pipe()
-
-    def write() -> None:
-        with contextlib.suppress(BrokenPipeError), os.fdopen(writing, "wb") as sink:
-            write_archive(layout, sink, name=name, without=without, advance=advance)
-
-    thread = threading.Thread(target=write, name="archive")
-    thread.start()
-    with os.fdopen(reading, "rb") as stream:
-        yield stream
-    thread.join()

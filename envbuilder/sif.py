@@ -149,7 +149,7 @@ def write_sif(
     with beside(out) as work, space_errors(out):
         sif = work / "sif"
         with sif.open("xb") as stream:
-            for piece in (front, system.head, *_contents(system.pieces), system.tables):
+            for piece in itertools.chain((front, system.head), _contents(system.pieces), (system.tables,)):
                 digest.update(piece)
                 stream.write(piece)
             stream.flush()
@@ -165,18 +165,23 @@ def write_sif(
     )
 
 
-def _contents(pieces: Iterable[Piece]) -> Iterator[bytes]:
-    """The bytes of the pieces, in order; raises BuildError for a blob that is cut off or damaged."""
+def _contents(pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:
+    """The bytes of the pieces, in order, each to be used before the next; raises BuildError for a blob that is damaged.
+
+    They are read into one buffer: a new one for each MiB would cost as much again as the copying.
+    """
+    buffer = memoryview(bytearray(CHUNK))
     for blob, group in itertools.groupby(pieces, key=lambda piece: piece.blob):
-        with blob.open("rb") as stream:
+        with blob.open("rb", buffering=0) as stream:
             for piece in group:
                 stream.seek(piece.at)
-                left = piece.length if not piece.plain else 0
                 if piece.plain:
                     yield _plain(stream.read(piece.length), piece)
-                while left and (data := stream.read(min(left, CHUNK))):
-                    left -= len(data)
-                    yield data
+                    continue
+                left = piece.length
+                while left and (length := stream.readinto(buffer[:left])):
+                    left -= length
+                    yield buffer[:length]
                 if left:
                     raise _damaged(blob, "it is cut off")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.errors import UsageError, VerifyError
-from envbuilder.oci import ImageConfig, full_reference, layout_size, read_layout, write_archive, write_layout
+from envbuilder.oci import ImageConfig, full_reference, layout_size, read_archive, read_layout, write_layout
 from envbuilder.tree import Layer, write_layer
 
 EPOCH = 1_700_000_000
@@ -154,9 +154,9 @@ def test_a_damaged_layout_is_refused(
 
 def test_an_archive_holds_the_layout_under_the_name_given(tmp_path: Path, layers: list[Layer]) -> None:
     write(layers, tmp_path / "image")
-    sink, told = io.BytesIO(), list[int]()
-    write_archive(tmp_path / "image", sink, name="envbuilder/b:1", advance=told.append)
-    with tarfile.open(fileobj=io.BytesIO(sink.getvalue())) as tar:
+    told = list[int]()
+    archive = b"".join(read_archive(tmp_path / "image", name="envbuilder/b:1", advance=told.append))
+    with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         held = {member.name: tar.extractfile(member).read() for member in tar if member.isreg()}  # type: ignore[union-attr]
     ours = files(tmp_path / "image")
     assert {name: held[name] for name in ours if name != "index.json"} == {
@@ -175,7 +175,7 @@ def test_an_archive_of_a_cut_blob_is_refused(tmp_path: Path, layers: list[Layer]
     layers[0].blob.chmod(0o644)
     os.truncate(layers[0].blob, 10)
     with pytest.raises(VerifyError, match="shorter than its manifest says"):
-        write_archive(tmp_path / "image", io.BytesIO(), name="envbuilder/a:1")
+        list(read_archive(tmp_path / "image", name="envbuilder/a:1"))
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 import os
+import random
 import shutil
 import struct
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +56,19 @@ def test_the_same_layers_give_the_same_sif(tmp_path: Path, layers: list[Layer]) 
     assert len(set(facts)) == 1
     assert facts[0].sha256 == sha256_file(tmp_path / "a.sif") == sha256_file(tmp_path / "b.sif")
     assert facts[0].size == (tmp_path / "a.sif").stat().st_size
+
+
+def test_a_sif_that_is_larger_than_the_memory_can_be_written(tmp_path: Path) -> None:
+    """What is held while it is written does not grow with it."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/random").write_bytes(random.Random(0).randbytes(48 << 20))
+    layer = write_layer(name="os", tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=EPOCH, threads=1)
+    tracemalloc.start()
+    facts = write(tmp_path / "a.sif", [layer])
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert facts.size > 48 << 20
+    assert most < 8 << 20
 
 
 def test_other_content_has_another_identity(tmp_path: Path, layers: list[Layer]) -> None:

@@ -13,7 +13,7 @@
 at::Tensor forward_cpu(const at::Tensor& x, const at::Tensor& bias, double slope, double gain);
 at::Tensor backward_cpu(const at::Tensor& grad, const at::Tensor& y, double slope, double gain);
 
-// Defined in fused_bias_act_kernel.cu. In a build of the C++ files alone they are null: hence weak.
+// Defined in fused_bias_act_cuda.cpp. In a build of the C++ files alone they are null: hence weak.
 __attribute__((weak)) at::Tensor forward_cuda(const at::Tensor& x, const at::Tensor& bias, double slope, double gain);
 __attribute__((weak)) at::Tensor backward_cuda(const at::Tensor& grad, const at::Tensor& y, double slope, double gain);
 

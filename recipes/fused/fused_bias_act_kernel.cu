@@ -1,15 +1,13 @@
-// The GPU side of fused_bias_act.cpp; both tensors are contiguous and checked there.
+// The kernels of fused_bias_act_cuda.cpp, and how they are launched. Of torch it needs the half types alone: with a header
+// that knows tensors, nvcc's two passes would read all of ATen, which takes many times what the kernels take.
 
-#include <ATen/Dispatch.h>
-#include <ATen/OpMathType.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/cuda/CUDAContext.h>
-#include <ATen/ops/empty_like.h>
-#include <c10/cuda/CUDAException.h>
-#include <c10/cuda/CUDAGuard.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 #include <algorithm>
 #include <cstdint>
+
+#include "fused_bias_act_kernel.h"
 
 namespace {
 
@@ -20,7 +18,21 @@ int blocks_for(int64_t count) {
   return static_cast<int>(std::min((count + kThreads - 1) / kThreads, kMostBlocks));
 }
 
-// `plane` values that share a bias lie one after the other. Half types are computed in float.
+// Half types are computed in float.
+template <typename scalar_t>
+struct Computed {
+  using type = scalar_t;
+};
+template <>
+struct Computed<c10::Half> {
+  using type = float;
+};
+template <>
+struct Computed<c10::BFloat16> {
+  using type = float;
+};
+
+// `plane` values that share a bias lie one after the other.
 template <typename scalar_t, typename op_t>
 __global__ void forward_kernel(const scalar_t* __restrict__ x, const scalar_t* __restrict__ bias, scalar_t* __restrict__ y,
                                int64_t count, int64_t plane, int64_t channels, op_t up, op_t down) {
@@ -42,34 +54,27 @@ __global__ void backward_kernel(const scalar_t* __restrict__ grad, const scalar_
 
 }  // namespace
 
-at::Tensor forward_cuda(const at::Tensor& x, const at::Tensor& bias, double slope, double gain) {
-  const c10::cuda::CUDAGuard guard(x.device());
-  at::Tensor y = at::empty_like(x);
-  const int64_t count = x.numel();
-  if (count == 0) return y;
-  const int64_t channels = bias.numel();
-  const int64_t plane = count / (x.size(0) * channels);
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, x.scalar_type(), "fused_forward_cuda", [&] {
-    using op_t = at::opmath_type<scalar_t>;
-    forward_kernel<scalar_t, op_t><<<blocks_for(count), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-        x.data_ptr<scalar_t>(), bias.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), count, plane, channels,
-        static_cast<op_t>(gain), static_cast<op_t>(gain * slope));
-  });
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return y;
+template <typename scalar_t>
+void launch_forward(const scalar_t* x, const scalar_t* bias, scalar_t* y, int64_t count, int64_t plane, int64_t channels,
+                    double slope, double gain, cudaStream_t stream) {
+  using op_t = typename Computed<scalar_t>::type;
+  forward_kernel<scalar_t, op_t><<<blocks_for(count), kThreads, 0, stream>>>(
+      x, bias, y, count, plane, channels, static_cast<op_t>(gain), static_cast<op_t>(gain * slope));
 }
 
-at::Tensor backward_cuda(const at::Tensor& grad, const at::Tensor& y, double slope, double gain) {
-  const c10::cuda::CUDAGuard guard(grad.device());
-  at::Tensor gx = at::empty_like(grad);
-  const int64_t count = grad.numel();
-  if (count == 0) return gx;
-  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, grad.scalar_type(), "fused_backward_cuda", [&] {
-    using op_t = at::opmath_type<scalar_t>;
-    backward_kernel<scalar_t, op_t><<<blocks_for(count), kThreads, 0, at::cuda::getCurrentCUDAStream()>>>(
-        grad.data_ptr<scalar_t>(), y.data_ptr<scalar_t>(), gx.data_ptr<scalar_t>(), count, static_cast<op_t>(gain),
-        static_cast<op_t>(gain * slope));
-  });
-  C10_CUDA_KERNEL_LAUNCH_CHECK();
-  return gx;
+template <typename scalar_t>
+void launch_backward(const scalar_t* grad, const scalar_t* y, scalar_t* gx, int64_t count, double slope, double gain,
+                     cudaStream_t stream) {
+  using op_t = typename Computed<scalar_t>::type;
+  backward_kernel<scalar_t, op_t><<<blocks_for(count), kThreads, 0, stream>>>(
+      grad, y, gx, count, static_cast<op_t>(gain), static_cast<op_t>(gain * slope));
 }
+
+#define FUSED_FOR(scalar_t)                                                                                              \
+  template void launch_forward(const scalar_t*, const scalar_t*, scalar_t*, int64_t, int64_t, int64_t, double, double,   \
+                               cudaStream_t);                                                                            \
+  template void launch_backward(const scalar_t*, const scalar_t*, scalar_t*, int64_t, double, double, cudaStream_t);
+FUSED_FOR(double)
+FUSED_FOR(float)
+FUSED_FOR(c10::Half)
+FUSED_FOR(c10::BFloat16)

@@ -94,11 +94,11 @@ file 644 /kit/0/entry.json <<'END'
 |   "extra_cflags": [],
 |   "extra_cuda_cflags": []
 |  },
-|  "file": "/opt/envbuilder/extensions/fused-448f9f18cdaf3939/fused.so",
+|  "file": "/opt/envbuilder/extensions/fused-1d1d5b77ef6711b8/fused.so",
 |  "function": "load",
 |  "is_python_module": true,
 |  "is_standalone": false,
-|  "key": "448f9f18cdaf3939700a98dec3689e70752baeccc10532142d4ec81a0f482338",
+|  "key": "1d1d5b77ef6711b8a76067e1e98e8b90c1fbe9e6c33e279f74ec586b316555f5",
 |  "name": "fused"
 | },
 | "has_cuda": false,
@@ -113,8 +113,9 @@ file 644 /kit/0/entry.json <<'END'
 |}
 END
 file 644 /kit/0/sources <<'END'
-|50053e531db9fc48851f0510ef64ca7c4f9b6c7c736d9cb26cdb3c87bedf0fb6  fused/fused_bias_act.cpp
+|730188a60651797a76a0d31794634974eb66926b68dd0f43dbf23adeda9fa268  fused/fused_bias_act.cpp
 |fb5686503478635701958c7ad954567c9ce43c9072914756011afb94df641d69  fused/fused_bias_act_cpu.cpp
+|ab18d5dee37bac0d6c8f4ec2ab9f54f3d367323ec2398676c9270d64bb518fa9  fused/fused_bias_act_kernel.h
 END
 file 644 /kit/0/environment <<'END'
 |export CC=gcc

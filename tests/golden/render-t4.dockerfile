@@ -82,6 +82,7 @@ file 644 /kit/0/spec.json <<'END'
 |  "sources": [
 |   "/space/src/fused/fused_bias_act.cpp",
 |   "/space/src/fused/fused_bias_act_cpu.cpp",
+|   "/space/src/fused/fused_bias_act_cuda.cpp",
 |   "/space/src/fused/fused_bias_act_kernel.cu"
 |  ],
 |  "with_cuda": true
@@ -101,11 +102,11 @@ file 644 /kit/0/entry.json <<'END'
 |   "extra_cflags": [],
 |   "extra_cuda_cflags": []
 |  },
-|  "file": "/opt/envbuilder/extensions/fused-09a54bed06a36268/fused.so",
+|  "file": "/opt/envbuilder/extensions/fused-514a43daf626a12f/fused.so",
 |  "function": "load",
 |  "is_python_module": true,
 |  "is_standalone": false,
-|  "key": "09a54bed06a36268ea0c08c58bb7d3533aa5de81ac023ddd9c1a0d68cc527974",
+|  "key": "514a43daf626a12ff08a4b9f33bd2a5c7fbd209eb34af01271c8b518b76eef18",
 |  "name": "fused"
 | },
 | "has_cuda": true,
@@ -118,14 +119,17 @@ file 644 /kit/0/entry.json <<'END'
 | "sources": [
 |  "fused_bias_act.cpp",
 |  "fused_bias_act_cpu.cpp",
+|  "fused_bias_act_cuda.cpp",
 |  "fused_bias_act_kernel.cu"
 | ]
 |}
 END
 file 644 /kit/0/sources <<'END'
-|50053e531db9fc48851f0510ef64ca7c4f9b6c7c736d9cb26cdb3c87bedf0fb6  fused/fused_bias_act.cpp
+|730188a60651797a76a0d31794634974eb66926b68dd0f43dbf23adeda9fa268  fused/fused_bias_act.cpp
 |fb5686503478635701958c7ad954567c9ce43c9072914756011afb94df641d69  fused/fused_bias_act_cpu.cpp
-|bf33db85cacb9e644788226a1ff44144f0670d220795ee3487383b8f926b8631  fused/fused_bias_act_kernel.cu
+|6b4838042c02812edcf1caa6df0e6c474ea07ad9f562699b1803031aad27927d  fused/fused_bias_act_cuda.cpp
+|4a949144be7fa7fc309eae8f352cf41cf6d8ee774ad6cc78d783d458f57162e8  fused/fused_bias_act_kernel.cu
+|ab18d5dee37bac0d6c8f4ec2ab9f54f3d367323ec2398676c9270d64bb518fa9  fused/fused_bias_act_kernel.h
 END
 file 644 /kit/0/environment <<'END'
 |export CC=gcc
