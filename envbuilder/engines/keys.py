@@ -11,7 +11,8 @@ from envbuilder.plan import Plan, RuntimeStep, Step
 from envbuilder.store import Sha256
 
 PACKING: Final = f"frames of {BLOCK_SIZE}"  # what decides a layer's bytes beside the tools
-OURS: Final = f"envbuilder {__version__}"
+RUNTIME: Final = 2  # raise it when we write a runtime layer in another way
+OURS: Final = f"envbuilder {__version__}, runtime {RUNTIME}"
 
 
 def tools() -> tuple[str, ...]:

@@ -17,6 +17,10 @@ STARTSCRIPT: Final = "#!/bin/sh\n"
 USER_ENVIRONMENT: Final = (
     "#!/bin/sh\n# Values that a user may change do not belong here: they would beat the user's own.\n"
 )
+# Without this file Apptainer drops what `--env` and APPTAINERENV_X say.
+BASE_ENVIRONMENT: Final = (
+    "#!/bin/sh\n# Apptainer sets what `--env` and APPTAINERENV_X say right after this file.\n"
+)
 
 
 def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
@@ -25,6 +29,7 @@ def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
     apptainer = {
         ".singularity.d/env/10-docker2singularity.sh": ("#!/bin/sh\n" + exports, 0o755),
         ".singularity.d/env/90-environment.sh": (USER_ENVIRONMENT, 0o755),
+        ".singularity.d/env/99-base.sh": (BASE_ENVIRONMENT, 0o755),
         ".singularity.d/runscript": (RUNSCRIPT, 0o755),
         ".singularity.d/labels.json": (json.dumps(dict(step.labels), indent=1, sort_keys=True) + "\n", 0o644),
         ".singularity.d/startscript": (STARTSCRIPT, 0o755),

@@ -99,6 +99,20 @@ def test_envbuilder_passes_exit_code_and_folder_on(cpu: Built, tmp_path: Path, f
     assert (ended.returncode, ended.stdout) == (41, f"{tmp_path}\n")
 
 
+def test_apptainer_hands_variables_in(cpu: Built):
+    """Those of `--env` and of APPTAINERENV_X, also in place of the image's own."""
+    script = "import os; print(*(os.environ.get(name) for name in ('FIRST', 'SECOND', 'PYTORCH_VERSION')))"
+    command = ("apptainer", "exec", "--env", "FIRST=1,PYTORCH_VERSION=mine", cpu.sif, "python", "-c", script)
+    assert run(*command, env={"APPTAINERENV_SECOND": "2"}) == "1 2 mine\n"
+
+
+@pytest.mark.parametrize("form", ["sif", "image"])
+def test_packages_of_the_users_own_are_kept_out(cpu: Built, form: str):
+    script = "import sys; print(sys.flags.no_user_site)"
+    command = ("exec", cpu.name, "--output", cpu.output, "--in", form, "--", "python", "-c", script)
+    assert run(ENVBUILDER, *command) == "1\n"
+
+
 def test_root_imports_it_by_hand(inside: tuple[object, ...]):
     assert run(*inside, "python", "-c", "import torch, fused", cwd=SMALL) == ""
 

@@ -657,6 +657,11 @@ file 755 /root/out/.singularity.d/env/90-environment.sh <<'END'
 |# Values that a user may change do not belong here: they would beat the user's own.
 END
 
+file 755 /root/out/.singularity.d/env/99-base.sh <<'END'
+|#!/bin/sh
+|# Apptainer sets what `--env` and APPTAINERENV_X say right after this file.
+END
+
 file 755 /root/out/.singularity.d/runscript <<'END'
 |#!/bin/sh
 |if [ "$#" -eq 0 ]; then set -- /bin/bash; fi
