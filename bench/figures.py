@@ -1,5 +1,6 @@
 """Jobs that were measured → one Markdown table, the targets that are met or not, and a plot as SVG. Pure."""
 
+import itertools
 import math
 import statistics
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,8 @@ from jobs import OURS, Done, Job, Target, amounts, exponent
 HEAD: Final = (
     "job", "by", "n", "wall s", "CPU s", "daemons' part", "CPU, to ours", "memory MB", "temporary MB", "result MB", "load",
 )  # fmt: skip
-COLORS: Final = ("#1b5e9e", "#d1762b", "#7a8a2f", "#8e5aa3", "#777777")
+BLUE: Final = "#1b5e9e"  # envbuilder's
+COLORS: Final = ("#d1762b", "#7a8a2f", "#8e5aa3", "#777777")
 WIDTH: Final = 960
 LEFT: Final = 330  # where the axis begins
 STEP: Final = 15  # from one way to the next
@@ -90,9 +92,10 @@ def plot(jobs: Sequence[Job], facts: Mapping[str, str]) -> str:
 
     parts, y = [], 60
     for job in done:
-        parts.append(_text(12, y + 4, job.title, weight="bold"))
-        for place, way in enumerate(way for way in job.ways if way.samples):
-            color = COLORS[min(place, len(COLORS) - 1)]
+        parts.append(_text(12, y + 4, job.title.replace("`", ""), weight="bold"))
+        colors = itertools.chain(COLORS, itertools.repeat(COLORS[-1]))
+        for way in (way for way in job.ways if way.samples):
+            color = BLUE if way.tool.startswith(OURS) else next(colors)
             cpu = way.values("cpu")
             middle = at(way.middle("cpu"))
             parts.append(
