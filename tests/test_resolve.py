@@ -1,7 +1,9 @@
 """Recipe → lock: the choices that are made here, what is taken over, and one whole run on sources in a folder."""
 
 import base64
+import contextlib
 import hashlib
+import json
 import re
 import shutil
 import subprocess
@@ -37,7 +39,7 @@ from envbuilder.resolve import (
 )
 from envbuilder.resolve import wheel as wheel_module
 from envbuilder.resolve.deb import os_packages, resolve_debs
-from envbuilder.resolve.wheel import choose_wheel, implied_wheels, torch_requirement
+from envbuilder.resolve.wheel import choose_wheel, implied_wheels, resolve_wheels, torch_requirement
 from envbuilder.sources import Sources
 from envbuilder.store import Store, sha256_file, sha256_text
 from envbuilder.tables.distribution import Distribution, load_all_distributions
@@ -679,6 +681,74 @@ def test_a_lock_can_be_made_as_of_a_day(tmp_path: Path, world: Sources, moved: S
     then = replace(moved, keyring=Path(moved.keyring).with_name("old.gpg"), debian=())
     debs = resolve_debs(recipe, target, make_means(tmp_path, then), wish=Wish(today=LATER, before=DAY))
     assert versions(debs) == {name: version for name, (version, _) in PACKAGES.items() if name != "unrelated"}
+
+
+@contextlib.contextmanager
+def dated_index(wheels: Mapping[Path, str]) -> Iterator[str]:
+    """An index as PEP 691 and PEP 700 have it, which knows when each wheel was uploaded; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.rstrip("/").rpartition("/")[2]
+            content = {wheel.name: wheel.read_bytes() for wheel in wheels}.get(name) or self.page(name)
+            self.send_response(200)
+            is_page = self.path.startswith("/simple/")
+            kind = "application/vnd.pypi.simple.v1+json" if is_page else "application/octet-stream"
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET  # noqa: N815 - http.server's own name
+
+        def page(self, name: str) -> bytes:
+            files = [
+                {
+                    "filename": wheel.name,
+                    "url": f"/files/{wheel.name}",
+                    "hashes": {"sha256": sha256_file(wheel)},
+                    "size": wheel.stat().st_size,
+                    "upload-time": f"{day}T12:00:00Z",
+                }
+                for wheel, day in wheels.items()
+                if wheel.name.startswith(f"{name}-")
+            ]
+            return json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": files}).encode()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/simple/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("before", "numpy"), [(None, "2.5.0"), (LATER, "2.5.0"), (DAY, "2.4.0")])
+def test_wheels_are_those_of_the_day_that_is_asked_for(
+    tmp_path: Path, world: Sources, before: date | None, numpy: str
+) -> None:
+    files = tmp_path / "files"
+    wheels = {
+        write_wheel(files, "numpy", "2.4.0"): "2026-11-20",
+        write_wheel(files, "numpy", "2.5.0"): str(DAY),  # of that day, so not of the time before it
+        write_wheel(files, "setuptools", "80.0.0"): "2026-01-01",
+        write_wheel(files, "filelock", "3.0.0"): "2026-01-01",
+    }
+    recipe = make_recipe(tmp_path)
+    with dated_index(wheels) as index:
+        means = make_means(tmp_path, replace(world, indexes=(index,)))
+        found = resolve_wheels(recipe, make_target(recipe), means, prefer=(), before=before)
+    assert {one.name: one.version for one in found if one.name in ("numpy", "torch")} == {
+        "numpy": numpy,
+        "torch": "2.13.0+cpu",  # of a folder, whose files have no day
+    }
 
 
 @pytest.mark.programs

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
-from workbench import ENVBUILDER, Built, attempt, build, findings, link_tree, locked_artefacts, run
+from tmux import terminal
+from workbench import ENVBUILDER, ROOT, Built, attempt, build, findings, link_tree, locked_artefacts, run
 
 pytestmark = pytest.mark.builds
 
@@ -60,16 +61,20 @@ KINDS = {
 }
 
 
+def make_keys(folder: Path, kind: str) -> tuple[Path, Path]:
+    private, public = folder / "key.pem", folder / "key.pub"
+    secret = ("-pass", f"pass:{PASSPHRASE}") if "aes256" in kind else ()
+    run("openssl", "genpkey", "-algorithm", *kind.split(), *secret, "-out", private)
+    run("openssl", "pkey", "-in", private, "-passin", f"pass:{PASSPHRASE}", "-pubout", "-out", public)
+    return private, public
+
+
 @pytest.fixture(params=KINDS.values(), ids=KINDS)
 def keys(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[Path, Path]:
-    private, public = tmp_path / "key.pem", tmp_path / "key.pub"
-    secret = ("-pass", f"pass:{PASSPHRASE}") if "aes256" in request.param else ()
-    run("openssl", "genpkey", "-algorithm", *request.param.split(), *secret, "-out", private)
-    run("openssl", "pkey", "-in", private, "-passin", f"pass:{PASSPHRASE}", "-pubout", "-out", public)
     monkeypatch.setenv("ENVBUILDER_KEY_PASSPHRASE", PASSPHRASE)
-    return private, public
+    return make_keys(tmp_path, request.param)
 
 
 @pytest.fixture
@@ -91,6 +96,17 @@ def test_signed_artefacts_are_verified_by_apptainer_and_by_us(cpu: Built, copied
     assert verified(copied, public).returncode == 0
     assert build("cpu", copied.output).data["built"] is False
     assert cpu.sif.read_bytes()[-4096:] == before  # the other name of the unsigned file
+
+
+def test_a_passphrase_is_asked_for_at_a_terminal_and_not_shown(copied: Built, tmp_path: Path):
+    private, public = make_keys(tmp_path, KINDS["P-256 with a passphrase"])
+    with terminal(ROOT, tmp_path, width=100) as screen:
+        screen.start(ENVBUILDER, "sign", "cpu", "--output", copied.output, "--key", private)
+        screen.wait(lambda: any(line.startswith("passphrase of") for line in screen.screen()), 60)
+        screen.type(PASSPHRASE, "Enter")
+        assert screen.code(60) == 0
+        assert PASSPHRASE not in "".join(screen.screen())
+    assert verified(copied, public).returncode == 0
 
 
 def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, keys):
