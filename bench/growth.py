@@ -24,12 +24,12 @@ from envbuilder.store import Sha256, Store, save_text
 
 AMOUNTS: Final = (1, 4, 16)
 FILES: Final = 40  # of one package
+# It includes nothing of torch: what grows is envbuilder's part and the start of torch's own `load()`.
 SOURCE: Final = """\
 #include <Python.h>
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "NAME"};
 PyMODINIT_FUNC PyInit_NAME(void) { return PyModule_Create(&module); }
 """
-"""An extension that includes nothing of torch: what grows is envbuilder's part and the start of torch's own `load()`."""
 
 
 def _ways(place: Place, cache: Path, names: Callable[[int], list[str]], recipes: Path) -> list[Way]:

@@ -223,10 +223,18 @@ def transfers(form: str, *, push: bool) -> Callable[[Place], "contextlib.Abstrac
         with loopback_registry(folder) as host:
             out, fresh = place.work / "pulled", {"ENVBUILDER_CACHE": f"{place.work}/fresh"}
 
-            def clean(data: str = "data") -> None:
-                """An empty registry, or nothing pulled; and nothing remembered."""
-                for one in (folder / data, out, place.work / "fresh"):
+            def forget_all() -> None:
+                """Nothing is pulled, and nothing remembered of what was pushed."""
+                for one in (out, place.work / "fresh"):
                     shutil.rmtree(one, ignore_errors=True)
+
+            def make_out() -> None:
+                forget_all()
+                out.mkdir()
+
+            def empty() -> None:
+                forget_all()
+                shutil.rmtree(folder / "data", ignore_errors=True)
 
             own, peers = f"{host}/ours/env:1", f"{host}/theirs/{form}:1"
             upload = tool(
@@ -249,7 +257,7 @@ def transfers(form: str, *, push: bool) -> Callable[[Place], "contextlib.Abstrac
                     "--src-tls-verify=false",
                     f"docker://{peers}",
                     f"oci:{out}/image:1",
-                    before=lambda: (clean("none"), out.mkdir()),
+                    before=make_out,
                 )
             else:
                 sent = tool("apptainer", "apptainer", "push", "--no-https", place.sif, f"oras://{peers}")
@@ -261,21 +269,21 @@ def transfers(form: str, *, push: bool) -> Callable[[Place], "contextlib.Abstrac
                     "--disable-cache",
                     out / "env.sif",
                     f"oras://{peers}",
-                    before=lambda: (clean("none"), out.mkdir()),
+                    before=make_out,
                 )
             if push:
                 yield [
-                    Way(tool=way.tool, commands=way.commands, env=way.env, before=clean)
+                    Way(tool=way.tool, commands=way.commands, env=way.env, before=empty)
                     for way in (upload, sent)
                 ]
             else:
                 for way in (upload, sent):
                     place.prepare(*way.commands[0], env=way.env)
                 yield [
-                    Way(tool=OURS, commands=download.commands, env=fresh, before=lambda: clean("none"), result=out),
+                    Way(tool=OURS, commands=download.commands, env=fresh, before=forget_all, result=out),
                     Way(tool=got.tool, commands=got.commands, before=got.before, result=out),
                 ]  # fmt: skip
-            clean()
+            empty()
 
     return ways
 
