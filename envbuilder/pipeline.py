@@ -207,12 +207,12 @@ def build_recipe(
         return Result(outputs=outputs, record=record, done=True, image=image, findings=findings)
 
 
-def render_recipe(name: str, workshop: Workshop) -> str:
-    """The plan as text that builds the same environment without envbuilder."""
-    from envbuilder.rendering import make_kit, render_dockerfile  # noqa: PLC0415 - one verb's
+def render_recipe(name: str, workshop: Workshop, form: str) -> str:
+    """The plan as text of one of `RENDERERS`, that builds the same environment without envbuilder."""
+    from envbuilder.rendering import RENDERERS, make_kit  # noqa: PLC0415 - one verb's
 
     recipe, plan, _ = make_plan(name, workshop)
-    return render_dockerfile(make_kit(recipe, plan, pytorch_index=PYTORCH_INDEX))
+    return RENDERERS[form](make_kit(recipe, plan, pytorch_index=PYTORCH_INDEX))
 
 
 def _image_of(outputs: Outputs, record: Record, workshop: Workshop) -> str:

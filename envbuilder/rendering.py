@@ -1,6 +1,6 @@
 """`render`: what a recipe's plan is as text, with the programs of `image/kit` that the text carries along."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import metadata
 from typing import Final
 
@@ -13,10 +13,14 @@ from envbuilder.engines.runtime import runtime_files
 from envbuilder.errors import UsageError
 from envbuilder.plan import OsStep, Plan
 from envbuilder.recipe import Recipe
-from envbuilder.render import Kit, Packages, render_dockerfile
+from envbuilder.render import Kit, Packages, render_definition, render_dockerfile
 
-__all__ = ["DIFFERS", "PAPERS", "make_kit", "render_dockerfile"]
+__all__ = ["DIFFERS", "PAPERS", "RENDERERS", "make_kit"]
 
+RENDERERS: Final[Mapping[str, Callable[[Kit], str]]] = {
+    "dockerfile": render_dockerfile,
+    "apptainer": render_definition,
+}
 JOBS: Final = 4  # compilers at once; the machine that builds is not known here
 # Papers of a build by envbuilder, which no other build can vouch for.
 PAPERS: Final = ("opt/envbuilder/lock.json", "opt/envbuilder/plan.txt", "opt/envbuilder/recipe.yaml")

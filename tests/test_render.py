@@ -16,11 +16,20 @@ from envbuilder import lock as locks
 from envbuilder.errors import UsageError
 from envbuilder.plan import OsStep, StartFiles, make
 from envbuilder.recipe import load
-from envbuilder.render import Kit, render_dockerfile
-from envbuilder.render.quote import WRITE, file_lines, in_comment, in_dockerfile, in_shell
-from envbuilder.rendering import DIFFERS, PAPERS, make_kit
+from envbuilder.render import Kit, render_definition, render_dockerfile
+from envbuilder.render.quote import (
+    WRITE,
+    WRITE_MARKED,
+    file_lines,
+    in_comment,
+    in_dockerfile,
+    in_shell,
+    marked,
+)
+from envbuilder.rendering import DIFFERS, PAPERS, RENDERERS, make_kit
 from envbuilder.tables.gpu import capabilities, load_gpus
 from envbuilder.tables.toolkit import load_toolkits
+from envbuilder.verbs.recipe import Form
 
 RECIPES = Path(__file__).parents[1] / "recipes"
 HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -45,7 +54,9 @@ def make_small_kit(name: str) -> Kit:
     """The kit of a recipe of this repository, with stand-ins for what changes for reasons of its own: keys, programs, versions."""
     recipe = load(RECIPES / f"{name}.yaml")
     start = StartFiles(
-        site_packages=(("first.pth", "import first\n"),), lib=(), entry=(("start", '#!/bin/sh\nexec "$@"\n'),)
+        site_packages=(("first.py", ""), ("first.pth", "import first\n")),
+        lib=(),
+        entry=(("start", '#!/bin/sh\nexec "$@"\n'),),
     )
     plan = make(
         recipe,
@@ -64,6 +75,15 @@ def make_small_kit(name: str) -> Kit:
 @pytest.mark.parametrize("name", NAMES)
 def test_the_text_of_a_recipe(name: str, golden: Callable[[str, str], None]):
     golden(f"render-{name}.dockerfile", render_dockerfile(make_small_kit(name)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_text_of_a_recipe_as_a_definition_file(name: str, golden: Callable[[str, str], None]):
+    golden(f"render-{name}.def", render_definition(make_small_kit(name)))
+
+
+def test_the_command_line_offers_what_can_be_rendered():
+    assert {form.value for form in Form} == set(RENDERERS)
 
 
 @pytest.mark.programs
@@ -140,6 +160,71 @@ def test_a_value_adds_nothing_to_what_docker_reads(value: str):
     changed = [one for one, other in zip(found, EMPTY, strict=True) if one != other]
     assert [one.split("=")[0] for one in changed] == (["ENV MINE", "LABEL mine"] if value else [])
     assert [unquoted(one.partition("=")[2]) for one in changed] == [value] * len(changed)
+
+
+def sections(text: str) -> list[str]:
+    """What Apptainer takes for headers and sections: every line that begins with a word of its own or a percent sign."""
+    return [line for line in text.split("\n") if re.match(r"%|\s*(Bootstrap|From|Stage):", line)]
+
+
+def posts(text: str) -> str:
+    """The script that Apptainer puts together of the first stage's sections."""
+    first = text.partition("\nBootstrap: scratch")[0]
+    return "".join(re.split(r"(?m)^%post.*\n", first)[1:])
+
+
+DEFINITION = render_definition(with_values(""))
+
+
+@settings(max_examples=40, deadline=None)
+@given(LINES | some.sampled_from((*HOSTILE, "%post", "Bootstrap: docker", "{{ BASE }}", "{{{{", "{^{{^")))
+def test_a_value_adds_nothing_to_what_apptainer_reads(value: str):
+    found = render_definition(with_values(value))
+    assert sections(found) == sections(DEFINITION)
+    assert re.findall(r"\{\{.*?\}\}", found) == re.findall(r"\{\{.*?\}\}", DEFINITION)
+    assert found.count("{{") == DEFINITION.count("{{")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_section_is_longer_than_apptainer_reads(name: str):
+    parts = re.split(r"(?m)^(?=%)", render_definition(make_small_kit(name)))
+    assert max(len(part.encode()) for part in parts) < 64 * 1024
+
+
+def test_a_script_too_long_for_one_section_is_the_same_in_several():
+    kit = make_small_kit("cpu")
+    several = replace(kit, runtime=tuple((f"etc/{number}", ("x\n" * 9000, "644")) for number in range(9)))
+    text = render_definition(several)
+    assert len(re.findall(r"(?m)^%post", text)) > 2
+    assert max(len(part.encode()) for part in re.split(r"(?m)^(?=%)", text)) < 64 * 1024
+    script = posts(text).split("\n")
+    assert script.count("|x") == 81000
+
+
+def test_a_definition_file_removes_only_what_it_made():
+    """Apptainer mounts the host's own folders into the stage: a word `rm` outside the new root names a folder of the text's own."""
+    script = posts(render_definition(make_small_kit("a100"))).split("\n")
+    removing = [
+        line for line in script if not line.startswith("|") and re.search(r"\brm\b|-delete|\bmv\b", line)
+    ]
+    assert removing == [
+        "mv /kit/wheel/uv-*.data/scripts/uv /kit/uv && chmod 755 /kit/uv && rm -r /kit/wheel",
+        "rm /debs/list",
+        "rm /parts/list",
+    ]
+    made = [line for line in script if line.startswith("mkdir /")]
+    assert made == ["mkdir /kit", "mkdir /debs", "mkdir /target /target/usr && cd /target", "mkdir /parts"]
+
+
+@pytest.mark.programs
+@settings(max_examples=25, deadline=None)
+@given(some.text("{}^|", max_size=12))
+def test_braces_that_were_kept_apart_are_together_again(tmp_path_factory: pytest.TempPathFactory, text: str):
+    path = tmp_path_factory.mktemp("file") / "name"
+    lines = marked(file_lines(str(path), text))
+    assert "{{" not in "".join(lines)
+    subprocess.run(["sh", "-c", "\n".join(["set -eu", WRITE_MARKED, *lines])], check=True)
+    assert path.read_bytes().decode() == text
 
 
 def unquoted(text: str) -> str:

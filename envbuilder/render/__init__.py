@@ -1,10 +1,11 @@
-"""Plan → text: a Dockerfile that builds the same environment without envbuilder.
+"""Plan → text: a Dockerfile or a definition file that builds the same environment without envbuilder.
 
 Nothing is decided here and nothing is read: what a build does comes in as a `Kit`, and every value of a recipe is data in
 the text, whatever it holds.
 """
 
+from envbuilder.render.definition import render_definition
 from envbuilder.render.dockerfile import render_dockerfile
 from envbuilder.render.kit import Compile, Kit, Packages
 
-__all__ = ["Compile", "Kit", "Packages", "render_dockerfile"]
+__all__ = ["Compile", "Kit", "Packages", "render_definition", "render_dockerfile"]

@@ -103,7 +103,9 @@ def _making(kit: Kit) -> list[str]:
         ]
         head = [f"FROM {'cuda' if kit.cuda else 'python'} AS extensions", epoch]
         found.append(_stage("The extensions, from the recipe's own sources; no GPU is needed.", head, *runs))
-    run = _run([*steps.start(kit), *steps.runtime(kit, out=_OUT)], _OFF)
+    run = _run(
+        [*steps.start_files(kit, out=""), "", *steps.start_code(kit), *steps.runtime(kit, out=_OUT)], _OFF
+    )
     found.append(
         _stage("What runs first in each Python, and what a runtime reads.", ["FROM os AS start"], run)
     )

@@ -4,8 +4,10 @@ The recipe's reader lets no control character through, so a value is one line. A
 that none of them ends the here-document that it stands in, and Docker changes nothing in a quoted one.
 """
 
+import re
 import shlex
 import unicodedata
+from collections.abc import Sequence
 from typing import Final
 
 WRITE: Final = """\
@@ -15,12 +17,16 @@ file() {
   chmod "$1" "$2"
 }"""
 """Writes a marked text: a `|` is before each line."""
+WRITE_MARKED: Final = WRITE.replace("s/^|//", r"s/^|//; s/{\^/{/g")
+"""The same where `marked` hid the braces."""
+_BRACES: Final = re.compile(r"\{(?=\{)")
+_BRACES_OR_MARK: Final = re.compile(r"\{(?=[{^])")
 END: Final = "END"  # no marked line is this one
 
 
 def in_shell(value: str) -> str:
-    """One word of the shell."""
-    return shlex.quote(_one_line(value))
+    """One word of the shell; where two braces meet, it has two parts, for Apptainer would put another text there."""
+    return _BRACES.sub("{''", shlex.quote(_one_line(value)))
 
 
 def in_dockerfile(value: str) -> str:
@@ -34,7 +40,7 @@ def in_dockerfile(value: str) -> str:
 def in_comment(text: str) -> str:
     """Words of a recipe as a part of one comment line."""
     plain = "".join(" " if unicodedata.category(sign)[0] in "CZ" else sign for sign in text)
-    return " ".join(plain.split())
+    return _BRACES.sub("{ ", " ".join(plain.split()))
 
 
 def file_lines(path: str, text: str, *, mode: str = "644") -> list[str]:
@@ -44,6 +50,11 @@ def file_lines(path: str, text: str, *, mode: str = "644") -> list[str]:
     if text and not text.endswith("\n"):  # sed ends each line; the last one here has no end
         lines.append(f"truncate --size=-1 {path}")
     return lines
+
+
+def marked(lines: Sequence[str]) -> list[str]:
+    """The lines with no two braces side by side in the files' texts: a `^` is between them."""
+    return [_BRACES_OR_MARK.sub("{^", line) if line.startswith("|") else line for line in lines]
 
 
 def _one_line(value: str) -> str:

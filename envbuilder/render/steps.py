@@ -15,32 +15,29 @@ from envbuilder.render.kit import Compile, Kit
 from envbuilder.render.quote import file_lines, in_shell
 
 CERTIFICATES: Final = [
-    "ca=/run/secrets/ca",
-    "if [ -s $ca ]; then export CURL_CA_BUNDLE=$ca PIP_CERT=$ca SSL_CERT_FILE=$ca; fi",
+    "for ca in /run/secrets/ca /artefacts/certificates.pem; do",
+    '  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi',
+    "done",
 ]
 WORKSHOP: Final = "ca-certificates curl python3-pip"  # what fetches; nothing of it stays
-REQUIREMENTS: Final = "/tmp/requirements.txt"  # noqa: S108 - of the container
-# Where every file that a list of requirements names is there, no index is asked.
-_OFFLINE: Final = [
-    "offline=--no-index",
-    f'while read -r sign name; do [ "$sign" != \'#\' ] || [ -e "/artefacts/$name" ] || offline=; done <{REQUIREMENTS}',
-]
 _PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artefacts"
 
 
-def tools(kit: Kit) -> list[str]:
-    """The workshop's own tools, and uv."""
+def tools(kit: Kit, *programs: str) -> list[str]:
+    """The workshop's own tools, `programs` among them, and uv; all that is written by hand is below /kit."""
+    wanted = " && ".join(f"command -v {name} >/dev/null" for name in ("curl", *programs))
     return [
         *CERTIFICATES,
         "export DEBIAN_FRONTEND=noninteractive",
-        "if ! command -v curl >/dev/null || ! python3 -m pip --version >/dev/null 2>&1; then",
-        f"  apt-get update && apt-get install --yes --no-install-recommends {WORKSHOP}",
+        f"if ! {{ {wanted} && python3 -m pip --version >/dev/null 2>&1; }}; then",
+        f"  apt-get update && apt-get install --yes --no-install-recommends {' '.join((WORKSHOP, *programs))}",
         "fi",
         "offline=",
         'for file in /artefacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done',
-        f"{_PIP} $offline --dest /tmp/uv uv=={in_shell(kit.uv)}",
-        "python3 -m zipfile --extract /tmp/uv/uv-*.whl /tmp/uv",
-        "mkdir /kit && mv /tmp/uv/uv-*.data/scripts/uv /kit/uv && chmod 755 /kit/uv && rm -r /tmp/uv",
+        "mkdir /kit",
+        f"{_PIP} $offline --dest /kit/wheel uv=={in_shell(kit.uv)}",
+        "python3 -m zipfile --extract /kit/wheel/uv-*.whl /kit/wheel",
+        "mv /kit/wheel/uv-*.data/scripts/uv /kit/uv && chmod 755 /kit/uv && rm -r /kit/wheel",
     ]
 
 
@@ -69,6 +66,7 @@ def fetch_debs(artefacts: Sequence[Artefact], folder: str) -> list[str]:
     listed = "".join(f"{one.sha256}  {one.path}\n" for one in artefacts)
     return [
         *CERTIFICATES,
+        f"mkdir {folder}",
         *file_lines(f"{folder}/list", listed),
         "# shellcheck disable=SC2016  # it is apt that knows what this stands for",
         "mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)}",
@@ -85,7 +83,7 @@ def fetch_debs(artefacts: Sequence[Artefact], folder: str) -> list[str]:
 def unpack(root: str) -> list[str]:
     """Unpack every package into a root of its own; the links of the merged /usr are made first."""
     return [
-        f"mkdir -p {root}/usr && cd {root}",
+        f"mkdir {root} {root}/usr && cd {root}",
         "for name in bin sbin lib lib32 lib64 libx32; do mkdir usr/$name; ln -s usr/$name $name; done",
         'for deb in /debs/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar --extract --keep-directory-symlink; done',
         "for name in hostname hosts machine-id resolv.conf; do : >etc/$name; done  # a runtime's, and empty in an image",
@@ -110,6 +108,7 @@ def python(kit: Kit) -> list[str]:
     """The environment at /opt/env: an index for what is in PyTorch's own, the package index for the rest."""
     step = kit.python
     version = step.python
+    requirements = "/tmp/requirements.txt"  # noqa: S108 - of the root that is made
     lines = [
         *CERTIFICATES,
         f"mkdir -p {ENV_PREFIX}/bin {step.site_packages} && cd {ENV_PREFIX}",
@@ -123,9 +122,9 @@ def python(kit: Kit) -> list[str]:
     compiled = " --compile-bytecode" if kit.repeatable else ""
     for place, wheels in _by_index(step.artefacts):
         index = f' --default-index "${{PYTORCH_INDEX}}/{place}"' if place else ""
-        lines += [*file_lines(REQUIREMENTS, _requirements(wheels)), *_OFFLINE]
+        lines += _wanted(wheels, requirements)
         lines.append(
-            f"/kit/uv pip install --no-config --no-deps --require-hashes --requirement {REQUIREMENTS}"
+            f"/kit/uv pip install --no-config --no-deps --require-hashes --requirement {requirements}"
             f" --python {ENV_PREFIX}/bin/python --link-mode copy --find-links /artefacts $offline{index}{compiled}"
         )
     if (
@@ -133,7 +132,16 @@ def python(kit: Kit) -> list[str]:
     ):  # packages hold files that are no Python of this version: an exit code of 1 is no failure
         compile_all = f"/usr/bin/python{version} -m compileall -q --invalidation-mode unchecked-hash"
         lines.append(f"{compile_all} {step.site_packages} || [ $? -eq 1 ]")
-    return [*lines, f"rm -rf /tmp/uv {REQUIREMENTS} && chmod 644 {ENV_PREFIX}/.lock"]
+    return [*lines, f"rm -rf /tmp/uv {requirements} && chmod 644 {ENV_PREFIX}/.lock"]
+
+
+def _wanted(wheels: Sequence[Artefact], path: str) -> list[str]:
+    """Write the list of requirements; where every file that it names is there, no index is asked."""
+    return [
+        *file_lines(path, _requirements(wheels)),
+        "offline=--no-index",
+        f'while read -r sign name; do [ "$sign" != \'#\' ] || [ -e "/artefacts/$name" ] || offline=; done <{path}',
+    ]
 
 
 def fetch_parts(artefacts: Sequence[Artefact]) -> list[str]:
@@ -141,8 +149,10 @@ def fetch_parts(artefacts: Sequence[Artefact]) -> list[str]:
     lines = fetch_debs([one for one in artefacts if one.kind == "deb"], "/parts")
     for place, wheels in _by_index([one for one in artefacts if one.kind == "wheel"]):
         index = f' --index-url "${{PYTORCH_INDEX}}/{place}"' if place else ""
-        lines += [*file_lines(REQUIREMENTS, _requirements(wheels)), *_OFFLINE]
-        lines.append(f"{_PIP} --require-hashes --requirement {REQUIREMENTS} $offline --dest /parts{index}")
+        lines += _wanted(wheels, "/parts/requirements.txt")
+        lines.append(
+            f"{_PIP} --require-hashes --requirement /parts/requirements.txt $offline --dest /parts{index}"
+        )
     return lines
 
 
@@ -164,26 +174,36 @@ def compile_one(kit: Kit, number: int, *, out: str) -> list[str]:
         f"sha256sum --check --quiet /kit/{number}/sources",
         f"cut -c 67- /kit/{number}/sources | tr '\\n' '\\0' | xargs -0 -r cp --parents -t /space/src --",
         f"cd /space/src && {python} /kit/{one.program} /kit/{number}/spec.json",
-        f"{python} /kit/place_extension.py /kit/{number}/entry.json {out}",
+        f"{python} /kit/place_extension.py /kit/{number}/entry.json {in_shell(out)}",
         "cd / && rm -rf /space /tmp/extensions",
     ]
 
 
-def start(kit: Kit) -> list[str]:
-    """What each Python of the environment runs first, and byte code of it."""
+def start_files(kit: Kit, *, out: str) -> list[str]:
+    """What each Python of the environment runs first, below the folder `out`."""
     lines: list[str] = []
     for path, text in kit.start.files:
-        lines += _file(path, text, "755" if text.startswith("#!") else "644")
-    compile_all = f"/usr/bin/python{kit.start.python} -m compileall -q --invalidation-mode unchecked-hash"
-    folders = f"/opt/envbuilder {kit.start.site_packages}"
-    return [*lines, "", f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore {compile_all} {folders}"]
+        lines += _file(f"{out}/{path}", text, "755" if text.startswith("#!") else "644")
+    return lines
+
+
+def start_code(kit: Kit) -> list[str]:
+    """Byte code of those files alone, wherever others are."""
+    modules = [in_shell(f"/{path}") for path, _ in kit.start.files if path.endswith(".py")]
+    python = f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python{kit.start.python}"
+    return [f"{python} -m compileall -q --invalidation-mode unchecked-hash \\", *_continued(modules)]
+
+
+def _continued(words: Sequence[str]) -> list[str]:
+    """The last words of a command, a line each."""
+    return [f"  {word} \\" for word in words[:-1]] + [f"  {word}" for word in words[-1:]]
 
 
 def runtime(kit: Kit, *, out: str) -> list[str]:
-    """The small files that a runtime reads."""
+    """The small files that a runtime reads, below the folder `out`."""
     lines: list[str] = []
     for path, (text, mode) in kit.runtime:
-        lines += _file(f"{out[1:]}/{path}", text, mode)
+        lines += _file(f"{out}/{path}", text, mode)
     return [
         *lines,
         "",
@@ -194,7 +214,7 @@ def runtime(kit: Kit, *, out: str) -> list[str]:
 
 
 def _file(path: str, text: str, mode: str) -> list[str]:
-    return ["", *file_lines(in_shell(f"/{path}"), text, mode=mode)]
+    return ["", *file_lines(in_shell(path), text, mode=mode)]
 
 
 def _by_index(wheels: Sequence[Artefact]) -> list[tuple[str, list[Artefact]]]:

@@ -14,7 +14,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "list": ("envbuilder list", "envbuilder list --json"),
     "show": ("envbuilder show a100",),
     "check": ("envbuilder check a100", "envbuilder check a100 --host node.json"),
-    "render": ("envbuilder render cpu", "envbuilder render a100 --as dockerfile"),
+    "render": ("envbuilder render cpu", "envbuilder render a100 --as apptainer"),
     "lock": ("envbuilder lock a100", "envbuilder lock a100 --upgrade numpy", "envbuilder lock a100 --check"),
     "build": (
         "envbuilder build a100",

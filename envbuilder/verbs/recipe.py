@@ -110,23 +110,26 @@ class Form(StrEnum):
     """What `render` writes."""
 
     DOCKERFILE = "dockerfile"
+    APPTAINER = "apptainer"
 
 
 @app.command()
 def render(
     name: Name,
     *,
-    form: Annotated[Form, typer.Option("--as", help="a Dockerfile")] = Form.DOCKERFILE,
+    form: Annotated[
+        Form, typer.Option("--as", help="a Dockerfile, or a definition file of Apptainer")
+    ] = Form.DOCKERFILE,
     recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Print the whole build as text for `docker buildx build`: it needs no envbuilder."""
+    """Print the whole build as text for `docker buildx build` or `apptainer build`: it needs no envbuilder."""
     from envbuilder.pipeline import render_recipe  # noqa: PLC0415
 
     with verb("render", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        text = render_recipe(name, workshop(session, recipes, writes=False))
+        text = render_recipe(name, workshop(session, recipes, writes=False), form.value)
         session.data = {"name": name, "form": form.value, "text": text}
         session.text = text.removesuffix("\n")
 

@@ -1,18 +1,18 @@
 """The rendered text, built from a base that has nothing of envbuilder: the same environment, path by path."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 from importlib import metadata
 from pathlib import Path
 
 import pytest
-from workbench import ENVBUILDER, ROOT, Built, open_folder, run
+from workbench import ENVBUILDER, NUMBERS, ROOT, Built, as_nobody, open_folder, run
 
 from envbuilder.entry import Entry, Kind
 from envbuilder.image_reader import read_tree
 from envbuilder.rendering import DIFFERS
-from envbuilder.verify import compare
+from envbuilder.verify import BUILDER_ADDS, compare, sif_manifest
 
 pytestmark = pytest.mark.builds
 BASE = "envbuilder-e2e-render-base"
@@ -61,10 +61,33 @@ def test_a_rendered_dockerfile_builds_the_same_environment(
     assert dict(theirs.image.labels) == dict(mine.image.labels)
 
 
-def need_equal(mine: tuple[Entry, ...], theirs: tuple[Entry, ...]) -> None:
+def test_a_rendered_definition_file_builds_the_same_environment(
+    cpu: Built, base: str, vendored: Path, spacious: Path
+):
+    definition, archive, sif = spacious / "cpu.def", spacious / "base.tar", spacious / "cpu.sif"
+    definition.write_text(run(ENVBUILDER, "render", "cpu", "--as", "apptainer"))
+    run("docker", "save", "--output", archive, base)
+    folders = {"APPTAINER_CACHEDIR": str(spacious / "cache"), "APPTAINER_TMPDIR": str(spacious)}
+    run(
+        "apptainer", "build", "--fakeroot", "--mksquashfs-args", "-comp zstd -Xcompression-level 1",
+        "--bind", f"{vendored / 'files'}:/artefacts:ro", "--bind", f"{vendored}:/context:ro",
+        "--build-arg", "BOOTSTRAP=docker-archive", "--build-arg", f"BASE={archive}", sif, definition,
+        env=folders, timeout=1800,
+    )  # fmt: skip
+    need_equal(read_tree(cpu.layout).entries, sif_manifest(sif), ignore=BUILDER_ADDS)
+    inside = ("apptainer", "exec", "--cleanenv", sif, "python", "-c", NUMBERS)
+    assert run(*as_nobody(*inside), cwd=Path("/")) == "numbers agree\n"
+
+
+def need_equal(mine: tuple[Entry, ...], theirs: tuple[Entry, ...], *, ignore: Collection[str] = ()) -> None:
     """Every path alike but for the documented list, and each path of that list is one that there is."""
     labels = ("build", "render")
-    assert compare(without_folder_times(mine), without_folder_times(theirs), labels, without=DIFFERS) == ()
+    assert (
+        compare(
+            without_folder_times(mine), without_folder_times(theirs), labels, ignore=ignore, without=DIFFERS
+        )
+        == ()
+    )
     assert DIFFERS.keys() <= {entry.path for entry in mine}
 
 

@@ -26,17 +26,19 @@ FROM ${BASE} AS workshop
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artefacts,target=/artefacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
-ca=/run/secrets/ca
-if [ -s $ca ]; then export CURL_CA_BUNDLE=$ca PIP_CERT=$ca SSL_CERT_FILE=$ca; fi
+for ca in /run/secrets/ca /artefacts/certificates.pem; do
+  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
+done
 export DEBIAN_FRONTEND=noninteractive
-if ! command -v curl >/dev/null || ! python3 -m pip --version >/dev/null 2>&1; then
+if ! { command -v curl >/dev/null && python3 -m pip --version >/dev/null 2>&1; }; then
   apt-get update && apt-get install --yes --no-install-recommends ca-certificates curl python3-pip
 fi
 offline=
 for file in /artefacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done
-PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artefacts $offline --dest /tmp/uv uv==1.2.3
-python3 -m zipfile --extract /tmp/uv/uv-*.whl /tmp/uv
-mkdir /kit && mv /tmp/uv/uv-*.data/scripts/uv /kit/uv && chmod 755 /kit/uv && rm -r /tmp/uv
+mkdir /kit
+PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artefacts $offline --dest /kit/wheel uv==1.2.3
+python3 -m zipfile --extract /kit/wheel/uv-*.whl /kit/wheel
+mv /kit/wheel/uv-*.data/scripts/uv /kit/uv && chmod 755 /kit/uv && rm -r /kit/wheel
 SCRIPT
 
 # The programs that the stages below run.
@@ -141,8 +143,10 @@ file() {
   sed 's/^|//' >"$2"
   chmod "$1" "$2"
 }
-ca=/run/secrets/ca
-if [ -s $ca ]; then export CURL_CA_BUNDLE=$ca PIP_CERT=$ca SSL_CERT_FILE=$ca; fi
+for ca in /run/secrets/ca /artefacts/certificates.pem; do
+  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
+done
+mkdir /debs
 file 644 /debs/list <<'END'
 |c24fe4eb8e60d8632d72ed104cce7c92cff200847c897dc8ba764b6c47b519e0  pool/main/a/adduser/adduser_3.134_all.deb
 |6ea03cbbc7a7bfcee601c9fb08d4e026fd522ede5350561f06867ad9c0a0fa6b  pool/main/a/apt/apt_2.6.1_amd64.deb
@@ -301,7 +305,7 @@ SCRIPT
 RUN --network=none <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
-mkdir -p /root/target/usr && cd /root/target
+mkdir /root/target /root/target/usr && cd /root/target
 for name in bin sbin lib lib32 lib64 libx32; do mkdir usr/$name; ln -s usr/$name $name; done
 for deb in /debs/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar --extract --keep-directory-symlink; done
 for name in hostname hosts machine-id resolv.conf; do : >etc/$name; done  # a runtime's, and empty in an image
@@ -335,8 +339,9 @@ file() {
   sed 's/^|//' >"$2"
   chmod "$1" "$2"
 }
-ca=/run/secrets/ca
-if [ -s $ca ]; then export CURL_CA_BUNDLE=$ca PIP_CERT=$ca SSL_CERT_FILE=$ca; fi
+for ca in /run/secrets/ca /artefacts/certificates.pem; do
+  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
+done
 mkdir -p /opt/env/bin /opt/env/lib/python3.11/site-packages && cd /opt/env
 ln -s lib lib64 && ln -s /usr/bin/python3.11 bin/python
 ln -s python bin/python3 && ln -s python bin/python3.11
@@ -411,7 +416,11 @@ file 644 /opt/env/lib/python3.11/site-packages/first.pth <<'END'
 |import first
 END
 
-PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash /opt/envbuilder /opt/env/lib/python3.11/site-packages
+file 644 /opt/env/lib/python3.11/site-packages/first.py <<'END'
+END
+
+PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
+  /opt/env/lib/python3.11/site-packages/first.py
 
 file 755 /root/out/.singularity.d/env/10-docker2singularity.sh <<'END'
 |#!/bin/sh
