@@ -1,6 +1,6 @@
 # The two commands of README.md: `make a100` and `make test`. Both do their own set-up.
 
-.PHONY: setup a100 recipes test
+.PHONY: setup a100 recipes docs test
 
 setup:
 	@scripts/setup
@@ -12,6 +12,11 @@ a100: setup
 recipes: setup
 	@scripts/try mudiff
 	@scripts/try octformer
+
+# The documentation as a site in build/site, warnings as errors.
+docs:
+	@scripts/setup docs
+	@scripts/docs
 
 test:
 	@scripts/setup tests

@@ -112,6 +112,17 @@ def _leave() -> NoReturn:
 
 
 def _answer(error: EnvbuilderError | None) -> None:
+    """Print it; who reads no more, as `head` does, has what it wanted."""
+    try:
+        _print(error)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):  # else Python tries once more at its end, and complains
+            os.dup2(nowhere, stream.fileno())
+
+
+def _print(error: EnvbuilderError | None) -> None:
     if SESSION.as_json:
         print(json.dumps(envelope(error), indent=1, ensure_ascii=False))
         return

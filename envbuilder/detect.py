@@ -24,9 +24,9 @@ from envbuilder.store import save_text
 
 MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
 MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
-DAMAGED: Final = "EB660"
-NOTHING_FOUND: Final = "EB661"
-NO_INTERFACE: Final = "EB662"  # the user's own variable names none
+DAMAGED: Final = "EB660"  # a saved output is cut or cannot be read
+NOTHING_FOUND: Final = "EB661"  # no output that `detect` knows
+NO_INTERFACE: Final = "EB662"  # NCCL_SOCKET_IFNAME, as it is set, matches no interface
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -59,8 +59,8 @@ _PATH: Final = Shape(
 class LockCode(StrEnum):
     """What can be wrong with a lock beyond the form of its values."""
 
-    ORDER = "EB410"  # doubled or not sorted
-    SOURCES = "EB411"  # a source without a digest
+    ORDER = "EB410"  # entries that are doubled or not sorted
+    SOURCES = "EB411"  # an extension whose sources have no digest
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,7 @@ from envbuilder.workshop import Workshop
 # for each step that is built, and the SIF (1.2) always.
 SPACE_PER_STEP: Final = 3.2
 SPACE_PER_BUILD: Final = 1.2
+UNTRIED: Final = "EB650"  # the tests of the recipe were not run in the SIF
 
 
 def make(recipe: Recipe, plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -> Record:
@@ -147,7 +148,7 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
             except ToolError as error:
                 findings.append(
                     Finding(
-                        code="EB650", severity=Severity.WARNING, where=recipe.place("$.tests"), hint=error.hint,
+                        code=UNTRIED, severity=Severity.WARNING, where=recipe.place("$.tests"), hint=error.hint,
                         message="the recipe's tests were not run in the SIF: Apptainer is not installed",
                     )
                 )  # fmt: skip

@@ -9,6 +9,9 @@ from envbuilder.command import Command, Runner
 from envbuilder.errors import CommandError, ToolError
 from envbuilder.findings import Finding, Severity
 
+ABSENT: Final = "EB801"  # a program that is not installed or does not run
+OLD: Final = "EB802"  # a program that is older than is needed
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
@@ -48,13 +51,13 @@ def _check(tool: Tool, runner: Runner) -> Finding | None:
         found = tool_version(tool, runner)
     except (ToolError, CommandError):
         return Finding(
-            code="EB801", severity=Severity.ERROR, where="", hint=hint,
+            code=ABSENT, severity=Severity.ERROR, where="", hint=hint,
             message=f"`{tool.name}` is needed to {tool.why}, and it is not installed or does not run",
         )  # fmt: skip
     if not tool.floor or (found and tuple(map(int, found.split("."))) >= tool.floor):
         return None
     wanted = ".".join(map(str, tool.floor))
     return Finding(
-        code="EB802", severity=Severity.ERROR, where="", hint=hint,
+        code=OLD, severity=Severity.ERROR, where="", hint=hint,
         message=f"`{tool.name}` {wanted} or newer is needed to {tool.why}; found {found or 'no version'}",
     )  # fmt: skip

@@ -26,11 +26,11 @@ class RecipeCode(StrEnum):
     """What can be wrong with a recipe beyond its form as a file."""
 
     EXTENDS = "EB120"  # an unknown base recipe, or a circle
-    REQUIREMENT = "EB121"
-    PATH = "EB122"  # absolute, outside the recipe's folder, or not there
-    EXTENSION = "EB123"
-    VARIABLE = "EB124"
-    NAME = "EB125"
+    REQUIREMENT = "EB121"  # not a requirement of PEP 508, or one that envbuilder decides itself
+    PATH = "EB122"  # a path that is absolute, outside the recipe's folder, or not there
+    EXTENSION = "EB123"  # keys that exclude each other, a name or a source of no known kind
+    VARIABLE = "EB124"  # a variable that envbuilder sets itself
+    NAME = "EB125"  # a file name that cannot name a recipe
     PAIR = "EB126"  # a key that makes sense only with another
 
 

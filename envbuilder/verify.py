@@ -81,10 +81,10 @@ class Code(StrEnum):
 
     PRESENCE = "EB701"  # a path is in one of the two only
     FIELD = "EB702"  # kind, mode, owner, size, time, target or extended attributes differ
-    CONTENT = "EB703"
+    CONTENT = "EB703"  # a file's bytes differ
     IMAGE = "EB704"  # the OCI layout is damaged, or is not made of the layers it should be made of
     SIF = "EB705"  # the SIF is damaged
-    MORE = "EB706"  # how many findings are not shown
+    MORE = "EB706"  # how many more findings there are than are shown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

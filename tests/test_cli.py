@@ -1,8 +1,10 @@
 """The command line without a build: answers on stdout, the rest on stderr, and one exit code for each kind of failure."""
 
 import json
+import os
 import shlex
 import shutil
+import subprocess
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -508,3 +510,20 @@ def test_an_error_fits_a_screen_and_names_its_log(monkeypatch: pytest.MonkeyPatc
 def test_an_error_that_goes_to_a_file_is_whole():
     error = BuildError("it failed\n" + "line\n" * 300)
     assert len(cli._on_a_screen(cli._told(error), error)) == 301
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("arguments", [("show", "cpu"), ("show", "cpu", "--json"), ("check", "nothing")])
+def test_who_reads_no_more_gets_no_traceback(arguments: tuple[str, ...], tmp_path: Path):
+    """As `head` does: the other end is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    errors = tmp_path / "errors"
+    with errors.open("wb") as stream:
+        ended = subprocess.run(
+            [ROOT / ".venv/bin/envbuilder", *arguments], cwd=ROOT, stdout=writing, stderr=stream, timeout=120, check=False,
+        )  # fmt: skip
+    os.close(writing)
+    assert ended.returncode == (2 if "nothing" in arguments else 0)
+    assert "Traceback" not in errors.read_text()
+    assert "Broken" not in errors.read_text()

@@ -113,13 +113,6 @@ def test_a_finding_says_what_to_do():
     assert finding.hint == "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
 
 
-def test_the_page_lists_every_code():
-    page = (Path(__file__).parents[1] / "docs/launch.md").read_text()
-    assert [line[2:7] for line in page.splitlines() if line.startswith("| EB")] == [
-        str(code) for code in LintCode
-    ]
-
-
 def test_a_script_that_cannot_be_read_is_said(tmp_path):
     with pytest.raises(UsageError, match="a script cannot be read"):
         lint_files([tmp_path / "none.sh"])

@@ -51,7 +51,7 @@ class CheckCode(StrEnum):
     DRIVER_MINOR = "EB333"  # it runs by minor-version compatibility
     DRIVER_FORWARD = "EB334"  # it runs by forward compatibility
     HOST_GPU = "EB335"  # a GPU of the host that the recipe does not compile for
-    HOST_GPU_UNKNOWN = "EB336"
+    HOST_GPU_UNKNOWN = "EB336"  # a GPU of the host that the tables do not know
     ARM_HOST = "EB337"  # a GPU that exists only beside an aarch64 processor
     BASE_UNSEEN = "EB338"  # a base image that nobody looked into
     BASE_FOREIGN = "EB339"  # a base for another processor

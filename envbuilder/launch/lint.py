@@ -20,25 +20,25 @@ from envbuilder.findings import Finding, Severity
 class LintCode(StrEnum):
     """What can be wrong with an sbatch script."""
 
-    GPUS_PER_TASK = "EB870"  # peers are hidden
-    MASTER_GUESSED = "EB871"  # `|| echo localhost`, a fixed localhost
-    MASTER_INSIDE = "EB872"  # scontrol within the container
-    MASTER_NODE_IP = "EB873"  # SLURM_LAUNCH_NODE_IPADDR, hostname --ip-address
-    PORT_FIXED = "EB874"
-    CPUS_NOT_INHERITED = "EB875"
-    KEEPS_RUNNING = "EB876"  # no --kill-on-bad-exit
-    NODE_RANK_UNUSED = "EB877"
-    NODE_RANK_MISSING = "EB878"
-    CLEAN_ENVIRONMENT = "EB879"
-    RANK_TOO_EARLY = "EB880"  # SLURM_PROCID read outside the step
-    NO_SIGNAL = "EB881"
-    NO_NV = "EB882"
-    OWN_PYTHON = "EB883"  # packages of the user's home shadow the image's
-    TASKS_AND_TORCHRUN = "EB884"  # each task starts a whole node's ranks
-    CACHES_AT_HOME = "EB885"
-    CRLF = "EB886"
-    SBATCH_TOO_LATE = "EB887"  # after the first command: not read
-    PRIVATE_SHM = "EB888"
+    GPUS_PER_TASK = "EB870"  # `--gpus-per-task` or `--gpu-bind=single`: ranks cannot reach each other's GPUs
+    MASTER_GUESSED = "EB871"  # MASTER_ADDR falls back to localhost, or is localhost on several nodes
+    MASTER_INSIDE = "EB872"  # `scontrol` within the container, where it is not
+    MASTER_NODE_IP = "EB873"  # MASTER_ADDR from `SLURM_LAUNCH_NODE_IPADDR` or `hostname -i`
+    PORT_FIXED = "EB874"  # two jobs on a node want the same one
+    CPUS_NOT_INHERITED = "EB875"  # `--cpus-per-task` without `SRUN_CPUS_PER_TASK`
+    KEEPS_RUNNING = "EB876"  # no `--kill-on-bad-exit`: the other ranks wait
+    NODE_RANK_UNUSED = "EB877"  # `--node-rank` with c10d, where it has no effect
+    NODE_RANK_MISSING = "EB878"  # torchrun on several nodes without `--node-rank` and without a rendezvous
+    CLEAN_ENVIRONMENT = "EB879"  # `--cleanenv` or `--export=NONE`: ranks cannot meet
+    RANK_TOO_EARLY = "EB880"  # RANK from `SLURM_PROCID` outside the step
+    NO_SIGNAL = "EB881"  # no `--signal`: the end comes without warning
+    NO_NV = "EB882"  # GPUs in the job, and no `--nv`
+    OWN_PYTHON = "EB883"  # packages of `~/.local` shadow the image's
+    TASKS_AND_TORCHRUN = "EB884"  # several tasks on a node that each start torchrun
+    CACHES_AT_HOME = "EB885"  # compile caches at home, from many nodes
+    CRLF = "EB886"  # lines end as on Windows
+    SBATCH_TOO_LATE = "EB887"  # `#SBATCH` below the first command
+    PRIVATE_SHM = "EB888"  # `--contain`: a /dev/shm for each container
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,9 +10,9 @@ from envbuilder.errors import BuildError
 from envbuilder.findings import Finding, Severity
 from envbuilder.tables.switch import Switch, load_switches
 
-WRONG: Final = "EB630"
-WITHOUT: Final = "EB631"
-NOTHING: Final = "EB632"  # of a capture
+WRONG: Final = "EB630"  # an extension holds code for other GPUs than the recipe's
+WITHOUT: Final = "EB631"  # an extension with CUDA sources was built without code for a GPU
+NOTHING: Final = "EB632"  # a `capture` reached no load()
 _SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
 _GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
 _OWN_LIST: Final = re.compile(

@@ -1,0 +1,32 @@
+"""How Sphinx makes a site of this folder: `make docs`, warnings as errors. Nothing of envbuilder is imported here."""
+
+import re
+from pathlib import Path
+
+from sphinx.application import Sphinx
+
+_INIT = Path(__file__).parents[1] / "envbuilder/__init__.py"
+
+project = "envbuilder"
+release = re.findall(r'__version__ = "(.+?)"', _INIT.read_text(encoding="utf-8"))[0]
+extensions = ["myst_parser"]
+exclude_patterns = ["requirements.lock"]
+myst_heading_anchors = 3
+nitpicky = True
+html_theme = "furo"
+html_title = f"envbuilder {release}"
+html_copy_source = False
+html_show_copyright = False
+html_last_updated_fmt = None  # the same sources give the same site
+# A page that needs nothing from elsewhere: no fonts, no scripts of other hosts.
+html_theme_options = {"top_of_page_buttons": []}
+
+
+def setup(app: Sphinx) -> None:
+    app.connect("source-read", _list_failures)
+
+
+def _list_failures(_: Sphinx, page: str, source: list[str]) -> None:
+    """The pages of failures are made from the catalogue and read as plain Markdown; here they get their place."""
+    if page == "diagnose/README":
+        source[0] += "\n```{toctree}\n:hidden:\n:glob:\n\nEB*\n```\n"

@@ -1,0 +1,291 @@
+"""The pages of `docs/reference`, made from the code: commands, keys of a recipe, codes, exit codes, JSON, settings.
+
+`pytest --update-golden tests/test_pages.py` writes them; the same test says when they are not what the code says.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import typer
+import typer.core
+import yaml
+from typer.main import get_command
+
+from envbuilder import cli, errors, schema
+from envbuilder.diagnose.catalogue import load_catalogue
+from envbuilder.session import SESSION
+from envbuilder.verbs.examples import EXAMPLES
+
+ROOT: Final = Path(__file__).parents[1]
+PACKAGE: Final = ROOT / "envbuilder"
+# What every command of a kind has is told once.
+COMMON: Final = ("as_json", "verbose", "no_color", "help")
+GROUPS: Final = {
+    "1": ("The recipe as a file", "Exit code 2, where it is an error."),
+    "2": ("What was typed or written", "Exit code 2."),
+    "3": (
+        "Pins that cannot work together",
+        "Exit code 3, where it is an error; a warning lets a build go on.",
+    ),
+    "4": ("The lock", "Exit code 4."),
+    "5": ("Downloads and registries", "Exit code 5."),
+    "6": ("Builds and extensions", "Exit code 6, where it is an error."),
+    "7": ("What was built", "Exit code 7, where it is an error. `README.md` says which are warnings."),
+    "8": (
+        "Tools, machines and jobs",
+        "Exit code 8 for a tool, 9 for a job; `doctor` and `launch lint` only tell.",
+    ),
+    "0": ("Anything else", "Exit code 1."),
+}
+ENVELOPE: Final = {
+    "version": "of this form; it changes when a key is taken away or means something else",
+    "command": "the command that answers",
+    "status": "`ok`, or `failed` where the exit code is not 0",
+    "exit_code": "what the process ends with",
+    "data": "what the command found or made; its keys are those of the command. After a failure with a log: its path",
+    "findings": "errors and warnings; a failure has at least one",
+}
+FINDING: Final = {
+    "code": "stable; [codes](codes.md) lists them",
+    "severity": "`error` or `warning`",
+    "where": "`file:line:column`, a path, or empty",
+    "message": "what was expected and what was found",
+    "hint": "what to do, or empty",
+}
+
+
+def pages() -> dict[str, str]:
+    """Each page's text by its file name."""
+    return {
+        "commands.md": commands(),
+        "recipe.md": recipe_keys(),
+        "codes.md": codes_page(),
+        "exit-codes.md": exit_codes(),
+        "json.md": envelope(),
+        "settings.md": settings(),
+    }
+
+
+def made(title: str, source: str) -> list[str]:
+    return [
+        f"# {title}",
+        "",
+        f"Made from {source}; `pytest --update-golden tests/test_pages.py` writes it anew.",
+        "",
+    ]
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A table of Markdown; a bar within a cell would end it."""
+    lines = [f"| {' | '.join(head)} |", "|" + ":--|" * len(head)]
+    return [
+        *lines,
+        *(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in rows),
+        "",
+    ]
+
+
+# ---------------------------------------------------------------------------------------------------- commands
+
+
+def commands() -> str:
+    app = get_command(cli.app)
+    assert isinstance(app, typer.core.TyperGroup)
+    lines = made("Commands", "the command line itself")
+    lines += [
+        "Every command takes `-v` (show each command that is run; twice: its output as well), `--no-color` and `-h`.",
+        "All but four take `--json` and answer with [one envelope](json.md). Data goes to stdout, everything else to stderr.",
+        "A command ends with one of these [exit codes](exit-codes.md).", "",
+    ]  # fmt: skip
+    for name, command in _leaves(app):
+        lines += _one_command(name, command)
+    return "\n".join(lines)
+
+
+def _leaves(group: typer.core.TyperGroup, before: str = "") -> Iterator[tuple[str, typer.core.TyperCommand]]:
+    for name, command in sorted(group.commands.items()):
+        if not isinstance(command, typer.core.TyperGroup):
+            yield f"{before}{name}", command
+            continue
+        yield from _leaves(command, f"{before}{name} ")
+
+
+def _one_command(name: str, command: typer.core.TyperCommand) -> list[str]:
+    context = typer.Context(command, info_name=f"envbuilder {name}")
+    params = [one for one in command.get_params(context) if not getattr(one, "hidden", False)]
+    after = ["-- COMMAND…"] if context.allow_extra_args else []
+    lines = [
+        f"## envbuilder {name}",
+        "",
+        "```text",
+        _plain(" ".join([f"envbuilder {name}", *command.collect_usage_pieces(context), *after])),
+        "```",
+        "",
+    ]
+    lines += [_prose(command.help or ""), ""]
+    if not any(one.name == "as_json" for one in params):
+        lines += ["Has no `--json`: the output is the program's own.", ""]
+    records = [one.get_help_record(context) for one in params if one.name not in COMMON]
+    rows = [[f"`{_plain(words)}`", _prose(told)] for words, told in filter(None, records)]
+    lines += table(("argument or option", ""), rows) if rows else []
+    lines += ["```sh", *EXAMPLES[name], "```", ""]
+    return lines
+
+
+def _plain(words: str) -> str:
+    """Without the marks of the parser: braces around what is needed, and that a text is a text."""
+    bare = re.sub(r" <(?:list\[)?str\]?>|[{}]|(?<=[…\]}])\.\.\.", "", words)
+    return re.sub(r"\[(\[.*\])\]", r"\1", bare)
+
+
+def _prose(text: str) -> str:
+    """Help as Markdown: its lines are broken for a terminal, and words in angles are no tags."""
+    return " ".join(text.replace("\b", "").split()).replace("<", "&lt;")
+
+
+# ------------------------------------------------------------------------------------------------------ recipe
+
+
+def recipe_keys() -> str:
+    whole = schema.make_schema()
+    properties = _properties(whole)
+    extension = properties["extensions"]["items"]
+    needed = whole["else"]["required"]
+    lines = made("The keys of a recipe", "`envbuilder/schema.py`")
+    lines += [
+        f"Editors check them while you type: `recipes/{schema.FILE}` is a JSON schema, and the line `{schema.MODELINE}` at the top of a recipe",
+        "names it. Unknown keys are errors, each with the nearest key that is known. A recipe that `extends` another may leave out what that one has.", "",
+    ]  # fmt: skip
+    lines += table(("key", "needed", "is", ""), [_key(name, one, needed) for name, one in properties.items()])
+    lines += [
+        "## An extension",
+        "",
+        "Each needs `name`, and one of `sources`, `path`, `git` with `commit`, or `sdist`.",
+        "",
+    ]
+    inner = _properties(extension)
+    lines += table(
+        ("key", "is", ""),
+        [[*_key(name, one, ())[:1], *_key(name, one, ())[2:]] for name, one in inner.items()],
+    )
+    return "\n".join(lines)
+
+
+def _properties(one: Mapping[str, object]) -> dict[str, dict[str, object]]:
+    return dict(one["properties"])
+
+
+def _key(name: str, one: Mapping[str, object], needed: Sequence[str]) -> list[str]:
+    return [f"`{name}`", "yes" if name in needed else "", _shape(one), str(one.get("description", ""))]
+
+
+def _shape(one: Mapping[str, object]) -> str:
+    """What a value is, in the words that an editor shows."""
+    if several := one.get("anyOf"):
+        return ", or ".join(dict.fromkeys(_shape(each) for each in several))
+    if several := one.get("allOf"):
+        return _shape(several[-1])
+    if one.get("type") == "array":
+        items = one.get("items") or {}
+        return "a list of extensions" if "properties" in items else f"a list; each: {_shape(items)}"
+    if one.get("type") == "object":
+        keys = one.get("properties")
+        return f"a map with {', '.join(f'`{key}`' for key in keys)}" if keys else "a map of names and texts"
+    return str(one.get("patternErrorMessage", "")).removeprefix("expected ")
+
+
+# ------------------------------------------------------------------------------------------------------- codes
+
+
+def codes() -> dict[str, tuple[str, str]]:
+    """Every code with its name and what it says: of the line that names it, of the family of errors, of the tables."""
+    found: dict[str, tuple[str, str]] = {}
+    for path in sorted(PACKAGE.rglob("*.py")):
+        found |= _named(path.read_text(encoding="utf-8"))
+    for name, code, words in re.findall(r"(\w+)\s+(EB\d{3})\s+\d\s+(.+)", errors.__doc__ or ""):
+        found[code] = (name, words)
+    for row in yaml.safe_load((PACKAGE / "tables/failures.yaml").read_text(encoding="utf-8"))["rows"]:
+        found[row["code"]] = ("", re.sub(r"`?\{(\w+)\}`?", r"*\1*", row["message"]))
+    return dict(sorted(found.items()))
+
+
+def _named(source: str) -> dict[str, tuple[str, str]]:
+    """`NAME = "EB123"  # words`: the comment is what the code says."""
+    pattern = r'^ *(\w+)(?:: Final)? = "(EB\d{3})"(?:  # (.*?))?(?:  # noqa.*)?$'
+    return {
+        code: (name.lower().replace("_", " "), words or "")
+        for name, code, words in re.findall(pattern, source, re.MULTILINE)
+    }
+
+
+def codes_page() -> str:
+    lines = made("Codes", "the code, `envbuilder/errors.py` and `envbuilder/tables/failures.yaml`")
+    lines += [
+        "Every finding has a code that stays. `--json` gives it as `code`; people see it in brackets: `error[EB315]: …`.",
+        "Codes from EB900 are failures that `diagnose` knows; they have [a page each](../diagnose/README.md).", "",
+    ]  # fmt: skip
+    known = codes()
+    for first, (title, note) in GROUPS.items():
+        rows = [[f"`{code}`", *told] for code, told in known.items() if code[2] == first]
+        lines += [f"## {title}", "", note, "", *table(("code", "about", ""), rows)]
+    lines += [
+        "## In logs",
+        "",
+        f"`diagnose` knows {len(load_catalogue())} failures: [the list](../diagnose/README.md).",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+# --------------------------------------------------------------------------------- exit codes, JSON, settings
+
+
+def exit_codes() -> str:
+    kinds: list[type[errors.EnvbuilderError]] = [
+        errors.EnvbuilderError,
+        *errors.EnvbuilderError.__subclasses__(),
+    ]
+    words = dict(
+        re.findall(r"^\| (\d+) \| (.*?) \|$", _section("Where things are", before=True), re.MULTILINE)
+    )
+    numbers = sorted({0, cli.INTERRUPTED, *(kind.exit_code for kind in kinds)})
+    lines = made("Exit codes", "`envbuilder/errors.py` and the table of `README.md`")
+    lines += table(("exit code", "", "codes"), [
+        [str(number), words[str(number)], ", ".join(f"`{kind.code}`" for kind in kinds if kind.exit_code == number and number)]
+        for number in numbers
+    ])  # fmt: skip
+    lines += [
+        "`exec`, `shell`, and `launch ssh` and `local` end with the exit code of the program that they run. `diagnose` ends with 0 whatever it finds.", "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def envelope() -> str:
+    SESSION.begin("check", as_json=True)
+    whole = cli.envelope(errors.UsageError("there is no recipe `x`"))
+    finding = whole["findings"][0]
+    assert (list(whole), list(finding)) == (list(ENVELOPE), list(FINDING))
+    lines = made("JSON", "the envelope that `envbuilder/cli.py` prints")
+    lines += ["With `--json` stdout is one object, whatever happens, a wrong option included:", ""]
+    lines += table(("key", ""), [[f"`{key}`", words] for key, words in ENVELOPE.items()])
+    lines += ["Each finding is an object:", ""]
+    lines += table(("key", ""), [[f"`{key}`", words] for key, words in FINDING.items()])
+    lines += ["[Use it from a script](../scripts.md) shows it at work.", ""]
+    return "\n".join(lines)
+
+
+def settings() -> str:
+    section = _section("Where things are")
+    lines = made("Settings", "the tables of `README.md`, which a test compares with the code")
+    for title, head in (("Outside", "| setting |"), ("Inside an environment", "| setting inside |")):
+        rows = section[section.index(head) :].partition("\n\n")[0]
+        lines += [f"## {title}", "", rows, ""]
+    return "\n".join(lines)
+
+
+def _section(title: str, *, before: bool = False) -> str:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    head, _, rest = readme.partition(f"\n## {title}\n")
+    return head if before else rest.partition("\n## ")[0]
