@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Final
 
+from envbuilder.console import columns
 from envbuilder.entry import Entry, Kind
 from envbuilder.lock import Artefact, Lock, artefacts
 
@@ -49,11 +50,15 @@ class Change:
     after: str | None
 
     def __str__(self) -> str:
+        return " ".join(self.row())
+
+    def row(self) -> tuple[str, str, str]:
+        """A mark for what happened, the name, and the values."""
         if self.before is None:
-            return f"+ {self.name} {self.after}"
+            return "+", self.name, f"{self.after}"
         if self.after is None:
-            return f"- {self.name} {self.before}"
-        return f"~ {self.name} {self.before} → {self.after}"
+            return "-", self.name, f"{self.before}"
+        return "~", self.name, f"{self.before} → {self.after}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,20 +81,20 @@ class Difference:
             "sizes": {"before": before, "after": after, "folders": dict(self.folders)},
         }
 
-    def text(self) -> str:
-        """The same for a person."""
+    def text(self, width: int = 0) -> str:
+        """The same for a person, at a terminal of `width`."""
         before, after = self.sizes
         (kind, name), (other_kind, other_name) = self.subjects
         parts = [
             f"{kind} {name} → {other_kind} {other_name}",
-            _part("packages", self.packages, len(self.packages)),
-            _part("environment", self.environment, len(self.environment)),
-            _part("NCCL", self.nccl, len(self.nccl)),
+            _part("packages", self.packages, len(self.packages), width),
+            _part("environment", self.environment, len(self.environment), width),
+            _part("NCCL", self.nccl, len(self.nccl), width),
             f"size {before / 1e9:.3f} GB → {after / 1e9:.3f} GB ({(after - before) / 1e6:+.1f} MB)",
             *(f"  {grown / 1e6:+10.1f} MB  /{folder}" for folder, grown in self.folders),
         ]
         if self.files is not None:
-            parts.append(_part("files", self.files, SHOWN))
+            parts.append(_part("files", self.files, SHOWN, width))
         return "\n".join(parts)
 
 
@@ -222,10 +227,11 @@ def _folders(one: Sequence[Entry], other: Sequence[Entry]) -> tuple[tuple[str, i
     return tuple(sorted(changed, key=lambda item: (-abs(item[1]), item[0]))[:SHOWN])
 
 
-def _part(name: str, changes: Sequence[Change], most: int) -> str:
+def _part(name: str, changes: Sequence[Change], most: int, width: int) -> str:
     if not changes:
         return f"{name}: the same"
-    lines = [f"{name}: {len(changes)} different", *(f"  {change}" for change in changes[:most])]
+    rows = [(f"  {mark}", *rest) for mark, *rest in (change.row() for change in changes[:most])]
+    lines = [f"{name}: {len(changes)} different", columns(rows, width)]
     return "\n".join([*lines, *([f"  and {len(changes) - most} more"] if len(changes) > most else [])])
 
 

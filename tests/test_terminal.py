@@ -23,14 +23,25 @@ def cache(tmp_path: Path) -> dict[str, str]:
 
 @pytest.mark.parametrize("width", [80, 200])
 @pytest.mark.parametrize(
-    "words", [("list",), ("show", "t4"), ("extensions", "cpu"), ("--help",), ("lock", "--help")]
+    "words",
+    [
+        ("list",),
+        ("show", "t4"),
+        ("extensions", "cpu"),
+        ("--help",),
+        ("lock", "--help"),
+        ("cache",),
+        ("diff", "cpu", "a100"),
+        ("detect",),
+        ("doctor", "--for", "run"),
+    ],
 )
 def test_tables_and_help_fit_the_terminal(
     words: tuple[str, ...], width: int, tmp_path: Path, cache: dict[str, str]
 ):
     with terminal(ROOT, tmp_path, width=width, height=120, **cache) as screen:
         screen.start(ENVBUILDER, *words)
-        assert screen.code(SECONDS) == 0
+        assert screen.code(SECONDS) == 0 or words[0] == "doctor"  # which may find something missing
         lines = screen.screen()
         assert len(lines) > 2
         assert lines == screen.screen(joined=True)

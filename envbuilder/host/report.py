@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from envbuilder.host.nccl import Decision, Setting
 
 UNKNOWN = "unknown"
+LINE = 112  # where a line ends that no terminal ends
 
 
 def as_data(facts: Facts, decision: Decision) -> dict[str, object]:
@@ -27,22 +28,24 @@ def as_data(facts: Facts, decision: Decision) -> dict[str, object]:
     }
 
 
-def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str]) -> str:
-    """For a person: the facts with their sources, each setting with its reason, and what was left alone and why."""
+def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str], width: int = LINE) -> str:
+    """For a person, in lines of `width`: the facts with their sources, each setting with its reason, and what was left alone and why."""
     every = _fact_rows(facts)
     rows = [row for row in every if row[1] != UNKNOWN or row[2]]
     silent = [name for name, value, source in every if value == UNKNOWN and not source]
     wide = max(len(name) for name, _, _ in rows)
     lines = ["facts"]
-    lines += [
-        f"  {name:<{wide}}  {value}" + (f"  [{source}]" if source else "") for name, value, source in rows
-    ]
-    lines += [f"  {'':<{wide}}  {_interface(one)}" for one in facts.interfaces or ()]
-    lines += _wrapped(f"not known: {', '.join(silent)}") if silent else []
+    for name, value, source in rows:
+        lines += _wrapped(
+            f"{name:<{wide}}  {value}" + (f"  [{source}]" if source else ""), width, hang=wide + 2
+        )
+    for interface in facts.interfaces or ():
+        lines += _wrapped(_interface(interface), width, indent=wide + 4)
+    lines += _wrapped(f"not known: {', '.join(silent)}", width) if silent else []
     lines += _matrix_lines(facts)
     lines += ["", "settings"]
     for one in decision.settings:
-        lines += _setting_lines(one, environment)
+        lines += _setting_lines(one, environment, width)
     if not decision.settings:
         lines.append("  nothing to set")
     lines += ["", "left unset"]
@@ -50,9 +53,10 @@ def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str]) ->
     for left in decision.left:
         reasons.setdefault((left.reason, left.evidence), []).append(left.name)
     for (reason, evidence), names in reasons.items():
-        lines += [*_wrapped(f"{', '.join(names)}: {reason}"), *(f"      {one}" for one in evidence)]
+        lines += _wrapped(f"{', '.join(names)}: {reason}", width)
+        lines += [line for one in evidence for line in _wrapped(one, width, indent=6)]
     if decision.hints:
-        lines += ["", "hints", *(line for hint in decision.hints for line in _wrapped(hint))]
+        lines += ["", "hints", *(line for hint in decision.hints for line in _wrapped(hint, width))]
     return "\n".join(lines)
 
 
@@ -61,21 +65,24 @@ def kept(setting: Setting, environment: Mapping[str, str]) -> str:
     return next((name for name in setting.unless if name in environment), "")
 
 
-def _setting_lines(one: Setting, environment: Mapping[str, str]) -> list[str]:
+def _setting_lines(one: Setting, environment: Mapping[str, str], width: int) -> list[str]:
     own = kept(one, environment)
-    lines = _wrapped(f"{one.name}={one.value}" + (f"  (not set: {own} is the user's own)" if own else ""))
-    lines += _wrapped(f"because {one.reason}", 4)
-    lines += [f"      {evidence}" for evidence in one.evidence]
-    return lines + (_wrapped(f"lapses {one.lapses}", 4) if one.lapses else [])
+    kept_by = f"  (not set: {own} is the user's own)" if own else ""
+    lines = _wrapped(f"{one.name}={one.value}{kept_by}", width)
+    lines += _wrapped(f"because {one.reason}", width, indent=4)
+    for evidence in one.evidence:
+        lines += _wrapped(evidence, width, indent=6)
+    return lines + (_wrapped(f"lapses {one.lapses}", width, indent=4) if one.lapses else [])
 
 
-def _wrapped(text: str, indent: int = 2) -> list[str]:
+def _wrapped(text: str, width: int, *, indent: int = 2, hang: int = 2) -> list[str]:
+    """Lines that end two columns before `width`; those after the first hang below it."""
     blank = " " * indent
     return textwrap.wrap(
         text,
-        110,
+        max(width - 2, 40),
         initial_indent=blank,
-        subsequent_indent=f"{blank}  ",
+        subsequent_indent=blank + " " * hang,
         break_long_words=False,
         break_on_hyphens=False,
     )

@@ -211,7 +211,7 @@ def diff(
 
     with verb("diff", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         found = compare(one, other, workshop(session, recipes))
-        session.data, session.text = found.data(), found.text()
+        session.data, session.text = found.data(), found.text(session.width)
 
 
 @app.command()
@@ -233,6 +233,7 @@ def cache(
     no_color: NoColor = False,
 ) -> None:
     """Say what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
+    from envbuilder.console import columns  # noqa: PLC0415
     from envbuilder.store import KEPT, KINDS  # noqa: PLC0415
 
     with verb("cache", as_json=as_json, verbose=verbose, no_color=no_color) as session:
@@ -257,8 +258,8 @@ def cache(
             store.clear(kinds or [kind for kind in KINDS if kind not in KEPT])
         sizes = store.sizes()
         session.data = {"folder": str(store.root), "bytes": sizes}
-        rows = (f"  {kind:<10} {size / 1e9:8.2f} GB" for kind, size in sizes.items())
-        session.text = "\n".join([str(store.root), *rows])
+        rows = [(f"  {kind}", f"{size / 1e9:.2f} GB") for kind, size in sizes.items()]
+        session.text = "\n".join(columns(part, session.width) for part in ([(str(store.root),)], rows))
 
 
 def _vendor(session: Session, shop: "Workshop", name: str, folder: Path) -> None:

@@ -47,7 +47,7 @@ def detect(
     """Say what to tell NCCL on this machine, with a reason for each setting and for each that is left unset."""
     from envbuilder import detect as verbs  # noqa: PLC0415
     from envbuilder.command import ProcessRunner  # noqa: PLC0415
-    from envbuilder.host.report import as_data, as_text  # noqa: PLC0415
+    from envbuilder.host.report import LINE, as_data, as_text  # noqa: PLC0415
 
     with verb("detect", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         versions = verbs.recipe_versions(recipe, recipes)
@@ -67,7 +67,8 @@ def detect(
             found.save(save)
         session.findings = found.findings
         session.data = as_data(found.facts, found.decision)
-        session.text = as_text(found.facts, found.decision, {} if pasted else session.environment)
+        own = {} if pasted else session.environment
+        session.text = as_text(found.facts, found.decision, own, session.width or LINE)
 
 
 @app.command()
@@ -130,7 +131,7 @@ def doctor(
             fix=fix,
             tell=lambda line: print(line, file=sys.stderr),
         )
-        session.data, session.text = report.data(seen), report.text(seen)
+        session.data, session.text = report.data(seen), report.text(seen, session.width)
         session.exit_code = exit_code(seen)
         if as_json:  # the text says the same, and on stdout
             session.findings = findings(seen)
