@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 import pytest
 from workbench import NOBODY, ROOT, Built, as_nobody, attempt, open_folder, run
 
+from envbuilder.recipe import load
+
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
 
@@ -270,8 +272,8 @@ print(fused.__file__, fused.forward.__name__, time.perf_counter() - began < 0.05
 
 def test_unmodified_code_finds_what_a_build_has_compiled(built: Built):
     """The image's own index, with PyTorch 2.13 for the CPU and 2.6 for an A100, which is not there."""
-    names = sorted(path.name for path in (ROOT / "recipes/fused").iterdir())
-    sources = [f"/src/{name}" for name in names if built.name != "cpu" or not name.endswith(".cu")]
+    (extension,) = load(ROOT / f"recipes/{built.name}.yaml").extensions
+    sources = [f"/src/{Path(source).name}" for source in extension.sources]
     inside = ("apptainer", "exec", "--bind", f"{ROOT}/recipes/fused:/src:ro", built.sif)
     inner = (
         "/usr/bin/env",
