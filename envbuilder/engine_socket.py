@@ -16,13 +16,13 @@ _PATIENCE: Final = 5.0  # seconds
 
 def has_image(environment: Mapping[str, str], name: str, manifest: str) -> bool | None:
     """Whether the engine holds `name` with exactly this manifest; None where only the SDK can tell."""
-    kind, _, path = (environment.get("DOCKER_HOST") or _DEFAULT).partition("://")
-    if kind != "unix":
+    path = _socket(environment)
+    if path is None:
         return None
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(_PATIENCE)
-            connection.connect(path)
+            connection.connect(str(path))
             # Of an older HTTP, in which an answer ends with the connection.
             connection.sendall(f"GET /images/{quote(name)}/json HTTP/1.0\r\nHost: docker\r\n\r\n".encode())
             with connection.makefile("rb") as stream:
@@ -36,5 +36,10 @@ def has_image(environment: Mapping[str, str], name: str, manifest: str) -> bool 
 
 def is_absent(environment: Mapping[str, str]) -> bool:
     """Whether the socket that the SDK would ask is not even there."""
+    path = _socket(environment)
+    return path is not None and not path.exists()
+
+
+def _socket(environment: Mapping[str, str]) -> Path | None:
     kind, _, path = (environment.get("DOCKER_HOST") or _DEFAULT).partition("://")
-    return kind == "unix" and not Path(path).exists()
+    return Path(path) if kind == "unix" else None

@@ -40,28 +40,27 @@ UNTRIED: Final = "EB650"  # the tests of the recipe were not run in the SIF
 
 def make(recipe: Recipe, plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -> Record:
     """Build and verify; where that fails for layers that have gone bad in the cache, those are made again first."""
-    console = workshop.console
-    store_sources(recipe, plan.extensions, workshop.means(offline=offline), offline=offline)
+    console, means = workshop.console, workshop.means(offline=offline)
+    store_sources(recipe, plan.extensions, means, offline=offline)
     engine = Assemble(store=workshop.store, runner=workshop.runner, console=console, limits=workshop.limits)
     try:
-        return _make_once(plan, outputs, workshop, engine, offline=offline)
+        return _make_once(plan, outputs, workshop, engine, means.fetcher)
     except (BuildError, VerifyError):
         damaged = engine.discard_damaged(plan)
         if not damaged:
             raise
         console.say(f"damaged in the cache, and made again: {', '.join(damaged)}")
-    return _make_once(plan, outputs, workshop, engine, offline=offline)
+    return _make_once(plan, outputs, workshop, engine, means.fetcher)
 
 
 def _make_once(
-    plan: Plan, outputs: Outputs, workshop: Workshop, engine: Assemble, *, offline: bool
+    plan: Plan, outputs: Outputs, workshop: Workshop, engine: Assemble, fetcher: Fetcher
 ) -> Record:
     console, limits = workshop.console, workshop.limits
     missing_tools = check_tools(BUILD_TOOLS, workshop.runner)
     if missing_tools:
         raise ToolError("tools that a build needs are not there", findings=missing_tools)
     wanted = engine.artefacts(plan)
-    fetcher = workshop.means(offline=offline).fetcher
     missing = fetcher.missing(wanted)
     need_space(plan, wanted, missing, outputs, workshop.store)
     fetch_all(wanted, fetcher, console)

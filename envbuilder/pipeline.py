@@ -17,11 +17,7 @@ from envbuilder.base.facts import Base
 from envbuilder.check import BaseOf, Report, examine, examine_file, load_tables, need_sound
 from envbuilder.console import log_to
 from envbuilder.engine_socket import has_image, is_absent
-from envbuilder.errors import (
-    LockError,
-    UsageError,
-    VerifyError,
-)
+from envbuilder.errors import LockError, UsageError, VerifyError
 from envbuilder.extension_files import own_files, source_digests
 from envbuilder.findings import Finding
 from envbuilder.outputs import Outputs, Record, load_any_record, load_record

@@ -56,7 +56,7 @@ def execute(inside: Inside, environment: Mapping[str, str]) -> int:
         raise ToolError(
             f"there is no SIF `{outputs.sif}`, and no Docker engine answers", hint=_build_hint(inside)
         )
-    return run.talk_in_image(client, _image(outputs), inside.argv, around, terminal=inside.terminal)
+    return run.talk_in_image(client, outputs.image_name, inside.argv, around, terminal=inside.terminal)
 
 
 def command_line(inside: Inside, environment: Mapping[str, str]) -> str:
@@ -64,7 +64,7 @@ def command_line(inside: Inside, environment: Mapping[str, str]) -> str:
     outputs, around = find_outputs(inside.name, inside.output), _surroundings(inside, environment)
     if _want_sif(inside, outputs):
         return shlex.join(run.sif_argv(outputs.sif, inside.argv, around))
-    return shlex.join(run.image_argv(_image(outputs), inside.argv, around, terminal=inside.terminal))
+    return shlex.join(run.image_argv(outputs.image_name, inside.argv, around, terminal=inside.terminal))
 
 
 def _surroundings(inside: Inside, environment: Mapping[str, str]) -> run.Surroundings:
@@ -80,10 +80,6 @@ def _want_sif(inside: Inside, outputs: Outputs) -> bool:
     if inside.form == "sif" or inside.name.endswith(SIF):
         raise UsageError(f"there is no SIF `{outputs.sif}`", hint=_build_hint(inside))
     return False
-
-
-def _image(outputs: Outputs) -> str:
-    return outputs.image_name
 
 
 def _build_hint(inside: Inside) -> str:

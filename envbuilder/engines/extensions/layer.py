@@ -76,17 +76,21 @@ def _entry(compiled: Compiled) -> dict[str, object]:
     }
     if call is None:
         return entry
-    return entry | {
-        "file": f"{installed_folder(compiled)}/{call.library}",
+    sources = {"sources": dict(compiled.sources), "headers": dict(compiled.headers)}
+    return entry | described(call, installed_folder(compiled)) | sources
+
+
+def described(call: Call, folder: str) -> dict[str, object]:
+    """What the index says of a call whose library lies in `folder` of the image, whoever compiled it."""
+    return {
+        "file": f"{folder}/{call.library}",
         "is_python_module": call.is_python_module,
         "is_standalone": call.is_standalone,
-        "sources": dict(compiled.sources),
-        "headers": dict(compiled.headers),
-        "arguments": arguments(call),
+        "arguments": _arguments(call),
     }
 
 
-def arguments(call: Call) -> dict[str, object]:
+def _arguments(call: Call) -> dict[str, object]:
     """Those by which the start hook knows a call again."""
     found: dict[str, object] = {
         "extra_cflags": _plain(call.extra_cflags),

@@ -5,7 +5,7 @@ import json
 from envbuilder.engines.extensions import commands
 from envbuilder.engines.extensions.call import relative, written_call
 from envbuilder.engines.extensions.key import make_key, surroundings
-from envbuilder.engines.extensions.layer import VERSION, arguments, installed_at
+from envbuilder.engines.extensions.layer import VERSION, described, installed_at
 from envbuilder.errors import UsageError
 from envbuilder.extension import Form
 from envbuilder.lock import LockedExtension
@@ -34,10 +34,7 @@ def _written(plan: Plan, step: ExtensionsStep, extension: LockedExtension, jobs:
         "name": call.name,
         "function": call.function,
         "key": key.digest,
-        "file": f"{installed_at(call.name, key)}/{call.library}",
-        "is_python_module": call.is_python_module,
-        "is_standalone": call.is_standalone,
-        "arguments": arguments(call),
+        **described(call, installed_at(call.name, key)),
     }
     value = {
         "entry": entry,
