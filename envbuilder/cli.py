@@ -61,7 +61,9 @@ def run(arguments: list[str]) -> int:
     )
     try:
         with _signals():
-            code = quick_command(app)(arguments, prog_name="envbuilder", standalone_mode=False)
+            code = quick_command(app, next(iter(arguments), ""))(
+                arguments, prog_name="envbuilder", standalone_mode=False
+            )
         interrupted = code == INTERRUPTED  # what Typer makes of Ctrl-C
     except EnvbuilderError as failure:
         error = failure

@@ -8,11 +8,13 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from envbuilder.decode import Code, Fields, Kind, Mistakes, Node, Shape, load
 from envbuilder.errors import UsageError
-from envbuilder.host.profile import KEYS, Profile, parse_profile
+
+if TYPE_CHECKING:
+    from envbuilder.host.profile import Profile
 
 _DRIVER: Final = Shape(
     pattern=r"\d+(\.\d+)+",
@@ -28,7 +30,7 @@ class HostFacts:
     path: Path
     driver: str = ""  # 535.104.05
     gpus: tuple[str, ...] = ()  # as nvidia-smi or a recipe names them, each kind at least once
-    profile: Profile | None = None
+    profile: "Profile | None" = None
 
     @property
     def driver_branch(self) -> str:
@@ -38,6 +40,8 @@ class HostFacts:
 
 def load_host_facts(path: Path) -> HostFacts:
     """Read the file; raises UsageError whose findings hold every mistake, unknown keys among them."""
+    from envbuilder.host.profile import KEYS  # noqa: PLC0415 - few recipes are checked for a machine
+
     mistakes = Mistakes()
     root = load(path, mistakes)
     facts = HostFacts(path=path)
@@ -50,8 +54,10 @@ def load_host_facts(path: Path) -> HostFacts:
     return facts
 
 
-def _profile(root: Node, mistakes: Mistakes) -> Profile | None:
+def _profile(root: Node, mistakes: Mistakes) -> "Profile | None":
     """The whole of it, where what `Fields` looks at is sound."""
+    from envbuilder.host.profile import parse_profile  # noqa: PLC0415 - as above
+
     if mistakes.findings:
         return None
     try:

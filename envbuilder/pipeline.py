@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from envbuilder import image
 from envbuilder import lock as locks
 from envbuilder.base.facts import Base
-from envbuilder.check import BaseOf, Report, examine, examine_file, load_tables, need_sound
+from envbuilder.check import BaseOf, examine, examine_file, load_tables, need_sound
 from envbuilder.console import log_to
 from envbuilder.engine_socket import has_image, is_absent
 from envbuilder.errors import LockError, UsageError, VerifyError
@@ -43,13 +43,6 @@ def load_checked(
     recipe, report = examine_file(name, folder, host, base_of=base_of)
     need_sound(recipe, report)
     return recipe, report.findings
-
-
-def check_recipe(name: str, workshop: Workshop, host: Path | None = None) -> tuple[Recipe, Report]:
-    """Everything that `check` has to say, of an image as far as it was looked into."""
-    return examine_file(
-        name, workshop.recipes, host, base_of=functools.partial(known_base, store=workshop.store)
-    )
 
 
 def known_base(recipe: Recipe, *, store: Store) -> Base | None:

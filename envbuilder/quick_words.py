@@ -1,23 +1,44 @@
-"""Words of the command line → texts, paths and lists, without pydantic.
+"""Words of the command line → texts, paths and lists, without pydantic, and without making the verbs that were not named.
 
 Typer converts every word with pydantic, whose import costs more CPU time than most verbs need for all else. What needs no
 conversion is taken as it is; numbers, dates and whatever is wrong are left to Typer, with its words.
 """
 
+import copy
 from pathlib import Path
 from typing import Any, Final, get_args, get_origin
 
 import typer
 from typer.main import get_command
+from typer.models import CommandInfo
 
 _PLAIN: Final = (str, Path)
 
 
-def quick_command(app: typer.Typer) -> Any:
-    """The command that `app` is, as `typer.main.get_command` makes it; its parameters convert what is plain themselves."""
-    command = get_command(app)
+def quick_command(app: typer.Typer, word: str = "") -> Any:
+    """The command that `app` is, as `typer.main.get_command` makes it; its parameters convert what is plain themselves.
+
+    `word`, the first of the command line, may name a verb: the others are then left out.
+    """
+    command = get_command(_only(app, word))
     _prepare(command)
     return command
+
+
+def _only(app: typer.Typer, word: str) -> typer.Typer:
+    """The same program with the verb or the group of this name alone; all of it where there is none."""
+    parts = [group.typer_instance for group in app.registered_groups if group.typer_instance]
+    verbs = [one for part in parts for one in part.registered_commands if _name(one) == word]
+    groups = [one for part in parts for one in part.registered_groups if one.name == word]
+    if not verbs and not groups:
+        return app
+    less = copy.copy(app)
+    less.registered_commands, less.registered_groups = verbs, groups
+    return less
+
+
+def _name(command: CommandInfo) -> str:
+    return str(command.name or getattr(command.callback, "__name__", ""))
 
 
 def _prepare(command: Any) -> None:

@@ -29,7 +29,7 @@ def parameters(command: object, words: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 def outcome(parameter: object, value: object) -> object:
     """What the parameter makes of a value, or with which words it refuses it."""
-    context = typer.Context(get_command(cli.app))
+    context = typer.Context(TYPER)
     try:
         made = parameter.process_value(context, value)  # type: ignore[attr-defined]
     except typer.TyperException as error:
@@ -37,13 +37,38 @@ def outcome(parameter: object, value: object) -> object:
     return type(made), made
 
 
-OWN = dict(parameters(get_command(cli.app)))
+TYPER = get_command(cli.app)
+OWN = dict(parameters(TYPER))
 QUICK = dict(parameters(quick_command(cli.app)))
 
 
 def test_no_parameter_is_lost():
     assert set(OWN) == set(QUICK)
     assert len(OWN) > 100
+
+
+def helps(command: object, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], str]]:
+    context = typer.Context(command, info_name=" ".join(words))
+    yield words, command.get_help(context)  # type: ignore[attr-defined]
+    for name, below in getattr(command, "commands", {}).items():
+        yield from helps(below, (*words, name))
+
+
+WHOLE = dict(helps(quick_command(cli.app)))
+VERBS = sorted({words[0] for words in WHOLE if words})
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_made_alone_is_the_same_as_among_all(verb: str):
+    alone = dict(helps(quick_command(cli.app, verb)))
+    assert {words: text for words, text in alone.items() if words} == {
+        words: text for words, text in WHOLE.items() if words[:1] == (verb,)
+    }
+
+
+@pytest.mark.parametrize("word", ["", "--json", "chekc", "cpu"])
+def test_all_verbs_are_made_where_none_is_named(word: str):
+    assert dict(helps(quick_command(cli.app, word))) == WHOLE
 
 
 # Those of Typer's own with a callback act instead of giving a value: they install the completion.

@@ -51,6 +51,7 @@ def load_gpus(path: Path = FILE) -> Table[Gpu]:
         _row,
         lambda row: (*version_key(row.capability), row.name),
         optional=("arm_host", "note"),
+        types=(Gpu, Market),
     )
 
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final
 
 from envbuilder.decode import MAJOR_MINOR, Code, Fields, Kind, Mistakes, Node, Shape, read_text
-from envbuilder.tables.table import load_table
+from envbuilder.tables.table import Table, load_table
 
 FILE: Final = Path(__file__).with_name("toolkits.yaml")
 SITE: Final = "{site}"  # in a link's target: the site-packages folder of the image
@@ -100,8 +100,12 @@ class Toolkit:
 @functools.cache
 def load_toolkits(path: Path = FILE) -> Mapping[str, Toolkit]:
     """The rows by CUDA version, oldest first; raises ValueError when the table breaks its own rules."""
-    table = load_table(path, _KEYS, _toolkit, lambda row: tuple(map(int, row.cuda.split("."))))
-    return MappingProxyType({row.cuda: row for row in table.rows})
+    return MappingProxyType({row.cuda: row for row in read_toolkits(path).rows})
+
+
+def read_toolkits(path: Path) -> Table[Toolkit]:
+    types = (DebPart, PurePosixPath, Take, Toolkit, ToolkitFile, ToolkitLink, WheelPart)
+    return load_table(path, _KEYS, _toolkit, lambda row: tuple(map(int, row.cuda.split("."))), types=types)
 
 
 def _toolkit(fields: Fields) -> Toolkit:

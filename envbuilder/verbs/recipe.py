@@ -1,16 +1,21 @@
 """Verbs on recipes: list, show, check, lock."""
 
+import functools
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from envbuilder.errors import UsageError
-from envbuilder.session import RECIPES, Json, Name, NoColor, Recipes, Verbose, verb, workshop
+from envbuilder.session import RECIPES, Json, Name, NoColor, Recipes, Session, Verbose, verb, workshop
+
+if TYPE_CHECKING:
+    from envbuilder.base.facts import Base
+    from envbuilder.recipe import Recipe
 
 app = typer.Typer()
 
@@ -58,16 +63,13 @@ def show(
     from envbuilder.check import load_tables  # noqa: PLC0415
     from envbuilder.check.facts import brief, facts  # noqa: PLC0415
     from envbuilder.console import columns  # noqa: PLC0415
-    from envbuilder.pipeline import known_base  # noqa: PLC0415
     from envbuilder.recipe import find_recipe, load  # noqa: PLC0415
     from envbuilder.tables.toolkit import load_toolkits  # noqa: PLC0415
 
     with verb("show", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         recipe = load(find_recipe(name, recipes))
         values = {key: value for key, value in json.loads(recipe.canonical()).items() if key != "format"}
-        base = (
-            known_base(recipe, store=workshop(session, recipes, writes=False).store) if recipe.image else None
-        )
+        base = _known_base(recipe, session=session, recipes=recipes) if recipe.image else None
         found = facts(recipe, load_tables(load_toolkits()), base)
         session.data = {
             "name": recipe.name,
@@ -95,15 +97,22 @@ def check(
     no_color: NoColor = False,
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""
-    from envbuilder.check import need_sound  # noqa: PLC0415
-    from envbuilder.pipeline import check_recipe  # noqa: PLC0415
+    from envbuilder.check import examine_file, need_sound  # noqa: PLC0415
 
     with verb("check", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        recipe, report = check_recipe(name, workshop(session, recipes, writes=False), host)
+        base_of = functools.partial(_known_base, session=session, recipes=recipes)
+        recipe, report = examine_file(name, recipes, host, base_of=base_of)
         session.data = {"name": recipe.name, "repairs": [repair.data() for repair in report.repairs]}
         need_sound(recipe, report)
         session.findings = report.findings
         session.text = f"{name}: nothing that cannot work" if not report.findings else ""
+
+
+def _known_base(recipe: "Recipe", *, session: Session, recipes: Path) -> "Base | None":
+    """Few recipes stand on an image, and for the others the whole pipeline need not be imported."""
+    from envbuilder.pipeline import known_base  # noqa: PLC0415
+
+    return known_base(recipe, store=workshop(session, recipes, writes=False).store)
 
 
 class Form(StrEnum):
