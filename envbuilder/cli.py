@@ -109,7 +109,8 @@ def _leave() -> NoReturn:
     """End now: worker threads may still compress, and what they hold is swept by the next build."""
     _LEAVING.acquire()  # for the first one only; nothing comes after it
     SESSION.stop()
-    print("interrupted", file=sys.stderr, flush=True)
+    over = "\r" if sys.stderr.isatty() else ""  # the `^C` that a terminal shows for the key
+    print(f"{over}interrupted", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED)
 
 

@@ -14,6 +14,8 @@ import typer
 from envbuilder.findings import Finding
 
 if TYPE_CHECKING:
+    from envbuilder.command import ProcessRunner
+    from envbuilder.console import Console
     from envbuilder.workshop import Workshop
 
 Name = Annotated[
@@ -28,7 +30,7 @@ Recipes = Annotated[
     Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")
 ]
 Output = Annotated[Path, typer.Option("--output", help="the folder of artefacts")]
-PATIENCE: Final = 1.0  # a build is safe to end at any moment: each file gets its final name when it is whole
+PATIENCE: Final = 1.0  # all is safe to end at any moment: each file gets its final name when it is whole
 RECIPES: Final = Path("recipes")
 OUTPUT: Final = Path("build")
 
@@ -78,28 +80,33 @@ def cache_folder(session: Session) -> Path:
     return Path(session.environment.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
 
 
+def console(session: Session, runner: "ProcessRunner | None" = None) -> "Console":
+    """Where progress is shown; from here on Ctrl-C ends the process soon, with the programs of `runner`."""
+    from envbuilder.console import Console, folds  # noqa: PLC0415
+
+    shown = Console(color=session.color, folds=folds(session.environment))
+
+    def stop() -> None:
+        if runner is not None:
+            runner.stop()
+        shown.close()
+
+    session.stop, session.patience = stop, PATIENCE
+    return shown
+
+
 def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Workshop":
     """What the environment says: cache folder, cores, memory."""
     from envbuilder.capacity import Limits, usable_cores, usable_memory  # noqa: PLC0415
     from envbuilder.command import ProcessRunner  # noqa: PLC0415
-    from envbuilder.console import Console, folds  # noqa: PLC0415
     from envbuilder.store import Store  # noqa: PLC0415
     from envbuilder.workshop import Workshop  # noqa: PLC0415
 
-    runner, console = (
-        ProcessRunner(session.environment),
-        Console(color=session.color, folds=folds(session.environment)),
-    )
-
-    def stop() -> None:
-        runner.stop()
-        console.close()
-
-    session.stop, session.patience = stop, PATIENCE
+    runner = ProcessRunner(session.environment)
     return Workshop(
         store=Store(cache_folder(session), create=writes),
         runner=runner,
-        console=console,
+        console=console(session, runner),
         environment=session.environment,
         recipes=recipes,
         limits=Limits(threads=usable_cores(), memory=usable_memory(), root=os.geteuid() == 0),

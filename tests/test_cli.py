@@ -337,6 +337,27 @@ def test_check_refuses_with_the_repair_as_data(call: Call, folder: Path):
     assert envelope["findings"][0]["hint"].startswith('write `gcc: "11"`')
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("build", "none"),
+        ("lock", "none"),
+        ("verify", "none"),
+        ("report", "none"),
+        ("push", "none", "localhost/none"),
+        ("cache", "vendor", "none", "folder"),
+    ],
+)
+def test_what_takes_long_folds_its_lines_in_the_log_of_ci(
+    call: Call, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    answer = call(*words)
+    opening, closing, rest = answer.err.split("\n", 2)
+    assert (opening, closing) == (f"::group::{words[words.index('none') - 1]} none", "::endgroup::")
+    assert rest.startswith("error: ")
+
+
 def test_lock_checks_first(call: Call, folder: Path):
     (folder / "bad.yaml").write_text(GOOD.replace('"12"', '"9"'))
     assert call("lock", folder / "bad.yaml").code == 3

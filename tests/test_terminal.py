@@ -5,9 +5,11 @@ import os
 import re
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
+from silent import silent_server
 from tmux import terminal
 
 ROOT = Path(__file__).parents[1]
@@ -88,6 +90,29 @@ def test_ctrl_c_at_a_question_writes_nothing(tmp_path: Path, cache: dict[str, st
         screen.type("C-c")
         assert screen.code(SECONDS) == 130
     assert not (tmp_path / "recipes").exists()
+
+
+@pytest.mark.parametrize("words", [("pull", "{place}/x"), ("lock", "cpu", "--recipes", "recipes")])
+def test_ctrl_c_ends_what_waits_for_a_server_within_two_seconds(
+    words: tuple[str, ...], tmp_path: Path, cache: dict[str, str]
+):
+    shutil.copytree(ROOT / "recipes", tmp_path / "recipes")
+    with silent_server() as (place, asked):
+        lock = tmp_path / "recipes/cpu.lock"
+        lock.unlink()
+        sources = {
+            name: f"http://{place}/{name}" for name in ("ENVBUILDER_INDEX", "ENVBUILDER_DEBIAN_MIRROR")
+        }
+        with terminal(tmp_path, tmp_path, width=80, **cache, **sources) as screen:
+            screen.start(ENVBUILDER, *(word.format(place=place) for word in words))
+            assert asked.wait(SECONDS)
+            began = time.monotonic()
+            screen.type("C-c")
+            assert screen.code(SECONDS) == 130
+            assert time.monotonic() - began < 2
+            assert "interrupted" in screen.screen()
+            assert screen.has_cursor()
+        assert not lock.exists()
 
 
 def test_in_a_pipe_there_are_no_control_codes_and_no_breaks():

@@ -122,10 +122,11 @@ def verify(
 
     with verb("verify", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         shop = workshop(session, recipes)
-        if sif:
-            verified = verify_pair(name, sif, shop, oldest_host=oldest_host, key=key)
-        else:
-            verified = verify_built(name, shop, output=output, oldest_host=oldest_host, key=key)
+        with shop.console.group(f"verify {name}"):
+            if sif:
+                verified = verify_pair(name, sif, shop, oldest_host=oldest_host, key=key)
+            else:
+                verified = verify_built(name, shop, output=output, oldest_host=oldest_host, key=key)
         session.data, session.text, session.findings = verified.data(), verified.text(), verified.findings
 
 
@@ -143,7 +144,9 @@ def report(
     from envbuilder.report import make_report  # noqa: PLC0415
 
     with verb("report", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        made = make_report(name, workshop(session, recipes), output=output)
+        shop = workshop(session, recipes)
+        with shop.console.group(f"report {name}"):
+            made = make_report(name, shop, output=output)
         session.data, session.text = made.data(), str(made.file)
         if as_json:  # the page says the same
             session.findings = made.findings
@@ -265,7 +268,8 @@ def cache(
 def _vendor(session: Session, shop: "Workshop", name: str, folder: Path) -> None:
     from envbuilder.pipeline import vendor_recipe  # noqa: PLC0415
 
-    done = vendor_recipe(name, shop, folder.absolute())
+    with shop.console.group(f"vendor {name}"):
+        done = vendor_recipe(name, shop, folder.absolute())
     session.data = {
         "folder": str(done.folder),
         "files": done.count,

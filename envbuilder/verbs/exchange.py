@@ -15,6 +15,7 @@ from envbuilder.session import (
     Session,
     Verbose,
     cache_folder,
+    console,
     verb,
     workshop,
 )
@@ -49,7 +50,6 @@ def push(
     no_color: NoColor = False,
 ) -> None:
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
-    from envbuilder.console import Console  # noqa: PLC0415
     from envbuilder.outputs import Outputs  # noqa: PLC0415
     from envbuilder.push import push as send  # noqa: PLC0415
     from envbuilder.registry.artefact import find_reference  # noqa: PLC0415
@@ -66,10 +66,10 @@ def push(
             from envbuilder.pipeline import sign_artefacts  # noqa: PLC0415
 
             sign_artefacts(name, workshop(session, RECIPES), output=output, key=key)
-        outputs, console = Outputs(folder=output.absolute(), name=name), Console(color=session.color)
-        session.stop = console.close
+        outputs, shown = Outputs(folder=output.absolute(), name=name), console(session)
         memory = Store(cache_folder(session)).pushed()
-        done = send(outputs, target, client, forms=forms, memory=memory, console=console)
+        with shown.group(f"push {name}"):
+            done = send(outputs, target, client, forms=forms, memory=memory, console=shown)
         session.data, session.text = done.data(), done.text()
 
 
@@ -95,17 +95,16 @@ def pull(
     no_color: NoColor = False,
 ) -> None:
     """Pull image and SIF from an OCI registry, verified, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
-    from envbuilder.console import Console  # noqa: PLC0415
     from envbuilder.outputs import Outputs  # noqa: PLC0415
     from envbuilder.pull import pull as bring  # noqa: PLC0415
     from envbuilder.registry.artefact import find_reference  # noqa: PLC0415
 
     with verb("pull", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        forms, client, console = _forms(only), _client(session), Console(color=session.color)
-        session.stop = console.close
+        forms, client, shown = _forms(only), _client(session), console(session)
         source = find_reference(reference, client.settings.prefix)
         outputs = Outputs(folder=output.absolute(), name=source.repository.rpartition("/")[2])
-        done = bring(source, client, outputs=outputs, forms=forms, key=key, console=console)
+        with shown.group(f"pull {outputs.name}"):
+            done = bring(source, client, outputs=outputs, forms=forms, key=key, console=shown)
         session.data, session.text = done.data(), done.text()
 
 

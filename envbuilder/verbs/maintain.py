@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.session import Json, NoColor, Verbose, verb
+from envbuilder.session import Json, NoColor, Verbose, console, verb
 
 app = typer.Typer()
 tables = typer.Typer(no_args_is_help=True, help="The tables of compatibility, for maintainers.")
@@ -28,17 +28,16 @@ def tables_refresh(
 ) -> None:
     """Read the newest wheels and write what they say into the tables of compatibility, for maintainers."""
     from envbuilder.command import ProcessRunner  # noqa: PLC0415
-    from envbuilder.console import Console  # noqa: PLC0415
     from envbuilder.fetch.remote import Index  # noqa: PLC0415
     from envbuilder.refresh import TABLES, Scope, refresh  # noqa: PLC0415
     from envbuilder.sources import probe_sources  # noqa: PLC0415
 
     with verb("tables refresh", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         runner = ProcessRunner(session.environment)
-        session.stop = runner.stop
+        shown = console(session, runner)
         index = Index(probe_sources(session.environment, runner))
         scope, today = Scope(releases=releases, compilers=compilers), datetime.now(UTC).date()
-        with Console(color=session.color).step("read the newest wheels"):
+        with shown.group("tables refresh"), shown.step("read the newest wheels"):
             changes = refresh(index, runner, today=today, scope=scope, folder=TABLES, save=not check)
         session.data = {"changes": list(changes.done), "notes": list(changes.notes)}
         done = changes.done or ("the tables are as they were",)

@@ -181,7 +181,9 @@ def lock(
             upgrade_only=tuple(packages or ()),
             before=before.date() if before else None,
         )
-        changes = lock_recipe(name, workshop(session, recipes), wish=wish, save=not check)
+        shop = workshop(session, recipes)
+        with shop.console.group(f"lock {name}"):
+            changes = lock_recipe(name, shop, wish=wish, save=not check)
         session.data = {"changes": list(changes)}
         session.text = "\n".join(changes) or f"the lock of {name} is as it was"
         if check and changes:

@@ -4,8 +4,9 @@ import time
 from pathlib import Path
 
 import pytest
+from silent import silent_server
 from tmux import Terminal, terminal
-from workbench import ENVBUILDER, NO_ENGINE, ROOT, cache_with_artefacts
+from workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, cache_with_artefacts
 
 pytestmark = pytest.mark.builds
 PATIENCE = 2.0
@@ -72,3 +73,18 @@ def test_ctrl_c_ends_a_build_within_two_seconds_and_leaves_nothing_half_done(
     while running(cold["ENVBUILDER_CACHE"]):
         assert time.monotonic() < end
         time.sleep(0.2)
+
+
+@pytest.mark.parametrize("words", [("verify", "cpu"), ("push", "cpu", "{place}/x")])
+def test_ctrl_c_ends_what_reads_or_sends_an_environment_within_two_seconds(
+    words: tuple[str, ...], cpu: Built, tmp_path: Path
+):
+    with silent_server() as (place, asked), terminal(ROOT, tmp_path, width=80) as screen:
+        screen.start(ENVBUILDER, *(word.format(place=place) for word in words), "--output", cpu.output)
+        screen.wait(lambda: any("verify image" in line for line in screen.screen()) or asked.is_set(), 60)
+        began = time.monotonic()
+        screen.type("C-c")
+        assert screen.code(10) == 130
+        assert time.monotonic() - began < PATIENCE
+        assert "interrupted" in screen.screen()
+        assert screen.has_cursor()
