@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from typing import Annotated, Final, NoReturn
 
 import typer
+from typer import _completion_shared
 
 from envbuilder import __version__
 from envbuilder.errors import EnvbuilderError, UsageError
@@ -36,6 +37,11 @@ app = typer.Typer(
 for _part in (start, recipe, artefact, exchange, machine, job, maintain):
     app.add_typer(_part.app)
 add_examples(app)
+
+# zsh loads Typer's script at the first TAB and takes what it does for the answer, but it only defines the function.
+_SCRIPTS: Final[dict[str, str]] = getattr(_completion_shared, "_completion_scripts", {})
+if "zsh" in _SCRIPTS:
+    _SCRIPTS["zsh"] += '[[ $zsh_eval_context[-1] != loadautofunc ]] || %(complete_func)s "$@"\n'
 
 
 @app.callback(invoke_without_command=True)

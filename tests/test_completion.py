@@ -179,24 +179,3 @@ def test_neither_answer_imports_the_command_line(arguments: list[str], environme
     assert "envbuilder.completion" in imported
     assert not imported & {"typer", "pydantic", "rich", "envbuilder.cli"}
     assert end.stdout
-
-
-@pytest.mark.programs
-def test_bash_completes_with_the_script_that_the_program_shows(tmp_path: Path):
-    shim = tmp_path / "envbuilder"
-    shim.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m envbuilder "$@"\n')
-    shim.chmod(0o755)
-    script = (
-        'eval "$(_ENVBUILDER_COMPLETE=source_bash envbuilder)"\n'
-        "COMP_WORDS=(envbuilder show a) COMP_CWORD=2\n"
-        '_envbuilder_completion envbuilder; echo "${COMPREPLY[@]}"\n'
-    )
-    end = subprocess.run(
-        ["bash", "-c", script],
-        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
-        cwd=ROOT,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert end.stdout == "a100\n"

@@ -127,17 +127,56 @@ def test_in_a_pipe_there_are_no_control_codes_and_no_breaks():
     assert len(ended.stdout.splitlines()) == len(list((ROOT / "recipes").glob("*.yaml")))
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_each_shell_is_one_that_it_can_read(shell: str, tmp_path: Path):
-    """Where the shell is installed; what its script asks and gets back is in `test_completion`."""
-    script = subprocess.run(
-        [ENVBUILDER], env=os.environ | {"_ENVBUILDER_COMPLETE": f"source_{shell}"}, capture_output=True, text=True,
-        check=True, timeout=SECONDS,
-    ).stdout  # fmt: skip
-    assert "_ENVBUILDER_COMPLETE" in script
-    if shutil.which(shell):
-        (tmp_path / "script").write_text(script)
-        subprocess.run([shell, "-n", tmp_path / "script"], check=True, timeout=SECONDS)
+PROMPT = "ready>"
+RC = {
+    "bash": (".bashrc", f"PS1='{PROMPT} '\n"),
+    "zsh": (".zshrc", f"PS1='{PROMPT} '\nunsetopt PROMPT_SP\n"),
+    "fish": (
+        ".config/fish/config.fish",
+        f"function fish_prompt; echo -n '{PROMPT} '; end\nset fish_greeting\n",
+    ),
+}
+
+
+@pytest.mark.parametrize("shell", RC)
+def test_tab_completes_in_a_shell_that_installed_it(shell: str, tmp_path: Path, cache: dict[str, str]):
+    """What is typed is known to have come when it is on the screen, what TAB made of it when the shell has echoed it."""
+    home = tmp_path / "home"
+    rc = home / RC[shell][0]
+    rc.parent.mkdir(parents=True)
+    rc.write_text(RC[shell][1])
+    env = f"env HOME={home} PATH={ENVBUILDER.parent}:/usr/bin:/bin"  # tmux would keep the PATH that it was started with
+
+    def begin() -> None:
+        screen.type(f"clear; exec {env} {shell} -i", "Enter")
+        screen.wait(lambda: screen.screen() == [PROMPT], SECONDS)
+
+    with terminal(ROOT, tmp_path, width=100, **cache) as screen:
+        begin()
+        screen.type("envbuilder --install-completion", "Enter")
+        screen.wait(lambda: any("take effect" in line for line in screen.screen()), SECONDS)
+        begin()
+        for typed, made in (
+            ("det", "detect"),
+            ("build oct", "build octformer"),
+            ("build --off", "build --offline"),
+            ("launch slurm a", "launch slurm a100"),
+            ("show t", "show t4"),
+        ):
+            screen.type("-l", f"envbuilder {typed}")
+            screen.wait(
+                lambda typed=typed: screen.screen()[-1].startswith(f"{PROMPT} envbuilder {typed}"), SECONDS
+            )
+            screen.type("Tab", "C-a")
+            screen.type("-l", "echo : ")
+            screen.type("Enter")
+            screen.wait(lambda made=made: f": envbuilder {made}" in screen.screen(), SECONDS)
+            screen.wait(lambda: screen.screen()[-1] == PROMPT, SECONDS)
+        screen.type("-l", "envbuilder launch ")
+        screen.type("Tab", "Tab")
+        screen.wait(
+            lambda: {"slurm", "ssh", "local", "lint"} <= set(" ".join(screen.screen()).split()), SECONDS
+        )
 
 
 def test_the_json_of_an_error_has_what_the_screen_leaves_out(tmp_path: Path):
