@@ -27,6 +27,7 @@ UV: Final = REPOSITORY / ".venv/bin/uv"
 DEFAULT: Final = "apptainer build"
 FOLDER: Final = "a plain folder"
 USUAL: Final = "Dockerfile + apptainer build"
+BUILDAH: Final = "the same Dockerfile by buildah"
 RENDER: Final = "hpccm, render"
 
 
@@ -312,9 +313,9 @@ ROWS: Final = (
 
 # Rows of `bench/compare`: what it calls envbuilder's way and the usual one.
 BUILDS: Final = {
-    "cold": ("image + SIF, cold", {OURS: "a", USUAL: "d"}),
-    "edit": ("image + SIF, one line of the extension changed", {OURS: "b", USUAL: "e"}),
-    "noop": ("image + SIF, nothing changed", {OURS: "c", USUAL: "f"}),
+    "cold": ("image + SIF, cold", {OURS: "a", USUAL: "d", BUILDAH: "g"}),
+    "edit": ("image + SIF, one line of the extension changed", {OURS: "b", USUAL: "e", BUILDAH: "h"}),
+    "noop": ("image + SIF, nothing changed", {OURS: "c", USUAL: "f", BUILDAH: "i"}),
 }
 BUILD_PAIRS: Final = 2
 

@@ -25,7 +25,13 @@ from envbuilder.errors import BuildError
 from envbuilder.store import Sha256, sha256_text
 from envbuilder.tarball import BLOCK, CHUNK, END, make_header
 
-LEVEL: Final = 2  # of zstd; measured on the wheels of `a100`: 3 takes twice the CPU for 6 % less
+# Parameters of zstd between its levels 2 and 3: level 2 finds matches of 5 bytes where these find 4, in a larger table. Layers are
+# 1.4 to 2.1 % smaller for 9 % more CPU of packing (36 % where most is code for GPUs, which hardly packs); level 3: 2.5 to
+# 3.4 % for 25 % (68 %). bench/README.md has the table.
+PARAMETERS: Final = {
+    "window_log": 18, "chain_log": 13, "hash_log": 15, "search_log": 1, "min_match": 4, "target_length": 0,
+    "strategy": zstandard.STRATEGY_DFAST,
+}  # fmt: skip
 # Bytes of a file in one frame, the block of the squashfs: smaller and faster to import from than 128 KiB and 1 MiB.
 BLOCK_SIZE: Final = 256 << 10
 
@@ -75,6 +81,11 @@ class Written:
     manifest: str
     tree: Sha256  # of the manifest
     blocks: Blocks
+
+
+def make_compressor() -> zstandard.ZstdCompressor:
+    parameters = zstandard.ZstdCompressionParameters(**PARAMETERS, write_content_size=1)
+    return zstandard.ZstdCompressor(compression_params=parameters)
 
 
 class LayerWriter:
@@ -226,7 +237,7 @@ class _Packer:
 
     def _frames(self, piece: bytes) -> list[tuple[bytes, int]]:
         if not hasattr(self._own, "compressor"):
-            self._own.compressor = zstandard.ZstdCompressor(level=LEVEL)
+            self._own.compressor = make_compressor()
         whole = memoryview(piece)
         blocks = [whole[at : at + BLOCK_SIZE] for at in range(0, len(whole), BLOCK_SIZE)]
         return [(self._own.compressor.compress(block), len(block)) for block in blocks]

@@ -13,11 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-import zstandard
-
 from envbuilder.entry import Entry, Kind, path_order, to_bytes
 from envbuilder.errors import BuildError
-from envbuilder.layer_writer import BLOCK_SIZE, LEVEL, Blocks, Frame
+from envbuilder.layer_writer import BLOCK_SIZE, Blocks, Frame, make_compressor
 
 _SUPER: Final = struct.Struct("<5I6H8Q")
 _MAGIC: Final = 0x73717368
@@ -155,7 +153,7 @@ class _Metadata:
         self.packed = bytearray()
         self.starts: list[int] = []  # of the blocks
         self._plain = bytearray()
-        self._compressor = zstandard.ZstdCompressor(level=LEVEL)
+        self._compressor = make_compressor()
 
     @property
     def place(self) -> tuple[int, int]:

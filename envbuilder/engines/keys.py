@@ -6,11 +6,14 @@ from typing import Final
 import zstandard
 
 from envbuilder import __version__
-from envbuilder.layer_writer import BLOCK_SIZE
+from envbuilder.layer_writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.plan import Plan, RuntimeStep, Step
 from envbuilder.store import Sha256
 
-PACKING: Final = f"frames of {BLOCK_SIZE}"  # what decides a layer's bytes beside the tools
+# What decides a layer's bytes beside the tools.
+PACKING: Final = (
+    f"frames of {BLOCK_SIZE}, {', '.join(f'{name} {value}' for name, value in PARAMETERS.items())}"
+)
 RUNTIME: Final = 2  # raise it when we write a runtime layer in another way
 OURS: Final = f"envbuilder {__version__}, runtime {RUNTIME}"
 
