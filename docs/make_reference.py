@@ -135,8 +135,8 @@ def _one_command(name: str, command: typer.core.TyperCommand) -> list[str]:
 
 
 def _plain(words: str) -> str:
-    """Without the marks of the parser: braces around what is needed, and that a text is a text."""
-    bare = re.sub(r" <(?:list\[)?str\]?>|[{}]|(?<=[…\]}])\.\.\.", "", words)
+    """Without the marks of the parser: braces around what is needed, and that a text is a text; `…` is what may come again."""
+    bare = re.sub(r" <(?:list\[)?str\]?>|[{}]", "", re.sub(r"…?([\]}])\.\.\.", r"\1…", words))
     return re.sub(r"\[(\[.*\])\]", r"\1", bare)
 
 

@@ -11,6 +11,7 @@ import os
 import shutil
 import signal
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from typing import Annotated, Final, NoReturn
@@ -19,6 +20,7 @@ import typer
 from typer import _completion_shared
 
 from envbuilder import __version__
+from envbuilder.completion import VERBS
 from envbuilder.errors import EnvbuilderError, UsageError
 from envbuilder.quick_words import quick_command
 from envbuilder.session import SESSION
@@ -36,7 +38,7 @@ app = typer.Typer(
 )  # fmt: skip
 for _part in (start, recipe, artefact, exchange, machine, job, maintain):
     app.add_typer(_part.app)
-add_examples(app)
+add_examples(app, {name: verb.help for name, verb in VERBS.items()})
 
 # zsh loads Typer's script at the first TAB and takes what it does for the answer, but it only defines the function.
 _SCRIPTS: Final[dict[str, str]] = getattr(_completion_shared, "_completion_scripts", {})
@@ -78,7 +80,8 @@ def run(arguments: list[str]) -> int:
         if words.startswith("Usage:"):  # no command was named
             print(words, file=sys.stderr)
             return UsageError.exit_code
-        error = UsageError(words, hint="`envbuilder --help` lists the commands and their options")
+        program = getattr(getattr(failure, "ctx", None), "command_path", "envbuilder")
+        error = UsageError(words.replace("Value error, ", ""), hint=f"`{program} --help` lists what there is")
     except (KeyboardInterrupt, typer.Abort):
         interrupted = True
     if interrupted:
@@ -139,7 +142,8 @@ def _print(error: EnvbuilderError | None) -> None:
         for line in _on_a_screen(_told(error), error):
             print(line, file=sys.stderr)
         return
-    for line in _told(None):
+    told = _told(None)
+    for line in _broken(told, shutil.get_terminal_size().columns) if sys.stderr.isatty() else told:
         print(line, file=sys.stderr)
     if SESSION.text:
         print(SESSION.text)
@@ -163,10 +167,27 @@ def _on_a_screen(lines: list[str], error: EnvbuilderError) -> list[str]:
     ]
     if sys.stderr.isatty():
         width, height = shutil.get_terminal_size()
+        lines, end = _broken(lines, width), _broken(end, width)
         room = height - 3 - _rows(end, width)
         if _rows(lines, width) > room:
             lines = _cut(lines, room - 1, width)
     return [*lines, *([""] if end else []), *end]
+
+
+def _broken(lines: list[str], width: int) -> list[str]:
+    """Too long ones between words, where the terminal would break within them; not a command, which may be copied."""
+    return [
+        part
+        for line in lines
+        for part in (
+            textwrap.wrap(
+                line, width, break_long_words=False, break_on_hyphens=False,
+                subsequent_indent=" " * (len(line) - len(line.lstrip())),
+            )
+            if len(line) > width and not line.lstrip().startswith("$ ")
+            else [line]
+        )
+    ]  # fmt: skip
 
 
 def _rows(lines: list[str], width: int) -> int:

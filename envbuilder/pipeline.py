@@ -251,7 +251,8 @@ def read_documents(target: str, output: Path) -> tuple[str, str]:
     """The parts list and the provenance of a recipe that was built, or of a SIF wherever it was built."""
     path = Path(target) if target.endswith(".sif") else Outputs(folder=output, name=target).sif
     if not path.is_file():
-        raise UsageError(f"there is no SIF `{path}`", hint="`envbuilder build NAME` makes it")
+        name = "NAME" if target.endswith(".sif") else target
+        raise UsageError(f"there is no SIF `{path}`", hint=f"`envbuilder build {name}` makes it")
     from envbuilder.sif import DataType, read_sif  # noqa: PLC0415 - as above
 
     sif = read_sif(path)

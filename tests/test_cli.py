@@ -76,6 +76,13 @@ def test_the_version_is_told(call: Call):
     assert call("--version") == (0, f"envbuilder {__version__}\n", "")
 
 
+@pytest.mark.parametrize("words", [(), ("launch",)])
+def test_a_list_of_commands_says_in_whole_words_what_each_does(call: Call, words: tuple[str, ...]):
+    commands = call(*words, "--help").out.partition("Commands:")[2]
+    assert commands
+    assert "..." not in commands
+
+
 def test_help_names_every_command(call: Call):
     answer = call("--help")
     assert answer.code == 0

@@ -61,6 +61,28 @@ def test_a_mistake_fits_the_screen_with_its_hint_last(tmp_path: Path, cache: dic
     assert any("more lines; `--json` has all" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("check", "cpuu"),
+        ("diff", "cpu", "nope"),
+        ("pull", "cpu"),
+        ("render", "cpu", "--as", "podman"),
+        ("cache", "nope"),
+        ("init", "mine", "--gpu", "A1000"),
+    ],
+)
+def test_what_is_said_of_a_mistake_breaks_between_words(
+    words: tuple[str, ...], tmp_path: Path, cache: dict[str, str]
+):
+    with terminal(ROOT, tmp_path, width=80, **cache) as screen:
+        screen.start(ENVBUILDER, *words)
+        assert screen.code(SECONDS) == 2
+        lines = screen.screen()
+        assert lines[1:]
+        assert lines == screen.screen(joined=True)
+
+
 def is_asked(question: str, lines: list[str]) -> bool:
     return question in "".join(lines[-1:]) and lines[-1].endswith("]:")
 

@@ -223,7 +223,7 @@ def cache(
         list[str] | None,
         typer.Argument(
             help="with --gc: what to remove, all but `layers` and `extensions` if nothing is named; `vendor`: write all that the lock of NAME names into DIR",
-            metavar="[KIND… | vendor NAME DIR]",
+            metavar="KIND | vendor NAME DIR",
         ),
     ] = None,
     *,

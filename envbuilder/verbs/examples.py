@@ -59,14 +59,16 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def add_examples(app: typer.Typer, group: str = "") -> None:
-    r"""Let the help of every command of an app end with its examples, each line as it is (`\b`)."""
+def add_examples(app: typer.Typer, short: Mapping[str, str], group: str = "") -> None:
+    r"""Let the help of every command end with its examples, each line as it is (`\b`), and a list say it in `short` words."""
     for command in app.registered_commands:
         if command.callback is None:
             continue
         name = group + (command.name or command.callback.__name__.replace("_", "-"))
         lines = [f"  $ {line}" for line in EXAMPLES.get(name, ())]
+        command.short_help = short.get(name)  # without it Typer cuts the first sentence
         command.epilog = "\n".join(["\b", "Examples:", *lines]) if lines else None
     for below in app.registered_groups:
+        below.short_help = short.get(below.name or "")
         if below.typer_instance is not None:
-            add_examples(below.typer_instance, f"{group}{below.name} " if below.name else group)
+            add_examples(below.typer_instance, short, f"{group}{below.name} " if below.name else group)

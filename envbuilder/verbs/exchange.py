@@ -35,7 +35,7 @@ def push(
     reference: Annotated[
         str,
         typer.Argument(
-            help="where to; without it, NAME below ENVBUILDER_REGISTRY", metavar="[REGISTRY/REPOSITORY[:TAG]]"
+            help="where to; without it, NAME below ENVBUILDER_REGISTRY", metavar="REGISTRY/REPOSITORY[:TAG]"
         ),
     ] = "",
     *,

@@ -315,7 +315,7 @@ def _become(session: Session, wish: "Wish") -> NoReturn:
 
 @launch.command("lint")
 def launch_lint(
-    scripts: Annotated[list[Path], typer.Argument(help="scripts for `sbatch`", metavar="SCRIPT…")],
+    scripts: Annotated[list[Path], typer.Argument(help="scripts for `sbatch`", metavar="SCRIPT")],
     *, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False,
 ) -> None:  # fmt: skip
     """Find the mistakes in your own sbatch scripts that hang jobs or hide GPUs; exit code 2 for an error."""

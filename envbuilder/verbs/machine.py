@@ -76,7 +76,7 @@ def diagnose(
     logs: Annotated[
         list[str],
         typer.Argument(
-            help="log files, folders of them, dumps of the flight recorder, or `-`", metavar="LOG…"
+            help="log files, folders of them, dumps of the flight recorder, or `-`", metavar="LOG"
         ),
     ],
     *,

@@ -148,7 +148,7 @@ def lock(
     name: Name,
     packages: Annotated[
         list[str] | None,
-        typer.Argument(help="with --upgrade: the packages that may move", metavar="[PKG…]"),
+        typer.Argument(help="with --upgrade: the packages that may move", metavar="PKG"),
     ] = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
