@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, NoReturn, Protocol
 
+from envbuilder.console import owned
 from envbuilder.errors import CommandError, SpaceError, ToolError
 
 log = logging.getLogger(__name__)
@@ -67,25 +68,41 @@ class Runner(Protocol):
         """End every program that is running now, in whichever thread; each fails as if it had ended by itself."""
         ...
 
+    def named(self, owner: str) -> "Runner":
+        """A runner for one of several builds at a time, whose `stop` ends what it started alone; ours ends that as well."""
+        ...
+
 
 class ProcessRunner:
     """Runs real programs, with what `environment` holds of the allow-list and a fixed locale."""
 
-    def __init__(self, environment: Mapping[str, str], *, whole: bool = False) -> None:
-        """With `whole` programs get all of `environment`: what submits a job hands the user's own settings to it."""
+    def __init__(self, environment: Mapping[str, str], *, whole: bool = False, owner: str = "") -> None:
+        """With `whole` programs get all of `environment`: what submits a job hands the user's own settings to it.
+
+        With `owner` what it logs is known as that of one of several builds.
+        """
         self._base = {name: value for name, value in environment.items() if whole or name in PASSED_ON}
         self._base["PATH"] = environment.get(
             "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         )
         self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
         self._running: set[subprocess.Popen[bytes]] = set()
+        self._named: list[ProcessRunner] = []
+        self._log = owned(log, owner)
 
     def stop(self) -> None:
         for process in tuple(self._running):
             process.terminate()
+        for one in self._named:
+            one.stop()
+
+    def named(self, owner: str) -> "ProcessRunner":
+        one = ProcessRunner(self._base, whole=True, owner=owner)
+        self._named.append(one)
+        return one
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
-        log.info("$ %s", command)
+        self._log.info("$ %s", command)
         with (
             tempfile.TemporaryFile() as errors,
             _given(command) as given,
@@ -97,15 +114,15 @@ class ProcessRunner:
                 for raw in process.stdout:
                     line = raw.decode(errors="replace")
                     lines.append(line)
-                    log.debug("%s", redacted(line.rstrip("\n")))
+                    self._log.debug("%s", redacted(line.rstrip("\n")))
                     if on_line:
                         on_line(line.rstrip("\n"))
-            _judge(command, process, errors, stdout=lines)
+            self._judge(command, process, errors, stdout=lines)
             return "".join(lines)
 
     @contextlib.contextmanager
     def read(self, command: Command) -> Iterator[IO[bytes]]:
-        log.info("$ %s", command)
+        self._log.info("$ %s", command)
         with (
             tempfile.TemporaryFile() as errors,
             _given(command) as given,
@@ -116,7 +133,7 @@ class ProcessRunner:
                 yield process.stdout
                 while process.stdout.read(1 << 20):  # a reader may stop before the end of the stream
                     pass
-            _judge(command, process, errors)
+            self._judge(command, process, errors)
 
     @contextlib.contextmanager
     def _ended_with(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
@@ -139,6 +156,30 @@ class ProcessRunner:
                 # Else Popen would, and what the program left unread would hide how it ended.
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
+
+    def _judge(
+        self,
+        command: Command,
+        process: "subprocess.Popen[bytes]",
+        errors: IO[bytes],
+        *,
+        stdout: list[str] | None = None,
+    ) -> None:
+        errors.seek(0)
+        said = redacted(errors.read().decode(errors="replace"))
+        for line in said.splitlines():
+            self._log.debug("%s", line)
+        if process.returncode in command.accept:
+            return
+        tail = "\n".join((said.splitlines() or redacted("".join(stdout or [])).splitlines())[-TAIL:])
+        message = (
+            f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip()
+        )
+        if os.strerror(errno.ENOSPC) in said:  # programs run in the locale C.UTF-8
+            raise SpaceError(
+                message, hint="free space, or point ENVBUILDER_CACHE and --output at a larger disk"
+            )
+        raise CommandError(message, hint=f"to see it again: {command}")
 
     def _start(
         self, command: Command, *, stdin: int = subprocess.DEVNULL, **streams: object
@@ -183,26 +224,6 @@ def hand_over(argv: Sequence[str]) -> NoReturn:
         ) from error
 
 
-def _judge(
-    command: Command,
-    process: "subprocess.Popen[bytes]",
-    errors: IO[bytes],
-    *,
-    stdout: list[str] | None = None,
-) -> None:
-    errors.seek(0)
-    said = redacted(errors.read().decode(errors="replace"))
-    for line in said.splitlines():
-        log.debug("%s", line)
-    if process.returncode in command.accept:
-        return
-    tail = "\n".join((said.splitlines() or redacted("".join(stdout or [])).splitlines())[-TAIL:])
-    message = f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip()
-    if os.strerror(errno.ENOSPC) in said:  # programs run in the locale C.UTF-8
-        raise SpaceError(message, hint="free space, or point ENVBUILDER_CACHE and --output at a larger disk")
-    raise CommandError(message, hint=f"to see it again: {command}")
-
-
 def redacted(text: str) -> str:
     """A program's words without what stands before the `@` of a URL: apt, for one, repeats a mirror's password when it is refused."""
     return _USERINFO.sub("***", text)
@@ -241,3 +262,6 @@ class FakeRunner:
 
     def stop(self) -> None:
         """Nothing runs."""
+
+    def named(self, owner: str) -> "FakeRunner":  # noqa: ARG002 - one record for all
+        return self

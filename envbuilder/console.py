@@ -6,6 +6,7 @@ without it.
 """
 
 import contextlib
+import copy
 import functools
 import getpass
 import io
@@ -23,6 +24,7 @@ from envbuilder.errors import EnvbuilderError
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
     from rich.progress import Progress, TaskID
+    from rich.text import Text
 
 LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download where there is no terminal
@@ -33,23 +35,27 @@ class Console:
 
     def __init__(self, *, color: bool = True, quiet: bool = False, folds: str = "") -> None:
         """With `folds` the name of a CI system whose log folds: github or gitlab."""
-        self._folds, self._color, self._quiet = folds, color, quiet
-        self._guard = threading.RLock()
-        self._live: Progress | None = None
-        self._running = 0
+        self._folds, self._quiet = folds, quiet
+        self._screen = _Screen(color=color, quiet=quiet)
+        self.owner = ""
 
-    @functools.cached_property
-    def _out(self) -> "RichConsole":
-        from rich.console import Console as RichConsole  # noqa: PLC0415
-
-        return RichConsole(
-            stderr=True, no_color=not self._color, highlight=False, quiet=self._quiet, soft_wrap=True
-        )
+    def named(self, owner: str) -> "Console":
+        """The same terminal for one of several builds at a time: each of its lines begins with the name."""
+        other = copy.copy(self)
+        other.owner = owner
+        return other
 
     def say(self, text: str) -> None:
         """One line for the person at the terminal, also in the log."""
-        logging.getLogger(__name__).info("%s", text)
-        self._print(text)
+        self._log.info("%s", text)
+        self._screen.show(self._titled(text))
+
+    @property
+    def _log(self) -> "logging.LoggerAdapter[logging.Logger]":
+        return owned(logging.getLogger(__name__), self.owner)
+
+    def _titled(self, text: str) -> str:
+        return f"{self.owner}: {text}" if self.owner else text
 
     def ask_secret(self, question: str) -> str | None:
         """What a person types unseen; None where nobody sits at a terminal."""
@@ -57,8 +63,11 @@ class Console:
 
     @contextlib.contextmanager
     def group(self, title: str) -> Iterator[None]:
-        """Fold the lines of what follows, where the log of a CI system can fold; a failure stays unfolded at its end."""
-        opening, closing = _fold(self._folds, title)
+        """Fold the lines of what follows, where the log of a CI system can fold; a failure stays unfolded at its end.
+
+        Lines of several builds at a time lie between each other, and are not folded.
+        """
+        opening, closing = _fold("" if self.owner else self._folds, title)
         self._mark(opening)
         try:
             yield
@@ -68,8 +77,7 @@ class Console:
     def _mark(self, line: str) -> None:
         """As it is: a carriage return is part of what folds."""
         if line and not self._quiet:
-            with self._guard:
-                print(line, file=self._out.file, flush=True)
+            self._screen.mark(line)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator["Step"]:
@@ -87,60 +95,87 @@ class Console:
     def _task(self, title: str, total: int | None) -> Iterator["Step"]:
         from rich.text import Text  # noqa: PLC0415
 
-        log = logging.getLogger(__name__)
+        screen, shown = self._screen, self._titled(title)
         started = time.monotonic()
-        with self._guard:
-            progress = self._enter()
-            task = progress.add_task(title, total=total, note="") if progress else None
-        log.info("start: %s", title)
+        progress, task = screen.enter(shown, total)
+        self._log.info("start: %s", title)
         if progress is None:
-            self._out.print(Text.assemble(("…", "dim"), " ", title))
-        step = Step(title=title, total=total, say=self._print, progress=progress, task=task)
+            screen.show(Text.assemble(("…", "dim"), " ", shown))
+        step = Step(title=shown, total=total, say=screen.show, progress=progress, task=task)
         verdict = ("✗", "red")
         try:
             yield step
             verdict = ("✓", "green")
         finally:
             seconds = time.monotonic() - started
-            with self._guard:
-                if progress is not None and task is not None:
-                    progress.remove_task(task)
-                self._leave()
-                log.info("end: %s (%.1f s)", title, seconds)
-                note = f" {step.note}" if step.note else ""
-                self._out.print(Text.assemble(verdict, " ", title, (f"{note} ({seconds:.1f} s)", "dim")))
-
-    def _print(self, text: str) -> None:
-        from rich.text import Text  # noqa: PLC0415
-
-        self._out.print(Text(text))  # a Text is shown as it is: no markup, no emoji
+            self._log.info("end: %s (%.1f s)", title, seconds)
+            note = f" {step.note}" if step.note else ""
+            last = Text.assemble(verdict, " ", shown, (f"{note} ({seconds:.1f} s)", "dim"))
+            screen.leave(progress, task, last)
 
     def close(self) -> None:
         """Give the terminal back as it was, whatever still runs."""
+        self._screen.close()
+
+
+class _Screen:
+    """What is on stderr now, for all consoles that share it; rich is imported when there is something to show."""
+
+    def __init__(self, *, color: bool, quiet: bool) -> None:
+        self.live: Progress | None = None
+        self._color, self._quiet = color, quiet
+        self._guard = threading.RLock()
+        self._running = 0
+
+    @functools.cached_property
+    def _out(self) -> "RichConsole":
+        from rich.console import Console as RichConsole  # noqa: PLC0415
+
+        return RichConsole(
+            stderr=True, no_color=not self._color, highlight=False, quiet=self._quiet, soft_wrap=True
+        )
+
+    def show(self, text: "str | Text") -> None:
+        from rich.text import Text  # noqa: PLC0415
+
+        # A Text is shown as it is: no markup, no emoji.
+        self._out.print(Text(text) if isinstance(text, str) else text)
+
+    def mark(self, line: str) -> None:
         with self._guard:
-            if self._live is not None:
-                self._live.stop()
-                self._live = None
+            print(line, file=self._out.file, flush=True)
+
+    def enter(self, title: str, total: int | None) -> "tuple[Progress | None, TaskID | None]":
+        """A step begins; where there is no terminal, it has no place in a view."""
+        with self._guard:
+            if not self._out.is_terminal:
+                return None, None
+            if self.live is None:
+                from envbuilder.live_view import make_view  # noqa: PLC0415
+
+                self.live = make_view(self._out)
+                self.live.start()
+            self._running += 1
+            return self.live, self.live.add_task(title, total=total, note="")
+
+    def leave(self, progress: "Progress | None", task: "TaskID | None", last: "Text") -> None:
+        """A step ends, with its last line; the view goes with the last of them."""
+        with self._guard:
+            if progress is not None and task is not None:
+                progress.remove_task(task)
+            if self.live is not None:
+                self._running -= 1
+                if self._running == 0:
+                    self.live.stop()
+                    self.live = None
+            self._out.print(last)
+
+    def close(self) -> None:
+        with self._guard:
+            if self.live is not None:
+                self.live.stop()
+                self.live = None
             self._running = 0
-
-    def _enter(self) -> "Progress | None":
-        if not self._out.is_terminal:
-            return None
-        if self._live is None:
-            from envbuilder.live_view import make_view  # noqa: PLC0415
-
-            self._live = make_view(self._out)
-            self._live.start()
-        self._running += 1
-        return self._live
-
-    def _leave(self) -> None:
-        if self._live is None:
-            return
-        self._running -= 1
-        if self._running == 0:
-            self._live.stop()
-            self._live = None
 
 
 def folds(environment: Mapping[str, str]) -> str:
@@ -218,11 +253,21 @@ def columns(rows: Sequence[Sequence[str]], width: int) -> str:
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
+def owned(log: logging.Logger, owner: str) -> "logging.LoggerAdapter[logging.Logger]":
+    """A logger whose lines are known as those of one of several builds; with "" they are anybody's."""
+    return logging.LoggerAdapter(log, {"owner": owner, "prefix": f"{owner}: " if owner else ""})
+
+
 @contextlib.contextmanager
-def log_to(path: Path) -> Iterator[Path]:
-    """Keep the full log of one build in a file, which an error of the build names."""
+def log_to(path: Path, owner: str = "") -> Iterator[Path]:
+    """Keep the full log of one build in a file, which an error of the build names.
+
+    With an `owner` there are several builds at a time, and what the others own is left out.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, mode="w", encoding="utf-8")
+    if owner:
+        handler.addFilter(lambda record: getattr(record, "owner", "") in ("", owner))
     handler.setFormatter(logging.Formatter(LOG_FORMAT))
     root = logging.getLogger("envbuilder")
     root.addHandler(handler)
@@ -242,5 +287,5 @@ def setup(verbosity: int) -> None:
     root.setLevel(logging.DEBUG)
     handler = logging.StreamHandler()
     handler.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
-    handler.setFormatter(logging.Formatter("%(message)s"))
+    handler.setFormatter(logging.Formatter("%(prefix)s%(message)s", defaults={"prefix": ""}))
     root.handlers = [handler]

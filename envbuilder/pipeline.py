@@ -188,7 +188,7 @@ def build_recipe(
         from envbuilder.making import make, try_out  # noqa: PLC0415 - a build with nothing to do must say so at once
 
         workshop.store.sweep()
-        with log_to(outputs.log):
+        with log_to(outputs.log, workshop.console.owner):
             record = make(recipe, plan, outputs, workshop, offline=offline)
         image = _image_of(outputs, record, workshop)
         findings += try_out(recipe, outputs, workshop, image=image)

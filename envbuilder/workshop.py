@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,15 @@ class Workshop:
     environment: Mapping[str, str]
     recipes: Path
     limits: Limits
+
+    def share(self, owner: str, parts: int) -> "Workshop":
+        """The same for one of `parts` builds at a time: lines and programs of its own, and its part of the machine."""
+        limits = replace(
+            self.limits, threads=max(1, self.limits.threads // parts), memory=self.limits.memory // parts
+        )
+        return replace(
+            self, limits=limits, console=self.console.named(owner), runner=self.runner.named(owner)
+        )
 
     def means(self, *, offline: bool) -> "Means":
         """The hands to reach the world; where artefacts come from is looked up when the first one is needed."""

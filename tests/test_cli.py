@@ -161,6 +161,8 @@ def test_wrong_use_is_an_envelope_too(call: Call, arguments: tuple[str, ...]):
         ("nonsense",),
         ("list", "--nonsense"),
         ("build",),
+        ("build", "--all", "cpu"),
+        ("build", "--all", "--jobs", "0"),
         ("lock", "cpu", "numpy"),
         ("lock", "cpu", "--before", "yesterday"),
         ("exec", "cpu"),

@@ -135,8 +135,8 @@ def test_at_a_terminal_running_steps_are_in_a_live_view(monkeypatch):
     console = Console()
     with console.step("bake") as step:
         step.tell("the dough")
-        assert console._live is not None
-        console._live.refresh()
+        assert console._screen.live is not None
+        console._screen.live.refresh()
     shown = ESCAPE.sub("", screen.getvalue())
     assert re.search(r"bake +the dough", shown)
     assert TIME.sub("(T)", shown.splitlines()[-1]).strip() == "✓ bake the dough (T)"
@@ -147,8 +147,8 @@ def test_at_a_terminal_a_transfer_shows_bytes(monkeypatch):
     console = Console()
     with console.transfer("fetch", 5_000_000) as transfer:
         transfer.advance(3_000_000)
-        assert console._live is not None
-        console._live.refresh()
+        assert console._screen.live is not None
+        console._screen.live.refresh()
     assert re.search(r"fetch +3/5 MB", ESCAPE.sub("", screen.getvalue()))
 
 
@@ -158,8 +158,8 @@ def test_a_live_view_shows_words_as_they_are(monkeypatch, text):
     console = Console()
     with console.step(f"bake {text}") as step:
         step.tell(f"now {text}")
-        assert console._live is not None
-        console._live.refresh()
+        assert console._screen.live is not None
+        console._screen.live.refresh()
     before_the_end = ESCAPE.sub("", screen.getvalue()).partition("✓")[0]
     assert re.search(re.escape(f"bake {text}") + " +" + re.escape(f"now {text}"), before_the_end)
 
@@ -170,8 +170,8 @@ def test_a_live_view_is_gone_with_the_last_step(monkeypatch):
     with console.step("one"):
         with console.step("two"):
             pass
-        assert console._live is not None
-    assert console._live is None
+        assert console._screen.live is not None
+    assert console._screen.live is None
     assert screen.getvalue().count("\x1b[?25l") == screen.getvalue().count("\x1b[?25h") == 1  # the cursor
 
 
@@ -181,7 +181,7 @@ def test_closing_gives_the_cursor_back_while_steps_run(monkeypatch):
     with console.step("bake"):
         console.close()
         assert "\x1b[?25h" in screen.getvalue()
-    assert console._live is None
+    assert console._screen.live is None
 
 
 def test_a_step_after_closing_leaves_no_live_view(monkeypatch):
@@ -191,7 +191,7 @@ def test_a_step_after_closing_leaves_no_live_view(monkeypatch):
         console.close()
     with console.step("two"):
         pass
-    assert console._live is None
+    assert console._screen.live is None
 
 
 def test_at_a_terminal_marks_have_colours(monkeypatch):
@@ -230,7 +230,7 @@ def test_steps_of_several_threads_all_end(terminal, monkeypatch):
     for thread in threads:
         thread.join()
     assert ESCAPE.sub("", stream.getvalue()).count("✓ part") == 40
-    assert console._live is None
+    assert console._screen.live is None
 
 
 def test_a_log_holds_every_step_with_its_time(tmp_path, capsys, our_logger):

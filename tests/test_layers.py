@@ -19,7 +19,7 @@ LAYERS = [
     {"verbs"},
     {"session"},
     {"report"},
-    {"examine"},
+    {"examine", "batch"},
     {"pipeline"},
     {"making"},
     {"workshop"},

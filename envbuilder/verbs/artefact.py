@@ -1,5 +1,6 @@
 """Verbs on what was built: build, verify, sign, compare, and what the cache holds."""
 
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -22,6 +23,7 @@ from envbuilder.session import (
 )
 
 if TYPE_CHECKING:
+    from envbuilder.batch import Build
     from envbuilder.workshop import Workshop
 
 app = typer.Typer()
@@ -29,8 +31,15 @@ app = typer.Typer()
 
 @app.command()
 def build(
-    names: Annotated[list[str], typer.Argument(help="recipes, or paths to recipe files", metavar="NAME…")],
+    names: Annotated[
+        list[str] | None, typer.Argument(help="recipes, or paths to recipe files", metavar="[NAME…]")
+    ] = None,
     *,
+    every: Annotated[bool, typer.Option("--all", help="every recipe of the folder")] = False,
+    jobs: Annotated[
+        int,
+        typer.Option("--jobs", metavar="N", help="build N at a time; what two of them share is made once"),
+    ] = 1,
     output: Output = OUTPUT,
     offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
     dry_run: Annotated[
@@ -46,12 +55,14 @@ def build(
     no_color: NoColor = False,
 ) -> None:
     """Build image and SIF from the lock, verify them, and load the image where a Docker engine answers."""
+    from envbuilder.batch import choose  # noqa: PLC0415
     from envbuilder.pipeline import build_recipe, explain  # noqa: PLC0415
 
     with verb("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        chosen = choose(names or (), recipes, every=every, jobs=jobs)
         shop = workshop(session, recipes, writes=not dry_run)
         if dry_run:
-            explained = [explain(name, shop, host) for name in names]
+            explained = [explain(name, shop, host) for name in chosen]
             session.data = [
                 {"name": one.name, "plan": one.plan, "commands": list(one.commands)} for one in explained
             ]
@@ -59,15 +70,26 @@ def build(
                 f"{one.plan}\n" + "\n".join(f"$ {line}" for line in one.commands) for one in explained
             )
             return
-        rows, lines = [], []
-        for name in names:
-            with shop.console.group(f"build {name}"):
-                result = build_recipe(name, shop, output=output, offline=offline, host=host)
-            session.findings += result.findings
-            row = result.summary()
-            rows.append(row)
-            lines.append(result.text())
-        session.data, session.text = rows, "\n".join(lines)
+        make = functools.partial(build_recipe, output=output, offline=offline, host=host)
+        if len(chosen) > 1:
+            _build_several(session, shop, chosen, make, jobs=jobs)
+            return
+        with shop.console.group(f"build {chosen[0]}"):
+            result = make(chosen[0], shop)
+        session.findings, session.data, session.text = result.findings, [result.summary()], result.text()
+
+
+def _build_several(
+    session: Session, shop: "Workshop", names: tuple[str, ...], make: "Build", *, jobs: int
+) -> None:
+    from envbuilder.batch import build_several, worst  # noqa: PLC0415
+    from envbuilder.console import columns  # noqa: PLC0415
+
+    outcomes = build_several(names, shop, make, jobs=jobs)
+    session.findings = tuple(one for outcome in outcomes for one in outcome.findings())
+    session.exit_code = worst(outcomes)
+    session.data = [outcome.summary() for outcome in outcomes]
+    session.text = columns([outcome.row() for outcome in outcomes], session.width)
 
 
 @app.command()

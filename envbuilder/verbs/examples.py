@@ -19,6 +19,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "build": (
         "envbuilder build a100",
         "envbuilder build a100 cpu --offline",
+        "envbuilder build --all --jobs 4",
         "envbuilder build a100 --dry-run",
     ),
     "extensions": ("envbuilder extensions a100",),

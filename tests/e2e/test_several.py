@@ -1,0 +1,70 @@
+"""`build --all --jobs N` for real: what recipes share is made once, one failure stops no other, Ctrl-C ends all."""
+
+import json
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from faults import Bench
+from tiny import make_tiny
+from workbench import ENVBUILDER, NO_ENGINE, WITHOUT_NETWORK, attempt, cache_with_artefacts, start
+
+pytestmark = pytest.mark.builds
+PATIENCE = 2.0
+
+
+@pytest.fixture
+def recipes(bench: Bench, spacious: Path) -> Path:
+    """Three recipes that stand on the same packages, two of which need the same wheels, and one without a lock."""
+    folder = spacious / "recipes"
+    make_tiny(folder, "one", ("filelock",))
+    make_tiny(folder, "same", ("filelock",))
+    make_tiny(folder, "two", ("markupsafe", "filelock"))
+    (folder / "none.yaml").write_text((folder / "one.yaml").read_text())
+    return folder
+
+
+def command(recipes: Path, *options: object) -> tuple[object, ...]:
+    out = recipes.parent / "out"
+    return (*WITHOUT_NETWORK, ENVBUILDER, "build", "--all", "--recipes", recipes, "--output", out, "--offline", *options)  # fmt: skip
+
+
+def test_what_several_recipes_share_is_made_once(bench: Bench, recipes: Path):
+    env = bench.env(bench.cache(0))
+    ended = attempt(*command(recipes, "--jobs", "3", "--json"), env=env)
+    answer = json.loads(ended.stdout)
+    assert (ended.returncode, answer["exit_code"], answer["status"]) == (4, 4, "failed")
+    assert [(row["name"], row["built"], row["exit_code"]) for row in answer["data"]] == [
+        ("none", False, 4), ("one", True, 0), ("same", True, 0), ("two", True, 0),
+    ]  # fmt: skip
+    assert [finding["where"] for finding in answer["findings"]] == ["none"]
+    made = re.findall(r"^✓ \w+: install (\w+)", ended.stderr, re.MULTILINE)
+    assert sorted(made) == ["1", "2", "bookworm"], ended.stderr  # the packages of Python's, by their number
+    again = attempt(*command(recipes, "--jobs", "2"), env=env)
+    assert re.findall(r"^(\w+) +(.+?)  ", again.stdout, re.MULTILINE) == [
+        ("none", "failed, exit code 4"), ("one", "nothing to do"), ("same", "nothing to do"), ("two", "nothing to do"),
+    ]  # fmt: skip
+
+
+def test_ctrl_c_ends_every_build_within_two_seconds(bench: Bench, recipes: Path, spacious: Path):
+    cache = cache_with_artefacts(spacious, bench.recipe)
+    building = start(*command(recipes, "--jobs", "2"), env=NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)})
+    assert building.stderr is not None
+    for line in building.stderr:
+        if "install bookworm" in line:
+            break
+    time.sleep(1)
+    began = time.monotonic()
+    building.send_signal(signal.SIGINT)
+    building.communicate(timeout=30)
+    assert building.returncode == 130
+    assert time.monotonic() - began < PATIENCE
+    left = {path.suffix for path in (spacious / "out").glob("*")}
+    assert left <= {".log"}
+    end = time.monotonic() + 10
+    while subprocess.run(["pgrep", "-f", str(cache)], check=False, stdout=subprocess.DEVNULL).returncode == 0:
+        assert time.monotonic() < end
+        time.sleep(0.2)
