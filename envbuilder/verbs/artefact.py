@@ -32,7 +32,7 @@ app = typer.Typer()
 @app.command()
 def build(
     names: Annotated[
-        list[str] | None, typer.Argument(help="recipes, or paths to recipe files", metavar="[NAME…]")
+        list[str] | None, typer.Argument(help="recipes, or paths to recipe files", metavar="NAME")
     ] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="every recipe of the folder")] = False,
