@@ -350,5 +350,8 @@ def work_folder(path: Path, *, keep: bool) -> Iterator[Path]:
         finally:
             if not keep:
                 for part in path.iterdir():
-                    if part.is_dir() and not part.is_symlink() and part.name != "logs":
-                        remove_tree(part)
+                    if part.is_dir() and not part.is_symlink():
+                        if part.name != "logs":
+                            remove_tree(part)
+                    elif part.name != MARK:
+                        part.unlink()

@@ -14,7 +14,7 @@ sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests/e2e")]
 
 from figures import plot, seconds, spread, table, targets_table, verdicts  # noqa: E402
 from jobs import Done, Job, Sample, Target, amounts, as_data, exponent, from_data, interleaved, merged  # noqa: E402
-from measure import Disk, Failed, forget, measured, run  # noqa: E402
+from measure import MARK, Disk, Failed, forget, measured, run, work_folder  # noqa: E402
 from rows import BUILDS, ROWS, TARGETS  # noqa: E402
 
 
@@ -136,6 +136,16 @@ def test_cpu_memory_and_disk_of_a_command_and_its_children(tmp_path: Path):
 def test_a_command_that_fails_says_its_last_lines(tmp_path: Path):
     with pytest.raises(Failed, match=r"exit code 3: .*out of luck"):
         run(["sh", "-c", "echo out of luck; exit 3"], log=tmp_path / "log", env={})
+
+
+def test_of_the_work_folder_only_the_logs_stay(tmp_path: Path):
+    with work_folder(tmp_path / "work", keep=False) as work:
+        (work / "logs/a.log").touch()
+        (work / "tree/below").mkdir(parents=True)
+        (work / "default.sif").touch()
+        (work / "link").symlink_to(tmp_path)
+    assert sorted(one.name for one in (tmp_path / "work").iterdir()) == [MARK, "logs"]
+    assert (tmp_path / "work/logs/a.log").exists()
 
 
 def test_a_file_can_be_dropped_from_memory(tmp_path: Path):
