@@ -62,9 +62,24 @@ class Outcome:
         return (self.name, words, f"{self.seconds:.1f} s", size)
 
 
-def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int) -> tuple[str, ...]:
+def need_place(where: str, *, without: bool) -> None:
+    """Raise UsageError for a place that we cannot build on; `without` says that no option asks for one."""
+    if where not in ("", "slurm"):
+        raise UsageError(f"`--on` takes slurm, found `{where}`", hint="leave it out to build here")
+    if not where and not without:
+        raise UsageError(
+            "`--sbatch`, `--write` and `--wait` go with `--on slurm`", hint="add it, or leave them out"
+        )
+
+
+def find_files(names: Sequence[str], folder: Path) -> tuple[Path, ...]:
+    """The recipes' own files."""
+    return tuple(find_recipe(name, folder).absolute() for name in names)
+
+
+def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None) -> tuple[str, ...]:
     """The recipes that were named, or all of the folder; raises UsageError before anything is built."""
-    if jobs < 1:
+    if jobs is not None and jobs < 1:
         raise UsageError(f"`--jobs` takes 1 or more, found {jobs}", hint="1 builds one after the other")
     if every and names:
         raise UsageError("`--all` builds every recipe, and goes with no name", hint="leave one of both out")

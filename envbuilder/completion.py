@@ -39,7 +39,7 @@ LAUNCH: Final = (
     "--no-color", "--help",
 )  # fmt: skip
 WITH_VALUE: Final = (
-    "--jobs", "--nodes", "--shape", "--partition", "--time", "--hosts", "--gpus-per-node", "--ranks-per-node", "--profile", "--write",
+    "--jobs", "--on", "--nodes", "--shape", "--partition", "--time", "--hosts", "--gpus-per-node", "--ranks-per-node", "--profile", "--write",
     "--logs", "--grace", "--only", "--sign",
     "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--image", "--recipe", "--key", "--oldest-host",
     "--gpu", "--pytorch", "--python",
@@ -59,7 +59,21 @@ VERBS: Final[Mapping[str, Verb]] = {
     ),
     "build": Verb(
         "Build image and SIF from the lock",
-        ("--all", "--jobs", "--output", "--offline", "--dry-run", "--host", "--recipes", *COMMON),
+        (
+            "--all",
+            "--jobs",
+            "--on",
+            "--profile",
+            "--sbatch",
+            "--write",
+            "--wait",
+            "--output",
+            "--offline",
+            "--dry-run",
+            "--host",
+            "--recipes",
+            *COMMON,
+        ),
         MANY,
     ),
     "extensions": Verb("List a recipe's compiled extensions", ("--recipes", *COMMON), 1),

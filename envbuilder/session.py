@@ -29,6 +29,9 @@ NoColor = Annotated[bool, typer.Option("--no-color", help="no colour; NO_COLOR d
 Recipes = Annotated[
     Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")
 ]
+Profile = Annotated[
+    str, typer.Option("--profile", help="the site: a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")
+]
 Output = Annotated[Path, typer.Option("--output", help="the folder of artefacts")]
 PATIENCE: Final = 1.0  # all is safe to end at any moment: each file gets its final name when it is whole
 RECIPES: Final = Path("recipes")

@@ -127,38 +127,50 @@ class Store:
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
         """A private temporary folder on the store's file system, removed at the end and swept after a kill."""
-        with space_errors(self.root):
+        with space_errors(self.root), contextlib.ExitStack() as stack:
             with self.lock("work"):  # a sweep must not find it before we hold it
                 path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / "work"))
-                holder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-                fcntl.flock(holder, fcntl.LOCK_EX)
+                stack.enter_context(_locked(self._holder(path), fcntl.LOCK_EX))
             try:
                 yield path
             finally:
                 remove_tree(path)
-                os.close(holder)
+                self._holder(path).unlink(missing_ok=True)
+
+    def _holder(self, work: Path) -> Path:
+        """What is locked while a temporary folder is in use: a file, for NFS locks folders on one machine only."""
+        return self.root / "locks" / work.name
 
     def sweep(self) -> None:
         """Remove temporary folders that no living process holds."""
         with self.lock("work"):
             for path in (self.root / "work").iterdir():
-                # In use, or its owner has just removed it.
-                with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(path, wait=False):
-                    remove_tree(path)
+                with (
+                    contextlib.suppress(BlockingIOError),
+                    _locked(self._holder(path), fcntl.LOCK_EX | fcntl.LOCK_NB),
+                ):
+                    with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
+                        remove_tree(path)
+                    self._holder(path).unlink(missing_ok=True)
 
     def leftovers(self) -> tuple[Path, ...]:
-        """The temporary folders that no living process holds."""
-        found = []
-        for path in sorted((self.root / "work").iterdir()):
-            with contextlib.suppress(BlockingIOError, FileNotFoundError), _held(path, wait=False):
-                found.append(path)
-        return tuple(found)
+        """The temporary folders that no living process holds; writes nothing."""
+        return tuple(path for path in sorted((self.root / "work").iterdir()) if not self._is_held(path))
+
+    def _is_held(self, work: Path) -> bool:
+        try:
+            with self._holder(work).open("rb+") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            return not work.exists()  # its owner has just removed both
+        return False
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
         """Keep `clear` away while a verb works with what the store holds; many may do so at once."""
-        with (self.root / "locks" / "use").open("w") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH)
+        with _locked(self.root / "locks" / "use", fcntl.LOCK_SH):
             yield
 
     def sizes(self) -> dict[str, int]:
@@ -195,6 +207,14 @@ class Store:
             yield
 
 
+@contextlib.contextmanager
+def _locked(path: Path, how: int) -> Iterator[None]:
+    """Hold a lock on a file, open for both ways: NFS gives a shared lock to readers and an exclusive one to writers only."""
+    with path.open("ab+") as stream:
+        fcntl.flock(stream, how)
+        yield
+
+
 def _disk_usage(folder: Path, seen: set[int]) -> int:
     total = 0
     for parent, _, names in os.walk(folder):
@@ -209,12 +229,14 @@ def _disk_usage(folder: Path, seen: set[int]) -> int:
 def publish(temporary: Path, final: Path) -> None:
     """Give a finished file or folder its final name; a folder already there stays (same key, same bytes)."""
     final.parent.mkdir(parents=True, exist_ok=True)
-    if temporary.is_dir() and final.exists():
-        return
     if temporary.is_file():
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
-    temporary.rename(final)
+    try:
+        temporary.rename(final)
+    except OSError as error:  # not asked before: what another machine has just made, NFS may not show yet
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
 
 
 def save_text(path: Path, text: str) -> None:

@@ -163,6 +163,9 @@ def test_wrong_use_is_an_envelope_too(call: Call, arguments: tuple[str, ...]):
         ("build",),
         ("build", "--all", "cpu"),
         ("build", "--all", "--jobs", "0"),
+        ("build", "cpu", "--wait"),
+        ("build", "cpu", "--on", "cluster"),
+        ("build", "cpu", "--on", "slurm", "--sbatch", "mem=16G", "--dry-run"),
         ("lock", "cpu", "numpy"),
         ("lock", "cpu", "--before", "yesterday"),
         ("exec", "cpu"),
@@ -281,6 +284,33 @@ def test_a_dry_run_prints_plan_and_commands_and_writes_nothing(
     commands = [line for line in lines if line.startswith("$ ")]
     assert [word for word in ("mmdebstrap", "uv", "bwrap") if any(word in line for line in commands)]
     assert sorted(locked.rglob("*")) == before
+    assert not clean_environment.exists()
+
+
+def test_the_script_of_an_array_of_builds_is_printed_and_nothing_is_written(
+    call: Call, locked: Path, clean_environment: Path
+):
+    words = (
+        "--recipes",
+        locked,
+        "--output",
+        locked / "out",
+        "--jobs",
+        "2",
+        "--sbatch=--mem=16G",
+        "--dry-run",
+    )
+    answer = call("build", "cpu", "--on", "slurm", *words)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("#!/usr/bin/env bash\n# builds of 1 recipes, one for each task.")
+    for line in (
+        "#SBATCH --array=0-0%2",
+        "#SBATCH --mem=16G",
+        f"cache={clean_environment}",
+        f"recipes=({locked}/cpu.yaml)",
+    ):
+        assert line in answer.out.splitlines()
+    assert not (locked / "out").exists()
     assert not clean_environment.exists()
 
 

@@ -14,6 +14,7 @@ from envbuilder import __version__
 from envbuilder.command import FakeRunner
 from envbuilder.errors import CommandError, LaunchError, UsageError
 from envbuilder.launch import start
+from envbuilder.launch.array import Array, Ended, read_ends, render_array
 from envbuilder.launch.job import (
     Environment,
     Job,
@@ -73,16 +74,24 @@ JOBS = {
 }
 
 
-@pytest.mark.parametrize("name", JOBS)
+ARRAY = Array(
+    recipes=(Path("/home/me/recipes/cpu.yaml"), Path("/home/me/my recipes/a100.yaml")),
+    build=("/home/me/.venv/bin/python", "-m", "envbuilder", "build", "--output", "/home/me/a folder"),
+    cache=Path("/scratch/me/cache"), folder=Path("/home/me"), logs=Path("/home/me/a folder/slurm"), site=CLUSTER, at_once=4,
+)  # fmt: skip
+TEXTS = {name: render(made) for name, made in JOBS.items()} | {"launch-array.sh": render_array(ARRAY)}
+
+
+@pytest.mark.parametrize("name", TEXTS)
 def test_the_whole_text_of_a_script(name, golden):
-    golden(name, render(JOBS[name]).replace(f"envbuilder {__version__}", "envbuilder VERSION"))
+    golden(name, TEXTS[name].replace(f"envbuilder {__version__}", "envbuilder VERSION"))
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize("name", JOBS)
+@pytest.mark.parametrize("name", TEXTS)
 def test_shellcheck_finds_nothing_in_a_script(name, tmp_path):
     script = tmp_path / name
-    script.write_text(render(JOBS[name]))
+    script.write_text(TEXTS[name])
     checked = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
     assert checked.stdout == ""
 
@@ -171,7 +180,7 @@ def test_a_job_that_cannot_be_is_refused(changes, said):
 
 def test_a_written_script_has_a_folder_for_its_log(tmp_path):
     """Slurm does not make one, and fails without a word."""
-    start.save_script(tmp_path / "job.sh", job(folder=tmp_path))
+    start.save_script(tmp_path / "job.sh", start.script_of(job(folder=tmp_path)))
     assert (tmp_path / "logs").is_dir()
 
 
@@ -304,7 +313,7 @@ class Slurm(FakeRunner):
 def submit(runner: FakeRunner, folder: Path, *, wait: bool = False) -> start.Started:
     told: list[str] = []
     made = job(folder=folder, site=Site(slurm=SlurmSite(cpus_per_rank=1)))
-    return start.submit(made, runner, wait=wait, tell=told.append)
+    return start.submit(start.script_of(made), runner, wait=wait, tell=told.append)
 
 
 def test_a_submitted_script_is_kept_under_the_number_of_its_job(tmp_path):
@@ -339,8 +348,66 @@ def test_a_job_that_was_waited_for_and_failed_is_told_by_its_code(tmp_path):
 
 
 def test_the_parts_have_no_line_that_nothing_uses():
-    used = {part for name in JOBS for part in PARTS.glob("*.sh") if part.read_text() in render(JOBS[name])}
+    used = {part for text in TEXTS.values() for part in PARTS.glob("*.sh") if part.read_text() in text}
     assert used == set(PARTS.glob("*.sh"))
+
+
+# ---- an array of builds
+
+
+def run_task(folder: Path, build: str, *, cache: str = "cache") -> "subprocess.CompletedProcess[str]":
+    """Run the second task of an array whose builds are this line of bash, as Slurm runs it on a node."""
+    (folder / "cache").mkdir(exist_ok=True)
+    made = replace(
+        ARRAY, build=("bash", "-c", build, "bash"), cache=folder / cache, folder=folder, logs=folder / "logs", site=PLAIN
+    )  # fmt: skip
+    (folder / "logs").mkdir(exist_ok=True)
+    script = folder / "array.sh"
+    script.write_text(render_array(made))
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "TMPDIR": str(folder),
+        "SLURM_ARRAY_TASK_ID": "1",
+        "SLURM_ARRAY_JOB_ID": "7",
+    }
+    return subprocess.run(["bash", script], capture_output=True, text=True, check=False, env=env)
+
+
+def ends(folder: Path) -> tuple[Ended, Ended]:
+    first, second = read_ends(replace(ARRAY, logs=folder / "logs"), "7")
+    return first, second
+
+
+@pytest.mark.programs
+def test_a_task_builds_its_recipe_with_the_shared_cache_and_leaves_a_word(tmp_path):
+    ran = run_task(tmp_path, 'printf "%s|" "$1" "$ENVBUILDER_CACHE"')
+    assert (ran.returncode, ran.stdout) == (0, f"/home/me/my recipes/a100.yaml|{tmp_path}/cache|"), ran.stderr
+    first, second = ends(tmp_path)
+    assert (second.name, second.code, second.row()[1]) == ("a100", 0, "built")
+    assert second.log == tmp_path / "logs/build-7_1.log"
+    assert (first.name, first.code, first.node) == ("cpu", 9, "")  # of which nobody has heard
+    assert "never begun" in first.row()[1]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("build", "cache", "code"),
+    [("exit 6", "cache", 6), ("true", "none", 1), ("kill -TERM $PPID", "cache", 143)],
+)
+def test_a_task_that_fails_says_how(build, cache, code, tmp_path):
+    ran = run_task(tmp_path, build, cache=cache)
+    assert ran.returncode == code, ran.stderr
+    _, second = ends(tmp_path)
+    assert (second.code, second.row()[1]) == (code, f"failed, exit code {code}")
+    assert str(second.log) in second.finding().hint
+
+
+def test_an_array_asks_for_what_the_site_and_the_person_say():
+    head = options(TEXTS["launch-array.sh"])
+    assert {"--array=0-1%4", "--partition=gpu", "--account=me", "--time=02:00:00", "--exclusive"} <= set(head)
+    assert {"--nodes=1", "--ntasks=1", "--cpus-per-task=8"} <= set(head)
+    assert not [one for one in head if "gpu" in one and not one.startswith("--partition")]
+    assert "--array=0-1" in options(render_array(replace(ARRAY, at_once=0, site=PLAIN)))
 
 
 # ---- the look at a node

@@ -2,8 +2,10 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
+import stat
 import subprocess
 import sys
 import threading
@@ -226,6 +228,34 @@ def test_the_workspace_of_a_killed_process_is_swept(store):
     assert len(list((store.root / "work").iterdir())) == 1
     store.sweep()
     assert files(store.root / "work") == []
+
+
+def test_every_lock_is_one_that_nfs_has(store, monkeypatch):
+    """There a shared lock needs a file open for reading, an exclusive one a file open for writing, and a folder has none."""
+    asked = []
+    real = fcntl.flock
+
+    def flock(file, how):
+        number = file if isinstance(file, int) else file.fileno()
+        mode = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE
+        kind = stat.S_IFMT(os.fstat(number).st_mode)
+        wanted = (os.O_RDONLY, os.O_RDWR) if how & fcntl.LOCK_SH else (os.O_WRONLY, os.O_RDWR)
+        asked.append(kind == stat.S_IFREG and mode in wanted)
+        return real(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with store.in_use(), store.lock("one"), store.workspace():
+        store.sweep()
+        store.leftovers()
+    store.clear(["uv"])
+    assert len(asked) >= 6
+    assert all(asked)
+
+
+def test_nothing_is_left_of_the_lock_of_a_workspace(store):
+    with store.workspace() as work:
+        assert (store.root / "locks" / work.name).exists()
+    assert [path.name for path in (store.root / "locks").iterdir()] == ["work"]
 
 
 def test_a_sweep_does_not_mind_workspaces_that_end_meanwhile(store):

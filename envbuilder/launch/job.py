@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -131,11 +131,7 @@ def make_job(wish: Wish, environment: Environment, site: Site, project: Path) ->
 
 
 def _check(job: Job) -> None:
-    for option in job.site.slurm.options:
-        if not re.fullmatch(OPTION.pattern, option):
-            raise UsageError(
-                f"`--sbatch` takes {OPTION.expected}, found `{option}`", hint="one in each `--sbatch`"
-            )
+    need_options(job.site.slurm.options)
     if not job.program:
         raise UsageError(
             "there is no program to launch",
@@ -155,6 +151,15 @@ def _check(job: Job) -> None:
             f"{job.nodes} nodes are wanted, and {len(job.site.ssh.hosts)} hosts are known",
             hint="`--hosts a,b`, or `hosts` under `ssh` in the site profile, names them",
         )
+
+
+def need_options(options: Sequence[str]) -> None:
+    """Raise UsageError for what is no option of `sbatch`."""
+    for option in options:
+        if not re.fullmatch(OPTION.pattern, option):
+            raise UsageError(
+                f"`--sbatch` takes {OPTION.expected}, found `{option}`", hint="one in each `--sbatch`"
+            )
 
 
 def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:

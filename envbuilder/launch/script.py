@@ -34,24 +34,33 @@ def render(job: Job) -> str:
             head = []
         case _:
             assert_never(job.where)
-    parts = [(PARTS / f"{name}.sh").read_text(encoding="utf-8") for name in _parts(job)]
-    return "\n".join(
-        ["#!/usr/bin/env bash", *_comment(job), *head, "set -euo pipefail", "", *_settings(job), "", *parts]
-    )
+    return compose(_comment(job), head, _settings(job), _parts(job))
 
 
-def _comment(job: Job) -> list[str]:
+def compose(
+    comment: Sequence[str], head: Sequence[str], settings: Sequence[str], parts: Sequence[str]
+) -> str:
+    """A script: what it is, what Slurm reads of it, its settings, and the parts that use them."""
+    texts = [(PARTS / f"{name}.sh").read_text(encoding="utf-8") for name in parts]
+    told = [
+        f"# {comment[0]}",
+        f"# Written by envbuilder {__version__}; {comment[1]}",
+        "# shellcheck disable=SC2317,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name",
+    ]
+    return "\n".join(["#!/usr/bin/env bash", *told, *head, "set -euo pipefail", "", *settings, "", *texts])
+
+
+def _comment(job: Job) -> tuple[str, str]:
     runs = {
         "slurm": "`sbatch THIS-FILE` submits it",
         "ssh": "`bash THIS-FILE` runs it",
         "local": "`bash THIS-FILE` runs it",
     }
     total = job.nodes * job.ranks
-    return [
-        f"# {job.environment.name} (torch {job.environment.torch}): {total} ranks on {job.nodes} nodes. {runs[job.where]}.",
-        f"# Written by envbuilder {__version__}; it needs nothing of envbuilder to run, and you may change it.",
-        "# shellcheck disable=SC2317,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name",
-    ]
+    return (
+        f"{job.environment.name} (torch {job.environment.torch}): {total} ranks on {job.nodes} nodes. {runs[job.where]}.",
+        "it needs nothing of envbuilder to run, and you may change it.",
+    )
 
 
 def _parts(job: Job) -> list[str]:
@@ -63,7 +72,7 @@ def _parts(job: Job) -> list[str]:
         ranks = "torchrun" if torch_has(job, RANK_IN_LOGS_SINCE) else "torchrun_1"
     reached = ["attend", "pdsh"] if job.site.ssh.pdsh else ["attend", "ssh", "nodes"]
     ways = {"slurm": ["slurm"], "ssh": reached, "local": ["attend", "local", "nodes"]}
-    return ["common", "image" if job.environment.image_id else "sif", ranks, *ways[job.where]]
+    return ["common", "look", "image" if job.environment.image_id else "sif", ranks, *ways[job.where]]
 
 
 def _settings(job: Job) -> list[str]:
@@ -128,7 +137,7 @@ def _slurm_head(job: Job) -> list[str]:
     cpus = slurm.cpus_per_rank * job.ranks // tasks
     options = [
         f"--job-name={job.environment.name}",
-        *(f"--{key}={value}" for key, value in _site_options(slurm) if value),
+        *site_options(slurm),
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={tasks}",
         *((f"--cpus-per-task={cpus}",) if cpus else ()),  # without a number the site's default holds
@@ -138,16 +147,23 @@ def _slurm_head(job: Job) -> list[str]:
         "--open-mode=append",  # a job that is requeued goes on in the same file
         *slurm.options,
     ]
+    return directives(options)
+
+
+def directives(options: Sequence[str]) -> list[str]:
+    """The lines of a script that `sbatch` reads."""
     return [f"#SBATCH {quoted(option)}" for option in options]
 
 
-def _site_options(slurm: SlurmSite) -> Sequence[tuple[str, str]]:
-    return (
+def site_options(slurm: SlurmSite) -> list[str]:
+    """Where and for how long a job may run, as far as it is known."""
+    known = (
         ("partition", slurm.partition),
         ("account", slurm.account),
         ("qos", slurm.qos),
         ("time", slurm.time),
     )
+    return [f"--{key}={value}" for key, value in known if value]
 
 
 def _gpu_options(job: Job) -> tuple[str, ...]:

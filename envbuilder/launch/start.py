@@ -42,6 +42,16 @@ HINTS: Final = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What is to be started, and from where."""
+
+    name: str
+    text: str
+    folder: Path  # where it starts
+    logs: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
     """What became of a script."""
 
@@ -86,12 +96,16 @@ def read_in_sif(sif: Path, path: str) -> str:
         return stream.read().decode()
 
 
-def save_script(path: Path, job: Job) -> Path:
-    """Write the script of a job, ready to be started."""
+def script_of(job: Job) -> Script:
+    return Script(name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs)
+
+
+def save_script(path: Path, script: Script) -> Path:
+    """Write a script, ready to be started."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        job.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and fails without a word
-        save_text(path, render(job))
+        script.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and fails without a word
+        save_text(path, script.text)
         path.chmod(EXECUTABLE)
     except OSError as error:
         raise UsageError(
@@ -101,22 +115,22 @@ def save_script(path: Path, job: Job) -> Path:
     return path.absolute()
 
 
-def submit(job: Job, runner: Runner, *, wait: bool, tell: Callable[[str], None]) -> Started:
+def submit(script: Script, runner: Runner, *, wait: bool, tell: Callable[[str], None]) -> Started:
     """Give the script to Slurm; with `wait` stay until the job has ended. Raises LaunchError when Slurm does not take it."""
-    name = job.environment.name
-    script = save_script(job.logs / f"{name}.sh", job)
+    name = script.name
+    path = save_script(script.logs / f"{name}.sh", script)
     number = ""
 
     def hear(line: str) -> None:
-        nonlocal number, script
+        nonlocal number, path
         number = number or line.partition(";")[0]
-        script = script.rename(script.with_name(f"{name}-{number}.sh"))
+        path = path.rename(path.with_name(f"{name}-{number}.sh"))
         tell(f"job {number} is submitted")
 
     command = Command(
-        argv=("sbatch", "--parsable", *(["--wait"] if wait else []), str(script)),
+        argv=("sbatch", "--parsable", *(["--wait"] if wait else []), str(path)),
         why="submit the job to Slurm",
-        cwd=job.folder,
+        cwd=script.folder,
     )
     code = 0
     try:
@@ -126,12 +140,12 @@ def submit(job: Job, runner: Runner, *, wait: bool, tell: Callable[[str], None])
             hint = next((hint for word, hint in HINTS.items() if word in error.message.lower()), error.hint)
             raise LaunchError(error.message, hint=hint) from error
         code = LaunchError.exit_code
-    return Started(number=number, script=script, log=job.logs / f"{name}-{number}.log", code=code)
+    return Started(number=number, script=path, log=script.logs / f"{name}-{number}.log", code=code)
 
 
 def become(job: Job) -> NoReturn:
     """Let the script take this process's place: signals, output and exit code are then its own."""
-    script = save_script(job.logs / f"{job.environment.name}-{os.getpid()}.sh", job)
+    script = save_script(job.logs / f"{job.environment.name}-{os.getpid()}.sh", script_of(job))
     hand_over(("bash", str(script)))
 
 

@@ -15,15 +15,18 @@ from envbuilder.session import (
     Name,
     NoColor,
     Output,
+    Profile,
     Recipes,
     Session,
     Verbose,
+    cache_folder,
     verb,
     workshop,
 )
 
 if TYPE_CHECKING:
     from envbuilder.batch import Build
+    from envbuilder.launch.array import Array
     from envbuilder.workshop import Workshop
 
 app = typer.Typer()
@@ -37,9 +40,27 @@ def build(
     *,
     every: Annotated[bool, typer.Option("--all", help="every recipe of the folder")] = False,
     jobs: Annotated[
-        int,
+        int | None,
         typer.Option("--jobs", metavar="N", help="build N at a time; what two of them share is made once"),
-    ] = 1,
+    ] = None,
+    where: Annotated[
+        str,
+        typer.Option(
+            "--on", metavar="slurm", help="an array job instead: a task for each recipe, on any node"
+        ),
+    ] = "",
+    profile: Profile = "",
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sbatch", metavar="OPTION", help="with --on: one more of sbatch's, as --sbatch=--mem=16G"
+        ),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FILE", help="with --on: write the script; start nothing"),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="with --on: stay until the job has ended")] = False,
     output: Output = OUTPUT,
     offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
     dry_run: Annotated[
@@ -55,11 +76,23 @@ def build(
     no_color: NoColor = False,
 ) -> None:
     """Build image and SIF from the lock, verify them, and load the image where a Docker engine answers."""
-    from envbuilder.batch import choose  # noqa: PLC0415
+    from envbuilder.batch import choose, find_files, need_place  # noqa: PLC0415
     from envbuilder.pipeline import build_recipe, explain  # noqa: PLC0415
 
     with verb("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        need_place(where, without=not (sbatch or write or wait))
         chosen = choose(names or (), recipes, every=every, jobs=jobs)
+        if where:
+            from envbuilder.launch.array import make_array  # noqa: PLC0415
+
+            array = make_array(
+                find_files(chosen, recipes), cache=cache_folder(session), output=output, offline=offline, host=host,
+                profile=profile, options=sbatch or (), at_once=jobs or 0,
+            )  # fmt: skip
+            if not dry_run:
+                workshop(session, recipes)  # every task expects the cache
+            _spread(session, array, show=dry_run, write=write, wait=wait)
+            return
         shop = workshop(session, recipes, writes=not dry_run)
         if dry_run:
             explained = [explain(name, shop, host) for name in chosen]
@@ -72,7 +105,7 @@ def build(
             return
         make = functools.partial(build_recipe, output=output, offline=offline, host=host)
         if len(chosen) > 1:
-            _build_several(session, shop, chosen, make, jobs=jobs)
+            _build_several(session, shop, chosen, make, jobs=jobs or 1)
             return
         with shop.console.group(f"build {chosen[0]}"):
             result = make(chosen[0], shop)
@@ -90,6 +123,40 @@ def _build_several(
     session.exit_code = worst(outcomes)
     session.data = [outcome.summary() for outcome in outcomes]
     session.text = columns([outcome.row() for outcome in outcomes], session.width)
+
+
+def _spread(session: Session, array: "Array", *, show: bool, write: Path | None, wait: bool) -> None:
+    """Print, write or submit the script of an array job, and with `wait` tell what became of each task."""
+    from envbuilder.command import ProcessRunner  # noqa: PLC0415
+    from envbuilder.console import Console, columns  # noqa: PLC0415
+    from envbuilder.launch import array as arrays  # noqa: PLC0415
+    from envbuilder.launch import start  # noqa: PLC0415
+
+    script = arrays.make_script(array)
+    if show or write:
+        path = start.save_script(write, script) if write and not show else None
+        session.data = {"script": str(path or ""), "text": script.text}
+        session.text = f"sbatch {path}" if path else script.text.removesuffix("\n")
+        return
+    runner = ProcessRunner(session.environment, whole=True)
+    session.stop = runner.stop
+    started = start.submit(script, runner, wait=wait, tell=Console(color=session.color).say)
+    data: dict[str, object] = {
+        "job": started.number,
+        "script": str(started.script),
+        "logs": str(array.logs),
+    }
+    session.data = data
+    session.text = (
+        f"job {started.number}: {len(array.recipes)} builds; script {started.script}\n"
+        f"what has ended, with exit code, node and log: {arrays.look_command(array, started.number)}"
+    )
+    if wait:
+        ends = arrays.read_ends(array, started.number)
+        session.exit_code = max(one.code for one in ends)
+        session.findings = tuple(one.finding() for one in ends if one.code)
+        data["builds"] = [one.summary() for one in ends]
+        session.text = columns([one.row() for one in ends], session.width)
 
 
 @app.command()

@@ -20,6 +20,7 @@ EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
         "envbuilder build a100",
         "envbuilder build a100 cpu --offline",
         "envbuilder build --all --jobs 4",
+        "envbuilder build --all --on slurm --profile my-site",
         "envbuilder build a100 --dry-run",
     ),
     "extensions": ("envbuilder extensions a100",),

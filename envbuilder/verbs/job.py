@@ -16,6 +16,7 @@ from envbuilder.session import (
     Name,
     NoColor,
     Output,
+    Profile,
     Recipes,
     Session,
     Verbose,
@@ -33,9 +34,6 @@ launch = typer.Typer(
 app.add_typer(launch, name="launch")
 
 
-Profile = Annotated[
-    str, typer.Option("--profile", help="the site: a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")
-]
 Form = Annotated[str, typer.Option("--in", help="`sif` or `image`; without it the SIF, where there is one")]
 Print = Annotated[bool, typer.Option("--print", help="print the command line; run nothing")]
 PROGRAM: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
@@ -250,7 +248,10 @@ def launch_slurm(
         runner = ProcessRunner(session.environment, whole=True)
         session.stop = runner.stop
         started = start.submit(
-            start.prepare(wish, session.environment), runner, wait=wait, tell=Console(color=session.color).say
+            start.script_of(start.prepare(wish, session.environment)),
+            runner,
+            wait=wait,
+            tell=Console(color=session.color).say,
         )
         session.exit_code, session.text = started.code, started.text()
         session.data = {"job": started.number, "script": str(started.script), "log": str(started.log)}
@@ -302,7 +303,7 @@ def _written(session: Session, wish: "Wish", path: Path | None) -> bool:
     if path is None:
         return False
     job = start.prepare(wish, session.environment)
-    session.data = {"script": str(start.save_script(path, job))}
+    session.data = {"script": str(start.save_script(path, start.script_of(job)))}
     session.text = start.start_command(job, path)
     return True
 

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, Machine, machines, start_slurm, start_ssh, wait_until
+from tiny import make_tiny
 from workbench import ENVBUILDER, Built, open_folder
 
 pytestmark = [
@@ -195,6 +196,31 @@ def test_another_sif_than_the_one_that_was_looked_at_is_found(cluster, work, cpu
     ended = finish(cluster, (*cluster.head.enter, "sbatch", "--wait", str(script)))
     assert ended.returncode != 0
     assert "is not the file that this script was written for" in log_of(work)
+
+
+# ---- builds
+
+
+def test_recipes_are_built_as_an_array_on_the_nodes(cluster, work, bench):
+    recipes, out = work / "recipes", work / "out"
+    for name in ("one", "two"):
+        make_tiny(recipes, name, (("filelock",) if name == "one" else ("filelock", "markupsafe")))
+    (recipes / "none.yaml").write_text((recipes / "one.yaml").read_text())
+    machine = ("nsenter", "--target", str(cluster.head.pid), "--all", f"--wd={work}", "--", "env")
+    settings = [f"{name}={value}" for name, value in bench.env(bench.cache(1)).items()]
+    words = ("build", "--all", "--recipes", recipes, "--output", out, "--offline", "--on", "slurm", "--wait")
+    site = ("--profile", "site.yaml", "--sbatch=--exclusive")  # a node has room for all three
+    ended = finish(cluster, (*machine, *settings, ENVBUILDER, *map(str, words), *site))
+    rows = [re.split(r"  +", line) for line in ended.stdout.splitlines()]
+    assert [row[:2] for row in rows] == [
+        ["none", "failed, exit code 4"], ["one", "built"], ["two", "built"],
+    ], ended.stderr  # fmt: skip
+    assert {row[2] for row in rows} == {"n1", "n2"}
+    assert ended.returncode == 4
+    log = next(path for path in (out / "slurm").glob("build-*_0.log"))
+    assert str(log) in ended.stderr
+    assert "there is no lock" in log.read_text()
+    assert {path.name for path in out.glob("*.sif")} == {"one.sif", "two.sif"}
 
 
 # ---- SSH

@@ -1,0 +1,35 @@
+# What a node must have. Said before any rank starts, it is one line; later it is a hang or a thousand lines.
+preflight() {
+  local free driver seen
+  prepare
+  find_environment
+  free=$(df -Pm "$scratch" | awk 'NR == 2 { print $4 }')
+  [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
+  if [ "$gpus" -gt 0 ]; then
+    driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader) || fail "the NVIDIA driver does not answer: ${driver:-nvidia-smi is not there}"
+    seen=$(wc -l <<<"$driver")
+    [ "$seen" -ge "$gpus" ] || fail "$gpus GPUs are wanted, and $seen are here"
+    printf '%s\n%s\n' "$driver_floor" "${driver%%$'\n'*}" | sort --check=silent --version-sort ||
+      fail "driver ${driver%%$'\n'*} is too old: this CUDA needs $driver_floor"
+  fi
+  if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
+    fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
+  fi
+  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is not whole, or does not fit this node"
+}
+
+# Copies lines that begin with a rank into a file of that rank, and passes all of them on.
+split_by_rank() {
+  trap '' TERM INT HUP # its end is the end of its input
+  mkdir -p "$logs"
+  awk -v logs="$logs" '
+    { print; fflush() }
+    match($0, /^ *[0-9]+: (\[[a-z_]+[0-9]+\]:)?/) {
+      rank = substr($0, 1, RLENGTH)
+      gsub(/[^0-9]+/, "-", rank)
+      gsub(/^-|-$/, "", rank)
+      file = logs "/rank-" rank ".log"
+      print substr($0, RLENGTH + 1) >file
+      fflush(file)
+    }'
+}

@@ -1,0 +1,98 @@
+#!/usr/bin/env bash
+# builds of 2 recipes, one for each task. `sbatch THIS-FILE` submits it.
+# Written by envbuilder VERSION; each node must see its Python, the recipes, the cache and the folder of artefacts.
+# shellcheck disable=SC2317,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
+#SBATCH --job-name=build
+#SBATCH --array=0-1%4
+#SBATCH --partition=gpu
+#SBATCH --account=me
+#SBATCH --time=02:00:00
+#SBATCH --nodes=1
+#SBATCH --ntasks=1
+#SBATCH --cpus-per-task=8
+#SBATCH '--output=/home/me/a folder/slurm/%x-%A_%a.log'
+#SBATCH --exclusive
+set -euo pipefail
+
+recipes=(/home/me/recipes/cpu.yaml '/home/me/my recipes/a100.yaml')
+build=(/home/me/.venv/bin/python -m envbuilder build --output '/home/me/a folder')
+cache=/scratch/me/cache
+folder=/home/me
+logs='/home/me/a folder/slurm'
+variables=(NCCL_DEBUG=WARN)
+modules=(apptainer/1.3)
+node_scratch=''
+shared_scratch="${SCRATCH:+$SCRATCH}"
+
+say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
+
+fail() {
+  say "$*"
+  exit 1
+}
+
+# The first of these folders that is there: compile caches belong on the node, for a shared file system is slow at many
+# small files, and homes are small.
+find_scratch() {
+  local place
+  for place in "$node_scratch" "${SLURM_TMPDIR-}" "${TMPDIR-}" /tmp; do
+    if [ -z "$place" ] || [ ! -d "$place" ] || [ ! -w "$place" ]; then continue; fi
+    scratch=$place/envbuilder-$UID
+    mkdir -m 700 "$scratch" 2>/dev/null || [ -d "$scratch" ] || fail "cannot write to $place: is it full?"
+    [ -O "$scratch" ] || fail "$scratch belongs to another user, who could put code into your caches"
+    return
+  done
+  fail "no folder of this node can be written to; tried \"$node_scratch\", \$SLURM_TMPDIR, \$TMPDIR and /tmp"
+}
+
+# A value of your own stays as it is.
+default() { [ -n "${!1-}" ] || export "$1=$2"; }
+
+prepare() {
+  local pair
+  cd "$folder" || fail "the folder $folder is not on this node"
+  if [ ${#modules[@]} -gt 0 ]; then
+    set +u # the site's own files may not be made for it
+    # shellcheck source=/dev/null
+    type module >/dev/null 2>&1 || . /etc/profile
+    module load "${modules[@]}" || fail "cannot load the modules ${modules[*]}"
+    set -u
+  fi
+  find_scratch
+  export PYTHONUNBUFFERED=1 APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
+  default TORCH_EXTENSIONS_DIR "$scratch/torch_extensions"
+  default TRITON_CACHE_DIR "$scratch/triton"
+  default TORCHINDUCTOR_CACHE_DIR "$scratch/inductor"
+  default CUDA_CACHE_PATH "$scratch/cuda"
+  default MPLCONFIGDIR "$scratch/matplotlib"
+  if [ -n "$shared_scratch" ]; then
+    default HF_HOME "$shared_scratch/huggingface"
+    default TORCH_HOME "$shared_scratch/torch"
+  fi
+  for pair in "${variables[@]}"; do
+    default "${pair%%=*}" "${pair#*=}"
+  done
+}
+
+# One recipe for each task of the array. What becomes of it stands in a file of its own, for several nodes that write into one
+# lose lines on a shared file system.
+recipe=${recipes[SLURM_ARRAY_TASK_ID]}
+name=${recipe##*/}
+name=${name%.*}
+job=$SLURM_ARRAY_JOB_ID
+ends=$logs/$job
+mkdir -p "$ends"
+
+note_the_end() {
+  local status=$?
+  printf '%s\t%s\t%s\n' "$status" "$(uname -n)" "$logs/build-${job}_$SLURM_ARRAY_TASK_ID.log" >"$ends/$name.ended"
+  say "$name ended with exit code $status"
+}
+trap note_the_end EXIT
+trap 'exit 143' TERM
+
+prepare
+{ [ -d "$cache" ] && [ -w "$cache" ]; } || fail "cannot write to the cache $cache: is it on a file system that this node has?"
+export ENVBUILDER_CACHE=$cache
+say "task $SLURM_ARRAY_TASK_ID of job $job: build $recipe"
+"${build[@]}" "$recipe"
