@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from workbench import NOBODY, NUMBERS, ROOT, Built, as_nobody, run
+from workbench import NOBODY, NUMBERS, ROOT, WITH_ZSTD, Built, as_nobody, run
 
 pytestmark = pytest.mark.builds
 
@@ -54,7 +54,16 @@ def test_the_definition_file_adds_a_project(cpu: Built, project: Path, spacious:
     sif = spacious / "mine.sif"
     arguments = ("--build-arg", f"ENVIRONMENT={cpu.sif}", "--build-arg", f"PROJECT={project}")
     folders = {"APPTAINER_CACHEDIR": str(spacious / "cache"), "APPTAINER_TMPDIR": str(spacious)}
-    run("apptainer", "build", "--fakeroot", *arguments, sif, ROOT / "apptainer/extend.def", env=folders)
+    run(
+        "apptainer",
+        "build",
+        "--fakeroot",
+        *WITH_ZSTD,
+        *arguments,
+        sif,
+        ROOT / "apptainer/extend.def",
+        env=folders,
+    )
     inside = as_nobody("apptainer", "exec", sif, "python")
     assert run(*inside, "-c", "import mine; print(mine.ANSWER)", cwd=Path("/")) == "42\n"
     assert run(*inside, "/project/numbers_agree.py", cwd=Path("/")) == "numbers agree\n"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tiny import make_tiny
-from workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, as_nobody, build, open_folder, run
+from workbench import ENVBUILDER, NO_ENGINE, ROOT, WITH_ZSTD, Built, as_nobody, build, open_folder, run
 
 from envbuilder.entry import Entry, Kind
 from envbuilder.image_reader import read_tree
@@ -68,7 +68,7 @@ def test_a_rendered_definition_file_builds_the_same_environment(base: str, spaci
     run("docker", "save", "--output", archive, base)
     folders = {"APPTAINER_CACHEDIR": str(spacious / "cache"), "APPTAINER_TMPDIR": str(spacious)}
     run(
-        "apptainer", "build", "--fakeroot",
+        "apptainer", "build", "--fakeroot", *WITH_ZSTD,
         "--bind", f"{vendored / 'files'}:/artefacts:ro", "--bind", f"{vendored}:/context:ro",
         "--build-arg", "BOOTSTRAP=docker-archive", "--build-arg", f"BASE={archive}", sif, definition,
         env=folders, timeout=1800,

@@ -22,6 +22,8 @@ CACHE = Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("
 SPACIOUS = Path("/var/tmp")  # on disk, and not /tmp: Apptainer shows the host's to its containers
 NOBODY = 65534
 WITHOUT_NETWORK = ("unshare", "--net", "--")
+# Apptainer's own gzip takes eleven times the CPU, and none of the tests that say this is about it.
+WITH_ZSTD = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 
 # Forward and backward of the recipe's own extension against torch's own operations.
