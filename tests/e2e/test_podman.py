@@ -31,7 +31,8 @@ exec setpriv --reuid guest --regid guest --init-groups \
 """
 LOOK = "import os, filelock; print(os.getuid(), filelock.__file__, os.environ['WHICH'])"
 TRY = """
-image=$(podman pull --quiet "oci:$1")
+cd "$1"
+image=$(podman pull --quiet oci:tiny.oci) # of a path Podman makes a name, and not every folder's is allowed in one
 podman tag "$image" localhost/tiny
 podman run --rm --network=none localhost/tiny python -c "$2"
 podman run --rm --network=none --userns=keep-id localhost/tiny id --user
@@ -59,5 +60,5 @@ def test_an_ordinary_user_runs_the_image_from_its_layout(bench: Bench, guest: Pa
     run("cp", "-a", bench.output / "tiny.oci", layout)
     run("chmod", "-R", "a+rX", layout)
     enter = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-euc", ENTER)
-    told = run(*enter, guest, TRY, "sh", layout, LOOK).splitlines()
+    told = run(*enter, guest, TRY, "sh", guest, LOOK).splitlines()
     assert told == ["0 /opt/env/lib/python3.11/site-packages/filelock/__init__.py tiny", str(GUEST)]
