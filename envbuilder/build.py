@@ -14,7 +14,7 @@ from typing import Final
 from envbuilder.command import Runner
 from envbuilder.console import Console
 from envbuilder.devcontainer import Desk, make_label
-from envbuilder.engines.assemble import Assemble
+from envbuilder.engines.engine import Engine
 from envbuilder.engines.keys import record_key
 from envbuilder.oci import ImageConfig, write_layout
 from envbuilder.outputs import Outputs, Record
@@ -38,7 +38,7 @@ def build(
     plan: Plan,
     outputs: Outputs,
     *,
-    engine: Assemble,
+    engine: Engine,
     runner: Runner,
     console: Console,
     part_done: Callable[[tuple[Layer, ...]], None],
@@ -62,7 +62,7 @@ def build(
     with console.step("write the SIF"):
         facts = _write_sif(plan, outputs, layers)
     record = Record(
-        key=record_key(plan),
+        key=record_key(plan, engine.name),
         manifest=manifest,
         sif=facts.sha256,
         sif_size=facts.size,

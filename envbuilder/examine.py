@@ -24,11 +24,11 @@ from envbuilder.difference import (
     of_tree,
     read_exports,
 )
-from envbuilder.engines.keys import layer_keys
+from envbuilder.engines.keys import EngineName, layer_keys, record_key
 from envbuilder.errors import EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.findings import Finding, Severity
 from envbuilder.image_reader import read_image, read_tree
-from envbuilder.outputs import Outputs
+from envbuilder.outputs import Outputs, Record, load_any_record
 from envbuilder.overlay import MOST_KEPT
 from envbuilder.pipeline import make_plan
 from envbuilder.publish import connect
@@ -85,7 +85,8 @@ def verify_built(
         if not path.exists():
             raise UsageError(f"there is no `{path}`", hint=f"`envbuilder build {name}` makes it")
     _check_signatures(outputs.image, outputs.sif, key, workshop)
-    return _verify(outputs.image, names, workshop, layers=_layers(name, workshop), oldest_host=oldest_host)
+    layers = _layers(name, workshop, load_any_record(outputs))
+    return _verify(outputs.image, names, workshop, layers=layers, oldest_host=oldest_host)
 
 
 def verify_pair(
@@ -174,13 +175,15 @@ def opened_image(text: str, workshop: Workshop) -> Iterator[Path]:
         yield saved
 
 
-def _layers(name: str, workshop: Workshop) -> tuple[Layer, ...]:
-    """The layers that the recipe's plan promises; none where the recipe or one of them is not here."""
+def _layers(name: str, workshop: Workshop, record: Record | None) -> tuple[Layer, ...]:
+    """The layers that the recipe's plan promises, by the engine that made them; none where the recipe or one of them is not here."""
     try:
         _, plan, _ = make_plan(name, workshop)
     except EnvbuilderError:
         return ()
-    found = [load_layer(workshop.store.layer(key)) for key in layer_keys(plan).values()]
+    engines = [engine for engine in EngineName if record and record.key == record_key(plan, engine)]
+    keys = layer_keys(plan, *engines or (EngineName.ASSEMBLE,)).values()
+    found = [load_layer(workshop.store.layer(key)) for key in keys]
     return tuple(layer for layer in found if layer) if all(found) else ()
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from envbuilder.build import build, write_image
 from envbuilder.console import Console
 from envbuilder.engines.assemble import Assemble
+from envbuilder.engines.engine import Engine, discard_damaged
 from envbuilder.errors import BuildError, SpaceError, ToolError, VerifyError
 from envbuilder.fetch import Fetcher
 from envbuilder.fetch.wanted import Wanted
@@ -26,7 +27,6 @@ from envbuilder.recipe import Recipe
 from envbuilder.resolve import store_sources
 from envbuilder.run import Ran, probe_surroundings, run_in_image, run_in_sif
 from envbuilder.store import Store
-from envbuilder.tools import BUILD_TOOLS, check_tools
 from envbuilder.tree import Layer
 from envbuilder.verify import verify
 from envbuilder.workshop import Workshop
@@ -46,20 +46,16 @@ def make(recipe: Recipe, plan: Plan, outputs: Outputs, workshop: Workshop, *, of
     try:
         return _make_once(plan, outputs, workshop, engine, means.fetcher)
     except (BuildError, VerifyError):
-        damaged = engine.discard_damaged(plan)
+        damaged = discard_damaged(plan, workshop.store, engine.name)
         if not damaged:
             raise
         console.say(f"damaged in the cache, and made again: {', '.join(damaged)}")
     return _make_once(plan, outputs, workshop, engine, means.fetcher)
 
 
-def _make_once(
-    plan: Plan, outputs: Outputs, workshop: Workshop, engine: Assemble, fetcher: Fetcher
-) -> Record:
+def _make_once(plan: Plan, outputs: Outputs, workshop: Workshop, engine: Engine, fetcher: Fetcher) -> Record:
     console, limits = workshop.console, workshop.limits
-    missing_tools = check_tools(BUILD_TOOLS, workshop.runner)
-    if missing_tools:
-        raise ToolError("tools that a build needs are not there", findings=missing_tools)
+    engine.need_tools()
     wanted = engine.artefacts(plan)
     missing = fetcher.missing(wanted)
     need_space(plan, wanted, missing, outputs, workshop.store)

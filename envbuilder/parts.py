@@ -22,7 +22,7 @@ SBOM: Final = "opt/envbuilder/sbom.spdx.json"
 PROVENANCE: Final = "opt/envbuilder/provenance.json"
 STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
-BUILD_TYPE: Final = "urn:envbuilder:assemble:1"
+BUILD_TYPE: Final = "urn:envbuilder:{engine}:1"
 BUILDER: Final = "urn:envbuilder:local"  # a build on a machine of one's own: SLSA's level 1, whoever signs it
 NOASSERTION: Final = "NOASSERTION"
 
@@ -69,7 +69,7 @@ def make_sbom(plan: Plan, licences: Mapping[str, Licence]) -> str:
     return _json(document)
 
 
-def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str]) -> str:
+def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str], engine: str) -> str:
     """How the subjects were made: an in-toto statement with SLSA's provenance, version 1."""
     dependencies = [
         {"name": one.filename, "uri": purl(one), "digest": {"sha256": one.sha256}} for one in _every(plan)
@@ -84,7 +84,7 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
         "predicateType": PREDICATE_TYPE,
         "predicate": {
             "buildDefinition": {
-                "buildType": BUILD_TYPE,
+                "buildType": BUILD_TYPE.format(engine=engine),
                 "externalParameters": {"recipe": plan.name, "files": _files(plan)},
                 "internalParameters": {"platform": plan.platform, "epoch": plan.epoch, "plan": plan.key},
                 "resolvedDependencies": dependencies,

@@ -176,12 +176,12 @@ def build_recipe(
 
     Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
     """
-    from envbuilder.engines.keys import record_key  # noqa: PLC0415 - `check` has no need of it
+    from envbuilder.engines.keys import EngineName, record_key  # noqa: PLC0415 - `check` has no need of it
 
     recipe, plan, findings = make_plan(name, workshop, host)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
     with workshop.store.in_use(), _alone(outputs, workshop):
-        record = load_record(outputs, record_key(plan))
+        record = load_record(outputs, record_key(plan, EngineName.ASSEMBLE))
         if record is not None:
             image = _image_of(outputs, record, workshop)
             return Result(outputs=outputs, record=record, done=False, image=image, findings=findings)

@@ -36,7 +36,7 @@ class OsStep:
         if self.image:
             head = f"step os on {self.image} gcc {self.gcc} layout 1"
             return (head, *map(_artefact_line, self.artefacts))
-        return (f"step os {self.suite} gcc {self.gcc} layout 3", *map(_artefact_line, self.artefacts))
+        return (f"step os {self.suite} gcc {self.gcc} layout 4", *map(_artefact_line, self.artefacts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,6 @@ DIFFERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(PAPERS, "says how envbuilder made its image"),
     "opt/envbuilder/provenance.json": "the same",
     "opt/envbuilder/sbom.spdx.json": "the same",
-    "var/lib/dpkg/status-old": "dpkg's last state but one: the order in which it set packages up",
 }
 """Paths in which the image of a rendered Dockerfile is not envbuilder's, and why; beside them, the times of folders."""
 _COMPILE: Final = "compile_extension.py"

@@ -38,6 +38,13 @@ def check_tools(tools: Iterable[Tool], runner: Runner) -> tuple[Finding, ...]:
     return tuple(finding for tool in tools if (finding := _check(tool, runner)))
 
 
+def need_tools(tools: Iterable[Tool], runner: Runner) -> None:
+    """Raise ToolError with a finding for every tool that is missing or too old."""
+    missing = check_tools(tools, runner)
+    if missing:
+        raise ToolError("tools that a build needs are not there", findings=missing)
+
+
 def tool_version(tool: Tool, runner: Runner) -> str:
     """What it says of its version, "" for nothing; raises ToolError or CommandError where it is missing or broken."""
     said = runner.run(Command(argv=(tool.name, *tool.version), why=f"ask `{tool.name}` for its version"))

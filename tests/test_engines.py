@@ -19,7 +19,7 @@ from envbuilder.command import Command, FakeRunner, ProcessRunner
 from envbuilder.console import Console
 from envbuilder.engines import debian, python, runtime, start
 from envbuilder.engines.assemble import Assemble, make_root
-from envbuilder.engines.keys import layer_keys, tools
+from envbuilder.engines.keys import EngineName, layer_keys, tools
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
 from envbuilder.lock import Artefact, LockedExtension, SourceFile
 from envbuilder.plan import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep
@@ -503,7 +503,7 @@ def test_an_empty_store_lacks_every_layer(store):
 
 def test_a_layer_in_the_store_is_not_missing(store):
     runtime_step = PLAN.runtime
-    folder = store.layer(layer_keys(PLAN)[runtime_step])
+    folder = store.layer(layer_keys(PLAN, EngineName.ASSEMBLE)[runtime_step])
     folder.mkdir()
     runtime.write_runtime_layer(
         runtime_step, documents={}, tree=store.root / "work/t", folder=folder, epoch=EPOCH, threads=1
@@ -513,7 +513,7 @@ def test_a_layer_in_the_store_is_not_missing(store):
 
 def test_a_python_layer_is_made_of_its_wheels_and_of_the_python_that_installs_them(store):
     """Also where the os layer is there already, and its packages may no longer be."""
-    folder = store.layer(layer_keys(PLAN)[OS])
+    folder = store.layer(layer_keys(PLAN, EngineName.ASSEMBLE)[OS])
     folder.mkdir()
     write_layer(name="os", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
     needed = make_engine(store).artefacts(PLAN)

@@ -16,7 +16,8 @@ from envbuilder.capacity import Limits
 from envbuilder.command import Command, Runner
 from envbuilder.console import Console
 from envbuilder.engines import cuda, debian, extensions, python, runtime, start
-from envbuilder.engines.keys import layer_keys, tools
+from envbuilder.engines.engine import missing_steps
+from envbuilder.engines.keys import EngineName, layer_keys, tools
 from envbuilder.engines.sandbox import Root
 from envbuilder.errors import BuildError
 from envbuilder.lock import Artefact
@@ -32,7 +33,8 @@ from envbuilder.plan import (
     StartStep,
     Step,
 )
-from envbuilder.store import Store, publish, remove_tree, sha256_file
+from envbuilder.store import Store, publish, remove_tree
+from envbuilder.tools import BUILD_TOOLS, need_tools
 from envbuilder.tree import Layer, extract, load_layer, write_layer
 
 # Folders of the os layer in these layers' trees.
@@ -51,6 +53,13 @@ class Assemble:
         run = Run(engine=self, plan=plan, pool=pool)
         return tuple(run.layer(step) for step in plan.steps)
 
+    @property
+    def name(self) -> EngineName:
+        return EngineName.ASSEMBLE
+
+    def need_tools(self) -> None:
+        need_tools(BUILD_TOOLS, self.runner)
+
     def missing(self, plan: Plan) -> tuple[Step, ...]:
         """The steps whose layers are not in the store; raises BuildError for a plan that this engine cannot follow."""
         image = next((step.image for step in plan.steps if isinstance(step, OsStep)), "")
@@ -59,9 +68,7 @@ class Assemble:
                 f"`{plan.name}` stands on the image `{image}`, which this engine cannot compose layers on",
                 hint="`--engine docker` builds on images",
             )
-        return tuple(
-            step for step, key in layer_keys(plan).items() if load_layer(self.store.layer(key)) is None
-        )
+        return missing_steps(plan, self.store, self.name)
 
     def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
         """What the layers that the store lacks are made of: fetched, and compared with its hash, before they are made."""
@@ -75,23 +82,9 @@ class Assemble:
         ]
         return tuple(dict.fromkeys((*own, *shared)))
 
-    def discard_damaged(self, plan: Plan) -> tuple[str, ...]:
-        """Remove layers that are no longer what they were when they were made, and their trees; returns their names."""
-        names: list[str] = []
-        for key in layer_keys(plan).values():
-            with self.store.lock(f"layer-{key}"):
-                layer = load_layer(self.store.layer(key))
-                if layer is None or sha256_file(layer.blob) == layer.digest:
-                    continue
-                names.append(layer.name)
-                for folder in (layer.folder, self.store.tree(key)):
-                    if folder.is_dir():
-                        remove_tree(folder)
-        return tuple(names)
-
     def commands(self, plan: Plan) -> tuple[Command, ...]:
         """The commands of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
-        trees = {type(step): self.store.tree(key) for step, key in layer_keys(plan).items()}
+        trees = {type(step): self.store.tree(key) for step, key in layer_keys(plan, self.name).items()}
         root = make_root(plan, trees)
         work = Path("WORK")
         found: list[Command] = []
@@ -147,7 +140,7 @@ class Run:
     def __init__(self, *, engine: Assemble, plan: Plan, pool: Executor) -> None:
         self._engine, self._plan, self._pool = engine, plan, pool
         self._store, self._runner, self._console = engine.store, engine.runner, engine.console
-        self._keys = layer_keys(plan)
+        self._keys = layer_keys(plan, engine.name)
         self._threads = engine.limits.threads
         self._guard = threading.RLock()
         self._layers: dict[Step, Future[Layer]] = {}
@@ -236,7 +229,7 @@ class Run:
         steps = [step for step in self._plan.steps if not isinstance(step, RuntimeStep)]
         layers = {type(step): self.layer(step).result() for step in steps}
         trees = {type(step): self._store.tree(self._keys[step]) for step in steps}
-        return parts.write_documents(self._plan, layers, trees, tools())
+        return parts.write_documents(self._plan, layers, trees, tools(), self._engine.name)
 
     def _need(self, kind: type[OsStep | PythonStep | CudaStep]) -> Path:
         tree = self._tree(kind)

@@ -25,6 +25,7 @@ PLAIN_NAMES: Final = {
 # What a package manager or a first boot leaves behind and no rebuild would repeat.
 DROP: Final = (
     "var/cache/apt", "var/cache/debconf", "var/cache/ldconfig/aux-cache", "var/lib/apt", "var/log",
+    "var/lib/dpkg/status-old",  # the last state but one: the order in which dpkg set packages up
     "etc/apt/sources.list", "etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
 )  # fmt: skip
 # Pages that nobody reads in a container; copyright files stay.

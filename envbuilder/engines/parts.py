@@ -27,7 +27,11 @@ _METADATA: Final = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
 
 
 def write_documents(
-    plan: Plan, layers: Mapping[type, Layer], trees: Mapping[type, Path], tools: tuple[str, ...]
+    plan: Plan,
+    layers: Mapping[type, Layer],
+    trees: Mapping[type, Path],
+    tools: tuple[str, ...],
+    engine: str,
 ) -> dict[str, str]:
     """Path → text of both; `trees` are the folders that still hold a layer's files, which saves unpacking it.
 
@@ -45,7 +49,7 @@ def write_documents(
         for step in plan.steps
         if not isinstance(step, RuntimeStep)
     ]
-    return {SBOM: make_sbom(plan, licences), PROVENANCE: make_provenance(plan, subjects, tools)}
+    return {SBOM: make_sbom(plan, licences), PROVENANCE: make_provenance(plan, subjects, tools, engine)}
 
 
 def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, Licence]]:
