@@ -46,6 +46,9 @@ class Command:
     cwd: Path | None = None
     env: tuple[tuple[str, str], ...] = ()
     accept: tuple[int, ...] = (0,)
+    merged: bool = (
+        False  # what it says on stderr comes among the lines of stdout, and whoever reads them logs them
+    )
     input: bytes = field(default=b"", repr=False)  # what it reads from its stdin
 
     def __str__(self) -> str:
@@ -106,7 +109,12 @@ class ProcessRunner:
         with (
             tempfile.TemporaryFile() as errors,
             _given(command) as given,
-            self._start(command, stdin=given, stdout=subprocess.PIPE, stderr=errors) as process,
+            self._start(
+                command,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if command.merged else errors,
+            ) as process,
         ):
             lines: list[str] = []
             with self._ended_with(process):
@@ -114,7 +122,8 @@ class ProcessRunner:
                 for raw in process.stdout:
                     line = raw.decode(errors="replace")
                     lines.append(line)
-                    self._log.debug("%s", redacted(line.rstrip("\n")))
+                    if not command.merged:
+                        self._log.debug("%s", redacted(line.rstrip("\n")))
                     if on_line:
                         on_line(line.rstrip("\n"))
             self._judge(command, process, errors, stdout=lines)

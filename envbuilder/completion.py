@@ -43,7 +43,7 @@ WITH_VALUE: Final = (
     "--logs", "--grace", "--only", "--sign",
     "--for", "--recipes", "--output", "--host", "--in", "--before", "--from", "--save", "--image", "--recipe", "--key", "--oldest-host",
     "--gpu", "--pytorch", "--python",
-    "--ssh", "--account", "--qos", "--sbatch", "--as",
+    "--ssh", "--account", "--qos", "--sbatch", "--as", "--engine", "--builder", "--cache-from", "--cache-to", "--prepare",
 )  # fmt: skip
 VERBS: Final[Mapping[str, Verb]] = {
     "init": Verb(
@@ -71,6 +71,12 @@ VERBS: Final[Mapping[str, Verb]] = {
             "--offline",
             "--dry-run",
             "--host",
+            "--engine",
+            "--builder",
+            "--cache-from",
+            "--cache-to",
+            "--no-cache",
+            "--prepare",
             "--recipes",
             *COMMON,
         ),

@@ -24,7 +24,8 @@ from envbuilder.difference import (
     of_tree,
     read_exports,
 )
-from envbuilder.engines.keys import EngineName, layer_keys, record_key
+from envbuilder.engines.keys import layer_keys, record_key
+from envbuilder.engines.names import EngineName
 from envbuilder.errors import EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.findings import Finding, Severity
 from envbuilder.image_reader import read_image, read_tree

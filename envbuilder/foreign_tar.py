@@ -83,6 +83,31 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Par
     return tuple(sorted(parts.values(), key=lambda part: path_order(part.entry)))
 
 
+def plain_parts(parts: Collection[Part], *, epoch: int) -> tuple[Part, ...]:
+    """The same as a folder that we fill ourselves would give them: root's, of one time, modes 0755 and 0644, each file its own."""
+    mistakes = [
+        part.entry.path for part in parts if part.entry.mode & 0o6000 and part.entry.kind is Kind.FILE
+    ]
+    if mistakes:
+        raise BuildError(
+            "these would run with the rights of another user (set-id bit): " + " ".join(mistakes[:_SHOWN])
+        )
+    return tuple(
+        replace(
+            part,
+            entry=replace(part.entry, mode=_plain_mode(part.entry), uid=0, gid=0, mtime=epoch, xattrs=()),
+            first=part.entry.path,
+        )
+        for part in parts
+    )
+
+
+def _plain_mode(entry: Entry) -> int:
+    if entry.kind is Kind.LINK:
+        return 0o777
+    return 0o755 if entry.kind is Kind.DIRECTORY or entry.mode & 0o100 else 0o644
+
+
 def _plain(name: str) -> str | None:
     """The path below the root, or None when a name could mean anything else."""
     path = name.removeprefix("./").removesuffix("/")
@@ -126,7 +151,8 @@ def _make_entry(path: str, member: tarfile.TarInfo, epoch: int) -> Entry:
         mode=mode,
         uid=member.uid,
         gid=member.gid,
-        mtime=max(0, min(int(member.mtime), epoch)),
+        # A folder's says when something was put into it last: another order of the same installation, another time.
+        mtime=epoch if kind is Kind.DIRECTORY else max(0, min(int(member.mtime), epoch)),
         size=member.size if kind is Kind.FILE else 0,
         target=member.linkname if kind is Kind.LINK else "",
         xattrs=tuple(

@@ -12,21 +12,23 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.build import build, write_image
+from envbuilder.command import Command
 from envbuilder.console import Console
-from envbuilder.engines.assemble import Assemble
+from envbuilder.engines.buildkit import Docker
+from envbuilder.engines.choice import Choice, open_engine
 from envbuilder.engines.engine import Engine, discard_damaged
-from envbuilder.errors import BuildError, SpaceError, ToolError, VerifyError
+from envbuilder.errors import BuildError, SpaceError, ToolError, UsageError, VerifyError
 from envbuilder.fetch import Fetcher
 from envbuilder.fetch.wanted import Wanted
 from envbuilder.findings import Finding, Severity
 from envbuilder.lock import Artefact
 from envbuilder.outputs import Outputs, Record, refuse
-from envbuilder.plan import Plan
+from envbuilder.plan import OsStep, Plan
 from envbuilder.publish import Background, connect, load, load_part
 from envbuilder.recipe import Recipe
-from envbuilder.resolve import store_sources
+from envbuilder.resolve import Means, bring, store_sources
 from envbuilder.run import Ran, probe_surroundings, run_in_image, run_in_sif
-from envbuilder.store import Store
+from envbuilder.store import Store, beside, publish
 from envbuilder.tree import Layer
 from envbuilder.verify import verify
 from envbuilder.workshop import Workshop
@@ -38,28 +40,33 @@ SPACE_PER_BUILD: Final = 1.2
 UNTRIED: Final = "EB650"  # the tests of the recipe were not run in the SIF
 
 
-def make(recipe: Recipe, plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool) -> Record:
+def make(
+    recipe: Recipe, plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool, choice: Choice
+) -> Record:
     """Build and verify; where that fails for layers that have gone bad in the cache, those are made again first."""
     console, means = workshop.console, workshop.means(offline=offline)
     store_sources(recipe, plan.extensions, means, offline=offline)
-    engine = Assemble(store=workshop.store, runner=workshop.runner, console=console, limits=workshop.limits)
+    engine = open_engine(
+        plan, choice, store=workshop.store, runner=workshop.runner, console=console, limits=workshop.limits
+    )
     try:
-        return _make_once(plan, outputs, workshop, engine, means.fetcher)
+        return _make_once(plan, outputs, workshop, engine, means, offline=offline)
     except (BuildError, VerifyError):
         damaged = discard_damaged(plan, workshop.store, engine.name)
         if not damaged:
             raise
         console.say(f"damaged in the cache, and made again: {', '.join(damaged)}")
-    return _make_once(plan, outputs, workshop, engine, means.fetcher)
+    return _make_once(plan, outputs, workshop, engine, means, offline=offline)
 
 
-def _make_once(plan: Plan, outputs: Outputs, workshop: Workshop, engine: Engine, fetcher: Fetcher) -> Record:
+def _make_once(
+    plan: Plan, outputs: Outputs, workshop: Workshop, engine: Engine, means: Means, *, offline: bool
+) -> Record:
     console, limits = workshop.console, workshop.limits
     engine.need_tools()
     wanted = engine.artefacts(plan)
-    missing = fetcher.missing(wanted)
-    need_space(plan, wanted, missing, outputs, workshop.store)
-    fetch_all(wanted, fetcher, console)
+    need_space(plan, wanted, means.fetcher.missing(wanted), outputs, workshop.store)
+    _fetch(plan, wanted, means, console, offline=offline)
     loading = Background()
     built = build(
         plan,
@@ -84,6 +91,35 @@ def _make_once(plan: Plan, outputs: Outputs, workshop: Workshop, engine: Engine,
         )
     loading.finish()
     return built.record
+
+
+def _fetch(plan: Plan, wanted: Sequence[Artefact], means: Means, console: Console, *, offline: bool) -> None:
+    """What is to be built from; where that is anything, the image that it stands on as well."""
+    fetch_all(wanted, means.fetcher, console)
+    base = next((step.base for step in plan.steps if isinstance(step, OsStep)), None)
+    if base and wanted:
+        bring(base, means, console.transfer, offline=offline)
+
+
+def prepare(
+    recipe: Recipe, plan: Plan, folder: Path, workshop: Workshop, *, offline: bool, choice: Choice
+) -> Command:
+    """Fill a folder that does not exist yet for a build by hand; raises UsageError for an engine that needs none."""
+    console, means = workshop.console, workshop.means(offline=offline)
+    engine = open_engine(
+        plan, choice, store=workshop.store, runner=workshop.runner, console=console, limits=workshop.limits
+    )
+    if not isinstance(engine, Docker):
+        raise UsageError(
+            f"`--prepare`: the engine `{engine.name}` needs no folder", hint="add `--engine docker`"
+        )
+    store_sources(recipe, plan.extensions, means, offline=offline)
+    wanted = tuple(dict.fromkeys(one for step in plan.steps for one in step.artefacts))
+    _fetch(plan, wanted, means, console, offline=offline)
+    with beside(folder) as work, console.step(f"write `{folder}`"):
+        command = engine.prepare(plan, work / "folder", folder)
+        publish(work / "folder", folder)
+    return command
 
 
 def _load_part(plan: Plan, layers: tuple[Layer, ...], outputs: Outputs, workshop: Workshop) -> None:

@@ -13,9 +13,11 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from envbuilder import __version__
+from envbuilder.base.facts import Name
+from envbuilder.base.locked import LockedBase
 from envbuilder.licence import UNKNOWN, Licence, own_references
 from envbuilder.lock import Artefact, LockedExtension
-from envbuilder.plan import ExtensionsStep, Plan
+from envbuilder.plan import ExtensionsStep, OsStep, Plan
 from envbuilder.store import Sha256, sha256_text
 
 SBOM: Final = "opt/envbuilder/sbom.spdx.json"
@@ -41,7 +43,7 @@ class Subject:
 def make_sbom(plan: Plan, licences: Mapping[str, Licence]) -> str:
     """The parts list in SPDX 2.3; `licences` holds what is known by the sha256 of the artefact."""
     top = "SPDXRef-environment"
-    packages = [*_artefacts(plan, licences), *map(_extension, _extensions(plan))]
+    packages = [*_artefacts(plan, licences), *_image(plan), *map(_extension, _extensions(plan))]
     references = sorted({name for one in licences.values() for name in own_references(one.expression)})
     document = {
         "spdxVersion": "SPDX-2.3",
@@ -73,7 +75,12 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
     """How the subjects were made: an in-toto statement with SLSA's provenance, version 1."""
     dependencies = [
         {"name": one.filename, "uri": purl(one), "digest": {"sha256": one.sha256}} for one in _every(plan)
-    ] + [
+    ]
+    dependencies += [
+        {"name": base.reference, "uri": _image_purl(base), "digest": {"sha256": base.manifest.digest}}
+        for base in _bases(plan)
+    ]
+    dependencies += [
         {"name": f"{extension.name}/{file.path}", "digest": {"sha256": file.sha256}}
         for extension in _extensions(plan)
         for file in extension.files
@@ -135,23 +142,52 @@ def _artefacts(plan: Plan, licences: Mapping[str, Licence]) -> Iterator[dict[str
     for one in _every(plan):
         licence = licences.get(one.sha256, UNKNOWN)
         package = _package(_identity(one.kind, one.name, one.sha256), one.name, one.version)
-        package |= {
+        package = _referred(package, purl(one)) | {
             "packageFileName": one.filename,
             "sourceInfo": f"{one.source}: {one.path}",
             "supplier": "Organization: Debian" if one.source == "debian" else NOASSERTION,
             "licenseDeclared": licence.expression or NOASSERTION,
             "checksums": [{"algorithm": "SHA256", "checksumValue": one.sha256}],
-            "externalRefs": [
-                {
-                    "referenceCategory": "PACKAGE-MANAGER",
-                    "referenceType": "purl",
-                    "referenceLocator": purl(one),
-                }
-            ],
         }
         if licence.stated and licence.stated != licence.expression:
             package["licenseComments"] = f"the package says: {licence.stated}"
         yield package
+
+
+def _bases(plan: Plan) -> Iterator[LockedBase]:
+    """The image that the environment stands on, where it does."""
+    yield from (step.base for step in plan.steps if isinstance(step, OsStep) and step.base)
+
+
+def _image(plan: Plan) -> Iterator[dict[str, object]]:
+    """That image, and the packages that it brings and nothing replaced."""
+    ours = {one.name for step in plan.steps if isinstance(step, OsStep) for one in step.artefacts}
+    for base in _bases(plan):
+        digest = f"sha256:{base.manifest.digest}"
+        whole = _package(_identity("image", base.repository, base.manifest.digest), base.repository, digest)
+        yield _referred(whole, _image_purl(base))
+        family = base.inside.distribution.partition("/")[0] or "linux"
+        kind = {"dpkg": "deb", "rpm": "rpm"}.get(base.inside.value(Name.MANAGER), "generic")
+        for name, _, version in (one.partition("=") for one in base.packages):
+            if name not in ours:
+                package = _package(_identity("image", name, sha256_text(version)), name, version)
+                package["sourceInfo"] = f"of the image {base.reference}"
+                yield _referred(package, f"pkg:{kind}/{family}/{_quoted(name)}@{_quoted(version)}")
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe=".-_~")
+
+
+def _referred(package: dict[str, object], locator: str) -> dict[str, object]:
+    reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}
+    return package | {"externalRefs": [reference]}
+
+
+def _image_purl(base: LockedBase) -> str:
+    place, _, digest = base.pinned.partition("@")
+    name = base.repository.rpartition("/")[2]
+    return f"pkg:oci/{_quoted(name)}@{quote(digest, safe='')}?repository_url={quote(place, safe='/')}"
 
 
 def _extension(extension: LockedExtension) -> dict[str, object]:

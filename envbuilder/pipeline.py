@@ -32,6 +32,7 @@ from envbuilder.tables.toolkit import load_toolkits
 from envbuilder.workshop import Workshop
 
 if TYPE_CHECKING:
+    from envbuilder.engines.choice import Choice
     from envbuilder.resolve import Wish
     from envbuilder.vendor import Vendored
 
@@ -170,18 +171,29 @@ class Result:
 
 
 def build_recipe(
-    name: str, workshop: Workshop, *, output: Path, offline: bool, host: Path | None = None
+    name: str,
+    workshop: Workshop,
+    *,
+    output: Path,
+    offline: bool,
+    host: Path | None = None,
+    choice: "Choice | None" = None,
 ) -> Result:
     """Lock → verified artefacts, and the image in the Docker engine where one answers; `host` is a profile of the site.
 
+    `choice` says who makes the layers.
+
     Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
     """
-    from envbuilder.engines.keys import EngineName, record_key  # noqa: PLC0415 - `check` has no need of it
+    from envbuilder.engines.choice import Choice  # noqa: PLC0415 - `check` has no need of it
+    from envbuilder.engines.keys import record_key  # noqa: PLC0415 - as above
 
     recipe, plan, findings = make_plan(name, workshop, host)
+    choice = choice or Choice()
+    key = record_key(plan, choice.name_for(plan))
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
     with workshop.store.in_use(), _alone(outputs, workshop):
-        record = load_record(outputs, record_key(plan, EngineName.ASSEMBLE))
+        record = load_record(outputs, key)
         if record is not None:
             image = _image_of(outputs, record, workshop)
             return Result(outputs=outputs, record=record, done=False, image=image, findings=findings)
@@ -189,11 +201,22 @@ def build_recipe(
 
         workshop.store.sweep()
         with log_to(outputs.log, workshop.console.owner):
-            record = make(recipe, plan, outputs, workshop, offline=offline)
+            record = make(recipe, plan, outputs, workshop, offline=offline, choice=choice)
         image = _image_of(outputs, record, workshop)
         findings += try_out(recipe, outputs, workshop, image=image)
         record.save(outputs.record)  # last: until then there is something to do
         return Result(outputs=outputs, record=record, done=True, image=image, findings=findings)
+
+
+def prepare_recipe(name: str, workshop: Workshop, folder: Path, *, offline: bool, choice: "Choice") -> str:
+    """Fetch everything, fill a new folder with what BuildKit reads, and return the command that builds an image of it."""
+    from envbuilder.making import prepare  # noqa: PLC0415 - a build with nothing to do must say so at once
+
+    if folder.exists():
+        raise UsageError(f"`{folder}` is there already", hint="name a folder that is to be made")
+    recipe, plan, _ = make_plan(name, workshop)
+    with workshop.store.in_use():
+        return str(prepare(recipe, plan, folder.absolute(), workshop, offline=offline, choice=choice))
 
 
 def render_recipe(name: str, workshop: Workshop, form: str) -> str:
@@ -224,14 +247,17 @@ class Explained:
     commands: tuple[str, ...]
 
 
-def explain(name: str, workshop: Workshop, host: Path | None = None) -> Explained:
+def explain(
+    name: str, workshop: Workshop, host: Path | None = None, choice: "Choice | None" = None
+) -> Explained:
     """The plan, and the commands of the layers that the store lacks; nothing is written or started."""
-    from envbuilder.engines.assemble import Assemble  # noqa: PLC0415 - as above
+    from envbuilder.engines.choice import Choice, open_engine  # noqa: PLC0415 - as above
 
     recipe, plan, _ = make_plan(name, workshop, host)
-    engine = Assemble(
-        store=workshop.store, runner=workshop.runner, console=workshop.console, limits=workshop.limits
-    )
+    engine = open_engine(
+        plan, choice or Choice(),
+        store=workshop.store, runner=workshop.runner, console=workshop.console, limits=workshop.limits,
+    )  # fmt: skip
     return Explained(name=recipe.name, plan=plan.canonical(), commands=tuple(map(str, engine.commands(plan))))
 
 

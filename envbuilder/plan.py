@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, assert_never
 
 from envbuilder.base.facts import Base
+from envbuilder.base.locked import LockedBase
 from envbuilder.lock import Artefact, Lock, LockedExtension
 from envbuilder.recipe import Recipe
 from envbuilder.store import Sha256, sha256_text
@@ -30,11 +31,17 @@ class OsStep:
     suite: str
     gcc: str
     artefacts: tuple[Artefact, ...]
-    image: str = ""  # repository@sha256:…; then there is no suite
+    base: LockedBase | None = None  # the image; then there is no suite
+    driver: str = ""  # the gcc of an image or of what is added to it, its path
+
+    @property
+    def image(self) -> str:
+        """Its repository@sha256:…, "" for a suite."""
+        return self.base.pinned if self.base else ""
 
     def lines(self) -> tuple[str, ...]:
-        if self.image:
-            head = f"step os on {self.image} gcc {self.gcc} layout 1"
+        if self.base:
+            head = f"step os on {self.image} gcc {self.gcc} at {self.driver} layout 1"
             return (head, *map(_artefact_line, self.artefacts))
         return (f"step os {self.suite} gcc {self.gcc} layout 4", *map(_artefact_line, self.artefacts))
 
@@ -46,13 +53,20 @@ class PythonStep:
     name: ClassVar = "python"  # of its layer
     python: str  # 3.11
     artefacts: tuple[Artefact, ...]
+    interpreter: str = ""  # the path of a Python of an image; "" for the distribution's usual one
 
     @property
     def site_packages(self) -> str:
         return site_packages(self.python)
 
+    @property
+    def program(self) -> str:
+        """The Python that the environment stands on."""
+        return self.interpreter or f"/usr/bin/python{self.python}"
+
     def lines(self) -> tuple[str, ...]:
-        return (f"step python {self.python}", *map(_artefact_line, self.artefacts))
+        by = f" by {self.interpreter}" if self.interpreter else ""
+        return (f"step python {self.python}{by}", *map(_artefact_line, self.artefacts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -229,11 +243,10 @@ def make(
     """Put the steps in order. `toolkit` is the table's row for the recipe's CUDA, None without CUDA; `site` are files of
     the site that the image is for: its NCCL profile.
     """
-    suite = recipe.base.partition("/")[2]
     inside = lock.base.inside if lock.base else None
     steps: list[Step] = [
-        OsStep(suite=suite, gcc=recipe.gcc, artefacts=lock.debs, image=lock.base.pinned if lock.base else ""),
-        PythonStep(python=recipe.python, artefacts=lock.wheels),
+        _os_step(recipe, lock),
+        PythonStep(python=recipe.python, artefacts=lock.wheels, interpreter=_interpreter(recipe, lock)),
     ]
     if toolkit is not None:
         steps.append(CudaStep(toolkit=toolkit, artefacts=lock.toolkit))
@@ -258,16 +271,35 @@ def make(
     )
 
 
+def _os_step(recipe: Recipe, lock: Lock) -> OsStep:
+    if lock.base is None:
+        return OsStep(suite=recipe.base.partition("/")[2], gcc=recipe.gcc, artefacts=lock.debs)
+    own = lock.base.inside.gcc(recipe.gcc)
+    added = f"gcc-{recipe.gcc}" in {one.name for one in lock.debs}
+    driver = own.path if own and not added else f"/usr/bin/gcc-{recipe.gcc}"
+    return OsStep(suite="", gcc=recipe.gcc, artefacts=lock.debs, base=lock.base, driver=driver)
+
+
+def _interpreter(recipe: Recipe, lock: Lock) -> str:
+    """The path of the image's own Python where that one is used and is not where a distribution has it."""
+    own = lock.base.inside.python(recipe.python) if lock.base else None
+    added = f"python{recipe.python}-minimal" in {one.name for one in lock.debs}
+    usual = f"/usr/bin/python{recipe.python}"
+    return own.path if own and not added and own.path != usual else ""
+
+
 def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tuple[str, str], ...]:
     """Only what must hold: a value set here beats the user's own export under Apptainer, so defaults stay out.
 
     An image brings its own variables, and its own PATH behind ours: programs in it may count on them.
     """
     own = inside.env if inside else {}
+    path = own.get("PATH", SYSTEM_PATH)
     search = [
         f"{ENV_PREFIX}/bin",
         *(["/usr/local/cuda/bin"] if cuda else []),
-        own.get("PATH", SYSTEM_PATH),
+        *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
+        path,
     ]
     fixed = own | {
         "PATH": ":".join(search),

@@ -18,7 +18,7 @@ import zstandard
 
 from envbuilder.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
 from envbuilder.errors import BuildError, VerifyError
-from envbuilder.foreign_tar import index_tar
+from envbuilder.foreign_tar import index_tar, plain_parts
 from envbuilder.layer_writer import Blocks, LayerWriter, parse_blocks
 from envbuilder.store import Sha256, parse_sha256, save_text, sha256_file, sha256_text, space_errors
 from envbuilder.tarball import CHUNK, TarReader, is_normal
@@ -84,13 +84,25 @@ def write_layer(
 
 
 def write_layer_from_tar(
-    *, name: str, tar: Path, folder: Path, epoch: int, threads: int, drop: Collection[str] = ()
+    *,
+    name: str,
+    tar: Path,
+    folder: Path,
+    epoch: int,
+    threads: int,
+    drop: Collection[str] = (),
+    omit: Collection[str] = (),
+    plain: bool = False,
 ) -> Layer:
     """Make a layer of another program's tar of a root file system, root folder included; see `index_tar`.
 
-    Owners and modes stay, times are clamped to the epoch, and what a runtime brings is dropped or emptied.
+    Owners and modes stay, times are clamped to the epoch, and what a runtime brings is dropped or emptied. With `plain`
+    the layer says no more of owners, modes, times and links than one of `write_layer`; folders in `omit` stay out.
     """
     parts = index_tar(tar, epoch=epoch, drop=drop)
+    if plain:
+        parts = plain_parts(parts, epoch=epoch)
+    parts = tuple(part for part in parts if part.entry.path not in omit)
 
     def fill(writer: LayerWriter) -> None:
         written: dict[str, Entry] = {}

@@ -5,8 +5,10 @@ from pathlib import Path
 
 import jsonschema
 import pytest
+from test_locked_base import BASE
 
 from envbuilder import cli
+from envbuilder.base.locked import LockedBase
 from envbuilder.build import image_config
 from envbuilder.devcontainer import LABEL, Desk, make_file, make_label, metadata, save_file
 from envbuilder.errors import UsageError
@@ -112,13 +114,13 @@ def test_an_image_of_others_gets_no_user_of_ours():
     assert "remoteUser" not in metadata(Desk(python="3.11", has_cuda=False, has_user=False))
 
 
-def make_plan(image: str = "", cuda: str = "/usr/local/cuda") -> Plan:
+def make_plan(base: LockedBase | None = None, cuda: str = "/usr/local/cuda") -> Plan:
     return Plan(
         name="x",
         platform="linux/amd64",
         epoch=0,
         steps=(
-            OsStep(suite="bookworm", gcc="12", artefacts=(), image=image),
+            OsStep(suite="bookworm", gcc="12", artefacts=(), base=base),
             PythonStep(python="3.10", artefacts=()),
             RuntimeStep(env=(("CUDA_HOME", cuda),) if cuda else (), labels=(("a", "b"),), files=()),
         ),
@@ -134,7 +136,7 @@ def test_an_image_says_what_its_file_says():
 
 
 def test_what_stands_on_an_image_of_others_has_no_user_of_ours():
-    labels = dict(image_config(make_plan(image="base@sha256:0", cuda="")).labels)
+    labels = dict(image_config(make_plan(base=BASE, cuda="")).labels)
     (label,) = json.loads(labels[LABEL])
     assert "remoteUser" not in label
     assert "cuda" not in labels[LABEL].lower()

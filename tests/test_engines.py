@@ -19,7 +19,8 @@ from envbuilder.command import Command, FakeRunner, ProcessRunner
 from envbuilder.console import Console
 from envbuilder.engines import debian, python, runtime, start
 from envbuilder.engines.assemble import Assemble, make_root
-from envbuilder.engines.keys import EngineName, layer_keys, tools
+from envbuilder.engines.keys import layer_keys, tools
+from envbuilder.engines.names import EngineName
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
 from envbuilder.lock import Artefact, LockedExtension, SourceFile
 from envbuilder.plan import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from dataclasses import replace
 
 import bases
 import pytest
@@ -13,6 +14,7 @@ from envbuilder import lock as locks
 from envbuilder.base.locked import Blob, LockedBase
 from envbuilder.errors import LockError
 from envbuilder.lock import Lock, diff, dump, parse
+from envbuilder.plan import SYSTEM_PATH
 from envbuilder.store import Sha256
 
 
@@ -116,8 +118,23 @@ def test_the_image_decides_the_build_and_its_variables_stay():
     plain, image = make_plan(), make_plan(lock=on(BASE))
     other = make_plan(lock=on(locked(bases.over(bases.devel(), {"x": ""}))))
     assert len({plan.key for plan in (plain, image, other)}) == 3
-    assert f"step os on {BASE.pinned} gcc 12 layout 1" in image.canonical()
+    assert f"step os on {BASE.pinned} gcc 12 at /usr/bin/gcc-12 layout 1" in image.canonical()
     env = dict(image.runtime.env)
     assert env["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
     own = BASE.inside.env["PATH"]
     assert env["PATH"] == f"/opt/env/bin:/usr/local/cuda/bin:{own}"
+
+
+def test_the_compilers_plain_names_are_found_on_an_image_whose_path_leaves_their_folder_out():
+    image = make_plan(lock=on(locked(replace(bases.debian(), env=("PATH=/site:/usr/bin",)))))
+    assert dict(image.runtime.env)["PATH"].endswith(":/usr/local/bin:/site:/usr/bin")
+    assert "/usr/local/bin" in SYSTEM_PATH
+
+
+def test_an_images_own_python_and_gcc_are_the_environments():
+    shape = bases.over(bases.debian(), bases.python("3.11.9", "usr/local"))
+    lock = replace(on(locked(shape)), debs=())
+    first, python, *_ = make_plan(lock=lock).steps
+    assert (first.driver, python.program) == ("/usr/bin/gcc-12", "/usr/local/bin/python3.11")
+    assert "step python 3.11 by /usr/local/bin/python3.11" in make_plan(lock=lock).canonical()
+    assert make_plan().steps[1].program == "/usr/bin/python3.11"

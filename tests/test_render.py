@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from test_locked_base import BASE
 
 from envbuilder import lock as locks
 from envbuilder.errors import UsageError
@@ -88,7 +89,8 @@ def test_the_command_line_offers_what_can_be_rendered():
 
 @pytest.mark.programs
 @pytest.mark.parametrize(
-    "name", [*(f"tests/golden/render-{name}.dockerfile" for name in NAMES), "Dockerfile.base"]
+    "name",
+    [*(f"tests/golden/render-{name}.dockerfile" for name in NAMES), "Dockerfile.base", "Dockerfile.extend"],
 )
 def test_hadolint_finds_nothing(name: str):
     checked = subprocess.run(
@@ -99,8 +101,9 @@ def test_hadolint_finds_nothing(name: str):
 
 @pytest.mark.programs
 def test_shellcheck_finds_nothing_in_the_programs_of_a_text():
-    script = RECIPES.parent / "envbuilder/image/kit/configure_os.sh"
-    assert subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False).stdout == ""
+    scripts = sorted((RECIPES.parent / "envbuilder/image/kit").glob("*.sh"))
+    assert len(scripts) > 3
+    assert subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False).stdout == ""
 
 
 def test_the_papers_of_another_build_stay_out():
@@ -117,8 +120,8 @@ def test_an_extension_that_is_known_only_when_it_runs_is_refused_with_a_reason()
 def test_a_base_that_is_an_image_is_refused_with_a_reason():
     plan = make_small_kit("cpu").plan
     assert isinstance(plan.steps[0], OsStep)
-    on_an_image = replace(plan, steps=(replace(plan.steps[0], image="site/base@sha256:0"), *plan.steps[1:]))
-    with pytest.raises(UsageError, match="stands on the image `site/base@sha256:0`"):
+    on_an_image = replace(plan, steps=(replace(plan.steps[0], base=BASE), *plan.steps[1:]))
+    with pytest.raises(UsageError, match="stands on the image `site/base@sha256:"):
         make_kit(load(RECIPES / "cpu.yaml"), on_an_image, pytorch_index="")
 
 

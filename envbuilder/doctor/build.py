@@ -68,7 +68,7 @@ def look_at_docker(scene: Scene) -> Iterator[Item]:
         name="buildx",
         state=State.OK if buildx else State.WARNING,
         found=(buildx or "").split(" ")[1] if " " in (buildx or "") else "not installed",
-        why="Dockerfile.base and bases that are images are built with it",
+        why="`--engine docker` and bases that are images are built with it",
         repair="" if buildx else "apt-get install docker-buildx",
     )
     status = scene.say("docker", "info", "--format", "{{.DriverStatus}}", why="ask how images are stored")

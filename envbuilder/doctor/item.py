@@ -19,7 +19,7 @@ class DoctorCode(StrEnum):
     PYTHON = "EB810"  # no virtual environment around envbuilder
     TOOL = "EB811"  # a program that a build uses
     DOCKER = "EB812"  # no engine answers, or one before 25
-    BUILDX = "EB813"  # what Dockerfile.base is built with
+    BUILDX = "EB813"  # what the docker engine drives
     IMAGE_STORE = "EB814"  # images are not kept in containerd's store
     APPTAINER = "EB815"  # Apptainer is not installed
     NAMESPACES = "EB816"  # an ordinary user can make no user namespace

@@ -10,20 +10,20 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final, assert_never
+from typing import assert_never
 
 from envbuilder.capacity import Limits
 from envbuilder.command import Command, Runner
 from envbuilder.console import Console
 from envbuilder.engines import cuda, debian, extensions, python, runtime, start
 from envbuilder.engines.engine import missing_steps
-from envbuilder.engines.keys import EngineName, layer_keys, tools
+from envbuilder.engines.folders import shared_folders
+from envbuilder.engines.keys import layer_keys, tools
+from envbuilder.engines.names import EngineName
 from envbuilder.engines.sandbox import Root
 from envbuilder.errors import BuildError
 from envbuilder.lock import Artefact
 from envbuilder.plan import (
-    ENV_PREFIX,
-    EXTENSIONS,
     CudaStep,
     ExtensionsStep,
     OsStep,
@@ -36,9 +36,6 @@ from envbuilder.plan import (
 from envbuilder.store import Store, publish, remove_tree
 from envbuilder.tools import BUILD_TOOLS, need_tools
 from envbuilder.tree import Layer, extract, load_layer, write_layer
-
-# Folders of the os layer in these layers' trees.
-OMIT: Final = {PythonStep: ("opt",), CudaStep: ("usr", "usr/local")}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,11 +196,16 @@ class Run:
                 tree = self._need(kind)
                 with self._console.step(f"write the {step.name} layer"):
                     write_layer(
-                        name=step.name, tree=tree, folder=out, epoch=epoch, threads=threads, omit=OMIT[kind]
+                        name=step.name,
+                        tree=tree,
+                        folder=out,
+                        epoch=epoch,
+                        threads=threads,
+                        omit=shared_folders(step, self._python.python),
                     )
             case ExtensionsStep():
                 tree = self._compile(step, work / "tree")
-                omit = _parents(f"{self._python.site_packages}/x", f"{ENV_PREFIX}/bin/x", EXTENSIONS)
+                omit = shared_folders(step, self._python.python)
                 write_layer(name="extensions", tree=tree, folder=out, epoch=epoch, threads=threads, omit=omit)
             case StartStep():
                 start.write_start_layer(
@@ -299,8 +301,3 @@ def make_root(plan: Plan, trees: Mapping[type, Path]) -> Root:
     """The root that extensions are compiled in."""
     version = next((step.toolkit.cuda for step in plan.steps if isinstance(step, CudaStep)), "")
     return Root(os=trees[OsStep], python=trees[PythonStep], cuda=trees.get(CudaStep), cuda_version=version)
-
-
-def _parents(*paths: str) -> tuple[str, ...]:
-    """The folders above these absolute paths, as a layer's tar spells them."""
-    return tuple({str(parent)[1:] for path in paths for parent in PurePosixPath(path).parents})

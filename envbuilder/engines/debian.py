@@ -136,12 +136,12 @@ def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
     with tarfile.open(path, "w") as tar:
         merged = (f"usr/{name}" for name in MERGED)
         for name in ("opt", "usr", *merged, "usr/local", "usr/local/bin", *FOLDERS):
-            tar.addfile(_member(name, kind=tarfile.DIRTYPE, epoch=epoch))
+            tar.addfile(member(name, kind=tarfile.DIRTYPE, epoch=epoch))
         for name in MERGED:
-            tar.addfile(_member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))
+            tar.addfile(member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))
         for name, tool in PLAIN_NAMES.items():
             tar.addfile(
-                _member(
+                member(
                     f"usr/local/bin/{name}",
                     kind=tarfile.SYMTYPE,
                     epoch=epoch,
@@ -150,8 +150,9 @@ def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
             )
 
 
-def _member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.TarInfo:
-    member = tarfile.TarInfo(name)
-    member.type, member.mtime, member.linkname = kind, epoch, target
-    member.mode = 0o755 if kind == tarfile.DIRTYPE else 0o777
-    return member
+def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.TarInfo:
+    """A folder or a link of a tar that is put together by hand."""
+    found = tarfile.TarInfo(name)
+    found.type, found.mtime, found.linkname = kind, epoch, target
+    found.mode = 0o755 if kind == tarfile.DIRTYPE else 0o777
+    return found

@@ -4,7 +4,8 @@ from concurrent.futures import Executor, Future
 from typing import Protocol
 
 from envbuilder.command import Command
-from envbuilder.engines.keys import EngineName, layer_keys
+from envbuilder.engines.keys import layer_keys
+from envbuilder.engines.names import EngineName
 from envbuilder.lock import Artefact
 from envbuilder.plan import Plan, Step
 from envbuilder.store import Store, remove_tree, sha256_file

@@ -1,23 +1,15 @@
 """What decides the bytes of a layer and of a build's artefacts, known without anything that makes them."""
 
-from enum import StrEnum
 from importlib import metadata
 from typing import Final
 
 import zstandard
 
 from envbuilder import __version__
+from envbuilder.engines.names import EngineName
 from envbuilder.layer_writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.plan import Plan, RuntimeStep, Step
 from envbuilder.store import Sha256
-
-
-class EngineName(StrEnum):
-    """Who makes the layers of a build."""
-
-    ASSEMBLE = "assemble"
-    DOCKER = "docker"
-
 
 # What decides a layer's bytes beside the tools.
 PACKING: Final = (

@@ -65,7 +65,7 @@ def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, Licence]]:
             if below in ("", "copyright") and other in documents:
                 documents.setdefault(name, documents[other])
     found: dict[str, tuple[str, Licence]] = {}
-    for stanza in files[_STATUS].decode(errors="replace").split("\n\n"):
+    for stanza in files.get(_STATUS, b"").decode(errors="replace").split("\n\n"):
         fields = dict(re.findall(r"^(Package|Version|Status): (.*)$", stanza, re.MULTILINE))
         if fields.get("Status", "").endswith(" installed"):
             text = documents.get(fields["Package"], b"").decode(errors="replace")
@@ -89,9 +89,12 @@ def _need_same(step: OsStep | PythonStep, installed: Mapping[str, str]) -> None:
         _key(step, one.name): one.version if isinstance(step, OsStep) else _version(one.version)
         for one in step.artefacts
     }
+    own = (
+        isinstance(step, OsStep) and step.base is not None
+    )  # packages of an image, which the lock does not name
     wrong = [
         f"{name}: locked {locked.get(name, 'not')}, installed {installed.get(name, 'not')}"
-        for name in sorted(locked.keys() | installed.keys())
+        for name in sorted(locked.keys() | (set() if own else installed.keys()))
         if locked.get(name) != installed.get(name)
     ]
     if wrong:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from envbuilder.engines.folders import shared_folders
 from envbuilder.plan import RuntimeStep
 from envbuilder.tree import Layer, write_layer
 
@@ -37,11 +38,9 @@ def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
     return apptainer | {path: (text, 0o755 if text.startswith("#!") else 0o644) for path, text in step.files}
 
 
-def write_runtime_layer(
-    step: RuntimeStep, *, documents: Mapping[str, str], tree: Path, folder: Path, epoch: int, threads: int
-) -> Layer:
-    """`documents` are the texts that could be written only when the other layers were there."""
-    plain = {path: (text, 0o644) for path, text in documents.items()}
+def write_runtime_files(step: RuntimeStep, tree: Path, documents: Mapping[str, str] | None = None) -> None:
+    """Write the layer's files below `tree`; `documents` are the texts that could be written only when the other layers were there."""
+    plain = {path: (text, 0o644) for path, text in (documents or {}).items()}
     for path, (text, mode) in (runtime_files(step) | plain).items():
         target = tree / path
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -50,5 +49,12 @@ def write_runtime_layer(
     (tree / ".singularity.d/libs").mkdir()
     (tree / "singularity").symlink_to(".singularity.d/runscript")
     (tree / "environment").symlink_to(".singularity.d/env/90-environment.sh")
-    omit = ("etc", "opt", "opt/envbuilder", ".singularity.d")
+
+
+def write_runtime_layer(
+    step: RuntimeStep, *, documents: Mapping[str, str], tree: Path, folder: Path, epoch: int, threads: int
+) -> Layer:
+    """The layer with its documents."""
+    write_runtime_files(step, tree, documents)
+    omit = shared_folders(step, "")
     return write_layer(name="runtime", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=omit)

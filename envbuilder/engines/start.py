@@ -4,8 +4,9 @@ from pathlib import Path
 
 from envbuilder.command import Command, Runner
 from envbuilder.engines.byte_code import ENVIRONMENT
+from envbuilder.engines.folders import shared_folders
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
-from envbuilder.plan import LIB, StartStep
+from envbuilder.plan import StartStep
 from envbuilder.tree import Layer, write_layer
 
 
@@ -29,12 +30,5 @@ def write_start_layer(
         target.write_text(text, encoding="utf-8")
         target.chmod(0o755 if text.startswith("#!") else 0o644)
     runner.run(compile_command(step, root=root, tree=tree))
-    return write_layer(
-        name="start", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=_others(step)
-    )
-
-
-def _others(step: StartStep) -> tuple[str, ...]:
-    """The folders that lower layers have."""
-    below = [Path(step.site_packages), Path(LIB).parent]
-    return tuple({str(one)[1:] for folder in below for one in (folder, *folder.parents)} - {""})
+    omit = shared_folders(step, step.python)
+    return write_layer(name="start", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=omit)

@@ -7,5 +7,6 @@ the text, whatever it holds.
 from envbuilder.render.definition import render_definition
 from envbuilder.render.dockerfile import render_dockerfile
 from envbuilder.render.kit import Compile, Kit, Packages
+from envbuilder.render.steps import rules
 
-__all__ = ["Compile", "Kit", "Packages", "render_definition", "render_dockerfile"]
+__all__ = ["Compile", "Kit", "Packages", "render_definition", "render_dockerfile", "rules"]

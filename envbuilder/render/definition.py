@@ -145,7 +145,7 @@ def _post(kit: Kit) -> list[str]:
         lines += _inside("The CUDA toolkit; what the wheels have is linked.", "cuda", steps.lay_out(kit))
     for number, one in enumerate(kit.compiles):
         comment = f"The extension {in_comment(one.name)}, from the recipe's own sources; no GPU is needed."
-        lines += _inside(comment, f"extension-{number}", steps.compile_one(kit, number, out=""))
+        lines += _inside(comment, f"extension-{number}", steps.compile_one(number, out=""))
     lines += ["", "# What runs first in each Python, and what a runtime reads."]
     lines += [*steps.start_files(kit, out=_TARGET), *steps.runtime(kit, out=_TARGET)]
     lines += _inside("", "start", steps.start_code(kit))

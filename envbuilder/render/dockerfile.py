@@ -98,7 +98,7 @@ def _making(kit: Kit) -> list[str]:
         )
     if kit.compiles:
         runs = [
-            _run(steps.compile_one(kit, number, out=_OUT), _OFF, _KIT, "--mount=type=bind,target=/context")
+            _run(steps.compile_one(number, out=_OUT), _OFF, _KIT, "--mount=type=bind,target=/context")
             for number in range(len(kit.compiles))
         ]
         head = [f"FROM {'cuda' if kit.cuda else 'python'} AS extensions", epoch]

@@ -24,10 +24,14 @@ class Compile:
 
     name: str
     files: tuple[SourceFile, ...]  # below the recipe's folder
-    program: str  # of the kit
-    specification: str  # its argument, JSON
+    specification: str  # the argument of `compile_extension.py`, JSON
     entry: str  # the argument of `place_extension.py`, JSON
     env: tuple[tuple[str, str], ...]
+
+    @property
+    def sums(self) -> str:
+        """The files as `sha256sum --check` reads them."""
+        return "".join(f"{file.sha256}  {file.path}\n" for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

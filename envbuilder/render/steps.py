@@ -10,8 +10,8 @@ from dataclasses import asdict
 from typing import Final
 
 from envbuilder.lock import Artefact
-from envbuilder.plan import ENV_PREFIX, SYSTEM_PATH
-from envbuilder.render.kit import Compile, Kit
+from envbuilder.plan import ENV_PREFIX, CudaStep
+from envbuilder.render.kit import Kit
 from envbuilder.render.quote import file_lines, in_shell
 
 CERTIFICATES: Final = [
@@ -43,21 +43,21 @@ def tools(kit: Kit, *programs: str) -> list[str]:
 
 def programs(kit: Kit) -> list[str]:
     """Write the programs that the later steps run, and their arguments."""
-    wanted = ["configure_os.sh"]
+    wanted = ["configure_os.sh"]  # what a step runs, and the programs that one runs itself
     if kit.cuda:
         wanted.append("lay_out_cuda.py")
     if kit.compiles:
-        wanted += [*sorted({one.program for one in kit.compiles}), "place_extension.py"]
+        wanted += ["compile_extension.py", "compile_one.sh", "place_extension.py"]
     lines: list[str] = []
     for name in wanted:
         lines += ["", *file_lines(f"/kit/{name}", kit.program(name))]
     for number, one in enumerate(kit.compiles):
         lines += ["", *file_lines(f"/kit/{number}/spec.json", one.specification)]
         lines += file_lines(f"/kit/{number}/entry.json", one.entry)
-        lines += file_lines(f"/kit/{number}/sources", _sums(one))
+        lines += file_lines(f"/kit/{number}/sources", one.sums)
         lines += file_lines(f"/kit/{number}/environment", _exports(one.env))
     if kit.cuda:
-        lines += ["", *file_lines("/kit/cuda.json", _rules(kit))]
+        lines += ["", *file_lines("/kit/cuda.json", rules(kit.cuda))]
     return lines
 
 
@@ -162,21 +162,9 @@ def lay_out(kit: Kit) -> list[str]:
     return [f"{program} /kit/cuda.json /parts {kit.python.site_packages}"]
 
 
-def compile_one(kit: Kit, number: int, *, out: str) -> list[str]:
-    """Compile one extension in /space, as its project would, and put it where the image has it."""
-    one = kit.compiles[number]
-    python = f"{ENV_PREFIX}/bin/python"
-    return [
-        f"export PATH={ENV_PREFIX}/bin:/usr/local/cuda/bin:{SYSTEM_PATH}",
-        "export HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC",
-        f". /kit/{number}/environment",
-        "mkdir -p /space/src /space/build && cd /context",
-        f"sha256sum --check --quiet /kit/{number}/sources",
-        f"cut -c 67- /kit/{number}/sources | tr '\\n' '\\0' | xargs -0 -r cp --parents -t /space/src --",
-        f"cd /space/src && {python} /kit/{one.program} /kit/{number}/spec.json",
-        f"{python} /kit/place_extension.py /kit/{number}/entry.json {in_shell(out)}",
-        "cd / && rm -rf /space /tmp/extensions",
-    ]
+def compile_one(number: int, *, out: str) -> list[str]:
+    """Compile one extension as its project would, and put it where the image has it."""
+    return [f"sh /kit/compile_one.sh /kit/{number} /context {in_shell(out)}"]
 
 
 def start_files(kit: Kit, *, out: str) -> list[str]:
@@ -231,17 +219,12 @@ def _requirements(wheels: Sequence[Artefact]) -> str:
     )
 
 
-def _sums(one: Compile) -> str:
-    return "".join(f"{file.sha256}  {file.path}\n" for file in one.files)
-
-
 def _exports(env: tuple[tuple[str, str], ...]) -> str:
     return "".join(f"export {name}={in_shell(value)}\n" for name, value in env)
 
 
-def _rules(kit: Kit) -> str:
-    step = kit.cuda
-    assert step is not None, "only a plan with CUDA has rules for it"
+def rules(step: CudaStep) -> str:
+    """The argument of `lay_out_cuda.py`, JSON: what to take out of which package, and what to link."""
     files = {one.name: one.filename for one in step.artefacts}
     value = {
         "cuda": step.toolkit.cuda,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from envbuilder.engines.names import EngineName
 from envbuilder.errors import UsageError
 from envbuilder.session import (
     OUTPUT,
@@ -70,6 +71,36 @@ def build(
         Path | None,
         typer.Option("--host", help="bake a profile of the site: what `detect --save` wrote there"),
     ] = None,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(
+            "--engine",
+            help="who makes the layers: assemble; docker (BuildKit), which also builds on images and does so by itself there",
+        ),
+    ] = None,
+    builder: Annotated[
+        str,
+        typer.Option(
+            "--builder", metavar="NAME", help="docker engine: the builder of `docker buildx create`"
+        ),
+    ] = "",
+    cache_from: Annotated[
+        list[str] | None, typer.Option("--cache-from", metavar="CACHE", help="docker engine: a cache to read")
+    ] = None,
+    cache_to: Annotated[
+        list[str] | None, typer.Option("--cache-to", metavar="CACHE", help="docker engine: a cache to write")
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="docker engine: run every stage, whatever BuildKit remembers")
+    ] = False,
+    prepare: Annotated[
+        Path | None,
+        typer.Option(
+            "--prepare",
+            metavar="FOLDER",
+            help="docker engine: write what BuildKit reads there, and print its command; build nothing",
+        ),
+    ] = None,
     recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
@@ -77,12 +108,22 @@ def build(
 ) -> None:
     """Build image and SIF from the lock, verify them, and load the image where a Docker engine answers."""
     from envbuilder.batch import choose, find_files, need_place  # noqa: PLC0415
-    from envbuilder.pipeline import build_recipe, explain  # noqa: PLC0415
+    from envbuilder.engines.choice import Choice  # noqa: PLC0415
+    from envbuilder.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415
 
     with verb("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         need_place(where, without=not (sbatch or write or wait))
         chosen = choose(names or (), recipes, every=every, jobs=jobs)
+        choice = Choice(
+            engine=engine,
+            builder=builder,
+            cache_from=tuple(cache_from or ()),
+            cache_to=tuple(cache_to or ()),
+            no_cache=no_cache,
+        )
         if where:
+            if prepare or choice != Choice():
+                raise UsageError("a task of `--on` takes the engine that its recipe needs: no option of an engine goes with it")
             from envbuilder.launch.array import make_array  # noqa: PLC0415
 
             array = make_array(
@@ -94,8 +135,14 @@ def build(
             _spread(session, array, show=dry_run, write=write, wait=wait)
             return
         shop = workshop(session, recipes, writes=not dry_run)
+        if prepare:
+            if len(chosen) > 1:
+                raise UsageError("`--prepare` fills a folder for one recipe")
+            session.text = prepare_recipe(chosen[0], shop, prepare, offline=offline, choice=choice)
+            session.data = [{"name": chosen[0], "folder": str(prepare), "command": session.text}]
+            return
         if dry_run:
-            explained = [explain(name, shop, host) for name in chosen]
+            explained = [explain(name, shop, host, choice) for name in chosen]
             session.data = [
                 {"name": one.name, "plan": one.plan, "commands": list(one.commands)} for one in explained
             ]
@@ -103,7 +150,7 @@ def build(
                 f"{one.plan}\n" + "\n".join(f"$ {line}" for line in one.commands) for one in explained
             )
             return
-        make = functools.partial(build_recipe, output=output, offline=offline, host=host)
+        make = functools.partial(build_recipe, output=output, offline=offline, host=host, choice=choice)
         if len(chosen) > 1:
             _build_several(session, shop, chosen, make, jobs=jobs or 1)
             return

@@ -1,4 +1,4 @@
-"""`Dockerfile.base` and `apptainer/extend.def`: a project of one's own on top of a built environment."""
+"""`Dockerfile.extend` and `apptainer/extend.def`: a project of one's own on top of a built environment."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +23,7 @@ def image(cpu: Built, project: Path) -> Iterator[str]:
     name = "envbuilder-e2e-on-top"
     options = (
         "--file",
-        ROOT / "Dockerfile.base",
+        ROOT / "Dockerfile.extend",
         "--network",
         "none",
         "--build-arg",
@@ -34,7 +34,7 @@ def image(cpu: Built, project: Path) -> Iterator[str]:
     run("docker", "image", "rm", "--force", name)
 
 
-def test_dockerfile_base_adds_a_project(image: str):
+def test_the_dockerfile_adds_a_project(image: str):
     user = ("--user", f"{NOBODY}:{NOBODY}", "--read-only", "--network", "none")
     assert (
         run("docker", "run", "--rm", *user, image, "python", "-c", "import mine; print(mine.ANSWER)")
@@ -43,7 +43,7 @@ def test_dockerfile_base_adds_a_project(image: str):
     assert run("docker", "run", "--rm", *user, image, "python", "numbers_agree.py") == "numbers agree\n"
 
 
-def test_dockerfile_base_adds_a_small_layer(cpu: Built, image: str):
+def test_the_dockerfile_adds_a_small_layer(cpu: Built, image: str):
     def layers(name: str) -> list[str]:
         return run("docker", "image", "inspect", "--format", r'{{join .RootFS.Layers "\n"}}', name).split()
 

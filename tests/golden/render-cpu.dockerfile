@@ -60,6 +60,10 @@ file 644 /kit/compile_extension.py <<'END'
 |the program compile_extension.py
 END
 
+file 644 /kit/compile_one.sh <<'END'
+|the program compile_one.sh
+END
+
 file 644 /kit/place_extension.py <<'END'
 |the program place_extension.py
 END
@@ -390,15 +394,7 @@ ARG SOURCE_DATE_EPOCH
 RUN --network=none --mount=type=bind,from=kit,source=/kit,target=/kit --mount=type=bind,target=/context <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
-export PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
-export HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC
-. /kit/0/environment
-mkdir -p /space/src /space/build && cd /context
-sha256sum --check --quiet /kit/0/sources
-cut -c 67- /kit/0/sources | tr '\n' '\0' | xargs -0 -r cp --parents -t /space/src --
-cd /space/src && /opt/env/bin/python /kit/compile_extension.py /kit/0/spec.json
-/opt/env/bin/python /kit/place_extension.py /kit/0/entry.json /root/out
-cd / && rm -rf /space /tmp/extensions
+sh /kit/compile_one.sh /kit/0 /context /root/out
 SCRIPT
 
 # What runs first in each Python, and what a runtime reads.

@@ -60,7 +60,10 @@ def surroundings(
         ("torch", f"{torch.version} {torch.sha256}" if torch else "none"),
         ("wheels", _digest(wheels)),
         ("cuda", toolkit),
-        ("compiler", f"gcc {os_step.gcc} {_digest(debs)}"),
+        (
+            "compiler",
+            f"gcc {os_step.gcc} {_digest(debs)}" + (f" on {os_step.image}" if os_step.image else ""),
+        ),
         ("architectures", " ".join(gpus) or "cpu"),
         ("variables", json.dumps(extension.env)),
         ("epoch", str(plan.epoch) if reads_all else "none"),  # a project may write it into its files

@@ -47,7 +47,6 @@ def _written(plan: Plan, step: ExtensionsStep, extension: LockedExtension, jobs:
     return Compile(
         name=extension.name,
         files=extension.files,
-        program="compile_extension.py",
         specification=commands.compile_specification(call),
         entry=json.dumps(value, indent=1, sort_keys=True) + "\n",
         env=(*commands.environment(step.architectures, jobs), *extension.env),

@@ -18,7 +18,8 @@ export PATH=/usr/sbin:/usr/bin:/sbin:/bin
 set -f # the lists hold patterns for dpkg, not for this shell
 
 mkdir -p /etc/dpkg/dpkg.cfg.d /var/lib/dpkg/info /var/lib/dpkg/triggers /var/lib/dpkg/updates \
-  /var/lib/dpkg/alternatives /var/lib/dpkg/parts /usr/local/bin /opt/envbuilder /.singularity.d
+  /var/lib/dpkg/alternatives /var/lib/dpkg/parts /usr/local/bin /opt/envbuilder /.singularity.d \
+  /etc/apt/preferences.d /etc/apt/sources.list.d
 settings=/etc/dpkg/dpkg.cfg.d/99envbuilder
 echo force-unsafe-io >"$settings" # a root that is packed next needs no disk to be waited for
 for path in $EXCLUDE; do

@@ -1,0 +1,135 @@
+"""The one command that BuildKit is driven by, what it needs, and its failures in words."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.command import Command, Runner
+from envbuilder.console import Console
+from envbuilder.engines.buildkit.folder import BASE, DOCKERFILE, arguments
+from envbuilder.engines.buildkit.progress import Progress
+from envbuilder.errors import BuildError, CommandError, ToolError
+from envbuilder.findings import Finding, Severity
+from envbuilder.plan import OsStep, Plan
+from envbuilder.tools import ABSENT, OLD
+
+FLOOR: Final = (0, 13)  # of buildx: the first with `--progress rawjson`
+NO_EXPORT: Final = "EB803"  # a BuildKit that cannot do what is needed
+_TARGET: Final = "layers"  # the stage of Dockerfile.base whose layers are ours
+_SETUP: Final = "`scripts/setup` sets up a Docker engine on Debian 12"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What a person says of the builder; it decides where layers are made, never their bytes."""
+
+    builder: str = ""
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
+    no_cache: bool = False
+
+    def options(self) -> tuple[str, ...]:
+        return (
+            *(("--builder", self.builder) if self.builder else ()),
+            *(word for one in self.cache_from for word in ("--cache-from", one)),
+            *(word for one in self.cache_to for word in ("--cache-to", one)),
+            *(("--no-cache",) if self.no_cache else ()),
+        )
+
+
+def build_command(plan: Plan, folder: Path, out: Path, settings: Settings) -> Command:
+    """Build the layers of `folder` into the OCI layout `out`."""
+    target = (
+        "--target", _TARGET, "--progress", "rawjson", "--provenance=false", "--sbom=false",
+        "--output", f"type=oci,tar=false,compression=uncompressed,force-compression=true,dest={out}",
+    )  # fmt: skip
+    return _command(plan, folder, (*settings.options(), *target), why="build the layers with BuildKit")
+
+
+def by_hand(plan: Plan, folder: Path, settings: Settings) -> Command:
+    """What a person types to make an image of `folder` without us."""
+    return _command(plan, folder, (*settings.options(), "--tag", plan.name), why="build the image")
+
+
+def _command(plan: Plan, folder: Path, options: tuple[str, ...], *, why: str) -> Command:
+    base = next((step.base for step in plan.steps if isinstance(step, OsStep)), None)
+    place = f"base=oci-layout://{folder / BASE}@sha256:{base.manifest.digest}" if base else ""
+    return Command(
+        argv=(
+            "docker", "buildx", "build", "--file", str(folder / DOCKERFILE), *options,
+            *(word for name, value in arguments(plan).items() for word in ("--build-arg", f"{name}={value}")),
+            *(("--build-context", place) if place else ()), str(folder),
+        ),
+        why=why,
+        merged=True,
+    )  # fmt: skip
+
+
+def run(command: Command, runner: Runner, console: Console) -> None:
+    """Run it with its steps as ours; raises BuildError with the last lines of what failed, ToolError where BuildKit cannot do it."""
+    with Progress(console) as progress:
+        try:
+            runner.run(command, on_line=progress.feed)
+        except CommandError as error:
+            if re.search(r"exporter is not supported|oci-layout.*not supported", progress.words):
+                raise ToolError(
+                    "BuildKit cannot write an OCI layout here", findings=(_no_export(progress.words),)
+                ) from error
+            said = progress.failure or error.message
+            full = "no space left" in f"{said} {progress.words}"
+            raise BuildError(
+                f"could not {command.why}: {said}",
+                hint="`docker builder prune` frees what BuildKit keeps"
+                if full
+                else "`--dry-run` prints the command",
+            ) from error
+
+
+def need_buildkit(settings: Settings, runner: Runner) -> None:
+    """Raise ToolError where there is no Docker client, no buildx of our age, or no builder that answers."""
+    findings = tuple(_judge(settings, runner))
+    if findings:
+        raise ToolError("the docker engine needs BuildKit", findings=findings)
+
+
+def _judge(settings: Settings, runner: Runner) -> tuple[Finding, ...]:
+    asked = Command(argv=("docker", "buildx", "version"), why="ask for buildx")
+    try:
+        said = runner.run(asked)
+    except ToolError:
+        return (_finding(ABSENT, "`docker` is needed to drive BuildKit, and it is not installed", _SETUP),)
+    except CommandError:
+        hint = "`apt-get install docker-buildx`, or docker-buildx-plugin of Docker's own packages"
+        return (_finding(ABSENT, "`docker` has no plugin `buildx`, which drives BuildKit", hint),)
+    found = re.search(r"\d+(?:\.\d+)+", said)
+    if not found or tuple(map(int, found[0].split("."))) < FLOOR:
+        wanted = ".".join(map(str, FLOOR))
+        told = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
+        return (_finding(OLD, told, _SETUP),)
+    inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (settings.builder,)))
+    try:
+        told = runner.run(Command(argv=inspect, why="ask the builder"))
+        trouble = re.search(r"^Error: +(.*)", told, re.MULTILINE)  # of an engine that it cannot reach
+        last = trouble[1] if trouble else ""
+    except CommandError as error:
+        last = error.message.splitlines()[-1]
+    if not last:
+        return ()
+    name = f"the builder `{settings.builder}`" if settings.builder else "the Docker engine"
+    hint = "`docker buildx ls` lists builders, `envbuilder doctor` looks at the engine"
+    return (_finding(ABSENT, f"{name} does not answer: {last}", hint),)
+
+
+def _no_export(words: str) -> Finding:
+    said = next((line for line in words.splitlines() if "not supported" in line), words)
+    return _finding(
+        NO_EXPORT,
+        said.removeprefix("ERROR: "),
+        'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine, '
+        "or name another builder: `docker buildx create`, then `--builder NAME`",
+    )
+
+
+def _finding(code: str, message: str, hint: str) -> Finding:
+    return Finding(code=code, severity=Severity.ERROR, where="", message=message, hint=hint)

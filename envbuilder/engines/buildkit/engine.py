@@ -1,0 +1,169 @@
+"""One run of BuildKit over one plan: every layer but the runtime's comes out of it, as a tar that becomes a layer of ours."""
+
+import json
+from collections.abc import Mapping
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from envbuilder.capacity import Limits
+from envbuilder.command import Command, Runner
+from envbuilder.console import Console
+from envbuilder.engines import debian, runtime
+from envbuilder.engines.buildkit import buildx
+from envbuilder.engines.buildkit.buildx import Settings
+from envbuilder.engines.buildkit.folder import fill
+from envbuilder.engines.engine import missing_steps
+from envbuilder.engines.folders import shared_folders
+from envbuilder.engines.keys import layer_keys, tools
+from envbuilder.engines.names import EngineName
+from envbuilder.errors import BuildError, UsageError
+from envbuilder.extension import Form
+from envbuilder.lock import Artefact
+from envbuilder.plan import OsStep, Plan, PythonStep, RuntimeStep, Step
+from envbuilder.store import Sha256, Store, publish, remove_tree
+from envbuilder.tools import DPKG_DEB, need_tools
+from envbuilder.tree import Layer, load_layer, write_layer_from_tar
+
+__all__ = ["Docker", "Settings"]
+
+JOBS: Final = (
+    4  # compilers at once, alike on every machine: BuildKit may run elsewhere, and its cache is keyed by it
+)
+_LAYERS: Final = ("os", "python", "cuda", "extensions", "start")  # in the order of Dockerfile.base
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Docker:
+    store: Store
+    runner: Runner
+    console: Console
+    limits: Limits
+    settings: Settings = field(default_factory=Settings)
+
+    @property
+    def name(self) -> EngineName:
+        return EngineName.DOCKER
+
+    def need_tools(self) -> None:
+        need_tools((DPKG_DEB,), self.runner)
+        buildx.need_buildkit(self.settings, self.runner)
+
+    def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
+        """All of them where BuildKit has something to do: each of its stages may be one that it has forgotten."""
+        _need_plain_extensions(plan)
+        if not self._baked(plan):
+            return ()
+        return tuple(dict.fromkeys(one for step in plan.steps for one in step.artefacts))
+
+    def start(self, plan: Plan, pool: Executor) -> "tuple[Future[Layer], ...]":
+        """Begin every layer of the plan."""
+        baked = pool.submit(self._bake, plan)
+        return tuple(pool.submit(self._layer, plan, step, baked) for step in plan.steps)
+
+    def _layer(self, plan: Plan, step: Step, baked: "Future[dict[type[Step], Layer]]") -> Layer:
+        layers = baked.result()
+        return (
+            self._write_runtime(plan, step, layers) if isinstance(step, RuntimeStep) else layers[type(step)]
+        )
+
+    def commands(self, plan: Plan) -> tuple[Command, ...]:
+        """The command of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
+        _need_plain_extensions(plan)
+        work = Path("WORK")
+        command = buildx.build_command(plan, work / "folder", work / "layout", self.settings)
+        return (command,) if self._baked(plan) else ()
+
+    def _baked(self, plan: Plan) -> tuple[Step, ...]:
+        """The missing layers that BuildKit makes."""
+        missing = missing_steps(plan, self.store, self.name)
+        return tuple(step for step in missing if not isinstance(step, RuntimeStep))
+
+    def prepare(self, plan: Plan, folder: Path, final: Path) -> Command:
+        """Write all that BuildKit reads into `folder`; returns the command that builds an image of it when it is `final`."""
+        fill(plan, folder, store=self.store, runner=self.runner, jobs=JOBS)
+        return buildx.by_hand(plan, final, self.settings)
+
+    def _bake(self, plan: Plan) -> dict[type[Step], Layer]:
+        """Every layer but the runtime's, by its step's type."""
+        if self._baked(plan):
+            with self.store.lock(f"docker-{plan.key}"), self.store.workspace() as work:
+                if self._baked(plan):  # another process may have made them meanwhile
+                    self._build(plan, work)
+        keys = layer_keys(plan, self.name)
+        found = {type(step): load_layer(self.store.layer(key)) for step, key in keys.items()}
+        return {kind: layer for kind, layer in found.items() if layer is not None}
+
+    def _build(self, plan: Plan, work: Path) -> None:
+        with self.console.step("gather what BuildKit reads"):
+            fill(plan, work / "folder", store=self.store, runner=self.runner, jobs=JOBS)
+        command = buildx.build_command(plan, work / "folder", work / "layout", self.settings)
+        buildx.run(command, self.runner, self.console)
+        blobs = read_layout(work / "layout")
+        keys = layer_keys(plan, self.name)
+        for step in self._baked(plan):
+            with self.console.step(f"write the {step.name} layer"):
+                self._write(plan, step, keys[step], tar=blobs[step.name], work=work)
+
+    def _write(self, plan: Plan, step: Step, key: Sha256, *, tar: Path, work: Path) -> None:
+        out, final = work / f"layer-{step.name}", self.store.layer(key)
+        is_os = isinstance(step, OsStep)
+        python = next(one.python for one in plan.steps if isinstance(one, PythonStep))
+        write_layer_from_tar(
+            name=step.name, tar=tar, folder=out, epoch=plan.epoch, threads=self.limits.threads,
+            drop=debian.DROP if isinstance(step, OsStep) and not step.base else (),
+            omit=() if is_os else ("", *shared_folders(step, python)), plain=not is_os,
+        )  # fmt: skip
+        with self.store.lock(f"layer-{key}"):
+            if final.exists() and load_layer(final) is None:  # damaged: `publish` would take it for finished
+                remove_tree(final)
+            publish(out, final)
+
+    def _write_runtime(self, plan: Plan, step: RuntimeStep, layers: Mapping[type[Step], Layer]) -> Layer:
+        from envbuilder.engines import parts  # noqa: PLC0415 - its licence parser is slow to import, and a build may have nothing to do
+
+        final = self.store.layer(layer_keys(plan, self.name)[step])
+        if found := load_layer(final):
+            return found
+        documents = parts.write_documents(plan, dict(layers), {}, tools(), self.name)
+        with self.store.workspace() as work:
+            runtime.write_runtime_layer(
+                step, documents=documents, tree=work / "tree", folder=work / "layer", epoch=plan.epoch, threads=self.limits.threads
+            )  # fmt: skip
+            if final.exists():
+                remove_tree(final)
+            publish(work / "layer", final)
+        layer = load_layer(final)
+        assert layer is not None, f"{final} was just written"
+        return layer
+
+
+def _need_plain_extensions(plan: Plan) -> None:
+    """Raise UsageError for an extension that is no plain call of torch's `load()`: only the other engine compiles those."""
+    other = next((one for one in plan.extensions if one.form is not Form.LOAD), None)
+    if other is not None:
+        image = any(isinstance(step, OsStep) and step.base for step in plan.steps)
+        raise UsageError(
+            f"the extension `{other.name}` cannot be compiled by the docker engine: what a project's own build or its imports "
+            "compile is known only when they run",
+            hint="name its `sources`" if image else "`--engine assemble` compiles it",
+        )
+
+
+def read_layout(folder: Path) -> dict[str, Path]:
+    """Layer's name → its tar, in the OCI layout that BuildKit wrote; raises BuildError for any other number of them."""
+    blobs = folder / "blobs/sha256"
+
+    def load(descriptor: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
+        text = (blobs / descriptor["digest"].removeprefix("sha256:")).read_text(encoding="utf-8")
+        return dict(json.loads(text))
+
+    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
+    layers = load(index["manifests"][0])["layers"]
+    if len(layers) != len(_LAYERS):
+        raise BuildError(f"BuildKit wrote {len(layers)} layers, not the {len(_LAYERS)} of Dockerfile.base")
+    return {
+        name: blobs / layer["digest"].removeprefix("sha256:")
+        for name, layer in zip(_LAYERS, layers, strict=True)
+    }

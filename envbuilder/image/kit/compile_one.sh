@@ -1,0 +1,24 @@
+#!/bin/sh
+# Compiles one extension in /space, as its project would, and puts it where the image has it. Runs inside the environment:
+#
+#   compile_one.sh FOLDER SOURCES OUT
+#
+# FOLDER says what: `spec.json` and `entry.json`, the arguments of `compile_extension.py` and `place_extension.py`, which lie beside
+# this file; `sources`, the sha256 and path of each file below SOURCES; `environment`, variables as the shell reads them. OUT is the
+# root of what is new.
+set -eu
+umask 022
+folder=$1 sources=$2 out=$3 kit=$(dirname "$0")
+export PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+export HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC
+# shellcheck source=/dev/null
+. "$folder/environment"
+mkdir -p /space/src /space/build
+cd "$sources"
+sha256sum --check --quiet "$folder/sources"
+cut -c 67- "$folder/sources" | tr '\n' '\0' | xargs -0 -r cp --parents -t /space/src --
+cd /space/src
+/opt/env/bin/python "$kit/compile_extension.py" "$folder/spec.json"
+/opt/env/bin/python "$kit/place_extension.py" "$folder/entry.json" "$out"
+cd /
+rm -rf /space /tmp/extensions

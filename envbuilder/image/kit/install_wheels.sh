@@ -1,0 +1,33 @@
+#!/bin/sh
+# Makes the Python environment at /opt/env and installs wheels into it. Runs inside the root that it is for:
+#
+#   install_wheels.sh FOLDER
+#
+# FOLDER holds `wheels`, `requirements.txt` with their hashes, `uv`, and `settings`: INTERPRETER, the distribution's Python;
+# VERSION, its minor version; REPEAT, not empty where only one process writes the same byte code each time.
+set -eu
+umask 022
+folder=$1
+# shellcheck source=/dev/null
+. "$folder/settings"
+
+prefix=/opt/env site=/opt/env/lib/python$VERSION/site-packages
+mkdir -p $prefix/bin "$site"
+cd $prefix
+ln -s lib lib64
+ln -s "$INTERPRETER" bin/python
+ln -s python bin/python3
+ln -s python "bin/python$VERSION"
+printf 'home = %s\ninclude-system-site-packages = false\nversion = %s\n' "${INTERPRETER%/*}" "$VERSION" >pyvenv.cfg
+
+# Byte code by the hash of its source, unchecked: an image is read-only.
+export PYC_INVALIDATION_MODE=UNCHECKED_HASH PYTHONHASHSEED=0 PYTHONWARNINGS=ignore HOME=/root LC_ALL=C.UTF-8
+export UV_NO_INSTALLER_METADATA=1 UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never UV_CACHE_DIR=/opt/.uv
+compile=
+[ -n "$REPEAT" ] || compile=--compile-bytecode
+"$folder/uv" pip install --no-config --offline --no-index --find-links "$folder/wheels" --no-deps --require-hashes \
+  --requirement "$folder/requirements.txt" --python $prefix/bin/python --link-mode hardlink $compile
+rm -rf /opt/.uv
+# Packages hold files that are no Python of this version, templates and fixtures: an exit code of 1 is no failure.
+[ -z "$REPEAT" ] || "$INTERPRETER" -m compileall -q --invalidation-mode unchecked-hash "$site" || [ $? -eq 1 ]
+chmod 644 $prefix/.lock

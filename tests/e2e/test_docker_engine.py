@@ -1,0 +1,321 @@
+"""`--engine docker`: the same environment from the same lock, images as bases, and what it says where it cannot."""
+
+import base64
+import io
+import json
+import os
+import sys
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+import zstandard
+from registries import PASSWORD, USER, registry
+from test_bases import push
+from tiny import closure, make_tiny
+from workbench import (
+    CACHE,
+    ENVBUILDER,
+    NO_ENGINE,
+    ROOT,
+    Built,
+    attempt,
+    build,
+    cache_with_artefacts,
+    findings,
+    open_folder,
+    run,
+)
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import bases
+
+from envbuilder import lock as locks
+from envbuilder.capacity import Limits
+from envbuilder.command import ProcessRunner
+from envbuilder.console import Console
+from envbuilder.image_reader import read_tree
+from envbuilder.recipe import load
+from envbuilder.resolve import Wish, look
+from envbuilder.store import Store, save_text
+from envbuilder.verify import compare
+from envbuilder.workshop import Workshop
+
+pytestmark = pytest.mark.builds
+
+DIFFERS = {"opt/envbuilder/provenance.json": "says which engine made the layers"}
+RECIPE = """\
+base: {{image: "{image}"}}
+python: "3.11"
+gcc: "12"
+libxcrypt: "4.4"
+pytorch: "{torch}"
+{more}"""
+NAME = "docker-engine"
+CUDA = 'cuda: "12.4"\ngpus: [A100]\n'
+
+
+@dataclass(frozen=True)
+class World:
+    """A recipe that stands on a suite, built by both engines, and a registry with images made of its root."""
+
+    recipe: Path
+    lock: locks.Lock
+    composed: Built
+    baked: Built
+    host: str  # of the registry
+    login: dict[str, str]  # what finds the registry's password
+
+    @property
+    def folder(self) -> Path:
+        return self.recipe.parent
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    with open_folder() as folder, registry(folder / "registry", login=True) as server:
+        recipe, lock = make_tiny(folder / "recipes", NAME)
+        composed = build(str(recipe), folder / "composed", "--engine", "assemble", env=NO_ENGINE)
+        baked = build(str(recipe), folder / "baked", "--engine", "docker")
+        world = World(
+            recipe,
+            lock,
+            replace(composed, name=NAME),
+            replace(baked, name=NAME),
+            server.host,
+            plant(folder, server.host),
+        )
+        with registry(folder / "registry") as unlocked:  # the same data, and whoever comes may write
+            for name, shape in SHAPES.items():
+                push(unlocked.host, name, pack(world, shape))
+        yield world
+        run("docker", "image", "rm", "--force", *(f"envbuilder/{name}:latest" for name in (NAME, *SHAPES)))
+
+
+def plant(folder: Path, host: str) -> dict[str, str]:
+    """Settings of a Docker client with two secrets: a registry's password, and that of a proxy which every build is told of."""
+    settings = folder / "docker"
+    settings.mkdir()
+    auth = base64.b64encode(f"{USER}:{PASSWORD}".encode()).decode()
+    proxy = f"http://{USER}:{PASSWORD}@127.0.0.1:9"
+    value = {
+        "auths": {host: {"auth": auth}},
+        "proxies": {"default": {"httpProxy": proxy, "httpsProxy": proxy}},
+    }
+    (settings / "config.json").write_text(json.dumps(value))
+    return {"DOCKER_CONFIG": str(settings)}
+
+
+def test_both_engines_make_the_same_files(world: World):
+    mine, theirs = read_tree(world.composed.layout), read_tree(world.baked.layout)
+    labels = ("assemble", "docker")
+    assert compare(mine.entries, theirs.entries, labels, without=DIFFERS) == ()
+    others = {entry.path: entry for entry in theirs.entries}
+    assert {one.path for one in mine.entries if others[one.path] != one} == set(DIFFERS)
+    assert (theirs.image.env, theirs.image.labels) == (mine.image.env, mine.image.labels)
+
+
+def test_the_provenance_names_the_engine(world: World):
+    said = json.loads(run(ENVBUILDER, "sbom", NAME, "--provenance", "--output", world.baked.output))
+    assert said["predicate"]["buildDefinition"]["buildType"] == "urn:envbuilder:docker:1"
+
+
+def test_what_the_docker_engine_built_is_verified_and_then_there_is_nothing_to_do(world: World):
+    run(ENVBUILDER, "verify", world.recipe, "--output", world.baked.output)
+    again = build(str(world.recipe), world.baked.output, "--engine", "docker")
+    assert again.data["built"] is False
+    assert again.digests == world.baked.digests
+
+
+# Images
+
+SHAPES = {
+    "engine-debian": bases.Shape([{"etc/site.conf": "of the site"}], env=("PATH=/site/bin:/usr/bin:/bin", "SITE=a b")),
+    "engine-devel": replace(
+        bases.devel(),
+        # With compilers that only look like some: nothing has to be added.
+        layers=[bases.cuda("12.4.1") | bases.plain_cuda("12.4"), bases.gcc("12.2.0") | {"etc/apt/sources.list.d/cuda.list": "deb https://index.example/cuda /"}],
+    ),
+}  # fmt: skip
+
+
+def blob(built: Built, digest: str) -> bytes:
+    return (built.layout / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes()
+
+
+def open_to_all() -> bytes:
+    """A layer with a folder and a file that everybody may write, as some images have them, and a pipe."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, kind, mode in (
+            ("work", tarfile.DIRTYPE, 0o777),
+            ("work/all", tarfile.REGTYPE, 0o666),
+            ("work/pipe", tarfile.FIFOTYPE, 0o644),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.mode = kind, mode
+            archive.addfile(member)
+    return out.getvalue()
+
+
+def pack(world: World, shape: bases.Shape) -> bases.Packed:
+    """The image of `shape` with the root of the world's recipe below it."""
+    index = json.loads((world.composed.layout / "index.json").read_text())
+    manifest = json.loads(blob(world.composed, index["manifests"][0]["digest"]))
+    below = json.loads(blob(world.composed, manifest["config"]["digest"]))["rootfs"]["diff_ids"][0]
+    root, more, last = manifest["layers"][0], bases.pack(shape), open_to_all()
+    config = json.loads(more.config)
+    config["rootfs"]["diff_ids"] = [below, *config["rootfs"]["diff_ids"], bases.sha256(last)]
+    return bases.Packed(
+        config=json.dumps(config).encode(),
+        blobs=[blob(world.composed, root["digest"]), *more.blobs, last],
+        media_types=[root["mediaType"], *more.media_types, "application/vnd.oci.image.layer.v1.tar"],
+    )
+
+
+def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Path:
+    """A recipe on that image, and its lock: what the image really has, and the packages of `cpu` that it lacks."""
+    path = world.folder / f"{name}.yaml"
+    path.write_text(RECIPE.format(image=f"{world.host}/site/{name}:1", torch=torch, more=more))
+    recipe = load(path)
+    shop = Workshop(
+        store=Store(CACHE), runner=ProcessRunner(os.environ), console=Console(quiet=True),
+        environment=os.environ | world.login, recipes=world.folder, limits=Limits(threads=2, memory=4 << 30, root=True),
+    )  # fmt: skip
+    means, wish = shop.means(offline=False), Wish(today=datetime.now(UTC).date())
+    base = look(recipe, means, old=None, wish=wish, transfer=shop.console.transfer)
+    there = {deb.name for deb in world.lock.debs}
+    cpu = locks.load(ROOT / "recipes/cpu.lock")
+    lacking = () if base.inside.gcc("12") else closure(cpu.debs, ("gcc-12",))
+    lock = replace(
+        world.lock,
+        recipe=recipe.digest,
+        inputs=locks.recipe_inputs(recipe),
+        base=base,
+        debs=tuple(deb for deb in lacking if deb.name not in there),
+    )
+    save_text(path.with_suffix(".lock"), locks.dump(lock))
+    return path
+
+
+def inside(built: Built, recipe: Path, *argv: str, place: str = "sif") -> str:
+    return run(ENVBUILDER, "exec", recipe, "--output", built.output, "--in", place, "--", *argv)
+
+
+def test_an_environment_on_an_image_has_what_both_bring(world: World):
+    recipe = write_on_image(world, "engine-debian", torch="2.13.0")
+    by_itself = build(str(recipe), world.folder / "on-debian", env=world.login)  # no engine is named
+    built = replace(by_itself, name="engine-debian")
+    run(ENVBUILDER, "verify", recipe, "--output", built.output)
+    for place in ("sif", "image"):
+        said = inside(
+            built,
+            recipe,
+            "sh",
+            "-c",
+            "cat /etc/site.conf; echo; echo $SITE; gcc -dumpversion; command -v python",
+            place=place,
+        )
+        assert said.split("\n") == ["of the site", "a b", "12", "/opt/env/bin/python", ""]
+    assert (
+        inside(built, recipe, "python", "-c", "import markupsafe, numpy; print(numpy.zeros(2))")
+        == "[0. 0.]\n"
+    )
+    assert inside(built, recipe, "sh", "-c", "stat -c %a /work /work/all; ls /work") == "775\n664\nall\n"
+    parts = json.loads(run(ENVBUILDER, "sbom", built.sif))["packages"]
+    versions = {one["name"]: one.get("versionInfo") for one in parts}
+    assert versions["site/engine-debian"].startswith("sha256:")
+    assert {"libc6", "gcc-12", "numpy"} <= versions.keys()  # of the image, added, and of Python
+
+
+def test_nothing_of_a_password_or_a_proxy_is_left(world: World):
+    layout = world.folder / "on-debian/engine-debian.oci"
+    places = [path for path in layout.rglob("*") if path.is_file()]
+    assert len(places) > 6
+    for path in places:
+        with path.open("rb") as stream:
+            is_packed = stream.read(4) == b"\x28\xb5\x2f\xfd"
+            stream.seek(0)
+            reader = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True)
+            content = reader.read() if is_packed else stream.read()
+        assert PASSWORD.encode() not in content, path
+
+
+def test_two_clean_builds_on_an_image_in_the_shape_of_nvidias_are_the_same_bytes(world: World):
+    recipe = write_on_image(world, "engine-devel", torch="2.6.0", more=CUDA)
+    digests = []
+    for name in ("one", "two"):
+        folder = world.folder / name
+        folder.mkdir()
+        cache = {"ENVBUILDER_CACHE": str(cache_with_artefacts(folder, recipe))}
+        built = replace(
+            build(str(recipe), folder / "out", "--no-cache", env=world.login | cache), name="engine-devel"
+        )
+        digests.append(built.digests)
+    assert digests[0] == digests[1]
+    assert inside(
+        built, recipe, "sh", "-c", "echo $CUDA_HOME $CUDA_VERSION; cat $CUDA_HOME/version.json"
+    ).startswith("/usr/local/cuda 12.4.1\n{")
+    settings = json.loads(run("docker", "image", "inspect", f"envbuilder/{built.name}:latest"))[0]["Config"]
+    assert settings["Entrypoint"] == ["/opt/envbuilder/start"]
+    assert settings["User"] in ("", None)
+
+
+# Troubles
+
+
+def test_an_option_of_buildkit_needs_its_engine(world: World):
+    ended = attempt(ENVBUILDER, "build", world.recipe, "--builder", "far", "--json")
+    assert ended.returncode == 2
+    (found,) = findings(ended)
+    assert "`--builder`" in found["message"]
+    assert found["hint"] == "add `--engine docker`"
+
+
+def test_no_engine_is_an_error_with_its_repair(world: World, spacious: Path):
+    env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache_with_artefacts(spacious, world.recipe))}
+    ended = attempt(
+        ENVBUILDER, "build", world.recipe, "--engine", "docker", "--output", spacious, "--json", env=env
+    )
+    assert ended.returncode == 8
+    (found,) = findings(ended)
+    assert "the Docker engine does not answer" in found["message"]
+    assert found["hint"]
+
+
+def test_an_instruction_that_fails_says_its_own_last_lines(world: World, spacious: Path):
+    """A wheel that is not of the version which the lock says."""
+    other = [
+        replace(one, version="9.9") if one.name.lower() == "markupsafe" else one for one in world.lock.wheels
+    ]
+    recipe = spacious / f"{NAME}.yaml"
+    recipe.write_text(world.recipe.read_text())
+    save_text(recipe.with_suffix(".lock"), locks.dump(replace(world.lock, wheels=tuple(other))))
+    ended = attempt(ENVBUILDER, "build", recipe, "--engine", "docker", "--output", spacious, "--json")
+    assert ended.returncode == 6
+    (found,) = findings(ended)
+    assert "python: /bin/sh /kit/install_wheels.sh" in found["message"]
+    assert "markupsafe==9.9" in found["message"].lower()
+
+
+def test_a_prepared_folder_is_built_by_hand(world: World, spacious: Path):
+    command = run(
+        ENVBUILDER, "build", world.recipe, "--engine", "docker", "--prepare", spacious / "folder"
+    ).strip()
+    run("sh", "-c", f"{command} --quiet")
+    said = run(
+        "docker",
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        NAME,
+        "python",
+        "-c",
+        "import markupsafe; print(markupsafe.escape('<'))",
+    )
+    run("docker", "image", "rm", "--force", NAME)
+    assert said == "&lt;\n"
