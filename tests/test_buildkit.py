@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from test_locked_base import BASE
@@ -24,9 +25,11 @@ from envbuilder.engines.buildkit.progress import Progress, title
 from envbuilder.engines.choice import Choice
 from envbuilder.engines.keys import layer_keys, record_key
 from envbuilder.engines.names import EngineName
-from envbuilder.errors import BuildError, CommandError, ToolError, UsageError
+from envbuilder.errors import BuildError, CommandError, FetchError, ToolError, UsageError
+from envbuilder.fetch import Fetcher
 from envbuilder.lock import Artefact
 from envbuilder.plan import ExtensionsStep, OsStep, Plan
+from envbuilder.resolve import Means, bring
 from envbuilder.store import Store, sha256_file
 from envbuilder.tree import read_manifest, write_layer_from_tar
 
@@ -192,6 +195,24 @@ def test_an_extension_that_is_known_only_when_it_runs_is_refused(tmp_path: Path,
         engine.artefacts(replace(plan, steps=tuple(steps)))
     assert caught.value.hint == hint
     assert {one.name for one in engine.artefacts(plan)} >= {"torch", "libc6"}
+
+
+def test_an_image_is_fetched_once_and_not_at_all_offline(tmp_path: Path):
+    store, console = Store(tmp_path / "store"), Console(quiet=True)
+
+    def nobody() -> NoReturn:
+        raise AssertionError("a registry was asked")
+
+    means = Means(
+        store=store, runner=FakeRunner(), sources=nobody, client=nobody, fetcher=Fetcher(store, nobody, offline=True)
+    )  # fmt: skip
+    with pytest.raises(FetchError, match="is not whole in the cache"):
+        bring(BASE, means, console.transfer, offline=True)
+    for blob in (BASE.manifest, BASE.config, *BASE.layers):
+        store.artefact(blob.digest).parent.mkdir(exist_ok=True)
+        store.artefact(blob.digest).touch()
+    bring(BASE, means, console.transfer, offline=True)
+    bring(BASE, means, console.transfer, offline=False)
 
 
 # Layers
