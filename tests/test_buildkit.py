@@ -459,6 +459,41 @@ def test_a_merged_command_gives_both_streams_to_its_reader():
 
 
 @pytest.mark.programs
+def test_an_extension_is_compiled_from_exactly_its_own_sources(tmp_path: Path):
+    """Around the compilers: which files are there, what is called, and what is left."""
+    for folder in ("kit", "kit/0", "context/csrc/deep", "out", "env/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "kit/compile_one.sh").write_bytes(image.path("kit/compile_one.sh").read_bytes())
+    for name in ("csrc/a b.cpp", "csrc/deep/c.h", "csrc/other.cpp"):
+        (tmp_path / "context" / name).write_text(name)
+    listed = [
+        f"{sha256_file(tmp_path / 'context' / name)}  {name}\n" for name in ("csrc/a b.cpp", "csrc/deep/c.h")
+    ]
+    (tmp_path / "kit/0/sources").write_text("".join(listed))
+    (tmp_path / "kit/0/environment").write_text("export MINE='a b'\n")
+    python = tmp_path / "env/bin/python"
+    python.write_text('#!/bin/sh\n{ echo "$MINE" "$PWD" "$@"; find /space -type f | sort; } >>/out/said\n')
+    python.chmod(0o755)
+    binds = [("kit", "/kit"), ("context", "/context"), ("env", "/opt/env")]
+    argv = [
+        "bwrap", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib",
+        "--symlink", "usr/lib64", "/lib64", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(tmp_path / "out"), "/out",
+    ]  # fmt: skip
+    argv += [word for source, target in binds for word in ("--ro-bind", str(tmp_path / source), target)]
+    run = [*argv, "sh", "/kit/compile_one.sh", "/kit/0", "/context", "/out"]
+    subprocess.run(run, check=True)
+    files = ["/space/src/csrc/a b.cpp", "/space/src/csrc/deep/c.h"]
+    assert (tmp_path / "out/said").read_text().splitlines() == [
+        "a b /space/src /kit/compile_extension.py /kit/0/spec.json", *files,
+        "a b /space/src /kit/place_extension.py /kit/0/entry.json /out", *files,
+    ]  # fmt: skip
+    (tmp_path / "context/csrc/deep/c.h").write_text("edited since")
+    ended = subprocess.run(run, capture_output=True, text=True, check=False)
+    assert ended.returncode != 0
+    assert "csrc/deep/c.h: FAILED" in ended.stdout
+
+
+@pytest.mark.programs
 def test_packages_are_added_in_a_container_and_nowhere_else():
     """It changes the root that it runs in: this machine's."""
     script = image.path("kit/add_packages.sh")

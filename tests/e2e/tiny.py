@@ -5,7 +5,6 @@ Python, what those need, and wheels without needs. There is no torch in it.
 """
 
 import re
-from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -39,7 +38,7 @@ def make_tiny(folder: Path, name: str = "tiny", wheels: tuple[str, ...] = WHEELS
         cpu,
         recipe=recipe.digest,
         inputs=locks.recipe_inputs(recipe),
-        debs=closure(cpu.debs, ROOTS),
+        debs=_closure(cpu.debs),
         wheels=tuple(one for one in cpu.wheels if one.name.lower().replace("_", "-") in wheels),
         extensions=(),
     )
@@ -47,14 +46,14 @@ def make_tiny(folder: Path, name: str = "tiny", wheels: tuple[str, ...] = WHEELS
     return path, lock
 
 
-def closure(debs: tuple[Artefact, ...], roots: Collection[str]) -> tuple[Artefact, ...]:
-    """The essential packages and `roots`, with all that they depend on among `debs`."""
+def _closure(debs: tuple[Artefact, ...]) -> tuple[Artefact, ...]:
+    """The essential packages and `ROOTS`, with all that they depend on among `debs`."""
     facts = {one.name: _control(one) for one in debs}
     providers = {
         provided: name for name, fields in facts.items() for provided in _names(fields.get("Provides", ""))
     }
     providers |= {name: name for name in facts}
-    todo = [name for name, fields in facts.items() if fields.get("Essential") == "yes" or name in roots]
+    todo = [name for name, fields in facts.items() if fields.get("Essential") == "yes" or name in ROOTS]
     seen: set[str] = set()
     while todo:
         name = todo.pop()
