@@ -166,6 +166,8 @@ def test_wrong_use_is_an_envelope_too(call: Call, arguments: tuple[str, ...]):
         ("build", "cpu", "--wait"),
         ("build", "cpu", "--on", "cluster"),
         ("build", "cpu", "--on", "slurm", "--sbatch", "mem=16G", "--dry-run"),
+        ("build", "cpu", "--on", "slurm", "--engine", "docker"),
+        ("build", "cpu", "a100", "--engine", "docker", "--prepare", "x"),
         ("lock", "cpu", "numpy"),
         ("lock", "cpu", "--before", "yesterday"),
         ("exec", "cpu"),

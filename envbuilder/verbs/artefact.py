@@ -123,7 +123,10 @@ def build(
         )
         if where:
             if prepare or choice != Choice():
-                raise UsageError("a task of `--on` takes the engine that its recipe needs: no option of an engine goes with it")
+                raise UsageError(
+                    "a task of `--on` takes the engine that its recipe needs",
+                    hint="leave `--on` out, or `--prepare` and the options of an engine",
+                )
             from envbuilder.launch.array import make_array  # noqa: PLC0415
 
             array = make_array(
@@ -137,7 +140,10 @@ def build(
         shop = workshop(session, recipes, writes=not dry_run)
         if prepare:
             if len(chosen) > 1:
-                raise UsageError("`--prepare` fills a folder for one recipe")
+                raise UsageError(
+                    "`--prepare` fills a folder for one recipe",
+                    hint="name one; a second one in another folder",
+                )
             session.text = prepare_recipe(chosen[0], shop, prepare, offline=offline, choice=choice)
             session.data = [{"name": chosen[0], "folder": str(prepare), "command": session.text}]
             return
