@@ -25,11 +25,11 @@ from envbuilder.errors import BuildError
 from envbuilder.store import Sha256, sha256_text
 from envbuilder.tarball import BLOCK, CHUNK, END, make_header
 
-# Parameters of zstd between its levels 2 and 3: level 2 finds matches of 5 bytes where these find 4, in a larger table. Layers are
-# 1.4 to 2.1 % smaller for 9 % more CPU of packing (36 % where most is code for GPUs, which hardly packs); level 3: 2.5 to
-# 3.4 % for 25 % (68 %). bench/README.md has the table.
+# Parameters of zstd between its levels 2 and 3: matches as long as level 2's, found by two larger tables. Layers are 1.1 % smaller
+# for 9 % more CPU of packing (16 % where most is code for GPUs, which hardly packs); level 3: 2.5 to 3.4 % for 25 %
+# (66 %). bench/README.md has the table.
 PARAMETERS: Final = {
-    "window_log": 18, "chain_log": 13, "hash_log": 15, "search_log": 1, "min_match": 4, "target_length": 0,
+    "window_log": 18, "chain_log": 15, "hash_log": 16, "search_log": 1, "min_match": 5, "target_length": 0,
     "strategy": zstandard.STRATEGY_DFAST,
 }  # fmt: skip
 # Bytes of a file in one frame, the block of the squashfs: smaller and faster to import from than 128 KiB and 1 MiB.
