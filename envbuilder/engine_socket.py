@@ -7,7 +7,7 @@ import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 _DEFAULT: Final = "unix:///var/run/docker.sock"
@@ -29,9 +29,14 @@ def has_image(environment: Mapping[str, str], name: str, manifest: str) -> bool 
                 head, _, body = stream.read().partition(b"\r\n\r\n")
         if head.split()[1] != b"200":
             return None
-        return bool(json.loads(body)["Id"] == f"sha256:{manifest}")
-    except (OSError, ValueError, IndexError, KeyError, TypeError):
+        return holds(json.loads(body), manifest)
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None
+
+
+def holds(said: Mapping[str, Any], manifest: str) -> bool:
+    """Whether what an engine says of an image is said of this manifest and of a whole image: of another it names no layers."""
+    return said["Id"] == f"sha256:{manifest}" and bool(said["RootFS"].get("Layers"))
 
 
 def is_absent(environment: Mapping[str, str]) -> bool:

@@ -11,6 +11,7 @@ import docker.errors
 from requests.exceptions import RequestException
 
 from envbuilder.console import Console
+from envbuilder.engine_socket import holds
 from envbuilder.errors import BuildError
 from envbuilder.oci import layout_size, read_archive, read_layout
 from envbuilder.outputs import Outputs
@@ -28,9 +29,9 @@ def connect(environment: Mapping[str, str]) -> "docker.DockerClient | None":
 
 
 def has_image(client: "docker.DockerClient", name: str, manifest: str) -> bool:
-    """Whether the engine holds `name` with exactly this manifest (engines with the containerd store know it by that)."""
+    """Whether the engine holds all of `name` with exactly this manifest (engines with the containerd store know it by that)."""
     try:
-        return bool(client.images.get(name).id == f"sha256:{manifest}")
+        return holds(client.images.get(name).attrs, manifest)
     except docker.errors.ImageNotFound:
         return False
 
@@ -95,7 +96,7 @@ def load_image(client: "docker.DockerClient", layout: Path, *, name: str, consol
     """Bring the layout into the engine as `name`; raises BuildError when the engine refuses it.
 
     After an edit only the last layers are new. Layers that the engine's image of that name has, or the part of it, are
-    left out first; an engine that cannot make use of that (it packs layers in another way, or keeps none) gets all.
+    left out first; an engine that cannot make use of that (its layers are packed in another way, or it keeps none) gets all.
     """
     manifest = read_layout(layout).manifest.digest
     error: Exception | None = None

@@ -130,8 +130,10 @@ def engine(folder: Path, answer: bytes) -> Iterator[dict[str, str]]:
 @pytest.mark.parametrize(
     ("status", "body", "found"),
     [
-        ("200 OK", json.dumps({"Id": f"sha256:{MANIFEST}"}), True),
-        ("200 OK", json.dumps({"Id": f"sha256:{'cd' * 32}"}), False),
+        ("200 OK", json.dumps({"Id": f"sha256:{MANIFEST}", "RootFS": {"Layers": ["sha256:1"]}}), True),
+        ("200 OK", json.dumps({"Id": f"sha256:{MANIFEST}", "RootFS": {}}), False),
+        ("200 OK", json.dumps({"Id": f"sha256:{'cd' * 32}", "RootFS": {"Layers": ["sha256:1"]}}), False),
+        ("200 OK", json.dumps({"Id": f"sha256:{MANIFEST}", "RootFS": []}), None),
         ("404 Not Found", json.dumps({"message": "No such image"}), None),
         ("200 OK", "nonsense", None),
         ("200 OK", "[]", None),

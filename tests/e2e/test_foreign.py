@@ -1,14 +1,22 @@
 """Artefacts that envbuilder did not write: images of the Docker engine, and SIFs that Apptainer built from them."""
 
+import hashlib
 import json
 import re
 import shutil
+import tarfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import docker
 import pytest
+import zstandard
+from faults import Bench
 from workbench import ENVBUILDER, Built, attempt, findings, open_folder, run
+
+from envbuilder.console import Console
+from envbuilder.publish import load_image
 
 pytestmark = pytest.mark.builds
 
@@ -151,3 +159,41 @@ def test_what_a_docker_build_leaves_of_secrets_is_found_and_not_shown(spacious: 
         assert any(place in one for one in places), (place, places)
         assert value not in ended.stdout + ended.stderr
     assert sum(".created_by" in one for one in places) >= 3  # of ARG, of ENV or LABEL, and of the last RUN
+
+
+def test_an_image_whose_layers_are_packed_in_another_way_is_loaded_whole(bench: Bench):
+    """The engine has the same layers under other digests, as of an older envbuilder: these must not be left out."""
+    name, client = "envbuilder-test/packed:1", docker.from_env()
+    with open_folder() as folder:
+        layouts = (bench.output / "tiny.oci", folder / "other.oci")
+        shutil.copytree(*layouts)
+        repack(layouts[1])
+        try:
+            for layout in layouts:
+                load_image(client, layout, name=name, console=Console(quiet=True))
+                run("docker", "save", "--output", folder / "saved.tar", name)
+                with tarfile.open(folder / "saved.tar") as tar:
+                    saved = set(tar.getnames())
+                assert {f"blobs/sha256/{blob.name}" for blob in (layout / "blobs/sha256").iterdir()} <= saved
+        finally:
+            run("docker", "image", "rm", "--force", name)
+
+
+def repack(layout: Path) -> None:
+    """Compress the layers of an OCI layout in another way."""
+    blobs, index = layout / "blobs/sha256", json.loads((layout / "index.json").read_text())
+
+    def replace(descriptor: dict[str, object], content: bytes) -> None:
+        (blobs / str(descriptor["digest"]).removeprefix("sha256:")).unlink()
+        digest = hashlib.sha256(content).hexdigest()
+        (blobs / digest).write_bytes(content)
+        descriptor |= {"digest": f"sha256:{digest}", "size": len(content)}
+
+    (described,) = index["manifests"]
+    manifest = json.loads((blobs / described["digest"].removeprefix("sha256:")).read_text())
+    for layer in manifest["layers"]:
+        with (blobs / layer["digest"].removeprefix("sha256:")).open("rb") as stream:
+            content = zstandard.ZstdDecompressor().stream_reader(stream, read_across_frames=True).read()
+        replace(layer, zstandard.ZstdCompressor(level=1).compress(content))
+    replace(described, json.dumps(manifest).encode())
+    (layout / "index.json").write_text(json.dumps(index))
