@@ -16,7 +16,7 @@ from envbuilder.store import Sha256, sha256_text
 from envbuilder.tables.toolkit import Toolkit
 
 FORMAT: Final = 1  # raise it when the same inputs would give other bytes
-LAYOUT: Final = 3  # of the extensions layer; a new number makes those layers anew and no other
+LAYOUT: Final = 4  # of the extensions layer; a new number makes those layers anew and no other
 ENV_PREFIX: Final = "/opt/env"
 EXTENSIONS: Final = "/opt/envbuilder/extensions"
 LIB: Final = "/opt/envbuilder/lib"

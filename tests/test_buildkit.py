@@ -463,7 +463,8 @@ def test_an_extension_is_compiled_from_exactly_its_own_sources(tmp_path: Path):
     """Around the compilers: which files are there, what is called, and what is left."""
     for folder in ("kit", "kit/0", "context/csrc/deep", "out", "env/bin"):
         (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "kit/compile_one.sh").write_bytes(image.path("kit/compile_one.sh").read_bytes())
+    for name in ("compile_one.sh", "steady.sh"):
+        (tmp_path / "kit" / name).write_bytes(image.path(f"kit/{name}").read_bytes())
     for name in ("csrc/a b.cpp", "csrc/deep/c.h", "csrc/other.cpp"):
         (tmp_path / "context" / name).write_text(name)
     listed = [
@@ -472,7 +473,9 @@ def test_an_extension_is_compiled_from_exactly_its_own_sources(tmp_path: Path):
     (tmp_path / "kit/0/sources").write_text("".join(listed))
     (tmp_path / "kit/0/environment").write_text("export MINE='a b'\n")
     python = tmp_path / "env/bin/python"
-    python.write_text('#!/bin/sh\n{ echo "$MINE" "$PWD" "$@"; find /space -type f | sort; } >>/out/said\n')
+    python.write_text(
+        '#!/bin/sh\n{ echo "$MINE" "$PWD" "$@"; find /space/src -type f | sort; } >>/out/said\n'
+    )
     python.chmod(0o755)
     binds = [("kit", "/kit"), ("context", "/context"), ("env", "/opt/env")]
     argv = [

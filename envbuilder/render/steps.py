@@ -47,7 +47,7 @@ def programs(kit: Kit) -> list[str]:
     if kit.cuda:
         wanted.append("lay_out_cuda.py")
     if kit.compiles:
-        wanted += ["compile_extension.py", "compile_one.sh", "place_extension.py"]
+        wanted += ["compile_extension.py", "compile_one.sh", "place_extension.py", "steady.sh"]
     lines: list[str] = []
     for name in wanted:
         lines += ["", *file_lines(f"/kit/{name}", kit.program(name))]

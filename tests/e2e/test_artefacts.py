@@ -184,6 +184,31 @@ def test_the_extension_holds_code_for_the_recipe_and_no_other(built: Built):
     assert ".ptx" not in listing
 
 
+def test_a_cuda_source_is_the_same_object_at_another_time_and_in_another_process(built: Built):
+    """Through the program that compilers are run through; nvcc alone names what is local after both."""
+    if built.name not in HOLDS_CUDA:
+        pytest.skip("no CUDA in this recipe")
+    source = (
+        "namespace { __global__ void kernel(float *x) { *x = 1; } }\n"
+        "template <class T> void launch(T *x) { kernel<<<1, 1>>>(x); }\n"
+        "template void launch<float>(float *);\n"
+    )
+    script = (
+        'cd /space; printf "%s" "$1" >one.cu\n'
+        "for way in '' 'sh /kit/steady.sh'; do for time in 1 1000000000; do\n"
+        "  touch -d @$time one.cu; $way nvcc --objdir-as-tempdir -arch=sm_80 -c -o one.o one.cu; sha256sum <one.o\n"
+        "done; done"
+    )
+    said = run(
+        "docker", "run", "--rm", "--network", "none", "--tmpfs", "/space:exec", "-v", f"{ROOT}/envbuilder/image/kit:/kit:ro",
+        built.image, "sh", "-euc", script, "sh", source,
+    ).splitlines()  # fmt: skip
+    alone, steady = said[:2], said[2:]
+    assert len(set(alone)) == 2
+    assert len(steady) == 2
+    assert len(set(steady)) == 1
+
+
 def test_the_extension_can_be_compiled_again_inside(built: Built):
     """What `load()` needs is there: compiler, headers, ninja. Only the C++ files, for their time."""
     script = (

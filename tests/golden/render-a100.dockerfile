@@ -72,6 +72,10 @@ file 644 /kit/place_extension.py <<'END'
 |the program place_extension.py
 END
 
+file 644 /kit/steady.sh <<'END'
+|the program steady.sh
+END
+
 file 644 /kit/0/spec.json <<'END'
 |{
 | "arguments": {
@@ -108,11 +112,11 @@ file 644 /kit/0/entry.json <<'END'
 |   "extra_cflags": [],
 |   "extra_cuda_cflags": []
 |  },
-|  "file": "/opt/envbuilder/extensions/fused-5c5045481ae6b6c2/fused.so",
+|  "file": "/opt/envbuilder/extensions/fused-232c1d62c128adb1/fused.so",
 |  "function": "load",
 |  "is_python_module": true,
 |  "is_standalone": false,
-|  "key": "5c5045481ae6b6c20e8a464ba42c04bb1c65050fea26b4e774ac68723a2c285e",
+|  "key": "232c1d62c128adb1e3e61995f6d3dd676ec063feaf0536ad52bdfad30bb1a158",
 |  "name": "fused"
 | },
 | "has_cuda": true,

@@ -68,6 +68,10 @@ file 644 /kit/place_extension.py <<'END'
 |the program place_extension.py
 END
 
+file 644 /kit/steady.sh <<'END'
+|the program steady.sh
+END
+
 file 644 /kit/0/spec.json <<'END'
 |{
 | "arguments": {
@@ -100,11 +104,11 @@ file 644 /kit/0/entry.json <<'END'
 |   "extra_cflags": [],
 |   "extra_cuda_cflags": []
 |  },
-|  "file": "/opt/envbuilder/extensions/fused-1d1d5b77ef6711b8/fused.so",
+|  "file": "/opt/envbuilder/extensions/fused-2f3460ae2f63a8db/fused.so",
 |  "function": "load",
 |  "is_python_module": true,
 |  "is_standalone": false,
-|  "key": "1d1d5b77ef6711b8a76067e1e98e8b90c1fbe9e6c33e279f74ec586b316555f5",
+|  "key": "2f3460ae2f63a8db387b767865c22acafc14c57af985fccb4126307e1170eae1",
 |  "name": "fused"
 | },
 | "has_cuda": false,

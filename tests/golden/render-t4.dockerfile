@@ -72,6 +72,10 @@ file 644 /kit/place_extension.py <<'END'
 |the program place_extension.py
 END
 
+file 644 /kit/steady.sh <<'END'
+|the program steady.sh
+END
+
 file 644 /kit/0/spec.json <<'END'
 |{
 | "arguments": {
@@ -108,11 +112,11 @@ file 644 /kit/0/entry.json <<'END'
 |   "extra_cflags": [],
 |   "extra_cuda_cflags": []
 |  },
-|  "file": "/opt/envbuilder/extensions/fused-514a43daf626a12f/fused.so",
+|  "file": "/opt/envbuilder/extensions/fused-1fdb6df1fbf7b359/fused.so",
 |  "function": "load",
 |  "is_python_module": true,
 |  "is_standalone": false,
-|  "key": "514a43daf626a12ff08a4b9f33bd2a5c7fbd209eb34af01271c8b518b76eef18",
+|  "key": "1fdb6df1fbf7b359e9d86e14339fa5a028498f9b9de0dc405e600b5e85cb8e9e",
 |  "name": "fused"
 | },
 | "has_cuda": true,

@@ -22,6 +22,7 @@ PYTHON: Final = f"{ENV_PREFIX}/bin/python"
 SPEC: Final = "spec.json"
 FACTS: Final = "facts.json"
 CALLS: Final = "calls.json"
+STEADY: Final = "/steady.sh"  # where the sandbox has the program through which compilers are run
 _CUSTOM: Final = "/customize"  # where the sandbox has the pretended GPU
 
 
@@ -131,11 +132,12 @@ def _command(
 ) -> Command:
     return sandboxed(
         root,
-        (PYTHON, f"/{program}", f"{SPACE}/{SPEC}"),
+        ("/bin/sh", STEADY, PYTHON, f"/{program}", f"{SPACE}/{SPEC}"),
         why=why,
         mounts=(
             Mount(source=space, target=SPACE, writable=True),
             Mount(source=image.path(program), target=f"/{program}"),
+            Mount(source=image.path("kit/steady.sh"), target=STEADY),
             *mounts,
         ),
         env=env,

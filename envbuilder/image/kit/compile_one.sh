@@ -18,7 +18,7 @@ cd "$sources"
 sha256sum --check --quiet "$folder/sources"
 cut -c 67- "$folder/sources" | tr '\n' '\0' | xargs -0 -r cp --parents -t /space/src --
 cd /space/src
-/opt/env/bin/python "$kit/compile_extension.py" "$folder/spec.json"
+sh "$kit/steady.sh" /opt/env/bin/python "$kit/compile_extension.py" "$folder/spec.json"
 /opt/env/bin/python "$kit/place_extension.py" "$folder/entry.json" "$out"
 cd /
 rm -rf /space /tmp/extensions

@@ -1,0 +1,32 @@
+#!/bin/sh
+# Runs a compile so that nvcc writes the same object each time:
+#
+#   steady.sh COMMAND [ARGUMENT…]
+#
+# What is local to a file gets a name from nvcc's front end: where the file has no external function to name it after, one made of
+# the source's path, its time and the number of the process. The latter two are told to that one program as constants here.
+# Without CUDA the command is run as it is. /space is the folder of the compile.
+set -eu
+[ -e /usr/local/cuda/bin/cudafe++ ] || exec "$@"
+gcc -shared -fPIC -O2 -o /space/steady.so -x c - <<'SOURCE'
+#define _GNU_SOURCE
+#include <errno.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int steady(void) { return strcmp(program_invocation_short_name, "cudafe++") == 0; }
+
+pid_t getpid(void) { return steady() ? 1 : (pid_t)syscall(SYS_getpid); }
+
+int stat(const char *path, struct stat *found) {
+  int failed = (int)syscall(SYS_stat, path, found);
+  if (!failed && steady()) found->st_mtime = 0;
+  return failed;
+}
+
+/* What programs call that were linked with a glibc before 2.33. */
+int __xstat(int version, const char *path, struct stat *found) { (void)version; return stat(path, found); }
+SOURCE
+LD_PRELOAD=/space/steady.so exec "$@"
