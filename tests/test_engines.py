@@ -1,6 +1,7 @@
 """The assemble engine's parts: what is asked of outside programs, and the files it lays out itself."""
 
 import ast
+import compileall
 import dataclasses
 import os
 import shlex
@@ -238,8 +239,22 @@ def test_every_plain_name_leads_to_the_pinned_compiler(tmp_path):
 
 
 def test_the_install_of_the_wheels(golden):
-    (command,) = python.install_commands(PYTHON, work=Path("/store/work"), epoch=EPOCH)
-    golden("install.txt", one_a_line(command).replace(uv.find_uv_bin(), "UV"))
+    commands = python.install_commands(PYTHON, work=Path("/store/work"), epoch=EPOCH)
+    golden("install.txt", "\n".join(map(one_a_line, commands)).replace(uv.find_uv_bin(), "UV"))
+
+
+@pytest.mark.programs
+def test_byte_code_that_could_not_be_written_is_missed(tmp_path: Path):
+    """A compiler of many files passes over a full disk; what is no Python has none."""
+    (tmp_path / "template.py").write_text("{{ name }} = }")
+    (tmp_path / "module.py").write_text("one = 1")
+    compileall.compile_dir(tmp_path, quiet=2)
+    check = (sys.executable, "-c", python.CHECK, str(tmp_path))
+    assert subprocess.run(check, check=False).returncode == 0
+    next(tmp_path.rglob("module.*.pyc")).unlink()
+    ended = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "module.py: its byte code was not written" in ended.stderr
 
 
 def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_before(golden):
@@ -528,6 +543,7 @@ def test_the_commands_of_a_build_say_why_in_their_order(store):
         "install the distribution's packages",
         "unpack `libc6`",
         "install the locked Python packages",
+        "look for the byte code",
         "compile the extension `fused`",
     ]
 

@@ -27,6 +27,18 @@ INTERPRETER: Final = (
     "python3-distutils",  # of suites with a Python before 3.10
 )  # fmt: skip
 
+# Whoever compiles many files says nothing of one that could not be written: what is missing must be no Python of this version.
+CHECK: Final = """
+import importlib.util, pathlib, sys
+for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
+    if not pathlib.Path(importlib.util.cache_from_source(str(path))).exists():
+        try:
+            compile(path.read_bytes(), str(path), "exec")
+        except (SyntaxError, ValueError, RecursionError):
+            continue
+        sys.exit(f"{path}: its byte code was not written, as on a disk that was full for a moment")
+"""
+
 
 def interpreter(step: PythonStep, debs: Sequence[Artefact]) -> tuple[Artefact, ...]:
     """The packages of the bare Python that installs the wheels."""
@@ -77,11 +89,12 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
         ),
     )
     why = "install the locked Python packages"
+    checking = sandbox((compile_all[0], "-c", CHECK, step.site_packages), why="look for the byte code")
     if is_repeatable(step.python):
-        return (sandbox((*argv, "--compile-bytecode"), why=why),)
+        return (sandbox((*argv, "--compile-bytecode"), why=why), checking)
     compiling = sandbox(compile_all, why="byte-compile the Python packages")
     # Packages hold files that are no Python of this version: fixtures of their tests, templates.
-    return (sandbox(argv, why=why), replace(compiling, accept=(0, 1)))
+    return (sandbox(argv, why=why), replace(compiling, accept=(0, 1)), checking)
 
 
 def build_python(
