@@ -31,7 +31,7 @@ INTERPRETER: Final = (
 CHECK: Final = """
 import importlib.util, pathlib, sys
 for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
-    if not pathlib.Path(importlib.util.cache_from_source(str(path))).exists():
+    if path.is_file() and not pathlib.Path(importlib.util.cache_from_source(str(path))).exists():
         try:
             compile(path.read_bytes(), str(path), "exec")
         except (SyntaxError, ValueError, RecursionError):
