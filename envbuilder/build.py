@@ -95,9 +95,10 @@ def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
     try:
         yield pool
     except BaseException as error:
-        runner.stop()
         # An interrupted person waits for nobody; after a failure, what still runs tidies up.
-        pool.shutdown(wait=isinstance(error, Exception), cancel_futures=True)
+        interrupted = not isinstance(error, Exception)
+        runner.stop(for_good=interrupted)
+        pool.shutdown(wait=not interrupted, cancel_futures=True)
         raise
     pool.shutdown()
 

@@ -13,6 +13,8 @@ import shlex
 import signal
 import subprocess
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -33,6 +35,7 @@ PASSED_ON: Final = frozenset(
     }
 )  # fmt: skip
 GRACE: Final = 5.0  # seconds between interrupt, terminate and kill
+SHORT_GRACE: Final = 0.5  # the same where all programs are ended at once, and somebody waits
 _USERINFO: Final = re.compile(r"(?<=://)[^\s/@'\"]+(?=@)")
 TAIL: Final = 20  # lines of a failed program's output that an error shows
 
@@ -67,13 +70,51 @@ class Runner(Protocol):
         """Give the program's stdout as a stream; a failure is raised when the context ends."""
         ...
 
-    def stop(self) -> None:
-        """End every program that is running now, in whichever thread; each fails as if it had ended by itself."""
+    def stop(self, *, for_good: bool = True) -> None:
+        """End every program that is running now, in whichever thread; each fails as if it had ended by itself.
+
+        With `for_good` none is started from now on: one thread's end may be what another has been waiting for.
+        """
         ...
 
     def named(self, owner: str) -> "Runner":
         """A runner for one of several builds at a time, whose `stop` ends what it started alone; ours ends that as well."""
         ...
+
+
+class _Programs:
+    """What a runner has started and not yet seen the end of, and whether it may start more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # no program starts unseen by one who stops all
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._named: list[_Programs] = []
+        self._closed = False
+
+    def add(self, named: "_Programs") -> None:
+        """Count what that one starts among ours."""
+        with self._lock:
+            self._named.append(named)
+            closed = self._closed
+        named.all(and_no_more=closed)
+
+    def start(self, start: "Callable[[], subprocess.Popen[bytes]]") -> "subprocess.Popen[bytes] | None":
+        """What `start` starts; None where no more may be started."""
+        with self._lock:
+            if self._closed:
+                return None
+            process = start()
+            self._running.add(process)
+            return process
+
+    def ended(self, process: "subprocess.Popen[bytes]") -> None:
+        self._running.discard(process)
+
+    def all(self, *, and_no_more: bool) -> "tuple[subprocess.Popen[bytes], ...]":
+        with self._lock:
+            self._closed = self._closed or and_no_more
+            own, named = tuple(self._running), tuple(self._named)
+        return own + tuple(process for one in named for process in one.all(and_no_more=and_no_more))
 
 
 class ProcessRunner:
@@ -89,19 +130,22 @@ class ProcessRunner:
             "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         )
         self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._named: list[ProcessRunner] = []
+        self._programs = _Programs()
         self._log = owned(log, owner)
 
-    def stop(self) -> None:
-        for process in tuple(self._running):
+    def stop(self, *, for_good: bool = True) -> None:
+        running = self._programs.all(and_no_more=for_good)
+        for process in running:
             process.terminate()
-        for one in self._named:
-            one.stop()
+        end = time.monotonic() + SHORT_GRACE
+        while time.monotonic() < end and any(process.returncode is None for process in running):
+            time.sleep(0.01)
+        for process in running:  # such as unshare, which blocks the signals that others end by
+            process.kill()
 
     def named(self, owner: str) -> "ProcessRunner":
         one = ProcessRunner(self._base, whole=True, owner=owner)
-        self._named.append(one)
+        self._programs.add(one._programs)
         return one
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
@@ -147,7 +191,6 @@ class ProcessRunner:
     @contextlib.contextmanager
     def _ended_with(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
         """Wait for the program at the end; on any exception end it: interrupt, terminate, kill."""
-        self._running.add(process)
         try:
             yield
             process.wait()
@@ -160,7 +203,7 @@ class ProcessRunner:
                     process.wait(GRACE)
             raise
         finally:
-            self._running.discard(process)
+            self._programs.ended(process)
             if process.stdin is not None:
                 # Else Popen would, and what the program left unread would hide how it ended.
                 with contextlib.suppress(BrokenPipeError):
@@ -194,8 +237,10 @@ class ProcessRunner:
         self, command: Command, *, stdin: int = subprocess.DEVNULL, **streams: object
     ) -> "subprocess.Popen[bytes]":
         try:
-            return subprocess.Popen(  # type: ignore[call-overload,no-any-return]
-                command.argv, cwd=command.cwd, env=self._base | dict(command.env), stdin=stdin, **streams
+            process = self._programs.start(
+                lambda: subprocess.Popen(  # type: ignore[call-overload]
+                    command.argv, cwd=command.cwd, env=self._base | dict(command.env), stdin=stdin, **streams
+                )
             )
         except OSError as error:
             if command.cwd is not None and not command.cwd.is_dir():
@@ -209,6 +254,9 @@ class ProcessRunner:
                 f"could not {command.why}: `{command.argv[0]}` {what}",
                 hint="`scripts/setup` installs what envbuilder needs on Debian 12",
             ) from error
+        if process is None:
+            raise CommandError(f"could not {command.why}: all has been told to end")
+        return process
 
 
 @contextlib.contextmanager
@@ -269,7 +317,7 @@ class FakeRunner:
             stream.seek(0)
             yield stream
 
-    def stop(self) -> None:
+    def stop(self, *, for_good: bool = True) -> None:
         """Nothing runs."""
 
     def named(self, owner: str) -> "FakeRunner":  # noqa: ARG002 - one record for all

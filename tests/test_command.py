@@ -301,9 +301,38 @@ def test_stop_ends_what_runs_in_another_thread():
     thread = threading.Thread(target=work)
     thread.start()
     assert started.wait(10)
-    ours.stop()
+    ours.stop(for_good=False)
     thread.join(10)
     assert caught == ["could not try it: `sh` was ended by SIGTERM\nup"]
+    assert ours.run(sh("echo more")) == "more\n"
+
+
+@runs_programs
+def test_stop_ends_what_does_not_listen():
+    ours, started, caught = runner(), threading.Event(), []
+
+    def work() -> None:
+        try:
+            ours.run(sh("trap '' TERM; echo up; exec sleep 60"), on_line=lambda _: started.set())
+        except CommandError as error:
+            caught.append(error.message)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert started.wait(10)
+    ours.stop(for_good=False)
+    thread.join(10)
+    assert caught == ["could not try it: `sh` was ended by SIGKILL (out of memory?)\nup"]
+
+
+@runs_programs
+def test_nothing_starts_when_all_has_been_stopped_for_good():
+    ours = runner()
+    before = ours.named("before")
+    ours.stop()
+    for one in (ours, before, ours.named("after")):
+        with pytest.raises(CommandError, match="could not try it: all has been told to end"):
+            one.run(sh("echo up"))
 
 
 @runs_programs
