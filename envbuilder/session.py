@@ -50,7 +50,7 @@ class Session:
     findings: tuple[Finding, ...] = ()
     exit_code: int = 0
     environment: dict[str, str] = field(default_factory=dict)
-    stop: Callable[[], None] = lambda: None  # ends what runs, when a person interrupts
+    stop: Callable[[], None] = lambda: None  # ends what runs, when the patience is over
     patience: float = 0.0  # seconds from an interrupt to the end; 0: what runs takes the time that it needs
     width: int = 0  # of the terminal that the answer goes to; 0 where it goes to a file or a program
 

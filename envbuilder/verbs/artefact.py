@@ -192,7 +192,6 @@ def _spread(session: Session, array: "Array", *, show: bool, write: Path | None,
         session.text = f"sbatch {path}" if path else script.text.removesuffix("\n")
         return
     runner = ProcessRunner(session.environment, whole=True)
-    session.stop = runner.stop
     started = start.submit(script, runner, wait=wait, tell=Console(color=session.color).say)
     data: dict[str, object] = {
         "job": started.number,

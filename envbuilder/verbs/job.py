@@ -152,7 +152,6 @@ def _open_door(
         name=outputs.name, sif=outputs.sif.absolute(), host=host, site=find_site(profile), folder=place
     )
     runner = ProcessRunner(session.environment, whole=True)
-    session.stop = runner.stop
     config = open_door(door, runner, force=force)
     session.data = {"config": str(config), "host": door.alias}
     session.text = (
@@ -246,7 +245,6 @@ def launch_slurm(
         if _written(session, wish, write):
             return
         runner = ProcessRunner(session.environment, whole=True)
-        session.stop = runner.stop
         started = start.submit(
             start.script_of(start.prepare(wish, session.environment)),
             runner,

@@ -52,7 +52,6 @@ def detect(
     with verb("detect", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         versions = verbs.recipe_versions(recipe, recipes)
         runner = ProcessRunner(session.environment)
-        session.stop = runner.stop
         if pasted and measure:
             raise UsageError(
                 "`--measure` is for this machine, and `--from` for another", hint="give one of them"
@@ -123,7 +122,6 @@ def doctor(
             )
         env, cache = session.environment, cache_folder(session)
         runner = ProcessRunner(env)
-        session.stop = runner.stop
         usual = [Purpose.RUN] if has_slurm(env, Path("/")) else list(Purpose)
         seen = visit(
             lambda: make_scene(env, runner, cache=cache, output=output, recipes=recipes),

@@ -58,7 +58,6 @@ def init(
             from envbuilder.init.machine import read_machine  # noqa: PLC0415
 
             runner = ProcessRunner(session.environment)
-            session.stop = runner.stop
             read_machine(session.environment, runner, gathered)
         for file in files or ():
             make.read_source(file, gathered)
