@@ -145,6 +145,5 @@ def image_config(plan: Plan) -> ImageConfig:
 
 
 def desk_of(plan: Plan) -> Desk:
-    python = next(step.python for step in plan.steps if isinstance(step, PythonStep))
-    image = next((step.image for step in plan.steps if isinstance(step, OsStep)), "")
-    return Desk(python=python, has_cuda="CUDA_HOME" in dict(plan.runtime.env), has_user=not image)
+    has_cuda = "CUDA_HOME" in dict(plan.runtime.env)
+    return Desk(python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base)

@@ -23,7 +23,7 @@ from envbuilder.fetch.wanted import Wanted
 from envbuilder.findings import Finding, Severity
 from envbuilder.lock import Artefact
 from envbuilder.outputs import Outputs, Record, refuse
-from envbuilder.plan import OsStep, Plan
+from envbuilder.plan import Plan
 from envbuilder.publish import Background, connect, load, load_part
 from envbuilder.recipe import Recipe
 from envbuilder.resolve import Means, bring, store_sources
@@ -96,9 +96,8 @@ def _make_once(
 def _fetch(plan: Plan, wanted: Sequence[Artefact], means: Means, console: Console, *, offline: bool) -> None:
     """What is to be built from; where that is anything, the image that it stands on as well."""
     fetch_all(wanted, means.fetcher, console)
-    base = next((step.base for step in plan.steps if isinstance(step, OsStep)), None)
-    if base and wanted:
-        bring(base, means, console.transfer, offline=offline)
+    if plan.os.base and wanted:
+        bring(plan.os.base, means, console.transfer, offline=offline)
 
 
 def prepare(

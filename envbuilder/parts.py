@@ -17,7 +17,7 @@ from envbuilder.base.facts import Name
 from envbuilder.base.locked import LockedBase
 from envbuilder.licence import UNKNOWN, Licence, own_references
 from envbuilder.lock import Artefact, LockedExtension
-from envbuilder.plan import ExtensionsStep, OsStep, Plan
+from envbuilder.plan import Plan
 from envbuilder.store import Sha256, sha256_text
 
 SBOM: Final = "opt/envbuilder/sbom.spdx.json"
@@ -43,7 +43,7 @@ class Subject:
 def make_sbom(plan: Plan, licences: Mapping[str, Licence]) -> str:
     """The parts list in SPDX 2.3; `licences` holds what is known by the sha256 of the artefact."""
     top = "SPDXRef-environment"
-    packages = [*_artefacts(plan, licences), *_image(plan), *map(_extension, _extensions(plan))]
+    packages = [*_artefacts(plan, licences), *_image(plan), *map(_extension, plan.extensions)]
     references = sorted({name for one in licences.values() for name in own_references(one.expression)})
     document = {
         "spdxVersion": "SPDX-2.3",
@@ -82,7 +82,7 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
     ]
     dependencies += [
         {"name": f"{extension.name}/{file.path}", "digest": {"sha256": file.sha256}}
-        for extension in _extensions(plan)
+        for extension in plan.extensions
         for file in extension.files
     ]
     statement = {
@@ -156,12 +156,13 @@ def _artefacts(plan: Plan, licences: Mapping[str, Licence]) -> Iterator[dict[str
 
 def _bases(plan: Plan) -> Iterator[LockedBase]:
     """The image that the environment stands on, where it does."""
-    yield from (step.base for step in plan.steps if isinstance(step, OsStep) and step.base)
+    if plan.os.base:
+        yield plan.os.base
 
 
 def _image(plan: Plan) -> Iterator[dict[str, object]]:
     """That image, and the packages that it brings and nothing replaced."""
-    ours = {one.name for step in plan.steps if isinstance(step, OsStep) for one in step.artefacts}
+    ours = {one.name for one in plan.os.artefacts}
     for base in _bases(plan):
         digest = f"sha256:{base.manifest.digest}"
         whole = _package(_identity("image", base.repository, base.manifest.digest), base.repository, digest)
@@ -214,10 +215,6 @@ def _package(identity: str, name: str, version: str) -> dict[str, object]:
 def _every(plan: Plan) -> tuple[Artefact, ...]:
     """Each artefact once: the CUDA toolkit may lay out a wheel that Python has as well."""
     return tuple({one.sha256: one for step in plan.steps for one in step.artefacts}.values())
-
-
-def _extensions(plan: Plan) -> tuple[LockedExtension, ...]:
-    return tuple(one for step in plan.steps if isinstance(step, ExtensionsStep) for one in step.extensions)
 
 
 def _files(plan: Plan) -> list[dict[str, object]]:

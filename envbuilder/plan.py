@@ -199,7 +199,7 @@ class Plan:
             case OsStep() | PythonStep() | StartStep():
                 return ()
             case CudaStep():
-                return tuple(one for one in self.steps if isinstance(one, PythonStep))
+                return (self.python,)
             case ExtensionsStep() | RuntimeStep():  # the latter lists the parts of all others
                 return self.steps[: self.steps.index(step)]
             case _:
@@ -210,6 +210,22 @@ class Plan:
         return tuple(
             one for step in self.steps if isinstance(step, ExtensionsStep) for one in step.extensions
         )
+
+    @property
+    def os(self) -> OsStep:
+        return next(step for step in self.steps if isinstance(step, OsStep))
+
+    @property
+    def python(self) -> PythonStep:
+        return next(step for step in self.steps if isinstance(step, PythonStep))
+
+    @property
+    def cuda(self) -> CudaStep | None:
+        return next((step for step in self.steps if isinstance(step, CudaStep)), None)
+
+    @property
+    def start(self) -> StartStep:
+        return next(step for step in self.steps if isinstance(step, StartStep))
 
     @property
     def runtime(self) -> RuntimeStep:

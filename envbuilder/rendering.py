@@ -11,7 +11,7 @@ from envbuilder.engines.byte_code import is_repeatable
 from envbuilder.engines.extensions.written import written
 from envbuilder.engines.runtime import runtime_files
 from envbuilder.errors import UsageError
-from envbuilder.plan import OsStep, Plan
+from envbuilder.plan import Plan
 from envbuilder.recipe import Recipe
 from envbuilder.render import Kit, Packages, render_definition, render_dockerfile
 
@@ -35,10 +35,9 @@ _COMPILE: Final = "compile_extension.py"
 
 def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
     """Everything that a text is written from; raises UsageError for an image as base, or an extension that no text can hold."""
-    os_step = next(step for step in plan.steps if isinstance(step, OsStep))
-    if os_step.image:
+    if plan.os.image:
         raise UsageError(
-            f"`{plan.name}` stands on the image `{os_step.image}`, and a text is written only for a distribution",
+            f"`{plan.name}` stands on the image `{plan.os.image}`, and a text is written only for a distribution",
             hint="`base: debian/bookworm` in the recipe, or another suite that `envbuilder init` knows",
         )
     repeatable = is_repeatable(recipe.python)

@@ -18,7 +18,8 @@ from envbuilder import image
 from envbuilder.capacity import Limits
 from envbuilder.command import Command, FakeRunner, ProcessRunner
 from envbuilder.console import Console
-from envbuilder.engines.buildkit import Docker, Settings, buildx
+from envbuilder.engines.builder import Builder
+from envbuilder.engines.buildkit import Docker, buildx
 from envbuilder.engines.buildkit.engine import read_layout
 from envbuilder.engines.buildkit.folder import arguments, write_base, write_root
 from envbuilder.engines.buildkit.progress import Progress, title
@@ -75,10 +76,10 @@ def test_every_argument_is_one_of_the_dockerfile_and_every_program_that_it_runs_
 
 
 def test_the_command_names_the_image_by_its_digest_and_hands_on_what_a_person_says():
-    settings = Settings(
-        builder="far", cache_from=("type=registry,ref=a",), cache_to=("type=registry,ref=b",), no_cache=True
+    builder = Builder(
+        name="far", cache_from=("type=registry,ref=a",), cache_to=("type=registry,ref=b",), no_cache=True
     )
-    command = buildx.build_command(plan_of("cpu", on_image=True), Path("W/folder"), Path("W/out"), settings)
+    command = buildx.build_command(plan_of("cpu", on_image=True), Path("W/folder"), Path("W/out"), builder)
     assert command.argv[:11] == (
         "docker", "buildx", "build", "--file", "W/folder/Dockerfile.base", "--builder", "far",
         "--cache-from", "type=registry,ref=a", "--cache-to", "type=registry,ref=b",
@@ -97,10 +98,10 @@ def test_an_image_picks_the_docker_engine_and_a_suite_the_other():
 @pytest.mark.parametrize(
     ("choice", "option"),
     [
-        (Choice(builder="x"), "`--builder`"),
-        (Choice(cache_from=("x",)), "`--cache-from`"),
-        (Choice(cache_to=("x",)), "`--cache-to`"),
-        (Choice(no_cache=True), "`--no-cache`"),
+        (Choice(builder=Builder(name="x")), "`--builder`"),
+        (Choice(builder=Builder(cache_from=("x",))), "`--cache-from`"),
+        (Choice(builder=Builder(cache_to=("x",))), "`--cache-to`"),
+        (Choice(builder=Builder(no_cache=True)), "`--no-cache`"),
     ],
 )
 def test_an_option_of_buildkit_is_refused_where_it_does_nothing(choice: Choice, option: str):
@@ -391,7 +392,7 @@ BUILDX = {"docker": "github.com/docker/buildx 0.29.1 0.29.1"}
 )
 def test_what_is_missing_is_a_finding_with_its_repair(runner: FakeRunner, words: str):
     with pytest.raises(ToolError) as caught:
-        buildx.need_buildkit(Settings(builder="far"), runner)
+        buildx.need_buildkit(Builder(name="far"), runner)
     (found,) = caught.value.findings
     assert words in found.message
     assert found.hint
@@ -405,12 +406,12 @@ def test_an_engine_that_cannot_be_reached_is_told_by_an_inspection_that_succeeds
             )
 
     with pytest.raises(ToolError) as caught:
-        buildx.need_buildkit(Settings(), Unreachable())
+        buildx.need_buildkit(Builder(), Unreachable())
     assert caught.value.findings[0].message == "the Docker engine does not answer: cannot connect"
 
 
 def test_nothing_is_missing_where_a_builder_answers():
-    buildx.need_buildkit(Settings(), FakeRunner(BUILDX))
+    buildx.need_buildkit(Builder(), FakeRunner(BUILDX))
 
 
 BUILD = Command(argv=("docker", "buildx", "build"), why="build the layers with BuildKit")

@@ -59,8 +59,7 @@ class Assemble:
 
     def missing(self, plan: Plan) -> tuple[Step, ...]:
         """The steps whose layers are not in the store; raises BuildError for a plan that this engine cannot follow."""
-        image = next((step.image for step in plan.steps if isinstance(step, OsStep)), "")
-        if image:
+        if image := plan.os.image:
             raise BuildError(
                 f"`{plan.name}` stands on the image `{image}`, which this engine cannot compose layers on",
                 hint="`--engine docker` builds on images",
@@ -75,7 +74,7 @@ class Assemble:
             one
             for step in missing
             if isinstance(step, PythonStep)
-            for one in python.interpreter(step, debs(plan))
+            for one in python.interpreter(step, plan.os.artefacts)
         ]
         return tuple(dict.fromkeys((*own, *shared)))
 
@@ -101,7 +100,7 @@ class Assemble:
                         ),
                     ]
                 case PythonStep():
-                    found += python.unpack_commands(step, debs(plan), store=self.store, work=work)
+                    found += python.unpack_commands(step, plan.os.artefacts, store=self.store, work=work)
                     found += python.install_commands(step, work=work, epoch=plan.epoch)
                 case ExtensionsStep():
                     found += self.shop(plan, step, lambda: root).commands(root=root, work=work)
@@ -201,11 +200,11 @@ class Run:
                         folder=out,
                         epoch=epoch,
                         threads=threads,
-                        omit=shared_folders(step, self._python.python),
+                        omit=shared_folders(step, self._plan.python.python),
                     )
             case ExtensionsStep():
                 tree = self._compile(step, work / "tree")
-                omit = shared_folders(step, self._python.python)
+                omit = shared_folders(step, self._plan.python.python)
                 write_layer(name="extensions", tree=tree, folder=out, epoch=epoch, threads=threads, omit=omit)
             case StartStep():
                 start.write_start_layer(
@@ -238,10 +237,6 @@ class Run:
         assert tree is not None, f"the plan has a {kind.__name__}"
         return tree.result()
 
-    @property
-    def _python(self) -> PythonStep:
-        return next(step for step in self._plan.steps if isinstance(step, PythonStep))
-
     def _make_tree(self, step: OsStep | PythonStep | CudaStep) -> Path:
         key = self._keys[step]
         final = self._store.tree(key)
@@ -268,7 +263,7 @@ class Run:
                 with self._console.step(f"install {len(step.artefacts)} Python packages"):
                     python.build_python(
                         step,
-                        debs(self._plan),
+                        self._plan.os.artefacts,
                         store=self._store,
                         runner=self._runner,
                         epoch=self._plan.epoch,
@@ -276,7 +271,7 @@ class Run:
                     )
             case CudaStep():
                 python_tree = self._need(PythonStep)
-                site = PurePosixPath(self._python.site_packages)
+                site = PurePosixPath(self._plan.python.site_packages)
                 installed = cuda.InstalledPython(site=site, folder=python_tree / site.relative_to("/"))
                 parts = {artefact.name: self._store.artefact(artefact.sha256) for artefact in step.artefacts}
                 with self._console.step(f"lay out CUDA {step.toolkit.cuda}"):
@@ -292,12 +287,7 @@ class Run:
         return tree
 
 
-def debs(plan: Plan) -> tuple[Artefact, ...]:
-    """The distribution's packages."""
-    return next(step.artefacts for step in plan.steps if isinstance(step, OsStep))
-
-
 def make_root(plan: Plan, trees: Mapping[type, Path]) -> Root:
     """The root that extensions are compiled in."""
-    version = next((step.toolkit.cuda for step in plan.steps if isinstance(step, CudaStep)), "")
+    version = plan.cuda.toolkit.cuda if plan.cuda else ""
     return Root(os=trees[OsStep], python=trees[PythonStep], cuda=trees.get(CudaStep), cuda_version=version)

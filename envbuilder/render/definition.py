@@ -133,15 +133,15 @@ def _post(kit: Kit) -> list[str]:
         *steps.programs(kit),
         "",
         "# The distribution's packages, unpacked.",
-        *steps.fetch_debs(kit.os.artefacts, "/debs"),
+        *steps.fetch_debs(kit.plan.os.artefacts, "/debs"),
         *steps.unpack(_TARGET),
     ]
     lines += _inside(
         "A root of exactly those packages, installed by their own dpkg.", "configure", steps.configure(kit)
     )
     lines += _inside("The Python environment.", "python", steps.python(kit))
-    if kit.cuda:
-        lines += ["", "# The CUDA toolkit's packages.", *steps.fetch_parts(kit.cuda.artefacts)]
+    if kit.plan.cuda:
+        lines += ["", "# The CUDA toolkit's packages.", *steps.fetch_parts(kit.plan.cuda.artefacts)]
         lines += _inside("The CUDA toolkit; what the wheels have is linked.", "cuda", steps.lay_out(kit))
     for number, one in enumerate(kit.compiles):
         comment = f"The extension {in_comment(one.name)}, from the recipe's own sources; no GPU is needed."
@@ -153,7 +153,7 @@ def _post(kit: Kit) -> list[str]:
         *lines,
         "",
         "# The folders that things were mounted on, which are empty now; and no time after the epoch.",
-        f"cd {_TARGET} && rmdir {' '.join((*_GIVEN, 'kit', 'debs', *(['parts'] if kit.cuda else [])))}",
+        f"cd {_TARGET} && rmdir {' '.join((*_GIVEN, 'kit', 'debs', *(['parts'] if kit.plan.cuda else [])))}",
         f"find {_TARGET} -xdev -newermt @{kit.plan.epoch} -exec touch --no-dereference --date=@{kit.plan.epoch} {{}} +",
     ]
 

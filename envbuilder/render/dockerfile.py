@@ -72,12 +72,16 @@ def _fetching(kit: Kit) -> list[str]:
         _stage("The workshop's tools.", ["FROM ${BASE} AS workshop"], _run(steps.tools(kit), *_FETCH)),
         _stage("The programs that the stages below run.", ["FROM workshop AS kit"], _run(steps.programs(kit), _OFF)),
         _stage("The distribution's packages, unpacked.", ["FROM workshop AS debs", "ARG DEBIAN_MIRROR"],
-               _run(steps.fetch_debs(kit.os.artefacts, "/debs"), *_FETCH), _run(steps.unpack("/root/target"), _OFF)),
+               _run(steps.fetch_debs(kit.plan.os.artefacts, "/debs"), *_FETCH), _run(steps.unpack("/root/target"), _OFF)),
     ]  # fmt: skip
-    if kit.cuda:
+    if kit.plan.cuda:
         head = ["FROM workshop AS parts", "ARG DEBIAN_MIRROR", "ARG PYTORCH_INDEX"]
         found.append(
-            _stage("The CUDA toolkit's packages.", head, _run(steps.fetch_parts(kit.cuda.artefacts), *_FETCH))
+            _stage(
+                "The CUDA toolkit's packages.",
+                head,
+                _run(steps.fetch_parts(kit.plan.cuda.artefacts), *_FETCH),
+            )
         )
     return found
 
@@ -91,7 +95,7 @@ def _making(kit: Kit) -> list[str]:
         _stage("The Python environment.", ["FROM os AS python", epoch, "ARG PYTORCH_INDEX", "ARG INDEX"],
                _run(steps.python(kit), _KIT, *_FETCH)),
     ]  # fmt: skip
-    if kit.cuda:
+    if kit.plan.cuda:
         run = _run(steps.lay_out(kit), _OFF, _KIT, "--mount=type=bind,from=parts,source=/parts,target=/parts")
         found.append(
             _stage("The CUDA toolkit; what the wheels have is linked.", ["FROM python AS cuda"], run)
@@ -101,7 +105,7 @@ def _making(kit: Kit) -> list[str]:
             _run(steps.compile_one(number, out=_OUT), _OFF, _KIT, "--mount=type=bind,target=/context")
             for number in range(len(kit.compiles))
         ]
-        head = [f"FROM {'cuda' if kit.cuda else 'python'} AS extensions", epoch]
+        head = [f"FROM {'cuda' if kit.plan.cuda else 'python'} AS extensions", epoch]
         found.append(_stage("The extensions, from the recipe's own sources; no GPU is needed.", head, *runs))
     run = _run(
         [*steps.start_files(kit, out=""), "", *steps.start_code(kit), *steps.runtime(kit, out=_OUT)], _OFF
@@ -115,7 +119,7 @@ def _making(kit: Kit) -> list[str]:
 def _last(kit: Kit) -> str:
     lines = ["# The image.", "FROM scratch", "COPY --from=os / /"]
     lines.append(f"COPY --link --from=python {ENV_PREFIX} {ENV_PREFIX}")
-    if kit.cuda:
+    if kit.plan.cuda:
         lines.append("COPY --link --from=cuda /usr/local/ /usr/local/")
     if kit.compiles:
         lines.append(f"COPY --link --from=extensions {_OUT} /")

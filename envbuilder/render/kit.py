@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from envbuilder.lock import SourceFile
-from envbuilder.plan import CudaStep, OsStep, Plan, PythonStep, StartStep
+from envbuilder.plan import Plan
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,26 +51,10 @@ class Kit:
         tuple[str, tuple[str, str]], ...
     ]  # path below / → text and mode of what the runtime layer has
 
-    @property
-    def os(self) -> OsStep:
-        return next(step for step in self.plan.steps if isinstance(step, OsStep))
-
-    @property
-    def python(self) -> PythonStep:
-        return next(step for step in self.plan.steps if isinstance(step, PythonStep))
-
-    @property
-    def cuda(self) -> CudaStep | None:
-        return next((step for step in self.plan.steps if isinstance(step, CudaStep)), None)
-
-    @property
-    def start(self) -> StartStep:
-        return next(step for step in self.plan.steps if isinstance(step, StartStep))
-
     def program(self, name: str) -> str:
         return dict(self.programs)[name]
 
     @property
     def base(self) -> str:
         """An image of the recipe's own distribution, by its usual name."""
-        return f"debian:{self.os.suite}"
+        return f"debian:{self.plan.os.suite}"

@@ -44,7 +44,7 @@ def tools(kit: Kit, *programs: str) -> list[str]:
 def programs(kit: Kit) -> list[str]:
     """Write the programs that the later steps run, and their arguments."""
     wanted = ["configure_os.sh"]  # what a step runs, and the programs that one runs itself
-    if kit.cuda:
+    if kit.plan.cuda:
         wanted.append("lay_out_cuda.py")
     if kit.compiles:
         wanted += ["compile_extension.py", "compile_one.sh", "place_extension.py", "steady.sh"]
@@ -56,8 +56,8 @@ def programs(kit: Kit) -> list[str]:
         lines += file_lines(f"/kit/{number}/entry.json", one.entry)
         lines += file_lines(f"/kit/{number}/sources", one.sums)
         lines += file_lines(f"/kit/{number}/environment", _exports(one.env))
-    if kit.cuda:
-        lines += ["", *file_lines("/kit/cuda.json", rules(kit.cuda))]
+    if kit.plan.cuda:
+        lines += ["", *file_lines("/kit/cuda.json", rules(kit.plan.cuda))]
     return lines
 
 
@@ -98,7 +98,7 @@ def configure(kit: Kit) -> list[str]:
         f"export EXCLUDE={in_shell(' '.join(packages.exclude))} KEEP={in_shell(' '.join(packages.keep))}",
         f"export DROP={in_shell(' '.join(packages.drop))}",
         f"export NAMES={in_shell(names)}",
-        f"sh /kit/configure_os.sh /debs {in_shell(kit.os.gcc)} {in_shell(packages.repeat)}",
+        f"sh /kit/configure_os.sh /debs {in_shell(kit.plan.os.gcc)} {in_shell(packages.repeat)}",
         "set -- ''",
         packages.after,
     ]
@@ -106,7 +106,7 @@ def configure(kit: Kit) -> list[str]:
 
 def python(kit: Kit) -> list[str]:
     """The environment at /opt/env: an index for what is in PyTorch's own, the package index for the rest."""
-    step = kit.python
+    step = kit.plan.python
     version = step.python
     requirements = "/tmp/requirements.txt"  # noqa: S108 - of the root that is made
     lines = [
@@ -158,8 +158,8 @@ def fetch_parts(artefacts: Sequence[Artefact]) -> list[str]:
 
 def lay_out(kit: Kit) -> list[str]:
     """The CUDA toolkit, out of its packages."""
-    program = f"/usr/bin/python{kit.python.python} /kit/lay_out_cuda.py"
-    return [f"{program} /kit/cuda.json /parts {kit.python.site_packages}"]
+    program = f"/usr/bin/python{kit.plan.python.python} /kit/lay_out_cuda.py"
+    return [f"{program} /kit/cuda.json /parts {kit.plan.python.site_packages}"]
 
 
 def compile_one(number: int, *, out: str) -> list[str]:
@@ -170,15 +170,15 @@ def compile_one(number: int, *, out: str) -> list[str]:
 def start_files(kit: Kit, *, out: str) -> list[str]:
     """What each Python of the environment runs first, below the folder `out`."""
     lines: list[str] = []
-    for path, text in kit.start.files:
+    for path, text in kit.plan.start.files:
         lines += _file(f"{out}/{path}", text, "755" if text.startswith("#!") else "644")
     return lines
 
 
 def start_code(kit: Kit) -> list[str]:
     """Byte code of those files alone, wherever others are."""
-    modules = [in_shell(f"/{path}") for path, _ in kit.start.files if path.endswith(".py")]
-    python = f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python{kit.start.python}"
+    modules = [in_shell(f"/{path}") for path, _ in kit.plan.start.files if path.endswith(".py")]
+    python = f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python{kit.plan.start.python}"
     return [f"{python} -m compileall -q --invalidation-mode unchecked-hash \\", *_continued(modules)]
 
 

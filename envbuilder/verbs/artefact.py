@@ -108,6 +108,7 @@ def build(
 ) -> None:
     """Build image and SIF from the lock, verify them, and load the image where a Docker engine answers."""
     from envbuilder.batch import choose, find_files, need_place  # noqa: PLC0415
+    from envbuilder.engines.builder import Builder  # noqa: PLC0415
     from envbuilder.engines.choice import Choice  # noqa: PLC0415
     from envbuilder.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415
 
@@ -116,10 +117,12 @@ def build(
         chosen = choose(names or (), recipes, every=every, jobs=jobs)
         choice = Choice(
             engine=engine,
-            builder=builder,
-            cache_from=tuple(cache_from or ()),
-            cache_to=tuple(cache_to or ()),
-            no_cache=no_cache,
+            builder=Builder(
+                name=builder,
+                cache_from=tuple(cache_from or ()),
+                cache_to=tuple(cache_to or ()),
+                no_cache=no_cache,
+            ),
         )
         if where:
             if prepare or choice != Choice():

@@ -1,17 +1,17 @@
 """The one command that BuildKit is driven by, what it needs, and its failures in words."""
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from envbuilder.command import Command, Runner
 from envbuilder.console import Console
+from envbuilder.engines.builder import Builder
 from envbuilder.engines.buildkit.folder import BASE, DOCKERFILE, arguments
 from envbuilder.engines.buildkit.progress import Progress
 from envbuilder.errors import BuildError, CommandError, ToolError
 from envbuilder.findings import Finding, Severity
-from envbuilder.plan import OsStep, Plan
+from envbuilder.plan import Plan
 from envbuilder.tools import ABSENT, OLD
 
 FLOOR: Final = (0, 13)  # of buildx: the first with `--progress rawjson`
@@ -20,40 +20,26 @@ _TARGET: Final = "layers"  # the stage of Dockerfile.base whose layers are ours
 _SETUP: Final = "`scripts/setup` sets up a Docker engine on Debian 12"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """What a person says of the builder; it decides where layers are made, never their bytes."""
-
-    builder: str = ""
-    cache_from: tuple[str, ...] = ()
-    cache_to: tuple[str, ...] = ()
-    no_cache: bool = False
-
-    def options(self) -> tuple[str, ...]:
-        return (
-            *(("--builder", self.builder) if self.builder else ()),
-            *(word for one in self.cache_from for word in ("--cache-from", one)),
-            *(word for one in self.cache_to for word in ("--cache-to", one)),
-            *(("--no-cache",) if self.no_cache else ()),
-        )
-
-
-def build_command(plan: Plan, folder: Path, out: Path, settings: Settings) -> Command:
+def build_command(plan: Plan, folder: Path, out: Path, builder: Builder) -> Command:
     """Build the layers of `folder` into the OCI layout `out`."""
     target = (
         "--target", _TARGET, "--progress", "rawjson", "--provenance=false", "--sbom=false",
         "--output", f"type=oci,tar=false,compression=uncompressed,force-compression=true,dest={out}",
     )  # fmt: skip
-    return _command(plan, folder, (*settings.options(), *target), why="build the layers with BuildKit")
+    return _command(plan, folder, (*_words(builder), *target), why="build the layers with BuildKit")
 
 
-def by_hand(plan: Plan, folder: Path, settings: Settings) -> Command:
+def by_hand(plan: Plan, folder: Path, builder: Builder) -> Command:
     """What a person types to make an image of `folder` without us."""
-    return _command(plan, folder, (*settings.options(), "--tag", plan.name), why="build the image")
+    return _command(plan, folder, (*_words(builder), "--tag", plan.name), why="build the image")
+
+
+def _words(builder: Builder) -> tuple[str, ...]:
+    return tuple(word for option in builder.given() for word in option)
 
 
 def _command(plan: Plan, folder: Path, options: tuple[str, ...], *, why: str) -> Command:
-    base = next((step.base for step in plan.steps if isinstance(step, OsStep)), None)
+    base = plan.os.base
     place = f"base=oci-layout://{folder / BASE}@sha256:{base.manifest.digest}" if base else ""
     return Command(
         argv=(
@@ -86,14 +72,14 @@ def run(command: Command, runner: Runner, console: Console) -> None:
             ) from error
 
 
-def need_buildkit(settings: Settings, runner: Runner) -> None:
+def need_buildkit(builder: Builder, runner: Runner) -> None:
     """Raise ToolError where there is no Docker client, no buildx of our age, or no builder that answers."""
-    findings = tuple(_judge(settings, runner))
+    findings = tuple(_judge(builder, runner))
     if findings:
         raise ToolError("the docker engine needs BuildKit", findings=findings)
 
 
-def _judge(settings: Settings, runner: Runner) -> tuple[Finding, ...]:
+def _judge(builder: Builder, runner: Runner) -> tuple[Finding, ...]:
     asked = Command(argv=("docker", "buildx", "version"), why="ask for buildx")
     try:
         said = runner.run(asked)
@@ -107,7 +93,7 @@ def _judge(settings: Settings, runner: Runner) -> tuple[Finding, ...]:
         wanted = ".".join(map(str, FLOOR))
         told = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
         return (_finding(OLD, told, _SETUP),)
-    inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (settings.builder,)))
+    inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (builder.name,)))
     try:
         told = runner.run(Command(argv=inspect, why="ask the builder"))
         trouble = re.search(r"^Error: +(.*)", told, re.MULTILINE)  # of an engine that it cannot reach
@@ -116,7 +102,7 @@ def _judge(settings: Settings, runner: Runner) -> tuple[Finding, ...]:
         last = error.message.splitlines()[-1]
     if not last:
         return ()
-    name = f"the builder `{settings.builder}`" if settings.builder else "the Docker engine"
+    name = f"the builder `{builder.name}`" if builder.name else "the Docker engine"
     hint = "`docker buildx ls` lists builders, `envbuilder doctor` looks at the engine"
     return (_finding(ABSENT, f"{name} does not answer: {last}", hint),)
 

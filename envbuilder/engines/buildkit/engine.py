@@ -11,8 +11,8 @@ from envbuilder.capacity import Limits
 from envbuilder.command import Command, Runner
 from envbuilder.console import Console
 from envbuilder.engines import debian, runtime
+from envbuilder.engines.builder import Builder
 from envbuilder.engines.buildkit import buildx
-from envbuilder.engines.buildkit.buildx import Settings
 from envbuilder.engines.buildkit.folder import fill
 from envbuilder.engines.engine import missing_steps
 from envbuilder.engines.folders import shared_folders
@@ -21,12 +21,10 @@ from envbuilder.engines.names import EngineName
 from envbuilder.errors import BuildError, UsageError
 from envbuilder.extension import Form
 from envbuilder.lock import Artefact
-from envbuilder.plan import OsStep, Plan, PythonStep, RuntimeStep, Step
+from envbuilder.plan import OsStep, Plan, RuntimeStep, Step
 from envbuilder.store import Sha256, Store, publish, remove_tree
 from envbuilder.tools import DPKG_DEB, need_tools
 from envbuilder.tree import Layer, load_layer, write_layer_from_tar
-
-__all__ = ["Docker", "Settings"]
 
 JOBS: Final = (
     4  # compilers at once, alike on every machine: BuildKit may run elsewhere, and its cache is keyed by it
@@ -40,7 +38,7 @@ class Docker:
     runner: Runner
     console: Console
     limits: Limits
-    settings: Settings = field(default_factory=Settings)
+    builder: Builder = field(default_factory=Builder)
 
     @property
     def name(self) -> EngineName:
@@ -48,7 +46,7 @@ class Docker:
 
     def need_tools(self) -> None:
         need_tools((DPKG_DEB,), self.runner)
-        buildx.need_buildkit(self.settings, self.runner)
+        buildx.need_buildkit(self.builder, self.runner)
 
     def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
         """All of them where BuildKit has something to do: each of its stages may be one that it has forgotten."""
@@ -72,7 +70,7 @@ class Docker:
         """The command of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
         _need_plain_extensions(plan)
         work = Path("WORK")
-        command = buildx.build_command(plan, work / "folder", work / "layout", self.settings)
+        command = buildx.build_command(plan, work / "folder", work / "layout", self.builder)
         return (command,) if self._baked(plan) else ()
 
     def _baked(self, plan: Plan) -> tuple[Step, ...]:
@@ -83,7 +81,7 @@ class Docker:
     def prepare(self, plan: Plan, folder: Path, final: Path) -> Command:
         """Write all that BuildKit reads into `folder`; returns the command that builds an image of it when it is `final`."""
         fill(plan, folder, store=self.store, runner=self.runner, jobs=JOBS)
-        return buildx.by_hand(plan, final, self.settings)
+        return buildx.by_hand(plan, final, self.builder)
 
     def _bake(self, plan: Plan) -> dict[type[Step], Layer]:
         """Every layer but the runtime's, by its step's type."""
@@ -98,7 +96,7 @@ class Docker:
     def _build(self, plan: Plan, work: Path) -> None:
         with self.console.step("gather what BuildKit reads"):
             fill(plan, work / "folder", store=self.store, runner=self.runner, jobs=JOBS)
-        command = buildx.build_command(plan, work / "folder", work / "layout", self.settings)
+        command = buildx.build_command(plan, work / "folder", work / "layout", self.builder)
         buildx.run(command, self.runner, self.console)
         blobs = read_layout(work / "layout")
         keys = layer_keys(plan, self.name)
@@ -109,11 +107,10 @@ class Docker:
     def _write(self, plan: Plan, step: Step, key: Sha256, *, tar: Path, work: Path) -> None:
         out, final = work / f"layer-{step.name}", self.store.layer(key)
         is_os = isinstance(step, OsStep)
-        python = next(one.python for one in plan.steps if isinstance(one, PythonStep))
         write_layer_from_tar(
             name=step.name, tar=tar, folder=out, epoch=plan.epoch, threads=self.limits.threads,
             drop=debian.DROP if isinstance(step, OsStep) and not step.base else (),
-            omit=() if is_os else ("", *shared_folders(step, python)), plain=not is_os,
+            omit=() if is_os else ("", *shared_folders(step, plan.python.python)), plain=not is_os,
         )  # fmt: skip
         with self.store.lock(f"layer-{key}"):
             if final.exists() and load_layer(final) is None:  # damaged: `publish` would take it for finished
@@ -143,11 +140,10 @@ def _need_plain_extensions(plan: Plan) -> None:
     """Raise UsageError for an extension that is no plain call of torch's `load()`: only the other engine compiles those."""
     other = next((one for one in plan.extensions if one.form is not Form.LOAD), None)
     if other is not None:
-        image = any(isinstance(step, OsStep) and step.base for step in plan.steps)
         raise UsageError(
             f"the extension `{other.name}` cannot be compiled by the docker engine: what a project's own build or its imports "
             "compile is known only when they run",
-            hint="name its `sources`" if image else "`--engine assemble` compiles it",
+            hint="name its `sources`" if plan.os.base else "`--engine assemble` compiles it",
         )
 
 

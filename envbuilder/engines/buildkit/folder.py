@@ -38,7 +38,7 @@ def arguments(plan: Plan) -> dict[str, str]:
     """What `Dockerfile.base` is told of the plan, by the names of its ARGs."""
     kinds = {type(step).name for step in plan.steps}
     given = {
-        "BASE": "image" if _os(plan).base else "suite",
+        "BASE": "image" if plan.os.base else "suite",
         "CUDA": "toolkit" if "cuda" in kinds else "",
         "EXTENSIONS": "compiled" if "extensions" in kinds else "",
         "SOURCE_DATE_EPOCH": str(plan.epoch),
@@ -54,19 +54,23 @@ def fill(plan: Plan, folder: Path, *, store: Store, runner: Runner, jobs: int) -
         _text(folder / "kit" / name, text)
     program = image.path("compile_extension.py")
     _text(folder / "kit" / program.name, program.read_text(encoding="utf-8"))
-    python = next(step for step in plan.steps if isinstance(step, PythonStep))
     for step in plan.steps:
         match step:
             case OsStep():
                 _fill_os(
-                    step, folder / "os", store=store, runner=runner, repeat=_repeat(python), epoch=plan.epoch
+                    step,
+                    folder / "os",
+                    store=store,
+                    runner=runner,
+                    repeat=_repeat(plan.python),
+                    epoch=plan.epoch,
                 )
                 if step.base:
                     write_base(step.base, folder / BASE, store)
             case PythonStep():
                 _fill_python(step, folder / "python", store)
             case CudaStep():
-                _fill_cuda(step, python, folder / "cuda", store)
+                _fill_cuda(step, plan.python, folder / "cuda", store)
             case StartStep():
                 for path, text in step.files:
                     _text(folder / "start" / path, text, mode=0o755 if text.startswith("#!") else 0o644)
@@ -74,10 +78,6 @@ def fill(plan: Plan, folder: Path, *, store: Store, runner: Runner, jobs: int) -
                 pass
     _fill_extensions(compiles, folder / "extensions", store)
     write_runtime_files(plan.runtime, folder / "runtime")
-
-
-def _os(plan: Plan) -> OsStep:
-    return next(step for step in plan.steps if isinstance(step, OsStep))
 
 
 def _fill_os(step: OsStep, folder: Path, *, store: Store, runner: Runner, repeat: str, epoch: int) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envbuilder.lock import Artefact, LockedExtension
-from envbuilder.plan import ENV_PREFIX, CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, extension_lines
+from envbuilder.plan import ENV_PREFIX, ExtensionsStep, Plan, extension_lines
 from envbuilder.store import Sha256, sha256_text
 
 FORMAT: Final = 5  # a new number when the same fields would give other bytes
@@ -42,9 +42,7 @@ def surroundings(
     plan: Plan, extension: LockedExtension, *, reads_all: bool = False
 ) -> tuple[tuple[str, str], ...]:
     """What an extension is compiled with. With `reads_all` that is every package: a project's own programs may read any."""
-    os_step = next(step for step in plan.steps if isinstance(step, OsStep))
-    python = next(step for step in plan.steps if isinstance(step, PythonStep))
-    cuda = next((step for step in plan.steps if isinstance(step, CudaStep)), None)
+    os_step, python, cuda = plan.os, plan.python, plan.cuda
     gpus = next(step.architectures for step in plan.steps if isinstance(step, ExtensionsStep))
     torch = next((wheel for wheel in python.artefacts if wheel.name == "torch"), None)
     reads_all = reads_all or ENV_PREFIX in "\n".join(extension_lines(extension))

@@ -15,14 +15,14 @@ from envbuilder.render import Compile
 
 def written(plan: Plan, *, jobs: int) -> tuple[Compile, ...]:
     """Every extension of the plan; raises UsageError for one that is no plain call of torch's `load()`."""
-    steps = [step for step in plan.steps if isinstance(step, ExtensionsStep)]
-    for extension in (one for step in steps for one in step.extensions):
+    for extension in plan.extensions:
         if extension.form is not Form.LOAD:
             raise UsageError(
                 f"the extension `{extension.name}` cannot be written as text: a project's own build, or what its imports "
                 "compile, is known only when it runs",
                 hint="`sources` in a recipe can be written; `envbuilder build` makes the others",
             )
+    steps = (step for step in plan.steps if isinstance(step, ExtensionsStep))
     return tuple(_written(plan, step, extension, jobs) for step in steps for extension in step.extensions)
 
 
