@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -238,9 +239,14 @@ def test_every_plain_name_leads_to_the_pinned_compiler(tmp_path):
 # The Python layer
 
 
+def _as_anywhere(commands: Iterable[Command]) -> str:
+    text = "\n".join(map(one_a_line, commands))
+    return text.replace(uv.find_uv_bin(), "UV").replace(str(image.path("kit")), "KIT")
+
+
 def test_the_install_of_the_wheels(golden):
     commands = python.install_commands(PYTHON, work=Path("/store/work"), epoch=EPOCH)
-    golden("install.txt", "\n".join(map(one_a_line, commands)).replace(uv.find_uv_bin(), "UV"))
+    golden("install.txt", _as_anywhere(commands))
 
 
 @pytest.mark.programs
@@ -249,7 +255,7 @@ def test_byte_code_that_could_not_be_written_is_missed(tmp_path: Path):
     (tmp_path / "template.py").write_text("{{ name }} = }")
     (tmp_path / "module.py").write_text("one = 1")
     compileall.compile_dir(tmp_path, quiet=2)
-    check = (sys.executable, "-c", python.CHECK, str(tmp_path))
+    check = (sys.executable, image.path(python.CHECK), tmp_path)
     assert subprocess.run(check, check=False).returncode == 0
     next(tmp_path.rglob("module.*.pyc")).unlink()
     ended = subprocess.run(check, capture_output=True, text=True, check=False)
@@ -261,7 +267,7 @@ def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_befo
     commands = python.install_commands(
         dataclasses.replace(PYTHON, python="3.9"), work=Path("/store/work"), epoch=EPOCH
     )
-    golden("install-py39.txt", "\n".join(map(one_a_line, commands)).replace(uv.find_uv_bin(), "UV"))
+    golden("install-py39.txt", _as_anywhere(commands))
 
 
 def test_the_byte_code_of_an_old_pythons_own_library_is_written_anew():

@@ -9,6 +9,7 @@ from typing import Final
 
 import uv
 
+from envbuilder import image
 from envbuilder.command import Command, Runner
 from envbuilder.engines.byte_code import ENVIRONMENT, is_repeatable
 from envbuilder.engines.sandbox import Mount, Root, sandboxed
@@ -27,17 +28,7 @@ INTERPRETER: Final = (
     "python3-distutils",  # of suites with a Python before 3.10
 )  # fmt: skip
 
-# Whoever compiles many files says nothing of one that could not be written: what is missing must be no Python of this version.
-CHECK: Final = """
-import importlib.util, pathlib, sys
-for path in sorted(pathlib.Path(sys.argv[1]).rglob("*.py")):
-    if path.is_file() and not pathlib.Path(importlib.util.cache_from_source(str(path))).exists():
-        try:
-            compile(path.read_bytes(), str(path), "exec")
-        except (SyntaxError, ValueError, RecursionError):
-            continue
-        sys.exit(f"{path}: its byte code was not written, as on a disk that was full for a moment")
-"""
+CHECK: Final = "kit/check_byte_code.py"  # among our data files
 
 
 def interpreter(step: PythonStep, debs: Sequence[Artefact]) -> tuple[Artefact, ...]:
@@ -78,6 +69,7 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
         mounts=(
             Mount(source=work, target=WORK, writable=True),
             Mount(source=Path(uv.find_uv_bin()), target="/uv"),
+            Mount(source=image.path(CHECK), target=f"/{CHECK}"),
         ),
         links=((ENV_PREFIX, f"{WORK}/tree{ENV_PREFIX}"),),
         env=(
@@ -89,7 +81,7 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
         ),
     )
     why = "install the locked Python packages"
-    checking = sandbox((compile_all[0], "-c", CHECK, step.site_packages), why="look for the byte code")
+    checking = sandbox((compile_all[0], f"/{CHECK}", step.site_packages), why="look for the byte code")
     if is_repeatable(step.python):
         return (sandbox((*argv, "--compile-bytecode"), why=why), checking)
     compiling = sandbox(compile_all, why="byte-compile the Python packages")

@@ -132,6 +132,7 @@ def python(kit: Kit) -> list[str]:
     ):  # packages hold files that are no Python of this version: an exit code of 1 is no failure
         compile_all = f"/usr/bin/python{version} -m compileall -q --invalidation-mode unchecked-hash"
         lines.append(f"{compile_all} {step.site_packages} || [ $? -eq 1 ]")
+    lines.append(f"/usr/bin/python{version} /kit/check_byte_code.py {step.site_packages}")
     return [*lines, f"rm -rf /tmp/uv {requirements} && chmod 644 {ENV_PREFIX}/.lock"]
 
 

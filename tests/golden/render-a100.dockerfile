@@ -727,6 +727,7 @@ END
 offline=--no-index
 while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artefacts/$name" ] || offline=; done </tmp/requirements.txt
 /kit/uv pip install --no-config --no-deps --require-hashes --requirement /tmp/requirements.txt --python /opt/env/bin/python --link-mode copy --find-links /artefacts $offline --compile-bytecode
+/usr/bin/python3.11 /kit/check_byte_code.py /opt/env/lib/python3.11/site-packages
 rm -rf /tmp/uv /tmp/requirements.txt && chmod 644 /opt/env/.lock
 SCRIPT
 

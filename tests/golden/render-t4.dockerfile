@@ -615,6 +615,7 @@ offline=--no-index
 while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artefacts/$name" ] || offline=; done </tmp/requirements.txt
 /kit/uv pip install --no-config --no-deps --require-hashes --requirement /tmp/requirements.txt --python /opt/env/bin/python --link-mode copy --find-links /artefacts $offline
 /usr/bin/python3.9 -m compileall -q --invalidation-mode unchecked-hash /opt/env/lib/python3.9/site-packages || [ $? -eq 1 ]
+/usr/bin/python3.9 /kit/check_byte_code.py /opt/env/lib/python3.9/site-packages
 rm -rf /tmp/uv /tmp/requirements.txt && chmod 644 /opt/env/.lock
 SCRIPT
 

@@ -30,4 +30,5 @@ compile=
 rm -rf /opt/.uv
 # Packages hold files that are no Python of this version, templates and fixtures: an exit code of 1 is no failure.
 [ -z "$REPEAT" ] || "$INTERPRETER" -m compileall -q --invalidation-mode unchecked-hash "$site" || [ $? -eq 1 ]
+"$INTERPRETER" "${0%/*}/check_byte_code.py" "$site"
 chmod 644 $prefix/.lock
