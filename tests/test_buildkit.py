@@ -2,6 +2,7 @@
 
 import base64
 import json
+import re
 import shlex
 import subprocess
 import tarfile
@@ -20,7 +21,7 @@ from envbuilder.command import Command, FakeRunner, ProcessRunner
 from envbuilder.console import Console
 from envbuilder.engines.builder import Builder
 from envbuilder.engines.buildkit import Docker, buildx
-from envbuilder.engines.buildkit.engine import read_layout
+from envbuilder.engines.buildkit.engine import STAGES, read_layout
 from envbuilder.engines.buildkit.folder import arguments, write_base, write_root
 from envbuilder.engines.buildkit.progress import Progress, title
 from envbuilder.engines.choice import Choice
@@ -32,7 +33,7 @@ from envbuilder.lock import Artefact
 from envbuilder.plan import ExtensionsStep, OsStep, Plan
 from envbuilder.resolve import Means, bring
 from envbuilder.store import Store, sha256_file
-from envbuilder.tree import read_manifest, write_layer_from_tar
+from envbuilder.tree import read_manifest, write_layer, write_layer_from_tar
 
 EPOCH = 1_700_000_000
 
@@ -79,7 +80,9 @@ def test_the_command_names_the_image_by_its_digest_and_hands_on_what_a_person_sa
     builder = Builder(
         name="far", cache_from=("type=registry,ref=a",), cache_to=("type=registry,ref=b",), no_cache=True
     )
-    command = buildx.build_command(plan_of("cpu", on_image=True), Path("W/folder"), Path("W/out"), builder)
+    command = buildx.build_command(
+        plan_of("cpu", on_image=True), Path("W/folder"), Path("W/out"), builder, stage="layers"
+    )
     assert command.argv[:11] == (
         "docker", "buildx", "build", "--file", "W/folder/Dockerfile.base", "--builder", "far",
         "--cache-from", "type=registry,ref=a", "--cache-to", "type=registry,ref=b",
@@ -228,12 +231,37 @@ def layout(folder: Path, count: int) -> Path:
 
 
 def test_the_layers_are_known_by_their_order(tmp_path: Path):
-    found = read_layout(layout(tmp_path, 5))
-    assert [(name, path.name) for name, path in found.items()] == [
-        ("os", "0"), ("python", "1"), ("cuda", "2"), ("extensions", "3"), ("start", "4"),
-    ]  # fmt: skip
-    with pytest.raises(BuildError, match="BuildKit wrote 4 layers"):
-        read_layout(layout(tmp_path / "other", 4))
+    found = read_layout(layout(tmp_path, 2), ("os", "python"))
+    assert [(name, path.name) for name, path in found.items()] == [("os", "0"), ("python", "1")]
+    with pytest.raises(BuildError, match="BuildKit wrote 4 layers, not the 2"):
+        read_layout(layout(tmp_path / "other", 4), ("os", "python"))
+
+
+def test_the_stages_that_are_exported_have_the_layers_that_the_dockerfile_says():
+    text = image.path("Dockerfile.base").read_text()
+    for stage, layers in STAGES.items():
+        _, _, below = text.partition(f" AS {stage}\n")
+        copied = [re.search(r"--from=(\w+)", line)[1] for line in below.partition("\n\n")[0].splitlines()]
+        assert copied == [name for name in layers if name != "os"]
+        assert (f"FROM os AS {stage}" in text) == ("os" in layers)
+
+
+def test_an_edit_is_exported_alone(tmp_path: Path):
+    plan, store = plan_of("cpu"), Store(tmp_path)
+    limits = Limits(threads=2, memory=1 << 30, root=True)
+    engine = Docker(store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits)
+    assert stage_of(engine.commands(plan)) == "layers"
+    (tmp_path / "tree").mkdir()
+    for step, key in layer_keys(plan, EngineName.DOCKER).items():
+        if step.name not in ("extensions", "runtime"):
+            folder = store.layer(key)
+            write_layer(name=step.name, tree=tmp_path / "tree", folder=folder, epoch=EPOCH, threads=1)
+    assert stage_of(engine.commands(plan)) == "edited"
+
+
+def stage_of(commands: tuple[Command, ...]) -> str:
+    (command,) = commands
+    return command.argv[command.argv.index("--target") + 1]
 
 
 def write_tar(path: Path, *members: tuple[str, dict[str, object]]) -> Path:

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import os
+import shutil
 import sys
 import tarfile
 from collections.abc import Iterator
@@ -109,13 +110,17 @@ def plant(folder: Path, host: str) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(settings)}
 
 
-def test_both_engines_make_the_same_files(world: World):
-    mine, theirs = read_tree(world.composed.layout), read_tree(world.baked.layout)
-    labels = ("assemble", "docker")
-    assert compare(mine.entries, theirs.entries, labels, without=DIFFERS) == ()
+def need_the_same(composed: Built, baked: Built) -> None:
+    """But for what is known to differ, which does."""
+    mine, theirs = read_tree(composed.layout), read_tree(baked.layout)
+    assert compare(mine.entries, theirs.entries, ("assemble", "docker"), without=DIFFERS) == ()
     others = {entry.path: entry for entry in theirs.entries}
     assert {one.path for one in mine.entries if others[one.path] != one} == set(DIFFERS)
     assert (theirs.image.env, theirs.image.labels) == (mine.image.env, mine.image.labels)
+
+
+def test_both_engines_make_the_same_files(world: World):
+    need_the_same(world.composed, world.baked)
 
 
 def test_the_provenance_names_the_engine(world: World):
@@ -128,6 +133,41 @@ def test_what_the_docker_engine_built_is_verified_and_then_there_is_nothing_to_d
     again = build(str(world.recipe), world.baked.output, "--engine", "docker")
     assert again.data["built"] is False
     assert again.digests == world.baked.digests
+
+
+def test_both_engines_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spacious: Path):
+    """The edit's layer comes out of BuildKit alone: the others are there."""
+    recipes = spacious / "recipes"
+    shutil.copytree(ROOT / "recipes", recipes)
+    recipe = recipes / "cpu.yaml"
+
+    def by(engine: str) -> Built:
+        built = build(
+            str(recipe), spacious / engine, "--engine", engine, env=NO_ENGINE if engine == "assemble" else {}
+        )
+        return replace(built, name="cpu")
+
+    need_the_same(by("assemble"), by("docker"))
+    source = recipes / "fused/fused_bias_act_cpu.cpp"
+    source.write_text(f'{source.read_text()}extern "C" int changed() {{ return 1; }}\n')
+    run(ENVBUILDER, "lock", recipe)
+    assert "--target edited" in run(
+        ENVBUILDER, "build", recipe, "--engine", "docker", "--output", spacious / "docker", "--dry-run"
+    )
+    baked = by("docker")
+    need_the_same(by("assemble"), baked)
+    said = run(
+        ENVBUILDER,
+        "exec",
+        recipe,
+        "--output",
+        baked.output,
+        "--",
+        "sh",
+        "-c",
+        "nm -D /opt/envbuilder/extensions/*/fused.so",
+    )
+    assert " T changed\n" in said
 
 
 # Images

@@ -16,14 +16,13 @@ from envbuilder.tools import ABSENT, OLD
 
 FLOOR: Final = (0, 13)  # of buildx: the first with `--progress rawjson`
 NO_EXPORT: Final = "EB803"  # a BuildKit that cannot do what is needed
-_TARGET: Final = "layers"  # the stage of Dockerfile.base whose layers are ours
 _SETUP: Final = "`scripts/setup` sets up a Docker engine on Debian 12"
 
 
-def build_command(plan: Plan, folder: Path, out: Path, builder: Builder) -> Command:
-    """Build the layers of `folder` into the OCI layout `out`."""
+def build_command(plan: Plan, folder: Path, out: Path, builder: Builder, *, stage: str) -> Command:
+    """Build the layers of this stage of `folder` into the OCI layout `out`."""
     target = (
-        "--target", _TARGET, "--progress", "rawjson", "--provenance=false", "--sbom=false",
+        "--target", stage, "--progress", "rawjson", "--provenance=false", "--sbom=false",
         "--output", f"type=oci,tar=false,compression=uncompressed,force-compression=true,dest={out}",
     )  # fmt: skip
     return _command(plan, folder, (*_words(builder), *target), why="build the layers with BuildKit")

@@ -1,7 +1,7 @@
 """One run of BuildKit over one plan: every layer but the runtime's comes out of it, as a tar that becomes a layer of ours."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,7 +29,8 @@ from envbuilder.tree import Layer, load_layer, write_layer_from_tar
 JOBS: Final = (
     4  # compilers at once, alike on every machine: BuildKit may run elsewhere, and its cache is keyed by it
 )
-_LAYERS: Final = ("os", "python", "cuda", "extensions", "start")  # in the order of Dockerfile.base
+# The stages of Dockerfile.base that are exported, each with its layers in their order.
+STAGES: Final = {"layers": ("os", "python", "cuda", "extensions", "start"), "edited": ("extensions",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +71,20 @@ class Docker:
         """The command of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
         _need_plain_extensions(plan)
         work = Path("WORK")
-        command = buildx.build_command(plan, work / "folder", work / "layout", self.builder)
-        return (command,) if self._baked(plan) else ()
+        return (self._command(plan, work),) if self._baked(plan) else ()
+
+    def _command(self, plan: Plan, work: Path) -> Command:
+        return buildx.build_command(
+            plan, work / "folder", work / "layout", self.builder, stage=self._stage(plan)
+        )
+
+    def _stage(self, plan: Plan) -> str:
+        """The smallest stage that has the missing layers: that of all takes as long as an image is large."""
+        missing = {step.name for step in self._baked(plan)}
+        return min(
+            (stage for stage, layers in STAGES.items() if missing <= set(layers)),
+            key=lambda stage: len(STAGES[stage]),
+        )
 
     def _baked(self, plan: Plan) -> tuple[Step, ...]:
         """The missing layers that BuildKit makes."""
@@ -96,9 +109,9 @@ class Docker:
     def _build(self, plan: Plan, work: Path) -> None:
         with self.console.step("gather what BuildKit reads"):
             fill(plan, work / "folder", store=self.store, runner=self.runner, jobs=JOBS)
-        command = buildx.build_command(plan, work / "folder", work / "layout", self.builder)
-        buildx.run(command, self.runner, self.console)
-        blobs = read_layout(work / "layout")
+        stage = self._stage(plan)
+        buildx.run(self._command(plan, work), self.runner, self.console)
+        blobs = read_layout(work / "layout", STAGES[stage])
         keys = layer_keys(plan, self.name)
         for step in self._baked(plan):
             with self.console.step(f"write the {step.name} layer"):
@@ -147,7 +160,7 @@ def _need_plain_extensions(plan: Plan) -> None:
         )
 
 
-def read_layout(folder: Path) -> dict[str, Path]:
+def read_layout(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     """Layer's name → its tar, in the OCI layout that BuildKit wrote; raises BuildError for any other number of them."""
     blobs = folder / "blobs/sha256"
 
@@ -157,9 +170,9 @@ def read_layout(folder: Path) -> dict[str, Path]:
 
     index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
     layers = load(index["manifests"][0])["layers"]
-    if len(layers) != len(_LAYERS):
-        raise BuildError(f"BuildKit wrote {len(layers)} layers, not the {len(_LAYERS)} of Dockerfile.base")
+    if len(layers) != len(names):
+        raise BuildError(f"BuildKit wrote {len(layers)} layers, not the {len(names)} of Dockerfile.base")
     return {
         name: blobs / layer["digest"].removeprefix("sha256:")
-        for name, layer in zip(_LAYERS, layers, strict=True)
+        for name, layer in zip(names, layers, strict=True)
     }
