@@ -14,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
-from envbuilder.base.locked import LockedBase, diff_bases, read_locked_base
+from envbuilder.base.locked import Blob, LockedBase, diff_bases, read_locked_base
 from envbuilder.decode import (
     LINE_OR_EMPTY,
     Code,
@@ -30,6 +30,7 @@ from envbuilder.decode import (
 from envbuilder.errors import LockError
 from envbuilder.extension import Extension, Form
 from envbuilder.recipe import Recipe
+from envbuilder.sources import REGISTRY
 from envbuilder.store import Sha256, sha256_text
 
 VERSION: Final = 1  # another version is refused
@@ -66,10 +67,11 @@ class LockCode(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artefact:
     """One file to fetch. `source` is `debian` (path below a mirror), `pypi` (path `project/filename` in a package
-    index), `pytorch` (path `cu126/project/filename` below PyTorch's own indexes) or `git` (the tree of a commit as a tar).
+    index), `pytorch` (path `cu126/project/filename` below PyTorch's own indexes), `git` (the tree of a commit as a tar) or
+    `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image that `name` refers to; no lock writes it like this).
     """
 
-    kind: str  # deb | wheel; an extension's archive: git | sdist
+    kind: str  # deb | wheel | blob; an extension's archive: git | sdist
     name: str
     version: str
     sha256: Sha256
@@ -147,7 +149,24 @@ class Lock:
 def artefacts(lock: Lock) -> tuple[Artefact, ...]:
     """Every file that a build from this lock fetches, or makes of a repository."""
     archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
-    return (*lock.debs, *lock.toolkit, *lock.wheels, *archives)
+    return (*lock.debs, *lock.toolkit, *lock.wheels, *archives, *(blobs(lock.base) if lock.base else ()))
+
+
+def blobs(base: LockedBase) -> tuple[Artefact, ...]:
+    """Every file of an image: its manifest, its config, and its layers, the lowest first."""
+    layers = ((layer, f"layer {at} of {len(base.layers)}") for at, layer in enumerate(base.layers, 1))
+    own = ((base.config, "config"), *layers)
+    return (
+        _blob(base, base.manifest, "manifests", "manifest"),
+        *(_blob(base, one, "blobs", part) for one, part in own),
+    )
+
+
+def _blob(base: LockedBase, blob: Blob, place: str, part: str) -> Artefact:
+    return Artefact(
+        kind="blob", name=base.reference, version=part, sha256=blob.digest, size=blob.size, source=REGISTRY,
+        path=f"{place}/sha256:{blob.digest}",
+    )  # fmt: skip
 
 
 def dump(lock: Lock) -> str:

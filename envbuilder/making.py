@@ -21,12 +21,11 @@ from envbuilder.errors import BuildError, SpaceError, ToolError, UsageError, Ver
 from envbuilder.fetch import Fetcher
 from envbuilder.fetch.wanted import Wanted
 from envbuilder.findings import Finding, Severity
-from envbuilder.lock import Artefact
 from envbuilder.outputs import Outputs, Record, refuse
 from envbuilder.plan import Plan
 from envbuilder.publish import Background, connect, load, load_part
 from envbuilder.recipe import Recipe
-from envbuilder.resolve import Means, bring, store_sources
+from envbuilder.resolve import Means, store_sources
 from envbuilder.run import Ran, probe_surroundings, run_in_image, run_in_sif
 from envbuilder.store import Store, beside, publish
 from envbuilder.tree import Layer
@@ -50,23 +49,21 @@ def make(
         plan, choice, store=workshop.store, runner=workshop.runner, console=console, limits=workshop.limits
     )
     try:
-        return _make_once(plan, outputs, workshop, engine, means, offline=offline)
+        return _make_once(plan, outputs, workshop, engine, means)
     except (BuildError, VerifyError):
         damaged = discard_damaged(plan, workshop.store, engine.name)
         if not damaged:
             raise
         console.say(f"damaged in the cache, and made again: {', '.join(damaged)}")
-    return _make_once(plan, outputs, workshop, engine, means, offline=offline)
+    return _make_once(plan, outputs, workshop, engine, means)
 
 
-def _make_once(
-    plan: Plan, outputs: Outputs, workshop: Workshop, engine: Engine, means: Means, *, offline: bool
-) -> Record:
+def _make_once(plan: Plan, outputs: Outputs, workshop: Workshop, engine: Engine, means: Means) -> Record:
     console, limits = workshop.console, workshop.limits
     engine.need_tools()
     wanted = engine.artefacts(plan)
     need_space(plan, wanted, means.fetcher.missing(wanted), outputs, workshop.store)
-    _fetch(plan, wanted, means, console, offline=offline)
+    fetch_all(wanted, means.fetcher, console)
     loading = Background()
     built = build(
         plan,
@@ -93,13 +90,6 @@ def _make_once(
     return built.record
 
 
-def _fetch(plan: Plan, wanted: Sequence[Artefact], means: Means, console: Console, *, offline: bool) -> None:
-    """What is to be built from; where that is anything, the image that it stands on as well."""
-    fetch_all(wanted, means.fetcher, console)
-    if plan.os.base and wanted:
-        bring(plan.os.base, means, console.transfer, offline=offline)
-
-
 def prepare(
     recipe: Recipe, plan: Plan, folder: Path, workshop: Workshop, *, offline: bool, choice: Choice
 ) -> Command:
@@ -113,8 +103,7 @@ def prepare(
             f"`--prepare`: the engine `{engine.name}` needs no folder", hint="add `--engine docker`"
         )
     store_sources(recipe, plan.extensions, means, offline=offline)
-    wanted = tuple(dict.fromkeys(one for step in plan.steps for one in step.artefacts))
-    _fetch(plan, wanted, means, console, offline=offline)
+    fetch_all(plan.artefacts, means.fetcher, console)
     with beside(folder) as work, console.step(f"write `{folder}`"):
         command = engine.prepare(plan, work / "folder", folder)
         publish(work / "folder", folder)
@@ -130,7 +119,7 @@ def _load_part(plan: Plan, layers: tuple[Layer, ...], outputs: Outputs, workshop
             load_part(client, work / "image", name=outputs.image_name, console=workshop.console)
 
 
-def fetch_all(wanted: Sequence[Artefact], fetcher: Fetcher, console: Console) -> None:
+def fetch_all(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -> None:
     """Bring what the store lacks, and show how far it is."""
     missing = fetcher.missing(wanted)
     if not missing:
@@ -141,13 +130,12 @@ def fetch_all(wanted: Sequence[Artefact], fetcher: Fetcher, console: Console) ->
 
 
 def need_space(
-    plan: Plan, wanted: Sequence[Artefact], missing: Sequence[Wanted], outputs: Outputs, store: Store
+    plan: Plan, wanted: Sequence[Wanted], missing: Sequence[Wanted], outputs: Outputs, store: Store
 ) -> None:
     """Raise SpaceError before anything is written where the disk cannot hold what is to come."""
-    every = [item for step in plan.steps for item in step.artefacts]
     fetch = sum(item.size for item in missing)
     layers = int(SPACE_PER_STEP * sum(item.size for item in wanted))
-    sif = int(SPACE_PER_BUILD * sum(item.size for item in every))
+    sif = int(SPACE_PER_BUILD * sum(item.size for item in plan.artefacts))
     needs = {store.root: fetch + layers + sif, outputs.folder: sif}
     if store.root.stat().st_dev == _existing(outputs.folder).stat().st_dev:
         needs = {store.root: fetch + layers + 2 * sif}

@@ -10,7 +10,7 @@ from typing import ClassVar, Final, assert_never
 
 from envbuilder.base.facts import Base
 from envbuilder.base.locked import LockedBase
-from envbuilder.lock import Artefact, Lock, LockedExtension
+from envbuilder.lock import Artefact, Lock, LockedExtension, blobs
 from envbuilder.recipe import Recipe
 from envbuilder.store import Sha256, sha256_text
 from envbuilder.tables.toolkit import Toolkit
@@ -179,6 +179,12 @@ class Plan:
     def canonical(self) -> str:
         head = (f"envbuilder plan {FORMAT}", f"platform {self.platform}", f"epoch {self.epoch}")
         return "\n".join([*head, *(line for step in self.steps for line in step.lines())]) + "\n"
+
+    @property
+    def artefacts(self) -> tuple[Artefact, ...]:
+        """Every file that is fetched for it, and those of the image that it stands on."""
+        own = (one for step in self.steps for one in step.artefacts)
+        return tuple(dict.fromkeys((*own, *(blobs(self.os.base) if self.os.base else ()))))
 
     @property
     def key(self) -> Sha256:

@@ -18,6 +18,8 @@ from envbuilder.errors import ToolError
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
 DEBIAN_SNAPSHOT: Final = "https://snapshot.debian.org/"
 DEBIAN_KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+REGISTRY: Final = "registry"  # the source of what images consist of
+BLOBS: Final = "blobs/sha256"  # in an OCI layout, the folder of files that are named by their digest
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
 
 
@@ -40,7 +42,7 @@ class Sources:
     # Of the simple API; the first is the main one, all are searched.
     indexes: tuple[str, ...] = field(default_factory=lambda: (default_index(),))
     pytorch: str = PYTORCH_INDEX  # parent of cpu, cu126, …
-    folders: tuple[Path, ...] = ()  # wheels and .debs lie in them
+    folders: tuple[Path, ...] = ()  # wheels and .debs lie in them; OCI layouts too
     certificates: Path | None = None  # CA bundle for HTTPS
 
 

@@ -3,6 +3,7 @@
 NAME.yaml, NAME.lock      the recipe with what it extends, and its lock
 <path>                    the extensions' own files, where the recipe names them
 files/                    packages and wheels, flat: a folder for ENVBUILDER_FOLDERS
+files/blobs/sha256/       of a recipe on an image, all that the image consists of: with `files/index.json` an OCI layout
 """
 
 import shutil
@@ -11,12 +12,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envbuilder.base.layout import INDEX, layout_files
+from envbuilder.base.locked import LockedBase
 from envbuilder.decode import Mistakes
 from envbuilder.decode import load as load_yaml
 from envbuilder.errors import UsageError
-from envbuilder.lock import Lock, artefacts
+from envbuilder.lock import Artefact, Lock, artefacts
 from envbuilder.recipe import SUFFIX, Recipe
-from envbuilder.store import Store, beside, publish, sha256_file, space_errors
+from envbuilder.sources import BLOBS, REGISTRY
+from envbuilder.store import Store, beside, publish, save_text, sha256_file, space_errors
 
 FILES: Final = "files"
 
@@ -40,11 +44,11 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
 
     What is there already and right is left alone. Raises UsageError when two artefacts would have the same name.
     """
-    wanted = {artefact.filename: artefact for artefact in artefacts(lock)}
+    wanted = {_place(artefact): artefact for artefact in artefacts(lock)}
     for artefact in artefacts(lock):
-        if wanted[artefact.filename].sha256 != artefact.sha256:
+        if wanted[_place(artefact)].sha256 != artefact.sha256:
             raise UsageError(f"the lock names two different files `{artefact.filename}`")
-    copies = [(store.artefact(one.sha256), f"{FILES}/{name}", one.sha256) for name, one in wanted.items()]
+    copies = [(store.artefact(one.sha256), name, one.sha256) for name, one in wanted.items()]
     above = recipe.path.parent
     copies += [
         (above / file.path, file.path, file.sha256)
@@ -54,14 +58,33 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
     copies += [
         (file, file.relative_to(above).as_posix(), sha256_file(file)) for file in _recipe_files(recipe.path)
     ]
-    size = 0
+    texts = _layout(lock.base, folder / FILES) if lock.base else {}
+    size = sum(map(len, texts.values()))
     with space_errors(folder):
         for source, name, digest in copies:
             target = folder / name
             size += source.stat().st_size
             if not (target.is_file() and sha256_file(target) == digest):
                 _copy(source, target)
-    return Vendored(folder=folder, name=recipe.path.stem, count=len(copies), size=size)
+        for path, content in texts.items():
+            save_text(path, content.decode())
+    return Vendored(folder=folder, name=recipe.path.stem, count=len(copies) + len(texts), size=size)
+
+
+def _place(artefact: Artefact) -> str:
+    """Where it goes: by its name, what an image consists of by its digest."""
+    return (
+        f"{FILES}/{BLOBS}/{artefact.sha256}"
+        if artefact.source == REGISTRY
+        else f"{FILES}/{artefact.filename}"
+    )
+
+
+def _layout(base: LockedBase, folder: Path) -> dict[Path, bytes]:
+    """What makes the folder an OCI layout of this image, and of those of other recipes that are there."""
+    index = folder / INDEX
+    files = layout_files(base, index.read_bytes() if index.is_file() else b"")
+    return {folder / name: content for name, content in files.items()}
 
 
 def _copy(source: Path, target: Path) -> None:

@@ -1,6 +1,7 @@
 """What every verb works with."""
 
 import functools
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -10,6 +11,8 @@ from envbuilder.capacity import Limits
 from envbuilder.command import Runner
 from envbuilder.console import Console
 from envbuilder.fetch import Fetcher
+from envbuilder.fetch.download import Progress
+from envbuilder.fetch.wanted import Wanted
 from envbuilder.sources import probe_sources
 from envbuilder.store import Store
 
@@ -43,7 +46,6 @@ class Workshop:
         from envbuilder.resolve import Means  # noqa: PLC0415 - a build with nothing to do must say so at once
 
         sources = functools.cache(lambda: probe_sources(self.environment, self.runner))
-        fetcher = Fetcher(self.store, sources, offline=offline)
 
         @functools.cache
         def client() -> "Client":
@@ -51,4 +53,10 @@ class Workshop:
 
             return open_client(self.environment, self.runner)
 
+        def pull(artefact: Wanted, partial: Path, *, progress: Progress, stop: threading.Event) -> None:
+            from envbuilder.registry.read import fetch_part  # noqa: PLC0415 - as above
+
+            fetch_part(client(), artefact, partial, progress=progress, stop=stop)
+
+        fetcher = Fetcher(self.store, sources, offline=offline, registry=pull)
         return Means(store=self.store, runner=self.runner, sources=sources, client=client, fetcher=fetcher)

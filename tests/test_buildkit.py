@@ -9,7 +9,6 @@ import tarfile
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
 from test_locked_base import BASE
@@ -27,11 +26,9 @@ from envbuilder.engines.buildkit.progress import Progress, title
 from envbuilder.engines.choice import Choice
 from envbuilder.engines.keys import layer_keys, record_key
 from envbuilder.engines.names import EngineName
-from envbuilder.errors import BuildError, CommandError, FetchError, ToolError, UsageError
-from envbuilder.fetch import Fetcher
+from envbuilder.errors import BuildError, CommandError, ToolError, UsageError
 from envbuilder.lock import Artefact
 from envbuilder.plan import ExtensionsStep, OsStep, Plan
-from envbuilder.resolve import Means, bring
 from envbuilder.store import Store, sha256_file
 from envbuilder.tree import read_manifest, write_layer, write_layer_from_tar
 
@@ -201,22 +198,16 @@ def test_an_extension_that_is_known_only_when_it_runs_is_refused(tmp_path: Path,
     assert {one.name for one in engine.artefacts(plan)} >= {"torch", "libc6"}
 
 
-def test_an_image_is_fetched_once_and_not_at_all_offline(tmp_path: Path):
-    store, console = Store(tmp_path / "store"), Console(quiet=True)
-
-    def nobody() -> NoReturn:
-        raise AssertionError("a registry was asked")
-
-    means = Means(
-        store=store, runner=FakeRunner(), sources=nobody, client=nobody, fetcher=Fetcher(store, nobody, offline=True)
+def test_all_of_an_image_is_wanted_unless_nothing_has_to_be_made(tmp_path: Path):
+    store, plan = Store(tmp_path / "store"), plan_of("cpu", on_image=True)
+    engine = Docker(
+        store=store, runner=FakeRunner(), console=Console(quiet=True), limits=Limits(threads=1, memory=1, root=True)
     )  # fmt: skip
-    with pytest.raises(FetchError, match="is not whole in the cache"):
-        bring(BASE, means, console.transfer, offline=True)
-    for blob in (BASE.manifest, BASE.config, *BASE.layers):
-        store.artefact(blob.digest).parent.mkdir(exist_ok=True)
-        store.artefact(blob.digest).touch()
-    bring(BASE, means, console.transfer, offline=True)
-    bring(BASE, means, console.transfer, offline=False)
+    wanted = engine.artefacts(plan)
+    assert {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)} <= {
+        one.sha256 for one in wanted
+    }
+    assert {"torch", "libc6"} <= {one.name for one in wanted}
 
 
 # Layers

@@ -1,5 +1,6 @@
 """The fetcher against a real server on this machine that can be told to misbehave."""
 
+import functools
 import hashlib
 import json
 import signal
@@ -11,14 +12,20 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
 
+import bases
 import pytest
+from test_locked_base import locked
 
 from envbuilder import fetch as fetch_module
+from envbuilder.command import FakeRunner
 from envbuilder.errors import FetchError
 from envbuilder.fetch import Fetcher
 from envbuilder.fetch import wire as wire_module
-from envbuilder.lock import Artefact
-from envbuilder.sources import Sources
+from envbuilder.lock import Artefact, blobs
+from envbuilder.registry.client import Client
+from envbuilder.registry.read import fetch_part
+from envbuilder.registry.setting import Settings
+from envbuilder.sources import BLOBS, Sources
 from envbuilder.store import Sha256, Store
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
@@ -356,6 +363,93 @@ def test_many_files_come_at_once_and_each_only_once(store: Store, site: Site) ->
         thread.join()
     assert all(store.artefact(deb.sha256).is_file() for deb in debs)
     assert len(site.asked) == len(debs)
+
+
+# What images consist of
+
+
+@dataclass(frozen=True)
+class Image:
+    """An image of a registry, as a lock names it, and the bytes of each of its files."""
+
+    files: tuple[Artefact, ...]
+    contents: dict[str, bytes]  # by sha256
+
+
+def make_image(site: Site) -> Image:
+    """An image that the site serves as its registry."""
+    packed = bases.pack(bases.debian())
+    host = site.url.removeprefix("http://").rstrip("/")
+    files = blobs(locked(bases.debian(), f"{host}/site/base:1", host))
+    contents = {bases.sha256(data): data for data in (packed.manifest, packed.config, *packed.blobs)}
+    for file in files:
+        site.files[f"/v2/site/base/{file.path}"] = contents[f"sha256:{file.sha256}"]
+    return Image(files, {digest.removeprefix("sha256:"): data for digest, data in contents.items()})
+
+
+def with_registry(store: Store, *folders: Path, offline: bool = False) -> Fetcher:
+    client = Client(Settings(), {}, FakeRunner())
+    sources = Sources(debian=(), folders=folders)
+    return Fetcher(store, lambda: sources, offline=offline, registry=functools.partial(fetch_part, client))
+
+
+def test_an_image_comes_from_its_registry_and_every_byte_is_reported(store: Store, site: Site) -> None:
+    image, seen = make_image(site), Counter()
+    with_registry(store).fetch(image.files, seen)
+    assert {one.sha256: store.artefact(one.sha256).read_bytes() for one in image.files} == image.contents
+    assert seen.total == sum(one.size for one in image.files)
+    asked = len(site.asked)
+    with_registry(store).fetch(image.files)
+    assert len(site.asked) == asked == len(image.files)
+
+
+def test_a_folder_that_is_a_layout_comes_before_the_registry_and_serves_without_a_network(
+    store: Store, site: Site, tmp_path: Path
+) -> None:
+    image = make_image(site)
+    (tmp_path / BLOBS).mkdir(parents=True)
+    for digest, content in image.contents.items():
+        (tmp_path / BLOBS / digest).write_bytes(content)
+    with_registry(store, tmp_path, offline=True).fetch(image.files)
+    assert {one.sha256: store.artefact(one.sha256).read_bytes() for one in image.files} == image.contents
+    assert not site.asked
+
+
+def test_a_damaged_layer_in_the_cache_or_in_a_folder_is_fetched_again(
+    store: Store, site: Site, tmp_path: Path
+) -> None:
+    image = make_image(site)
+    with_registry(store).fetch(image.files)
+    layer = image.files[-1]
+    (tmp_path / BLOBS).mkdir(parents=True)
+    for path in (store.artefact(layer.sha256), tmp_path / BLOBS / layer.sha256):
+        path.write_bytes(bytes(layer.size))
+    with_registry(store, tmp_path).fetch(image.files)
+    assert store.artefact(layer.sha256).read_bytes() == image.contents[layer.sha256]
+
+
+def test_offline_what_is_lost_of_an_image_is_named_with_the_packages(store: Store, site: Site) -> None:
+    image = make_image(site)
+    with pytest.raises(FetchError, match="6 files are not in the cache") as caught:
+        with_registry(store, offline=True).fetch([make_deb(), *image.files])
+    manifest, config, *_, layer = image.files
+    assert "tool_1.0_amd64.deb (1.0 MB)" in caught.value.message
+    for one, part in ((manifest, "manifest"), (config, "config"), (layer, "layer 3 of 3")):
+        assert f"sha256:{one.sha256}, {part} of `{layer.name}`" in caught.value.message
+    assert "cache vendor" in caught.value.hint
+    assert not site.asked
+
+
+def test_what_a_registry_no_longer_has_is_named_with_all_that_is_lost(store: Store, site: Site) -> None:
+    image = make_image(site)
+    _, config, layer, *_ = image.files
+    del site.files[f"/v2/site/base/{layer.path}"], site.files[f"/v2/site/base/{config.path}"]
+    with pytest.raises(FetchError, match="could not fetch 2 of the files") as caught:
+        with_registry(store).fetch(image.files)
+    told = "\n".join(one.message for one in caught.value.findings)
+    assert f"`sha256:{config.sha256}` ({layer.name} config): it is gone from every source" in told
+    assert f"`sha256:{layer.sha256}` ({layer.name} layer 1 of 3): it is gone from every source" in told
+    assert "ENVBUILDER_FOLDERS" in caught.value.hint
 
 
 def test_everything_that_is_lost_is_named_at_once_and_the_rest_is_kept(store: Store, site: Site) -> None:

@@ -5,16 +5,20 @@ import hashlib
 import shutil
 from pathlib import Path
 
+import bases
 import pytest
 from test_fetch import CONTENT, make_deb, make_wheel
+from test_locked_base import locked
 from test_resolve import make_lock, make_recipe, no_client
 
 from envbuilder import lock as locks
 from envbuilder.command import FakeRunner
 from envbuilder.errors import UsageError
 from envbuilder.fetch import Fetcher
+from envbuilder.image_reader import read_tree
 from envbuilder.lock import Artefact, LockedExtension, SourceFile
 from envbuilder.recipe import Recipe, load
+from envbuilder.registry.manifest import parse_manifest
 from envbuilder.resolve import Means, make_target, store_sources
 from envbuilder.sources import Sources
 from envbuilder.store import Sha256, Store, sha256_file, sha256_text
@@ -123,6 +127,46 @@ def test_a_second_time_only_what_is_wrong_is_written_again(tmp_path: Path, world
     vendor(world.recipe, world.lock, tmp_path / "out", world.store)
     assert wrong.read_bytes() == CONTENT
     assert right.stat().st_mtime_ns == before
+
+
+def on_image(world: World, shape: bases.Shape, reference: str) -> locks.Lock:
+    """The world's lock on that image, all of which the store has."""
+    packed = bases.pack(shape)
+    for content in (packed.manifest, packed.config, *packed.blobs):
+        path = world.store.artefact(Sha256(bases.sha256(content).removeprefix("sha256:")))
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    return dataclasses.replace(world.lock, base=locked(shape, reference))
+
+
+def test_an_image_is_carried_as_a_layout_that_others_can_read(tmp_path: Path, world: World):
+    lock = on_image(world, bases.devel(), "site/base:1")
+    done = vendor(world.recipe, lock, tmp_path / "out", world.store)
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert (done.count, done.size) == (len(written), sum(path.stat().st_size for path in written))
+    shutil.rmtree(world.recipe.path.parent)
+    means = offline_means(tmp_path, tmp_path / "out" / FILES)
+    means.fetcher.fetch(locks.artefacts(lock))
+    assert not means.fetcher.missing(locks.artefacts(lock))
+    image = read_tree(tmp_path / "out" / FILES)
+    assert "usr/local/cuda-12.4/version.json" in {entry.path for entry in image.entries}
+
+
+def test_the_images_of_several_recipes_are_named_in_one_layout(tmp_path: Path, world: World):
+    first = on_image(world, bases.devel(), "site/base:1")
+    again = on_image(world, bases.over(bases.devel(), {"x": "y"}), "site/base:1")  # its tag was moved
+    other = on_image(world, bases.debian(), "site/other:1")
+    for lock in (first, other, again):
+        vendor(world.recipe, lock, tmp_path / "out", world.store)
+    named = parse_manifest((tmp_path / "out" / FILES / "index.json").read_bytes()).manifests
+    assert [(one.digest, one.annotations[0][1]) for one in named] == [
+        (lock.base.manifest.digest, lock.base.reference) for lock in (again, other) if lock.base
+    ]
+    (tmp_path / "out" / FILES / "index.json").write_text("damaged")
+    vendor(world.recipe, first, tmp_path / "out", world.store)
+    (only,) = parse_manifest((tmp_path / "out" / FILES / "index.json").read_bytes()).manifests
+    assert first.base
+    assert only.digest == first.base.manifest.digest
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path, world: World):

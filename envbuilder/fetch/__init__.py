@@ -5,6 +5,7 @@ file. What is in the store already is hashed again before a build reads it (abou
 disk gone bad is replaced instead of becoming part of an image.
 """
 
+import itertools
 import logging
 import queue
 import threading
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from envbuilder.errors import FetchError
 from envbuilder.fetch.download import Progress
-from envbuilder.fetch.wanted import PARALLEL, Refusal, Wanted
+from envbuilder.fetch.wanted import PARALLEL, Pull, Refusal, Wanted
 from envbuilder.findings import Finding, Severity
-from envbuilder.sources import Sources, file_path
+from envbuilder.sources import REGISTRY, Sources, file_path
 from envbuilder.store import Store, publish, sha256_file, space_errors
 
 if TYPE_CHECKING:
@@ -50,11 +51,22 @@ Item = TypeVar("Item")
 
 
 class Fetcher:
-    """Fetches what a lock names; `sources` is asked once, and only when something must be fetched."""
+    """Fetches what a lock names; `sources` is asked once, and only when something must be fetched.
 
-    def __init__(self, store: Store, sources: Callable[[], Sources], *, offline: bool = False) -> None:
+    `registry` brings what images consist of, where no folder has it.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        sources: Callable[[], Sources],
+        *,
+        offline: bool = False,
+        registry: Pull | None = None,
+    ) -> None:
         self._store = store
         self._ask = sources
+        self._registry = None if offline else registry
         self._offline = offline
         self._guard = threading.Lock()
         self._web: Web | None = None
@@ -139,12 +151,13 @@ class Fetcher:
         absent = [one for one in missing if not web.has_local(one, stop)]
         if not absent:
             return
-        names = "".join(f"\n  {_filename(one)} ({one.size / 1e6:.1f} MB)" for one in absent[:LISTED])
+        names = "".join(f"\n  {_told(one)} ({one.size / 1e6:.1f} MB)" for one in absent[:LISTED])
         rest = f"\n  and {len(absent) - LISTED} more" if len(absent) > LISTED else ""
         raise FetchError(
             f"this run is offline, and {'1 file is' if len(absent) == 1 else f'{len(absent)} files are'} not in the cache "
             f"({sum(one.size for one in absent) / 1e6:.1f} MB):{names}{rest}",
-            hint="run it once without `--offline`, or put the files into a folder that ENVBUILDER_FOLDERS names",
+            hint="run it once without `--offline`, or put the files into a folder that ENVBUILDER_FOLDERS names: "
+            "`envbuilder cache vendor NAME DIR` writes one",
         )
 
     def _bring(
@@ -157,11 +170,15 @@ class Fetcher:
         """
         web, partial = self._connect(), self._store.partial(artefact.sha256)
         refusals: list[Refusal] = []
-        for place in web.places(artefact, stop):
+        own = (self._registry,) if self._registry and artefact.source == REGISTRY else ()
+        for place in itertools.chain(web.places(artefact, stop), own):
             try:
                 if isinstance(place, Refusal):
                     raise place
-                web.pull(place, artefact, partial, progress, stop)
+                if isinstance(place, str):
+                    web.pull(place, artefact, partial, progress, stop)
+                else:
+                    place(artefact, partial, progress=progress, stop=stop)
             except Refusal as refusal:
                 log.info("%s", refusal)
                 refusals.append(refusal)
@@ -276,3 +293,9 @@ def each(items: Sequence[Item], work: Callable[[Item, threading.Event], None]) -
 
 def _filename(artefact: Wanted) -> str:
     return artefact.path.rpartition("/")[2]
+
+
+def _told(artefact: Wanted) -> str:
+    """Its file, and of what it is where the name does not say that."""
+    whose = f", {artefact.version} of `{artefact.name}`" if artefact.source == REGISTRY else ""
+    return f"{_filename(artefact)}{whose}"

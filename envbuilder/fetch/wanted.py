@@ -3,8 +3,11 @@
 Here, for what speaks HTTP is slow to import and a build that fetches nothing does without it.
 """
 
+import threading
+from pathlib import Path
 from typing import Final, Protocol
 
+from envbuilder.fetch.download import Progress
 from envbuilder.sources import shown
 from envbuilder.store import Sha256
 
@@ -26,6 +29,14 @@ class Wanted(Protocol):
     def source(self) -> str: ...
     @property
     def path(self) -> str: ...
+
+
+class Pull(Protocol):
+    """Completes an artefact's bytes in a file, which another attempt may have begun; raises Refusal or EnvbuilderError."""
+
+    def __call__(
+        self, artefact: Wanted, partial: Path, *, progress: Progress, stop: threading.Event
+    ) -> None: ...
 
 
 class Refusal(Exception):  # noqa: N818 - no failure yet: the next source may have the file

@@ -22,7 +22,7 @@ from envbuilder.fetch.download import Progress
 from envbuilder.fetch.reason import reason
 from envbuilder.fetch.wanted import Refusal, Wanted
 from envbuilder.fetch.wire import TIMEOUTS, Broken, Response, Wire, bring, busy, content, with_patience
-from envbuilder.sources import Sources, file_path
+from envbuilder.sources import BLOBS, Sources, file_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,9 +53,9 @@ class Web:
         """
         name = artefact.path.rpartition("/")[2]
         for folder in self.sources.folders:
-            path = folder / name
-            if path.is_file() and path.stat().st_size == artefact.size:
-                yield path.absolute().as_uri()
+            for path in (folder / name, folder / BLOBS / artefact.sha256):
+                if path.is_file() and path.stat().st_size == artefact.size:
+                    yield path.absolute().as_uri()
         bases = sorted(self._bases(artefact.source), key=lambda base: file_path(base) is None)
         for base in filter(self._may_ask, bases):
             if artefact.source == "debian":
@@ -133,6 +133,8 @@ class Web:
                 return self.sources.indexes
             case "pytorch":
                 return (self.sources.pytorch,)
+            case "git" | "registry":  # whose own clients bring what no folder has
+                return ()
             case _:
                 raise ValueError(f"unknown source `{source}`")
 

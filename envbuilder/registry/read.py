@@ -10,7 +10,7 @@ from urllib.parse import urljoin
 
 from envbuilder.errors import AbsentError, ContentError, RegistryError
 from envbuilder.fetch.download import Progress
-from envbuilder.fetch.wanted import Refusal
+from envbuilder.fetch.wanted import Refusal, Wanted
 from envbuilder.registry.client import Client
 from envbuilder.registry.manifest import (
     MANIFESTS,
@@ -104,6 +104,22 @@ def fetch_blob(
         )  # fmt: skip
 
     return _anywhere(client, reference, fetch, patient=False)
+
+
+def fetch_part(
+    client: Client, artefact: Wanted, partial: Path, *, progress: Progress, stop: threading.Event
+) -> None:
+    """Complete the file `partial` to one of the files of a locked image; raises RegistryError, or Refusal when it is gone."""
+    reference = parse_reference(artefact.name)
+    try:
+        if artefact.path.startswith("manifests/"):
+            partial.write_bytes(read_manifest(client, reference.with_digest(artefact.sha256)).content)
+            progress.advance(artefact.size)
+        else:
+            blob = Descriptor(media_type="", digest=artefact.sha256, size=artefact.size)
+            fetch_blob(client, reference, blob, partial, progress=progress, stop=stop)
+    except AbsentError as error:
+        raise Refusal(client.url(reference, artefact.path), "not found", kind="gone") from error
 
 
 def read_referrers(client: Client, reference: Reference, artifact_type: str = "") -> tuple[Descriptor, ...]:

@@ -18,7 +18,7 @@ from envbuilder.base.stand_in import as_distribution
 from envbuilder.errors import IncompatibleError, UsageError
 from envbuilder.lock import Artefact, Lock, artefacts, recipe_inputs
 from envbuilder.recipe import Recipe
-from envbuilder.resolve.base import Transfer, bring, look, recall, status_of
+from envbuilder.resolve.base import Transfer, look, recall, status_of
 from envbuilder.resolve.deb import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
 from envbuilder.resolve.extension import lock_extensions, store_sources
 from envbuilder.resolve.means import Means, Target, Wish
@@ -32,7 +32,6 @@ __all__ = [
     "Target",
     "Transfer",
     "Wish",
-    "bring",
     "lock_extensions",
     "look",
     "make_target",

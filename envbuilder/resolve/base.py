@@ -17,15 +17,15 @@ from envbuilder.base.locked import Blob, LockedBase, read_locked_base
 from envbuilder.base.settings import Settings, read_settings
 from envbuilder.base.stand_in import PLATFORM
 from envbuilder.decode import Mistakes, load_text, parse_json
-from envbuilder.errors import ContentError, FetchError, IncompatibleError
+from envbuilder.errors import ContentError, IncompatibleError
 from envbuilder.fetch.download import Progress
 from envbuilder.overlay import DAMAGED, Overlay
 from envbuilder.recipe import Recipe
 from envbuilder.registry.manifest import Descriptor, Manifest
-from envbuilder.registry.read import fetch_blob, read_blob, read_image, read_manifest
+from envbuilder.registry.read import fetch_blob, read_blob, read_image
 from envbuilder.registry.reference import Reference, names_registry, parse_reference
 from envbuilder.resolve.means import Means, Wish
-from envbuilder.store import Sha256, Store, publish, save_text, sha256_text, space_errors
+from envbuilder.store import Sha256, Store, save_text, sha256_text, space_errors
 
 if TYPE_CHECKING:
     from envbuilder.base.inside import Inside
@@ -69,34 +69,6 @@ def status_of(base: LockedBase, means: Means, transfer: Transfer) -> str:
         manifest = read_image(means.client(), reference, f"linux/{PLATFORM}")
         _look_into(base.reference, reference, manifest, means, transfer)
     return path.read_text(encoding="utf-8")
-
-
-def bring(base: LockedBase, means: Means, transfer: Transfer, *, offline: bool) -> None:
-    """Bring what the store lacks of a locked image, each blob held to its digest; raises FetchError or RegistryError."""
-    store = means.store
-    blobs = [blob for blob in (base.config, *base.layers) if not store.artefact(blob.digest).exists()]
-    has_manifest = store.artefact(base.manifest.digest).exists()
-    if has_manifest and not blobs:
-        return
-    if offline:
-        raise FetchError(
-            f"this run is offline, and the image `{base.reference}` is not whole in the cache",
-            hint="run it once without `--offline`",
-        )
-    reference = parse_reference(base.reference).with_digest(base.manifest.digest)
-    size = sum(blob.size for blob in blobs)
-    with transfer(f"fetch {base.reference}", size) as progress, store.lock("fetch"):
-        for blob in blobs:
-            path = store.partial(blob.digest)
-            wanted = Descriptor(media_type=blob.media_type, digest=blob.digest, size=blob.size)
-            with space_errors(path):
-                fetch_blob(means.client(), reference, wanted, path, progress=progress, stop=threading.Event())
-                publish(path, store.artefact(blob.digest))
-        if not has_manifest:
-            path = store.partial(base.manifest.digest)
-            with space_errors(path):
-                path.write_bytes(read_manifest(means.client(), reference).content)
-                publish(path, store.artefact(base.manifest.digest))
 
 
 def recall(store: Store, reference: str) -> LockedBase | None:

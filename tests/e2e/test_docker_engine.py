@@ -22,9 +22,11 @@ from workbench import (
     ENVBUILDER,
     NO_ENGINE,
     ROOT,
+    WITHOUT_NETWORK,
     Built,
     attempt,
     build,
+    build_command,
     cache_with_artefacts,
     findings,
     open_folder,
@@ -302,6 +304,35 @@ def test_two_clean_builds_on_an_image_in_the_shape_of_nvidias_are_the_same_bytes
     settings = json.loads(run("docker", "image", "inspect", f"envbuilder/{built.name}:latest"))[0]["Config"]
     assert settings["Entrypoint"] == ["/opt/envbuilder/start"]
     assert settings["User"] in ("", None)
+
+
+def test_a_vendored_lock_on_an_image_builds_the_same_with_nothing_and_no_network_and_no_registry(
+    world: World, spacious: Path
+):
+    name, carried = "engine-debian", spacious / "carried"
+    with registry(spacious / "registry") as server:
+        push(server.host, name, pack(world, SHAPES[name]))
+        here = replace(world, host=server.host, recipe=spacious / "recipes/x.yaml")
+        here.folder.mkdir()
+        recipe = write_on_image(here, name, torch="2.13.0")
+        first = build(str(recipe), spacious / "first")
+        run(ENVBUILDER, "cache", "vendor", recipe, carried)
+    env = {
+        "ENVBUILDER_CACHE": str(spacious / "empty"),
+        "ENVBUILDER_FOLDERS": str(carried / "files"),
+        "ENVBUILDER_INDEX": "file:///nonexistent",
+    }
+    again = (f"{carried}/{name}.yaml", spacious / "again", "--offline", "--no-cache")
+    layer = next(path for path in (carried / "files/blobs/sha256").iterdir() if path.stat().st_size > 1 << 20)
+    layer.rename(spacious / "away")
+    ended = attempt(*WITHOUT_NETWORK, *build_command(*again), env=env)
+    assert ended.returncode == 5, ended.stderr
+    (found,) = findings(ended)
+    assert "1 file is not in the cache" in found["message"]
+    assert f"sha256:{layer.name}, layer 1 of" in found["message"]
+    (spacious / "away").rename(layer)
+    assert build(*again, env=env, prefix=WITHOUT_NETWORK).digests == first.digests
+    run("skopeo", "inspect", f"oci:{carried}/files:{locks.load(recipe.with_suffix('.lock')).base.reference}")
 
 
 # Troubles

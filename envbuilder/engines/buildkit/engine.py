@@ -52,9 +52,7 @@ class Docker:
     def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
         """All of them where BuildKit has something to do: each of its stages may be one that it has forgotten."""
         _need_plain_extensions(plan)
-        if not self._baked(plan):
-            return ()
-        return tuple(dict.fromkeys(one for step in plan.steps for one in step.artefacts))
+        return plan.artefacts if self._baked(plan) else ()
 
     def start(self, plan: Plan, pool: Executor) -> "tuple[Future[Layer], ...]":
         """Begin every layer of the plan."""

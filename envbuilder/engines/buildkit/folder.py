@@ -3,7 +3,6 @@
 Each stage reads a part of its own, so that BuildKit makes anew what an edit touches and nothing else.
 """
 
-import json
 import shlex
 import tarfile
 from collections.abc import Iterable, Iterator
@@ -13,15 +12,17 @@ from typing import IO, Final
 import uv
 
 from envbuilder import image
+from envbuilder.base.layout import layout_files
 from envbuilder.base.locked import LockedBase
 from envbuilder.command import Command, Runner
 from envbuilder.engines import debian
 from envbuilder.engines.byte_code import is_repeatable
 from envbuilder.engines.extensions.written import written
 from envbuilder.engines.runtime import write_runtime_files
-from envbuilder.lock import Artefact
+from envbuilder.lock import Artefact, blobs
 from envbuilder.plan import CudaStep, OsStep, Plan, PythonStep, StartStep
 from envbuilder.render import Compile, rules
+from envbuilder.sources import BLOBS
 from envbuilder.store import Sha256, Store, link_or_copy
 
 DOCKERFILE: Final = "Dockerfile.base"
@@ -171,17 +172,9 @@ def _fill_extensions(compiles: tuple[Compile, ...], folder: Path, store: Store) 
 
 def write_base(base: LockedBase, folder: Path, store: Store) -> None:
     """The image as an OCI layout of links to its blobs in the store."""
-    blobs = folder / "blobs/sha256"
-    blobs.mkdir(parents=True)
-    for digest in sorted({blob.digest for blob in (base.manifest, base.config, *base.layers)}):
-        link_or_copy(store.artefact(digest), blobs / digest)
-    entry = {
-        "mediaType": base.manifest.media_type,
-        "digest": f"sha256:{base.manifest.digest}",
-        "size": base.manifest.size,
-    }
-    _text(folder / "oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}))
-    _text(folder / "index.json", json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+    _link(folder / BLOBS, ((blob.sha256, blob.sha256) for blob in blobs(base)), store)
+    for name, content in layout_files(base).items():
+        _text(folder / name, content.decode())
 
 
 def _link(folder: Path, files: Iterable[tuple[str, str]], store: Store) -> None:
