@@ -67,7 +67,12 @@ def _extension(extension: Extension) -> str:
 
 
 def _comment(finding: Finding) -> str:
-    return f"#   {finding}"
+    """Its words on one line, whatever stands in the names of the files that it tells of."""
+    return "#   " + "".join(map(_printable, str(finding)))
+
+
+def _printable(letter: str) -> str:
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
 
 
 def _plain(text: str) -> str:
