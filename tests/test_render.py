@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 from test_locked_base import BASE
 
+from envbuilder import image
 from envbuilder import lock as locks
 from envbuilder.errors import UsageError
 from envbuilder.plan import OsStep, StartFiles, make
@@ -81,6 +82,16 @@ def test_the_text_of_a_recipe(name: str, golden: Callable[[str, str], None]):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_text_of_a_recipe_as_a_definition_file(name: str, golden: Callable[[str, str], None]):
     golden(f"render-{name}.def", render_definition(make_small_kit(name)))
+
+
+@pytest.mark.parametrize("render", RENDERERS.values())
+@pytest.mark.parametrize("name", NAMES)
+def test_every_program_that_a_text_runs_is_written_by_it(name: str, render: Callable[[Kit], str]):
+    text = render(make_small_kit(name))
+    written = re.findall(r"^\|?file [0-7]+ /kit/(\S+) <<", text, re.MULTILINE)
+    run = set(re.findall(r"/kit/(\w+\.(?:py|sh))\b", text)) & {program for program, _ in image.files("kit")}
+    assert {"configure_os.sh", "check_byte_code.py"} <= run
+    assert run <= set(written)
 
 
 def test_the_command_line_offers_what_can_be_rendered():

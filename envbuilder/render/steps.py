@@ -43,7 +43,10 @@ def tools(kit: Kit, *programs: str) -> list[str]:
 
 def programs(kit: Kit) -> list[str]:
     """Write the programs that the later steps run, and their arguments."""
-    wanted = ["configure_os.sh"]  # what a step runs, and the programs that one runs itself
+    wanted = [
+        "configure_os.sh",
+        "check_byte_code.py",
+    ]  # what a step runs, and the programs that one runs itself
     if kit.plan.cuda:
         wanted.append("lay_out_cuda.py")
     if kit.compiles:

@@ -56,6 +56,10 @@ file 644 /kit/configure_os.sh <<'END'
 |the program configure_os.sh
 END
 
+file 644 /kit/check_byte_code.py <<'END'
+|the program check_byte_code.py
+END
+
 file 644 /kit/compile_extension.py <<'END'
 |the program compile_extension.py
 END

@@ -56,6 +56,10 @@ file 644 /kit/configure_os.sh <<'END'
 |the program configure_os.sh
 END
 
+file 644 /kit/check_byte_code.py <<'END'
+|the program check_byte_code.py
+END
+
 file 644 /kit/lay_out_cuda.py <<'END'
 |the program lay_out_cuda.py
 END
