@@ -16,7 +16,7 @@ from spython.main import Client
 
 from envbuilder.attach import converse
 from envbuilder.command import hand_over
-from envbuilder.errors import BuildError, ToolError
+from envbuilder.errors import BuildError, SpaceError, ToolError
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -211,6 +211,8 @@ def _container(
         raise BuildError(
             f"the Docker engine has no image `{image}`", hint="`envbuilder build` loads it"
         ) from error
+    except docker.errors.APIError as error:
+        raise _refused(f"make a container of `{image}`", error) from error
     try:
         yield container
     finally:
@@ -228,4 +230,14 @@ def _start(container: "Container") -> None:
                 f"the Docker engine cannot give a container this machine's GPUs: {said}",
                 hint="install the NVIDIA Container Toolkit, or use the SIF: `--in sif`",
             ) from error
-        raise BuildError(f"the Docker engine cannot start the container: {said}") from error
+        raise _refused("start the container", error) from error
+
+
+def _refused(what: str, error: docker.errors.APIError) -> BuildError:
+    message = f"the Docker engine cannot {what}: {error.explanation or error}"
+    if "no space left" in message:
+        return SpaceError(
+            message,
+            hint="`docker system df` shows what it keeps; `docker image prune` and `docker builder prune` free some",
+        )
+    return BuildError(message)

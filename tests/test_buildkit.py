@@ -26,7 +26,7 @@ from envbuilder.engines.buildkit.progress import Progress, title
 from envbuilder.engines.choice import Choice
 from envbuilder.engines.keys import layer_keys, record_key
 from envbuilder.engines.names import EngineName
-from envbuilder.errors import BuildError, CommandError, ToolError, UsageError
+from envbuilder.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
 from envbuilder.lock import Artefact
 from envbuilder.plan import ExtensionsStep, OsStep, Plan
 from envbuilder.store import Store, sha256_file
@@ -463,7 +463,7 @@ def test_a_build_that_fails_is_told_in_the_words_of_what_failed():
 
 def test_a_full_disk_is_told_with_what_frees_it_and_no_password_is_repeated():
     words = "ERROR: write https://ann:s3cr3t@index.example/x: no space left on device"
-    with pytest.raises(BuildError, match=r"https://\*\*\*@index.example") as caught:
+    with pytest.raises(SpaceError, match=r"https://\*\*\*@index.example") as caught:
         buildx.run(BUILD, Failing("build", CommandError("x"), words), Console(quiet=True))
     assert caught.value.hint == "`docker builder prune` frees what BuildKit keeps"
 

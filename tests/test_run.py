@@ -5,12 +5,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
+from typing import NoReturn
 
 import docker.errors
 import pytest
 
 from envbuilder import run as run_module
-from envbuilder.errors import BuildError, ToolError
+from envbuilder.errors import BuildError, SpaceError, ToolError
 from envbuilder.run import (
     Ran,
     Surroundings,
@@ -196,6 +197,22 @@ def test_an_engine_that_has_no_way_to_the_gpus_says_what_to_do():
     with pytest.raises(ToolError, match="cannot give a container this machine's GPUs") as caught:
         in_image(NoGpus(), WITH_GPU)
     assert "--in sif" in caught.value.hint
+
+
+@pytest.mark.parametrize("moment", ["create", "start"])
+@pytest.mark.parametrize(
+    ("words", "kind"), [("write /x: no space left on device", SpaceError), ("no device", BuildError)]
+)
+def test_an_engine_that_refuses_a_container_is_told_in_its_words(moment: str, words: str, kind: type):
+    def refuse(*_: object, **__: object) -> NoReturn:
+        raise docker.errors.APIError("500", explanation=words)
+
+    engine = Engine()
+    setattr(engine, moment, refuse)
+    with pytest.raises(BuildError, match=f"the Docker engine cannot .*: {words}") as caught:
+        in_image(engine)
+    assert type(caught.value) is kind
+    assert ("docker image prune" in caught.value.hint) == (kind is SpaceError)
 
 
 def test_a_container_is_heard_from_its_start_and_removed_at_its_end():

@@ -9,7 +9,7 @@ from envbuilder.console import Console
 from envbuilder.engines.builder import Builder
 from envbuilder.engines.buildkit.folder import BASE, DOCKERFILE, arguments
 from envbuilder.engines.buildkit.progress import Progress
-from envbuilder.errors import BuildError, CommandError, ToolError
+from envbuilder.errors import BuildError, CommandError, SpaceError, ToolError
 from envbuilder.findings import Finding, Severity
 from envbuilder.plan import Plan
 from envbuilder.tools import ABSENT, OLD
@@ -52,7 +52,7 @@ def _command(plan: Plan, folder: Path, options: tuple[str, ...], *, why: str) ->
 
 
 def run(command: Command, runner: Runner, console: Console) -> None:
-    """Run it with its steps as ours; raises BuildError with the last lines of what failed, ToolError where BuildKit cannot do it."""
+    """Run it with its steps as ours; raises BuildError (SpaceError on a full disk) with the last lines of what failed, ToolError where BuildKit cannot do it."""
     with Progress(console) as progress:
         try:
             runner.run(command, on_line=progress.feed)
@@ -63,7 +63,8 @@ def run(command: Command, runner: Runner, console: Console) -> None:
                 ) from error
             said = progress.failure or error.message
             full = "no space left" in f"{said} {progress.words}"
-            raise BuildError(
+            kind = SpaceError if full else BuildError
+            raise kind(
                 f"could not {command.why}: {said}",
                 hint="`docker builder prune` frees what BuildKit keeps"
                 if full

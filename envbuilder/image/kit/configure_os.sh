@@ -42,4 +42,6 @@ fi
 [ -z "$python" ] || "python$python" -m compileall -q -f "/usr/lib/python$python"
 for pair in $NAMES; do ln -sf "../../bin/${pair#*=}-$gcc" "/usr/local/bin/${pair%%=*}"; done
 rm -f "$settings" /usr/sbin/policy-rc.d /tmp/dpkg.log /var/lib/dpkg/available
+# What only a running system has, but for what /var/lock leads to (Debian Policy 9.1.4).
+find /run -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf --one-file-system {} +
 for path in $DROP; do rm -rf "/${path:?}"; done
