@@ -78,7 +78,7 @@ def test_the_command_names_the_image_by_its_digest_and_hands_on_what_a_person_sa
         name="far", cache_from=("type=registry,ref=a",), cache_to=("type=registry,ref=b",), no_cache=True
     )
     command = buildx.build_command(
-        plan_of("cpu", on_image=True), Path("W/folder"), Path("W/out"), builder, stage="layers"
+        plan_of("cpu", on_image=True), Path("W/folder"), Path("W/out"), builder, stage="layers", context=False
     )
     assert command.argv[:11] == (
         "docker", "buildx", "build", "--file", "W/folder/Dockerfile.base", "--builder", "far",
@@ -87,6 +87,27 @@ def test_the_command_names_the_image_by_its_digest_and_hands_on_what_a_person_sa
     assert "--no-cache" in command.argv
     assert f"base=oci-layout://W/folder/base@sha256:{BASE.manifest.digest}" in command.argv
     assert command.argv[-1] == "W/folder"
+
+
+def test_a_context_of_dockers_is_named_as_one():
+    """buildx lists it among its builders and refuses it as `--builder`: use `docker --context=… buildx`."""
+    builder, runner = Builder(name="far", no_cache=True), FakeRunner({"docker": "default\nfar\n"})
+    assert buildx.is_context(builder, runner)
+    assert not buildx.is_context(Builder(name="farther"), runner)
+    assert not buildx.is_context(Builder(), Failing("context", CommandError("nobody asks")))
+    assert not buildx.is_context(builder, Failing("context", CommandError("of an old client")))
+    command = buildx.by_hand(plan_of("cpu"), Path("W"), builder, context=True)
+    assert command.argv[:7] == (
+        "docker",
+        "--context",
+        "far",
+        "buildx",
+        "build",
+        "--file",
+        "W/Dockerfile.base",
+    )
+    assert "--no-cache" in command.argv
+    assert "--builder" not in command.argv
 
 
 def test_an_image_picks_the_docker_engine_and_a_suite_the_other():
@@ -307,6 +328,7 @@ def test_a_plain_layer_refuses_what_would_run_as_another_user(tmp_path: Path):
         ),
         ("[start 2/2] RUN --network=none . /settings && sh /kit/y.sh", "start: . /settings && sh /kit/y.sh"),
         ("exporting to oci image format", "BuildKit writes the layers"),
+        ("exporting cache to registry", "BuildKit writes its cache"),
     ],
 )
 def test_a_vertex_is_told_by_its_stage_and_its_program(name: str, told: str):
@@ -344,6 +366,7 @@ def test_what_ran_is_a_step_and_what_was_cached_is_none(capsys: pytest.CaptureFi
     shown = capsys.readouterr().err
     assert "✓ os: sh /kit/x.sh" in shown
     assert "old" not in shown
+    assert (progress.cached, progress.ran) == (1, 1)
 
 
 def test_a_step_that_failed_shows_its_own_last_lines(capsys: pytest.CaptureFixture[str]):
@@ -461,10 +484,98 @@ def test_a_build_that_fails_is_told_in_the_words_of_what_failed():
         buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
 
 
+IMPORT = "importing cache manifest from registry.site/cache"
+
+
+def test_a_cache_that_cannot_be_read_is_told_and_is_not_what_failed(capsys: pytest.CaptureFixture[str]):
+    absent = {
+        "digest": "i",
+        "name": IMPORT,
+        "completed": "1",
+        "error": "registry.site/cache:latest: not found",
+    }
+    failed = {"digest": "a", "name": RUN, "started": "1", "completed": "2", "error": "exit code: 1"}
+    with Progress(Console(color=False)) as progress:
+        progress.feed(line(vertexes=[absent]))
+        progress.feed(line(vertexes=[absent, failed]))
+    told = "nothing is taken from the cache `registry.site/cache`: registry.site/cache:latest: not found"
+    assert capsys.readouterr().err.count(told) == 1
+    assert progress.failure == "os: sh /kit/x.sh"
+
+
+def exporting(error: str) -> str:
+    name = "exporting cache to registry"
+    return line(vertexes=[{"digest": "e", "name": name, "started": "1", "completed": "2", "error": error}])
+
+
+@pytest.mark.parametrize(
+    ("said", "message", "hint"),
+    [
+        (
+            exporting("dial tcp: connection refused"),
+            "`--cache-to`: dial tcp: connection refused",
+            "docker login",
+        ),
+        (
+            exporting("http: server gave HTTP response to HTTPS client"),
+            "`--cache-to`: http: server gave HTTP response to HTTPS client",
+            "insecure-registries",
+        ),
+        (
+            'ERROR: failed to build: failed to solve: unknown cache exporter: "registy"',
+            '`--cache-to`: unknown cache exporter: "registy"',
+            "type=registry",
+        ),
+        (
+            "ERROR: failed to build: registry cache exporter requires ref",
+            "`--cache-to`: registry cache exporter requires ref",
+            "ref=",
+        ),
+        (
+            "ERROR: failed to solve: failed to configure registry cache exporter: invalid reference format",
+            "`--cache-to`: failed to configure registry cache exporter: invalid reference format",
+            "ref=",
+        ),
+    ],
+)
+def test_a_cache_that_cannot_be_written_is_a_finding_with_its_repair(said: str, message: str, hint: str):
+    with pytest.raises(BuildError) as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), said), Console(quiet=True))
+    (found,) = caught.value.findings
+    assert (found.code, found.message) == ("EB804", message)
+    assert hint in found.hint
+
+
+def test_an_engine_that_can_export_no_cache_is_a_missing_tool():
+    words = "ERROR: failed to build: Cache export is not supported for the docker driver.\nSwitch to a different driver"
+    with pytest.raises(ToolError, match="cannot export its cache") as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), words), Console(quiet=True))
+    (found,) = caught.value.findings
+    assert found.code == "EB803"
+    assert "containerd-snapshotter" in found.hint
+
+
+def test_what_buildkit_had_is_told(capsys: pytest.CaptureFixture[str]):
+    lines = line(vertexes=[{"digest": "a", "name": RUN, "started": "1", "completed": "1", "cached": True}])
+
+    class Fed(FakeRunner):
+        def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+            assert on_line
+            on_line(lines)
+            return ""
+
+    buildx.run(BUILD, Fed(), Console(color=False))
+    assert "BuildKit had 1 of 1 instructions in its cache" in capsys.readouterr().err
+
+
 def test_a_full_disk_is_told_with_what_frees_it_and_no_password_is_repeated():
     words = "ERROR: write https://ann:s3cr3t@index.example/x: no space left on device"
     with pytest.raises(SpaceError, match=r"https://\*\*\*@index.example") as caught:
         buildx.run(BUILD, Failing("build", CommandError("x"), words), Console(quiet=True))
+    assert caught.value.hint == "`docker builder prune` frees what BuildKit keeps"
+    lines = f"{exporting('write /x: no space left on device')}\nERROR: write /x: no space left on device"
+    with pytest.raises(SpaceError) as caught:
+        buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
     assert caught.value.hint == "`docker builder prune` frees what BuildKit keeps"
 
 

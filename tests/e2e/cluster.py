@@ -6,6 +6,7 @@ all others in it, so nothing outlives a test.
 """
 
 import contextlib
+import json
 import os
 import subprocess
 import time
@@ -17,6 +18,7 @@ from workbench import attempt, run
 
 NODES = ("n1", "n2")
 NETWORK = "10.77.0"
+REGISTRY = "head:5000"  # where the engines of the nodes look for one without TLS
 CPUS = 4
 FIRST = "while true; do sleep 3600 & wait; done"  # a shell, for the first process must reap what others leave
 
@@ -242,3 +244,31 @@ def start_ssh(cluster: Cluster) -> Path:
             lambda name=node.name: cluster.head.attempt("ssh", "-F", config, name, "true").returncode == 0,
         )
     return config
+
+
+def start_docker(cluster: Cluster) -> dict[str, str]:
+    """A Docker engine on each node, for the head a context of the node's name, through SSH; returns the client's settings.
+
+    Only in a network of its own may an engine have no bridge: it removes the docker0 that it finds.
+    """
+    folder, client = cluster.folder, {"DOCKER_CONFIG": str(cluster.folder / "client")}
+    for node in cluster.nodes:
+        node.run("mount", "-t", "tmpfs", "tmpfs", "/run")  # its socket is where everybody looks for one
+    cluster.head.run("mount", "--bind", start_ssh(cluster), "/etc/ssh/ssh_config")
+    for node in cluster.nodes:
+        settings = {
+            "data-root": str(folder / node.name / "docker"), "features": {"containerd-snapshotter": True},
+            "insecure-registries": [REGISTRY], "bridge": "none", "iptables": False, "ip6tables": False,
+        }  # fmt: skip
+        path = folder / node.name / "daemon.json"
+        path.write_text(json.dumps(settings))
+        cluster.start(node, "dockerd", "--config-file", path)
+        place = f"host=ssh://{node.name}"
+        cluster.head.run("docker", "context", "create", node.name, "--docker", place, env=client)
+    for node in cluster.nodes:
+        asked = ("docker", "--context", node.name, "version")
+        wait_until(
+            f"the engine of {node.name} answers",
+            lambda asked=asked: cluster.head.attempt(*asked, env=client).returncode == 0,
+        )
+    return client

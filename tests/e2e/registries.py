@@ -28,23 +28,28 @@ class Registry:
         return int(self.host.rpartition(":")[2])
 
 
+def registry_command(folder: Path, address: str, *, login: bool = False) -> tuple[str, ...]:
+    """What serves the data in `folder` at `address`; writes its settings."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "htpasswd").write_text(HTPASSWD + "\n")
+    auth = f"auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}\n" if login else ""
+    settings = folder / "settings.yml"
+    settings.write_text(
+        "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\n"
+        f"storage: {{filesystem: {{rootdirectory: {folder}/data}}, delete: {{enabled: true}}}}\n"
+        f"http: {{addr: '{address}'}}\n{auth}"
+    )
+    return ("docker-registry", "serve", str(settings))
+
+
 @contextlib.contextmanager
 def registry(folder: Path, *, login: bool = False) -> Iterator[Registry]:
-    folder.mkdir(parents=True, exist_ok=True)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    (folder / "htpasswd").write_text(HTPASSWD + "\n")
-    auth = f"auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}\n" if login else ""
-    (folder / "settings.yml").write_text(
-        "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\n"
-        f"storage: {{filesystem: {{rootdirectory: {folder}/data}}, delete: {{enabled: true}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\n{auth}"
-    )
+    command = registry_command(folder, f"127.0.0.1:{port}", login=login)
     with (folder / "log").open("w") as log:
-        process = subprocess.Popen(
-            ["docker-registry", "serve", str(folder / "settings.yml")], stdout=log, stderr=log
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
             for _ in range(100):
                 with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):

@@ -1,24 +1,22 @@
 """`--engine docker`: the same environment from the same lock, images as bases, and what it says where it cannot."""
 
 import base64
-import io
 import json
-import os
+import re
 import shutil
-import sys
-import tarfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zstandard
+from cluster import REGISTRY
+from elsewhere import Far, open_far
+from on_images import SHAPES, World, pack, write_on_image
 from registries import PASSWORD, USER, registry
 from test_bases import push
 from tiny import make_tiny
 from workbench import (
-    CACHE,
     ENVBUILDER,
     NO_ENGINE,
     ROOT,
@@ -33,48 +31,16 @@ from workbench import (
     run,
 )
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import bases
-
 from envbuilder import lock as locks
-from envbuilder.capacity import Limits
-from envbuilder.command import ProcessRunner
-from envbuilder.console import Console
 from envbuilder.image_reader import read_tree
-from envbuilder.recipe import load
-from envbuilder.resolve import Wish, look
-from envbuilder.store import Store, save_text
+from envbuilder.store import save_text
 from envbuilder.verify import compare
-from envbuilder.workshop import Workshop
 
 pytestmark = pytest.mark.builds
 
 DIFFERS = {"opt/envbuilder/provenance.json": "says which engine made the layers"}
-RECIPE = """\
-base: {{image: "{image}"}}
-python: "3.11"
-gcc: "12"
-libxcrypt: "4.4"
-pytorch: "{torch}"
-{more}"""
 NAME = "docker-engine"
 CUDA = 'cuda: "12.4"\ngpus: [A100]\n'
-
-
-@dataclass(frozen=True)
-class World:
-    """A recipe that stands on a suite, built by both engines, and a registry with images made of its root."""
-
-    recipe: Path
-    lock: locks.Lock
-    composed: Built
-    baked: Built
-    host: str  # of the registry
-    login: dict[str, str]  # what finds the registry's password
-
-    @property
-    def folder(self) -> Path:
-        return self.recipe.parent
 
 
 @pytest.fixture(scope="module")
@@ -174,83 +140,24 @@ def test_both_engines_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spaci
 
 # Images
 
-SHAPES = {
-    "engine-debian": bases.Shape([{"etc/site.conf": "of the site"}], env=("PATH=/site/bin:/usr/bin:/bin", "SITE=a b")),
-    "engine-devel": replace(
-        bases.devel(),
-        # With compilers that only look like some: nothing has to be added.
-        layers=[bases.cuda("12.4.1") | bases.plain_cuda("12.4"), bases.gcc("12.2.0") | {"etc/apt/sources.list.d/cuda.list": "deb https://index.example/cuda /"}],
-    ),
-}  # fmt: skip
-
-
-def blob(built: Built, digest: str) -> bytes:
-    return (built.layout / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes()
-
-
-def open_to_all() -> bytes:
-    """A layer with a folder and a file that everybody may write, as some images have them, and a pipe."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
-        for name, kind, mode in (
-            ("work", tarfile.DIRTYPE, 0o777),
-            ("work/all", tarfile.REGTYPE, 0o666),
-            ("work/pipe", tarfile.FIFOTYPE, 0o644),
-        ):
-            member = tarfile.TarInfo(name)
-            member.type, member.mode = kind, mode
-            archive.addfile(member)
-    return out.getvalue()
-
-
-def pack(world: World, shape: bases.Shape) -> bases.Packed:
-    """The image of `shape` with the root of the world's recipe below it."""
-    index = json.loads((world.composed.layout / "index.json").read_text())
-    manifest = json.loads(blob(world.composed, index["manifests"][0]["digest"]))
-    below = json.loads(blob(world.composed, manifest["config"]["digest"]))["rootfs"]["diff_ids"][0]
-    root, more, last = manifest["layers"][0], bases.pack(shape), open_to_all()
-    config = json.loads(more.config)
-    config["rootfs"]["diff_ids"] = [below, *config["rootfs"]["diff_ids"], bases.sha256(last)]
-    return bases.Packed(
-        config=json.dumps(config).encode(),
-        blobs=[blob(world.composed, root["digest"]), *more.blobs, last],
-        media_types=[root["mediaType"], *more.media_types, "application/vnd.oci.image.layer.v1.tar"],
-    )
-
-
-def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Path:
-    """A recipe on that image, and its lock: what the image really has, and the packages of `cpu` that it lacks."""
-    path = world.folder / f"{name}.yaml"
-    path.write_text(RECIPE.format(image=f"{world.host}/site/{name}:1", torch=torch, more=more))
-    recipe = load(path)
-    shop = Workshop(
-        store=Store(CACHE), runner=ProcessRunner(os.environ), console=Console(quiet=True),
-        environment=os.environ | world.login, recipes=world.folder, limits=Limits(threads=2, memory=4 << 30, root=True),
-    )  # fmt: skip
-    means, wish = shop.means(offline=False), Wish(today=datetime.now(UTC).date())
-    base = look(recipe, means, old=None, wish=wish, transfer=shop.console.transfer)
-    there = {deb.name for deb in world.lock.debs}
-    cpu = locks.load(ROOT / "recipes/cpu.lock")
-    lacking = () if base.inside.gcc("12") else cpu.debs
-    lock = replace(
-        world.lock,
-        recipe=recipe.digest,
-        inputs=locks.recipe_inputs(recipe),
-        base=base,
-        debs=tuple(deb for deb in lacking if deb.name not in there),
-    )
-    save_text(path.with_suffix(".lock"), locks.dump(lock))
-    return path
-
 
 def inside(built: Built, recipe: Path, *argv: str, place: str = "sif") -> str:
     return run(ENVBUILDER, "exec", recipe, "--output", built.output, "--in", place, "--", *argv)
 
 
-def test_an_environment_on_an_image_has_what_both_bring(world: World):
+@pytest.fixture(scope="module")
+def on_debian(world: World) -> Built:
     recipe = write_on_image(world, "engine-debian", torch="2.13.0")
     by_itself = build(str(recipe), world.folder / "on-debian", env=world.login)  # no engine is named
-    built = replace(by_itself, name="engine-debian")
+    return replace(by_itself, name="engine-debian")
+
+
+def recipe_of(world: World, built: Built) -> Path:
+    return world.folder / f"{built.name}.yaml"
+
+
+def test_an_environment_on_an_image_has_what_both_bring(world: World, on_debian: Built):
+    built, recipe = on_debian, recipe_of(world, on_debian)
     run(ENVBUILDER, "verify", recipe, "--output", built.output)
     for place in ("sif", "image"):
         said = inside(
@@ -273,9 +180,8 @@ def test_an_environment_on_an_image_has_what_both_bring(world: World):
     assert {"libc6", "gcc-12", "numpy"} <= versions.keys()  # of the image, added, and of Python
 
 
-def test_nothing_of_a_password_or_a_proxy_is_left(world: World):
-    layout = world.folder / "on-debian/engine-debian.oci"
-    places = [path for path in layout.rglob("*") if path.is_file()]
+def test_nothing_of_a_password_or_a_proxy_is_left(on_debian: Built):
+    places = [path for path in on_debian.layout.rglob("*") if path.is_file()]
     assert len(places) > 6
     for path in places:
         with path.open("rb") as stream:
@@ -286,18 +192,27 @@ def test_nothing_of_a_password_or_a_proxy_is_left(world: World):
         assert PASSWORD.encode() not in content, path
 
 
-def test_two_clean_builds_on_an_image_in_the_shape_of_nvidias_are_the_same_bytes(world: World):
+def build_on_devel(world: World, recipe: Path, name: str) -> Built:
+    """From nothing but what the registry and the sources have."""
+    folder = world.folder / name
+    folder.mkdir()
+    cache = {"ENVBUILDER_CACHE": str(cache_with_artefacts(folder, recipe))}
+    built = build(str(recipe), folder / "out", "--no-cache", env=world.login | cache)
+    return replace(built, name="engine-devel")
+
+
+@pytest.fixture(scope="module")
+def on_devel(world: World) -> Built:
     recipe = write_on_image(world, "engine-devel", torch="2.6.0", more=CUDA)
-    digests = []
-    for name in ("one", "two"):
-        folder = world.folder / name
-        folder.mkdir()
-        cache = {"ENVBUILDER_CACHE": str(cache_with_artefacts(folder, recipe))}
-        built = replace(
-            build(str(recipe), folder / "out", "--no-cache", env=world.login | cache), name="engine-devel"
-        )
-        digests.append(built.digests)
-    assert digests[0] == digests[1]
+    return build_on_devel(world, recipe, "one")
+
+
+def test_two_clean_builds_on_an_image_in_the_shape_of_nvidias_are_the_same_bytes(
+    world: World, on_devel: Built
+):
+    recipe = recipe_of(world, on_devel)
+    built = build_on_devel(world, recipe, "two")
+    assert built.digests == on_devel.digests
     assert inside(
         built, recipe, "sh", "-c", "echo $CUDA_HOME $CUDA_VERSION; cat $CUDA_HOME/version.json"
     ).startswith("/usr/local/cuda 12.4.1\n{")
@@ -333,6 +248,63 @@ def test_a_vendored_lock_on_an_image_builds_the_same_with_nothing_and_no_network
     (spacious / "away").rename(layer)
     assert build(*again, env=env, prefix=WITHOUT_NETWORK).digests == first.digests
     run("skopeo", "inspect", f"oci:{carried}/files:{locks.load(recipe.with_suffix('.lock')).base.reference}")
+
+
+# Builders elsewhere
+
+SHARED = f"type=registry,ref={REGISTRY}/cache"
+
+
+@pytest.fixture(scope="module")
+def far() -> Iterator[Far]:
+    with open_folder() as folder, open_far(folder) as far:
+        yield far
+
+
+@pytest.fixture(scope="module")
+def by_far(world: World, far: Far) -> Built:
+    """By the engine of another machine, whose instructions go into a cache on the registry."""
+    assert not far.kept("n1")
+    built, said = far.build(world.recipe, "first", "--builder", "n1", "--cache-to", f"{SHARED},mode=max")
+    assert "✓ python: /bin/sh /kit/install_wheels.sh /python" in said
+    return built
+
+
+def test_another_machine_makes_the_same_bytes(world: World, far: Far, by_far: Built):
+    assert by_far.digests == world.baked.digests
+    assert far.kept("n1")
+    run(ENVBUILDER, "verify", by_far.layout, by_far.sif)
+
+
+@pytest.mark.usefixtures("by_far")
+def test_what_one_builder_made_another_takes_from_the_registry(world: World, far: Far):
+    assert not far.kept("n2")
+    built, said = far.build(world.recipe, "second", "--builder", "n2", "--cache-from", SHARED)
+    assert re.search(r"BuildKit had (\d+) of \1 instructions in its cache", said), said
+    assert "install_wheels" not in said
+    assert built.digests == world.baked.digests
+
+
+def test_an_image_is_built_on_elsewhere_though_no_cache_is_there(world: World, far: Far, on_devel: Built):
+    absent = f"{REGISTRY}/nothing"
+    options = ("--builder", "n2", "--cache-from", f"type=registry,ref={absent}")
+    fetched = world.folder / "one/cache"
+    built, said = far.build(recipe_of(world, on_devel), "third", *options, fetched=fetched)
+    assert f"nothing is taken from the cache `{absent}`: " in said
+    assert "not found" in said
+    assert built.digests == on_devel.digests
+
+
+@pytest.mark.usefixtures("by_far")
+def test_a_cache_that_cannot_be_written_is_told_with_its_repair(world: World, far: Far):
+    ended = far.attempt(
+        world.recipe, "fourth", "--builder", "n1", "--cache-to", "type=registry,ref=head:5001/cache"
+    )
+    assert ended.returncode == 6
+    (found,) = findings(ended)
+    assert found["code"] == "EB804"
+    assert "connection refused" in found["message"]
+    assert "docker login" in found["hint"]
 
 
 # Troubles

@@ -1,6 +1,7 @@
 """The one command that BuildKit is driven by, what it needs, and its failures in words."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -16,38 +17,54 @@ from envbuilder.tools import ABSENT, OLD
 
 FLOOR: Final = (0, 13)  # of buildx: the first with `--progress rawjson`
 NO_EXPORT: Final = "EB803"  # a BuildKit that cannot do what is needed
+NO_CACHE: Final = "EB804"  # a build cache that BuildKit cannot write
+# Of a place that is none, before anything is built.
+_BAD_CACHE: Final = re.compile(
+    r"unknown cache exporter.*|failed to configure \S+ cache exporter.*|\S+ cache exporter requires .*"
+)
 _SETUP: Final = "`scripts/setup` sets up a Docker engine on Debian 12"
 
 
-def build_command(plan: Plan, folder: Path, out: Path, builder: Builder, *, stage: str) -> Command:
-    """Build the layers of this stage of `folder` into the OCI layout `out`."""
-    target = (
+def is_context(builder: Builder, runner: Runner) -> bool:
+    """Whether the builder is a context of Docker's: buildx lists those too, but builds with one only as `docker --context`."""
+    if not builder.name:
+        return False
+    try:
+        names = runner.run(Command(argv=("docker", "context", "ls", "--quiet"), why="list Docker's contexts"))
+    except (CommandError, ToolError):  # `need_buildkit` says what is wrong with it
+        return False
+    return builder.name in names.split()
+
+
+def build_command(
+    plan: Plan, folder: Path, out: Path, builder: Builder, *, stage: str, context: bool
+) -> Command:
+    """Build the layers of this stage of `folder` into the OCI layout `out`; `context`: the builder is one of Docker's."""
+    options = (
         "--target", stage, "--progress", "rawjson", "--provenance=false", "--sbom=false",
         "--output", f"type=oci,tar=false,compression=uncompressed,force-compression=true,dest={out}",
     )  # fmt: skip
-    return _command(plan, folder, (*_words(builder), *target), why="build the layers with BuildKit")
+    argv = _words(plan, folder, builder, options, context=context)
+    return Command(argv=argv, why="build the layers with BuildKit", merged=True)
 
 
-def by_hand(plan: Plan, folder: Path, builder: Builder) -> Command:
+def by_hand(plan: Plan, folder: Path, builder: Builder, *, context: bool) -> Command:
     """What a person types to make an image of `folder` without us."""
-    return _command(plan, folder, (*_words(builder), "--tag", plan.name), why="build the image")
+    argv = _words(plan, folder, builder, ("--tag", plan.name), context=context)
+    return Command(argv=argv, why="build the image")
 
 
-def _words(builder: Builder) -> tuple[str, ...]:
-    return tuple(word for option in builder.given() for word in option)
-
-
-def _command(plan: Plan, folder: Path, options: tuple[str, ...], *, why: str) -> Command:
+def _words(
+    plan: Plan, folder: Path, builder: Builder, options: tuple[str, ...], *, context: bool
+) -> tuple[str, ...]:
     base = plan.os.base
     place = f"base=oci-layout://{folder / BASE}@sha256:{base.manifest.digest}" if base else ""
-    return Command(
-        argv=(
-            "docker", "buildx", "build", "--file", str(folder / DOCKERFILE), *options,
-            *(word for name, value in arguments(plan).items() for word in ("--build-arg", f"{name}={value}")),
-            *(("--build-context", place) if place else ()), str(folder),
-        ),
-        why=why,
-        merged=True,
+    given = (replace(builder, name="") if context else builder).given()
+    return (
+        "docker", *(("--context", builder.name) if context else ()), "buildx", "build",
+        "--file", str(folder / DOCKERFILE), *(word for option in given for word in option), *options,
+        *(word for name, value in arguments(plan).items() for word in ("--build-arg", f"{name}={value}")),
+        *(("--build-context", place) if place else ()), str(folder),
     )  # fmt: skip
 
 
@@ -57,12 +74,16 @@ def run(command: Command, runner: Runner, console: Console) -> None:
         try:
             runner.run(command, on_line=progress.feed)
         except CommandError as error:
-            if re.search(r"exporter is not supported|oci-layout.*not supported", progress.words):
-                raise ToolError(
-                    "BuildKit cannot write an OCI layout here", findings=(_no_export(progress.words),)
-                ) from error
+            words = progress.words
+            if re.search(r"export(er)? is not supported|oci-layout.*not supported", words):
+                what = "export its cache" if "Cache export" in words else "write an OCI layout"
+                raise ToolError(f"BuildKit cannot {what} here", findings=(_no_export(words),)) from error
             said = progress.failure or error.message
-            full = "no space left" in f"{said} {progress.words}"
+            full = "no space left" in f"{said} {words}"
+            refused = _BAD_CACHE.search(words)
+            told = progress.unwritten or (refused[0] if refused else "")
+            if told and not full:
+                raise BuildError("BuildKit could not write its cache", findings=(_no_cache(told),)) from error
             kind = SpaceError if full else BuildError
             raise kind(
                 f"could not {command.why}: {said}",
@@ -70,6 +91,10 @@ def run(command: Command, runner: Runner, console: Console) -> None:
                 if full
                 else "`--dry-run` prints the command",
             ) from error
+    if progress.cached:
+        console.say(
+            f"BuildKit had {progress.cached} of {progress.cached + progress.ran} instructions in its cache"
+        )
 
 
 def need_buildkit(builder: Builder, runner: Runner) -> None:
@@ -114,6 +139,18 @@ def _no_export(words: str) -> Finding:
         said.removeprefix("ERROR: "),
         'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine, '
         "or name another builder: `docker buildx create`, then `--builder NAME`",
+    )
+
+
+def _no_cache(said: str) -> Finding:
+    is_plain = "server gave HTTP response to HTTPS client" in said
+    return _finding(
+        NO_CACHE,
+        f"`--cache-to`: {said}",
+        "a registry without TLS must be among the `insecure-registries` of the builder's own /etc/docker/daemon.json"
+        if is_plain
+        else "`type=registry,ref=REGISTRY/REPOSITORY:TAG,mode=max` names a place that the builder itself reaches, and where "
+        "`docker login` on this machine lets you write; without `--cache-to` it builds all the same",
     )
 
 

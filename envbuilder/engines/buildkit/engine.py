@@ -73,8 +73,9 @@ class Docker:
 
     def _command(self, plan: Plan, work: Path) -> Command:
         return buildx.build_command(
-            plan, work / "folder", work / "layout", self.builder, stage=self._stage(plan)
-        )
+            plan, work / "folder", work / "layout", self.builder,
+            stage=self._stage(plan), context=buildx.is_context(self.builder, self.runner),
+        )  # fmt: skip
 
     def _stage(self, plan: Plan) -> str:
         """The smallest stage that has the missing layers: that of all takes as long as an image is large."""
@@ -92,7 +93,8 @@ class Docker:
     def prepare(self, plan: Plan, folder: Path, final: Path) -> Command:
         """Write all that BuildKit reads into `folder`; returns the command that builds an image of it when it is `final`."""
         fill(plan, folder, store=self.store, runner=self.runner, jobs=JOBS)
-        return buildx.by_hand(plan, final, self.builder)
+        context = buildx.is_context(self.builder, self.runner)
+        return buildx.by_hand(plan, final, self.builder, context=context)
 
     def _bake(self, plan: Plan) -> dict[type[Step], Layer]:
         """Every layer but the runtime's, by its step's type."""

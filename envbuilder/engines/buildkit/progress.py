@@ -16,13 +16,19 @@ from envbuilder.command import redacted
 from envbuilder.console import Console, owned
 
 _NAME: Final = re.compile(r"\[(?P<stage>[\w-]+) +\d+/\d+\] (?P<words>.*)", re.DOTALL)
+_IMPORT: Final = re.compile(r"importing cache manifest from (?P<place>.*)")
+_EXPORT: Final = "exporting cache to "
 _OPTIONS: Final = re.compile(r"--\S+ +")
 _LONGEST: Final = 70  # of a step's title, characters
 _KEPT: Final = 20  # lines of an instruction that failed
 
 
 class Progress:
-    """Takes the lines as they come; `failure` is what the instruction that failed said last."""
+    """Takes the lines as they come; `failure` is what the instruction that failed said last.
+
+    `ran` and `cached` count the instructions that were done and those that BuildKit had; `unwritten` is why it could not
+    write its cache. A cache that it cannot read is told at once: it builds all the same, and only takes longer.
+    """
 
     def __init__(self, console: Console) -> None:
         self._console = console
@@ -31,6 +37,10 @@ class Progress:
         self._names: dict[str, str] = {}
         self._said: dict[str, list[str]] = {}
         self._failed = ""
+        self._told: set[str] = set()
+        self._cached: set[str] = set()
+        self._ran: set[str] = set()
+        self.unwritten = ""
         self._plain: list[str] = []  # lines that are no progress: buildx's own words
 
     def __enter__(self) -> Self:
@@ -73,15 +83,26 @@ class Progress:
         """All that buildx itself said."""
         return "\n".join(self._plain)
 
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def ran(self) -> int:
+        return len(self._ran - self._cached)
+
     def _vertex(self, vertex: dict[str, str]) -> None:
         digest, name = vertex["digest"], vertex.get("name", "")
         self._names[digest] = title(name) or name
-        if vertex.get("error"):
-            self._failed = self._failed or digest
-            self._log.debug("%s: %s", name, vertex["error"])
+        if error := redacted(vertex.get("error") or ""):
+            self._log.debug("%s: %s", name, error)
+            self._trouble(digest, name, error)
+        is_instruction = name.startswith("[") and bool(title(name))
         if vertex.get("cached"):
             self._log.debug("%s: as it was", name)
+            self._cached |= {digest} if is_instruction else set()
         elif vertex.get("completed"):
+            self._ran |= {digest} if is_instruction else set()
             stack = self._open.pop(digest, None)
             with contextlib.suppress(_Broken):
                 if stack and vertex.get("error"):
@@ -93,6 +114,16 @@ class Progress:
             stack.enter_context(self._console.step(title(name)))
             self._open[digest] = stack
 
+    def _trouble(self, digest: str, name: str, error: str) -> None:
+        if found := _IMPORT.fullmatch(name):
+            if digest not in self._told:
+                self._told.add(digest)
+                self._console.say(f"nothing is taken from the cache `{found['place']}`: {error}")
+        elif name.startswith(_EXPORT):
+            self.unwritten = error
+        else:
+            self._failed = self._failed or digest
+
 
 class _Broken(Exception):  # noqa: N818 - it only closes a step as one that failed
     """An instruction that ended badly; what is raised for it is decided by whoever runs BuildKit."""
@@ -102,7 +133,8 @@ def title(name: str) -> str:
     """What a person is told of a vertex: its stage and the program that it runs; "" for what BuildKit does for itself."""
     found = _NAME.fullmatch(name)
     if not found:
-        return "BuildKit writes the layers" if name.startswith("exporting to") else ""
+        whole = {"exporting to ": "BuildKit writes the layers", _EXPORT: "BuildKit writes its cache"}
+        return next((told for start, told in whole.items() if name.startswith(start)), "")
     kind, _, words = found["words"].partition(" ")
     if kind not in ("RUN", "ADD"):
         return ""
