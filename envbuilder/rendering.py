@@ -8,7 +8,7 @@ from envbuilder import image
 from envbuilder.build import image_config
 from envbuilder.engines import debian
 from envbuilder.engines.byte_code import is_repeatable
-from envbuilder.engines.extensions.written import written
+from envbuilder.engines.extensions.written import need_sources, written
 from envbuilder.engines.runtime import runtime_files
 from envbuilder.errors import UsageError
 from envbuilder.plan import Plan
@@ -40,6 +40,7 @@ def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
             f"`{plan.name}` stands on the image `{plan.os.image}`, and a text is written only for a distribution",
             hint="`base: debian/bookworm` in the recipe, or another suite that `envbuilder init` knows",
         )
+    need_sources(plan)
     repeatable = is_repeatable(recipe.python)
     files = runtime_files(plan.runtime).items()
     return Kit(

@@ -24,8 +24,12 @@ from envbuilder.engines.buildkit.engine import STAGES, read_layout
 from envbuilder.engines.buildkit.folder import arguments, write_base, write_root
 from envbuilder.engines.buildkit.progress import Progress, title
 from envbuilder.engines.choice import Choice
+from envbuilder.engines.extensions import commands
+from envbuilder.engines.extensions.key import project_key
+from envbuilder.engines.extensions.written import written
 from envbuilder.engines.keys import layer_keys, record_key
 from envbuilder.engines.names import EngineName
+from envbuilder.engines.sandbox import Root
 from envbuilder.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
 from envbuilder.lock import Artefact
 from envbuilder.plan import ExtensionsStep, OsStep, Plan
@@ -199,32 +203,65 @@ def test_an_image_is_a_layout_of_links_to_the_store(tmp_path: Path):
     assert blobs == {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)}
 
 
-@pytest.mark.parametrize(
-    ("on_image", "hint"), [(False, "`--engine assemble` compiles it"), (True, "name its `sources`")]
-)
-def test_an_extension_that_is_known_only_when_it_runs_is_refused(tmp_path: Path, on_image: bool, hint: str):
-    plan = plan_of("cpu", on_image=on_image)
+def with_extensions(plan: Plan, **options: object) -> Plan:
+    """The plan with other options for each of its extensions."""
     steps = [
-        replace(step, extensions=tuple(replace(one, sources=(), path="project") for one in step.extensions))
+        replace(step, extensions=tuple(replace(one, **options) for one in step.extensions))
         if isinstance(step, ExtensionsStep)
         else step
         for step in plan.steps
     ]
-    engine = Docker(
-        store=Store(tmp_path / "store"), runner=FakeRunner(), console=Console(quiet=True), limits=Limits(threads=1, memory=1, root=True)
-    )  # fmt: skip
-    with pytest.raises(UsageError, match="cannot be compiled by the docker engine") as caught:
-        engine.artefacts(replace(plan, steps=tuple(steps)))
-    assert caught.value.hint == hint
+    return replace(plan, steps=tuple(steps))
+
+
+def docker_engine(folder: Path) -> Docker:
+    limits = Limits(threads=1, memory=1, root=True)
+    return Docker(store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits)
+
+
+@pytest.mark.parametrize(
+    ("on_image", "hint"),
+    [
+        (False, "`--engine assemble` runs them; or name the `sources` that they compile"),
+        (True, "name the `sources` that they compile"),
+    ],
+)
+def test_calls_that_are_known_only_when_imports_run_are_refused(tmp_path: Path, on_image: bool, hint: str):
+    plan = plan_of("cpu", on_image=on_image)
+    engine = docker_engine(tmp_path / "store")
+    captured = with_extensions(plan, sources=(), path="project", capture=("import ops",))
+    for work in (engine.artefacts, engine.commands, lambda plan: written(plan, jobs=1)):
+        with pytest.raises(UsageError, match="has `capture`") as caught:
+            work(captured)
+        assert caught.value.hint == hint
     assert {one.name for one in engine.artefacts(plan)} >= {"torch", "libc6"}
 
 
+def test_a_project_builds_itself_with_what_the_other_engine_gives_it():
+    plan = with_extensions(plan_of("a100"), sources=(), path="third_party/x")
+    (one, *_) = written(plan, jobs=3)
+    (extension, *_) = plan.extensions
+    assert one.project == "/space/src/third_party/x"
+    root, space = Root(os=Path("/os")), Path("/space")
+    command = commands.build_command(
+        extension, architectures=("8.0",), root=root, space=space, jobs=3, epoch=plan.epoch
+    )
+    words = command.argv
+    given = {words[at + 1]: words[at + 2] for at, word in enumerate(words) if word == "--setenv"}
+    assert dict(one.env).items() <= given.items()
+    assert given.keys() - dict(one.env) == {"PATH", "HOME", "LANG", "LC_ALL", "TZ"}
+    assert words[words.index("--chdir") + 1] == one.project
+    entry = json.loads(one.entry)
+    assert entry["entry"] == {
+        "name": extension.name,
+        "function": "package",
+        "key": project_key(plan, extension).digest,
+    }
+
+
 def test_all_of_an_image_is_wanted_unless_nothing_has_to_be_made(tmp_path: Path):
-    store, plan = Store(tmp_path / "store"), plan_of("cpu", on_image=True)
-    engine = Docker(
-        store=store, runner=FakeRunner(), console=Console(quiet=True), limits=Limits(threads=1, memory=1, root=True)
-    )  # fmt: skip
-    wanted = engine.artefacts(plan)
+    plan = plan_of("cpu", on_image=True)
+    wanted = docker_engine(tmp_path / "store").artefacts(plan)
     assert {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)} <= {
         one.sha256 for one in wanted
     }
@@ -587,50 +624,3 @@ def test_a_merged_command_gives_both_streams_to_its_reader():
         Command(argv=("sh", "-c", "echo one; echo two >&2"), why="x", merged=True), on_line=lines.append
     )
     assert lines == ["one", "two"]
-
-
-@pytest.mark.programs
-def test_an_extension_is_compiled_from_exactly_its_own_sources(tmp_path: Path):
-    """Around the compilers: which files are there, what is called, and what is left."""
-    for folder in ("kit", "kit/0", "context/csrc/deep", "out", "env/bin"):
-        (tmp_path / folder).mkdir(parents=True)
-    for name in ("compile_one.sh", "steady.sh"):
-        (tmp_path / "kit" / name).write_bytes(image.path(f"kit/{name}").read_bytes())
-    for name in ("csrc/a b.cpp", "csrc/deep/c.h", "csrc/other.cpp"):
-        (tmp_path / "context" / name).write_text(name)
-    listed = [
-        f"{sha256_file(tmp_path / 'context' / name)}  {name}\n" for name in ("csrc/a b.cpp", "csrc/deep/c.h")
-    ]
-    (tmp_path / "kit/0/sources").write_text("".join(listed))
-    (tmp_path / "kit/0/environment").write_text("export MINE='a b'\n")
-    python = tmp_path / "env/bin/python"
-    python.write_text(
-        '#!/bin/sh\n{ echo "$MINE" "$PWD" "$@"; find /space/src -type f | sort; } >>/out/said\n'
-    )
-    python.chmod(0o755)
-    binds = [("kit", "/kit"), ("context", "/context"), ("env", "/opt/env")]
-    argv = [
-        "bwrap", "--ro-bind", "/usr", "/usr", "--symlink", "usr/bin", "/bin", "--symlink", "usr/lib", "/lib",
-        "--symlink", "usr/lib64", "/lib64", "--dev", "/dev", "--tmpfs", "/tmp", "--bind", str(tmp_path / "out"), "/out",
-    ]  # fmt: skip
-    argv += [word for source, target in binds for word in ("--ro-bind", str(tmp_path / source), target)]
-    run = [*argv, "sh", "/kit/compile_one.sh", "/kit/0", "/context", "/out"]
-    subprocess.run(run, check=True)
-    files = ["/space/src/csrc/a b.cpp", "/space/src/csrc/deep/c.h"]
-    assert (tmp_path / "out/said").read_text().splitlines() == [
-        "a b /space/src /kit/compile_extension.py /kit/0/spec.json", *files,
-        "a b /space/src /kit/place_extension.py /kit/0/entry.json /out", *files,
-    ]  # fmt: skip
-    (tmp_path / "context/csrc/deep/c.h").write_text("edited since")
-    ended = subprocess.run(run, capture_output=True, text=True, check=False)
-    assert ended.returncode != 0
-    assert "csrc/deep/c.h: FAILED" in ended.stdout
-
-
-@pytest.mark.programs
-def test_packages_are_added_in_a_container_and_nowhere_else():
-    """It changes the root that it runs in: this machine's."""
-    script = image.path("kit/add_packages.sh")
-    ended = subprocess.run(["sh", script, "/nonexistent"], capture_output=True, text=True, check=False)
-    assert ended.returncode == 1
-    assert "first process of a container" in ended.stderr

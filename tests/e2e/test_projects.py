@@ -18,11 +18,15 @@ from workbench import ENVBUILDER, ROOT, open_folder, run
 from envbuilder import session as sessions
 from envbuilder.console import Console
 from envbuilder.engines.assemble import Assemble, Run
+from envbuilder.engines.buildkit import Docker, buildx
+from envbuilder.engines.buildkit.engine import STAGES, read_layout
 from envbuilder.engines.extensions import Kept
+from envbuilder.engines.folders import shared_folders
 from envbuilder.errors import BuildError
 from envbuilder.pipeline import make_plan
 from envbuilder.plan import ExtensionsStep
 from envbuilder.resolve import store_sources
+from envbuilder.tree import read_manifest, write_layer_from_tar
 
 pytestmark = pytest.mark.builds
 PROJECTS = Path(__file__).with_name("projects")
@@ -121,6 +125,32 @@ def test_a_project_is_the_same_bytes_in_another_compile_folder(spacious: Path):
         trees.append({str(path.relative_to(kept.folder)): path.read_bytes() for path in files})
     assert trees[0] == trees[1]
     assert any(name.endswith(".so") for name in trees[0])
+
+
+def test_the_docker_engine_makes_the_same_layer_of_a_project(spacious: Path):
+    """The extensions alone are taken out of BuildKit; what they stand on is compared elsewhere."""
+    recipe = write_recipe(spacious, "cpu", "{name: setup_py, path: setup_py}")
+    make(recipe)
+    session = sessions.Session(environment=dict(os.environ))
+    shop = sessions.workshop(session, ROOT / "recipes")
+    _, plan, _ = make_plan(str(recipe), shop)
+    shop.means(offline=False).fetcher.fetch(plan.artefacts)
+    hands = {"store": shop.store, "runner": shop.runner, "console": shop.console, "limits": shop.limits}
+    with ThreadPoolExecutor(16) as pool:
+        layers = [one.result() for one in Assemble(**hands).start(plan, pool)]
+    (composed,) = (one for one in layers if one.name == "extensions")
+
+    folder, layout, docker = spacious / "folder", spacious / "layout", Docker(**hands)
+    docker.prepare(plan, folder, folder)
+    shop.runner.run(buildx.build_command(plan, folder, layout, docker.builder, stage="edited"))
+    (step,) = (step for step in plan.steps if isinstance(step, ExtensionsStep))
+    baked = write_layer_from_tar(
+        name=step.name, tar=read_layout(layout, STAGES["edited"])[step.name], folder=spacious / "baked", epoch=plan.epoch,
+        threads=2, omit=("", *shared_folders(step, plan.python.python)), plain=True,
+    )  # fmt: skip
+    assert read_manifest(baked) == read_manifest(composed)
+    assert [one.path for one in read_manifest(baked) if re.search(r"opt/env/.*/core\..*so$", one.path)]
+    assert baked.digest == composed.digest
 
 
 def test_a_call_of_load_inline_is_captured(spacious: Path):

@@ -15,11 +15,11 @@ from envbuilder.engines.builder import Builder
 from envbuilder.engines.buildkit import buildx
 from envbuilder.engines.buildkit.folder import fill
 from envbuilder.engines.engine import missing_steps
+from envbuilder.engines.extensions.written import need_calls
 from envbuilder.engines.folders import shared_folders
 from envbuilder.engines.keys import layer_keys, tools
 from envbuilder.engines.names import EngineName
-from envbuilder.errors import BuildError, UsageError
-from envbuilder.extension import Form
+from envbuilder.errors import BuildError
 from envbuilder.lock import Artefact
 from envbuilder.plan import OsStep, Plan, RuntimeStep, Step
 from envbuilder.store import Sha256, Store, publish, remove_tree
@@ -51,7 +51,7 @@ class Docker:
 
     def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
         """All of them where BuildKit has something to do: each of its stages may be one that it has forgotten."""
-        _need_plain_extensions(plan)
+        need_calls(plan)
         return plan.artefacts if self._baked(plan) else ()
 
     def start(self, plan: Plan, pool: Executor) -> "tuple[Future[Layer], ...]":
@@ -67,7 +67,7 @@ class Docker:
 
     def commands(self, plan: Plan) -> tuple[Command, ...]:
         """The command of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
-        _need_plain_extensions(plan)
+        need_calls(plan)
         work = Path("WORK")
         return (self._command(plan, work),) if self._baked(plan) else ()
 
@@ -147,17 +147,6 @@ class Docker:
         layer = load_layer(final)
         assert layer is not None, f"{final} was just written"
         return layer
-
-
-def _need_plain_extensions(plan: Plan) -> None:
-    """Raise UsageError for an extension that is no plain call of torch's `load()`: only the other engine compiles those."""
-    other = next((one for one in plan.extensions if one.form is not Form.LOAD), None)
-    if other is not None:
-        raise UsageError(
-            f"the extension `{other.name}` cannot be compiled by the docker engine: what a project's own build or its imports "
-            "compile is known only when they run",
-            hint="name its `sources`" if plan.os.base else "`--engine assemble` compiles it",
-        )
 
 
 def read_layout(folder: Path, names: Sequence[str]) -> dict[str, Path]:

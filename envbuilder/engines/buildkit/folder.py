@@ -17,9 +17,10 @@ from envbuilder.base.locked import LockedBase
 from envbuilder.command import Command, Runner
 from envbuilder.engines import debian
 from envbuilder.engines.byte_code import is_repeatable
+from envbuilder.engines.extensions.place import place_sources
 from envbuilder.engines.extensions.written import written
 from envbuilder.engines.runtime import write_runtime_files
-from envbuilder.lock import Artefact, blobs
+from envbuilder.lock import Artefact, LockedExtension, blobs
 from envbuilder.plan import CudaStep, OsStep, Plan, PythonStep, StartStep
 from envbuilder.render import Compile, rules
 from envbuilder.sources import BLOBS
@@ -27,6 +28,8 @@ from envbuilder.store import Sha256, Store, link_or_copy
 
 DOCKERFILE: Final = "Dockerfile.base"
 BASE: Final = "base"  # the image that a recipe stands on, as an OCI layout
+# Beside those of the kit, and where in its folder: the last is mounted where each Python of a project's build finds it.
+_PROGRAMS: Final = {"compile_extension.py": "", "build_project.py": "", "sitecustomize.py": "customize"}
 _EXCLUDED: Final = tuple(pattern.removeprefix("/").removesuffix("*") for pattern in debian.EXCLUDE)
 # What dpkg itself leaves in an image to which packages are added.
 _DROP: Final = (
@@ -53,8 +56,8 @@ def fill(plan: Plan, folder: Path, *, store: Store, runner: Runner, jobs: int) -
     _text(folder / DOCKERFILE, image.path(DOCKERFILE).read_text(encoding="utf-8"))
     for name, text in image.files("kit"):
         _text(folder / "kit" / name, text)
-    program = image.path("compile_extension.py")
-    _text(folder / "kit" / program.name, program.read_text(encoding="utf-8"))
+    for name, place in _PROGRAMS.items():
+        _text(folder / "kit" / place / name, image.path(name).read_text(encoding="utf-8"))
     for step in plan.steps:
         match step:
             case OsStep():
@@ -77,7 +80,7 @@ def fill(plan: Plan, folder: Path, *, store: Store, runner: Runner, jobs: int) -
                     _text(folder / "start" / path, text, mode=0o755 if text.startswith("#!") else 0o644)
             case _:  # extensions and runtime follow
                 pass
-    _fill_extensions(compiles, folder / "extensions", store)
+    _fill_extensions(plan.extensions, compiles, folder / "extensions", store)
     write_runtime_files(plan.runtime, folder / "runtime")
 
 
@@ -156,13 +159,19 @@ def _fill_cuda(step: CudaStep, python: PythonStep, folder: Path, store: Store) -
     _link(folder / "parts", ((part.filename, part.sha256) for part in step.artefacts), store)
 
 
-def _fill_extensions(compiles: tuple[Compile, ...], folder: Path, store: Store) -> None:
-    for number, one in enumerate(compiles):
+def _fill_extensions(
+    extensions: tuple[LockedExtension, ...], compiles: tuple[Compile, ...], folder: Path, store: Store
+) -> None:
+    for number, (extension, one) in enumerate(zip(extensions, compiles, strict=True)):
         own = folder / f"{number:03}"
         _text(own / "spec.json", one.specification)
         _text(own / "entry.json", one.entry)
-        _text(own / "sources", one.sums)
         _settings(own / "environment", dict(one.env), export=True)
+        if one.project:
+            _text(own / "project", one.project)
+            place_sources(extension, store=store, folder=own / "src")
+            continue
+        _text(own / "sources", one.sums)
         for file in one.files:
             target = folder / "sources" / file.path
             target.parent.mkdir(parents=True, exist_ok=True)

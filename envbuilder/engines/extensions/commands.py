@@ -68,19 +68,26 @@ def build_command(
     jobs: int,
     epoch: int,
 ) -> Command:
-    more = (("SOURCE_DATE_EPOCH", str(epoch)), ("LDFLAGS", STRIP), ("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs)))
     return _command(
         "build_project.py",
         why=f"build the extension `{extension.name}`",
         root=root,
         space=space,
-        env=(*environment(architectures, jobs), *_pretended(architectures), *more, *extension.env),
+        env=build_environment(extension, architectures=architectures, jobs=jobs, epoch=epoch),
         cwd=project_folder(extension),
         mounts=(
             Mount(source=image.path("sitecustomize.py"), target=f"{_CUSTOM}/sitecustomize.py"),
             Mount(source=Path(uv.find_uv_bin()), target="/uv"),
         ),
     )
+
+
+def build_environment(
+    extension: LockedExtension, *, architectures: tuple[str, ...], jobs: int, epoch: int
+) -> tuple[tuple[str, str], ...]:
+    """What a project's own build sees, wherever it runs; what the recipe says of the extension comes last."""
+    more = (("SOURCE_DATE_EPOCH", str(epoch)), ("LDFLAGS", STRIP), ("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs)))
+    return (*environment(architectures, jobs), *_pretended(architectures), *more, *extension.env)
 
 
 def project_folder(extension: LockedExtension) -> str:

@@ -72,5 +72,11 @@ def make_key(common: Iterable[tuple[str, str]], **own: str) -> Key:
     return Key(fields=(*common, *own.items()))
 
 
+def project_key(plan: Plan, extension: LockedExtension) -> Key:
+    """Of what a project's own programs make or do, which may read whatever is there."""
+    own = "\n".join(extension_lines(extension))
+    return make_key(surroundings(plan, extension, reads_all=True), project=own)
+
+
 def _digest(artefacts: Iterable[Artefact]) -> Sha256:
     return sha256_text("\n".join(sorted(f"{one.name} {one.version} {one.sha256}" for one in artefacts)))

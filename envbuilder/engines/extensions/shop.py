@@ -29,14 +29,14 @@ from envbuilder.engines.extensions.inspect import (
     refusal,
     targets_of,
 )
-from envbuilder.engines.extensions.key import Key, make_key, surroundings
+from envbuilder.engines.extensions.key import Key, make_key, project_key, surroundings
 from envbuilder.engines.extensions.place import place_files, place_sources
 from envbuilder.engines.extensions.slots import Slots
 from envbuilder.engines.sandbox import Root
 from envbuilder.errors import BuildError, CommandError, SpaceError
 from envbuilder.extension import SOURCE_SUFFIXES, Form
 from envbuilder.lock import LockedExtension
-from envbuilder.plan import ExtensionsStep, Plan, extension_lines
+from envbuilder.plan import ExtensionsStep, Plan
 from envbuilder.store import Sha256, Store, publish, remove_tree, sha256_text
 
 NVCC_MEMORY: Final = 3 << 30  # bytes that one compile of a file with torch's headers may need
@@ -85,14 +85,14 @@ class Shop:
         """What the store has; of a project whose calls were never captured, the key of its capture."""
         for extension in self.step.extensions:
             if extension.form is Form.PROJECT:
-                yield self._found(extension, extension.name, self._whole_key(extension))
+                yield self._found(extension, extension.name, project_key(self.plan, extension))
             elif extension.form is Form.LOAD:
                 yield self._found(extension, extension.name, self._call_key(extension, *_written(extension)))
             elif captured := self._load_captured(extension):
                 for call in captured.calls:
                     yield self._found(extension, call.name, self._call_key(extension, call, captured.files))
             else:
-                yield self._found(extension, extension.name, self._whole_key(extension))
+                yield self._found(extension, extension.name, project_key(self.plan, extension))
 
     def commands(self, *, root: Root, work: Path) -> Iterator[Command]:
         """What would be run for what the store lacks, with `work` for the compile folder."""
@@ -169,12 +169,8 @@ class Shop:
 
     # A project with a setup.py or pyproject.toml.
 
-    def _whole_key(self, extension: LockedExtension) -> Key:
-        own = "\n".join(extension_lines(extension))
-        return make_key(surroundings(self.plan, extension, reads_all=True), project=own)
-
     def _build(self, extension: LockedExtension, slots: Slots) -> Kept:
-        key = self._whole_key(extension)
+        key = project_key(self.plan, extension)
         common = surroundings(self.plan, extension, reads_all=True)
 
         def work(space: Path, jobs: int, out: Path, root: Root) -> Compiled:
@@ -224,10 +220,10 @@ class Shop:
     # The calls that a project's own imports make.
 
     def _load_captured(self, extension: LockedExtension) -> Captured | None:
-        return load_captured(self.store.extension(self._whole_key(extension).digest), self.store)
+        return load_captured(self.store.extension(project_key(self.plan, extension).digest), self.store)
 
     def _capture(self, extension: LockedExtension, slots: Slots) -> Captured:
-        key = self._whole_key(extension).digest
+        key = project_key(self.plan, extension).digest
         with self.store.lock(f"extension-{key}"):
             if captured := self._load_captured(extension):
                 return captured

@@ -1,11 +1,12 @@
 #!/bin/sh
-# Compiles one extension in /space, as its project would, and puts it where the image has it. Runs inside the environment:
+# Makes one extension in /space, as its project would, and puts it where the image has it. Runs inside the environment:
 #
 #   compile_one.sh FOLDER SOURCES OUT
 #
 # FOLDER says what: `spec.json` and `entry.json`, the arguments of `compile_extension.py` and `place_extension.py`, which lie beside
-# this file; `sources`, the sha256 and path of each file below SOURCES; `environment`, variables as the shell reads them. OUT is the
-# root of what is new.
+# this file; `sources`, the sha256 and path of each file below SOURCES; `environment`, variables as the shell reads them. Where it has
+# `project`, a project builds itself: that file holds the folder, in /space, `src` the files, and `spec.json` is the argument of
+# `build_project.py`, which runs /uv. OUT is the root of what is new.
 set -eu
 umask 022
 folder=$1 sources=$2 out=$3 kit=$(dirname "$0")
@@ -14,11 +15,17 @@ export HOME=/root LANG=C.UTF-8 LC_ALL=C.UTF-8 TZ=UTC
 # shellcheck source=/dev/null
 . "$folder/environment"
 mkdir -p /space/src /space/build
-cd "$sources"
-sha256sum --check --quiet "$folder/sources"
-cut -c 67- "$folder/sources" | tr '\n' '\0' | xargs -0 -r cp --parents -t /space/src --
-cd /space/src
-sh "$kit/steady.sh" /opt/env/bin/python "$kit/compile_extension.py" "$folder/spec.json"
+program=compile_extension.py place=/space/src
+if [ -e "$folder/project" ]; then
+  program=build_project.py place=$(cat "$folder/project")
+  cp -R "$folder/src/." /space/src
+else
+  cd "$sources"
+  sha256sum --check --quiet "$folder/sources"
+  cut -c 67- "$folder/sources" | tr '\n' '\0' | xargs -0 -r cp --parents -t /space/src --
+fi
+cd "$place"
+sh "$kit/steady.sh" /opt/env/bin/python "$kit/$program" "$folder/spec.json"
 /opt/env/bin/python "$kit/place_extension.py" "$folder/entry.json" "$out"
 cd /
 rm -rf /space /tmp/extensions

@@ -1,11 +1,14 @@
-"""Put one compiled extension where the image has it, and write it into the index that the start hook reads.
+"""Put one extension where the image has it, and write it into the index that the start hook reads.
 
 Called as `python place_extension.py ENTRY OUT`: ENTRY is a JSON file with `entry`, the index's own words of this extension as far
-as a recipe decides them, `head`, those of the whole index, `base`, what its `sources` are relative to, and `architectures`. The extension lies in /space, compiled by `compile_extension.py`; OUT is the root of what is new.
+as a recipe decides them, `head`, those of the whole index, and `architectures`; of a compiled call also `base`, what its `sources`
+are relative to, and `has_cuda`; of a project its folder. The extension lies in /space: a library of `compile_extension.py`, or the tree that `build_project.py` installed.
+OUT is the root of what is new.
 """
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -18,27 +21,75 @@ with open("/space/facts.json") as stream:
 entry = spec["entry"]
 
 
-library = out + entry["file"]
-os.makedirs(os.path.dirname(library), exist_ok=True)
-shutil.copyfile("/space/build/" + os.path.basename(library), library)
-os.chmod(library, 0o755)
-folder = out + "/opt/envbuilder/extensions/modules"
-os.makedirs(folder, exist_ok=True)
-os.symlink("../" + "/".join(library.split("/")[-2:]), f"{folder}/{entry['name']}.so")
+def place_library():
+    """The one library of a call; what it was compiled from goes into the index."""
+    library = out + entry["file"]
+    os.makedirs(os.path.dirname(library), exist_ok=True)
+    shutil.copyfile("/space/build/" + os.path.basename(library), library)
+    os.chmod(library, 0o755)
+    folder = out + "/opt/envbuilder/extensions/modules"
+    os.makedirs(folder, exist_ok=True)
+    os.symlink("../" + "/".join(library.split("/")[-2:]), f"{folder}/{entry['name']}.so")
+    relative = {os.path.relpath(path, spec["base"] or "/"): found for path, found in facts["files"].items()}
+    entry["sources"] = {path: relative.get(path, "") for path in spec["sources"]}
+    entry["headers"] = {path: found for path, found in relative.items() if path not in spec["sources"]}
+    return [library]
 
-relative = {os.path.relpath(path, spec["base"] or "/"): found for path, found in facts["files"].items()}
-entry["sources"] = {path: relative.get(path, "") for path in spec["sources"]}
-entry["headers"] = {path: found for path, found in relative.items() if path not in spec["sources"]}
-entry["size"] = os.path.getsize(library)
-entry["targets"] = []
-if spec["architectures"]:
-    tool = ["/usr/local/cuda/bin/cuobjdump", "--list-elf"]
-    listed = subprocess.run([*tool, library], check=False, stdout=subprocess.PIPE).stdout.decode()
-    wanted = [f"sm_{one.replace('.', '')}" for one in spec["architectures"]]
-    entry["targets"] = [one for one in wanted if one in listed]
-    missing = sorted(set(wanted) - set(entry["targets"]))
-    if missing and spec["has_cuda"]:
-        sys.exit(f"the extension {entry['name']} holds no code for {', '.join(missing)}")
+
+def place_tree():
+    """All that a project installed; returns its libraries."""
+    tree, libraries = "/space/tree", []
+    for parent, folders, names in os.walk(tree):
+        place = out + parent[len(tree) :]
+        os.makedirs(place, exist_ok=True)
+        links = [name for name in folders if os.path.islink(os.path.join(parent, name))]
+        for name in names + links:
+            path, target = os.path.join(parent, name), os.path.join(place, name)
+            if os.path.lexists(target):
+                sys.exit(f"the extension {entry['name']} installs {path[len(tree) :]}, as another does")
+            shutil.copy2(path, target, follow_symlinks=False)
+            if not os.path.islink(path) and (name.endswith(".so") or ".so." in name):
+                libraries.append(target)
+    return libraries
+
+
+def targets_of(library):
+    """The GPUs that a library holds code for: sm_80 for machine code, compute_80 for PTX."""
+    found = set()
+    for option, kind, suffix in (("--list-elf", "sm_", "cubin"), ("--list-ptx", "compute_", "ptx")):
+        tool = ["/usr/local/cuda/bin/cuobjdump", option, library]
+        listed = subprocess.run(tool, check=False, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
+        found |= {kind + number for number in re.findall(rf"\.sm_(\w+)\.{suffix}\b", listed.decode())}
+    return found
+
+
+def need_gpus(libraries, has_cuda):
+    """The GPUs of all libraries together; each that has code for any must have it for exactly the recipe's."""
+    wanted = {f"sm_{one.replace('.', '')}".rstrip("af") for one in spec["architectures"]}
+    every = set()
+    for library in libraries if wanted else ():
+        found = targets_of(library)
+        if found and {one.rstrip("af") for one in found} != wanted:
+            fail(" ".join(sorted(found)), wanted)
+        every |= found
+    if wanted and has_cuda and not every:
+        fail("no GPU", wanted)
+    return sorted(every)
+
+
+def fail(held, wanted):
+    sys.exit(
+        f"the extension {entry['name']} holds code for {held}; the recipe's GPUs need {' '.join(sorted(wanted))}"
+    )
+
+
+if "file" in entry:
+    libraries, has_cuda = place_library(), spec["has_cuda"]
+else:
+    libraries = place_tree()
+    has_cuda = any(name.endswith(".cu") for _, _, names in os.walk(spec["project"]) for name in names)
+entry["size"] = sum(os.path.getsize(library) for library in libraries)
+entry["targets"] = need_gpus(libraries, has_cuda)
 
 path = out + "/opt/envbuilder/extensions/index.json"
 os.makedirs(os.path.dirname(path), exist_ok=True)
@@ -46,8 +97,9 @@ index = dict(spec["head"], extensions=[])
 if os.path.exists(path):
     with open(path) as stream:
         index = json.load(stream)
-for name in ("torch", "cuda", "cxx11_abi", "python"):
-    index[name] = facts[name]
+if not index["extensions"]:  # the first decides, as all are made for one torch
+    for name in ("torch", "cuda", "cxx11_abi", "python"):
+        index[name] = facts[name]
 index["extensions"].append(entry)
 with open(path, "w") as stream:
     json.dump(index, stream, indent=1, sort_keys=True)
