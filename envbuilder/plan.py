@@ -16,7 +16,7 @@ from envbuilder.store import Sha256, sha256_text
 from envbuilder.tables.toolkit import Toolkit
 
 FORMAT: Final = 1  # raise it when the same inputs would give other bytes
-LAYOUT: Final = 4  # of the extensions layer; a new number makes those layers anew and no other
+LAYOUT: Final = 5  # of the extensions layer; a new number makes those layers anew and no other
 ENV_PREFIX: Final = "/opt/env"
 EXTENSIONS: Final = "/opt/envbuilder/extensions"
 LIB: Final = "/opt/envbuilder/lib"
@@ -66,7 +66,7 @@ class PythonStep:
 
     def lines(self) -> tuple[str, ...]:
         by = f" by {self.interpreter}" if self.interpreter else ""
-        return (f"step python {self.python}{by}", *map(_artefact_line, self.artefacts))
+        return (f"step python {self.python}{by} layout 2", *map(_artefact_line, self.artefacts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,8 @@
 """Which Pythons write the same byte code in every process, and what the others need.
 
 Before 3.11 the order of a set in the byte code hangs on the hash seed (python/cpython#81777), and a string's mark on
-what the compiling process has read before: the same files in the same order, in one process with a fixed seed.
+what the compiling process has read before: the same files in the same order, in one process with a fixed seed,
+which has read the same of the standard library (`image/kit/compile_all.py`).
 """
 
 from typing import Final

@@ -3,7 +3,6 @@
 import functools
 import shutil
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -28,7 +27,8 @@ INTERPRETER: Final = (
     "python3-distutils",  # of suites with a Python before 3.10
 )  # fmt: skip
 
-CHECK: Final = "kit/check_byte_code.py"  # among our data files
+COMPILE: Final = "kit/compile_all.py"  # among our data files, as the next
+CHECK: Final = "kit/check_byte_code.py"
 
 
 def interpreter(step: PythonStep, debs: Sequence[Artefact]) -> tuple[Artefact, ...]:
@@ -60,16 +60,13 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
         "--require-hashes", "-r", f"{WORK}/requirements.txt", "--python", f"{ENV_PREFIX}/bin/python",
         "--link-mode", "hardlink", "--cache-dir", f"{WORK}/cache",
     )  # fmt: skip
-    compile_all = (
-        f"/usr/bin/python{step.python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", step.site_packages,
-    )  # fmt: skip
     sandbox = functools.partial(
         sandboxed,
         Root(os=work / "interpreter"),
         mounts=(
             Mount(source=work, target=WORK, writable=True),
             Mount(source=Path(uv.find_uv_bin()), target="/uv"),
-            Mount(source=image.path(CHECK), target=f"/{CHECK}"),
+            *(Mount(source=image.path(program), target=f"/{program}") for program in (COMPILE, CHECK)),
         ),
         links=((ENV_PREFIX, f"{WORK}/tree{ENV_PREFIX}"),),
         env=(
@@ -81,12 +78,16 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
         ),
     )
     why = "install the locked Python packages"
-    checking = sandbox((compile_all[0], f"/{CHECK}", step.site_packages), why="look for the byte code")
+    compiling, checking = (
+        sandbox((f"/usr/bin/python{step.python}", f"/{program}", step.site_packages), why=reason)
+        for program, reason in (
+            (COMPILE, "byte-compile the Python packages"),
+            (CHECK, "look for the byte code"),
+        )
+    )
     if is_repeatable(step.python):
         return (sandbox((*argv, "--compile-bytecode"), why=why), checking)
-    compiling = sandbox(compile_all, why="byte-compile the Python packages")
-    # Packages hold files that are no Python of this version: fixtures of their tests, templates.
-    return (sandbox(argv, why=why), replace(compiling, accept=(0, 1)), checking)
+    return (sandbox(argv, why=why), compiling, checking)
 
 
 def build_python(

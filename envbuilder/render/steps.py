@@ -43,10 +43,8 @@ def tools(kit: Kit, *programs: str) -> list[str]:
 
 def programs(kit: Kit) -> list[str]:
     """Write the programs that the later steps run, and their arguments."""
-    wanted = [
-        "configure_os.sh",
-        "check_byte_code.py",
-    ]  # what a step runs, and the programs that one runs itself
+    # What a step runs, and the programs that one runs itself.
+    wanted = ["configure_os.sh", *([] if kit.repeatable else ["compile_all.py"]), "check_byte_code.py"]
     if kit.plan.cuda:
         wanted.append("lay_out_cuda.py")
     if kit.compiles:
@@ -130,12 +128,8 @@ def python(kit: Kit) -> list[str]:
             f"/kit/uv pip install --no-config --no-deps --require-hashes --requirement {requirements}"
             f" --python {ENV_PREFIX}/bin/python --link-mode copy --find-links /artefacts $offline{index}{compiled}"
         )
-    if (
-        not kit.repeatable
-    ):  # packages hold files that are no Python of this version: an exit code of 1 is no failure
-        compile_all = f"/usr/bin/python{version} -m compileall -q --invalidation-mode unchecked-hash"
-        lines.append(f"{compile_all} {step.site_packages} || [ $? -eq 1 ]")
-    lines.append(f"/usr/bin/python{version} /kit/check_byte_code.py {step.site_packages}")
+    for program in (*(() if kit.repeatable else ("compile_all.py",)), "check_byte_code.py"):
+        lines.append(f"/usr/bin/python{version} /kit/{program} {step.site_packages}")
     return [*lines, f"rm -rf /tmp/uv {requirements} && chmod 644 {ENV_PREFIX}/.lock"]
 
 

@@ -116,11 +116,11 @@ file 644 /kit/0/entry.json <<'END'
 |   "extra_cflags": [],
 |   "extra_cuda_cflags": []
 |  },
-|  "file": "/opt/envbuilder/extensions/fused-232c1d62c128adb1/fused.so",
+|  "file": "/opt/envbuilder/extensions/fused-2eacddb0de4d8633/fused.so",
 |  "function": "load",
 |  "is_python_module": true,
 |  "is_standalone": false,
-|  "key": "232c1d62c128adb1e3e61995f6d3dd676ec063feaf0536ad52bdfad30bb1a158",
+|  "key": "2eacddb0de4d863391af08798d641f2c307aa9fc1017a9a94b8c2ef5d725e571",
 |  "name": "fused"
 | },
 | "has_cuda": true,

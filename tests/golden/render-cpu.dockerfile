@@ -108,11 +108,11 @@ file 644 /kit/0/entry.json <<'END'
 |   "extra_cflags": [],
 |   "extra_cuda_cflags": []
 |  },
-|  "file": "/opt/envbuilder/extensions/fused-2f3460ae2f63a8db/fused.so",
+|  "file": "/opt/envbuilder/extensions/fused-2d4456f57843970f/fused.so",
 |  "function": "load",
 |  "is_python_module": true,
 |  "is_standalone": false,
-|  "key": "2f3460ae2f63a8db387b767865c22acafc14c57af985fccb4126307e1170eae1",
+|  "key": "2d4456f57843970f7aad8ddc96f6d742e229e290035818f26bc6d03caac94d91",
 |  "name": "fused"
 | },
 | "has_cuda": false,

@@ -56,6 +56,10 @@ file 644 /kit/configure_os.sh <<'END'
 |the program configure_os.sh
 END
 
+file 644 /kit/compile_all.py <<'END'
+|the program compile_all.py
+END
+
 file 644 /kit/check_byte_code.py <<'END'
 |the program check_byte_code.py
 END
@@ -116,11 +120,11 @@ file 644 /kit/0/entry.json <<'END'
 |   "extra_cflags": [],
 |   "extra_cuda_cflags": []
 |  },
-|  "file": "/opt/envbuilder/extensions/fused-1fdb6df1fbf7b359/fused.so",
+|  "file": "/opt/envbuilder/extensions/fused-149a2f4d578efcff/fused.so",
 |  "function": "load",
 |  "is_python_module": true,
 |  "is_standalone": false,
-|  "key": "1fdb6df1fbf7b359e9d86e14339fa5a028498f9b9de0dc405e600b5e85cb8e9e",
+|  "key": "149a2f4d578efcfffc17294778a2d1528b7640c31b0f09d9450254f66e69ceb2",
 |  "name": "fused"
 | },
 | "has_cuda": true,
@@ -618,7 +622,7 @@ END
 offline=--no-index
 while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artefacts/$name" ] || offline=; done </tmp/requirements.txt
 /kit/uv pip install --no-config --no-deps --require-hashes --requirement /tmp/requirements.txt --python /opt/env/bin/python --link-mode copy --find-links /artefacts $offline
-/usr/bin/python3.9 -m compileall -q --invalidation-mode unchecked-hash /opt/env/lib/python3.9/site-packages || [ $? -eq 1 ]
+/usr/bin/python3.9 /kit/compile_all.py /opt/env/lib/python3.9/site-packages
 /usr/bin/python3.9 /kit/check_byte_code.py /opt/env/lib/python3.9/site-packages
 rm -rf /tmp/uv /tmp/requirements.txt && chmod 644 /opt/env/.lock
 SCRIPT

@@ -13,7 +13,7 @@ from envbuilder.lock import Artefact, LockedExtension
 from envbuilder.plan import ENV_PREFIX, ExtensionsStep, Plan, extension_lines
 from envbuilder.store import Sha256, sha256_text
 
-FORMAT: Final = 5  # a new number when the same fields would give other bytes
+FORMAT: Final = 6  # a new number when the same fields would give other bytes
 # The packages that a compile of plain sources reads: compiler, linker, headers of libraries, Python's own.
 _COMPILER: Final = re.compile(
     r".*-dev|linux-libc-dev|(gcc|g\+\+|cpp)(-[\d.]+)?(-base)?|lib(gcc|stdc\+\+|cc1|isl|mpc|mpfr|gmp|crypt|c6).*"

@@ -28,7 +28,6 @@ compile=
 "$folder/uv" pip install --no-config --offline --no-index --find-links "$folder/wheels" --no-deps --require-hashes \
   --requirement "$folder/requirements.txt" --python $prefix/bin/python --link-mode hardlink $compile
 rm -rf /opt/.uv
-# Packages hold files that are no Python of this version, templates and fixtures: an exit code of 1 is no failure.
-[ -z "$REPEAT" ] || "$INTERPRETER" -m compileall -q --invalidation-mode unchecked-hash "$site" || [ $? -eq 1 ]
+[ -z "$REPEAT" ] || "$INTERPRETER" "${0%/*}/compile_all.py" "$site"
 "$INTERPRETER" "${0%/*}/check_byte_code.py" "$site"
 chmod 644 $prefix/.lock

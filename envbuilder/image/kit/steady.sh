@@ -4,7 +4,7 @@
 #   steady.sh COMMAND [ARGUMENT…]
 #
 # What is local to a file gets a name from nvcc's front end: where the file has no external function to name it after, one made of
-# the source's path, its time and the number of the process. The latter two are told to that one program as constants here.
+# the source's path, its time and the number of the process. The latter two are told to it as constants here.
 # Without CUDA the command is run as it is. /space is the folder of the compile.
 set -eu
 [ -e /usr/local/cuda/bin/cudafe++ ] || exec "$@"
@@ -16,7 +16,10 @@ gcc -shared -fPIC -O2 -o /space/steady.so -x c - <<'SOURCE'
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int steady(void) { return strcmp(program_invocation_short_name, "cudafe++") == 0; }
+static int steady(void) {
+  const char *name = program_invocation_short_name; /* in CUDA 11.2 cicc makes the name */
+  return strcmp(name, "cudafe++") == 0 || strcmp(name, "cicc") == 0;
+}
 
 pid_t getpid(void) { return steady() ? 1 : (pid_t)syscall(SYS_getpid); }
 
