@@ -289,12 +289,19 @@ def test_a_program_that_ignores_every_request_is_killed(monkeypatch):
 
 
 @runs_programs
-def test_stop_ends_what_runs_in_another_thread():
+@pytest.mark.parametrize(
+    ("script", "ended"),
+    [
+        ("echo up; exec sleep 60", "SIGTERM"),
+        ("trap '' TERM; echo up; exec sleep 60", "SIGKILL (out of memory?)"),  # it does not listen
+    ],
+)
+def test_stop_ends_what_runs_in_another_thread(script: str, ended: str):
     ours, started, caught = runner(), threading.Event(), []
 
     def work() -> None:
         try:
-            ours.run(sh("echo up; exec sleep 60"), on_line=lambda _: started.set())
+            ours.run(sh(script), on_line=lambda _: started.set())
         except CommandError as error:
             caught.append(error.message)
 
@@ -303,26 +310,8 @@ def test_stop_ends_what_runs_in_another_thread():
     assert started.wait(10)
     ours.stop(for_good=False)
     thread.join(10)
-    assert caught == ["could not try it: `sh` was ended by SIGTERM\nup"]
+    assert caught == [f"could not try it: `sh` was ended by {ended}\nup"]
     assert ours.run(sh("echo more")) == "more\n"
-
-
-@runs_programs
-def test_stop_ends_what_does_not_listen():
-    ours, started, caught = runner(), threading.Event(), []
-
-    def work() -> None:
-        try:
-            ours.run(sh("trap '' TERM; echo up; exec sleep 60"), on_line=lambda _: started.set())
-        except CommandError as error:
-            caught.append(error.message)
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    assert started.wait(10)
-    ours.stop(for_good=False)
-    thread.join(10)
-    assert caught == ["could not try it: `sh` was ended by SIGKILL (out of memory?)\nup"]
 
 
 @runs_programs
