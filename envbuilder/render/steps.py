@@ -44,7 +44,7 @@ def tools(kit: Kit, *programs: str) -> list[str]:
 def programs(kit: Kit) -> list[str]:
     """Write the programs that the later steps run, and their arguments."""
     # What a step runs, and the programs that one runs itself.
-    wanted = ["configure_os.sh", *([] if kit.repeatable else ["compile_all.py"]), "check_byte_code.py"]
+    wanted = ["configure_os.sh", *_byte_code(kit)]
     if kit.plan.cuda:
         wanted.append("lay_out_cuda.py")
     if kit.compiles:
@@ -128,9 +128,14 @@ def python(kit: Kit) -> list[str]:
             f"/kit/uv pip install --no-config --no-deps --require-hashes --requirement {requirements}"
             f" --python {ENV_PREFIX}/bin/python --link-mode copy --find-links /artefacts $offline{index}{compiled}"
         )
-    for program in (*(() if kit.repeatable else ("compile_all.py",)), "check_byte_code.py"):
+    for program in _byte_code(kit):
         lines.append(f"/usr/bin/python{version} /kit/{program} {step.site_packages}")
     return [*lines, f"rm -rf /tmp/uv {requirements} && chmod 644 {ENV_PREFIX}/.lock"]
+
+
+def _byte_code(kit: Kit) -> tuple[str, ...]:
+    """The programs that look after it once the wheels are installed; uv writes what is the same in each process."""
+    return ("check_byte_code.py",) if kit.repeatable else ("compile_all.py", "check_byte_code.py")
 
 
 def _wanted(wheels: Sequence[Artefact], path: str) -> list[str]:

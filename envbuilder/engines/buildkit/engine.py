@@ -68,21 +68,13 @@ class Docker:
     def commands(self, plan: Plan) -> tuple[Command, ...]:
         """The command of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
         need_calls(plan)
-        work = Path("WORK")
-        return (self._command(plan, work),) if self._baked(plan) else ()
+        missing = self._baked(plan)
+        return (self._command(plan, Path("WORK"), stage=_stage(missing)),) if missing else ()
 
-    def _command(self, plan: Plan, work: Path) -> Command:
+    def _command(self, plan: Plan, work: Path, *, stage: str) -> Command:
+        context = buildx.is_context(self.builder, self.runner)
         return buildx.build_command(
-            plan, work / "folder", work / "layout", self.builder,
-            stage=self._stage(plan), context=buildx.is_context(self.builder, self.runner),
-        )  # fmt: skip
-
-    def _stage(self, plan: Plan) -> str:
-        """The smallest stage that has the missing layers: that of all takes as long as an image is large."""
-        missing = {step.name for step in self._baked(plan)}
-        return min(
-            (stage for stage, layers in STAGES.items() if missing <= set(layers)),
-            key=lambda stage: len(STAGES[stage]),
+            plan, work / "folder", work / "layout", self.builder, stage=stage, context=context
         )
 
     def _baked(self, plan: Plan) -> tuple[Step, ...]:
@@ -100,20 +92,20 @@ class Docker:
         """Every layer but the runtime's, by its step's type."""
         if self._baked(plan):
             with self.store.lock(f"docker-{plan.key}"), self.store.workspace() as work:
-                if self._baked(plan):  # another process may have made them meanwhile
-                    self._build(plan, work)
+                if missing := self._baked(plan):  # another process may have made them meanwhile
+                    self._build(plan, missing, work)
         keys = layer_keys(plan, self.name)
         found = {type(step): load_layer(self.store.layer(key)) for step, key in keys.items()}
         return {kind: layer for kind, layer in found.items() if layer is not None}
 
-    def _build(self, plan: Plan, work: Path) -> None:
+    def _build(self, plan: Plan, missing: Sequence[Step], work: Path) -> None:
         with self.console.step("gather what BuildKit reads"):
             fill(plan, work / "folder", store=self.store, runner=self.runner, jobs=JOBS)
-        stage = self._stage(plan)
-        buildx.run(self._command(plan, work), self.runner, self.console)
+        stage = _stage(missing)
+        buildx.run(self._command(plan, work, stage=stage), self.runner, self.console)
         blobs = read_layout(work / "layout", STAGES[stage])
         keys = layer_keys(plan, self.name)
-        for step in self._baked(plan):
+        for step in missing:
             with self.console.step(f"write the {step.name} layer"):
                 self._write(plan, step, keys[step], tar=blobs[step.name], work=work)
 
@@ -147,6 +139,15 @@ class Docker:
         layer = load_layer(final)
         assert layer is not None, f"{final} was just written"
         return layer
+
+
+def _stage(missing: Sequence[Step]) -> str:
+    """The smallest stage that has these layers: that of all takes as long as an image is large."""
+    names = {step.name for step in missing}
+    return min(
+        (stage for stage, layers in STAGES.items() if names <= set(layers)),
+        key=lambda stage: len(STAGES[stage]),
+    )
 
 
 def read_layout(folder: Path, names: Sequence[str]) -> dict[str, Path]:
