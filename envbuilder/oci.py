@@ -13,7 +13,7 @@ from typing import Final
 
 from envbuilder.entry import Entry, Kind
 from envbuilder.errors import UsageError, VerifyError
-from envbuilder.registry.manifest import JsonObject, Manifest, dump, parse_digest
+from envbuilder.registry.manifest import LAYOUT, JsonObject, Manifest, dump, parse_digest
 from envbuilder.registry.reference import default_registry, parse_reference
 from envbuilder.store import Sha256, beside, link_or_copy
 from envbuilder.tarball import BLOCK, CHUNK, END, make_header, padded
@@ -23,7 +23,6 @@ CONFIG_TYPE: Final = "application/vnd.oci.image.config.v1+json"
 MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX_TYPE: Final = "application/vnd.oci.image.index.v1+json"
 LAYER_TYPE: Final = "application/vnd.oci.image.layer.v1.tar+zstd"
-LAYOUT: Final = '{"imageLayoutVersion":"1.0.0"}'
 _MOST_JSON: Final = 4 << 20  # bytes of a manifest or config that a reader believes
 
 
@@ -103,7 +102,7 @@ def save_layout(
             else ""
         )
         (new / "index.json").write_bytes(_make_index(blob, platform, full_reference(name), created))
-        (new / "oci-layout").write_text(LAYOUT, encoding="ascii")
+        (new / "oci-layout").write_bytes(LAYOUT)
 
 
 def read_layout(folder: Path) -> Layout:
@@ -181,7 +180,7 @@ def read_archive(
     for path, text in (
         ("index.json", _make_index(layout.manifest, layout.platform, reference, layout.created)),
         ("manifest.json", _classic_manifest(layout, reference)),
-        ("oci-layout", LAYOUT.encode()),
+        ("oci-layout", LAYOUT),
     ):
         yield make_header(_file(path, len(text))) + padded(text)
     yield END
@@ -257,7 +256,7 @@ def _fill(
         MANIFEST_TYPE,
     )
     (folder / "index.json").write_bytes(_make_index(manifest, platform, reference, created))
-    (folder / "oci-layout").write_text(LAYOUT, encoding="ascii")
+    (folder / "oci-layout").write_bytes(LAYOUT)
     return manifest
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from envbuilder.base.locked import LockedBase
-from envbuilder.registry.manifest import Descriptor, make_index, parse_manifest
+from envbuilder.registry.manifest import LAYOUT, Descriptor, make_index, parse_manifest
 
 INDEX: Final = "index.json"
 _REFERENCE: Final = "org.opencontainers.image.ref.name"  # by which other tools find one of several
@@ -26,4 +26,4 @@ def layout_files(base: LockedBase, index: bytes = b"") -> dict[str, bytes]:
     )
     listed = [own, *(one for one in others if one.annotations != own.annotations)]
     listed.sort(key=lambda one: (one.annotations, one.digest))
-    return {"oci-layout": b'{"imageLayoutVersion":"1.0.0"}', INDEX: make_index(listed).content}
+    return {"oci-layout": LAYOUT, INDEX: make_index(listed).content}

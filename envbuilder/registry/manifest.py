@@ -15,6 +15,7 @@ DOCKER_INDEX: Final = "application/vnd.docker.distribution.manifest.list.v2+json
 MANIFESTS: Final = (IMAGE, INDEX, DOCKER_IMAGE, DOCKER_INDEX)
 EMPTY: Final = "application/vnd.oci.empty.v1+json"  # of the config of what is no image
 EMPTY_CONTENT: Final = b"{}"
+LAYOUT: Final = b'{"imageLayoutVersion":"1.0.0"}'  # of the file `oci-layout` in a folder of images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
