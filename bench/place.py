@@ -94,6 +94,13 @@ class Place:
         self.prepare("apptainer", "build", "--sandbox", self.work / "tree", f"oci:{self.layout}")
         return self.work / "tree"
 
+    @functools.cached_property
+    def plain_squashfs(self) -> Path:
+        """The same files in a squashfs that has nothing to decompress: what a mount alone costs."""
+        path = self.work / "plain.squashfs"
+        self.prepare("mksquashfs", self.tree, path, "-noI", "-noD", "-noF", "-noX", "-noappend", "-quiet", "-no-progress")
+        return path
+
     def cache_of(self, source: Path, name: str) -> Path:
         """A cache with the same content, of second names of its files."""
         target = self.work / name

@@ -26,8 +26,10 @@ PYTHON: Final = REPOSITORY / ".venv/bin/python"
 UV: Final = REPOSITORY / ".venv/bin/uv"
 DEFAULT: Final = "apptainer build"
 FOLDER: Final = "a plain folder"
+FLOOR: Final = "mksquashfs without compression"
 USUAL: Final = "Dockerfile + apptainer build"
 BUILDAH: Final = "the same Dockerfile by buildah"
+CARELESS: Final = "a careless Dockerfile + apptainer build"
 RENDER: Final = "hpccm, render"
 
 
@@ -156,7 +158,7 @@ def sif(place: Place) -> Iterator[list[Way]]:
 
 
 def imports(
-    *, cold: bool, processes: int
+    *, cold: bool, processes: int, floor: bool = False
 ) -> Callable[[Place], "contextlib.AbstractContextManager[list[Way]]"]:
     one = "python -c 'import torch'"
     many = f"for i in $(seq {processes}); do {one} & done; wait"
@@ -164,6 +166,8 @@ def imports(
     @contextlib.contextmanager
     def ways(place: Place) -> Iterator[list[Way]]:
         roots = {OURS: place.sif, DEFAULT: place.default_sif, FOLDER: place.tree}
+        if floor:
+            roots[FLOOR] = place.plain_squashfs
         yield [
             tool(
                 name, "apptainer", "exec", "--env", "PYTHONNOUSERSITE=1", root, "sh", "-c", many if processes > 1 else one,
@@ -296,7 +300,7 @@ ROWS: Final = (
     Row(key="check", title="check `a100`", pairs=10, ways=check, warm_up=True),
     Row(key="lock", title="lock `cpu`: its wheels, warm cache", pairs=5, ways=lock, warm_up=True),
     Row(key="sif", title="SIF of an image that is there", pairs=2, ways=sif),
-    Row(key="import-warm", title="`import torch`, warm, in a new container", pairs=5, ways=imports(cold=False, processes=1), warm_up=True),
+    Row(key="import-warm", title="`import torch`, warm, in a new container", pairs=5, ways=imports(cold=False, processes=1, floor=True), warm_up=True),
     Row(key="import-again", title="`import torch`, again in the same container", pairs=5, ways=import_again),
     Row(key="import-cold", title="`import torch`, cold", pairs=5, ways=imports(cold=True, processes=1)),
     Row(key="import8-warm", title="`import torch` in 8 processes, warm", pairs=2, ways=imports(cold=False, processes=8), warm_up=True),
@@ -313,7 +317,7 @@ ROWS: Final = (
 
 # Rows of `bench/compare`: what it calls envbuilder's way and the usual one.
 BUILDS: Final = {
-    "cold": ("image + SIF, cold", {OURS: "a", USUAL: "d", BUILDAH: "g"}),
+    "cold": ("image + SIF, cold", {OURS: "a", USUAL: "d", BUILDAH: "g", CARELESS: "n"}),
     "edit": ("image + SIF, one line of the extension changed", {OURS: "b", USUAL: "e", BUILDAH: "h"}),
     "noop": ("image + SIF, nothing changed", {OURS: "c", USUAL: "f", BUILDAH: "i"}),
 }
