@@ -87,6 +87,7 @@ def check(place: Place) -> Iterator[list[Way]]:
     script.write_text(for_hpccm(recipe))
     yield [
         tool(OURS, ENVBUILDER, "check", "a100"),
+        tool("Typer, PyYAML and packaging, imported", PYTHON, BENCH / "ways/import_libraries.py"),
         tool(RENDER, place.peer("hpccm"), "--recipe", script),
         tool(
             "neurodocker, render",
