@@ -45,7 +45,7 @@ def compose(
     told = [
         f"# {comment[0]}",
         f"# Written by envbuilder {__version__}; {comment[1]}",
-        "# shellcheck disable=SC2317,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name",
+        "# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name",
     ]
     return "\n".join(["#!/usr/bin/env bash", *told, *head, "set -euo pipefail", "", *settings, "", *texts])
 

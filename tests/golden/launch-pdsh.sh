@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # cpu (torch 2.13.0): 4 ranks on 2 nodes. `bash THIS-FILE` runs it.
 # Written by envbuilder VERSION; it needs nothing of envbuilder to run, and you may change it.
-# shellcheck disable=SC2317,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
+# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
 set -euo pipefail
 
 environment=/shared/env/cpu.sif

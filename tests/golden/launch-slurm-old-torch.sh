@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # a100 (torch 1.9.1): 2 ranks on 2 nodes. `sbatch THIS-FILE` submits it.
 # Written by envbuilder VERSION; it needs nothing of envbuilder to run, and you may change it.
-# shellcheck disable=SC2317,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
+# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
 #SBATCH --job-name=a100
 #SBATCH --nodes=2
 #SBATCH --ntasks-per-node=1
