@@ -98,18 +98,8 @@ class Place:
     def plain_squashfs(self) -> Path:
         """The same files in a squashfs that has nothing to decompress: what a mount alone costs."""
         path = self.work / "plain.squashfs"
-        self.prepare(
-            "mksquashfs",
-            self.tree,
-            path,
-            "-noI",
-            "-noD",
-            "-noF",
-            "-noX",
-            "-noappend",
-            "-quiet",
-            "-no-progress",
-        )
+        bare = ("-noI", "-noD", "-noF", "-noX")
+        self.prepare("mksquashfs", self.tree, path, *bare, "-noappend", "-quiet", "-no-progress")
         return path
 
     def cache_of(self, source: Path, name: str) -> Path:
