@@ -5,12 +5,42 @@ built into `build/` as well, where `make a100` puts it.
 """
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import faults
 import pytest
 from workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
+
+CI = "CI" in os.environ
+
+
+@pytest.hookimpl(trylast=True)  # after pytest has put those together that share a fixture's parameter
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What looks at `a100` comes first, so that CI can give its disk space to the others."""
+    items.sort(key=lambda item: not _uses_a100(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
+    """CI frees what no later test needs: the space that a run takes is what its largest part does, not their sum."""
+    yield
+    if not CI or nextitem is None:
+        return
+    if _uses_a100(item) and not _uses_a100(nextitem):
+        run("docker", "image", "rm", "--force", "envbuilder/a100:latest")
+        shutil.rmtree(ROOT / "build")
+    if item.path != nextitem.path:
+        run("docker", "builder", "prune", "--all", "--force")
+
+
+def _uses_a100(item: pytest.Item) -> bool:
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return "a100" in {
+        *getattr(item, "fixturenames", ()),
+        *(one for one in parameters if isinstance(one, str)),
+    }
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +53,7 @@ def cpu() -> Iterator[Built]:
 def a100() -> Built:
     """Built where no Docker engine answers, then loaded: CI frees the unpacked layers between, 6 GB that it would lack."""
     without_engine = build("a100", ROOT / "build", env=NO_ENGINE)
-    if "CI" in os.environ:
+    if CI:
         run(ENVBUILDER, "cache", "--gc", "trees")
     built = build("a100", ROOT / "build")
     assert built.digests == without_engine.digests
