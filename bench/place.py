@@ -4,6 +4,7 @@ import contextlib
 import functools
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,7 +52,8 @@ class Place:
     @functools.cached_property
     def _venv(self) -> Path:
         say("installing the peers")
-        self.prepare("python3", "-m", "venv", self.work / "peers")
+        # By the Python that runs envbuilder: between two builds of it a start differs by a tenth.
+        self.prepare(sys.executable, "-m", "venv", self.work / "peers")
         self.prepare(self.work / "peers/bin/pip", "install", "--quiet", *PEERS)
         return self.work / "peers"
 
