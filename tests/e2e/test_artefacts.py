@@ -30,6 +30,13 @@ pytestmark = pytest.mark.builds
 
 SMALL = Path("/")  # the working folder of the by-hand runs: every user can enter it
 HOLDS_CUDA = {"a100": ["sm_80"]}
+UNMODIFIED = """
+import time
+from torch.utils.cpp_extension import load
+began = time.perf_counter()
+fused = load(name="fused", sources=__SOURCES__, extra_cuda_cflags=["--use_fast_math"])
+print(fused.__file__, fused.forward.__name__, time.perf_counter() - began < 0.05)
+"""
 STATIC = {"libcudadevrt.a", "libcudart_static.a"}  # nvcc links both unless told otherwise, and they are small
 
 
@@ -230,6 +237,21 @@ def test_the_extension_can_be_compiled_again_inside(built: Built):
         built.image,
     )
     assert run(*command, "python", "-c", script).endswith("forward\n")
+
+
+def test_unmodified_code_finds_what_a_build_has_compiled(built: Built):
+    """By the image's own index, with PyTorch 2.13 for the CPU and 2.6 for an A100, which is not there."""
+    (extension,) = load(ROOT / f"recipes/{built.name}.yaml").extensions
+    sources = [f"/src/{Path(source).name}" for source in extension.sources]
+    outer = ("apptainer", "exec", "--bind", f"{ROOT}/recipes/fused:/src:ro", built.sif)
+    inner = (
+        "/usr/bin/env", "-u", "CUDA_HOME", "PATH=/nowhere", "/opt/env/bin/python", "-c",
+        UNMODIFIED.replace("__SOURCES__", repr(sources)),
+    )  # fmt: skip
+    tries = [run(*as_nobody(*outer, *inner), cwd=SMALL).split() for _ in range(3)]
+    assert {name for _, name, _ in tries} == {"forward"}
+    assert all(file.startswith("/opt/envbuilder/extensions/fused-") for file, _, _ in tries)
+    assert "True" in {quick for _, _, quick in tries}  # other load on the machine only ever adds
 
 
 def test_no_user_packages_of_the_host_shadow_the_image(cpu: Built, tmp_path: Path):

@@ -13,9 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from workbench import NOBODY, ROOT, Built, as_nobody, attempt, open_folder, run
-
-from envbuilder.recipe import load
+from workbench import NOBODY, Built, as_nobody, attempt, open_folder, run
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess
@@ -259,35 +257,6 @@ def test_the_hook_can_be_switched_off(inside: Inside):
 def test_it_tells_what_it_does(inside: Inside):
     ended = inside.attempt("lite()", ENVBUILDER_DEBUG="1")
     assert f"envbuilder: `lite` is `{INDEX}/lite/lite.so`\n" in ended.stderr
-
-
-UNMODIFIED = """
-import time
-from torch.utils.cpp_extension import load
-began = time.perf_counter()
-fused = load(name="fused", sources=__SOURCES__, extra_cuda_cflags=["--use_fast_math"])
-print(fused.__file__, fused.forward.__name__, time.perf_counter() - began < 0.05)
-"""
-
-
-def test_unmodified_code_finds_what_a_build_has_compiled(built: Built):
-    """The image's own index, with PyTorch 2.13 for the CPU and 2.6 for an A100, which is not there."""
-    (extension,) = load(ROOT / f"recipes/{built.name}.yaml").extensions
-    sources = [f"/src/{Path(source).name}" for source in extension.sources]
-    inside = ("apptainer", "exec", "--bind", f"{ROOT}/recipes/fused:/src:ro", built.sif)
-    inner = (
-        "/usr/bin/env",
-        "-u",
-        "CUDA_HOME",
-        "PATH=/nowhere",
-        "/opt/env/bin/python",
-        "-c",
-        UNMODIFIED.replace("__SOURCES__", repr(sources)),
-    )
-    tries = [run(*as_nobody(*inside, *inner), cwd=Path("/")).split() for _ in range(3)]
-    assert {name for _, name, _ in tries} == {"forward"}
-    assert all(file.startswith(f"{INDEX}/fused-") for file, _, _ in tries)
-    assert "True" in {quick for _, _, quick in tries}  # other load on the machine only ever adds
 
 
 def test_a_gpu_that_the_code_is_not_for_is_named(inside: Inside):
