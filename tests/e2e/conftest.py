@@ -4,16 +4,13 @@ Both use the user's own cache, so that what `make a100` has fetched and built is
 built into `build/` as well, where `make a100` puts it.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import faults
 import pytest
-from workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
-
-CI = "CI" in os.environ
+from workbench import CI, ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has put those together that share a fixture's parameter
@@ -37,10 +34,7 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 def _uses_a100(item: pytest.Item) -> bool:
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "a100" in {
-        *getattr(item, "fixturenames", ()),
-        *(one for one in parameters if isinstance(one, str)),
-    }
+    return "a100" in [*getattr(item, "fixturenames", ()), *parameters]
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,4 @@
-"""Extensions of the shapes that projects have, compiled by real compilers through the engine; no image is written.
-
-What needs nvcc and the 6 GB of its environment is left out where `CI` is set: there `a100` compiles with nvcc.
-"""
+"""Extensions of the shapes that projects have, compiled by real compilers through the engine; no image is written."""
 
 import dataclasses
 import os
@@ -13,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from workbench import ENVBUILDER, ROOT, open_folder, run
+from workbench import CI, ENVBUILDER, ROOT, open_folder, run
 
 from envbuilder import session as sessions
 from envbuilder.console import Console
@@ -30,9 +27,6 @@ from envbuilder.tree import read_manifest, write_layer_from_tar
 
 pytestmark = pytest.mark.builds
 PROJECTS = Path(__file__).with_name("projects")
-needs_nvcc = pytest.mark.skipif(
-    "CI" in os.environ, reason="its environment is too large for this machine's disk"
-)
 CAPTURED = {
     "scale": "load_at_import",
     "lazy": "lazy",
@@ -102,7 +96,7 @@ def failed(recipe: Path) -> BuildError:
     return caught.value
 
 
-# Without CUDA: what CI has room for
+# Without CUDA
 
 
 def test_a_project_with_a_setup_py_becomes_part_of_the_environment(spacious: Path):
@@ -233,9 +227,10 @@ def shapes() -> Iterator[tuple[Path, Made]]:
         shutil.copytree(PROJECTS, folder, dirs_exist_ok=True)
         shutil.copyfile(ROOT / "recipes/a100.lock", folder / "shapes.lock")
         yield folder, make(folder / "shapes.yaml")
+    if CI:
+        run(ENVBUILDER, "cache", "--gc", "trees")
 
 
-@needs_nvcc
 def test_every_shape_is_compiled_for_the_recipes_gpu_and_no_other(shapes: tuple[Path, Made]):
     _, made = shapes
     assert {name: one.compiled.targets for name, one in made.kept.items()} == dict.fromkeys(
@@ -243,7 +238,6 @@ def test_every_shape_is_compiled_for_the_recipes_gpu_and_no_other(shapes: tuple[
     )
 
 
-@needs_nvcc
 def test_what_is_compiled_knows_its_sources_by_name_and_content(shapes: tuple[Path, Made]):
     folder, made = shapes
     plugin = made.kept["plugin"].compiled
@@ -252,7 +246,6 @@ def test_what_is_compiled_knows_its_sources_by_name_and_content(shapes: tuple[Pa
     assert (folder / "gpu_name_in_path/plugins/plugin.cpp").is_file()
 
 
-@needs_nvcc
 def test_after_one_changed_kernel_that_file_alone_is_compiled(shapes: tuple[Path, Made]):
     folder, _ = shapes
     kernel = folder / "load_at_import/ops/scale_kernel.cu"
@@ -261,7 +254,6 @@ def test_after_one_changed_kernel_that_file_alone_is_compiled(shapes: tuple[Path
     assert [line.partition(" (")[0] for line in said] == ["scale: scale_kernel.cu"]
 
 
-@needs_nvcc
 def test_a_project_with_its_own_architectures_is_refused_and_its_switch_named(shapes: tuple[Path, Made]):
     folder, _ = shapes
     recipe = write_recipe(folder, "a100", "{name: owned, path: own_arch_list}")
@@ -274,7 +266,6 @@ def test_a_project_with_its_own_architectures_is_refused_and_its_switch_named(sh
     assert make(switched).kept["owned"].compiled.targets == ("sm_80",)
 
 
-@needs_nvcc
 def test_a_flag_for_a_gpu_that_nvcc_has_forgotten_is_told_in_words(shapes: tuple[Path, Made]):
     folder, _ = shapes
     sources = "[lazy/lazy_ops/src/lazy.cpp, lazy/lazy_ops/src/lazy_kernel.cu]"

@@ -19,6 +19,7 @@ from envbuilder.store import link_or_copy
 ROOT = Path(__file__).parents[2]
 ENVBUILDER = str(ROOT / ".venv/bin/envbuilder")
 CACHE = Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
+CI = "CI" in os.environ  # its disk is small, and nobody builds there again
 SPACIOUS = Path("/var/tmp")  # on disk, and not /tmp: Apptainer shows the host's to its containers
 NOBODY = 65534
 WITHOUT_NETWORK = ("unshare", "--net", "--")
