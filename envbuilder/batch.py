@@ -13,7 +13,7 @@ from pathlib import Path
 from envbuilder.errors import EnvbuilderError, UsageError
 from envbuilder.findings import Finding, Severity
 from envbuilder.pipeline import Result
-from envbuilder.recipe import find_recipe, list_recipes
+from envbuilder.recipe import find_recipe, need_recipes
 from envbuilder.workshop import Workshop
 
 Build = Callable[[str, Workshop], Result]
@@ -84,9 +84,7 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
     if every and names:
         raise UsageError("`--all` builds every recipe, and goes with no name", hint="leave one of both out")
     if every:
-        names = list_recipes(folder)
-        if not names:
-            raise UsageError(f"`{folder}` holds no recipes", hint="`--recipes` names another folder")
+        names = need_recipes(folder)
     if not names:
         raise UsageError("no recipe is named", hint="`envbuilder build NAME…`, or `--all`")
     if len(names) == 1:  # whose mistakes are told where it is built

@@ -24,6 +24,7 @@ from envbuilder.decode import (
 from envbuilder.decode import load as load_yaml
 from envbuilder.errors import RecipeError, UsageError
 from envbuilder.extension import Extension, read_extensions
+from envbuilder.findings import Finding
 from envbuilder.store import Sha256, sha256_text
 from envbuilder.values import VARIABLE, RecipeCode, read_packages, read_path
 
@@ -150,6 +151,26 @@ class Recipe:
 def list_recipes(folder: Path) -> tuple[str, ...]:
     """The names of the recipes in a folder, sorted."""
     return tuple(sorted(path.stem for path in folder.glob(f"*{SUFFIX}") if path.is_file()))
+
+
+def need_recipes(folder: Path) -> tuple[str, ...]:
+    """What `list_recipes` finds; raises UsageError where that is nothing."""
+    names = list_recipes(folder)
+    if not names:
+        raise UsageError(f"`{folder}` holds no recipes", hint="`--recipes` names another folder")
+    return names
+
+
+def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
+    """Every recipe of a folder that can be read, and the mistakes of the others, each once; raises UsageError for no file."""
+    recipes: list[Recipe] = []
+    mistakes: dict[Finding, None] = {}  # of what two recipes extend, both tell
+    for name in need_recipes(folder):
+        try:
+            recipes.append(load(folder / f"{name}{SUFFIX}"))
+        except RecipeError as error:
+            mistakes |= dict.fromkeys(error.findings)
+    return tuple(recipes), tuple(mistakes)
 
 
 def find_recipe(name: str, folder: Path) -> Path:

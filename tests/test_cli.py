@@ -107,6 +107,28 @@ def test_list_has_a_line_for_each_recipe(call: Call):
     assert [line.split()[0] for line in lines] == list(list_recipes(ROOT / "recipes"))
 
 
+def test_list_names_the_mistakes_of_one_recipe_and_lists_the_others(call: Call, folder: Path):
+    (folder / "broken.yaml").write_text(GOOD.replace('"3.11"', "3.11"))
+    for name in ("one", "other"):  # what both extend is told once
+        (folder / f"{name}.yaml").write_text("extends: broken\n")
+    answer = call("list", "--recipes", folder)
+    assert (answer.code, [line.split()[0] for line in answer.out.splitlines()]) == (2, ["good"])
+    assert answer.err.splitlines()[0].startswith(f"error[EB108]: {folder}/broken.yaml:2:9: $.python: ")
+    assert answer.err.count("EB108") == 1
+    told = json.loads(call("list", "--json", "--recipes", folder).out)
+    assert (told["status"], told["exit_code"], len(told["findings"])) == ("failed", 2, 1)
+    assert [row["name"] for row in told["data"]] == ["good"]
+
+
+@pytest.mark.parametrize("place", ["nowhere", "empty"])
+def test_list_of_a_folder_without_recipes_is_no_success(call: Call, tmp_path: Path, place: str):
+    (tmp_path / "empty").mkdir()
+    answer = call("list", "--recipes", tmp_path / place)
+    assert (answer.code, answer.out) == (2, "")
+    assert f"`{tmp_path / place}` holds no recipes" in answer.err
+    assert "hint: `--recipes` names another folder" in answer.err
+
+
 def test_show_says_where_a_value_came_from(call: Call):
     line = next(line for line in call("show", "a100").out.splitlines() if line.startswith("cuda "))
     assert line.split()[1] == "12.4"

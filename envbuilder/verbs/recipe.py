@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from envbuilder.errors import UsageError
+from envbuilder.errors import RecipeError, UsageError
 from envbuilder.session import RECIPES, Json, Name, NoColor, Recipes, Session, Verbose, verb, workshop
 
 if TYPE_CHECKING:
@@ -26,12 +26,14 @@ def list_(
 ) -> None:
     """List the recipes with their pins."""
     from envbuilder.console import columns  # noqa: PLC0415
-    from envbuilder.recipe import list_recipes, load  # noqa: PLC0415
+    from envbuilder.recipe import load_all  # noqa: PLC0415
 
     with verb("list", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         rows = []
-        for name in list_recipes(recipes):
-            recipe = load(recipes / f"{name}.yaml")
+        sound, session.findings = load_all(recipes)
+        if session.findings:
+            session.exit_code = RecipeError.exit_code
+        for recipe in sound:
             pins = {
                 "base": recipe.base or recipe.image,
                 "python": recipe.python,
@@ -39,7 +41,7 @@ def list_(
                 "cuda": recipe.cuda,
                 "gcc": recipe.gcc,
             }
-            rows.append({"name": name, "summary": recipe.summary, "gpus": list(recipe.gpus)} | pins)
+            rows.append({"name": recipe.name, "summary": recipe.summary, "gpus": list(recipe.gpus)} | pins)
         session.data = rows
         session.text = columns([_row(row) for row in rows], session.width)
 
