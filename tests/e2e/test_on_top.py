@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from workbench import NOBODY, NUMBERS, ROOT, WITH_ZSTD, Built, as_nobody, run
+from tiny import make_tiny
+from workbench import NO_ENGINE, NOBODY, NUMBERS, ROOT, WITH_ZSTD, Built, as_nobody, build, run
 
 pytestmark = pytest.mark.builds
 
@@ -51,19 +52,29 @@ def test_the_dockerfile_adds_a_small_layer(cpu: Built, image: str):
 
 
 def test_the_definition_file_adds_a_project(cpu: Built, project: Path, spacious: Path):
-    sif = spacious / "mine.sif"
-    arguments = ("--build-arg", f"ENVIRONMENT={cpu.sif}", "--build-arg", f"PROJECT={project}")
-    folders = {"APPTAINER_CACHEDIR": str(spacious / "cache"), "APPTAINER_TMPDIR": str(spacious)}
-    run(
-        "apptainer",
-        "build",
-        "--fakeroot",
-        *WITH_ZSTD,
-        *arguments,
-        sif,
-        ROOT / "apptainer/extend.def",
-        env=folders,
-    )
-    inside = as_nobody("apptainer", "exec", sif, "python")
+    inside = as_nobody("apptainer", "exec", extend(cpu.sif, project, spacious), "python")
     assert run(*inside, "-c", "import mine; print(mine.ANSWER)", cwd=Path("/")) == "42\n"
     assert run(*inside, "/project/numbers_agree.py", cwd=Path("/")) == "numbers agree\n"
+
+
+@pytest.mark.usefixtures("cpu")  # the packages of the tiny environment are among those of `cpu`
+def test_the_definition_file_fits_an_environment_without_torch_and_extensions(spacious: Path):
+    recipe, _ = make_tiny(spacious / "recipe")
+    tiny = build(str(recipe), spacious / "out", env=NO_ENGINE)
+    (spacious / "project").mkdir()
+    (spacious / "project/plain.py").write_text("import filelock\n\nANSWER = 42\n")
+    sif = extend(tiny.output / "tiny.sif", spacious / "project", spacious)
+    say = ("python", "-c", "import plain; print(plain.ANSWER)")
+    assert run(*as_nobody("apptainer", "exec", sif, *say), cwd=Path("/")) == "42\n"
+
+
+def extend(environment: Path, project: Path, folder: Path) -> Path:
+    """The SIF that `apptainer/extend.def` makes of both."""
+    sif = folder / "mine.sif"
+    run(
+        "apptainer", "build", "--fakeroot", *WITH_ZSTD,
+        "--build-arg", f"ENVIRONMENT={environment}", "--build-arg", f"PROJECT={project}",
+        sif, ROOT / "apptainer/extend.def",
+        env={"APPTAINER_CACHEDIR": str(folder / "cache"), "APPTAINER_TMPDIR": str(folder)},
+    )  # fmt: skip
+    return sif
