@@ -29,7 +29,7 @@ _RECIPE: Final = {
     "gcc": "The major version of the compiler, in quotes.",
     "libxcrypt": "Brings crypt.h, which the Python.h of some versions includes.",
     "pytorch": "The full version of torch, without `+cu124`: `cuda` chooses the build.",
-    "packages": "Requirements as pip knows them; the lock fixes each version and file.",
+    "packages": "Requirements as pip knows them, or {requirements: FILE} with a path from the recipe's own folder; the lock fixes each version and file.",
     "apt": "Packages of the suite by name; the lock fixes each version.",
     "extensions": "C++ and CUDA extensions, compiled while building, for exactly the GPUs named.",
     "env": "Environment variables inside.",
@@ -39,11 +39,11 @@ _RECIPE: Final = {
 }
 _EXTENSION: Final = {
     "name": "What Python imports.",
-    "sources": "C++ and CUDA files, as torch's load() takes them.",
-    "include": "Folders of headers.",
+    "sources": "C++ and CUDA files, as torch's load() takes them; paths from the recipe's own folder, and below it.",
+    "include": "Folders of headers; paths as those of `sources`.",
     "cflags": "Options for the C++ compiler.",
     "cuda_cflags": "Options for nvcc.",
-    "path": "A folder with a setup.py or pyproject.toml; with `git` or `sdist`, below what they bring.",
+    "path": "A folder with a setup.py or pyproject.toml, from the recipe's own folder and below it; with `git` or `sdist`, below what they bring.",
     "git": "The URL of a repository with a setup.py or pyproject.toml.",
     "commit": "The commit of that repository.",
     "sdist": "A source distribution, as name==version.",

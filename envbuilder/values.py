@@ -1,5 +1,6 @@
 """The values of a recipe that a type cannot judge: paths below its folder, and requirements."""
 
+import os
 import re
 from collections.abc import Iterator
 from enum import StrEnum
@@ -98,7 +99,7 @@ def read_path(
             node,
             RecipeCode.PATH,
             f"expected the plain relative path of a {what} below the recipe's folder, found {shown(text)}",
-            hint="with `/` between names; no `..`, no leading `/` or `./`",
+            hint=_way_to(text, folder),
         )
         return ""
     if suffixes and path.suffix not in suffixes:
@@ -112,14 +113,31 @@ def read_path(
     file = folder / text
     if not (file.is_dir() if is_folder else file.is_file()):
         siblings = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
+        beside = f"../{text}"  # as one who stands in the project, and not in its `recipes`, would write it
+        hint = nearest(path.name, siblings).strip()
         mistakes.at(
             node,
             RecipeCode.PATH,
             f"there is no {what} `{text}` below `{folder}`",
-            hint=nearest(path.name, siblings).strip(),
+            hint=hint or (_way_to(beside, folder) if (folder / beside).exists() else ""),
         )
         return ""
     if not file.resolve().is_relative_to(folder.resolve()):
-        mistakes.at(node, RecipeCode.PATH, f"`{text}` is a link to a place outside the recipe's folder")
+        mistakes.at(
+            node,
+            RecipeCode.PATH,
+            f"`{text}` is a link to a place outside the recipe's folder",
+            hint=_way_to(text, folder),
+        )
         return ""
     return text
+
+
+def _way_to(text: str, folder: Path) -> str:
+    """Where the recipe would have to lie for a path that leads out of its folder, and what the path would then be."""
+    start, target = folder.resolve(), (folder / text).resolve()
+    if not target.exists():
+        return f"paths start at the recipe's folder, `{start}`, and stay below it: no `..`, no `\\`, no leading `/` or `./`"
+    home = Path(os.path.commonpath([start, target.parent]))
+    move = "" if home == start else f"move the recipe to `{home}` and "
+    return f"paths start at the recipe's folder, `{start}`; for `{target}` {move}write `{target.relative_to(home)}`"

@@ -415,6 +415,52 @@ def test_a_missing_source_suggests_the_nearest(folder):
     assert caught.value.findings[0].hint == "did you mean `a.cpp`?"
 
 
+@pytest.mark.parametrize(
+    ("path", "home", "instead"),
+    [
+        ("../ops", "PROJECT", "ops"),
+        ("ops", "PROJECT", "ops"),  # as seen from the project's folder
+        ("..", "ABOVE", "project"),
+        ("../.", "ABOVE", "project"),
+        ("PROJECT/ops", "PROJECT", "ops"),
+        (".", "PROJECT", "recipes"),
+        ("link", "PROJECT", "ops"),
+        ("./mine", "", "mine"),
+    ],
+)
+def test_a_path_that_leads_out_of_the_recipes_folder_says_where_the_recipe_would_have_to_be(
+    tmp_path, path, home, instead
+):
+    project = tmp_path / "project"
+    recipes = project / "recipes"
+    for folder in (project / "ops", recipes / "mine"):
+        folder.mkdir(parents=True)
+        (folder / "setup.py").write_text("")
+    (recipes / "link").symlink_to("../ops")
+
+    def real(text: str) -> str:
+        return text.replace("PROJECT", str(project)).replace("ABOVE", str(tmp_path))
+
+    text = LEAST + f"extensions: [{{name: a, path: {real(path)}}}]\n"
+    (recipes / "x.yaml").write_text(text)
+    with pytest.raises(RecipeError) as caught:
+        load(recipes / "x.yaml")
+    (finding,) = caught.value.findings
+    move = f"move the recipe to `{real(home)}` and " if home else ""
+    assert finding.code == "EB122"
+    assert finding.hint.startswith(f"paths start at the recipe's folder, `{recipes}`; for `")
+    assert finding.hint.endswith(f"` {move}write `{instead}`")
+    (Path(real(home) if home else recipes) / "x.yaml").write_text(text.replace(real(path), instead))
+    if path != ".":  # a folder that would hold the recipe, and has no project
+        assert load(Path(real(home) if home else recipes) / "x.yaml").extensions[0].path == instead
+
+
+def test_a_path_that_leads_nowhere_says_where_paths_start(folder):
+    with pytest.raises(RecipeError) as caught:
+        written(folder, LEAST + "extensions: [{name: a, path: ../none}]\n")
+    assert f"paths start at the recipe's folder, `{folder.resolve()}`" in caught.value.findings[0].hint
+
+
 def test_two_extensions_of_one_name_are_refused(folder):
     text = LEAST + "extensions: [{name: a, sources: [src/a.cpp]}, {name: a, sources: [src/b.cpp]}]\n"
     assert refusal(folder, text)[::2] == ("EB123", "$.extensions[1].name: a second extension named `a`")
