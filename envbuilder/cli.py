@@ -150,10 +150,13 @@ def _print(error: EnvbuilderError | None) -> None:
 
 
 def _told(error: EnvbuilderError | None) -> list[str]:
-    lines = f"error: {error.message}".splitlines() if error else []
+    """The error and the findings behind it; one that says what the error says is told in its place."""
+    lines: list[str] = []
+    if error and error.message not in [finding.message for finding in SESSION.findings]:
+        lines += f"error: {error.message}".splitlines()
     for finding in SESSION.findings:
-        lines.append(f"{finding.severity}[{finding.code}]: {finding}")
-        if finding.hint:
+        lines += f"{finding.severity}[{finding.code}]: {finding}".splitlines()
+        if finding.hint and not (error and finding.hint == error.hint):  # the error's own comes at the end
             lines.append(f"  hint: {finding.hint}")
     return lines
 

@@ -16,6 +16,7 @@ import typer
 from typer.main import get_command
 
 from envbuilder import __version__, cli, command, refresh
+from envbuilder.engines.extensions.inspect import refusal
 from envbuilder.errors import BuildError
 from envbuilder.recipe import list_recipes
 from envbuilder.verbs.examples import EXAMPLES
@@ -594,6 +595,17 @@ def test_an_error_fits_a_screen_and_names_its_log(monkeypatch: pytest.MonkeyPatc
 def test_an_error_that_goes_to_a_file_is_whole():
     error = BuildError("it failed\n" + "line\n" * 300)
     assert len(cli._on_a_screen(cli._told(error), error)) == 301
+
+
+def test_an_error_that_is_its_only_finding_is_told_once(monkeypatch: pytest.MonkeyPatch):
+    error = refusal("EB629", "`ops` does not compile\n    op.cpp:4:3: error: no", "look there")
+    monkeypatch.setattr(cli.SESSION, "findings", error.findings)
+    assert cli._on_a_screen(cli._told(error), error) == [
+        "error[EB629]: `ops` does not compile",
+        "    op.cpp:4:3: error: no",
+        "",
+        "hint: look there",
+    ]
 
 
 @pytest.mark.programs

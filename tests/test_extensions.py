@@ -785,6 +785,30 @@ def test_the_first_error_is_shown_and_not_torchs_traceback():
     assert "Traceback" not in message
 
 
+@pytest.mark.parametrize(
+    ("line", "folder", "where"),
+    [
+        ("/space/src/utils/op.cpp:4:3: error: expected ';'", "", "utils/op.cpp:4:3"),
+        ('/space/src/net/csrc/dw.cu(7): error: expected a ";"', "net", "net/csrc/dw.cu:7"),
+        ("csrc/dw.cpp:4:3: error: expected ';'", "third/dw", "third/dw/csrc/dw.cpp:4:3"),
+        ("/opt/env/include/torch/extension.h:4:3: error: #error", "third/dw", ""),
+        ("ninja: build stopped: subcommand failed.", "third/dw", ""),
+    ],
+)
+def test_a_failure_says_where_as_the_recipe_names_its_files(line, folder, where):
+    (finding,) = explain("fused", [line], CommandError("x"), folder=folder).findings
+    assert finding.where == where
+    assert where.partition(":")[0] in finding.message
+    assert "/space/" not in finding.message
+
+
+def test_a_failed_project_is_told_with_the_place_in_the_recipes_folder(stocked):
+    runner = Sandbox(fails=("`dw`",), says="csrc/dw.cu(3): error: expected a ';'")
+    with pytest.raises(BuildError) as caught:
+        make_shop(stocked, make_plan(PROJECT), runner).make()
+    assert caught.value.findings[0].where == "third/dw/csrc/dw.cu:3"
+
+
 def test_a_failure_without_a_known_word_keeps_the_programs_own(stocked):
     failure = CommandError("could not compile: `bwrap` ended with exit code 3")
     assert explain("fused", ["nothing to see"], failure) is failure

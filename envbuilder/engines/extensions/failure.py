@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
+from envbuilder.engines.extensions.call import SOURCE
 from envbuilder.errors import BuildError, CommandError
 from envbuilder.findings import Finding, Severity
 from envbuilder.tables.failure import load_failures
@@ -15,23 +16,28 @@ _TELLING: Final = re.compile(
 _NOISE: Final = re.compile(
     r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
 )
+# `a.cpp:4:3: `, as gcc, clang and ld have it, and `a.cu(4): `, as nvcc does.
+_PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P<row>\d+)\)): ")
 
 
-def explain(name: str, lines: Sequence[str], failure: CommandError, *, compiles: bool = True) -> BuildError:
-    """The error to raise for an extension whose build printed these lines and failed.
+def explain(
+    name: str, lines: Sequence[str], failure: CommandError, *, compiles: bool = True, folder: str = ""
+) -> BuildError:
+    """The error to raise for an extension whose build ran in `folder`, printed these lines and failed.
 
     Where nothing is compiled, a line that only names an error says nothing of a compiler, and the program's own words stay.
     """
-    lines = [*lines, *failure.message.splitlines()[1:]]
+    lines = [_named(line, folder) for line in (*lines, *failure.message.splitlines()[1:])]
     for row in load_failures().rows if compiles else load_failures().rows[:-1]:
         for at, line in enumerate(lines):
             if match := row.pattern.search(line):
-                told = "\n".join(f"    {one}" for one in _telling(lines, at))
+                telling = _telling(lines, at)
+                told = "\n".join(f"    {one}" for one in telling)
                 message = f"the extension `{name}` does not compile: {row.message_for(match)}\n{told}"
                 finding = Finding(
                     code=row.code,
                     severity=Severity.ERROR,
-                    where="",
+                    where=_place(telling),
                     message=message,
                     hint=row.repair_for(match),
                 )
@@ -39,7 +45,21 @@ def explain(name: str, lines: Sequence[str], failure: CommandError, *, compiles:
     return failure
 
 
-def _telling(lines: Sequence[str], first: int) -> Iterable[str]:
+def _named(line: str, folder: str) -> str:
+    """The line with the recipe's name of a file, which a compiler names by where the sandbox has it or from its folder."""
+    place = _PLACE.match(line)
+    if place and folder and not place["file"].startswith("/"):
+        line = f"{folder}/{line}"
+    return line.replace(f"{SOURCE}/", "")
+
+
+def _place(lines: Iterable[str]) -> str:
+    """The first place in a file of the recipe, `file:line:column` or `file:line`; "" where there is none."""
+    places = (place for line in lines if (place := _PLACE.match(line)) and not place["file"].startswith("/"))
+    return next((f"{place['file']}:{place['line'] or place['row']}" for place in places), "")
+
+
+def _telling(lines: Sequence[str], first: int) -> list[str]:
     """The line that decided, and the first others that name an error, each with the line that follows it."""
     chosen = [first]
     for at, line in enumerate(lines):

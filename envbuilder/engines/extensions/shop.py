@@ -177,7 +177,8 @@ class Shop:
             began = time.monotonic()
             place_sources(extension, store=self.store, folder=space / "src")
             command = self._command(extension, root=root, space=space, jobs=jobs)
-            self._run(command, extension.name, space, commands.build_specification(extension))
+            specification = commands.build_specification(extension)
+            self._run(command, extension.name, space, specification, folder=extension.path)
             shutil.copytree(space / TREE, out / TREE, symlinks=True)
             targets = {path.name: targets_of(path) for path in libraries_of(out)}
             project = space / commands.project_folder(extension).removeprefix(f"{SPACE}/")
@@ -279,7 +280,14 @@ class Shop:
         publish(out, folder)
 
     def _run(
-        self, command: Command, name: str, space: Path, specification: str, *, compiles: bool = True
+        self,
+        command: Command,
+        name: str,
+        space: Path,
+        specification: str,
+        *,
+        compiles: bool = True,
+        folder: str = "",
     ) -> None:
         """Run a program of the sandbox; raises BuildError that says why it failed."""
         (space / commands.SPEC).write_text(specification, encoding="utf-8")
@@ -297,7 +305,7 @@ class Shop:
         except SpaceError:
             raise
         except CommandError as failure:
-            raise explain(name, lines, failure, compiles=compiles) from failure
+            raise explain(name, lines, failure, compiles=compiles, folder=folder) from failure
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
