@@ -76,6 +76,60 @@ def test_no_line_of_a_requirements_file_is_lost(project: Path):
 
 
 @pytest.mark.parametrize(
+    "lines",
+    [
+        ("COPY requirements.txt /tmp/", "RUN pip install -r /tmp/requirements.txt"),
+        ("COPY requirements.txt /tmp", "RUN pip install --no-cache-dir -r /tmp/requirements.txt"),
+        ("COPY --chown=1:1 requirements.txt /opt/all.txt", "RUN pip install -r /opt/all.txt"),
+        ('ADD ["requirements.txt", "/opt/"]', "RUN pip install -r/opt/requirements.txt"),
+        ("COPY deep/more.txt requirements.txt /opt", "RUN pip install --requirement=/opt/requirements.txt"),
+        ("COPY require*.txt /opt/", "RUN pip install -r /opt/requirements.txt"),
+        ("COPY . /code", "RUN pip install -r /code/requirements.txt"),
+        ("WORKDIR /code", "COPY requirements.txt .", "RUN pip install -r /code/requirements.txt"),
+        ("WORKDIR /code", "WORKDIR sub", "COPY ./requirements.txt ../", "RUN pip install -r ../requirements.txt"),
+        ("WORKDIR /code", "COPY requirements.txt all.txt", "FROM base", "RUN pip install -r all.txt"),
+        ("RUN pip install -r requirements.txt",),  # brought by something that is not followed
+    ],
+)  # fmt: skip
+def test_a_dockerfile_s_requirements_are_found_where_they_were_copied_from(
+    lines: tuple[str, ...], tmp_path: Path
+):
+    (tmp_path / "requirements.txt").write_text("tqdm\n")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/more.txt").write_text("wrong\n")
+    file = tmp_path / "Dockerfile"
+    file.write_text("\n".join(("FROM python:3.11", *lines)) + "\n")
+    gathered = Gathered()
+    read_source(file, gathered)
+    assert gathered.packages["tqdm"].where == f"{tmp_path}/requirements.txt:1"
+    assert list(gathered.packages) == ["tqdm"]
+    assert [finding.message for finding in gathered.left if "pip" in finding.message or "-r" in finding.message] == []  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("copy", "why"),
+    [
+        ("RUN true", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY --from=other x.txt HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY 'x.txt HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY x.txt HERE/", "there is no file `HERE/project/x.txt`"),
+    ],
+)
+def test_no_file_of_this_machine_is_taken_for_one_of_a_dockerfile_s_image(
+    copy: str, why: str, tmp_path: Path
+):
+    (tmp_path / "x.txt").write_text("tqdm\n")
+    file = tmp_path / "project/Dockerfile"
+    file.parent.mkdir()
+    lines = ("FROM python:3.11", copy, "RUN pip install -r HERE/x.txt", "")
+    file.write_text("\n".join(lines).replace("HERE", str(tmp_path)))
+    gathered = Gathered()
+    read_source(file, gathered)
+    assert gathered.packages == {}
+    assert gathered.left[-1].message.endswith(f": {why.replace('HERE', str(tmp_path))}")
+
+
+@pytest.mark.parametrize(
     ("line", "kept"),
     [
         ("numpy", "numpy"),

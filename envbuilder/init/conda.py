@@ -80,7 +80,7 @@ def _read_item(item: Node, path: Path, gathered: Gathered) -> None:
             continue
         for line in entry.node.items:
             words = line.text.split() if line.text.startswith("-") else [line.text]
-            read_arguments(words, line.where, gathered, folder=path.parent)
+            read_arguments(words, line.where, gathered, locate=path.parent.joinpath)
 
 
 def read_install(words: Sequence[str], where: str, gathered: Gathered) -> None:

@@ -12,6 +12,7 @@ from dockerfile_parse import DockerfileParser
 from envbuilder.decode import Mistakes, load_text
 from envbuilder.errors import UsageError
 from envbuilder.init.conda import read_install
+from envbuilder.init.copied import Copied
 from envbuilder.init.gathered import Gathered
 from envbuilder.init.requirement import read_arguments
 
@@ -51,6 +52,7 @@ def read_dockerfile(path: Path, gathered: Gathered) -> None:
     if text is None:
         raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
     arguments: dict[str, str] = {}
+    copied = Copied(context=path.parent)
     parts = DockerfileParser(fileobj=io.BytesIO(text.encode())).structure
     if not any(part["instruction"] == "FROM" for part in parts):
         raise UsageError(f"`{path}` has no `FROM`: it is no Dockerfile")
@@ -68,8 +70,12 @@ def read_dockerfile(path: Path, gathered: Gathered) -> None:
             case "ENV":
                 _read_variables(value, where, gathered)
             case "RUN":
-                _read_run(value, where, gathered, path.parent)
+                _read_run(value, where, gathered, copied)
             case _:
+                if name == "WORKDIR":
+                    copied.enter(value)
+                elif name in ("COPY", "ADD"):
+                    copied.copy(value)
                 why = _WHY.get(name, "not an instruction that is read; here-documents are not")
                 gathered.leave(where, f"{name} {value}".strip(), why)
 
@@ -125,7 +131,7 @@ def _read_variables(value: str, where: str, gathered: Gathered) -> None:
         gathered.leave(where, f"ENV {value}", "a quotation that does not end")
 
 
-def _read_run(value: str, where: str, gathered: Gathered, folder: Path) -> None:
+def _read_run(value: str, where: str, gathered: Gathered, copied: Copied) -> None:
     value = re.sub(r"--mount=\S+\s*|--network=\S+\s*", "", value)
     for command in re.split(r"&&|\|\||;|\n", value):
         text = " ".join(command.split())
@@ -135,11 +141,11 @@ def _read_run(value: str, where: str, gathered: Gathered, folder: Path) -> None:
             words = shlex.split(text)
         except ValueError:
             words = []
-        if not _read_command(words, where, gathered, folder):
+        if not _read_command(words, where, gathered, copied):
             gathered.leave(where, f"RUN {text}", "a recipe runs no commands of its own")
 
 
-def _read_command(words: Sequence[str], where: str, gathered: Gathered, folder: Path) -> bool:
+def _read_command(words: Sequence[str], where: str, gathered: Gathered, copied: Copied) -> bool:
     """Take what a command installs; False for any other command."""
     while words and (words[0] == "sudo" or re.fullmatch(r"[A-Z_]+=\S*", words[0])):
         words = words[1:]
@@ -151,7 +157,7 @@ def _read_command(words: Sequence[str], where: str, gathered: Gathered, folder: 
             for package in plain[2:]:
                 _read_package(package, where, gathered)
         case ["pip" | "pip3", "install"]:
-            read_arguments(words[list(words).index("install") + 1 :], where, gathered, folder=folder)
+            read_arguments(words[list(words).index("install") + 1 :], where, gathered, locate=copied.locate)
         case ["conda" | "mamba" | "micromamba", "install"]:
             read_install(words[list(words).index("install") + 1 :], where, gathered)
         case _:

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,8 @@ _HARMLESS: Final = ("--no-cache-dir", "--upgrade", "-U", "--quiet", "-q", "--use
 # What has CUDA sources and no wheel on an index for a torch of one's own choice: compiled while building, from its sdist.
 _COMPILED: Final = ("torch-scatter", "torch-sparse", "torch-cluster", "torch-spline-conv")
 
+Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
+
 
 def read_requirements(path: Path, gathered: Gathered, *, above: tuple[Path, ...] = ()) -> None:
     """Every line of a file, and of those that it names; raises UsageError for what cannot be read."""
@@ -42,7 +44,7 @@ def read_requirements(path: Path, gathered: Gathered, *, above: tuple[Path, ...]
         except ValueError:
             gathered.leave(where, line, "a quotation that does not end")
             continue
-        read_arguments(words, where, gathered, folder=path.parent, above=(*above, path.resolve()))
+        read_arguments(words, where, gathered, locate=path.parent.joinpath, above=(*above, path.resolve()))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -62,9 +64,9 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def read_arguments(
-    words: Sequence[str], where: str, gathered: Gathered, *, folder: Path, above: tuple[Path, ...] = ()
+    words: Sequence[str], where: str, gathered: Gathered, *, locate: Locate, above: tuple[Path, ...] = ()
 ) -> None:
-    """What stands behind `pip install`, or on one line of a file."""
+    """What stands behind `pip install`, or on one line of a file; `locate` finds the files that it names."""
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -76,16 +78,18 @@ def read_arguments(
             value = rest.pop(0) if rest else ""
         elif len(word) > 2 and word[:2] in _WITH_VALUE and word[1] != "-":
             option, value = word[:2], word[2:]
-        _read_option(option, value, where, gathered, folder=folder, above=above)
+        _read_option(option, value, where, gathered, locate=locate, above=above)
 
 
 def _read_option(
-    option: str, value: str, where: str, gathered: Gathered, *, folder: Path, above: tuple[Path, ...]
+    option: str, value: str, where: str, gathered: Gathered, *, locate: Locate, above: tuple[Path, ...]
 ) -> None:
     said = f"{option} {value}".strip()
     if option in ("-r", "--requirement"):
-        path = folder / value
-        if path.resolve() in above:
+        path = locate(value)
+        if path is None:
+            gathered.leave(where, said, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
+        elif path.resolve() in above:
             gathered.leave(where, said, "the files name each other in a circle")
         elif path.is_file():
             read_requirements(path, gathered, above=above)

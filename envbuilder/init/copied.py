@@ -1,0 +1,57 @@
+"""Where the files that a Dockerfile's commands name lie in its build context: COPY, ADD and WORKDIR, followed."""
+
+import json
+import os
+import shlex
+from dataclasses import dataclass, field
+from glob import glob
+from pathlib import Path, PurePosixPath
+
+
+@dataclass(slots=True, kw_only=True)
+class Copied:
+    """Filled instruction by instruction; stages share it, since a path that a later one names is brought by one of them."""
+
+    context: Path  # the Dockerfile's folder
+    folder: str = "/"  # WORKDIR
+    files: list[tuple[Path, str, bool]] = field(
+        default_factory=list
+    )  # source, target, whether that is a folder
+
+    def enter(self, folder: str) -> None:
+        """WORKDIR."""
+        self.folder = self._target(folder.strip().strip("\"'"))
+
+    def copy(self, value: str) -> None:
+        """The arguments of COPY or ADD; of those that take from another stage or an address nothing is kept."""
+        words = _words(value)
+        if len(words) < 2 or any(word.startswith("--from=") for word in words):
+            return
+        *sources, target = (word for word in words if not word.startswith("--"))
+        is_folder = len(sources) > 1 or target.endswith(("/", "."))
+        for source in (source.lstrip("/") for source in sources if "://" not in source):
+            names = sorted(glob(source, root_dir=self.context)) if set(source) & set("*?[") else [source]
+            self.files += [(self.context / one, self._target(target), is_folder) for one in names]
+
+    def locate(self, name: str) -> Path | None:
+        """The file of the context that a command means; None for a path that nothing brought from there."""
+        wanted = PurePosixPath(self._target(name))
+        for source, target, is_folder in reversed(self.files):
+            if source.is_dir():
+                if wanted.is_relative_to(target) and (file := source / wanted.relative_to(target)).is_file():
+                    return file
+            # Whether `/tmp` is a folder or the file's new name is told by the image alone.
+            elif wanted == PurePosixPath(target, source.name) or (not is_folder and str(wanted) == target):
+                return source
+        return None if PurePosixPath(name).is_absolute() else self.context / name
+
+    def _target(self, name: str) -> str:
+        return os.path.normpath(PurePosixPath(self.folder, name))
+
+
+def _words(value: str) -> list[str]:
+    """Of both forms: words, and a list in JSON."""
+    try:
+        return [str(word) for word in json.loads(value)] if value.startswith("[") else shlex.split(value)
+    except ValueError:
+        return []
