@@ -112,6 +112,8 @@ def test_a_dockerfile_s_requirements_are_found_where_they_were_copied_from(
         ("RUN true", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
         ("COPY --from=other x.txt HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
         ("COPY 'x.txt HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY --link a** HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY --link HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
         ("COPY x.txt HERE/", "there is no file `HERE/project/x.txt`"),
     ],
 )

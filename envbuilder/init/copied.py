@@ -14,9 +14,7 @@ class Copied:
 
     context: Path  # the Dockerfile's folder
     folder: str = "/"  # WORKDIR
-    files: list[tuple[Path, str, bool]] = field(
-        default_factory=list
-    )  # source, target, whether that is a folder
+    files: list[tuple[Path, str, bool]] = field(default_factory=list)  # source, target, is that a folder
 
     def enter(self, folder: str) -> None:
         """WORKDIR."""
@@ -25,12 +23,15 @@ class Copied:
     def copy(self, value: str) -> None:
         """The arguments of COPY or ADD; of those that take from another stage or an address nothing is kept."""
         words = _words(value)
-        if len(words) < 2 or any(word.startswith("--from=") for word in words):
+        plain = [word for word in words if not word.startswith("--")]
+        if len(plain) < 2 or any(word.startswith("--from=") for word in words):
             return
-        *sources, target = (word for word in words if not word.startswith("--"))
+        *sources, target = plain
         is_folder = len(sources) > 1 or target.endswith(("/", "."))
         for source in (source.lstrip("/") for source in sources if "://" not in source):
-            names = sorted(glob(source, root_dir=self.context)) if set(source) & set("*?[") else [source]
+            # `Path.glob` ends with an error for a pattern such as `a**`.
+            found = sorted(glob(source, root_dir=self.context))  # noqa: PTH207
+            names = found if set(source) & set("*?[") else [source]
             self.files += [(self.context / one, self._target(target), is_folder) for one in names]
 
     def locate(self, name: str) -> Path | None:
