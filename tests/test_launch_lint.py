@@ -1,5 +1,6 @@
 """What `launch lint` finds in sbatch scripts: each mistake where it stands, and nothing in a script that is right."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,9 @@ CASES = [
     (LintCode.CACHES_AT_HOME, GOOD, "TRITON_CACHE_DIR=$TMPDIR/triton ", "", 11),
     (LintCode.CRLF, GOOD, "set -e\n", "set -e\r\n", 7),
     (LintCode.SBATCH_TOO_LATE, GOOD, "set -e\n", "set -e\n#SBATCH --time=10\n", 8),
+    (LintCode.NNODES_MISSING, GOOD, "--nnodes=2 ", "", 11),
+    (LintCode.NCCL_FORCED, GOOD, "set -e\n", "set -e\nexport NCCL_IB_DISABLE=1\n", 8),
+    (LintCode.NCCL_FORCED, TASKS, "exec --nv", 'exec --env NCCL_P2P_DISABLE="1" --nv', 10),
     (LintCode.PRIVATE_SHM, TASKS, "exec --nv", "exec --contain --nv", 10),
 ]  # fmt: skip
 
@@ -111,6 +115,63 @@ def test_a_finding_says_what_to_do():
     (finding,) = lint(Path("job.sh"), GOOD.replace(" SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", ""))
     assert (finding.severity, finding.where) == (Severity.ERROR, "job.sh:5")
     assert finding.hint == "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
+
+
+ALONE = GOOD.replace(
+    "--nnodes=2 --nproc-per-node=4 --rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+    "--nproc-per-node=4",
+)
+UNSET = re.sub(r"MASTER_ADDR=.*\n", "", ALONE).replace(
+    "MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000)) ", ""
+)
+
+
+PORTLESS = ALONE.replace(" MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))", "")
+
+
+@pytest.mark.parametrize("text", [ALONE, PORTLESS, UNSET], ids=["address and port", "no port", "neither"])
+def test_torchrun_without_nodes_is_right_with_exactly_what_the_hint_says(text):
+    """The repair makes the job one world that can meet, in one go."""
+    assert "rdzv" not in text
+    (finding,) = lint(Path("job.sh"), text)
+    assert (finding.code, finding.severity) == (LintCode.NNODES_MISSING, Severity.ERROR)
+    assert "each node trains apart" in finding.message
+    assert "master" not in finding.message
+    options, _, before = finding.hint.partition(", before it: ")
+    repaired = text.replace("torchrun ", f"torchrun {options} ")
+    repaired = repaired.replace("srun ", f"{before}\nsrun ") if before else repaired
+    assert found(repaired) == []
+    assert "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID" in repaired
+    assert repaired.count("MASTER_ADDR=$(scontrol") == repaired.count("MASTER_PORT=$((") == 1
+
+
+def test_a_rendezvous_alone_is_not_enough():
+    half = ALONE.replace(
+        "torchrun ", "torchrun --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT "
+    )
+    (finding,) = lint(Path("job.sh"), half)
+    assert (finding.code, finding.hint) == (LintCode.NNODES_MISSING, "--nnodes=$SLURM_NNODES")
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [("torchrun ", "torchrun --standalone "), ("srun ", "srun --nodes=1 "), ("srun ", "srun -N1 ")],
+)
+def test_a_torchrun_that_is_to_have_one_node_is_left_alone(there, instead):
+    assert found(ALONE.replace(there, instead)) == []
+
+
+def test_the_hint_for_node_ranks_is_one_that_lint_lets_pass():
+    text = ALONE.replace("torchrun ", "torchrun --nnodes=2 --master-addr=$MASTER_ADDR ")
+    (finding,) = lint(Path("job.sh"), text)
+    assert finding.code == LintCode.NODE_RANK_MISSING
+    assert found(text.replace("torchrun ", f"torchrun {finding.hint} ")) == []
+
+
+def test_what_is_forced_is_said_with_its_reason():
+    (finding,) = lint(Path("job.sh"), GOOD.replace("set -e", "set -e; export NCCL_IB_DISABLE=1"))
+    assert finding.severity is Severity.WARNING
+    assert "most of the bandwidth would be lost" in finding.message
 
 
 def test_a_script_that_cannot_be_read_is_said(tmp_path):

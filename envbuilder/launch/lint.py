@@ -15,6 +15,7 @@ from typing import Final
 from envbuilder.decode import Mistakes, load_text
 from envbuilder.errors import UsageError
 from envbuilder.findings import Finding, Severity
+from envbuilder.host.nccl import NEVER
 
 
 class LintCode(StrEnum):
@@ -39,6 +40,8 @@ class LintCode(StrEnum):
     CRLF = "EB886"  # lines end as on Windows
     SBATCH_TOO_LATE = "EB887"  # `#SBATCH` below the first command
     PRIVATE_SHM = "EB888"  # `--contain`: a /dev/shm for each container
+    NNODES_MISSING = "EB889"  # torchrun on several nodes without `--nnodes`: each node trains apart
+    NCCL_FORCED = "EB890"  # NCCL_IB_DISABLE and the like for every host, whatever it has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +88,10 @@ _LONG: Final = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G"
 _SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of what it runs
+_ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
+_PORT: Final = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
+_RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+_ONE_NODE: Final = r"--standalone\b|srun\s(?:.*\s)?(?:-N ?|--nodes[= ])1\s"  # of torchrun, or of its step
 _LAUNCHER: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
 
 
@@ -107,16 +114,12 @@ Rule = Callable[[Script], Iterator[Fault]]
 
 
 def _gpus_per_task(script: Script) -> Iterator[Fault]:
-    places = [
+    bind = script.options.get("--gpu-bind")
+    places = (
         script.options.get("--gpus-per-task"),
         script.find(r"--gpus-per-task"),
         script.find(r"--gpu-bind=(?:per_task|single)"),
-    ]
-    places.append(
-        next(
-            (one for key, one in script.options.items() if key == "--gpu-bind" and "none" not in one.text),
-            None,
-        )
+        bind if bind and "none" not in bind.text else None,
     )
     for line in {line.number: line for line in places if line}.values():
         yield Fault(
@@ -135,7 +138,7 @@ def _master(script: Script) -> Iterator[Fault]:
             code=LintCode.MASTER_GUESSED,
             line=line,
             message="every node that falls back to localhost is a world of its own, and the job hangs or trains apart in silence",
-            repair='MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1), outside the container, with `set -e`',
+            repair=f"{_ADDRESS}, outside the container, with `set -e`",
         )
     if inside := script.find(rf"{_CONTAINER}.*scontrol"):
         yield Fault(
@@ -160,7 +163,7 @@ def _port(script: Script) -> Iterator[Fault]:
             code=LintCode.PORT_FIXED,
             line=line,
             message="two jobs on one node want the same port, and the second fails or joins the first",
-            repair="export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))",
+            repair=f"export {_PORT}",
             severity=Severity.WARNING,
         )
 
@@ -211,14 +214,8 @@ def _launcher(script: Script) -> Iterator[Fault]:
             repair="leave it out",
             severity=Severity.WARNING,
         )
-    alone = script.find(r"--rdzv[-_]|--standalone")
-    if torchrun and _many_nodes(script) and alone is None and node_rank is None:
-        yield Fault(
-            code=LintCode.NODE_RANK_MISSING,
-            line=torchrun,
-            message="with `--master-addr` alone every node is node 0, and the ranks wait for ever",
-            repair="--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
-        )
+    if torchrun and _many_nodes(script) and script.find(_ONE_NODE) is None:
+        yield from _meeting(script, torchrun, meets=node_rank or script.find(r"--rdzv[-_]|PET_RDZV_"))
     tasks = script.value("--ntasks-per-node")
     if (
         torchrun
@@ -232,6 +229,21 @@ def _launcher(script: Script) -> Iterator[Fault]:
             message=f"{tasks} tasks on a node each start a torchrun, which starts ranks of its own",
             repair="#SBATCH --ntasks-per-node=1 with torchrun; or python without it",
         )
+
+
+def _meeting(script: Script, torchrun: Line, *, meets: Line | None) -> Iterator[Fault]:
+    """Whether the torchruns of several nodes become one world; each repair is whole, so that nothing is wrong after it."""
+    repair = "" if meets else _RENDEZVOUS
+    unset = [one for one in (_ADDRESS, _PORT) if script.find(rf"\b{one.partition('=')[0]}=") is None]
+    if repair and unset:
+        repair += f", before it: export {' '.join(unset)}"
+    code = LintCode.NODE_RANK_MISSING
+    message = "without a rendezvous or `--node-rank` every node is node 0, and the ranks wait for ever"
+    if script.find(r"--nnodes|PET_NNODES") is None:
+        code, repair = LintCode.NNODES_MISSING, f"--nnodes=$SLURM_NNODES {repair}".rstrip()
+        message = "without `--nnodes` torchrun expects one node, and each node trains apart in silence"
+    if repair:
+        yield Fault(code=code, line=torchrun, message=message, repair=repair)
 
 
 def _container(script: Script) -> Iterator[Fault]:
@@ -296,6 +308,19 @@ def _ranks(script: Script) -> Iterator[Fault]:
         )
 
 
+def _settings(script: Script) -> Iterator[Fault]:
+    p2p = ("NCCL_P2P_DISABLE", "GPUs with NVLink would talk through the memory of the host")
+    for name, why in (*NEVER, p2p):
+        if line := script.find(rf"\b{name}=[\"']?1\b"):
+            yield Fault(
+                code=LintCode.NCCL_FORCED,
+                line=line,
+                message=f"`{name}` is forced for every host: {why}",
+                repair="leave it out: inside an environment each host's own is decided, as `envbuilder detect` explains",
+                severity=Severity.WARNING,
+            )
+
+
 def _files(script: Script) -> Iterator[Fault]:
     for line in script.lines:
         if line.text.endswith("\r"):
@@ -331,7 +356,7 @@ def _many_nodes(script: Script) -> bool:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _files, _gpus_per_task, _master, _port, _cpus, _ends, _launcher, _container, _ranks,
+    _files, _gpus_per_task, _master, _port, _cpus, _ends, _launcher, _container, _ranks, _settings,
 )  # fmt: skip
 
 
