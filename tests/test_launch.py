@@ -169,7 +169,8 @@ def test_a_program_is_given_as_its_launcher_takes_it(program, launcher, rank):
         ({"program": ()}, "there is no program to launch"),
         ({"gpus": 2}, "`cpu` has no CUDA"),
         ({"shape": "mpi"}, "`--shape` takes torchrun or tasks, found `mpi`"),
-        ({"where": "ssh", "nodes": 2}, "2 nodes are wanted, and 0 hosts are known"),
+        ({"where": "ssh"}, "no host is known to launch on"),
+        ({"where": "ssh", "hosts": ("n1",), "nodes": 2}, "2 nodes are wanted, and 1 hosts are known"),
         ({"smoke": True}, "`--smoke` launches no program"),
     ],
 )
@@ -196,6 +197,44 @@ def test_what_was_typed_comes_before_the_profile():
 def test_what_is_no_option_of_sbatch_stays_out_of_the_script(option):
     with pytest.raises(UsageError, match="`--sbatch` takes an option such as"):
         job(slurm=SlurmWish(options=(option,)))
+
+
+@pytest.mark.parametrize("key", ["partition", "account", "qos", "time"])
+@pytest.mark.parametrize("text", ["a b", "x\n#SBATCH --foo", "-x"])
+def test_what_was_typed_is_as_strict_as_the_profile(key, text):
+    with pytest.raises(UsageError, match=f"`--{key}` takes a"):
+        job(slurm=SlurmWish(**{key: text}))
+
+
+@pytest.mark.parametrize("time", ["5", "120:00", "1-12", "100:00:00", "UNLIMITED"])
+def test_every_time_that_slurm_takes_is_taken(time):
+    assert f"--time={time}" in options(render(job(slurm=SlurmWish(time=time))))
+
+
+@pytest.mark.parametrize("where", ["slurm", "local"])
+def test_a_name_cannot_begin_another_line_of_a_script(where):
+    with pytest.raises(UsageError, match="a script cannot have this in a line"):
+        render(job(environment=replace(CPU, name="x\ntouch y"), where=where))
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch${IFS}x", "a b", "n1;id", "a\nb"])
+@pytest.mark.parametrize("pdsh", [False, True])
+def test_a_host_is_no_option_and_no_command(host, pdsh):
+    with pytest.raises(UsageError, match="`--hosts` takes a host such as"):
+        job(where="ssh", hosts=("n1", host), pdsh=pdsh)
+
+
+@pytest.mark.programs
+def test_ssh_takes_what_stands_for_the_host_for_one(tmp_path):
+    """Whatever wrote the script: of a word that looks like an option `ssh` must not run the command in it."""
+    script = (PARTS / "ssh.sh").read_text(encoding="utf-8")
+    settings = f"master_suffix= ssh_options=(-F none) hosts=('-oProxyCommand=touch {tmp_path}/ran')"
+    subprocess.run(
+        ["bash", "-uc", f'{settings}\n{script}\nreach "${{hosts[0]}}" </dev/null'],
+        capture_output=True,
+        check=False,
+    )
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_without_a_word_there_is_a_rank_a_gpu_and_a_node_a_host():

@@ -1,6 +1,7 @@
 """The way into a SIF on another machine: the settings for `ssh`, the keys, and what the other side says."""
 
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def test_the_other_machine_is_asked_once_and_believed_from_then_on(tmp_path: Pat
     runner = FakeRunner(ANSWER)
     config = open_door(door(tmp_path / "doors"), runner, force=False)
     (asked,) = runner.commands
-    assert asked.argv == ("ssh", "-p", "22%2", "me@login", "bash -s")
+    assert asked.argv == ("ssh", "-p", "22%2", "--", "me@login", "bash -s")
     assert asked.input.decode() == render_setup(door(tmp_path), keep_key(tmp_path / "doors/a100.key"))
     assert config.read_text() == render_config(door(tmp_path / "doors"), "me")
     known = tmp_path / "doors/a100.known_hosts"
@@ -72,6 +73,14 @@ def test_what_ssh_says_comes_with_what_to_try(tmp_path: Path):
     with pytest.raises(LaunchError, match="Permission denied") as refused:
         open_door(door(tmp_path), Refusing(), force=False)
     assert refused.value.hint == "`ssh me@login` must work first"
+
+
+def test_a_host_that_is_an_option_of_ssh_is_refused_before_anything_is_done(tmp_path: Path):
+    runner = FakeRunner(ANSWER)
+    with pytest.raises(UsageError, match="`--ssh` takes a host such as"):
+        open_door(replace(door(tmp_path / "doors"), host="-oProxyCommand=id"), runner, force=False)
+    assert not runner.commands
+    assert not (tmp_path / "doors").exists()
 
 
 def test_an_answer_of_another_kind_is_no_answer(tmp_path: Path):

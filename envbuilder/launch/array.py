@@ -9,9 +9,8 @@ from typing import Final
 
 from envbuilder.errors import LaunchError
 from envbuilder.findings import Finding, Severity
-from envbuilder.launch.job import need_options
 from envbuilder.launch.script import compose, directives, quoted, quoted_list, quoted_path, site_options
-from envbuilder.launch.site import Site, find_site
+from envbuilder.launch.site import OPTION, Site, find_site, need_shape
 from envbuilder.launch.start import Script
 
 NAME: Final = "build"  # of the job, its script and its logs
@@ -42,7 +41,7 @@ def make_array(
     at_once: int,
 ) -> Array:
     """Raises UsageError for a site profile or an option of `sbatch` that cannot be used."""
-    need_options(options)
+    need_shape("--sbatch", options, OPTION)
     site = find_site(profile)
     words = [sys.executable, "-m", "envbuilder", "build", "--output", str(output.absolute())]
     words += ["--offline"] if offline else []

@@ -1,14 +1,13 @@
 """What is to be launched: an environment, a program, how many ranks and where, all decided before a line is written."""
 
 import json
-import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
 from envbuilder.errors import BuildError, UsageError
-from envbuilder.launch.site import OPTION, Site
+from envbuilder.launch.site import HOST, OPTION, TIME, WORD, Site, need_shape
 from envbuilder.outputs import Outputs, Record
 from envbuilder.store import Sha256, sha256_file
 from envbuilder.tables.cuda import load_cudas
@@ -106,6 +105,12 @@ def make_job(wish: Wish, environment: Environment, site: Site, project: Path) ->
     if shape is None:
         raise UsageError(f"`--shape` takes {' or '.join(shapes)}, found `{wish.shape}`")
     typed = wish.slurm
+    words = {"--partition": typed.partition, "--account": typed.account, "--qos": typed.qos}
+    for option, text in words.items():
+        need_shape(option, filter(None, (text,)), WORD)
+    need_shape("--time", filter(None, (typed.time,)), TIME)
+    need_shape("--sbatch", typed.options, OPTION)
+    need_shape("--hosts", wish.hosts, HOST)
     slurm = replace(
         site.slurm,
         partition=typed.partition or site.slurm.partition,
@@ -131,7 +136,6 @@ def make_job(wish: Wish, environment: Environment, site: Site, project: Path) ->
 
 
 def _check(job: Job) -> None:
-    need_options(job.site.slurm.options)
     if not job.program:
         raise UsageError(
             "there is no program to launch",
@@ -146,20 +150,14 @@ def _check(job: Job) -> None:
         raise UsageError(
             f"{job.ranks} ranks cannot have {job.gpus} GPUs one to one", hint="leave `--ranks-per-node` out"
         )
-    if job.where == "ssh" and len(job.site.ssh.hosts) < job.nodes:
+    hosts = len(job.site.ssh.hosts)
+    if job.where == "ssh" and hosts < max(job.nodes, 1):
         raise UsageError(
-            f"{job.nodes} nodes are wanted, and {len(job.site.ssh.hosts)} hosts are known",
+            f"{job.nodes} nodes are wanted, and {hosts} hosts are known"
+            if hosts
+            else "no host is known to launch on",
             hint="`--hosts a,b`, or `hosts` under `ssh` in the site profile, names them",
         )
-
-
-def need_options(options: Sequence[str]) -> None:
-    """Raise UsageError for what is no option of `sbatch`."""
-    for option in options:
-        if not re.fullmatch(OPTION.pattern, option):
-            raise UsageError(
-                f"`--sbatch` takes {OPTION.expected}, found `{option}`", hint="one in each `--sbatch`"
-            )
 
 
 def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:

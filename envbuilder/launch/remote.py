@@ -17,7 +17,7 @@ from envbuilder.command import Command, Runner
 from envbuilder.errors import CommandError, LaunchError, UsageError
 from envbuilder.launch.enter import render_enter
 from envbuilder.launch.script import quoted, quoted_list
-from envbuilder.launch.site import Site
+from envbuilder.launch.site import HOST, Site, need_shape
 from envbuilder.store import save_text
 
 BODY: Final = Path(__file__).with_suffix(".sh")
@@ -44,7 +44,7 @@ class Door:
 
     @property
     def ssh(self) -> tuple[str, ...]:
-        return ("ssh", *self.site.ssh.options, self.host)
+        return ("ssh", *self.site.ssh.options, "--", self.host)
 
 
 def open_door(door: Door, runner: Runner, *, force: bool) -> Path:
@@ -52,6 +52,7 @@ def open_door(door: Door, runner: Runner, *, force: bool) -> Path:
 
     Raises UsageError rather than lose what a person changed in them, and LaunchError when the other machine cannot do it.
     """
+    need_shape("--ssh", (door.host,), HOST)
     config = door.path("config")
     public = keep_key(door.path("key"))
     try:

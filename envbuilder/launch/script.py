@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Final, assert_never
 
 from envbuilder import __version__
+from envbuilder.errors import UsageError
 from envbuilder.launch.job import (
     RANK_IN_LOGS_SINCE,
     Environment,
@@ -40,7 +41,15 @@ def render(job: Job) -> str:
 def compose(
     comment: Sequence[str], head: Sequence[str], settings: Sequence[str], parts: Sequence[str]
 ) -> str:
-    """A script: what it is, what Slurm reads of it, its settings, and the parts that use them."""
+    """A script: what it is, what Slurm reads of it, its settings, and the parts that use them.
+
+    Raises UsageError for a name or a folder with a line break, after which a line would be a command or another option.
+    """
+    for line in (*comment, *head):
+        if re.search(r"[\x00-\x1f\x7f]", line):
+            raise UsageError(
+                f"a script cannot have this in a line: {line!r}", hint="rename the SIF or the folder"
+            )
     texts = [(PARTS / f"{name}.sh").read_text(encoding="utf-8") for name in parts]
     told = [
         f"# {comment[0]}",

@@ -5,7 +5,7 @@ set, or a folder that is not there, counts as not written.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -16,7 +16,10 @@ from envbuilder.errors import UsageError
 GpuFlag = Literal["gpus-per-node", "gres", "none"]
 SITES: Final = Path("sites")
 
-_WORD: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9_.,:/@+-]*", expected="a word without spaces")
+WORD: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9_.,:/@+-]*", expected="a word without spaces")
+HOST: Final = Shape(
+    pattern=WORD.pattern, expected="a host such as node1 or me@node1"
+)  # none that `ssh` takes for an option
 _PATH: Final = Shape(
     pattern=r"(/|\$[A-Za-z_][A-Za-z0-9_]*(?=/|:|$))[^\x00-\x1f\x7f:,$\"'\\`]*",
     expected="a path such as /scratch or $SCRATCH/data",
@@ -27,10 +30,10 @@ _BIND: Final = Shape(
     expected="PATH, PATH:PATH or PATH:PATH:ro",
 )
 OPTION: Final = Shape(
-    pattern=r"--[a-z][a-z-]*(=\S+)?", expected="an option such as --constraint=a100", hint="one in a line"
+    pattern=r"--[a-z][a-z-]*(=\S+)?", expected="an option such as --constraint=a100", hint="one in each"
 )
-_TIME: Final = Shape(
-    pattern=r"(\d+-)?\d{1,2}(:\d{2}){0,2}|\d+",
+TIME: Final = Shape(
+    pattern=r"(\d+-)?\d+(:\d{1,2}){0,2}|UNLIMITED",
     expected='a time such as "02:00:00"',
     hint="days-hours:minutes:seconds",
 )
@@ -108,6 +111,13 @@ def _fill(path: str, environment: Mapping[str, str]) -> str:
     return value + path[found.end() :] if value else ""
 
 
+def need_shape(option: str, given: Iterable[str], shape: Shape) -> None:
+    """Raise UsageError for what was typed and is not what the same key of a profile takes."""
+    for text in given:
+        if not re.fullmatch(shape.pattern, text):
+            raise UsageError(f"`{option}` takes {shape.expected}, found `{text}`", hint=shape.hint)
+
+
 def find_site(given: str, folder: Path = SITES) -> Site:
     """The profile of that name in the folder, or the path itself; without one a site of which nothing is known."""
     if not given:
@@ -132,7 +142,7 @@ def load_site(path: Path) -> Site:
         fields = Fields(root, mistakes, optional=KEYS)
         fields.text("summary")
         site = Site(
-            modules=fields.texts("modules", _WORD),
+            modules=fields.texts("modules", WORD),
             apptainer=fields.text("apptainer", _PROGRAM) or "apptainer",
             binds=fields.texts("binds", _BIND),
             scratch=fields.text("scratch", _PATH),
@@ -170,12 +180,12 @@ def _slurm(fields: Fields, mistakes: Mistakes) -> SlurmSite:
             hint=nearest(flag, known),
         )
     return SlurmSite(
-        partition=slurm.text("partition", _WORD),
-        account=slurm.text("account", _WORD),
-        qos=slurm.text("qos", _WORD),
-        time=slurm.text("time", _TIME),
+        partition=slurm.text("partition", WORD),
+        account=slurm.text("account", WORD),
+        qos=slurm.text("qos", WORD),
+        time=slurm.text("time", TIME),
         gpu_flag=found or "gpus-per-node",
-        gpu_type=slurm.text("gpu_type", _WORD),
+        gpu_type=slurm.text("gpu_type", WORD),
         cpus_per_rank=slurm.integer("cpus_per_rank"),
         options=slurm.texts("options", OPTION),
     )
@@ -186,4 +196,4 @@ def _ssh(fields: Fields, mistakes: Mistakes) -> SshSite:
     if node is None:
         return SshSite()
     ssh = Fields(node, mistakes, optional=SSH_KEYS)
-    return SshSite(hosts=ssh.texts("hosts", _WORD), options=ssh.texts("options"), pdsh=ssh.flag("pdsh"))
+    return SshSite(hosts=ssh.texts("hosts", HOST), options=ssh.texts("options"), pdsh=ssh.flag("pdsh"))
