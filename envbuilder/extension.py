@@ -17,6 +17,7 @@ from envbuilder.values import BELOW, VARIABLE, RecipeCode, read_path
 
 LONGEST_NAME: Final = 100  # of an extension; its files are called so
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
+BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
 ORIGINS: Final = ("path", "git", "sdist")
 OPTIONS: Final = ("include", "cflags", "cuda_cflags")
 OPTIONAL: Final = ("sources", *OPTIONS, *ORIGINS, "commit", "capture", "env")
@@ -86,6 +87,7 @@ def read_extensions(fields: Fields, folder: Path, mistakes: Mistakes) -> tuple[E
         inner = Fields(item, mistakes, required=("name",), optional=OPTIONAL)
         extension = _read(inner, folder, mistakes)
         _check_form(inner, mistakes)
+        _check_project(inner, extension.path, folder, mistakes)
         _check_name(inner, extension.name, [other.name for other in extensions], mistakes)
         extensions.append(extension)
     return tuple(extensions)
@@ -152,6 +154,20 @@ def _check_form(inner: Fields, mistakes: Mistakes) -> None:
                 f"`{key}` belongs to `sources`: a project has its own flags",
                 hint="`env` of the extension sets variables that its build reads",
             )
+
+
+def _check_project(inner: Fields, path: str, folder: Path, mistakes: Mistakes) -> None:
+    """A folder that is built as a project must be one; what brings its files later is not known yet."""
+    node = inner.node.get("path")
+    if node is None or not path or _remote(inner) or "capture" in inner or "sources" in inner:
+        return
+    if not any((folder / path / name).is_file() for name in BUILDS):
+        mistakes.at(
+            node,
+            RecipeCode.EXTENSION,
+            f"the folder `{path}` has neither {' nor '.join(BUILDS)}, so nothing says how it is built",
+            hint="`sources` instead of `path` names C++ and CUDA files; `capture` beside it names imports that call torch's `load()`",
+        )
 
 
 def _remote(inner: Fields) -> bool:

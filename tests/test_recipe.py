@@ -366,6 +366,7 @@ def test_a_variable_with_a_mistake_is_refused(folder, entry, code):
         ("{name: a, path: src, sources: [src/a.cpp]}", "EB123"),
         ("{name: a, path: src, sdist: a==1, git: 'https://h/a'}", "EB123"),
         ("{name: a, path: none}", "EB122"),
+        ("{name: a, path: src}", "EB123"),
         ("{name: a, path: ../src}", "EB122"),
         ("{name: a, sdist: a==1, path: ../x}", "EB109"),
         ("{name: a, git: 'https://h/a'}", "EB123"),
@@ -390,7 +391,8 @@ def test_an_extension_with_a_mistake_is_refused(folder, extension, code):
     ("extension", "form"),
     [
         ("{name: a, sources: [src/a.cpp]}", "load"),
-        ("{name: a, path: src}", "project"),
+        ("{name: a, path: old}", "project"),
+        ("{name: a, path: new}", "project"),
         (
             "{name: a, git: 'https://h/a', commit: a123456789012345678901234567890123456789, path: deep/er}",
             "project",
@@ -400,8 +402,20 @@ def test_an_extension_with_a_mistake_is_refused(folder, extension, code):
     ],
 )
 def test_each_form_of_an_extension_is_read(folder, extension, form):
+    for project, build in (("old", "setup.py"), ("new", "pyproject.toml")):
+        (folder / project).mkdir()
+        (folder / project / build).write_text("")
     (read,) = written(folder, f"{LEAST}extensions: [{extension}]\n").extensions
     assert read.form == form
+
+
+def test_a_folder_that_nothing_builds_is_refused_with_what_it_could_be(folder):
+    with pytest.raises(RecipeError) as caught:
+        written(folder, LEAST + "extensions: [{name: a, path: src}]\n")
+    (finding,) = caught.value.findings
+    assert "`src` has neither pyproject.toml nor setup.py" in finding.message
+    assert "`sources`" in finding.hint
+    assert "`capture`" in finding.hint
 
 
 def test_a_form_that_came_later_leaves_older_recipes_their_digest(folder):
@@ -433,8 +447,8 @@ def test_a_path_that_leads_out_of_the_recipes_folder_says_where_the_recipe_would
 ):
     project = tmp_path / "project"
     recipes = project / "recipes"
-    for folder in (project / "ops", recipes / "mine"):
-        folder.mkdir(parents=True)
+    for folder in (project, project / "ops", recipes / "mine"):
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "setup.py").write_text("")
     (recipes / "link").symlink_to("../ops")
 
