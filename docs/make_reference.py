@@ -14,8 +14,10 @@ import yaml
 from typer.main import get_command
 
 from envbuilder import cli, errors, schema
+from envbuilder.check import Tables, load_tables
 from envbuilder.diagnose.catalogue import load_catalogue
 from envbuilder.session import SESSION
+from envbuilder.tables.toolkit import load_toolkits
 from envbuilder.verbs.examples import EXAMPLES
 
 ROOT: Final = Path(__file__).parents[1]
@@ -153,7 +155,7 @@ def recipe_keys() -> str:
     properties = _properties(whole)
     extension = properties["extensions"]["items"]
     needed = whole["else"]["required"]
-    lines = made("The keys of a recipe", "`envbuilder/schema.py`")
+    lines = made("The keys of a recipe", "`envbuilder/schema.py` and the tables of `envbuilder/tables`")
     lines += [
         f"Editors check them while you type: `recipes/{schema.FILE}` is a JSON schema, and the line `{schema.MODELINE}` at the top of a recipe",
         "names it. Unknown keys are errors, each with the nearest key that is known. A recipe that `extends` another may leave out what that one has.", "",
@@ -170,7 +172,33 @@ def recipe_keys() -> str:
         ("key", "is", ""),
         [[*_key(name, one, ())[:1], *_key(name, one, ())[2:]] for name, one in inner.items()],
     )
-    return "\n".join(lines)
+    return "\n".join((*lines, *_offered()))
+
+
+def _offered() -> list[str]:
+    """The values that the tables have for a recipe that stands on a suite."""
+    tables = load_tables(load_toolkits())
+    suites = [
+        [f"`{base.name}`", base.python, ", ".join(base.gccs), base.libxcrypt, base.glibc, _with_wheels(base.python, tables)]
+        for base in tables.bases
+    ]  # fmt: skip
+    toolkits = [
+        [cuda.cuda, f"{cuda.gcc_min} to {cuda.gcc_max}", ", ".join(gpu.name for gpu in tables.gpus.rows if cuda.can_target(gpu.capability) and not gpu.arm_host)]
+        for cuda in tables.cudas.rows if cuda.cuda in tables.toolkits
+    ]  # fmt: skip
+    return [
+        "## What there is to choose from",
+        "",
+        "The suites, each with its one Python, and the CUDA toolkits that envbuilder lays out; `envbuilder check` tells which of them go together, and the",
+        "nearest that do. Any other Python, gcc or CUDA comes with an image to stand on, [`base: {image: …}`](../base.md).", "",
+        *table(("`base`", "`python`", "`gcc`", "libxcrypt", "glibc", "`pytorch` with wheels for this Python"), suites),
+        *table(("`cuda`", "takes gcc", "`gpus` that it compiles for"), toolkits),
+    ]  # fmt: skip
+
+
+def _with_wheels(python: str, tables: Tables) -> str:
+    versions = [row.version for row in tables.torches.rows if python in row.pythons]
+    return f"{versions[0]} to {versions[-1]}"
 
 
 def _properties(one: Mapping[str, object]) -> dict[str, dict[str, object]]:

@@ -176,6 +176,7 @@ def test_torch_of_a_file_is_a_pin_and_its_build_is_cuda():
         ("openssl=1.1.1l=h7f8727e_0", None),
         ("pandas=1.3|1.4", None),
         ("libgcc-ng", None),
+        ("pip=21.0", None),
         ("librosa=0.9", "librosa==0.9.*"),  # not every name that begins so is a C library's
     ],
 )  # fmt: skip
@@ -213,12 +214,28 @@ def test_a_bound_takes_the_newest_that_keeps_it(tmp_path: Path):
 def test_a_pin_that_no_environment_can_have_is_told_with_the_nearest(tmp_path: Path):
     gathered = wishes(pytorch="==1.10.1", python="==3.8.*", cuda="==11.3")
     recipe = made(tmp_path, gathered)
-    told = [finding.message for finding in gathered.left]
-    assert [message.partition(" that works")[0] for message in told] == [
-        f"torch {recipe.pytorch} is the nearest to `==1.10.1`",
-        "Python 3.9 is the nearest to `==3.8.*`",
-        "CUDA 11.2 is the nearest to `==11.3`",
+    assert [finding.message for finding in gathered.left] == [
+        f"torch {recipe.pytorch} is the nearest to `==1.10.1` that works with the other pins",
+        "Python 3.9 is the nearest to `==3.8.*` that works with the other pins",
+        "CUDA 11.2 instead of `==11.3`: CUDA 11.3 cannot be laid out by this envbuilder; 11.2, 12.4 or 13.2 can",
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("cuda-toolkit=11.8", "instead of `==11.8.*`: CUDA 11.8 cannot be laid out by this envbuilder; "),
+        ("cudatoolkit=11.8.0", "instead of `==11.8.0`: CUDA 11.8 cannot be laid out by this envbuilder; "),
+        ("pytorch-cuda=11.9", "instead of `==11.9.*`: there is no CUDA 11.9; "),
+        ("cudatoolkit==11", "is the nearest to `==11` that works with the other pins"),
+    ],
+)
+def test_a_cuda_that_is_not_offered_is_told_in_the_words_of_check(line: str, why: str, tmp_path: Path):
+    gathered = wishes()
+    read_spec(line, "x:1", gathered)
+    made(tmp_path, gathered)
+    (finding,) = gathered.left
+    assert finding.message.startswith(f"CUDA 11.2 {why}")
 
 
 def test_without_a_gpu_there_is_no_cuda(tmp_path: Path):

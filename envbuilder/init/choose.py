@@ -7,6 +7,7 @@ because other packages have wheels for that one too.
 
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -52,7 +53,7 @@ def choose(gathered: Gathered, tables: Tables, *, name: str, path: Path) -> Reci
                     break
         if sound:
             best = min(sound, key=lambda pair: pair[0])[1].recipe
-            _note_moves(gathered, best)
+            _note_moves(gathered, best, tables)
             return _with_packages(gathered, best, tables, host)
     gpus = ", ".join(gathered.gpus or ()) or "none"
     raise IncompatibleError(
@@ -137,7 +138,7 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def _note_moves(gathered: Gathered, recipe: Recipe) -> None:
+def _note_moves(gathered: Gathered, recipe: Recipe, tables: Tables) -> None:
     """Say what was asked and is not what is pinned."""
     chosen = {"pytorch": recipe.pytorch, "python": recipe.python, "cuda": recipe.cuda, "gcc": recipe.gcc}
     for key, value in chosen.items():
@@ -147,11 +148,25 @@ def _note_moves(gathered: Gathered, recipe: Recipe) -> None:
         if not value:
             gathered.note(asked.where, f"no CUDA, where `{asked.text}` was asked: there is no GPU to use it")
             continue
+        why = _refusal(asked, recipe, tables) if key == "cuda" else ""
         gathered.note(
             asked.where,
-            f"{_WORDS[key]} {value} is the nearest to `{asked.text}` that works with the other pins",
+            f"{_WORDS[key]} {value} "
+            + (
+                f"instead of `{asked.text}`: {why}"
+                if why
+                else f"is the nearest to `{asked.text}` that works with the other pins"
+            ),
             hint=_FOLLOW if key in ("pytorch", "python") else "",
         )
+
+
+def _refusal(asked: Asked, recipe: Recipe, tables: Tables) -> str:
+    """What `check` says of the CUDA that was asked for, where no other pin has a part in that."""
+    version = re.match(r"\d+\.\d+", asked.version)
+    faults = judge(replace(recipe, cuda=version[0]), tables) if version else ()
+    alone = (fault for fault in faults if fault.severity is Severity.ERROR and fault.pins == ("cuda",))
+    return next((fault.message for fault in alone), "")
 
 
 # Of each of these there is one release for one release of torch.

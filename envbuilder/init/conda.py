@@ -32,7 +32,7 @@ _SYSTEM: Final = re.compile(
     r"_.*|lib(?!rosa|cst|svm|archive-c).*|.*-ng|.*_abi|ld_impl_.*|.*-compilers?|.*_linux-64|binutils.*|sysroot.*|kernel-headers.*|"
     r"openssl|zlib|ncurses|readline|tk|xz|sqlite|bzip2|ca-certificates|gmp|mkl.*|blas|openblas|intel-openmp|llvm-openmp|"
     r"freetype|jpeg|lcms2|lerc|zstd|lz4-c|giflib|icu|nettle|gnutls|lame|openh264|openjpeg|cudnn|nccl|"
-    r"pytorch-mutex|ffi|expat|fontconfig|glib|gstreamer.*|gst-plugins.*|qt(-.*)?|pcre.*|dbus|hdf5|pip|cuda-.*|nvidia-.*"
+    r"pytorch-mutex|ffi|expat|fontconfig|glib|gstreamer.*|gst-plugins.*|qt(-.*)?|pcre.*|dbus|hdf5|cuda-.*|nvidia-.*"
 )
 _SPEC: Final = re.compile(
     r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
@@ -118,6 +118,13 @@ def read_spec(text: str, where: str, gathered: Gathered) -> None:
         gathered.gpus = gathered.gpus or ()
     elif name in _DEBIAN:
         gathered.debian(_DEBIAN_NAMES.get(name, name), where)
+    elif name == "pip":
+        gathered.leave(
+            where,
+            text,
+            "an environment cannot change, and has no pip",
+            hint="packages go into the recipe's `packages`",
+        )
     elif _SYSTEM.fullmatch(name):
         gathered.leave(where, text, "Debian, torch or the CUDA toolkit brings it")
     else:
