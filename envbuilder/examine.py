@@ -29,11 +29,11 @@ from envbuilder.engines.names import EngineName
 from envbuilder.errors import EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.findings import Finding, Severity
 from envbuilder.image_reader import read_image, read_tree
-from envbuilder.outputs import Outputs, Record, load_any_record
+from envbuilder.outputs import Outputs, Record, find_outputs, load_any_record
 from envbuilder.overlay import MOST_KEPT
 from envbuilder.pipeline import make_plan
 from envbuilder.publish import connect
-from envbuilder.recipe import SUFFIX, load
+from envbuilder.recipe import SUFFIX, hint_to_build, load
 from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.tables.distribution import load_distributions
 from envbuilder.tree import Layer, load_layer
@@ -80,11 +80,11 @@ def verify_built(
 
     Raises VerifyError naming the first differences, or what the audits find that cannot stay so.
     """
-    outputs = Outputs(folder=output, name=Path(name).stem)
+    outputs = find_outputs(name, output)
     names = (str(outputs.image), outputs.sif)
     for path in (outputs.image, outputs.sif):
         if not path.exists():
-            raise UsageError(f"there is no `{path}`", hint=f"`envbuilder build {name}` makes it")
+            raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, workshop.recipes))
     _check_signatures(outputs.image, outputs.sif, key, workshop)
     layers = _layers(name, workshop, load_any_record(outputs))
     return _verify(outputs.image, names, workshop, layers=layers, oldest_host=oldest_host)

@@ -3,8 +3,11 @@
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from envbuilder.store import Sha256, remove_tree, save_text, sha256_file
+
+SIF: Final = ".sif"
 
 
 def image_name(name: str) -> str:
@@ -21,7 +24,7 @@ class Outputs:
 
     @property
     def sif(self) -> Path:
-        return self.folder / f"{self.name}.sif"
+        return self.folder / f"{self.name}{SIF}"
 
     @property
     def image(self) -> Path:
@@ -68,17 +71,36 @@ class Record:
         save_text(path, json.dumps(asdict(self), indent=1, sort_keys=True) + "\n")
 
 
+def find_outputs(name: str, folder: Path) -> Outputs:
+    """Where `build` puts the artefacts of a recipe, by its name or its file; of a path to a SIF, those beside it."""
+    path = Path(name)
+    if path.suffix == SIF:
+        return Outputs(folder=path.parent, name=path.stem)
+    is_file = "/" in name or path.suffix in (".yaml", ".yml")
+    return Outputs(folder=folder, name=path.stem if is_file else name)
+
+
+def read_record(outputs: Outputs) -> Record | None:
+    """The record as it stands, whatever has become of the artefacts; None where there is none."""
+    try:
+        return Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 def load_any_record(outputs: Outputs) -> Record | None:
     """The record of the artefacts as they are, of whichever plan; None when they have changed since."""
+    record = read_record(outputs)
+    if record is None:
+        return None
     try:
-        record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
         status = outputs.sif.stat()
         manifest = outputs.image / "blobs/sha256" / record.manifest
         same = (status.st_size, status.st_mtime_ns) == (
             record.sif_size,
             record.sif_time,
         ) and manifest.is_file()
-    except (OSError, ValueError, TypeError):
+    except OSError:
         return None
     return record if same else None
 

@@ -11,7 +11,7 @@ import docker.errors
 from requests.exceptions import RequestException
 
 from envbuilder.console import Console
-from envbuilder.engine_socket import holds
+from envbuilder.engine_socket import holds, is_absent
 from envbuilder.errors import BuildError
 from envbuilder.oci import layout_size, read_archive, read_layout
 from envbuilder.outputs import Outputs
@@ -20,6 +20,8 @@ from envbuilder.store import Sha256
 
 def connect(environment: Mapping[str, str]) -> "docker.DockerClient | None":
     """The Docker engine that answers, or None."""
+    if is_absent(environment):
+        return None
     try:
         client = docker.from_env(environment=dict(environment), timeout=600)
         client.ping()

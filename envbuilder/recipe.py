@@ -191,6 +191,16 @@ def find_recipe(name: str, folder: Path) -> Path:
     return folder / f"{name}{SUFFIX}"
 
 
+def hint_to_build(name: str, folder: Path) -> str:
+    """What to do where nothing was built of NAME: build it, or name a recipe that there is."""
+    try:
+        find_recipe(name, folder)
+    except UsageError as error:
+        if list_recipes(folder):
+            return f"{error.message}; {error.hint}"
+    return f"`envbuilder build {name}` makes image and SIF; `--output` says where they are"
+
+
 def load(path: Path, *, name: str = "") -> Recipe:
     """Read the recipe with all that it extends; raises RecipeError whose findings hold every mistake."""
     mistakes = Mistakes()

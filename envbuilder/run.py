@@ -16,7 +16,7 @@ from spython.main import Client
 
 from envbuilder.attach import converse
 from envbuilder.command import hand_over
-from envbuilder.errors import BuildError, SpaceError, ToolError
+from envbuilder.errors import BuildError, SpaceError, ToolError, UsageError
 
 if TYPE_CHECKING:
     from docker.models.containers import Container
@@ -208,7 +208,7 @@ def _container(
             image, list(argv), tty=terminal, stdin_open=listens, **image_options(around)
         )
     except docker.errors.ImageNotFound as error:
-        raise BuildError(
+        raise UsageError(
             f"the Docker engine has no image `{image}`", hint="`envbuilder build` loads it"
         ) from error
     except docker.errors.APIError as error:

@@ -345,6 +345,30 @@ def test_exec_without_artefacts_names_the_command_that_makes_them(call: Call, tm
     assert "`envbuilder build cpu`" in answer.err
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "exec {} -- true",
+        "exec {} --in sif -- true",
+        "shell {}",
+        "launch local {} -- true",
+        "module {}",
+        "verify {}",
+    ],
+)
+def test_what_was_never_built_is_exit_2_and_the_recipe_that_was_meant_is_named(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    verb, rest = line.split("{}")
+    meant, typed = (
+        call(*verb.split(), name, "--output", tmp_path, *rest.split()) for name in ("cpu", "cpuu")
+    )
+    assert (meant.code, typed.code) == (2, 2)
+    assert "hint: `envbuilder build cpu` makes image and SIF" in meant.err
+    assert "did you mean `cpu`?" in typed.err
+
+
 def test_verify_without_artefacts_is_an_error_and_no_traceback(call: Call, tmp_path: Path):
     answer = call("verify", "cpu", "--output", tmp_path)
     assert answer.code in (2, 7)

@@ -11,7 +11,9 @@ import docker.errors
 import pytest
 
 from envbuilder import run as run_module
-from envbuilder.errors import BuildError, SpaceError, ToolError
+from envbuilder.errors import BuildError, SpaceError, ToolError, UsageError
+from envbuilder.launch.inside import need_image
+from envbuilder.outputs import Outputs, Record
 from envbuilder.run import (
     Ran,
     Surroundings,
@@ -227,9 +229,39 @@ def test_a_run_in_an_image_ends_with_its_code_and_what_it_said():
 
 
 def test_an_image_that_is_not_there_says_how_to_get_it():
-    with pytest.raises(BuildError, match="has no image `envbuilder/x`") as caught:
+    with pytest.raises(UsageError, match="has no image `envbuilder/x`") as caught:
         in_image(Engine(image=False))
     assert caught.value.hint == "`envbuilder build` loads it"
+
+
+def held() -> SimpleNamespace:
+    """An engine that has one image."""
+    identity = "sha256:" + "a" * 64
+    attrs = {"Id": identity, "RootFS": {"Layers": ["sha256:1"]}}
+    image = SimpleNamespace(id=identity, attrs=attrs)
+    return SimpleNamespace(images=SimpleNamespace(get=lambda _: image))
+
+
+def record(manifest: str, folder: Path) -> Outputs:
+    outputs = Outputs(folder=folder, name="x")
+    Record(key="k", manifest=manifest, sif="c" * 64, sif_size=1, sif_time=1, content_size=1).save(
+        outputs.record
+    )
+    return outputs
+
+
+def test_an_image_of_another_checkout_is_told_and_run(tmp_path, caplog):
+    outputs = record("b" * 64, tmp_path)
+    assert need_image(held(), "x", outputs, {}) == "sha256:" + "a" * 64
+    (warning,) = caplog.messages
+    assert "`envbuilder/x:latest` is sha256:aaaaaaaaaaaa, and not sha256:bbbbbbbbbbbb" in warning
+    assert warning.endswith("`envbuilder build x` loads that")
+
+
+def test_the_image_that_was_built_here_or_where_nothing_was_is_run_in_silence(tmp_path, caplog):
+    need_image(held(), "x", record("a" * 64, tmp_path), {})
+    need_image(held(), "x", Outputs(folder=tmp_path, name="other"), {})
+    assert caplog.messages == []
 
 
 def test_an_interrupted_container_is_removed():

@@ -1,19 +1,25 @@
 """`exec` and `shell`: a command in the SIF or in the image, whichever is there."""
 
+import logging
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Literal, get_args
+
+import docker
+import docker.errors
 
 from envbuilder import run
+from envbuilder.engine_socket import holds
 from envbuilder.errors import ToolError, UsageError
 from envbuilder.launch.site import Site
-from envbuilder.outputs import Outputs
+from envbuilder.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.publish import connect
+from envbuilder.recipe import hint_to_build
 
 Form = Literal["sif", "image", ""]
-SIF: Final = ".sif"
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,29 +46,25 @@ def parse_form(text: str) -> Form:
     return found
 
 
-def find_outputs(name: str, output: Path) -> Outputs:
-    """Where `build` put a recipe's artefacts; of a path to a SIF, those beside it."""
-    path = Path(name)
-    return Outputs(folder=path.parent if path.suffix == SIF else output, name=path.stem)
-
-
 def execute(inside: Inside, environment: Mapping[str, str]) -> int:
     """Run it and return its exit code; a SIF's command takes this process's place."""
     outputs, around = find_outputs(inside.name, inside.output), _surroundings(inside, environment)
-    if _want_sif(inside, outputs):
+    if _want_sif(inside, outputs, environment):
         run.become_sif(outputs.sif, inside.argv, around)
-    client = connect(environment)
+    client = need_engine(outputs, environment) if inside.form == "image" else connect(environment)
     if client is None:
-        raise ToolError(
-            f"there is no SIF `{outputs.sif}`, and no Docker engine answers", hint=_build_hint(inside)
+        raise _absent(
+            f"there is no SIF `{outputs.sif}`, and no Docker engine answers", inside.name, environment
         )
+    also = f"there is no SIF `{outputs.sif}`, and " if not inside.form else ""
+    need_image(client, inside.name, outputs, environment, also=also)
     return run.talk_in_image(client, outputs.image_name, inside.argv, around, terminal=inside.terminal)
 
 
 def command_line(inside: Inside, environment: Mapping[str, str]) -> str:
     """What `execute` would run, for a shell to read."""
     outputs, around = find_outputs(inside.name, inside.output), _surroundings(inside, environment)
-    if _want_sif(inside, outputs):
+    if _want_sif(inside, outputs, environment):
         return shlex.join(run.sif_argv(outputs.sif, inside.argv, around))
     return shlex.join(run.image_argv(outputs.image_name, inside.argv, around, terminal=inside.terminal))
 
@@ -72,15 +74,58 @@ def _surroundings(inside: Inside, environment: Mapping[str, str]) -> run.Surroun
     return run.probe_surroundings(inside.folder, environment=environment, ids=inside.ids, binds=binds)
 
 
-def _want_sif(inside: Inside, outputs: Outputs) -> bool:
+def _want_sif(inside: Inside, outputs: Outputs, environment: Mapping[str, str]) -> bool:
     if inside.form == "image":
         return False
-    if outputs.sif.exists():
-        return True
     if inside.form == "sif" or inside.name.endswith(SIF):
-        raise UsageError(f"there is no SIF `{outputs.sif}`", hint=_build_hint(inside))
-    return False
+        need_sif(inside.name, inside.output, environment)
+    return outputs.sif.is_file()
 
 
-def _build_hint(inside: Inside) -> str:
-    return f"`envbuilder build {Path(inside.name).stem}` makes it; `--output` says where it is"
+def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs:
+    """Where a recipe's artefacts are; raises UsageError when the SIF is not among them."""
+    outputs = find_outputs(name, output)
+    if not outputs.sif.is_file():
+        raise _absent(f"there is no SIF `{outputs.sif}`", name, environment)
+    return outputs
+
+
+def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> "docker.DockerClient":
+    """The Docker engine; raises ToolError where none answers."""
+    client = connect(environment)
+    if client is None:
+        raise ToolError(f"no Docker engine answers, so nothing can run in `{outputs.image_name}`")
+    return client
+
+
+def need_image(
+    client: "docker.DockerClient",
+    name: str,
+    outputs: Outputs,
+    environment: Mapping[str, str],
+    *,
+    also: str = "",
+) -> str:
+    """The identity of the engine's image of that name; raises UsageError when it has none.
+
+    Each checkout calls its image the same, so a warning tells of one that is not what was built here.
+    """
+    try:
+        found = client.images.get(outputs.image_name)
+    except docker.errors.ImageNotFound as error:
+        missing = f"{also}the Docker engine has no image `{outputs.image_name}`"
+        raise _absent(missing, name, environment) from error
+    record = read_record(outputs)
+    if record is not None and not holds(found.attrs, record.manifest):
+        log.warning(
+            "warning: the Docker engine's `%s` is %.19s, and not sha256:%.12s as `%s` was built; `envbuilder build %s` loads that",
+            outputs.image_name, found.id, record.manifest, outputs.image, name,
+        )  # fmt: skip
+    return str(found.id)
+
+
+def _absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:
+    if name.endswith(SIF):
+        return UsageError(missing, hint="name one that is there, or a recipe that was built")
+    folder = Path(environment.get("ENVBUILDER_RECIPES") or "recipes")
+    return UsageError(missing, hint=hint_to_build(name, folder))

@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 from envbuilder.errors import BuildError, UsageError
 from envbuilder.launch.site import HOST, OPTION, TIME, WORD, Site, need_shape
-from envbuilder.outputs import Outputs, Record
+from envbuilder.outputs import Outputs, read_record
 from envbuilder.store import Sha256, sha256_file
 from envbuilder.tables.cuda import load_cudas
 
@@ -176,9 +176,9 @@ def _is_option(words: tuple[str, ...]) -> bool:
     return words[0].startswith("-") and words[0] != "-m"
 
 
-def probe_environment(name: str, outputs: Outputs, read: Callable[[Path, str], str]) -> Environment:
-    """Look at a SIF; `read` gives the text of a file inside one. Raises UsageError when it is not there."""
-    sif, torch, cuda = probe_pins(name, outputs, read)
+def probe_environment(outputs: Outputs, read: Callable[[Path, str], str]) -> Environment:
+    """Look at a SIF; `read` gives the text of a file inside one."""
+    sif, torch, cuda = probe_pins(outputs, read)
     return Environment(
         name=outputs.name,
         place=str(sif),
@@ -194,14 +194,9 @@ def driver_floor(cuda: str) -> str:
     return next((row.driver_floor for row in load_cudas().rows if row.cuda == cuda), "")
 
 
-def probe_pins(name: str, outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path, str, str]:
-    """The SIF's own path, and its versions of torch and CUDA; raises as `probe_environment` does."""
+def probe_pins(outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path, str, str]:
+    """The SIF's own path, and its versions of torch and CUDA; raises BuildError where it was not made by envbuilder."""
     sif = outputs.sif.resolve()
-    if not sif.is_file():
-        raise UsageError(
-            f"there is no SIF `{outputs.sif}`",
-            hint=f"`envbuilder build {name}` makes it; `--output` says where it is",
-        )
     try:
         return sif, *parse_pins(read(sif, PINS))
     except ValueError as error:
@@ -219,11 +214,7 @@ def parse_pins(text: str) -> tuple[str, str]:
 
 def _digest(outputs: Outputs) -> Sha256:
     """The SIF's sha256: from the record of its build while the file is as the build left it, for it is large."""
-    status = outputs.sif.stat()
-    try:
-        record = Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
-        if (record.sif_size, record.sif_time) == (status.st_size, status.st_mtime_ns):
-            return Sha256(record.sif)
-    except (OSError, ValueError, TypeError):
-        pass
+    status, record = outputs.sif.stat(), read_record(outputs)
+    if record and (record.sif_size, record.sif_time) == (status.st_size, status.st_mtime_ns):
+        return Sha256(record.sif)
     return sha256_file(outputs.sif)

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from envbuilder.command import Command, Runner, hand_over
-from envbuilder.errors import BuildError, CommandError, LaunchError, ToolError, UsageError
-from envbuilder.launch.inside import find_outputs
+from envbuilder.errors import BuildError, CommandError, LaunchError, UsageError
+from envbuilder.launch.inside import need_engine, need_image, need_sif
 from envbuilder.launch.job import (
     PINS,
     Environment,
@@ -22,8 +22,7 @@ from envbuilder.launch.job import (
 )
 from envbuilder.launch.script import render
 from envbuilder.launch.site import find_site
-from envbuilder.outputs import image_name
-from envbuilder.publish import connect
+from envbuilder.outputs import Outputs, find_outputs
 from envbuilder.run import Surroundings, project_folder, run_in_image
 from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.store import save_text
@@ -67,27 +66,28 @@ class Started:
 
 def prepare(wish: Wish, settings: Mapping[str, str]) -> Job:
     """Look at the SIF or the image, and the site; raises UsageError for a job that cannot be."""
-    outputs = find_outputs(wish.name, wish.output)
     if wish.image:
-        environment = _probe_image(outputs.name, settings)
+        environment = _probe_image(wish.name, find_outputs(wish.name, wish.output), settings)
     else:
-        environment = probe_environment(wish.name, outputs, read_in_sif)
+        environment = probe_environment(need_sif(wish.name, wish.output, settings), read_in_sif)
     return make_job(wish, environment, find_site(wish.profile), project_folder(wish.folder))
 
 
-def _probe_image(name: str, settings: Mapping[str, str]) -> Environment:
-    image = image_name(name)
-    client = connect(settings)
-    if client is None:
-        raise ToolError(f"no Docker engine answers, so nothing can run in `{image}`")
+def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> Environment:
+    image, client = outputs.image_name, need_engine(outputs, settings)
+    identity = need_image(client, name, outputs, settings)
     read = run_in_image(client, image, ("cat", PINS), Surroundings(folder=Path("/")))
     try:
         torch, cuda = parse_pins(read.output)
     except ValueError as error:
         raise BuildError(f"`{image}` was not made by envbuilder: its {PINS} cannot be read") from error
-    identity = str(client.images.get(image).id)
     return Environment(
-        name=name, place=image, image_id=identity, torch=torch, cuda=cuda, driver_floor=driver_floor(cuda)
+        name=outputs.name,
+        place=image,
+        image_id=identity,
+        torch=torch,
+        cuda=cuda,
+        driver_floor=driver_floor(cuda),
     )
 
 

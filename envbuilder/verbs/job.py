@@ -142,9 +142,9 @@ def _open_door(
     session: Session, name: str, host: str, *, folder: Path | None, profile: str, output: Path, force: bool
 ) -> None:
     from envbuilder.command import ProcessRunner  # noqa: PLC0415
-    from envbuilder.launch.inside import find_outputs  # noqa: PLC0415
     from envbuilder.launch.remote import Door, open_door  # noqa: PLC0415
     from envbuilder.launch.site import find_site  # noqa: PLC0415
+    from envbuilder.outputs import find_outputs  # noqa: PLC0415
 
     outputs = find_outputs(name, output)
     place = (folder or Path.home() / ".ssh/envbuilder").absolute()
@@ -174,15 +174,15 @@ def module(
     no_color: NoColor = False,
 ) -> None:
     """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
-    from envbuilder.launch.inside import find_outputs  # noqa: PLC0415
+    from envbuilder.launch.inside import need_sif  # noqa: PLC0415
     from envbuilder.launch.job import probe_pins  # noqa: PLC0415
     from envbuilder.launch.module import Module, save_module  # noqa: PLC0415
     from envbuilder.launch.site import find_site  # noqa: PLC0415
     from envbuilder.launch.start import read_in_sif  # noqa: PLC0415
 
     with verb("module", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        outputs = find_outputs(name, output)
-        sif, torch, cuda = probe_pins(name, outputs, read_in_sif)
+        outputs = need_sif(name, output, session.environment)
+        sif, torch, cuda = probe_pins(outputs, read_in_sif)
         written = Module(name=outputs.name, sif=sif, torch=torch, cuda=cuda, site=find_site(profile))
         files = save_module(written, write.absolute())
         session.data = {"modulefiles": str(files), "commands": list(written.commands)}
