@@ -69,17 +69,21 @@ def pull(
     """Bring what is missing; raises RegistryError, VerifyError, SpaceError or UsageError, and then leaves what was there."""
     found = find_artefacts(client, reference, forms)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
+        statement = b""
         if key is not None:
             for form, manifest in found.items():
-                _check_signature(client, reference, form, manifest, outputs=outputs, key=key)
-        here = {form: _is_here(outputs, form, manifest) for form, manifest in found.items()}
-        missing = {form: manifest for form, manifest in found.items() if not here[form]}
+                statement = _signed_statement(client, reference, form, manifest, outputs=outputs, key=key)
+        kept = _kept_blobs(outputs, found)
+        missing = {
+            form: manifest for form, manifest in found.items() if not _is_here(outputs, form, manifest, kept)
+        }
         blobs = {blob.digest: blob for manifest in missing.values() for blob in _blobs(manifest)}
-        kept = _kept_layers(outputs, missing)
         wanted = [blob for blob in blobs.values() if blob.digest not in kept]
         saved = _fetch(client, reference, wanted, folder, console)
         for form, manifest in missing.items():
             _finish(outputs, form, manifest, folder, kept, name=reference)
+        if statement:
+            save_text(outputs.bundle, statement.decode())
         remove_tree(folder)
     return Pulled(
         files=tuple(
@@ -145,22 +149,21 @@ def _final(outputs: Outputs, form: Form) -> Path:
     return outputs.image if form == "image" else outputs.sif
 
 
-def _check_signature(
+def _signed_statement(
     client: Client, reference: Reference, form: Form, manifest: Manifest, *, outputs: Outputs, key: Path
-) -> None:
-    """Raise VerifyError unless the key's holder signed this digest; the statement is then kept beside the artefacts."""
+) -> bytes:
+    """What the key's holder signed of this digest, the newest of it; raises VerifyError where there is nothing."""
     from envbuilder.sign import signed_digests  # noqa: PLC0415 - slow to import
 
     subject = reference.with_digest(manifest.digest)
-    for listed in read_referrers(client, subject, BUNDLE_TYPE):
+    for listed in reversed(read_referrers(client, subject, BUNDLE_TYPE)):
         statement = read_manifest(client, reference.with_digest(listed.digest))
         if not statement.layers:
             continue
         text = read_blob(client, subject, statement.layers[0])
         with _scratch(outputs, text) as path, contextlib.suppress(VerifyError):
             if digest_that_is_signed(form, manifest) in signed_digests(path, key):
-                save_text(outputs.bundle, text.decode())
-                return
+                return text
     raise VerifyError(
         f"the {form} at `{subject}` is not signed with the key of `{key}`",
         hint="ask who pushed it; `envbuilder push NAME --sign KEY` signs, and nothing was pulled",
@@ -177,28 +180,29 @@ def _scratch(outputs: Outputs, content: bytes) -> Iterator[Path]:
         path.unlink()
 
 
-def _is_here(outputs: Outputs, form: Form, manifest: Manifest) -> bool:
-    """Whether the output is that already, byte for byte as far as one can see without reading an image's layers."""
-    path = _final(outputs, form)
-    if form == "sif":
-        (layer,) = manifest.layers
-        return path.is_file() and path.stat().st_size == layer.size and sha256_file(path) == layer.digest
-    try:
-        return read_layout(path).manifest.digest == manifest.digest and all(
-            (path / "blobs/sha256" / blob.digest).stat().st_size == blob.size for blob in _blobs(manifest)
-        )
-    except (VerifyError, OSError):
-        return False
-
-
-def _kept_layers(outputs: Outputs, missing: dict[Form, Manifest]) -> dict[Sha256, Path]:
-    """The blobs of the image that an earlier one under the same name has, still right."""
+def _kept_blobs(outputs: Outputs, found: dict[Form, Manifest]) -> dict[Sha256, Path]:
+    """The blobs of the image that are here already, each hashed; those of an earlier image under the same name too."""
     kept = {}
-    for blob in _blobs(missing["image"]) if "image" in missing else ():
+    for blob in _blobs(found["image"]) if "image" in found else ():
         path = outputs.image / "blobs/sha256" / blob.digest
-        if path.is_file() and path.stat().st_size == blob.size and sha256_file(path) == blob.digest:
+        if _holds(path, blob):
             kept[blob.digest] = path
     return kept
+
+
+def _is_here(outputs: Outputs, form: Form, manifest: Manifest, kept: dict[Sha256, Path]) -> bool:
+    """Whether the output is that already, byte for byte."""
+    if form == "sif":
+        return _holds(outputs.sif, manifest.layers[0])
+    try:
+        same = read_layout(outputs.image).manifest.digest == manifest.digest
+    except VerifyError:
+        return False
+    return same and all(blob.digest in kept for blob in _blobs(manifest))
+
+
+def _holds(path: Path, blob: Descriptor) -> bool:
+    return path.is_file() and path.stat().st_size == blob.size and sha256_file(path) == blob.digest
 
 
 def _fetch(

@@ -20,7 +20,7 @@ from envbuilder.command import FakeRunner
 from envbuilder.console import Console
 from envbuilder.errors import RegistryError
 from envbuilder.fetch import wire
-from envbuilder.oci import ImageConfig, write_layout
+from envbuilder.oci import ImageConfig, read_layout, write_layout
 from envbuilder.outputs import Outputs
 from envbuilder.pull import Pulled, pull
 from envbuilder.push import push
@@ -285,6 +285,30 @@ def test_a_sif_of_another_image_is_not_taken_for_its_own(toy: Outputs, real: Reg
         bring(place, tmp_path / "in", tmp_path)
 
 
+def spoil(path: Path) -> None:
+    """Change one byte in the middle of a file of its own: the other names of those bytes keep what they have."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    mode = path.stat().st_mode
+    path.unlink()
+    path.write_bytes(content)
+    path.chmod(mode)
+
+
+@pytest.mark.parametrize("which", ["layer", "config", "manifest"])
+def test_a_blob_with_other_bytes_is_fetched_again(toy: Outputs, real: Registry, tmp_path: Path, which: str):
+    place = named(real.host, "team/toy")
+    send(toy, place, tmp_path)
+    assert bring(place, tmp_path / "in", tmp_path).total > 6_000_000
+    layout = read_layout(tmp_path / "in/toy.oci")
+    blob = {"layer": layout.layers[0].blob, "config": layout.config_blob, "manifest": layout.manifest}[which]
+    spoil(layout.path(blob))
+    again = bring(place, tmp_path / "in", tmp_path)
+    assert again.total == (0 if which == "manifest" else blob.size)  # a manifest is asked for anyway
+    assert same(toy, Outputs(folder=tmp_path / "in", name="toy"))
+    assert bring(place, tmp_path / "in", tmp_path).total == 0
+
+
 # ---------------------------------------------------------------------------------------------- others' programs
 
 
@@ -379,10 +403,14 @@ def test_a_registry_with_tls_is_held_to_the_authorities_that_are_set(toy: Output
     assert "the certificate was not accepted" in ended.stderr
 
 
-def test_a_key_lets_only_signed_artefacts_in(toy: Outputs, real: Registry, tmp_path: Path):
+def make_keys(folder: Path) -> None:
     for name in ("mine", "other"):
-        run("openssl", "genpkey", "-algorithm", "ed25519", "-out", tmp_path / f"{name}.pem")
-        run("openssl", "pkey", "-in", tmp_path / f"{name}.pem", "-pubout", "-out", tmp_path / f"{name}.pub")
+        run("openssl", "genpkey", "-algorithm", "ed25519", "-out", folder / f"{name}.pem")
+        run("openssl", "pkey", "-in", folder / f"{name}.pem", "-pubout", "-out", folder / f"{name}.pub")
+
+
+def test_a_key_lets_only_signed_artefacts_in(toy: Outputs, real: Registry, tmp_path: Path):
+    make_keys(tmp_path)
     shutil.copytree(toy.folder, tmp_path / "out", symlinks=True)
     place, env = f"{real.host}/signed/toy:1", {"ENVBUILDER_CACHE": str(tmp_path / "cache")}
     push_it = (ENVBUILDER, "push", "toy", place, "--output", tmp_path / "out")
@@ -402,6 +430,31 @@ def test_a_key_lets_only_signed_artefacts_in(toy: Outputs, real: Registry, tmp_p
     shutil.copy2(toy.sif, tmp_path / "out/toy.sif")  # no longer what the statement speaks of
     stale = attempt(*push_it, env=env)
     assert (stale.returncode, "does not speak of the sif" in stale.stderr) == (7, True)
+
+
+def test_a_refused_pull_leaves_the_pair_that_was_there_and_its_signature(
+    toy: Outputs, real: Registry, tmp_path: Path
+):
+    """What is refused is an image with a signature whose SIF has none: half of it is right."""
+    make_keys(tmp_path)
+    shutil.copytree(toy.folder, tmp_path / "out", symlinks=True)
+    env, pushed = {"ENVBUILDER_CACHE": str(tmp_path / "cache")}, ("--output", tmp_path / "out")
+    good, half = f"{real.host}/signed/toy:2", f"{real.host}/half/toy:1"
+    run(ENVBUILDER, "push", "toy", good, *pushed, "--sign", tmp_path / "mine.pem", env=env)
+    run(ENVBUILDER, "push", "toy", half, *pushed, "--sign", tmp_path / "other.pem", env=env)
+    (tmp_path / "out/toy.sigstore.json").unlink()
+    shutil.copy2(toy.sif, tmp_path / "out/toy.sif")
+    run(ENVBUILDER, "push", "toy", half, *pushed, "--only", "sif", env=env)
+    run(ENVBUILDER, "pull", good, "--output", tmp_path / "in", "--key", tmp_path / "mine.pub")
+    (tmp_path / "none").mkdir()
+    before = {path: path.read_bytes() for path in (tmp_path / "in").rglob("*") if path.is_file()}
+    for folder in ("in", "none"):
+        refused = attempt(
+            ENVBUILDER, "pull", half, "--output", tmp_path / folder, "--key", tmp_path / "other.pub"
+        )
+        assert (refused.returncode, "the sif at" in refused.stderr) == (7, True)
+    assert {path: path.read_bytes() for path in (tmp_path / "in").rglob("*") if path.is_file()} == before
+    assert list((tmp_path / "none").iterdir()) == []
 
 
 # ------------------------------------------------------------------------------------------------ each bad answer
