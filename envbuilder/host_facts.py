@@ -25,11 +25,13 @@ _DRIVER: Final = Shape(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """One machine; empty for what the file does not say."""
+    """One machine; empty, or None, for what the file does not say."""
 
     path: Path
     driver: str = ""  # 535.104.05
-    gpus: tuple[str, ...] = ()  # as nvidia-smi or a recipe names them, each kind at least once
+    gpus: tuple[str, ...] | None = (
+        None  # as nvidia-smi or a recipe names them, each kind at least once; (): it has none
+    )
     profile: "Profile | None" = None
 
     @property
@@ -47,7 +49,7 @@ def load_host_facts(path: Path) -> HostFacts:
     facts = HostFacts(path=path)
     if root is not None:
         fields = Fields(root, mistakes, optional=KEYS)
-        driver, gpus = fields.text("driver", _DRIVER), fields.texts("gpus")
+        driver, gpus = fields.text("driver", _DRIVER), fields.texts("gpus") if "gpus" in fields else None
         facts = HostFacts(path=path, driver=driver, gpus=gpus, profile=_profile(root, mistakes))
     if mistakes.findings:
         raise UsageError(f"the host facts `{path}` cannot be used", findings=mistakes.findings)

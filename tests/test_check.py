@@ -13,7 +13,7 @@ from envbuilder.check.fault import Change, cite, either, is_ahead
 from envbuilder.check.repair import apply
 from envbuilder.check.wheels import can_meet
 from envbuilder.findings import Finding, Severity
-from envbuilder.host_facts import HostFacts
+from envbuilder.host_facts import HostFacts, load_host_facts
 from envbuilder.recipe import Extension, Recipe, find_recipe, list_recipes, load
 from envbuilder.tables.toolkit import load_toolkits
 
@@ -456,7 +456,7 @@ def test_a_gpu_runs_code_of_its_major_version_and_older_ptx(capability, architec
 
 
 def host(driver: str = "", *gpus: str) -> HostFacts:
-    return HostFacts(path=Path("node.json"), driver=driver, gpus=gpus)
+    return HostFacts(path=Path("node.json"), driver=driver, gpus=gpus or None)
 
 
 @pytest.mark.parametrize(
@@ -482,6 +482,24 @@ def test_the_machine_that_it_is_to_run_on_is_judged(facts, codes):
 
 def test_a_recipe_without_cuda_runs_on_any_driver_and_gpu():
     assert findings(host("1.0", "H100"), **CPU) == ()
+    assert findings(HostFacts(path=Path("node.json"), gpus=()), **CPU) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ('{"version": 1, "gpus": []}', "`HERE` has no GPU and no driver, as on a login node: whether "),
+        ('{"gpus": [], "driver": "550.54.15"}', "`HERE` has no GPU, as on a login node: whether "),
+        ('{"driver": "550.54.15"}', ""),  # nobody said that there is none
+    ],
+)
+def test_a_host_without_a_gpu_is_no_proof_that_the_environment_runs(tmp_path, text, told):
+    file = tmp_path / "login.json"
+    file.write_text(text)
+    found = findings(load_host_facts(file))
+    assert [one.code for one in found] == ([CheckCode.HOST_EMPTY] if told else [])
+    assert [one.severity for one in found] == ([Severity.WARNING] if told else [])
+    assert all(told.replace("HERE", str(file)) in one.message and "compute node" in one.hint for one in found)
 
 
 def test_the_driver_finding_names_forward_compatibility_where_it_applies_and_where_not():

@@ -75,9 +75,18 @@ def check_host_gpus(case: Case) -> Iterator[Fault]:
     host = case.host
     if host is None or not case.recipe.cuda:
         return
+    if host.gpus == ():
+        yield Fault(
+            code=CheckCode.HOST_EMPTY,
+            key="gpus",
+            message=f"`{host.path}` has no GPU{'' if host.driver else ' and no driver'}, as on a login node: "
+            "whether the environment runs on the nodes that have one is not checked",
+            advice="`envbuilder detect --save FILE` on a compute node writes facts that can be judged",
+            severity=Severity.WARNING,
+        )
     held = tuple(gpu.capability for _, gpu in case.gpus)
     targets = ", ".join(dict.fromkeys(gpu.target for _, gpu in case.gpus))
-    for given in dict.fromkeys(host.gpus):
+    for given in dict.fromkeys(host.gpus or ()):
         gpu = _known(given, case.tables)
         if gpu is None:
             yield Fault(
@@ -107,7 +116,7 @@ def runtime(case: Case) -> Cuda | None:
 
 def known_gpus(case: Case) -> tuple[Gpu, ...]:
     host: HostFacts | None = case.host
-    named = [_known(given, case.tables) for given in host.gpus] if host else []
+    named = [_known(given, case.tables) for given in host.gpus or ()] if host else []
     return tuple(gpu for gpu in named if gpu) or tuple(gpu for _, gpu in case.gpus)
 
 

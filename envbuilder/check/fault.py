@@ -64,6 +64,7 @@ class CheckCode(StrEnum):
     DRIVER_REQUIRED = "EB346"  # the base's own demand on the host's driver
     TORCH_TWICE = "EB347"  # a base with a torch of its own
     BASE_PARTS = "EB348"  # a part that the base lacks and nothing brings
+    HOST_EMPTY = "EB349"  # a host without a GPU, as a login node is
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

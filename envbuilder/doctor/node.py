@@ -187,7 +187,9 @@ def _recipes(scene: Scene, driver: str) -> Iterator[Item]:
             continue  # `check` says what is wrong with it
         if not recipe.cuda:
             continue
-        case = make_case(recipe, tables, HostFacts(path=Path("this machine"), driver=driver, gpus=gpus))
+        case = make_case(
+            recipe, tables, HostFacts(path=Path("this machine"), driver=driver, gpus=gpus or None)
+        )
         faults = [*check_driver(case), *check_host_gpus(case)]
         errors = [fault for fault in faults if fault.severity is Severity.ERROR]
         yield Item(
