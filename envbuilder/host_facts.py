@@ -29,9 +29,8 @@ class HostFacts:
 
     path: Path
     driver: str = ""  # 535.104.05
-    gpus: tuple[str, ...] | None = (
-        None  # as nvidia-smi or a recipe names them, each kind at least once; (): it has none
-    )
+    # As nvidia-smi or a recipe names them, each kind at least once; () where the machine has none.
+    gpus: tuple[str, ...] | None = None
     profile: "Profile | None" = None
 
     @property

@@ -68,7 +68,10 @@ def _read_requirement(text: str, where: str, prefix: str, mistakes: Mistakes) ->
     except InvalidRequirement as error:
         reason = str(error).splitlines()[0].rstrip(":")
         mistakes.add(
-            RecipeCode.REQUIREMENT, where, f"{prefix}{shown(text)} is not a PEP 508 requirement: {reason}"
+            RecipeCode.REQUIREMENT,
+            where,
+            f"{prefix}{shown(text)} is not a PEP 508 requirement: {reason}",
+            hint=_doubled(text),
         )
         return
     if requirement.url:
@@ -83,6 +86,20 @@ def _read_requirement(text: str, where: str, prefix: str, mistakes: Mistakes) ->
         mistakes.add(RecipeCode.REQUIREMENT, where, f"{prefix}torch is pinned by the key `pytorch`, not here")
         return
     yield str(requirement), where
+
+
+def _doubled(text: str) -> str:
+    """What one meant who wrote a single `=`, as conda has it; "" where that is not all that is wrong."""
+    written = re.fullmatch(r"([^\s=<>!~;]+) *= *([0-9][^\s=;]*)(?:=[^\s=;]+)?( *;.*)?", text)
+    if written is None:
+        return ""
+    name, version, marker = written[1], written[2], written[3] or ""
+    try:
+        Requirement(f"{name}=={version}{marker}")
+    except InvalidRequirement:
+        return ""
+    any_of_them = "" if version.endswith("*") else f", or `{name}=={version}.*{marker}` as conda means it"
+    return f"did you mean `{name}=={version}{marker}`{any_of_them}?"
 
 
 def read_path(

@@ -271,6 +271,22 @@ def test_a_package_that_is_no_requirement_is_refused(folder, text):
     assert message.startswith("$.packages[0]: ")
 
 
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("einops=0.8", "did you mean `einops==0.8`, or `einops==0.8.*` as conda means it?"),
+        ("einops = 0.8.*", "did you mean `einops==0.8.*`?"),
+        ("rich[all]=1.2=py38_0", "did you mean `rich[all]==1.2`, or `rich[all]==1.2.*` as conda means it?"),
+        ("einops=0.8; nonsense", ""),
+        ("einops >= 0.8 0.9", ""),
+    ],
+)
+def test_a_single_equals_sign_is_told_as_two(folder, text, hint):
+    with pytest.raises(RecipeError) as caught:
+        written(folder, f"{LEAST}packages: ['{text}']\n")
+    assert [finding.hint for finding in caught.value.findings] == [hint]
+
+
 @pytest.mark.parametrize("text", ["numpy\\n--index-url x", "numpy\\0", "", " ", "\\r"])
 def test_a_package_of_more_than_one_line_is_refused(folder, text):
     assert refusal(folder, f'{LEAST}packages: ["{text}"]\n')[0] == "EB109"
