@@ -252,7 +252,7 @@ def codes_page() -> str:
     lines = made("Codes", "the code, `envbuilder/errors.py` and `envbuilder/tables/failures.yaml`")
     lines += [
         "Every finding has a code that stays. `--json` gives it as `code`; people see it in brackets: `error[EB315]: …`.",
-        "Codes from EB900 are failures that `diagnose` knows; they have [a page each](../diagnose/README.md).", "",
+        "Codes from EB895 are failures that `diagnose` knows; they have [a page each](../diagnose/README.md).", "",
     ]  # fmt: skip
     known = codes()
     for first, (title, note) in GROUPS.items():

@@ -117,6 +117,20 @@ def test_the_size_of_blocks_changes_nothing(size: int, noise: int, at: Excerpt):
     assert cut == whole
 
 
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "1 log, 0 lines"),
+        ("fine\n", "1 log, 1 line"),
+        ("fine", "1 log, 1 line"),
+        ("fine\nfine", "1 log, 2 lines"),
+        ("fine\nfine\n", "1 log, 2 lines"),
+    ],
+)
+def test_lines_are_counted_whether_the_last_one_ends_or_not(text: str, told: str):
+    assert report.text(read(text)) == f"no known failure ({told})"
+
+
 def test_a_place_is_the_line_of_the_file(tmp_path: Path):
     (tmp_path / "a.log").write_text("fine\n" * 41 + "RuntimeError: No CUDA GPUs are available\n")
     (found,) = diagnose([str(tmp_path)], io.BytesIO()).found
@@ -248,6 +262,86 @@ def test_the_abort_of_a_watchdog_is_no_crash_of_its_own():
         + "\nFatal Python error: Aborted\n  exitcode  : -6 (pid: 91)\n  traceback : Signal 6 (SIGABRT) received by PID 91\n"
     )
     assert codes(diagnosis) == ["EB973", "EB993"]
+
+
+BUS = (
+    "Signal 7 (SIGBUS) received by PID 91\n",
+    "E0211 10:12:13.1 3100 torch/distributed/elastic/multiprocessing/api.py:1001] failed (exitcode: -7) local_rank: 1 (pid: 91) of binary: python\n",
+    "  rank      : 1 (local_rank: 1)\n  exitcode  : -7 (pid: 91)  (SIGBUS)\n  traceback : Signal 7 (SIGBUS) received by PID 91\n",
+    'Fatal Python error: Bus error\n\nThread 0x7f (most recent call first):\n  File "/w/t.py", line 3 in f\n',
+    "srun: error: cn-3: task 4: Bus error (core dumped)\n",
+)
+
+
+@pytest.mark.parametrize("text", BUS)
+def test_a_bus_error_is_a_matter_of_shared_memory_and_of_nothing_else(text: str):
+    found = read(text).found
+    assert found[0].failure.code == "EB952"
+    assert {one.failure.code for one in found[1:]} <= {"EB993", "EB998"}
+    assert {one.role for one in found[1:]} <= {Role.CONSEQUENCE}
+    assert "--shm-size" in found[0].failure.repair
+    assert "faulthandler" not in found[0].failure.repair
+
+
+def test_ninja_is_no_cuda_compiler():
+    diagnosis = read("RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)\n")
+    assert codes(diagnosis) == ["EB988"]
+    assert diagnosis.found[0].details == ("program Ninja",)
+
+
+def test_an_exception_comes_before_the_abort_that_it_ends_in():
+    text = "terminate called without an active exception\n  exitcode  : -6 (pid: 91)\n"
+    assert codes(read(text)) == ["EB898", "EB993"]
+    raised = "Traceback (most recent call last):\n  File x\nKeyError: 'mask'\n"
+    assert codes(read(raised + text)) == ["EB997", "EB898", "EB993"]
+
+
+# Our own words, where they are said, and what they are known as. The literal keeps catalogue and code together.
+OWN = [
+    ("EB899", "image/lib/envbuilder_extensions/__init__.py", "was compiled from something else",
+     "envbuilder: the image's extension `corr` was compiled from something else: corr.cu differs\nhint: `envbuilder build a100` …"),
+    ("EB904", "image/lib/envbuilder_extensions/__init__.py", "holds code for",
+     "envbuilder: the extension `corr` holds code for sm_80, which NVIDIA H100 (sm_90) cannot run\nhint: name this GPU under `gpus`"),
+    ("EB962", "image/lib/envbuilder_extensions/compiling.py", "could not be compiled or loaded here",
+     "envbuilder: `corr` could not be compiled or loaded here:\n  corr.cu(3): error: expected a `;`"),
+    ("EB966", "image/lib/envbuilder_extensions/compiling.py", "no GPU is visible, and nothing says for which to compile",
+     "envbuilder: `corr` could not be compiled here: no GPU is visible, and nothing says for which to compile"),
+    ("EB975", "image/start/envbuilder_smoke/__init__.py", "ranks made different numbers of steps",
+     "envbuilder_smoke.StepMismatchError: ranks made different numbers of steps: rank 1 made 9; the others made 10"),
+    ("EB942", "launch/parts/look.sh", "where the ranks are to meet",
+     "launch: cn-1: port 29500 is in use on cn-1, where the ranks are to meet"),
+    ("EB925", "launch/parts/look.sh", "GPUs are wanted, and", "launch: cn-1: 4 GPUs are wanted, and 2 are here"),
+    ("EB920", "launch/parts/look.sh", "is too old: this CUDA needs",
+     "launch: cn-1: driver 525.60.13 is too old: this CUDA needs 580.65.06"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "path", "words", "text"), OWN, ids=[one[0] for one in OWN])
+def test_what_envbuilder_itself_says_in_a_log_is_known(code: str, path: str, words: str, text: str):
+    assert words in (Path(cli.__file__).parent / path).read_text()
+    assert words in text
+    assert codes(read(text)) == [code]
+
+
+def test_an_edited_extension_is_not_an_exception_of_the_program():
+    words = "the image's extension `corr` was compiled from something else: corr.cu differs"
+    hint = "hint: `envbuilder build a100` where the recipe is makes an image that fits\n"
+    raised = (
+        f"Traceback (most recent call last):\n  File x\nenvbuilder_extensions.ExtensionError: {words}\n{hint}"
+    )
+    (found,) = read(f"envbuilder: {words}\n{hint}{raised}").found
+    assert (found.failure.code, found.details) == ("EB899", ("extension corr",))
+    assert codes(read(f"envbuilder: {words}; compiling what is here\n")) == []
+
+
+def test_a_second_gpu_that_an_extension_does_not_fit_only_explains():
+    line = (
+        "envbuilder: the extension `corr` holds code for sm_80, which T400 (sm_75) cannot run; on that GPU its kernels will fail "
+        "with `no kernel image is available`\n"
+    )
+    assert codes(read(line)) == []
+    error = "RuntimeError: CUDA error: no kernel image is available for execution on the device\n"
+    assert codes(read(line + error)) == ["EB904"]
 
 
 def test_xids_say_what_they_mean():
@@ -544,7 +638,9 @@ def test_the_findings_have_the_cause_as_their_one_error():
 def test_no_code_of_the_catalogue_is_used_elsewhere():
     package = Path(cli.__file__).parent
     elsewhere = {
-        code for path in package.rglob("*.py") for code in re.findall(r'"(EB9\d\d)"', path.read_text())
+        code
+        for path in package.rglob("*.py")
+        for code in re.findall(r'"(EB(?:89[5-9]|9\d\d))"', path.read_text())
     }
     assert elsewhere & {failure.code for failure in CATALOGUE} == {
         "EB900"

@@ -10,7 +10,7 @@ from typing import Final
 from envbuilder.decode import LINE, Code, Fields, Mistakes, Node, Shape, load
 
 FOLDER: Final = Path(__file__).with_name("catalogue")
-_CODE: Final = Shape(pattern=r"EB9\d\d", expected='a code such as "EB900"')
+_CODE: Final = Shape(pattern=r"EB(?:89[5-9]|9\d\d)", expected='a code such as "EB900"')
 _NAME: Final = Shape(pattern=r"[a-z0-9]+(?:-[a-z0-9]+)*", expected="words with hyphens")
 
 

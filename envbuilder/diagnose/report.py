@@ -19,7 +19,7 @@ _STAGES = {
 def text(diagnosis: Diagnosis) -> str:
     """The cause in full, the others in full, the consequences with a line each."""
     if not diagnosis.found:
-        read = f"{diagnosis.logs} log{'' if diagnosis.logs == 1 else 's'}, {diagnosis.lines} lines"
+        read = f"{_number(diagnosis.logs, 'log')}, {_number(diagnosis.lines, 'line')}"
         return "\n".join([f"no known failure ({read})", *_skipped(diagnosis)])
     parts = [_full(one) for one in diagnosis.found if one.role is not Role.CONSEQUENCE]
     after = [one for one in diagnosis.found if one.role is Role.CONSEQUENCE]
@@ -132,6 +132,10 @@ def _row(one: Found) -> dict[str, object]:
 def _skipped(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.skipped:
         yield f"not read, since it is neither text nor a dump of the flight recorder, or not open to you: {', '.join(diagnosis.skipped)}"
+
+
+def _number(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def _sentence(words: str) -> str:

@@ -138,7 +138,7 @@ class Scanner:
                 del self.tracebacks[rank]
                 if not known:
                     yield Raised(line=number, text=_text(words), rank=label, time=time_of(line))
-        self.lines = block.line + block.data.count(b"\n")
+        self.lines = block.line + block.data.count(b"\n") - block.data.endswith(b"\n")
 
 
 @functools.cache
