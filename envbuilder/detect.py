@@ -18,6 +18,7 @@ from envbuilder.host.nccl import Decision, decide
 from envbuilder.host.pasted import is_empty, parse_pasted
 from envbuilder.host.probe import Means, import_nvml, probe
 from envbuilder.host.profile import make_profile, parse_measured, profile_data
+from envbuilder.outputs import find_outputs
 from envbuilder.recipe import find_recipe
 from envbuilder.recipe import load as load_recipe
 from envbuilder.store import save_text
@@ -67,7 +68,7 @@ def recipe_versions(name: str, folder: Path) -> Versions:
     """Those of a recipe's lock; none without a name. Raises RecipeError, UsageError or LockError."""
     if not name:
         return Versions()
-    lock = locks.load(load_recipe(find_recipe(name, folder)).path.with_suffix(".lock"))
+    lock = locks.load(load_recipe(find_recipe(name, folder)).path.with_suffix(".lock"), recipe=name)
     found = {wheel.name: wheel.version for wheel in lock.wheels}
     nccl = next((version for name, version in found.items() if name.startswith("nvidia-nccl-cu")), "")
     return Versions(nccl=nccl, torch=found.get("torch", ""))
@@ -79,7 +80,7 @@ def measure_in(recipe: str, output: Path) -> Measured:
 
     if not recipe:
         raise UsageError("`--measure` runs inside an environment", hint="name it: `--recipe a100`")
-    sif = output / f"{Path(recipe).stem}.sif"
+    sif = find_outputs(recipe, output).sif
     if not sif.exists():
         raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {recipe}` makes it")
     ran = run_in_sif(sif, MEASURE, Surroundings(folder=Path("/"), gpu=True))

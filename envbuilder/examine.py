@@ -13,6 +13,7 @@ from requests.exceptions import RequestException
 from envbuilder import lock as locks
 from envbuilder.audit import Said, Tree, audit
 from envbuilder.audit.secret import IN_FILES
+from envbuilder.decode import nearest
 from envbuilder.difference import (
     EXPORTS,
     LOCK,
@@ -33,7 +34,7 @@ from envbuilder.outputs import Outputs, Record, find_outputs, load_any_record
 from envbuilder.overlay import MOST_KEPT
 from envbuilder.pipeline import make_plan
 from envbuilder.publish import connect
-from envbuilder.recipe import SUFFIX, hint_to_build, load
+from envbuilder.recipe import SUFFIX, hint_to_build, list_recipes, load
 from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.tables.distribution import load_distributions
 from envbuilder.tree import Layer, load_layer
@@ -152,7 +153,7 @@ def _glibc(oldest_host: str) -> str:
 
 
 @contextlib.contextmanager
-def opened_image(text: str, workshop: Workshop) -> Iterator[Path]:
+def opened_image(text: str, workshop: Workshop, *, hint: str = "") -> Iterator[Path]:
     """An image by its path, or by its name in the Docker engine: that one is saved to a file for as long as it is looked at."""
     if Path(text).exists():
         yield Path(text)
@@ -160,7 +161,8 @@ def opened_image(text: str, workshop: Workshop) -> Iterator[Path]:
     client = connect(workshop.environment)
     if client is None:
         raise UsageError(
-            f"there is no file or folder `{text}`, and no Docker engine answers that could have an image of that name"
+            f"there is no file or folder `{text}`, and no Docker engine answers that could have an image of that name",
+            hint=hint,
         )
     with workshop.store.workspace() as work:
         saved = work / "image.tar"
@@ -171,7 +173,7 @@ def opened_image(text: str, workshop: Workshop) -> Iterator[Path]:
                     stream.write(piece)
         except (docker.errors.DockerException, RequestException) as error:
             raise UsageError(
-                f"there is no file or folder `{text}`, and the Docker engine has no such image"
+                f"there is no file or folder `{text}`, and the Docker engine has no such image", hint=hint
             ) from error
         yield saved
 
@@ -196,11 +198,14 @@ def diff(one: str, other: str, workshop: Workshop) -> Difference:
 def read_subject(text: str, workshop: Workshop) -> Subject:
     """A lock by its path or its recipe's name, a SIF by its path, an image by its path or its name in the Docker engine."""
     path = Path(text)
-    if path.suffix == ".lock" or (not path.exists() and (workshop.recipes / f"{text}.lock").is_file()):
-        return _lock_subject(path if path.suffix == ".lock" else workshop.recipes / f"{text}.lock")
+    if path.suffix in (".lock", SUFFIX, ".yml"):
+        return _lock_subject(path.with_suffix(".lock"), recipe="" if path.suffix == ".lock" else text)
+    if not path.exists() and any((workshop.recipes / f"{text}{end}").is_file() for end in (".lock", SUFFIX)):
+        return _lock_subject(workshop.recipes / f"{text}.lock", recipe=text)
     if path.suffix == ".sif":
         return _sif_subject(path, workshop)
-    with opened_image(text, workshop) as place, workshop.console.step(f"read `{text}`"):
+    near = nearest(text, list_recipes(workshop.recipes)).strip()
+    with opened_image(text, workshop, hint=near) as place, workshop.console.step(f"read `{text}`"):
         tree = read_tree(place, keep=READ)
     return of_tree(
         text,
@@ -212,13 +217,13 @@ def read_subject(text: str, workshop: Workshop) -> Subject:
     )
 
 
-def _lock_subject(path: Path) -> Subject:
+def _lock_subject(path: Path, recipe: str = "") -> Subject:
     """With what the recipe beside it sets, which a lock does not repeat."""
-    lock = locks.load(path)
+    lock = locks.load(path, recipe=recipe)
     beside = path.with_suffix(SUFFIX)
-    recipe = load(beside) if beside.is_file() else None
-    environment = dict(recipe.env) if recipe else {}
-    return of_lock(str(path), lock, environment=environment, nccl=recipe.nccl if recipe else "")
+    wishes = load(beside) if beside.is_file() else None
+    environment = dict(wishes.env) if wishes else {}
+    return of_lock(str(path), lock, environment=environment, nccl=wishes.nccl if wishes else "")
 
 
 def _sif_subject(path: Path, workshop: Workshop) -> Subject:

@@ -29,7 +29,7 @@ from envbuilder.decode import (
 )
 from envbuilder.errors import LockError
 from envbuilder.extension import Extension, Form
-from envbuilder.recipe import Recipe
+from envbuilder.recipe import SUFFIX, Recipe
 from envbuilder.sources import REGISTRY
 from envbuilder.store import Sha256, sha256_text
 
@@ -187,23 +187,24 @@ def dump(lock: Lock) -> str:
     return json.dumps(head | body, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def load(path: Path) -> Lock:
-    """Read a lockfile; raises LockError when it is not there or cannot be used."""
+def load(path: Path, *, recipe: str = "") -> Lock:
+    """Read a lockfile; raises LockError when it is not there or cannot be used, with `recipe` as the user called it."""
+    recipe = recipe or str(path.with_suffix(SUFFIX))
     if not path.is_file():
-        raise LockError(f"there is no lock `{path}`", hint="`envbuilder lock NAME` makes it")
+        raise LockError(f"there is no lock `{path}`", hint=f"`envbuilder lock {recipe}` makes it")
     mistakes = Mistakes()
     text = load_text(path, mistakes)
     if text is None:
-        raise _refusal(str(path), mistakes)
-    return parse(text, str(path))
+        raise _refusal(str(path), recipe, mistakes)
+    return parse(text, str(path), recipe=recipe)
 
 
-def parse(text: str, where: str) -> Lock:
+def parse(text: str, where: str, *, recipe: str = "NAME") -> Lock:
     """Read the text of a lockfile; raises LockError with every mistake. A newer revision may hold more keys."""
     mistakes = Mistakes()
     root = parse_json(text, where, mistakes)
     if root is None:
-        raise _refusal(where, mistakes)
+        raise _refusal(where, recipe, mistakes)
     head = Fields(
         root, Mistakes(), required=("version", "revision"), optional=[entry.key for entry in root.entries]
     )
@@ -211,11 +212,11 @@ def parse(text: str, where: str) -> Lock:
     if version != VERSION and not head.mistakes.findings:
         raise LockError(
             f"the lock `{where}` has version {version}; this envbuilder reads version {VERSION}",
-            hint="use the envbuilder that made it; or remove the file, and `envbuilder lock NAME` makes it anew",
+            hint=f"use the envbuilder that made it; or remove the file, and `envbuilder lock {recipe}` makes it anew",
         )
     lock = _Reader(mistakes, is_newer=revision > REVISION).lock(root)
     if mistakes.findings:
-        raise _refusal(where, mistakes)
+        raise _refusal(where, recipe, mistakes)
     return lock
 
 
@@ -392,10 +393,10 @@ def _digest(fields: Fields, key: str) -> Sha256:
     return Sha256(fields.text(key, _SHA256))
 
 
-def _refusal(where: str, mistakes: Mistakes) -> LockError:
+def _refusal(where: str, recipe: str, mistakes: Mistakes) -> LockError:
     return LockError(
         f"the lock `{where}` cannot be used",
-        hint="a lock is not edited by hand; remove the file, and `envbuilder lock NAME` makes it anew",
+        hint=f"a lock is not edited by hand; remove the file, and `envbuilder lock {recipe}` makes it anew",
         findings=mistakes.findings,
     )
 

@@ -20,10 +20,10 @@ from envbuilder.engine_socket import has_image, is_absent
 from envbuilder.errors import LockError, UsageError, VerifyError
 from envbuilder.extension_files import own_files, source_digests
 from envbuilder.findings import Finding
-from envbuilder.outputs import Outputs, Record, load_any_record, load_record
+from envbuilder.outputs import Outputs, Record, find_outputs, load_any_record, load_record
 from envbuilder.plan import Plan, StartFiles
 from envbuilder.plan import make as plan_of
-from envbuilder.recipe import Recipe, find_recipe, load
+from envbuilder.recipe import Recipe, find_recipe, hint_to_build, load
 from envbuilder.site_files import need_files, site_files
 from envbuilder.sources import PYTORCH_INDEX
 from envbuilder.store import Store, save_text, sha256_file, sha256_text
@@ -71,7 +71,7 @@ def lock_recipe(name: str, workshop: Workshop, *, wish: "Wish", save: bool = Tru
     recipe = load(find_recipe(name, workshop.recipes))
     path = lock_path(recipe)
     with workshop.store.in_use():
-        old = locks.load(path) if path.exists() else None
+        old = locks.load(path, recipe=name) if path.exists() else None
         known = old.base if old else None
         base = look(recipe, means, old=known, wish=wish, transfer=transfer) if recipe.image else None
         need_sound(recipe, examine(recipe, load_tables(load_toolkits()), base=base.inside if base else None))
@@ -90,7 +90,7 @@ def make_plan(
     base_of = functools.partial(known_base, store=workshop.store)
     recipe, findings = load_checked(name, workshop.recipes, host, base_of=base_of)
     path = lock_path(recipe)
-    lock = locks.load(path)
+    lock = locks.load(path, recipe=name)
     stale = locks.check_fresh(recipe, lock, source_digests(own_files(recipe)))
     if stale:
         raise LockError(
@@ -123,7 +123,7 @@ def vendor_recipe(name: str, workshop: Workshop, folder: Path) -> "Vendored":
     from envbuilder.vendor import vendor  # noqa: PLC0415
 
     recipe, _, _ = make_plan(name, workshop)
-    lock = locks.load(lock_path(recipe))
+    lock = locks.load(lock_path(recipe), recipe=name)
     with workshop.store.in_use():
         means = workshop.means(offline=False)
         store_sources(recipe, lock.extensions, means)
@@ -273,12 +273,11 @@ def list_extensions(name: str, workshop: Workshop) -> tuple[dict[str, object], .
     return tuple(rows(engine.find_extensions(plan), recipe=recipe.name))
 
 
-def read_documents(target: str, output: Path) -> tuple[str, str]:
+def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
     """The parts list and the provenance of a recipe that was built, or of a SIF wherever it was built."""
-    path = Path(target) if target.endswith(".sif") else Outputs(folder=output, name=target).sif
+    path = find_outputs(target, output).sif
     if not path.is_file():
-        name = "NAME" if target.endswith(".sif") else target
-        raise UsageError(f"there is no SIF `{path}`", hint=f"`envbuilder build {name}` makes it")
+        raise UsageError(f"there is no SIF `{path}`", hint=hint_to_build(target, recipes))
     from envbuilder.sif import DataType, read_sif  # noqa: PLC0415 - as above
 
     sif = read_sif(path)
@@ -292,11 +291,11 @@ def sign_artefacts(name: str, workshop: Workshop, *, output: Path, key: Path) ->
     """Sign what was built with the user's own key; a later build still has nothing to do."""
     from envbuilder.sign import sign  # noqa: PLC0415 - cryptography is slow to import
 
-    outputs = Outputs(folder=output.absolute(), name=name)
+    outputs = find_outputs(name, output.absolute())
     with workshop.store.in_use(), _alone(outputs, workshop):
         for path in (outputs.image, outputs.sif):
             if not path.exists():
-                raise UsageError(f"there is no `{path}`", hint=f"`envbuilder build {name}` makes it")
+                raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, workshop.recipes))
         record = load_any_record(outputs)
         sign(
             outputs.image, outputs.sif, outputs.bundle, key=key, runner=workshop.runner,

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -148,6 +148,11 @@ class Recipe:
         return known.get(path, str(self.path))
 
 
+def recipes_folder(environment: Mapping[str, str]) -> Path:
+    """Where recipes are, for the verbs that need none and want to name one that is there."""
+    return Path(environment.get("ENVBUILDER_RECIPES") or "recipes")
+
+
 def list_recipes(folder: Path) -> tuple[str, ...]:
     """The names of the recipes in a folder, sorted."""
     return tuple(sorted(path.stem for path in folder.glob(f"*{SUFFIX}") if path.is_file()))
@@ -192,7 +197,9 @@ def find_recipe(name: str, folder: Path) -> Path:
 
 
 def hint_to_build(name: str, folder: Path) -> str:
-    """What to do where nothing was built of NAME: build it, or name a recipe that there is."""
+    """What to do where nothing was built of NAME: build it, or name a recipe that there is; NAME may be a path to a SIF."""
+    if name.endswith(".sif"):
+        return "name one that is there, or a recipe that was built"
     try:
         find_recipe(name, folder)
     except UsageError as error:

@@ -369,6 +369,35 @@ def test_what_was_never_built_is_exit_2_and_the_recipe_that_was_meant_is_named(
     assert "did you mean `cpu`?" in typed.err
 
 
+@pytest.mark.parametrize("line", ["build {}", "extensions {}", "render {}", "diff {} cpu", "diff cpu {}"])
+def test_a_recipe_without_a_lock_is_exit_4_and_the_hint_is_a_line_to_paste(
+    call: Call, folder: Path, locked: Path, line: str
+):
+    shutil.copy(locked / "cpu.lock", folder)
+    for typed in ("good", str(folder / "good.yaml")):
+        answer = call(*line.format(typed).split(), "--recipes", folder)
+        assert answer.code == 4
+        assert f"error: there is no lock `{folder}/good.lock`" in answer.err
+        assert f"hint: `envbuilder lock {typed}` makes it" in answer.err
+
+
+def test_what_cannot_be_compared_names_the_recipe_that_was_meant(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    answer = call("diff", "cpu", "cpuu")
+    assert answer.code == 2
+    assert answer.err.endswith("hint: did you mean `cpu`?\n")
+
+
+@pytest.mark.parametrize("verb", ["report", "sbom"])
+def test_what_was_not_built_is_named_as_it_was_typed(call: Call, tmp_path: Path, verb: str):
+    answer = call(verb, "recipes/cpu.yaml", "--output", tmp_path)
+    assert answer.code == 2
+    assert f"there is no SIF `{tmp_path}/cpu.sif`" in answer.err
+    assert "`envbuilder build recipes/cpu.yaml` makes image and SIF" in answer.err
+
+
 def test_verify_without_artefacts_is_an_error_and_no_traceback(call: Call, tmp_path: Path):
     answer = call("verify", "cpu", "--output", tmp_path)
     assert answer.code in (2, 7)

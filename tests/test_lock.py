@@ -166,8 +166,11 @@ def test_a_lock_is_read_from_its_file(tmp_path):
 
 def test_a_lock_that_is_not_there_says_how_to_make_it(tmp_path):
     with pytest.raises(LockError, match="there is no lock") as caught:
+        load(tmp_path / "x.lock", recipe="x")
+    assert caught.value.hint == "`envbuilder lock x` makes it"
+    with pytest.raises(LockError) as caught:
         load(tmp_path / "x.lock")
-    assert caught.value.hint == "`envbuilder lock NAME` makes it"
+    assert caught.value.hint == f"`envbuilder lock {tmp_path}/x.yaml` makes it"
 
 
 @pytest.mark.parametrize("data", [b"\xff", b"", b"{", b"<<<<<<< HEAD\n"])

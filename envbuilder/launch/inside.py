@@ -16,7 +16,7 @@ from envbuilder.errors import ToolError, UsageError
 from envbuilder.launch.site import Site
 from envbuilder.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.publish import connect
-from envbuilder.recipe import hint_to_build
+from envbuilder.recipe import hint_to_build, recipes_folder
 
 Form = Literal["sif", "image", ""]
 log = logging.getLogger(__name__)
@@ -125,7 +125,4 @@ def need_image(
 
 
 def _absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:
-    if name.endswith(SIF):
-        return UsageError(missing, hint="name one that is there, or a recipe that was built")
-    folder = Path(environment.get("ENVBUILDER_RECIPES") or "recipes")
-    return UsageError(missing, hint=hint_to_build(name, folder))
+    return UsageError(missing, hint=hint_to_build(name, recipes_folder(environment)))

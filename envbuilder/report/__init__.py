@@ -53,7 +53,7 @@ def make_report(name: str, workshop: Workshop, *, output: Path) -> Report:
     """Read recipe, artefacts and log of what was built, and write `NAME.html` beside them; raises UsageError where it was not built."""
     recipe = load(find_recipe(name, workshop.recipes))
     outputs = Outputs(folder=output, name=recipe.name)
-    packages = _packages(read_documents(str(outputs.sif), output)[0])
+    packages = _packages(read_documents(name, output, workshop.recipes)[0])
     audited = _audit(name, workshop, output)
     with workshop.console.step("measure what it holds"), opened_sif(outputs.sif) as system:
         entries = audited.entries or system.entries(threads=workshop.limits.threads)

@@ -132,7 +132,7 @@ def _taken_over(recipe: Recipe, target: Target, old: Lock | None, wish: Wish) ->
     if unknown:
         raise UsageError(
             f"the lock holds no {' or '.join(f'`{name}`' for name in unknown)}, so there is nothing to upgrade",
-            hint="`envbuilder lock NAME` takes up what is new in the recipe",
+            hint=f"`envbuilder lock {recipe.path}` takes up what is new in the recipe",
         )
     same_debs = (
         inputs.debs == old.inputs.debs

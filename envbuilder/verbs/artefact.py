@@ -310,9 +310,11 @@ def sbom(
 ) -> None:
     """Print the parts list of what was built, in SPDX: every package with its version, licence and hash."""
     from envbuilder.pipeline import read_documents  # noqa: PLC0415
+    from envbuilder.recipe import recipes_folder  # noqa: PLC0415
 
     with verb("sbom", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        session.text = read_documents(name, output)[provenance].rstrip("\n")
+        recipes = recipes_folder(session.environment)
+        session.text = read_documents(name, output, recipes)[provenance].rstrip("\n")
         session.data = json.loads(session.text)
 
 
