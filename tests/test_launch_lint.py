@@ -37,6 +37,10 @@ export TRITON_CACHE_DIR=$TMPDIR/triton PYTHONNOUSERSITE=1
 srun --kill-on-bad-exit=1 --gpu-bind=none apptainer exec --nv env.sif \\
   sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS exec python train.py'
 """
+ALONE = GOOD.replace(
+    "--nnodes=2 --nproc-per-node=4 --rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+    "--nproc-per-node=4",
+)
 LAUNCH = "srun --kill-on-bad-exit=1 apptainer"
 C10D = "--rdzv-backend=c10d"
 
@@ -96,6 +100,31 @@ def test_a_mistake_is_found_where_it_stands(code, text, there, instead, line):
     assert found(text.replace(there, instead)) == [(code, line)]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--time=1:00:00 --nodes=2",
+        "-t 60 -N 2",
+        "-t60 -N2",
+        "--exclusive --nodes 2  # not 1",
+        "--nodes=2 --requeue",
+    ],
+)
+def test_options_are_read_in_each_form_that_sbatch_takes(options):
+    assert found(ALONE.replace("--nodes=2", options)) == [(LintCode.NNODES_MISSING, 11)]
+    assert found(ALONE.replace("--nodes=2", "--nodes=1 --comment=x  # for --nodes=2 see the other")) == []
+
+
+def test_an_option_that_is_not_the_first_of_its_line_is_found():
+    assert found(GOOD.replace("--gpus-per-node=4", "--time=60 --gpus-per-task=1")) == [
+        (LintCode.GPUS_PER_TASK, 4)
+    ]
+    assert found(TASKS.replace("--gres=gpu:4", "--gres=gpu:4 --gpu-bind=none")) == []
+    assert found(TASKS.replace("--gres=gpu:4", "--gres=gpu:4 --gpu-bind=closest")) == [
+        (LintCode.GPUS_PER_TASK, 4)
+    ]
+
+
 def test_every_rule_has_a_case():
     assert {case[0] for case in CASES} == set(LintCode)
 
@@ -117,10 +146,6 @@ def test_a_finding_says_what_to_do():
     assert finding.hint == "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
 
 
-ALONE = GOOD.replace(
-    "--nnodes=2 --nproc-per-node=4 --rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
-    "--nproc-per-node=4",
-)
 UNSET = re.sub(r"MASTER_ADDR=.*\n", "", ALONE).replace(
     "MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000)) ", ""
 )

@@ -56,13 +56,15 @@ class Script:
     lines: tuple[Line, ...]  # without comments and empty ones
 
     @cached_property
+    def _given(self) -> dict[str, tuple[Line, str]]:
+        options = [line for line in self.lines if line.text.startswith("#SBATCH")]
+        given = [(line, one) for line in options for one in _OPTION.finditer(re.split(r"\s#", line.text)[0])]
+        return {_LONG.get(one[1], one[1]): (line, one[2] or "") for line, one in given}
+
+    @cached_property
     def options(self) -> dict[str, Line]:
-        """The options that `#SBATCH` lines set, as `--name=value` or `-n value`."""
-        found: dict[str, Line] = {}
-        for line in self.lines:
-            if given := re.match(r"#SBATCH\s+(--?[A-Za-z-]+)", line.text):
-                found[_LONG.get(given[1], given[1])] = line
-        return found
+        """The options that `#SBATCH` lines set, one or several on each, as `--name=value`, `-n value` or `-nvalue`."""
+        return {name: line for name, (line, _) in self._given.items()}
 
     @cached_property
     def commands(self) -> tuple[Line, ...]:
@@ -74,9 +76,7 @@ class Script:
 
     def value(self, option: str) -> str:
         """What an `#SBATCH` line sets an option to."""
-        line = self.options.get(option)
-        found = re.match(r"#SBATCH\s+\S+?[=\s]\s*(\S+)", line.text) if line else None
-        return found[1] if found else ""
+        return self._given[option][1] if option in self._given else ""
 
     @property
     def steps(self) -> tuple[Line, ...]:
@@ -85,6 +85,7 @@ class Script:
 
 
 _LONG: Final = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "-t": "--time"}
+_OPTION: Final = re.compile(r"\s(--[A-Za-z-]+|-[A-Za-z])(?:[=\s]?\s*([^\s=-]\S*))?")
 _SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of what it runs
@@ -114,12 +115,11 @@ Rule = Callable[[Script], Iterator[Fault]]
 
 
 def _gpus_per_task(script: Script) -> Iterator[Fault]:
-    bind = script.options.get("--gpu-bind")
     places = (
         script.options.get("--gpus-per-task"),
         script.find(r"--gpus-per-task"),
         script.find(r"--gpu-bind=(?:per_task|single)"),
-        bind if bind and "none" not in bind.text else None,
+        None if "none" in script.value("--gpu-bind") else script.options.get("--gpu-bind"),
     )
     for line in {line.number: line for line in places if line}.values():
         yield Fault(
