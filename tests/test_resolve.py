@@ -773,9 +773,15 @@ def test_a_day_that_the_archive_of_all_days_does_not_have_is_said(tmp_path: Path
         ({"libxcrypt": "4.5"}, "libxcrypt 4.5 is pinned", r'libxcrypt: "4\.4"'),
         ({"apt": ("gti",)}, "no package `gti`", "did you mean `git`"),
         ({"packages": ("numpy>=3",)}, "no set of wheels", "loosen"),
-        ({"packages": ("newglibc",)}, "no set of wheels", "has a wheel"),
+        ({"packages": ("newglibc",)}, "no set of wheels", "has a wheel for this Python$"),
+        (
+            {"packages": ("numpy", "NewGlibc==1.0")},
+            "no set of wheels",
+            r"; or build it as an extension: `extensions: \[\{name: newglibc, sdist: NewGlibc==1.0\}\]`$",
+        ),
+        ({"packages": ("No_such>=2", "numpy")}, "^no package index knows `No_such`\n", "that pip installs"),
     ],
-    ids=["gcc", "python", "libxcrypt", "apt", "no-version", "newer-glibc"],
+    ids=["gcc", "python", "libxcrypt", "apt", "no-version", "newer-glibc", "no-wheel", "no-package"],
 )
 def test_what_the_sources_do_not_have_is_said(
     tmp_path: Path, world: Sources, changes: dict[str, object], message: str, hint: str

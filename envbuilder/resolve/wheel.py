@@ -20,10 +20,10 @@ from packaging.version import Version
 
 from envbuilder.command import Command
 from envbuilder.errors import CommandError, FetchError, IncompatibleError
-from envbuilder.fetch import NETWORK_HINT
 from envbuilder.lock import Artefact
 from envbuilder.recipe import Recipe
 from envbuilder.resolve.means import Means, Target
+from envbuilder.resolve.refusal import is_unsolvable, refusal
 from envbuilder.sources import Sources, file_path
 from envbuilder.store import Sha256, sha256_file
 from envbuilder.tables.toolkit import WheelPart
@@ -131,7 +131,7 @@ def ask_uv(question: Question, means: Means) -> tuple[Artefact, ...]:
                 means.runner.run(command)
             except CommandError as error:
                 _need_access(question, sources, error, means)
-                raise _refusal(question, error) from error
+                raise _refused(question, error) from error
         found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question, local)
     sizes = _sizes(found, question, means)
     return tuple(
@@ -161,9 +161,9 @@ def _keeps_all(question: Question, sources: Sources, *, work: Path, command: Com
     try:
         means.runner.run(command)
     except CommandError as error:
-        if _is_unsolvable(error):
+        if is_unsolvable(error):
             return False
-        raise _refusal(question, error) from error
+        raise _refused(question, error) from error
     return True
 
 
@@ -257,24 +257,14 @@ def _need_access(question: Question, sources: Sources, error: CommandError, mean
         raise FetchError(f"{refused.message}\n{said}", hint=refused.hint) from error
 
 
+def _refused(question: Question, error: CommandError) -> IncompatibleError | FetchError:
+    return refusal(error, question.requirements, python=question.python, glibc=question.glibc)
+
+
 def uv_platform(glibc: str) -> str:
     """The name that uv has for a machine with this glibc; newer ones than it knows run what the newest of them runs."""
     major, minor = (int(part) for part in glibc.split("."))
     return f"x86_64-manylinux_{major}_{min(minor, NEWEST_MANYLINUX)}"
-
-
-def _refusal(question: Question, error: CommandError) -> IncompatibleError | FetchError:
-    said = error.message.partition("\n")[2]
-    if _is_unsolvable(error):
-        return IncompatibleError(
-            f"no set of wheels for Python {question.python} and glibc {question.glibc} fits the recipe's packages\n{said}",
-            hint="loosen a bound in `packages`, or choose a version that has a wheel for this Python",
-        )
-    return FetchError(f"could not read the package index\n{said}", hint=NETWORK_HINT)
-
-
-def _is_unsolvable(error: CommandError) -> bool:
-    return "ended with exit code 1\n" in error.message
 
 
 def _read_answer(text: str, question: Question, local: Mapping[Path, Path]) -> tuple[_Found, ...]:
