@@ -237,6 +237,16 @@ def test_ssh_takes_what_stands_for_the_host_for_one(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.programs
+def test_a_machine_that_does_not_answer_ends_as_a_job_that_could_not_be_started(tmp_path):
+    nobody = Site(ssh=SshSite(hosts=("127.0.0.1",), options=("-F", "none", "-p", "1")))
+    script = tmp_path / "job.sh"
+    script.write_text(render(job(where="ssh", site=nobody, folder=tmp_path)))
+    ended = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == LaunchError.exit_code, ended.stderr
+    assert "no rank was started" in ended.stderr
+
+
 def test_without_a_word_there_is_a_rank_a_gpu_and_a_node_a_host():
     assert (job(environment=A100).gpus, job(environment=A100, gpus=4).ranks, job().gpus) == (1, 4, 0)
     assert job(where="ssh", site=HOSTS).nodes == 3
@@ -431,7 +441,7 @@ def test_a_task_builds_its_recipe_with_the_shared_cache_and_leaves_a_word(tmp_pa
 @pytest.mark.programs
 @pytest.mark.parametrize(
     ("build", "cache", "code"),
-    [("exit 6", "cache", 6), ("true", "none", 1), ("kill -TERM $PPID", "cache", 143)],
+    [("exit 6", "cache", 6), ("true", "none", 9), ("kill -TERM $PPID", "cache", 143)],
 )
 def test_a_task_that_fails_says_how(build, cache, code, tmp_path):
     ran = run_task(tmp_path, build, cache=cache)
@@ -494,7 +504,7 @@ def look_at_node(folder: Path) -> "subprocess.CompletedProcess[str]":
 )
 def test_a_node_is_judged_by_its_driver_and_gpus(tmp_path, smi, said):
     ended = preflight(tmp_path, smi=smi)
-    assert (ended.returncode, said in ended.stderr) == (1 if said else 0, True), ended.stderr
+    assert (ended.returncode, said in ended.stderr) == (9 if said else 0, True), ended.stderr
 
 
 @pytest.mark.programs
@@ -534,5 +544,5 @@ def test_a_scratch_of_somebody_else_is_not_used(tmp_path):
     (tmp_path / "envbuilder-0").mkdir()
     os.chown(tmp_path / "envbuilder-0", 1234, 1234)
     ended = preflight(tmp_path, smi="exit 0")
-    assert ended.returncode == 1
+    assert ended.returncode == LaunchError.exit_code
     assert "envbuilder-0 belongs to another user" in ended.stderr

@@ -27,9 +27,10 @@ settings=(environment image_id program nodes ranks_per_node gpus folder project 
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
+# What the program had no part in ends with the exit code of envbuilder for a job that could not be started.
 fail() {
   say "$*"
-  exit 1
+  exit 9
 }
 
 # The first of these folders that is there: compile caches belong on the node, for a shared file system is slow at many

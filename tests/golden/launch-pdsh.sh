@@ -30,9 +30,10 @@ settings=(environment sif_bytes sif_sha256 program nodes ranks_per_node gpus fol
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
+# What the program had no part in ends with the exit code of envbuilder for a job that could not be started.
 fail() {
   say "$*"
-  exit 1
+  exit 9
 }
 
 # The first of these folders that is there: compile caches belong on the node, for a shared file system is slow at many
