@@ -285,8 +285,8 @@ def exit_codes() -> str:
         for number in numbers
     ])  # fmt: skip
     lines += [
-        "`exec`, `shell`, and `launch ssh` and `local` end with the exit code of the program that they run. "
-        + "Where a machine cannot be reached or is not ready, `launch` starts none and ends with 9. `diagnose` ends with 0 whatever it finds.", "",
+        "`exec`, `shell`, and `launch ssh` and `local` end with the exit code of the program that they run.",
+        "Where a machine cannot be reached or is not ready, `launch` starts none and ends with 9. `diagnose` ends with 0 whatever it finds.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
