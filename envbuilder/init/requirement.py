@@ -200,5 +200,5 @@ def _leave_project(text: str, where: str, gathered: Gathered, *, name: str = "")
         hint = "set `env: {PYTHONPATH: …}`, or make it an extension with `path` if it has C++ or CUDA sources"
     else:
         why = "a folder of a project"
-        hint = f"if it has C++ or CUDA sources: extensions: [{{name: NAME, path: {plain.removeprefix('file:')}}}]"
+        hint = f"if it has C++ or CUDA sources: extensions: [{{name: NAME, path: {plain.removeprefix('file:').removeprefix('./')}}}]"
     gathered.leave(where, text, why, hint=hint)
