@@ -35,6 +35,7 @@ from envbuilder.overlay import MOST_KEPT
 from envbuilder.pipeline import make_plan
 from envbuilder.publish import connect
 from envbuilder.recipe import SUFFIX, hint_to_build, list_recipes, load
+from envbuilder.sif import is_sif
 from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.tables.distribution import load_distributions
 from envbuilder.tree import Layer, load_layer
@@ -94,10 +95,24 @@ def verify_built(
 def verify_pair(
     image: str, sif: Path, workshop: Workshop, *, oldest_host: str = "", key: Path | None = None
 ) -> Verified:
-    """Compare any image with any SIF, and audit what they hold; raises VerifyError."""
+    """Compare any image with any SIF, and audit what they hold; raises VerifyError, and UsageError for what is no such pair."""
+    _need_pair(image, sif)
     with opened_image(image, workshop) as place:
         _check_signatures(place, sif, key, workshop)
         return _verify(place, (image, sif), workshop, layers=(), oldest_host=oldest_host)
+
+
+def _need_pair(image: str, sif: Path) -> None:
+    """Raise UsageError at once for what would be no image and SIF after minutes of reading either."""
+    if is_sif(Path(image)):
+        swapped = f"the image comes first: envbuilder verify {sif} {image}"
+        hint = f"`envbuilder diff {image} {sif}` compares two SIFs" if is_sif(sif) else swapped
+        raise UsageError(f"`{image}` is a SIF, and an image is wanted there", hint=hint)
+    if not sif.is_file():
+        raise UsageError(
+            f"`{sif}` is a folder, and a SIF is wanted there" if sif.is_dir() else f"there is no SIF `{sif}`",
+            hint="the image comes first, then the SIF",
+        )
 
 
 def _verify(
@@ -107,17 +122,18 @@ def _verify(
     glibc = _glibc(oldest_host)
     with workshop.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):
         report = verify(place, sif, layers=layers, threads=workshop.limits.threads, look=IN_FILES)
-    if report.findings:
-        raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
+        if report.findings:
+            raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
     with workshop.console.step("audit what they hold"), opened_sif(sif) as system:
         tree = SquashfsTree(system, report.entries)
         read = read_image(place)
         said = Said(environment=read.env, texts=read.texts, hidden=report.hidden)
         findings = audit(tree, said=said, gpus=_gpus(tree), oldest_glibc=glibc)
-    if any(finding.severity is Severity.ERROR for finding in findings):
-        raise VerifyError(
-            f"`{image}` and `{sif}` hold the same files, and some of them cannot stay so", findings=findings
-        )
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            raise VerifyError(
+                f"`{image}` and `{sif}` hold the same files, and some of them cannot stay so",
+                findings=findings,
+            )
     return Verified(image=image, sif=sif, report=report, with_plan=bool(layers), findings=findings)
 
 

@@ -78,14 +78,14 @@ def _make_once(plan: Plan, outputs: Outputs, workshop: Workshop, engine: Engine,
     )
     with console.step("verify image ≡ SIF ≡ plan"):
         report = verify(outputs.image, outputs.sif, layers=built.layers, threads=limits.threads)
-    if report.findings:
-        for path in (outputs.image, outputs.sif):
-            refuse(path)
-        raise VerifyError(
-            "what was built is not what was promised",
-            findings=report.findings,
-            hint=f"the log is `{outputs.log}`",
-        )
+        if report.findings:
+            for path in (outputs.image, outputs.sif):
+                refuse(path)
+            raise VerifyError(
+                "what was built is not what was promised",
+                findings=report.findings,
+                hint=f"the log is `{outputs.log}`",
+            )
     loading.finish()
     return built.record
 

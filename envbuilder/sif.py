@@ -206,14 +206,19 @@ def read_sif(path: Path) -> Sif:
         raise VerifyError(f"`{path}` is not a whole SIF: {error}", hint="build it again") from error
 
 
+def is_sif(path: Path) -> bool:
+    """Whether this is a file that can be read and begins as a SIF does."""
+    try:
+        with path.open("rb") as stream:
+            return _MAGIC in stream.read(_HEADER.size)
+    except OSError:
+        return False
+
+
 def _check_target(out: Path) -> None:
     if not (out.exists() or out.is_symlink()):
         return
-    head = b""
-    if out.is_file() and not out.is_symlink():
-        with out.open("rb") as stream:
-            head = stream.read(_HEADER.size)
-    if _MAGIC not in head:
+    if out.is_symlink() or not is_sif(out):
         raise UsageError(
             f"`{out}` is there already and is not a SIF", hint="move it away, or choose another --output"
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from PySquashfsImage import SquashFsImage
 
+from envbuilder import cli
 from envbuilder.command import Command, ProcessRunner
 from envbuilder.entry import Entry, Kind, path_order
 from envbuilder.errors import VerifyError
@@ -129,6 +130,40 @@ def test_image_and_sif_of_the_same_layers_are_proved_equal(pair: Pair) -> None:
         report = verify(pair.image, pair.sif, layers=layers)
         assert report.findings == ()
         assert report.paths == len(everything(pair))
+
+
+@pytest.mark.programs
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("{image} {none}", "there is no SIF `{none}`"),
+        ("{image} {image}", "`{image}` is a folder, and a SIF is wanted there"),
+        ("{sif} {image}", "the image comes first: envbuilder verify {image} {sif}"),
+        ("{sif} {sif}", "`envbuilder diff {sif} {sif}` compares two SIFs"),
+    ],
+)
+def test_what_is_no_image_and_sif_is_told_before_either_is_read(
+    pair: Pair, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    places = {"image": pair.image, "sif": pair.sif, "none": pair.sif.with_name("none.sif")}
+    code = cli.run(["verify", *words.format(**places).split()])
+    err = capsys.readouterr().err
+    assert (code, err.startswith("error: ")) == (2, True)  # no step was begun
+    assert said.format(**places) in err
+
+
+@pytest.mark.programs
+@pytest.mark.usefixtures("clean_environment")
+def test_a_comparison_that_finds_a_difference_is_a_step_that_failed(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.truncate(pair.sif, pair.sif.stat().st_size // 2)
+    code = cli.run(["verify", str(pair.image), str(pair.sif)])
+    err = capsys.readouterr().err
+    assert code == 7
+    assert "✗ verify image ≡ SIF" in err
+    assert "✓" not in err
 
 
 @pytest.mark.programs

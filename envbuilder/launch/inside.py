@@ -16,7 +16,6 @@ from envbuilder.errors import ToolError, UsageError
 from envbuilder.launch.site import Site
 from envbuilder.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.publish import connect
-from envbuilder.recipe import hint_to_build, recipes_folder
 
 Form = Literal["sif", "image", ""]
 log = logging.getLogger(__name__)
@@ -125,4 +124,6 @@ def need_image(
 
 
 def _absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:
+    from envbuilder.recipe import hint_to_build, recipes_folder  # noqa: PLC0415 - what is there needs no recipe
+
     return UsageError(missing, hint=hint_to_build(name, recipes_folder(environment)))
