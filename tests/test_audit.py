@@ -189,9 +189,27 @@ def test_rights_that_go_too_far_are_found(files, modes, folders, code, where):
 def test_a_second_copy_says_who_loads_which_and_what_it_costs():
     files, _, _, _ = PLANTED["a second NCCL"]
     (finding,) = [one for one in audit(with_files(files)) if one.code == Code.COPIES]
-    assert f"/{SITE}/b.so loads /{SITE}/nvidia/nccl/lib/libnccl.so.2" in finding.message
+    assert f"/{SITE}/nvidia/nccl/lib/libnccl.so.2 is loaded by /{SITE}/b.so" in finding.message
     assert "different bytes" in finding.message
     assert finding.hint.endswith("MB")
+
+
+def test_files_with_the_same_run_paths_are_one_finding_and_each_is_named_once():
+    odd = library(runpath="/lib/intel64:/lib/win-x64:/tmp/build")
+    files = {f"{SITE}/torch/bin/{name}Test": odd for name in "ABCDEF"} | {
+        f"{SITE}/x.so": library(runpath="/x")
+    }
+    one, other = [
+        each
+        for each in audit(make_tree(CLEAN | files, MODES | dict.fromkeys(files, 0o755)))
+        if each.code == Code.RUNPATH
+    ]
+    assert (one.where, other.where) == (f"/{SITE}/torch/bin/ATest", f"/{SITE}/x.so")
+    assert one.message == (
+        "looks for libraries in `/lib/intel64`, `/lib/win-x64` (not in the image), and `/tmp/build` (not the image's, and"
+        f" others may write there); the same in 5 more: /{SITE}/torch/bin/BTest, /{SITE}/torch/bin/CTest, /{SITE}/torch/bin/DTest, …"
+    )
+    assert other.message == "looks for libraries in `/x` (not in the image)"
 
 
 def test_a_secret_is_never_shown():

@@ -191,3 +191,12 @@ def some(paths: Sequence[str]) -> str:
     """The first few of these, and how many more there are."""
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     return ", ".join(f"/{path}" for path in paths[:NAMED]) + more
+
+
+def same_in(paths: Sequence[str]) -> str:
+    """Of the files of one finding, those beside the first, which is its place; empty where there is no other."""
+    others = paths[1:]
+    if not others:
+        return ""
+    named = ", ".join(f"/{path}" for path in others[:NAMED])
+    return f"; the same in {len(others)} more: {named}{', …' if len(others) > NAMED else ''}"

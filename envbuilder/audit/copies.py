@@ -38,7 +38,7 @@ def _finding(case: Case, name: str, copies: Sequence[Elf]) -> Finding:
     for elf in case.elves:
         if name in elf.needed and (taken := loaded(case, elf, name)):
             takers.setdefault(taken, []).append(elf.path)
-    told = "; ".join(f"{some(paths)} loads /{taken}" for taken, paths in sorted(takers.items()))
+    told = "; ".join(f"/{taken} is loaded by {some(paths)}" for taken, paths in sorted(takers.items()))
     keep = max(copies, key=lambda elf: (len(takers.get(elf.path, ())), elf.entry.size))
     spare = sum(elf.entry.size for elf in copies if elf is not keep)
     alike = "the same bytes" if len({elf.entry.sha256 for elf in copies}) == 1 else "different bytes"

@@ -1,10 +1,12 @@
 """Run paths that lead outside: folders from which a library would be loaded though the image does not have them."""
 
+import itertools
+import operator
 import posixpath
 from collections.abc import Iterator
 from typing import Final
 
-from envbuilder.audit.case import Case, Code, Elf, some
+from envbuilder.audit.case import Case, Code, Elf, same_in
 from envbuilder.findings import Finding, Severity
 
 # Folders that others may write, or that a runtime brings from the host.
@@ -25,17 +27,20 @@ OPEN: Final = (
 
 
 def check_runpaths(case: Case) -> Iterator[Finding]:
-    strange: dict[tuple[str, str], list[str]] = {}
+    alike: dict[
+        tuple[tuple[str, str], ...], list[str]
+    ] = {}  # a package's build gives all its files the same folders
     for elf in case.elves:
-        for folder in dict.fromkeys(
-            elf.runpaths if elf.runpaths != ("",) else ()
-        ):  # one that is empty as a whole is ignored
-            if why := _judge(case, elf, folder):
-                strange.setdefault((folder, why), []).append(elf.path)
-    for (folder, why), paths in sorted(strange.items()):
+        folders = elf.runpaths if elf.runpaths != ("",) else ()  # one that is empty as a whole is ignored
+        strange = [(_judge(case, elf, folder), folder) for folder in dict.fromkeys(folders)]
+        if found := tuple(sorted((why, folder) for why, folder in strange if why)):
+            alike.setdefault(found, []).append(elf.path)
+    for found, paths in sorted(alike.items()):
+        by_reason = itertools.groupby(found, key=operator.itemgetter(0))
+        told = [f"{', '.join(f'`{folder}`' for _, folder in some)} ({why})" for why, some in by_reason]
         yield Finding(
             code=Code.RUNPATH, severity=Severity.WARNING, where=f"/{paths[0]}",
-            message=f"{some(paths)} looks for libraries in `{folder}`, {why}",
+            message=f"looks for libraries in {', and '.join(told)}{same_in(paths)}",
             hint="whoever can write there decides what is loaded; the package's own build has to be repaired",
         )  # fmt: skip
 
@@ -45,10 +50,10 @@ def _judge(case: Case, elf: Elf, folder: str) -> str:
     plain = folder.replace("${ORIGIN}", "$ORIGIN")
     if plain.startswith("$ORIGIN"):
         above = posixpath.normpath(f"{posixpath.dirname(elf.path)}/{plain.removeprefix('$ORIGIN')}")
-        return "which lies above the root" if above.startswith("..") else ""
+        return "above the root" if above.startswith("..") else ""
     if not plain.startswith("/"):
-        return "which is wherever the program is started"
+        return "wherever the program is started"
     whole = posixpath.normpath(plain)
     if any(whole == place or whole.startswith(f"{place}/") for place in OPEN):
-        return "which is not the image's and which others may write"
-    return "which the image does not have" if case.real(whole) is None else ""
+        return "not the image's, and others may write there"
+    return "not in the image" if case.real(whole) is None else ""

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-from envbuilder.audit.case import Case, Code, some
+from envbuilder.audit.case import Case, Code, same_in
 from envbuilder.findings import Finding, Severity
 
 PORTABLE: Final = ("opt/env/", "opt/envbuilder/")  # what may be used without the image around it
@@ -27,7 +27,7 @@ def check_symbols(case: Case) -> Iterator[Finding]:
         )
         yield Finding(
             code=Code.SYMBOLS, severity=Severity.ERROR, where=f"/{paths[0]}",
-            message=f"the image's `{library}` has no `{version}` (newest: {newest}), which {some(paths)} needs",
+            message=f"needs `{version}`, and the image's `{library}` does not have it (newest: {newest}){same_in(paths)}",
             hint="it cannot be loaded: take a build for an older system, or a newer base",
         )  # fmt: skip
 
@@ -46,7 +46,7 @@ def check_oldest_host(case: Case, glibc: str) -> Iterator[Finding]:
     for version, paths in sorted(newer.items()):
         yield Finding(
             code=Code.OLDEST_HOST, severity=Severity.WARNING, where=f"/{paths[0]}",
-            message=f"{some(paths)} needs glibc {version}; the oldest host has {glibc}",
+            message=f"needs glibc {version}, and the oldest host has {glibc}{same_in(paths)}",
             hint="inside the image it has its own glibc; outside it would not load there",
         )  # fmt: skip
 
