@@ -242,7 +242,9 @@ def test_every_difference_is_told_also_where_a_project_hides_errors(inside: Insi
     assert [line for line in ended.stderr.splitlines() if "else:" in line] == [
         f"envbuilder: {head}" for head in heads
     ]
-    assert ["hint: `envbuilder build cpu`" in text for text in raised] == [True] * len(heads)
+    assert ["hint: `envbuilder lock cpu && envbuilder build cpu` where" in text for text in raised] == [
+        True
+    ] * len(heads)
 
 
 def test_the_hook_can_be_switched_off(inside: Inside):

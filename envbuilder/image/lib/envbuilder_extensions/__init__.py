@@ -90,8 +90,8 @@ def _wrap(original: Callable[..., Any], cpp_extension: ModuleType, index: Entry)
             return _remember(call.name, made)
         raise _told(
             f"{what}\n"
-            f"hint: `envbuilder build {_recipe()}` where the recipe is makes an image that fits; with ENVBUILDER_EXTENSIONS=build\n"
-            "it is compiled here, at each start on a node that has not done so"
+            f"hint: `{_renewal()}` where the recipe is makes an image that fits;\n"
+            "with ENVBUILDER_EXTENSIONS=build it is compiled here, at each start on a node that has not done so"
         )
 
     return wrapper
@@ -209,8 +209,8 @@ def _need_gpu(entry: Entry) -> None:
         compiling.say(f"{what}; on that GPU its kernels will fail with `no kernel image is available`")
         return
     raise _told(
-        f"{what}\nhint: name this GPU under `gpus` in the recipe and run `envbuilder build {_recipe()}`; to use the\n"
-        "extension on the CPU alone, hide the GPUs with `CUDA_VISIBLE_DEVICES=`"
+        f"{what}\nhint: name this GPU under `gpus` in the recipe and run `{_renewal()}`;\n"
+        "to use the extension on the CPU alone, hide the GPUs with `CUDA_VISIBLE_DEVICES=`"
     )
 
 
@@ -220,12 +220,14 @@ def _told(text: str) -> ExtensionError:
     return ExtensionError(text)
 
 
-def _recipe() -> str:
+def _renewal() -> str:
+    """What makes an image of an edited recipe, or of edited sources; of either no build takes the old lock."""
     try:
         with open("/.singularity.d/labels.json", encoding="utf-8") as stream:
-            return str(json.load(stream)["org.opencontainers.image.title"])
+            name = str(json.load(stream)["org.opencontainers.image.title"])
     except (OSError, ValueError, KeyError):
-        return "NAME"
+        name = "NAME"
+    return f"envbuilder lock {name} && envbuilder build {name}"
 
 
 def sha256(path: str) -> str:
