@@ -41,7 +41,7 @@ def has_image(client: "docker.DockerClient", name: str, manifest: str) -> bool:
 def part_name(name: str) -> str:
     """What the engine calls the first layers of an image that is not whole yet.
 
-    It stays after a build that failed, for the next one, and goes with the next that is loaded.
+    It stays after a build that failed, for the next one, and goes with the next good one.
     """
     return f"{name.rpartition(':')[0]}:part"
 
@@ -81,7 +81,9 @@ def load(outputs: Outputs, manifest: Sha256, environment: Mapping[str, str], con
     client = connect(environment)
     if client is None:
         return ""
-    if not has_image(client, outputs.image_name, manifest):
+    if has_image(client, outputs.image_name, manifest):
+        _drop_part(client, outputs.image_name)
+    else:
         load_image(client, outputs.image, name=outputs.image_name, console=console)
     return outputs.image_name
 
@@ -107,13 +109,18 @@ def load_image(client: "docker.DockerClient", layout: Path, *, name: str, consol
             error = _load(client, layout, name=name, without=without, advance=transfer.advance)
         if has_image(client, name, manifest):
             if name != part_name(name):
-                with contextlib.suppress(docker.errors.ImageNotFound):
-                    client.images.remove(part_name(name))
+                _drop_part(client, name)
             return
     raise BuildError(
         f"could not load the image into the Docker engine: {error or 'it keeps another image under that name'}",
         hint="Docker Engine 25 or newer with the containerd image store reads OCI layouts; `docker info` says what runs here",
     )
+
+
+def _drop_part(client: "docker.DockerClient", name: str) -> None:
+    """The whole image has its layers."""
+    with contextlib.suppress(docker.errors.ImageNotFound):
+        client.images.remove(part_name(name))
 
 
 def known_layers(client: "docker.DockerClient", layout: Path, name: str) -> frozenset[Sha256]:

@@ -52,6 +52,7 @@ def sha256_file(path: Path) -> Sha256:
 
 # What is kept between runs.
 KINDS: Final = ("artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases")
+WORK: Final = "work"  # what is in use while a verb runs, and what a killed one left of it
 KEPT: Final = (
     "layers",
     "extensions",
@@ -74,7 +75,7 @@ class Store:
                 f"the cache folder `{root}` must be a folder of yours that nobody else can write",
                 hint="point ENVBUILDER_CACHE at another folder, or `chmod go-w` this one",
             )
-        for name in (*KINDS, "work", "locks"):
+        for name in (*KINDS, WORK, "locks"):
             with space_errors(root):
                 (root / name).mkdir(mode=0o700, exist_ok=True)
 
@@ -129,7 +130,7 @@ class Store:
         """A private temporary folder on the store's file system, removed at the end and swept after a kill."""
         with space_errors(self.root), contextlib.ExitStack() as stack:
             with self.lock("work"):  # a sweep must not find it before we hold it
-                path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / "work"))
+                path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / WORK))
                 stack.enter_context(_locked(self._holder(path), fcntl.LOCK_EX))
             try:
                 yield path
@@ -144,7 +145,7 @@ class Store:
     def sweep(self) -> None:
         """Remove temporary folders that no living process holds."""
         with self.lock("work"):
-            for path in (self.root / "work").iterdir():
+            for path in (self.root / WORK).iterdir():
                 with (
                     contextlib.suppress(BlockingIOError),
                     _locked(self._holder(path), fcntl.LOCK_EX | fcntl.LOCK_NB),
@@ -155,7 +156,7 @@ class Store:
 
     def leftovers(self) -> tuple[Path, ...]:
         """The temporary folders that no living process holds; writes nothing."""
-        return tuple(path for path in sorted((self.root / "work").iterdir()) if not self._is_held(path))
+        return tuple(path for path in sorted((self.root / WORK).iterdir()) if not self._is_held(path))
 
     def _is_held(self, work: Path) -> bool:
         try:
@@ -174,9 +175,10 @@ class Store:
             yield
 
     def sizes(self) -> dict[str, int]:
-        """Bytes on disk by kind; a file with several names in the store counts once."""
+        """Bytes on disk by kind, and what a sweep would free; a file with several names in the store counts once."""
         seen: set[int] = set()
-        return {name: _disk_usage(self.root / name, seen) for name in KINDS}
+        sizes = {name: _disk_usage(self.root / name, seen) for name in KINDS}
+        return sizes | {WORK: sum(_disk_usage(path, seen) for path in self.leftovers())}
 
     def clear(self, kinds: Collection[str]) -> None:
         """Remove everything of these kinds; raises UsageError while another process works with the store."""

@@ -433,6 +433,17 @@ def test_the_cache_is_freed_by_kind(call: Call, clean_environment: Path):
     assert (after["trees"], after["layers"]) == (0, before["layers"])
 
 
+def test_what_a_killed_build_left_is_counted_and_freed_alone(call: Call, clean_environment: Path):
+    call("cache")
+    for folder in ("work/left", "trees/one"):
+        (clean_environment / folder).mkdir()
+        (clean_environment / folder / "file").write_bytes(bytes(5000))
+    before = json.loads(call("cache", "--json").out)["data"]["bytes"]
+    after = json.loads(call("cache", "--gc", "work", "--json").out)["data"]["bytes"]
+    assert before["work"] > 0
+    assert after == before | {"work": 0}
+
+
 @pytest.mark.parametrize("arguments", [("--gc", "treees"), ("trees",)])
 def test_what_the_cache_cannot_free_is_wrong_use(call: Call, arguments: tuple[str, ...]):
     assert call("cache", *arguments).code == 2

@@ -18,6 +18,7 @@ import pytest
 from envbuilder.errors import SpaceError, UsageError
 from envbuilder.store import (
     KINDS,
+    WORK,
     Store,
     beside,
     link_or_copy,
@@ -359,7 +360,22 @@ def test_sizes_count_a_file_with_two_names_once(store):
     file.write_bytes(bytes(1 << 16))
     store.tree(DIGEST).mkdir()
     (store.tree(DIGEST) / "blob").hardlink_to(file)
-    assert store.sizes() == dict.fromkeys(KINDS, 0) | {"layers": file.stat().st_blocks * 512}
+    assert store.sizes() == dict.fromkeys((*KINDS, WORK), 0) | {"layers": file.stat().st_blocks * 512}
+
+
+@pytest.mark.programs
+def test_sizes_count_what_a_killed_process_left_and_not_what_is_in_use(store):
+    with other_process(HOLD_WORKSPACE, store.root) as process:
+        end(process)
+    (left,) = (store.root / WORK).iterdir()
+    (left / "blob").write_bytes(bytes(1 << 16))
+    with store.workspace() as work:
+        (work / "blob").write_bytes(bytes(1 << 17))
+        assert store.sizes()[WORK] == sum(
+            (left / name).stat().st_blocks * 512 for name in ("blob", "sub/file")
+        )
+    store.sweep()
+    assert store.sizes()[WORK] == 0
 
 
 def test_a_finished_folder_appears_under_its_final_name(tmp_path):

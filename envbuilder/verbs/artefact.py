@@ -383,7 +383,7 @@ def cache(
 ) -> None:
     """Say what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
     from envbuilder.console import columns  # noqa: PLC0415
-    from envbuilder.store import KEPT, KINDS  # noqa: PLC0415
+    from envbuilder.store import KEPT, KINDS, WORK  # noqa: PLC0415
 
     with verb("cache", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         shop = workshop(session, recipes)
@@ -398,13 +398,14 @@ def cache(
             case kinds:
                 pass
         store = shop.store
-        if unknown := sorted(set(kinds) - set(KINDS)):
-            raise UsageError(f"the cache has no `{unknown[0]}`", hint=f"it has {', '.join(KINDS)}")
+        if unknown := sorted(set(kinds) - {*KINDS, WORK}):
+            raise UsageError(f"the cache has no `{unknown[0]}`", hint=f"it has {', '.join((*KINDS, WORK))}")
         if kinds and not gc:
             raise UsageError("kinds go with `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
         if gc:
             store.sweep()
-            store.clear(kinds or [kind for kind in KINDS if kind not in KEPT])
+            if chosen := [kind for kind in kinds or KINDS if kind != WORK and (kinds or kind not in KEPT)]:
+                store.clear(chosen)
         sizes = store.sizes()
         session.data = {"folder": str(store.root), "bytes": sizes}
         rows = [(f"  {kind}", f"{size / 1e9:.2f} GB") for kind, size in sizes.items()]

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import tarfile
@@ -16,7 +17,9 @@ from faults import Bench
 from workbench import ENVBUILDER, Built, attempt, findings, open_folder, run
 
 from envbuilder.console import Console
-from envbuilder.publish import load_image
+from envbuilder.oci import read_layout
+from envbuilder.outputs import Outputs
+from envbuilder.publish import load, load_image, part_name
 
 pytestmark = pytest.mark.builds
 
@@ -177,6 +180,19 @@ def test_an_image_whose_layers_are_packed_in_another_way_is_loaded_whole(bench: 
                 assert {f"blobs/sha256/{blob.name}" for blob in (layout / "blobs/sha256").iterdir()} <= saved
         finally:
             run("docker", "image", "rm", "--force", name)
+
+
+def test_the_part_that_a_failed_build_left_goes_also_where_the_whole_image_is_there(bench: Bench):
+    """As when the edit that did not compile was taken back."""
+    outputs = Outputs(folder=bench.output, name="tiny")
+    manifest, part = read_layout(outputs.image).manifest.digest, part_name(outputs.image_name)
+    load(outputs, manifest, os.environ, Console(quiet=True))
+    run("docker", "tag", outputs.image_name, part)
+    try:
+        load(outputs, manifest, os.environ, Console(quiet=True))
+        assert run("docker", "images", "--quiet", part) == ""
+    finally:
+        attempt("docker", "image", "rm", part)
 
 
 def repack(layout: Path) -> None:
