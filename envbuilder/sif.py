@@ -106,6 +106,11 @@ class Sif:
         """The partition that containers start from."""
         return next(item for item in self.descriptors if item.is_primary)
 
+    @property
+    def signatures(self) -> tuple[int, ...]:
+        """The numbers of the objects that are signatures."""
+        return tuple(item.number for item in self.descriptors if item.data_type is DataType.SIGNATURE)
+
     def read(self, data_type: DataType) -> bytes:
         """The first object of that type, or nothing."""
         for item in self.descriptors:

@@ -37,12 +37,16 @@ Passphrase = Callable[[], str | None]  # None where there is nobody to ask
 def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, passphrase: Passphrase) -> None:
     """Sign the SIF inside and write the bundle. The SIF keeps its name, and is whole at every moment.
 
+    Earlier signatures go: of several, `apptainer verify --key` accepts none, for each would have to be of that key.
     Apptainer reads no PEM key that is locked by a passphrase, so it gets the opened one, as its input and never as a file.
     """
     private = _load_private(key, passphrase)
     with beside(sif) as work:
         copy = work / sif.name
         shutil.copy2(sif, copy)  # a killed run leaves the SIF as it was
+        for number in read_sif(copy).signatures:
+            removal = ("apptainer", "sif", "del", str(number), str(copy))
+            runner.run(Command(argv=removal, why="remove the earlier signature from the SIF"))
         argv = ("apptainer", "sign", "--key", "/dev/stdin", str(copy))
         runner.run(Command(argv=argv, input=_opened(private), why="sign the SIF"))
         copy.rename(sif)
@@ -52,6 +56,12 @@ def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, pas
 
 def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> None:
     """Raise VerifyError unless both artefacts are what the holder of the key signed."""
+    _load_public(key)  # what is no key is wrong use, whatever is signed
+    if not bundle.is_file():
+        raise VerifyError(
+            f"`{sif}` and its image are not signed: there is no `{bundle}`",
+            hint=f"`envbuilder sign {sif.stem} --key KEY` signs them; of a signed pair in a registry, `envbuilder pull --key PUBLIC` brings it",
+        )
     signed = signed_digests(bundle, key)
     argv = ("apptainer", "verify", "--key", str(key.absolute()), str(sif))
     try:
@@ -59,7 +69,7 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
     except CommandError as error:
         raise VerifyError(
             f"`{sif}` is not signed with the key of `{key}`\n{error.message}",
-            hint="`envbuilder sign NAME --key KEY` signs it",
+            hint=f"`envbuilder sign {sif.stem} --key KEY` signs it, in place of whoever did before",
         ) from error
     for subject in _subjects(image, sif):
         if subject.sha256 not in signed:

@@ -13,7 +13,9 @@ from securesystemslib.signer import SSlibKey
 
 from envbuilder.command import FakeRunner
 from envbuilder.errors import UsageError, VerifyError
+from envbuilder.sif import write_sif
 from envbuilder.sign import PROVENANCE_TYPE, make_bundle, read_bundle, sign, verify_signatures
+from envbuilder.tree import write_layer
 
 STATEMENT = '{"_type": "https://in-toto.io/Statement/v1", "subject": []}'
 KEYS = {
@@ -92,9 +94,12 @@ def write_key(path: Path, key: object, *, passphrase: str = "") -> Path:
 
 
 def attempt(folder: Path, pem: Path, *, passphrase: str | None = None) -> FakeRunner:
-    """Sign a SIF that is none, as far as it goes: to where its provenance is read."""
+    """Sign an empty SIF, as far as it goes: to where its provenance is read."""
     sif, runner = folder / "x.sif", FakeRunner()
-    sif.write_text("")
+    (folder / "tree").mkdir()
+    (folder / "tree/file").write_text("")
+    layer = write_layer(name="os", tree=folder / "tree", folder=folder / "layer", epoch=0, threads=1)
+    write_sif(layers=[layer], out=sif, epoch=0, definition="", labels={})
     with pytest.raises(VerifyError):
         sign(folder / "x.oci", sif, folder / "b", key=pem, runner=runner, passphrase=lambda: passphrase)
     return runner

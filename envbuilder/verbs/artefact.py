@@ -330,7 +330,7 @@ def sign(
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Sign image and SIF with a key of yours, without a network."""
+    """Sign image and SIF with a key of yours, without a network; it takes the place of an earlier signature."""
     from envbuilder.pipeline import sign_artefacts  # noqa: PLC0415
 
     with verb("sign", as_json=as_json, verbose=verbose, no_color=no_color) as session:

@@ -9,8 +9,20 @@ from pathlib import Path
 import pytest
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
+from tiny import make_tiny
 from tmux import terminal
-from workbench import ENVBUILDER, ROOT, Built, attempt, build, findings, link_tree, locked_artefacts, run
+from workbench import (
+    ENVBUILDER,
+    NO_ENGINE,
+    ROOT,
+    Built,
+    attempt,
+    build,
+    findings,
+    link_tree,
+    locked_artefacts,
+    run,
+)
 
 pytestmark = pytest.mark.builds
 
@@ -137,6 +149,43 @@ def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, keys, spacious:
     ended = verified(copied, public)
     assert ended.returncode == 7
     assert "is not signed with the key" in findings(ended)[0]["message"]
+
+
+@pytest.fixture
+def tiny(cpu: Built, spacious: Path) -> Built:  # its packages are among those of `cpu`
+    make_tiny(spacious / "recipe")
+    return rebuilt(Built("tiny", spacious / "out", {}))
+
+
+def rebuilt(tiny: Built) -> Built:
+    built = build(str(tiny.output.parent / "recipe/tiny.yaml"), tiny.output, env=NO_ENGINE)
+    return Built("tiny", built.output, built.data)
+
+
+def of_tiny(verb: str, built: Built, *words: object) -> "subprocess.CompletedProcess[str]":
+    return attempt(ENVBUILDER, verb, "tiny", *words, "--output", built.output, "--json")
+
+
+def test_a_pair_without_a_signature_is_said_to_have_none(tiny: Built, tmp_path: Path):
+    _, public = make_keys(tmp_path, KINDS["Ed25519"])
+    ended = of_tiny("verify", tiny, "--key", public)
+    (finding,) = findings(ended)
+    assert ended.returncode == 7
+    assert "are not signed" in finding["message"]
+    assert "`envbuilder sign tiny --key KEY`" in finding["hint"]
+
+
+def test_signing_again_takes_the_place_of_the_earlier_signature(tiny: Built, tmp_path: Path):
+    for name in ("old", "new"):
+        (tmp_path / name).mkdir()
+    old, new = (make_keys(tmp_path / name, KINDS[kind]) for name, kind in (("old", "P-256"), ("new", "RSA")))
+    for private, public in (old, old, new):
+        assert of_tiny("sign", tiny, "--key", private).returncode == 0
+        assert run("apptainer", "sif", "list", tiny.sif).count("|Signature") == 1
+        run("apptainer", "verify", "--key", public, tiny.sif)
+        assert of_tiny("verify", tiny, "--key", public).returncode == 0
+    assert of_tiny("verify", tiny, "--key", old[1]).returncode == 7
+    assert rebuilt(tiny).data["built"] is False
 
 
 def test_a_pgp_key_of_the_user_signs_the_sif_too(copied: Built, spacious: Path):
