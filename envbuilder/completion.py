@@ -45,6 +45,15 @@ WITH_VALUE: Final = (
     "--gpu", "--pytorch", "--python",
     "--ssh", "--account", "--qos", "--sbatch", "--as", "--engine", "--builder", "--cache-from", "--cache-to", "--prepare",
 )  # fmt: skip
+VALUES: Final[Mapping[str, tuple[str, ...]]] = {  # of the options that take one of a few words
+    "--as": ("dockerfile", "apptainer"),
+    "--engine": ("assemble", "docker"),
+    "--for": ("build", "run"),
+    "--in": ("sif", "image"),
+    "--on": ("slurm",),
+    "--only": ("image", "sif"),
+    "--shape": ("torchrun", "tasks"),
+}
 VERBS: Final[Mapping[str, Verb]] = {
     "init": Verb(
         "Write a first recipe",
@@ -91,7 +100,7 @@ VERBS: Final[Mapping[str, Verb]] = {
     "report": Verb("Write one HTML page of what was built", ("--output", "--recipes", *COMMON), 1),
     "sbom": Verb("Print the parts list of what was built", ("--provenance", "--output", *COMMON), 1),
     "sign": Verb("Sign image and SIF with a key of yours", ("--key", "--output", *COMMON), 1),
-    "diff": Verb("Say what is different between two locks, images or SIFs", ("--recipes", *COMMON)),
+    "diff": Verb("Say what is different between two locks, images or SIFs", ("--recipes", *COMMON), 2),
     "cache": Verb("Say what the cache holds, free its space", ("--gc", "--recipes", *COMMON)),
     "push": Verb("Push image and SIF to an OCI registry", ("--only", "--sign", "--output", *COMMON), 1),
     "pull": Verb("Pull image and SIF from an OCI registry", ("--only", "--key", "--output", *COMMON)),
@@ -179,8 +188,10 @@ def offers(before: Sequence[str], word: str, environment: Mapping[str, str]) -> 
         found = dict.fromkeys(TOP, "") if word.startswith("-") else verbs
     elif below and not word.startswith("-"):
         found = below
-    elif verb is None or "--" in before or before[-1] in WITH_VALUE:
+    elif verb is None or "--" in before:
         pass
+    elif before[-1] in WITH_VALUE:
+        found = dict.fromkeys(VALUES.get(before[-1], ()), "")
     elif word.startswith("-"):
         found = {option: "" for option in verb.options if option not in before}
     elif _arguments(before) < verb.recipes:

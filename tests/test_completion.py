@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import pytest
 import typer
@@ -11,7 +12,13 @@ from typer.main import get_command
 from envbuilder import __main__ as program
 from envbuilder import __version__, cli, completion
 from envbuilder.completion import complete, offers
+from envbuilder.doctor import Purpose
+from envbuilder.engines.names import EngineName
+from envbuilder.launch.inside import Form
+from envbuilder.launch.job import Shape
 from envbuilder.recipe import list_recipes
+from envbuilder.registry.artefact import FORMS
+from envbuilder.verbs.recipe import Form as Rendered
 
 ROOT = Path(__file__).parents[1]
 RECIPES = list(list_recipes(ROOT / "recipes"))
@@ -54,9 +61,23 @@ def test_the_table_is_the_command_line():
         assert (name, set(verb.options)) == (name, long)
         assert command.help.startswith(verb.help), name
         with_value |= {one.opts[0] for one in options if not one.is_flag and not one.count}
-        takes = any(one.name in ("name", "names") for one in command.params)
+        takes = any(one.name in ("name", "names", "one") for one in command.params)
         assert (name, bool(verb.recipes)) == (name, takes)
     assert with_value == set(completion.WITH_VALUE)
+
+
+def test_the_values_that_are_offered_are_those_that_are_taken():
+    taken = {
+        "--as": set(Rendered),
+        "--engine": set(EngineName),
+        "--for": set(Purpose),
+        "--in": set(get_args(Form)) - {""},
+        "--only": set(FORMS),
+        "--shape": set(get_args(Shape)),
+    }
+    offered = {option: set(completion.VALUES[option]) for option in taken}
+    assert offered == taken
+    assert set(completion.VALUES) < set(completion.WITH_VALUE)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +89,14 @@ def test_the_table_is_the_command_line():
         ("envbuilder launch --", ["--help"]),
         ("envbuilder launch slurm a", ["a100"]),
         ("envbuilder launch slurm --sh", ["--shape"]),
-        ("envbuilder launch slurm --shape ", []),
+        ("envbuilder launch slurm --shape ", ["torchrun", "tasks"]),
+        ("envbuilder render cpu --as ", ["dockerfile", "apptainer"]),
+        ("envbuilder exec cpu --in s", ["sif"]),
+        ("envbuilder exec cpu --in sif ", []),
+        ("envbuilder doctor --for ", ["build", "run"]),
+        ("envbuilder diff ", RECIPES),
+        ("envbuilder diff cpu a", ["a100"]),
+        ("envbuilder diff cpu a100 ", []),
         ("envbuilder --v", ["--version"]),
         ("envbuilder show ", RECIPES),
         ("envbuilder show a", ["a100"]),
