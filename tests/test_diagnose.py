@@ -299,7 +299,7 @@ def test_an_exception_comes_before_the_abort_that_it_ends_in():
 # Our own words, where they are said, and what they are known as. The literal keeps catalogue and code together.
 OWN = [
     ("EB899", "image/lib/envbuilder_extensions/__init__.py", "was compiled from something else",
-     "envbuilder: the image's extension `corr` was compiled from something else: corr.cu differs\nhint: `envbuilder build a100` …"),
+     "envbuilder: the image's extension `corr` was compiled from something else: corr.cu differs\nhint: `envbuilder lock a100 && envbuilder build a100` …"),
     ("EB904", "image/lib/envbuilder_extensions/__init__.py", "holds code for",
      "envbuilder: the extension `corr` holds code for sm_80, which NVIDIA H100 (sm_90) cannot run\nhint: name this GPU under `gpus`"),
     ("EB962", "image/lib/envbuilder_extensions/compiling.py", "could not be compiled or loaded here",
@@ -325,7 +325,9 @@ def test_what_envbuilder_itself_says_in_a_log_is_known(code: str, path: str, wor
 
 def test_an_edited_extension_is_not_an_exception_of_the_program():
     words = "the image's extension `corr` was compiled from something else: corr.cu differs"
-    hint = "hint: `envbuilder build a100` where the recipe is makes an image that fits\n"
+    hint = (
+        "hint: `envbuilder lock a100 && envbuilder build a100` where the recipe is makes an image that fits\n"
+    )
     raised = (
         f"Traceback (most recent call last):\n  File x\nenvbuilder_extensions.ExtensionError: {words}\n{hint}"
     )
