@@ -264,6 +264,24 @@ def test_the_image_that_was_built_here_or_where_nothing_was_is_run_in_silence(tm
     assert caplog.messages == []
 
 
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (docker.errors.ImageNotFound("404", explanation="No such image: x"), ""),
+        (docker.errors.APIError("400", explanation="invalid reference format"), ": invalid reference format"),
+    ],
+)
+def test_an_image_that_is_not_there_or_cannot_be_is_told(tmp_path, error, why):
+    def get(_: str) -> NoReturn:
+        raise error
+
+    engine = SimpleNamespace(images=SimpleNamespace(get=get))
+    with pytest.raises(UsageError) as caught:
+        need_image(engine, "x", Outputs(folder=tmp_path, name="x"), {"ENVBUILDER_RECIPES": str(tmp_path)})
+    assert str(caught.value) == f"the Docker engine has no image `envbuilder/x:latest`{why}"
+    assert "`envbuilder build x`" in caught.value.hint
+
+
 def test_an_interrupted_container_is_removed():
     class Interrupted(Engine):
         def start(self) -> None:

@@ -111,9 +111,10 @@ def need_image(
     """
     try:
         found = client.images.get(outputs.image_name)
-    except docker.errors.ImageNotFound as error:
+    except docker.errors.APIError as error:  # also of a name that no image can have
         missing = f"{also}the Docker engine has no image `{outputs.image_name}`"
-        raise _absent(missing, name, environment) from error
+        why = "" if isinstance(error, docker.errors.NotFound) else f": {error.explanation or error}"
+        raise _absent(f"{missing}{why}", name, environment) from error
     record = read_record(outputs)
     if record is not None and not holds(found.attrs, record.manifest):
         log.warning(
