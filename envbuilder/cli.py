@@ -5,6 +5,7 @@ a verb needs is imported when it runs.
 """
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -13,6 +14,7 @@ import signal
 import sys
 import textwrap
 import threading
+import traceback
 from collections.abc import Iterator
 from typing import Annotated, Final, NoReturn
 
@@ -30,6 +32,11 @@ from envbuilder.verbs.examples import add_examples
 ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130
 _LEAVING: Final = threading.Lock()
+# What a file system answers of a path that a person chose and that cannot be used. That something is not there says so only
+# of a folder that was to be made, as in /proc: of a file that was to be read it is a mistake of ours.
+_REFUSALS: Final = (
+    errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
+)  # fmt: skip
 
 app = typer.Typer(
     name="envbuilder", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
@@ -84,12 +91,54 @@ def run(arguments: list[str]) -> int:
         error = UsageError(words.replace("Value error, ", ""), hint=f"`{program} --help` lists what there is")
     except (KeyboardInterrupt, typer.Abort):
         interrupted = True
+    except Exception as failure:
+        error = _refused_path(failure)
+        if error is None:
+            _answer_bug(failure)
+            raise
     if interrupted:
         _leave()
     if error:
         SESSION.findings, SESSION.exit_code = error.findings, error.exit_code
     _answer(error)
     return SESSION.exit_code
+
+
+def _refused_path(failure: Exception) -> UsageError | None:
+    """What to say of a path that cannot be written; None where that is not what failed."""
+    path = isinstance(failure, OSError) and (failure.filename2 or failure.filename)
+    if not isinstance(failure, OSError) or not isinstance(path, str | bytes | os.PathLike):
+        return None
+    makes_folder = traceback.extract_tb(failure.__traceback__)[-1].name == "mkdir"
+    if failure.errno not in _REFUSALS and not (failure.errno == errno.ENOENT and makes_folder):
+        return None
+    import logging  # noqa: PLC0415
+
+    logging.getLogger(__name__).debug("where it failed:", exc_info=failure)
+    place = os.fsdecode(path)
+    if os.path.basename(place).startswith(".") and not os.path.exists(place):  # noqa: PTH119, PTH110
+        place = os.path.dirname(place) or "."  # noqa: PTH120  # ours for a moment: what was chosen is the folder
+    what = "read" if os.path.exists(place) and not os.access(place, os.R_OK) else "write"  # noqa: PTH110
+    reason = (
+        "it is no folder"
+        if makes_folder and failure.errno == errno.EEXIST
+        else (failure.strerror or str(failure)).lower()
+    )
+    return UsageError(
+        f"cannot {what} `{place}`: {reason}",
+        hint="name another place, or change who may use this one; `-vv` shows what was being done",
+    )
+
+
+def _answer_bug(bug: Exception) -> None:
+    """With `--json` stdout is one object after this, too; the traceback follows on stderr."""
+    if SESSION.as_json:
+        SESSION.data, SESSION.findings, SESSION.exit_code = None, (), EnvbuilderError.exit_code
+        _answer(
+            EnvbuilderError(
+                f"{type(bug).__name__}: {bug}", hint="a mistake of envbuilder's; stderr has the traceback"
+            )
+        )
 
 
 @contextlib.contextmanager

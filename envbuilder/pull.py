@@ -260,13 +260,8 @@ def _hidden(outputs: Outputs) -> Path:
 def _partial_folder(outputs: Outputs) -> Iterator[Path]:
     """Where blobs grow; one pull at a time."""
     folder = _hidden(outputs)
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except (PermissionError, NotADirectoryError, FileExistsError) as error:
-        raise UsageError(
-            f"cannot write to `{outputs.folder}`: {error.strerror}", hint="choose another --output"
-        ) from error
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         try:
             fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -2,9 +2,12 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import subprocess
+import sys
+import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -687,3 +690,89 @@ def test_who_reads_no_more_gets_no_traceback(arguments: tuple[str, ...], tmp_pat
     assert ended.returncode == (2 if "nothing" in arguments else 0)
     assert "Traceback" not in errors.read_text()
     assert "Broken" not in errors.read_text()
+
+
+@pytest.mark.parametrize("place", ["file", "file/x", "/proc/x"])
+@pytest.mark.parametrize(
+    "words", [("build", "cpu", "--output"), ("detect", "--save"), ("init", "new", "--gpu", "A100", "--pytorch", "2.6.0", "--recipes")],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_place_that_cannot_be_written_is_wrong_use(
+    call: Call, tmp_path: Path, words: tuple[str, ...], place: str
+):
+    (tmp_path / "file").touch()
+    path = tmp_path / place / ("x" if words[0] == "detect" else "")
+    answer = call(*words, path, "--json")
+    found = json.loads(answer.out)
+    (finding,) = found["findings"]
+    assert (answer.code, found["exit_code"], found["status"], finding["code"]) == (2, 2, "failed", "EB200")
+    assert finding["message"].startswith("cannot write `")
+    assert str(tmp_path / place if place.startswith("/") else tmp_path / "file") in finding["message"]
+    assert finding["hint"]
+
+
+def test_a_cache_that_cannot_be_made_is_wrong_use(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "file"))
+    answer = call("cache")
+    assert answer.code == 2
+    assert answer.err.startswith(f"error: cannot write `{tmp_path}/file`: it is no folder\n\nhint: ")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("line", ["build cpu --output {}", "detect --save {}/x"])
+def test_a_read_only_file_system_is_named(tmp_path: Path, line: str):
+    words = (sys.executable, "-m", "envbuilder", *line.format(tmp_path).split(), "--json")
+    sandbox = ("bwrap", "--dev-bind", "/", "/", "--ro-bind", tmp_path, tmp_path, "--")
+    with tempfile.TemporaryDirectory() as cache:
+        ended = subprocess.run(
+            [*sandbox, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "ENVBUILDER_CACHE": cache},
+        )
+    found = json.loads(ended.stdout)
+    assert (ended.returncode, found["exit_code"]) == (2, 2)
+    assert re.fullmatch(
+        rf"cannot write `{tmp_path}[^`]*`: read-only file system", found["findings"][0]["message"]
+    )
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("much", [False, True])
+def test_where_a_write_failed_is_told_to_who_asks(tmp_path: Path, much: bool):
+    (tmp_path / "file").touch()
+    words = ("detect", "--save", tmp_path / "file/x/y", *(("-vv",) if much else ()))
+    ended = subprocess.run(
+        [sys.executable, "-m", "envbuilder", *words], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert ("Traceback" in ended.stderr) == much
+
+
+BUG = """\
+import sys
+from envbuilder import cli, recipe
+recipe.find_recipe = lambda *_: open("/nowhere/it is read")
+sys.argv = ["envbuilder", *sys.argv[1:]]
+cli.main()
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_mistake_of_ours_has_a_traceback_and_with_json_an_answer_as_well(options: tuple[str, ...]):
+    ended = subprocess.run(
+        [sys.executable, "-c", BUG, "show", "cpu", *options], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Traceback")
+    assert bool(ended.stdout) == bool(options)
+    if options:
+        found = json.loads(ended.stdout)
+        assert (found["command"], found["status"], found["exit_code"]) == ("show", "failed", 1)
+        assert found["findings"][0]["message"].startswith("FileNotFoundError: ")
