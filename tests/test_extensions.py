@@ -819,6 +819,26 @@ def test_a_traceback_of_a_capture_is_not_taken_for_a_compilers_words():
     assert explain("ops", [], failure, compiles=False) is failure
 
 
+def test_the_line_of_a_capture_that_ended_is_told_with_its_place():
+    last = {"line": "import ops", "error": "ValueError: error: no config", "where": "/space/src/net/ops.py:3"}
+    said = "could not run the imports\nTraceback (most recent call last):\nValueError: error: no config"
+    failure = explain("ops", [], CommandError(f"{said}\ncapture: {json.dumps(last)}"), compiles=False)
+    (finding,) = failure.findings
+    assert (finding.code, finding.where) == ("EB633", "net/ops.py:3")
+    assert (
+        failure.message
+        == "the line `import ops` of `capture` of the extension `ops` ends in ValueError: error: no config"
+    )
+
+
+def test_a_known_trouble_of_a_capture_keeps_its_code_and_gets_its_place():
+    last = {"line": "import ops", "error": "", "where": "/space/src/net/ops.py:3"}
+    said = "could not run the imports\nModuleNotFoundError: No module named 'cv2'"
+    failure = explain("ops", [], CommandError(f"{said}\ncapture: {json.dumps(last)}"), compiles=False)
+    assert (failure.findings[0].code, failure.findings[0].where) == ("EB621", "net/ops.py:3")
+    assert "{" not in failure.message
+
+
 def test_a_package_that_a_capture_lacks_is_told():
     failure = CommandError("could not run the imports\nModuleNotFoundError: No module named 'cv2'")
     assert explain("ops", [], failure, compiles=False).findings[0].code == "EB621"

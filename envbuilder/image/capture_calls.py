@@ -2,7 +2,8 @@
 
 Called as `python capture_calls.py SPEC`, a JSON file with `lines`, `source` (the folder of the project's files), `kept`
 (a folder for copies) and `calls` (the file to write). `load` and `load_inline` of torch's `cpp_extension` are replaced
-by recorders that return a module which has every name, so that the project's code goes on.
+by recorders that return a module which has every name, so that the project's code goes on. Where a line ends in an error,
+the last words on stderr are `capture: ` and JSON: the line, the error, and the place in the project's files.
 """
 
 import importlib.machinery
@@ -11,6 +12,7 @@ import json
 import os
 import shutil
 import sys
+import traceback
 import types
 
 with open(sys.argv[1]) as stream:
@@ -65,10 +67,20 @@ def placed(path):
     return os.path.join(target, os.path.basename(path))
 
 
+def need_source(name, path):
+    if not os.path.isfile(path):
+        raise FileNotFoundError(
+            "the call that compiles `%s` names the source `%s`, which is not there"
+            % (name, os.path.abspath(path))
+        )
+
+
 def recorder(function, original):
     def record(*args, **kwargs):
         given = inspect.signature(original).bind(*args, **kwargs).arguments
         call = {"function": function, "name": given["name"]}
+        for one in words(given.get("sources")):
+            need_source(given["name"], one)
         call["sources"] = [placed(one) for one in words(given.get("sources"))]
         call["cpp_sources"] = words(given.get("cpp_sources"))
         call["cuda_sources"] = words(given.get("cuda_sources"))
@@ -114,13 +126,27 @@ def lenient(find):
     return getattr_
 
 
+def place(error):
+    """The last of the project's own lines that ran, or the one that is no Python."""
+    places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    if isinstance(error, SyntaxError):
+        places.append((error.filename or "", error.lineno))
+    own = ["%s:%s" % found for found in places if found[0].startswith(spec["source"] + "/")]
+    return own[-1] if own else ""
+
+
 for function in ("load", "load_inline"):
     setattr(cpp_extension, function, recorder(function, getattr(cpp_extension, function)))
 torch._ops._OpNamespace.__getattr__ = lenient(torch._ops._OpNamespace.__getattr__)
 
 sys.path[0] = os.getcwd()  # as `python -c` has it; this file's own folder says nothing
 for line in spec["lines"]:
-    exec(compile(line, "<capture>", "exec"), {"__name__": "__main__"})  # noqa: S102 - it is what the recipe says
+    try:
+        exec(compile(line, "<capture>", "exec"), {"__name__": "__main__"})  # noqa: S102 - it is what the recipe says
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the project raises
+        traceback.print_exc()
+        said = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
+        sys.exit("capture: " + json.dumps({"line": line, "error": said, "where": place(error)}))
 
 with open(spec["calls"], "w") as stream:
     json.dump(calls, stream, indent=1, sort_keys=True)

@@ -154,6 +154,30 @@ def test_a_call_of_load_inline_is_captured(spacious: Path):
     assert (compiled.function, compiled.call.functions) == ("load_inline", '["add"]')
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "where", "words"),
+    [
+        ("import lacking", "EB633", "inline/lacking.py:3", "the call that compiles `op` names the source `inline/none.cpp`"),
+        ("import half", "EB633", "inline/half.py:1", "SyntaxError"),
+        ("import =", "EB633", "", "the line `import =` of `capture`"),
+        ("raise SystemExit(0)", "EB633", "", "SystemExit: 0"),
+        ("import torch, none.such", "EB621", "", "No module named 'none'"),
+    ],
+)  # fmt: skip
+def test_a_capture_that_ends_says_in_which_line_and_where(
+    spacious: Path, line: str, code: str, where: str, words: str
+):
+    recipe = write_recipe(spacious, "cpu", f"{{name: inline, path: inline, capture: ['{line}']}}")
+    load = "from torch.utils.cpp_extension import load\n\nload('op', ['none.cpp'])\n"
+    (spacious / "inline/lacking.py").write_text(load)
+    (spacious / "inline/half.py").write_text("half = (\n")
+    error = failed(recipe)
+    (finding,) = error.findings
+    assert (finding.code, finding.where) == (code, where)
+    assert words in finding.message
+    assert "bwrap" not in error.message + error.hint
+
+
 def test_after_one_changed_source_that_file_alone_is_compiled(spacious: Path):
     (spacious / "pair").mkdir(parents=True)
     binding = '#include <pybind11/pybind11.h>\nint {0}(int);\nPYBIND11_MODULE(TORCH_EXTENSION_NAME, m) {{ m.def("f", &{0}); }}\n'

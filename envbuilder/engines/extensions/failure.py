@@ -1,10 +1,12 @@
 """A failed compile in words: which known trouble it is, and the lines of the compiler that say so."""
 
+import json
 import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from envbuilder.engines.extensions.call import SOURCE
+from envbuilder.engines.extensions.inspect import ENDED, refusal
 from envbuilder.errors import BuildError, CommandError
 from envbuilder.findings import Finding, Severity
 from envbuilder.tables.failure import load_failures
@@ -13,6 +15,7 @@ SHOWN: Final = 12  # lines of a compiler that a message shows
 _TELLING: Final = re.compile(
     r"\b(fatal )?error\b|undefined (reference|symbol)|cannot find -l|#error|^\w*Error: ", re.IGNORECASE
 )
+_CAPTURE: Final = "capture: "  # before the last words of `capture_calls.py`
 _NOISE: Final = re.compile(
     r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
 )
@@ -25,9 +28,11 @@ def explain(
 ) -> BuildError:
     """The error to raise for an extension whose build ran in `folder`, printed these lines and failed.
 
-    Where nothing is compiled, a line that only names an error says nothing of a compiler, and the program's own words stay.
+    Where nothing is compiled, a line that only names an error says nothing of a compiler: what `capture_calls.py` says of
+    it is told, else the program's own words stay.
     """
     lines = [_named(line, folder) for line in (*lines, *failure.message.splitlines()[1:])]
+    ended = json.loads(lines.pop().removeprefix(_CAPTURE)) if lines and lines[-1].startswith(_CAPTURE) else {}
     for row in load_failures().rows if compiles else load_failures().rows[:-1]:
         for at, line in enumerate(lines):
             if match := row.pattern.search(line):
@@ -37,11 +42,18 @@ def explain(
                 finding = Finding(
                     code=row.code,
                     severity=Severity.ERROR,
-                    where=_place(telling),
+                    where=_place(telling) or ended.get("where", ""),
                     message=message,
                     hint=row.repair_for(match),
                 )
                 return BuildError(message, hint=row.repair_for(match), findings=(finding,))
+    if ended:
+        return refusal(
+            ENDED,
+            f"the line `{ended['line']}` of `capture` of the extension `{name}` ends in {ended['error']}",
+            "it runs in the folder that `path` names, without a GPU and without a network; the log has the whole traceback",
+            where=ended["where"],
+        )
     return failure
 
 

@@ -13,6 +13,7 @@ from envbuilder.tables.switch import Switch, load_switches
 WRONG: Final = "EB630"  # an extension holds code for other GPUs than the recipe's
 WITHOUT: Final = "EB631"  # an extension with CUDA sources was built without code for a GPU
 NOTHING: Final = "EB632"  # a `capture` reached no load()
+ENDED: Final = "EB633"  # a line of a `capture` ended in an error
 _SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
 _GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
 _OWN_LIST: Final = re.compile(
@@ -125,6 +126,6 @@ def _names(targets: Iterable[str]) -> str:
     return ", ".join(sorted(targets)) or "no GPU at all"
 
 
-def refusal(code: str, message: str, hint: str) -> BuildError:
-    finding = Finding(code=code, severity=Severity.ERROR, where="", message=message, hint=hint)
+def refusal(code: str, message: str, hint: str, *, where: str = "") -> BuildError:
+    finding = Finding(code=code, severity=Severity.ERROR, where=where, message=message, hint=hint)
     return BuildError(message, hint=hint, findings=(finding,))
