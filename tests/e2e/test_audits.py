@@ -23,4 +23,4 @@ def test_an_older_host_is_told_what_it_could_not_load(cpu: Built):
         run(ENVBUILDER, "verify", "cpu", "--output", cpu.output, "--oldest-host", "debian/bullseye", "--json")
     )
     (finding,) = [one for one in answer["findings"] if one["code"] == "EB714"]
-    assert "fused.so" in finding["message"]
+    assert "fused.so" in finding["where"]
