@@ -289,6 +289,7 @@ def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
 
 def sign_artefacts(name: str, workshop: Workshop, *, output: Path, key: Path) -> dict[str, object]:
     """Sign what was built with the user's own key; a later build still has nothing to do."""
+    from envbuilder.sif import need_recorded  # noqa: PLC0415 - as above
     from envbuilder.sign import sign  # noqa: PLC0415 - cryptography is slow to import
 
     outputs = find_outputs(name, output.absolute())
@@ -296,6 +297,7 @@ def sign_artefacts(name: str, workshop: Workshop, *, output: Path, key: Path) ->
         for path in (outputs.image, outputs.sif):
             if not path.exists():
                 raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, workshop.recipes))
+        need_recorded(outputs)
         record = load_any_record(outputs)
         sign(
             outputs.image, outputs.sif, outputs.bundle, key=key, runner=workshop.runner,

@@ -41,9 +41,9 @@ from envbuilder.registry.manifest import (
     parse_manifest,
 )
 from envbuilder.registry.reference import LATEST, Reference
-from envbuilder.registry.write import Sent, Source, push_blob, put_manifest
-from envbuilder.sif import DataType, read_sif
-from envbuilder.store import Sha256, parse_sha256, save_text, sha256_file
+from envbuilder.registry.write import Sent, Source, damaged, push_blob, put_manifest
+from envbuilder.sif import DataType, need_recorded, read_sif
+from envbuilder.store import Sha256, parse_sha256, save_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,7 +183,10 @@ def _remembered(memory: Path) -> dict[str, dict[str, str]]:
 
 def _blobs(layout: Layout) -> Iterator[Source]:
     for blob in (layout.config_blob, *(layer.blob for layer in layout.layers)):
-        yield Source(blob=_descriptor(blob), content=layout.path(blob))
+        path = layout.path(blob)
+        if not path.is_file() or path.stat().st_size != blob.size:
+            raise damaged(path, f"it is no file of {blob.size} bytes")
+        yield Source(blob=_descriptor(blob), content=path)
 
 
 def _descriptor(blob: Blob) -> Descriptor:
@@ -194,7 +197,7 @@ def _sif(outputs: Outputs) -> Source:
     if not outputs.sif.is_file():
         raise _absent(outputs, str(outputs.sif))
     record = load_any_record(outputs)
-    digest = parse_sha256(record.sif) if record else sha256_file(outputs.sif)
+    digest = parse_sha256(record.sif) if record else need_recorded(outputs)
     blob = Descriptor(
         media_type=SIF_LAYER, digest=digest, size=outputs.sif.stat().st_size,
         annotations=((TITLE, outputs.sif.name),),

@@ -20,8 +20,9 @@ from typing import IO, Final
 import zstandard
 
 from envbuilder.errors import BuildError, UsageError, VerifyError
+from envbuilder.outputs import Outputs, read_record
 from envbuilder.squashfs_writer import Packed, Piece, lay_out
-from envbuilder.store import Sha256, beside, space_errors
+from envbuilder.store import Sha256, beside, sha256_file, space_errors
 from envbuilder.tarball import CHUNK
 from envbuilder.tree import Layer, read_blocks, read_manifest
 
@@ -218,6 +219,23 @@ def is_sif(path: Path) -> bool:
             return _MAGIC in stream.read(_HEADER.size)
     except OSError:
         return False
+
+
+def need_recorded(outputs: Outputs) -> Sha256:
+    """The sha256 of the SIF as it is; raises VerifyError where the record of the build has another one.
+
+    Taken as it is: a SIF whose image is not that of the record, and one that somebody signed with `apptainer sign` since.
+    """
+    digest, record = sha256_file(outputs.sif), read_record(outputs)
+    if record is None or not (outputs.image / "blobs/sha256" / record.manifest).is_file():
+        return digest
+    signed_since = outputs.sif.stat().st_size > record.sif_size and read_sif(outputs.sif).signatures
+    if digest == record.sif or signed_since:
+        return digest
+    raise VerifyError(
+        f"`{outputs.sif}` is not what was built: its sha256 is {digest}, that of the build {record.sif}",
+        hint=f"remove it; `envbuilder build {outputs.name}` makes it again",
+    )
 
 
 def _check_target(out: Path) -> None:

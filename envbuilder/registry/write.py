@@ -13,12 +13,13 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Final
 from urllib.parse import urlencode, urljoin
 
-from envbuilder.errors import AbsentError, AccessError, ContentError, RegistryError
+from envbuilder.errors import AbsentError, AccessError, ContentError, RegistryError, VerifyError
 from envbuilder.fetch.download import Progress, Stopped
 from envbuilder.registry.client import Client
 from envbuilder.registry.manifest import Descriptor, Manifest, make_index
 from envbuilder.registry.read import fallback_tag, read_manifest
 from envbuilder.registry.reference import Reference
+from envbuilder.store import sha256_file
 
 if TYPE_CHECKING:
     from envbuilder.fetch.wire import Broken, Response
@@ -50,12 +51,25 @@ class Source:
     def open(self) -> IO[bytes]:
         return io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content.open("rb")
 
+    def need_right(self) -> None:
+        """Raise VerifyError when the bytes of the file are not those of the digest."""
+        if isinstance(self.content, Path) and (found := sha256_file(self.content)) != self.blob.digest:
+            raise damaged(self.content, f"its sha256 is {found}, not {self.blob.digest}")
+
+
+def damaged(path: Path, why: str) -> VerifyError:
+    """What to raise of a file of ours that cannot be pushed."""
+    return VerifyError(
+        f"`{path}` is damaged: {why}",
+        hint="remove the image or the SIF that it is of, and build or pull it again",
+    )
+
 
 def push_blob(
     client: Client, reference: Reference, source: Source, *, sibling: str = "", progress: Progress,
     stop: threading.Event,
 ) -> Sent:  # fmt: skip
-    """See to it that the repository has the blob; raises RegistryError.
+    """See to it that the repository has the blob; raises RegistryError, and VerifyError when ours is damaged.
 
     `sibling` is a repository of the same registry that may have it, so that it need not be sent.
     """
@@ -186,6 +200,8 @@ class _Upload:
         if status == 201:
             self._show(self._size)
             return True
+        if status == 400:  # for other bytes than the digest says, too
+            self._source.need_right()
         raise self._lost(f"the registry did not accept what was sent ({status})", anew=status != 413)
 
     def _send_piece(self, size: int) -> None:

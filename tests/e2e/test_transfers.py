@@ -309,6 +309,31 @@ def test_a_blob_with_other_bytes_is_fetched_again(toy: Outputs, real: Registry, 
     assert bring(place, tmp_path / "in", tmp_path).total == 0
 
 
+@pytest.mark.parametrize("damage", ["other bytes", "cut off", "gone"])
+def test_a_damaged_image_is_not_blamed_on_the_registry(
+    toy: Outputs, real: Registry, proxy: Proxy, tmp_path: Path, damage: str
+):
+    shutil.copytree(toy.folder, tmp_path / "out", symlinks=True)
+    layout = read_layout(tmp_path / "out/toy.oci")
+    blob = layout.path(layout.layers[0].blob)
+    match damage:
+        case "other bytes":
+            spoil(blob)
+        case "cut off":
+            blob.write_bytes(blob.read_bytes()[:-1])
+        case _:
+            blob.unlink()
+    ended = attempt(
+        ENVBUILDER, "push", "toy", f"{proxy.host}/damaged/toy:1", "--output", tmp_path / "out", "--json",
+        env={"ENVBUILDER_CACHE": str(tmp_path / "cache")},
+    )  # fmt: skip
+    (finding,) = json.loads(ended.stdout)["findings"]
+    assert (ended.returncode, finding["code"]) == (7, "EB700")
+    assert f"`{blob}` is damaged" in finding["message"]
+    tries = [path for method, path in proxy.asked if method == "PUT" and blob.name in path]
+    assert len(tries) == (1 if damage == "other bytes" else 0)
+
+
 # ---------------------------------------------------------------------------------------------- others' programs
 
 

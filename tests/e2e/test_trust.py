@@ -24,6 +24,8 @@ from workbench import (
     run,
 )
 
+from envbuilder.store import sha256_file
+
 pytestmark = pytest.mark.builds
 
 
@@ -121,6 +123,14 @@ def test_a_passphrase_is_asked_for_at_a_terminal_and_not_shown(copied: Built, tm
     assert verified(copied, public).returncode == 0
 
 
+def flip_byte(path: Path) -> None:
+    with path.open("r+b") as stream:
+        stream.seek(1 << 20)
+        byte = stream.read(1)
+        stream.seek(1 << 20)
+        stream.write(bytes([byte[0] ^ 1]))
+
+
 def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, keys):
     private, public = keys
     run(ENVBUILDER, "sign", "cpu", "--output", copied.output, "--key", private)
@@ -141,11 +151,7 @@ def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, keys):
 def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, keys, spacious: Path):
     private, public = keys
     run(ENVBUILDER, "sign", "cpu", "--output", copied.output, "--key", private)
-    with copied.sif.open("r+b") as stream:
-        stream.seek(1 << 20)
-        byte = stream.read(1)
-        stream.seek(1 << 20)
-        stream.write(bytes([byte[0] ^ 1]))
+    flip_byte(copied.sif)
     ended = verified(copied, public)
     assert ended.returncode == 7
     assert "is not signed with the key" in findings(ended)[0]["message"]
@@ -186,6 +192,30 @@ def test_signing_again_takes_the_place_of_the_earlier_signature(tiny: Built, tmp
         assert of_tiny("verify", tiny, "--key", public).returncode == 0
     assert of_tiny("verify", tiny, "--key", old[1]).returncode == 7
     assert rebuilt(tiny).data["built"] is False
+
+
+def test_a_sif_that_changed_after_its_build_is_neither_signed_nor_pushed(tiny: Built, tmp_path: Path):
+    private, public = make_keys(tmp_path, KINDS["Ed25519"])
+    whole = tiny.sif.read_bytes()
+    flip_byte(tiny.sif)
+    changed = sha256_file(tiny.sif)
+    nowhere = "127.0.0.1:1/team/tiny:1"  # nobody is asked before the bytes are known to be right
+    signed = of_tiny("sign", tiny, "--key", private)
+    pushed = of_tiny("push", tiny, nowhere, "--only", "sif")
+    for ended in (signed, pushed):
+        (finding,) = findings(ended)
+        assert ended.returncode == 7
+        assert changed in finding["message"]
+        assert "`envbuilder build tiny`" in finding["hint"]
+    assert sha256_file(tiny.sif) == changed
+    assert not (tiny.output / "tiny.sigstore.json").exists()
+    tiny.sif.unlink()
+    rebuilt(tiny)
+    assert tiny.sif.read_bytes() == whole
+    run("apptainer", "sign", "--key", private, tiny.sif)  # without our help: then it is as its owner wants it
+    assert of_tiny("push", tiny, nowhere, "--only", "sif").returncode == 5
+    assert of_tiny("sign", tiny, "--key", private).returncode == 0
+    assert of_tiny("verify", tiny, "--key", public).returncode == 0
 
 
 def test_a_pgp_key_of_the_user_signs_the_sif_too(copied: Built, spacious: Path):
