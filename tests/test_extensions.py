@@ -822,7 +822,9 @@ def test_a_traceback_of_a_capture_is_not_taken_for_a_compilers_words():
 def test_the_line_of_a_capture_that_ended_is_told_with_its_place():
     last = {"line": "import ops", "error": "ValueError: error: no config", "where": "/space/src/net/ops.py:3"}
     said = "could not run the imports\nTraceback (most recent call last):\nValueError: error: no config"
-    failure = explain("ops", [], CommandError(f"{said}\ncapture: {json.dumps(last)}"), compiles=False)
+    failure = explain(
+        "ops", [], CommandError(f"{said}\nenvbuilder capture: {json.dumps(last)}"), compiles=False
+    )
     (finding,) = failure.findings
     assert (finding.code, finding.where) == ("EB633", "net/ops.py:3")
     assert (
@@ -834,7 +836,9 @@ def test_the_line_of_a_capture_that_ended_is_told_with_its_place():
 def test_a_known_trouble_of_a_capture_keeps_its_code_and_gets_its_place():
     last = {"line": "import ops", "error": "", "where": "/space/src/net/ops.py:3"}
     said = "could not run the imports\nModuleNotFoundError: No module named 'cv2'"
-    failure = explain("ops", [], CommandError(f"{said}\ncapture: {json.dumps(last)}"), compiles=False)
+    failure = explain(
+        "ops", [], CommandError(f"{said}\nenvbuilder capture: {json.dumps(last)}"), compiles=False
+    )
     assert (failure.findings[0].code, failure.findings[0].where) == ("EB621", "net/ops.py:3")
     assert "{" not in failure.message
 

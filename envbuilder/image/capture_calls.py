@@ -3,7 +3,7 @@
 Called as `python capture_calls.py SPEC`, a JSON file with `lines`, `source` (the folder of the project's files), `kept`
 (a folder for copies) and `calls` (the file to write). `load` and `load_inline` of torch's `cpp_extension` are replaced
 by recorders that return a module which has every name, so that the project's code goes on. Where a line ends in an error,
-the last words on stderr are `capture: ` and JSON: the line, the error, and the place in the project's files.
+the last words on stderr are `envbuilder capture: ` and JSON: the line, the error, and the place in the project's files.
 """
 
 import importlib.machinery
@@ -146,7 +146,7 @@ for line in spec["lines"]:
     except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever the project raises
         traceback.print_exc()
         said = ": ".join([type(error).__name__, *str(error).splitlines()[:1]])
-        sys.exit("capture: " + json.dumps({"line": line, "error": said, "where": place(error)}))
+        sys.exit("envbuilder capture: " + json.dumps({"line": line, "error": said, "where": place(error)}))
 
 with open(spec["calls"], "w") as stream:
     json.dump(calls, stream, indent=1, sort_keys=True)

@@ -15,7 +15,7 @@ SHOWN: Final = 12  # lines of a compiler that a message shows
 _TELLING: Final = re.compile(
     r"\b(fatal )?error\b|undefined (reference|symbol)|cannot find -l|#error|^\w*Error: ", re.IGNORECASE
 )
-_CAPTURE: Final = "capture: "  # before the last words of `capture_calls.py`
+_CAPTURE: Final = "envbuilder capture: "  # before the last words of `capture_calls.py`
 _NOISE: Final = re.compile(
     r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
 )
