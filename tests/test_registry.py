@@ -14,7 +14,15 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from envbuilder.command import FakeRunner, ProcessRunner
-from envbuilder.errors import AbsentError, AccessError, BusyError, ContentError, CutError, UsageError
+from envbuilder.errors import (
+    AbsentError,
+    AccessError,
+    BusyError,
+    ContentError,
+    CutError,
+    UsageError,
+    VerifyError,
+)
 from envbuilder.fetch import wire as wire_module
 from envbuilder.fetch.download import CHUNK
 from envbuilder.registry import setting as setting_module
@@ -642,7 +650,7 @@ def test_a_request_that_is_too_large_is_sent_in_pieces(
 
 def test_a_file_that_changed_since_is_not_taken(state: State, tmp_path: Path):
     (tmp_path / "blob").write_bytes(bytes(len(BLOB)))
-    with pytest.raises(CutError, match="did not accept"):
+    with pytest.raises(VerifyError, match="is damaged: its sha256 is"):
         send(state, tmp_path, tmp_path / "blob")
     assert not has(state)
     (tmp_path / "blob").write_bytes(BLOB[:1000])
