@@ -44,13 +44,11 @@ def build(
     part_done: Callable[[tuple[Layer, ...]], None],
     image_done: Callable[[Sha256], None],
 ) -> Built:
-    """Make every layer that the store lacks, then both artefacts; each appears under its name when it is whole.
+    """Make every layer that the store lacks, then both artefacts in the folder of `outputs`, which exists.
 
     `part_done` is called with the layers that the extensions stand on, `image_done` with the manifest's digest when the
     image is whole; both while the rest is still being made.
     """
-    outputs.folder.mkdir(parents=True, exist_ok=True)
-    outputs.record.unlink(missing_ok=True)  # it speaks of artefacts that are about to be replaced
     with worker_threads(THREADS, runner) as pool:
         coming = engine.start(plan, pool)
         first = [layer for step, layer in zip(plan.steps, coming, strict=True) if isinstance(step, FIRST)]

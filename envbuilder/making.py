@@ -3,31 +3,34 @@
 What an engine makes of a plan is in `build`; here are the store and the disk before it, and the proof after it.
 """
 
+import contextlib
 import os
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from envbuilder import oci, sif
 from envbuilder.build import build, write_image
 from envbuilder.command import Command
 from envbuilder.console import Console
 from envbuilder.engines.buildkit import Docker
 from envbuilder.engines.choice import Choice, open_engine
 from envbuilder.engines.engine import Engine, discard_damaged
-from envbuilder.errors import BuildError, SpaceError, ToolError, UsageError, VerifyError
+from envbuilder.errors import BuildError, EnvbuilderError, SpaceError, ToolError, UsageError, VerifyError
 from envbuilder.fetch import Fetcher
 from envbuilder.fetch.wanted import Wanted
 from envbuilder.findings import Finding, Severity
-from envbuilder.outputs import Outputs, Record, refuse
+from envbuilder.outputs import Outputs, Record, drop_refused, refused
 from envbuilder.plan import Plan
-from envbuilder.publish import Background, connect, load, load_part
+from envbuilder.publish import Background, connect, drop_untried, load, load_part, load_untried
 from envbuilder.recipe import Recipe
 from envbuilder.resolve import Means, store_sources
 from envbuilder.run import Ran, probe_surroundings, run_in_image, run_in_sif
-from envbuilder.store import Store, beside, publish
+from envbuilder.store import Sha256, Store, beside, publish
 from envbuilder.tree import Layer
 from envbuilder.verify import verify
 from envbuilder.workshop import Workshop
@@ -39,55 +42,100 @@ SPACE_PER_BUILD: Final = 1.2
 UNTRIED: Final = "EB650"  # the tests of the recipe were not run in the SIF
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What stands under the final names: whole, verified and tried."""
+
+    record: Record
+    image: str  # its name in the Docker engine; "" where none answers
+    findings: tuple[Finding, ...]
+
+
 def make(
     recipe: Recipe, plan: Plan, outputs: Outputs, workshop: Workshop, *, offline: bool, choice: Choice
-) -> Record:
-    """Build and verify; where that fails for layers that have gone bad in the cache, those are made again first."""
+) -> Made:
+    """Build, verify and try under temporary names; only what passes takes the place of earlier artefacts.
+
+    Where it fails for layers that have gone bad in the cache, those are made again first.
+    """
+    oci.check_place(outputs.image)
+    sif.check_place(outputs.sif)
     console, means = workshop.console, workshop.means(offline=offline)
     store_sources(recipe, plan.extensions, means, offline=offline)
     engine = open_engine(
         plan, choice, store=workshop.store, runner=workshop.runner, console=console, limits=workshop.limits
     )
-    try:
-        return _make_once(plan, outputs, workshop, engine, means)
-    except (BuildError, VerifyError):
-        damaged = discard_damaged(plan, workshop.store, engine.name)
-        if not damaged:
+    with beside(outputs.folder / outputs.name) as work:
+        new = replace(outputs, folder=work)
+        try:
+            record, image = _make_once(plan, outputs, new, workshop, engine=engine, means=means)
+        except (BuildError, VerifyError):
+            damaged = discard_damaged(plan, workshop.store, engine.name)
+            if not damaged:
+                raise
+            console.say(f"damaged in the cache, and made again: {', '.join(damaged)}")
+            record, image = _make_once(plan, outputs, new, workshop, engine=engine, means=means)
+        try:
+            with _kept_for_a_look(outputs, new):
+                findings = try_out(recipe, new, workshop, image=image)
+        except EnvbuilderError:
+            drop_untried(outputs, workshop.environment)
             raise
-        console.say(f"damaged in the cache, and made again: {', '.join(damaged)}")
-    return _make_once(plan, outputs, workshop, engine, means)
+        outputs.record.unlink(missing_ok=True)  # it speaks of artefacts that are about to be replaced
+        oci.move_layout(new.image, outputs.image)
+        new.sif.rename(outputs.sif)
+    image = load(outputs, record.manifest, workshop.environment, console)
+    return Made(record=record, image=image, findings=findings)
 
 
-def _make_once(plan: Plan, outputs: Outputs, workshop: Workshop, engine: Engine, means: Means) -> Record:
-    console, limits = workshop.console, workshop.limits
+@contextlib.contextmanager
+def _kept_for_a_look(outputs: Outputs, new: Outputs) -> Iterator[None]:
+    """Keep artefacts that turn out to be unfit where `refused` says, and tell of the SIF in the error's hint."""
+    try:
+        yield
+    except EnvbuilderError as error:
+        new.image.rename(refused(outputs.image))
+        new.sif.rename(refused(outputs.sif))
+        kept = f"the SIF is kept as `{refused(outputs.sif)}` until the next build; earlier artefacts stay as they were"
+        error.hint = f"{error.hint}; {kept}" if error.hint else kept
+        raise
+
+
+def _make_once(
+    plan: Plan, outputs: Outputs, new: Outputs, workshop: Workshop, *, engine: Engine, means: Means
+) -> tuple[Record, str]:
+    """Build and verify in the folder of `new`; returns what the Docker engine calls the image, too."""
+    console, limits, environment = workshop.console, workshop.limits, workshop.environment
+    drop_refused(outputs)
     engine.need_tools()
     wanted = engine.artefacts(plan)
     need_space(plan, wanted, means.fetcher.missing(wanted), outputs, workshop.store)
     fetch_all(wanted, means.fetcher, console)
-    loading = Background()
+    loading, images = Background(), list[str]()
+
+    def image_done(manifest: Sha256) -> None:
+        loading.begin(lambda: images.append(load_untried(new, manifest, environment, console)))
+
     built = build(
         plan,
-        outputs,
+        new,
         engine=engine,
         runner=workshop.runner,
         console=console,
         part_done=lambda layers: loading.begin(lambda: _load_part(plan, layers, outputs, workshop)),
-        image_done=lambda manifest: loading.begin(
-            lambda: load(outputs, manifest, workshop.environment, console)
-        ),
+        image_done=image_done,
     )
     with console.step("verify image ≡ SIF ≡ plan"):
-        report = verify(outputs.image, outputs.sif, layers=built.layers, threads=limits.threads)
+        report = verify(new.image, new.sif, layers=built.layers, threads=limits.threads)
         if report.findings:
-            for path in (outputs.image, outputs.sif):
-                refuse(path)
-            raise VerifyError(
-                "what was built is not what was promised",
-                findings=report.findings,
-                hint=f"the log is `{outputs.log}`",
-            )
+            with _kept_for_a_look(outputs, new):
+                raise VerifyError(
+                    "what was built is not what was promised",
+                    findings=report.findings,
+                    hint=f"the log is `{outputs.log}`",
+                )
     loading.finish()
-    return built.record
+    return built.record, images[0]
 
 
 def prepare(
@@ -162,7 +210,7 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
     def in_the_sif(test: str) -> None:
         with workshop.console.step(f"test in the SIF: {test}"):
             try:
-                _need_success(run_in_sif(outputs.sif, shlex.split(test), around), test, str(outputs.sif))
+                _need_success(run_in_sif(outputs.sif, shlex.split(test), around), test, "the SIF")
             except ToolError as error:
                 findings.append(
                     Finding(
@@ -174,7 +222,7 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
     def in_the_image(test: str) -> None:
         if client is not None:
             with workshop.console.step(f"test in the image: {test}"):
-                _need_success(run_in_image(client, image, shlex.split(test), around), test, image)
+                _need_success(run_in_image(client, image, shlex.split(test), around), test, "the image")
 
     for test in recipe.tests:
         with ThreadPoolExecutor(2) as pool:
@@ -186,4 +234,4 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
 def _need_success(ran: Ran, test: str, where: str) -> None:
     if ran.code:
         tail = "\n".join(ran.output.splitlines()[-20:])
-        raise BuildError(f"the recipe's test `{test}` failed in `{where}` with exit code {ran.code}\n{tail}")
+        raise BuildError(f"the recipe's test `{test}` failed in {where} with exit code {ran.code}\n{tail}")

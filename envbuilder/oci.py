@@ -197,14 +197,25 @@ def full_reference(name: str) -> str:
     return str(reference)
 
 
-@contextlib.contextmanager
-def _in_place_of(folder: Path) -> Iterator[Path]:
-    """Where a new layout is to be written, which then takes the place of an earlier one."""
+def check_place(folder: Path) -> None:
+    """Raise UsageError where what is there is not a layout, whose place a new one may take."""
     if folder.is_symlink() or (folder.exists() and not (folder / "oci-layout").is_file()):
         raise UsageError(
             f"`{folder}` is there already and is not an OCI layout",
             hint="move it away, or choose another --output",
         )
+
+
+def move_layout(source: Path, folder: Path) -> None:
+    """Give a layout that is whole its final name; else as `write_layout`."""
+    with _in_place_of(folder) as new:
+        source.rename(new)
+
+
+@contextlib.contextmanager
+def _in_place_of(folder: Path) -> Iterator[Path]:
+    """Where a new layout is to be written, which then takes the place of an earlier one."""
+    check_place(folder)
     with beside(folder) as work:
         yield work / "new"
         if folder.exists():

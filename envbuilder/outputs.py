@@ -111,9 +111,13 @@ def load_record(outputs: Outputs, key: str) -> Record | None:
     return record if record and record.key == key else None
 
 
-def refuse(path: Path) -> None:
-    """Take its final name from an artefact that is not what was promised; what was refused before it goes."""
-    refused = path.with_name(f"{path.name}.refused")
-    if refused.is_dir():
-        remove_tree(refused)
-    path.rename(refused)
+def refused(path: Path) -> Path:
+    """Where an artefact is kept that is not what was promised, until the next build, for a person to look at."""
+    return path.with_name(f"{path.name}.refused")
+
+
+def drop_refused(outputs: Outputs) -> None:
+    """Remove what an earlier build left there."""
+    refused(outputs.sif).unlink(missing_ok=True)
+    if refused(outputs.image).is_dir():
+        remove_tree(refused(outputs.image))

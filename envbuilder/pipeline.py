@@ -197,15 +197,19 @@ def build_recipe(
         if record is not None:
             image = _image_of(outputs, record, workshop)
             return Result(outputs=outputs, record=record, done=False, image=image, findings=findings)
-        from envbuilder.making import make, try_out  # noqa: PLC0415 - a build with nothing to do must say so at once
+        from envbuilder.making import make  # noqa: PLC0415 - a build with nothing to do must say so at once
 
         workshop.store.sweep()
         with log_to(outputs.log, workshop.console.owner):
-            record = make(recipe, plan, outputs, workshop, offline=offline, choice=choice)
-        image = _image_of(outputs, record, workshop)
-        findings += try_out(recipe, outputs, workshop, image=image)
-        record.save(outputs.record)  # last: until then there is something to do
-        return Result(outputs=outputs, record=record, done=True, image=image, findings=findings)
+            made = make(recipe, plan, outputs, workshop, offline=offline, choice=choice)
+        made.record.save(outputs.record)  # last: until then there is something to do
+        return Result(
+            outputs=outputs,
+            record=made.record,
+            done=True,
+            image=made.image,
+            findings=(*findings, *made.findings),
+        )
 
 
 def prepare_recipe(name: str, workshop: Workshop, folder: Path, *, offline: bool, choice: "Choice") -> str:

@@ -39,7 +39,7 @@ def has_image(client: "docker.DockerClient", name: str, manifest: str) -> bool:
 
 
 def part_name(name: str) -> str:
-    """What the engine calls the first layers of an image that is not whole yet.
+    """What the engine calls an image that is not whole yet, or not tried yet.
 
     It stays after a build that failed, for the next one, and goes with the next good one.
     """
@@ -75,17 +75,43 @@ class Background:
 def load(outputs: Outputs, manifest: Sha256, environment: Mapping[str, str], console: Console) -> str:
     """Bring the image into the Docker engine unless it is there; returns its name there, "" where no engine answers.
 
-    The engine takes a layer only when its digest is the manifest's, so a damaged image never gets the name.
-    Raises BuildError as `load_image`.
+    What `load_untried` brought only gets that name. The engine takes a layer only when its digest is the manifest's, so a
+    damaged image never gets the name. Raises BuildError as `load_image`.
+    """
+    client = connect(environment)
+    if client is None:
+        return ""
+    name, part = outputs.image_name, part_name(outputs.image_name)
+    if has_image(client, part, manifest):
+        with contextlib.suppress(docker.errors.DockerException, RequestException):  # else all of it is loaded
+            client.images.get(part).tag(*name.rsplit(":", 1))
+    if has_image(client, name, manifest):
+        _drop_part(client, name)
+    else:
+        load_image(client, outputs.image, name=name, console=console)
+    return name
+
+
+def load_untried(outputs: Outputs, manifest: Sha256, environment: Mapping[str, str], console: Console) -> str:
+    """Bring the image into the Docker engine as `load`, but for the name: what has the final one there keeps it.
+
+    Returns the name by which the engine knows the image, "" where none answers.
     """
     client = connect(environment)
     if client is None:
         return ""
     if has_image(client, outputs.image_name, manifest):
-        _drop_part(client, outputs.image_name)
-    else:
-        load_image(client, outputs.image, name=outputs.image_name, console=console)
-    return outputs.image_name
+        return outputs.image_name
+    load_image(client, outputs.image, name=outputs.image_name, console=console, as_part=True)
+    return part_name(outputs.image_name)
+
+
+def drop_untried(outputs: Outputs, environment: Mapping[str, str]) -> None:
+    """Take away what `load_untried` brought; an engine that has not got it, or is gone, is no error."""
+    client = connect(environment)
+    if client is not None:
+        with contextlib.suppress(docker.errors.DockerException, RequestException):
+            _drop_part(client, outputs.image_name)
 
 
 def load_part(client: "docker.DockerClient", layout: Path, *, name: str, console: Console) -> None:
@@ -93,22 +119,25 @@ def load_part(client: "docker.DockerClient", layout: Path, *, name: str, console
     `load_image`.
     """
     if len(known_layers(client, layout, name)) < len(read_layout(layout).layers):
-        load_image(client, layout, name=part_name(name), console=console)
+        load_image(client, layout, name=name, console=console, as_part=True)
 
 
-def load_image(client: "docker.DockerClient", layout: Path, *, name: str, console: Console) -> None:
-    """Bring the layout into the engine as `name`; raises BuildError when the engine refuses it.
+def load_image(
+    client: "docker.DockerClient", layout: Path, *, name: str, console: Console, as_part: bool = False
+) -> None:
+    """Bring the layout into the engine as `name`, or as the part of it; raises BuildError when the engine refuses it.
 
     After an edit only the last layers are new. Layers that the engine's image of that name has, or the part of it, are
     left out first; an engine that cannot make use of that (its layers are packed in another way, or it keeps none) gets all.
     """
     manifest = read_layout(layout).manifest.digest
+    target = part_name(name) if as_part else name
     error: Exception | None = None
     for without in dict.fromkeys((known_layers(client, layout, name), frozenset[Sha256]())):
-        with console.transfer(f"load {name}", layout_size(layout, without=without)) as transfer:
-            error = _load(client, layout, name=name, without=without, advance=transfer.advance)
-        if has_image(client, name, manifest):
-            if name != part_name(name):
+        with console.transfer(f"load {target}", layout_size(layout, without=without)) as transfer:
+            error = _load(client, layout, name=target, without=without, advance=transfer.advance)
+        if has_image(client, target, manifest):
+            if not as_part:
                 _drop_part(client, name)
             return
     raise BuildError(
@@ -118,13 +147,13 @@ def load_image(client: "docker.DockerClient", layout: Path, *, name: str, consol
 
 
 def _drop_part(client: "docker.DockerClient", name: str) -> None:
-    """The whole image has its layers."""
+    """Where the whole image has its layers, or nobody is to have it."""
     with contextlib.suppress(docker.errors.ImageNotFound):
         client.images.remove(part_name(name))
 
 
 def known_layers(client: "docker.DockerClient", layout: Path, name: str) -> frozenset[Sha256]:
-    """The blobs of the layout whose layers the engine's image `name` has, or the part of it."""
+    """The blobs of the layout whose layers the engine has, in the image `name` or in the part of it."""
     known: set[str] = set()
     for one in (name, part_name(name)):
         with contextlib.suppress(docker.errors.ImageNotFound):

@@ -34,7 +34,7 @@ _RECIPE: Final = {
     "extensions": "C++ and CUDA extensions, compiled while building, for exactly the GPUs named.",
     "env": "Environment variables inside.",
     "nccl": "`auto`: each node decides when torch starts; `off`; or a site's profile.",
-    "tests": "Commands that run in image and SIF after each build.",
+    "tests": "Commands that run in image and SIF before a build gives them their names.",
     "extends": "Another recipe in this folder: maps merge, lists append.",
 }
 _EXTENSION: Final = {

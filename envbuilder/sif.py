@@ -137,7 +137,7 @@ def write_sif(
     The file appears under its name when it is whole, in place of an earlier SIF; anything else there is left alone and
     is a UsageError. Same layers, same bytes.
     """
-    _check_target(out)
+    check_place(out)
     packed = [Packed(blob=one.blob, entries=read_manifest(one), blocks=read_blocks(one)) for one in layers]
     system = lay_out(packed, epoch=epoch)
     diff_ids = [layer.diff_id for layer in layers]
@@ -238,7 +238,8 @@ def need_recorded(outputs: Outputs) -> Sha256:
     )
 
 
-def _check_target(out: Path) -> None:
+def check_place(out: Path) -> None:
+    """Raise UsageError where what is there is not a SIF, whose place a new one may take."""
     if not (out.exists() or out.is_symlink()):
         return
     if out.is_symlink() or not is_sif(out):

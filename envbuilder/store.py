@@ -274,10 +274,16 @@ def space_errors(place: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise SpaceError(
-                f"no space left on the file system of `{place}`",
+                f"no space left on the file system of `{_lasting(place)}`",
                 hint="free space there, or point ENVBUILDER_CACHE and --output at a larger disk; then run it again",
             ) from error
         raise
+
+
+def _lasting(place: Path) -> Path:
+    """The path itself, or the folder of the folder of `beside` that it is in: that is gone when a person reads of it."""
+    temporary = [path for path in place.parents if path.name.startswith(".") and path.suffix == ".part"]
+    return temporary[-1].parent if temporary else place
 
 
 def link_or_copy(source: Path, target: Path) -> None:

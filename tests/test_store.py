@@ -413,6 +413,16 @@ def test_a_text_that_cannot_be_written_leaves_the_old_file(tmp_path):
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
 
 
+def test_a_full_disk_is_told_of_with_a_folder_that_stays(tmp_path):
+    with (
+        pytest.raises(SpaceError) as caught,
+        beside(tmp_path / "environment") as outer,
+        beside(outer / "sif"),
+    ):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+    assert caught.value.message == f"no space left on the file system of `{tmp_path}`"
+
+
 def test_a_full_disk_leaves_the_old_file(tmp_path, monkeypatch):
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -16,6 +16,7 @@ _, plan, _ = make_plan(name, shop)
 engine = Assemble(store=shop.store, runner=shop.runner, console=shop.console, limits=shop.limits)
 if engine.missing(plan):
     sys.exit("the store lacks a layer")
+output.mkdir(parents=True, exist_ok=True)
 build(
     plan, Outputs(folder=output, name=name), engine=engine, runner=shop.runner, console=shop.console,
     part_done=lambda _: None, image_done=lambda _: None,

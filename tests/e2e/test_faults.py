@@ -271,7 +271,7 @@ def test_a_disk_that_fills_up_meanwhile_is_exit_6_and_keeps_nothing_half_written
     output = spacious / "out"
     blobs = f"{output}/cpu.oci/blobs/sha256"
     whole = f"cd {blobs} && for name in *; do echo $name '' $name; done | sha256sum --check --quiet >&2"
-    begun = f"for i in $(seq 6000); do set -- {output}/.cpu.sif.*/sif; [ ! -e $1 ] || break; sleep 0.01; done"
+    begun = f"for i in $(seq 6000); do set -- {output}/.cpu.*/.cpu.sif.*/sif; [ ! -e $1 ] || break; sleep 0.01; done"
     room = f"$(($(df --output=avail -B1M {output} | tail -n 1) - 150))M"  # the SIF needs 400
     filler = f"({begun}; fallocate --length {room} {output}/filler) &"
     ended = _in_small_disk(

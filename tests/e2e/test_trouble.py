@@ -1,5 +1,8 @@
 """A few of each fault that `bench/faults` does in plenty, with a tiny environment."""
 
+import json
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import faults
@@ -18,6 +21,10 @@ from workbench import (
     link_tree,
     run,
 )
+
+from envbuilder import lock as locks
+from envbuilder.recipe import load
+from envbuilder.store import save_text
 
 pytestmark = pytest.mark.builds
 
@@ -59,6 +66,60 @@ def test_half_a_file_that_a_killed_download_left_is_not_believed(bench: Bench):
 def test_a_layer_gone_bad_in_the_cache_is_made_again(bench: Bench, name: str):
     outcome = faults.damage_layer(bench, "one bit", name)
     assert (outcome.ended, outcome.wrong) == (0, ())
+
+
+def edit(recipe: Path, old: str, new: str) -> None:
+    """In the recipe, and its lock follows."""
+    recipe.write_text(recipe.read_text().replace(old, new))
+    edited, path = load(recipe), recipe.with_suffix(".lock")
+    lock = replace(locks.load(path), recipe=edited.digest, inputs=locks.recipe_inputs(edited))
+    save_text(path, locks.dump(lock))
+
+
+def in_the_engine() -> str:
+    return run("docker", "images", "--no-trunc", "--format", "{{.Tag}} {{.ID}}", "envbuilder/failing")
+
+
+@pytest.fixture
+def failing(bench: Bench, spacious: Path) -> Iterator[Path]:
+    """A recipe that was built, into the Docker engine too, and has since another environment and a test that fails."""
+    recipe, _ = make_tiny(spacious / "recipe", "failing")
+    try:
+        run(*build_command(recipe, spacious / "out", "--offline"), env=used_by(bench))
+        edit(recipe, "env: {WHICH: failing}", 'env: {WHICH: other}\ntests: ["true", "ls /no-such-file"]')
+        yield recipe
+    finally:
+        run("docker", "image", "rm", "--force", "envbuilder/failing:latest", "envbuilder/failing:part")
+
+
+def used_by(bench: Bench) -> dict[str, str]:
+    return {"ENVBUILDER_CACHE": str(bench.states[2])}
+
+
+def test_a_build_whose_own_tests_fail_leaves_the_earlier_artefacts_as_they_were(
+    bench: Bench, failing: Path, spacious: Path
+):
+    output, image = spacious / "out", in_the_engine()
+    command = build_command(failing, output, "--offline")
+    files = [output / name for name in ("failing.json", "failing.sif", "failing.oci/index.json")]
+    before = [path.read_bytes() for path in files]
+    ended = attempt(*command, env=used_by(bench))
+    assert ended.returncode == 6, ended.stderr
+    (found,) = findings(ended)
+    assert found["message"].startswith(
+        "the recipe's test `ls /no-such-file` failed in the SIF with exit code 2"
+    )
+    assert f"`{output}/failing.sif.refused`" in found["hint"]
+    assert [path.read_bytes() for path in files] == before
+    assert in_the_engine() == image
+    assert image.startswith("latest sha256:")
+    final = {"failing.json", "failing.log", "failing.oci", "failing.sif"}
+    assert {path.name for path in output.iterdir()} == final | {"failing.oci.refused", "failing.sif.refused"}
+    run("apptainer", "exec", output / "failing.sif.refused", "true")
+    edit(failing, "/no-such-file", "/")
+    (built,) = json.loads(run(*command, env=used_by(bench)))["data"]
+    assert in_the_engine() == f"latest {built['manifest']}\n"
+    assert {path.name for path in output.iterdir()} == final
 
 
 def test_four_builds_of_two_recipes_share_a_cache(bench: Bench):
