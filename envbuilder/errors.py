@@ -34,6 +34,7 @@ class EnvbuilderError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "", findings: tuple[Finding, ...] = ()) -> None:
+        message = message.rstrip()  # it may end with what a program said, or did not say
         super().__init__(message)
         self.message = message
         self.hint = hint

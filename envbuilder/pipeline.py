@@ -287,7 +287,10 @@ def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
     sif = read_sif(path)
     sbom, provenance = sif.read(DataType.SBOM).decode(), sif.read(DataType.JSON).decode()
     if not sbom or not provenance:
-        raise VerifyError(f"`{path}` holds no parts list", hint="an older envbuilder made it; build it again")
+        raise VerifyError(
+            f"`{path}` holds no parts list",
+            hint="envbuilder did not make it, or one too old to write a parts list",
+        )
     return sbom, provenance
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import errors
-from envbuilder.errors import EnvbuilderError
+from envbuilder.errors import BuildError, EnvbuilderError
 from envbuilder.findings import Finding, Severity
 
 PACKAGE = Path(errors.__file__).parent
@@ -71,3 +71,7 @@ def test_an_error_carries_its_hint_and_its_findings():
 
 def test_a_finding_without_a_place_is_its_message():
     assert str(Finding(code="EB101", severity=Severity.WARNING, where="", message="is odd")) == "is odd"
+
+
+def test_a_message_does_not_end_with_the_line_break_of_what_a_program_said():
+    assert BuildError("the test failed with exit code 1\n").message == "the test failed with exit code 1"

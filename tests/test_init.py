@@ -2,6 +2,7 @@
 
 import json
 import re
+import shlex
 import shutil
 from pathlib import Path
 
@@ -404,3 +405,15 @@ def test_the_gpus_of_a_machine_get_the_names_of_recipes():
     read_facts(Facts(gpus=gpus, driver="550.54.15"), gathered)
     assert (gathered.gpus, gathered.driver) == (("A100",), "550.54.15")
     assert [finding.message.partition(":")[0] for finding in gathered.left] == ['left out "NVIDIA X1"']
+
+
+@pytest.mark.parametrize("folder", ["recipes", "my recipes"])
+def test_what_it_says_to_do_next_finds_the_recipe(
+    project: Path, capsys: pytest.CaptureFixture[str], folder: str
+):
+    code, out, _ = call(capsys, "init", "mine", "--recipes", folder, "--gpu", "A100", "--pytorch", "2.6.0")
+    assert code == 0
+    commands = [shlex.split(line) for line in out.splitlines() if line.startswith("$ ")]
+    assert [words[:3] for words in commands] == [["$", "envbuilder", "lock"], ["$", "envbuilder", "build"]]
+    for words in commands:
+        assert call(capsys, "show", *words[3:])[0] == 0

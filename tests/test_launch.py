@@ -12,7 +12,7 @@ import pytest
 
 from envbuilder import __version__
 from envbuilder.command import FakeRunner
-from envbuilder.errors import CommandError, LaunchError, UsageError
+from envbuilder.errors import CommandError, LaunchError, ToolError, UsageError
 from envbuilder.launch import start
 from envbuilder.launch.array import Array, Ended, read_ends, render_array
 from envbuilder.launch.job import (
@@ -390,6 +390,21 @@ def test_a_refused_job_says_where_to_look(tmp_path, refusal, hint):
     with pytest.raises(LaunchError, match="could not submit the job") as caught:
         submit(Slurm(refusal, answer=""), tmp_path)
     assert hint in caught.value.hint
+
+
+def test_without_slurm_the_hint_is_another_machine(tmp_path):
+    """What `scripts/setup` installs has no Slurm in it."""
+
+    class Bare(FakeRunner):
+        def run(self, command, **_):
+            raise ToolError(
+                f"could not {command.why}: `sbatch` is not installed", hint="`scripts/setup` installs it"
+            )
+
+    with pytest.raises(ToolError) as caught:
+        submit(Bare(), tmp_path)
+    assert "machine of the cluster" in caught.value.hint
+    assert "scripts/setup" not in caught.value.hint
 
 
 def test_a_job_that_was_waited_for_and_failed_is_told_by_its_code(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder import cli
 from envbuilder.command import Command, ProcessRunner
 from envbuilder.errors import BuildError, UsageError, VerifyError
 from envbuilder.sif import DataType, SifFacts, read_sif, write_sif
@@ -161,3 +162,24 @@ def test_apptainer_reads_the_sif(tmp_path: Path, layers: list[Layer]) -> None:
     header = runner.run(Command(argv=("apptainer", "sif", "header", str(tmp_path / "a.sif")), why="read"))
     assert str(facts.identity) in header
     assert "#!/usr/bin/env run-singularity" in header
+
+
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("module",), 2),
+        (("launch", "slurm", "--smoke"), 2),
+        (("launch", "local", "--smoke"), 2),
+        (("sbom",), 7),
+    ],
+    ids=lambda words: words if isinstance(words, int) else " ".join(words),
+)
+def test_a_sif_of_somebody_else_is_said_to_be_one(
+    tmp_path: Path, whole: Path, words: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(whole, tmp_path / "theirs.sif")
+    assert cli.run([*words, str(tmp_path / "theirs.sif")]) == code
+    told = capsys.readouterr().err
+    assert f"`{tmp_path}/theirs.sif` " in told
+    assert "was not made by envbuilder" in told or "envbuilder did not make it" in told

@@ -6,6 +6,7 @@ Readers gather wishes (`requirement`, `conda`, `dockerfile`, `machine`, `ask`), 
 
 import contextlib
 import re
+import shlex
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +22,7 @@ from envbuilder.init.dockerfile import read_dockerfile
 from envbuilder.init.gathered import Gathered
 from envbuilder.init.requirement import read_requirements
 from envbuilder.init.write import recipe_text
-from envbuilder.recipe import SHAPES, SUFFIX, Recipe, load
+from envbuilder.recipe import SHAPES, SUFFIX, Recipe, load, recipes_folder
 from envbuilder.schema import FILE, schema_text
 from envbuilder.tables.toolkit import load_toolkits
 
@@ -45,7 +46,9 @@ class Made:
         return {"name": self.recipe.name, "file": str(self.path), **pins, **lists}
 
     def text(self) -> str:
-        return f"{self.path}\n$ envbuilder lock {self.recipe.name}\n$ envbuilder build {self.recipe.name}"
+        found = self.path.parent == recipes_folder({})  # by its name alone
+        name = self.recipe.name if found else shlex.quote(str(self.path))
+        return f"{self.path}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
 
 
 def new_path(name: str, folder: Path) -> Path:

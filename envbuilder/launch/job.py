@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from envbuilder.errors import BuildError, UsageError
+from envbuilder.errors import UsageError
 from envbuilder.launch.site import HOST, OPTION, TIME, WORD, Site, need_shape
 from envbuilder.outputs import Outputs, read_record
 from envbuilder.store import Sha256, sha256_file
@@ -195,12 +195,19 @@ def driver_floor(cuda: str) -> str:
 
 
 def probe_pins(outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path, str, str]:
-    """The SIF's own path, and its versions of torch and CUDA; raises BuildError where it was not made by envbuilder."""
+    """The SIF's own path, and its versions of torch and CUDA; raises UsageError where it was not made by envbuilder."""
     sif = outputs.sif.resolve()
     try:
         return sif, *parse_pins(read(sif, PINS))
-    except ValueError as error:
-        raise BuildError(f"`{sif}` was not made by envbuilder: its {PINS} cannot be read") from error
+    except (KeyError, ValueError) as error:  # there is no such file, or another one
+        raise not_ours(str(sif)) from error
+
+
+def not_ours(place: str) -> UsageError:
+    return UsageError(
+        f"`{place}` was not made by envbuilder: it has no {PINS} that can be read",
+        hint="`envbuilder build NAME` makes one of a recipe; what others made runs without envbuilder",
+    )
 
 
 def parse_pins(text: str) -> tuple[str, str]:

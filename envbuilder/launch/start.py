@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from envbuilder.command import Command, Runner, hand_over
-from envbuilder.errors import BuildError, CommandError, LaunchError, UsageError
+from envbuilder.errors import CommandError, LaunchError, ToolError, UsageError
 from envbuilder.launch.inside import need_engine, need_image, need_sif
 from envbuilder.launch.job import (
     PINS,
@@ -17,6 +17,7 @@ from envbuilder.launch.job import (
     Wish,
     driver_floor,
     make_job,
+    not_ours,
     parse_pins,
     probe_environment,
 )
@@ -80,7 +81,7 @@ def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> En
     try:
         torch, cuda = parse_pins(read.output)
     except ValueError as error:
-        raise BuildError(f"`{image}` was not made by envbuilder: its {PINS} cannot be read") from error
+        raise not_ours(image) from error
     return Environment(
         name=outputs.name,
         place=image,
@@ -135,6 +136,11 @@ def submit(script: Script, runner: Runner, *, wait: bool, tell: Callable[[str], 
     code = 0
     try:
         runner.run(command, on_line=hear)
+    except ToolError as error:
+        hint = (
+            "submit on a machine of the cluster, where Slurm is; the script is written and can be taken there"
+        )
+        raise ToolError(error.message, hint=hint) from error
     except CommandError as error:
         if not number:
             hint = next((hint for word, hint in HINTS.items() if word in error.message.lower()), error.hint)
