@@ -28,6 +28,18 @@ MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it ha
 DAMAGED: Final = "EB660"  # a saved output is cut or cannot be read
 NOTHING_FOUND: Final = "EB661"  # no output that `detect` knows
 NO_INTERFACE: Final = "EB662"  # NCCL_SOCKET_IFNAME, as it is set, matches no interface
+# What somebody saves → what it says.
+READS: Final = {
+    "`nvidia-smi topo -m`": "how each pair of GPUs is linked",
+    "`nvidia-smi topo -p2p r`": "whether the driver lets them reach each other's memory; `w` and `n` as well",
+    "`nvidia-smi`": "the GPUs and the driver; `nvidia-smi -L` the GPUs alone",
+    "`ip addr`": "the interfaces with their addresses; `ip -br addr` and `ip -j addr` as well",
+    "`ip route`": "which interface has the default route",
+    "`ifconfig`": "the interfaces with their addresses",
+    "`lscpu`": "whose CPU it is; `/proc/cpuinfo` as well",
+    "`python -m torch.utils.collect_env`": "torch, NCCL, the driver and the GPUs",
+    "a log with `NCCL_DEBUG=INFO`": "NCCL, the interface that it took, and its adapters",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,7 +167,7 @@ def detect_pasted(path: Path, versions: Versions) -> Detected:
             Finding(
                 code=NOTHING_FOUND, severity=Severity.WARNING, where=str(path),
                 message="no output that `detect` knows was found",
-                hint="it reads `nvidia-smi topo -m`, `topo -p2p`, `ip addr`, `ip -j`, `ip route`, `ifconfig` and NCCL's log",
+                hint=f"it reads {', '.join(READS)}",
             )
         )  # fmt: skip
     return Detected(facts=facts, decision=decide(facts), findings=tuple(findings))

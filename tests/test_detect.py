@@ -8,7 +8,7 @@ import test_cli
 from test_cli import Call
 
 from envbuilder.command import FakeRunner
-from envbuilder.detect import Versions, detect_here, detect_pasted
+from envbuilder.detect import READS, Versions, detect_here, detect_pasted
 from envbuilder.errors import UsageError
 from envbuilder.host_facts import load_host_facts
 from envbuilder.recipe import load
@@ -76,6 +76,30 @@ def test_damage_and_what_is_no_output_at_all_are_warnings(tmp_path: Path, call: 
     (tmp_path / "prose.txt").write_text("it hangs\n")
     code, envelope = answer(call, "--from", str(tmp_path / "prose.txt"))
     assert (code, envelope["data"]["gpus"], envelope["findings"][0]["code"]) == (0, 0, "EB661")
+
+
+SAMPLES = {
+    "`nvidia-smi topo -m`": ("links", "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n"),
+    "`nvidia-smi topo -p2p r`": ("p2p", " \tGPU0\tGPU1\n GPU0\tX\tOK\n GPU1\tOK\tX\n\nLegend:\n  X    = Self\n  OK   = Status Ok\n"),
+    "`nvidia-smi`": ("gpus", "|   0  NVIDIA A100-SXM4-40GB          On  | 00000000:07:00.0 Off |                    0 |\n"),
+    "`ip addr`": ("interfaces", "2: eno1: <BROADCAST,UP,LOWER_UP> mtu 1500 state UP\n    inet 192.0.2.7/24 scope global eno1\n"),
+    "`ip route`": ("routes", "default via 192.0.2.1 dev eno1 metric 100\n"),
+    "`ifconfig`": ("interfaces", "eno1: flags=4163<UP,BROADCAST,RUNNING>  mtu 1500\n        inet 192.0.2.7  netmask 255.255.255.0\n"),
+    "`lscpu`": ("cpu", "Vendor ID:                       AuthenticAMD\n"),
+    "`python -m torch.utils.collect_env`": ("torch", "PyTorch version: 2.6.0+cu124\nNvidia driver version: 550.54.15\n"),
+    "a log with `NCCL_DEBUG=INFO`": ("nccl", "n1:7:7 [0] NCCL INFO Bootstrap : Using eno1:192.0.2.7<0>\nNCCL version 2.21.5+cuda12.4\n"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_is_said_to_be_read_is_read_and_stands_where_detect_is_explained(name: str, tmp_path: Path):
+    field, text = SAMPLES[name]
+    (tmp_path / "saved.txt").write_text(text)
+    detected = detect_pasted(tmp_path, Versions())
+    assert getattr(detected.facts, field)
+    assert not detected.findings
+    page = Path(__file__).parents[1] / "docs/trouble/hang.md"
+    assert f"| {name} | {READS[name]} |" in page.read_text(encoding="utf-8").splitlines()
 
 
 def test_a_file_that_is_not_there_is_wrong_use(tmp_path: Path):
