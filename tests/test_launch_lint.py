@@ -91,6 +91,7 @@ CASES = [
     (LintCode.NCCL_FORCED, GOOD, "set -e\n", "set -e\nexport NCCL_IB_DISABLE=1\n", 8),
     (LintCode.NCCL_FORCED, TASKS, "exec --nv", 'exec --env NCCL_P2P_DISABLE="1" --nv', 10),
     (LintCode.PRIVATE_SHM, TASKS, "exec --nv", "exec --contain --nv", 10),
+    (LintCode.FIRST_NODE_ALONE, GOOD, LAUNCH, "apptainer", 11),
 ]  # fmt: skip
 
 
@@ -191,6 +192,58 @@ def test_the_hint_for_node_ranks_is_one_that_lint_lets_pass():
     (finding,) = lint(Path("job.sh"), text)
     assert finding.code == LintCode.NODE_RANK_MISSING
     assert found(text.replace("torchrun ", f"torchrun {finding.hint} ")) == []
+
+
+BARE = GOOD.replace(LAUNCH, "apptainer")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BARE,
+        BARE.replace("--ntasks-per-node=1", "--ntasks-per-node=4"),
+        BARE.replace("apptainer exec --nv env.sif", "").replace("torchrun", "python -m torch.distributed.run"),
+        BARE.replace("train.py", "train.py --tensor-parallel 2"),
+        BARE.replace("set -e", "set -e\nwhere=$(srun --nodes=1 --ntasks=1 hostname)\necho torchrun starts"),
+    ],
+    ids=["plain", "several tasks", "python -m", "parallel", "srun asks for a name"],
+)  # fmt: skip
+def test_torchrun_without_srun_is_right_with_exactly_what_the_hint_says(text):
+    """A batch script runs on the first node only: nothing starts the others' torchrun."""
+    (finding,) = lint(Path("job.sh"), text)
+    assert (finding.code, finding.severity) == (LintCode.FIRST_NODE_ALONE, Severity.ERROR)
+    before = finding.hint.removesuffix(" in front of it")
+    repaired = "\n".join(
+        f"{before} {line}" if re.match(r"\s*(?:apptainer|python)", line) else line
+        for line in text.split("\n")
+    )
+    assert before in repaired
+    assert found(repaired) == []
+
+
+def test_what_else_is_wrong_is_said_without_srun_too():
+    """The repair brings srun, and with it all that srun needs: it is said at once."""
+    bare = BARE.replace("#SBATCH --signal=B:TERM@120\n", "").replace("TRITON_CACHE_DIR=$TMPDIR/triton ", "")
+    bare = bare.replace(" SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "")
+    assert {code for code, _ in found(bare)} == {
+        LintCode.FIRST_NODE_ALONE, LintCode.NO_SIGNAL, LintCode.CACHES_AT_HOME, LintCode.CPUS_NOT_INHERITED,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("apptainer", "mpirun --npernode 1 apptainer"),
+        ("apptainer", "clush -w $SLURM_JOB_NODELIST apptainer"),
+        ("apptainer", "for host in $(scontrol show hostnames); do ssh $host apptainer"),
+        ("--nnodes=2", "--standalone"),
+        ("--nnodes=2", "--nnodes=1"),
+        ("--nodes=2", "--nodes=1"),
+        ("set -e", "set -e\nstart() { srun $1; }"),
+    ],
+)
+def test_a_torchrun_that_is_brought_to_its_nodes_is_left_alone(there, instead):
+    assert found(BARE.replace(there, instead)) == []
 
 
 def test_what_is_forced_is_said_with_its_reason():

@@ -5,10 +5,9 @@ that projects have reported; where a line shows the opposite, a rule is silent.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
 from pathlib import Path
 from typing import Final
 
@@ -16,6 +15,7 @@ from envbuilder.decode import Mistakes, load_text
 from envbuilder.errors import UsageError
 from envbuilder.findings import Finding, Severity
 from envbuilder.host.nccl import NEVER
+from envbuilder.launch.sbatch import LAUNCHER, ONE_NODE, Line, Script, script_lines
 
 
 class LintCode(StrEnum):
@@ -42,64 +42,15 @@ class LintCode(StrEnum):
     PRIVATE_SHM = "EB888"  # `--contain`: a /dev/shm for each container
     NNODES_MISSING = "EB889"  # torchrun on several nodes without `--nnodes`: each node trains apart
     NCCL_FORCED = "EB890"  # NCCL_IB_DISABLE and the like for every host, whatever it has
+    FIRST_NODE_ALONE = "EB891"  # torchrun without srun: the batch script runs on the first node only
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
-    number: int
-    text: str  # continued lines are one
-
-
-@dataclass(frozen=True, kw_only=True)
-class Script:
-    path: Path
-    lines: tuple[Line, ...]  # without comments and empty ones
-
-    @cached_property
-    def _given(self) -> dict[str, tuple[Line, str]]:
-        options = [line for line in self.lines if line.text.startswith("#SBATCH")]
-        given = [(line, one) for line in options for one in _OPTION.finditer(re.split(r"\s#", line.text)[0])]
-        return {_LONG.get(one[1], one[1]): (line, one[2] or "") for line, one in given}
-
-    @cached_property
-    def options(self) -> dict[str, Line]:
-        """The options that `#SBATCH` lines set, one or several on each, as `--name=value`, `-n value` or `-nvalue`."""
-        return {name: line for name, (line, _) in self._given.items()}
-
-    @cached_property
-    def commands(self) -> tuple[Line, ...]:
-        return tuple(line for line in self.lines if not line.text.startswith("#"))
-
-    def find(self, pattern: str) -> Line | None:
-        """The first command that holds this."""
-        return next((line for line in self.commands if re.search(pattern, line.text)), None)
-
-    def value(self, option: str) -> str:
-        """What an `#SBATCH` line sets an option to."""
-        return self._given[option][1] if option in self._given else ""
-
-    @property
-    def steps(self) -> tuple[Line, ...]:
-        """The lines that start ranks."""
-        return tuple(line for line in self.commands if _SRUN.search(line.text) and _starts_ranks(self, line))
-
-
-_LONG: Final = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "-t": "--time"}
-_OPTION: Final = re.compile(r"\s(--[A-Za-z-]+|-[A-Za-z])(?:[=\s]?\s*([^\s=-]\S*))?")
-_SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of what it runs
+_ON_EVERY_NODE: Final = "srun --kill-on-bad-exit=1 --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 _ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 _PORT: Final = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
 _RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
-_ONE_NODE: Final = r"--standalone\b|srun\s(?:.*\s)?(?:-N ?|--nodes[= ])1\s"  # of torchrun, or of its step
-_LAUNCHER: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
-
-
-def _starts_ranks(script: Script, line: Line) -> bool:
-    inner = re.search(r"\$\{?(\w+)\}?\"?\s*$", line.text)
-    named = script.find(rf"^\s*(?:export\s+)?{inner[1]}=.*(?:python|torchrun)") if inner else None
-    return bool(re.search(rf"python|{_LAUNCHER}", line.text)) or named is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,7 +84,7 @@ def _gpus_per_task(script: Script) -> Iterator[Fault]:
 def _master(script: Script) -> Iterator[Fault]:
     guess = script.find(r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)")
     fixed = script.find(r"MASTER_ADDR=[\"']?(?:localhost|127\.)")
-    for line in filter(None, (guess, fixed if _many_nodes(script) else None)):
+    for line in filter(None, (guess, fixed if script.many_nodes else None)):
         yield Fault(
             code=LintCode.MASTER_GUESSED,
             line=line,
@@ -183,7 +134,8 @@ def _cpus(script: Script) -> Iterator[Fault]:
 def _ends(script: Script) -> Iterator[Fault]:
     for line in script.steps:
         if (
-            not re.search(r"--kill-on-bad-exit|\s-K", line.text)
+            line not in script.left_alone
+            and not re.search(r"--kill-on-bad-exit|\s-K", line.text)
             and script.find(r"SLURM_KILL_BAD_EXIT") is None
         ):
             yield Fault(
@@ -205,7 +157,7 @@ def _ends(script: Script) -> Iterator[Fault]:
 
 def _launcher(script: Script) -> Iterator[Fault]:
     c10d, node_rank = script.find(r"--rdzv[-_]backend[= ]\S*c10d"), script.find(r"--node[-_]rank")
-    torchrun = script.find(_LAUNCHER)
+    torchrun = script.find(LAUNCHER)
     if c10d and node_rank:
         yield Fault(
             code=LintCode.NODE_RANK_UNUSED,
@@ -214,11 +166,19 @@ def _launcher(script: Script) -> Iterator[Fault]:
             repair="leave it out",
             severity=Severity.WARNING,
         )
-    if torchrun and _many_nodes(script) and script.find(_ONE_NODE) is None:
+    for line in script.left_alone:
+        yield Fault(
+            code=LintCode.FIRST_NODE_ALONE,
+            line=line,
+            message="without srun this starts on the first node alone, and torchrun waits there for the others for ever",
+            repair=f"{_ON_EVERY_NODE} in front of it",
+        )
+    if torchrun and script.many_nodes and script.find(ONE_NODE) is None:
         yield from _meeting(script, torchrun, meets=node_rank or script.find(r"--rdzv[-_]|PET_RDZV_"))
     tasks = script.value("--ntasks-per-node")
     if (
         torchrun
+        and not script.left_alone
         and tasks.isdigit()
         and int(tasks) > 1
         and script.find(r"srun\s.*--ntasks-per-node[= ]1\b") is None
@@ -341,7 +301,7 @@ def _files(script: Script) -> Iterator[Fault]:
                 repair=f"put it above line {first}",
             )
     caches = r"TRITON_CACHE_DIR|TORCH_EXTENSIONS_DIR|XDG_CACHE_HOME|TORCHINDUCTOR_CACHE_DIR"
-    if script.steps and _many_nodes(script) and script.find(caches) is None:
+    if script.steps and script.many_nodes and script.find(caches) is None:
         yield Fault(
             code=LintCode.CACHES_AT_HOME,
             line=script.steps[0],
@@ -351,10 +311,6 @@ def _files(script: Script) -> Iterator[Fault]:
         )
 
 
-def _many_nodes(script: Script) -> bool:
-    return script.value("--nodes") not in ("", "1", "1-1")
-
-
 RULES: Final[tuple[Rule, ...]] = (
     _files, _gpus_per_task, _master, _port, _cpus, _ends, _launcher, _container, _ranks, _settings,
 )  # fmt: skip
@@ -362,7 +318,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 def lint(path: Path, text: str) -> tuple[Finding, ...]:
     """What is wrong with one script, in the order of its lines."""
-    script = Script(path=path, lines=tuple(_lines(text)))
+    script = Script(path=path, lines=tuple(script_lines(text)))
     faults = [fault for rule in RULES for fault in rule(script)]
     faults.sort(key=lambda fault: fault.line.number if fault.line else 0)
     return tuple(_finding(path, fault) for fault in faults)
@@ -375,19 +331,6 @@ def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
     if mistakes.findings:
         raise UsageError("a script cannot be read", findings=mistakes.findings)
     return tuple(finding for path, text in texts if text is not None for finding in lint(path, text))
-
-
-def _lines(text: str) -> Iterable[Line]:
-    number, begun, whole = 0, 0, ""
-    for number, raw in enumerate(text.split("\n"), start=1):
-        begun = begun or number
-        if raw.rstrip("\r").endswith("\\") and not raw.lstrip().startswith("#"):
-            whole += raw.rstrip("\r")[:-1] + " "
-            continue
-        whole += raw
-        if whole.strip() and (not whole.lstrip().startswith("#") or whole.startswith("#SBATCH")):
-            yield Line(number=begun, text=whole)
-        begun, whole = 0, ""
 
 
 def _finding(path: Path, fault: Fault) -> Finding:

@@ -1,0 +1,98 @@
+"""What an sbatch script says, as the rules of `launch lint` ask: its options, its commands, and those that start ranks."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final
+
+_LONG: Final = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "-t": "--time"}
+_OPTION: Final = re.compile(r"\s(--[A-Za-z-]+|-[A-Za-z])(?:[=\s]?\s*([^\s=-]\S*))?")
+_SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
+ONE_NODE: Final = (
+    r"--standalone\b|(?<!\$\()srun\s(?:.*\s)?(?:-N ?|--nodes[= ])1\s"  # of torchrun, or of its step
+)
+LAUNCHER: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
+_OVER_NODES: Final = r"srun|ibrun|jsrun|aprun|mpirun|mpiexec|orterun|(?:^|[\s;&|(\"'/])(?:p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch)\s"
+_NOT_OVER_NODES: Final = r"^\s*(?:echo|printf|which|command|type)\s|--nnodes[= ]1(?:\s|$)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    number: int
+    text: str  # continued lines are one
+
+
+@dataclass(frozen=True, kw_only=True)
+class Script:
+    path: Path
+    lines: tuple[Line, ...]  # without comments and empty ones
+
+    @cached_property
+    def _given(self) -> dict[str, tuple[Line, str]]:
+        options = [line for line in self.lines if line.text.startswith("#SBATCH")]
+        given = [(line, one) for line in options for one in _OPTION.finditer(re.split(r"\s#", line.text)[0])]
+        return {_LONG.get(one[1], one[1]): (line, one[2] or "") for line, one in given}
+
+    @cached_property
+    def options(self) -> dict[str, Line]:
+        """The options that `#SBATCH` lines set, one or several on each, as `--name=value`, `-n value` or `-nvalue`."""
+        return {name: line for name, (line, _) in self._given.items()}
+
+    @cached_property
+    def commands(self) -> tuple[Line, ...]:
+        return tuple(line for line in self.lines if not line.text.startswith("#"))
+
+    def find(self, pattern: str) -> Line | None:
+        """The first command that holds this."""
+        return next((line for line in self.commands if re.search(pattern, line.text)), None)
+
+    def value(self, option: str) -> str:
+        """What an `#SBATCH` line sets an option to."""
+        return self._given[option][1] if option in self._given else ""
+
+    @property
+    def many_nodes(self) -> bool:
+        return self.value("--nodes") not in ("", "1", "1-1")
+
+    @property
+    def steps(self) -> tuple[Line, ...]:
+        """The lines that start ranks, those that should by srun among them."""
+        begun = (line for line in self.commands if _SRUN.search(line.text) and _starts_ranks(self, line))
+        return (*begun, *self.left_alone)
+
+    @property
+    def left_alone(self) -> tuple[Line, ...]:
+        """The torchruns that only the first of several nodes starts: nothing in the script reaches another node."""
+        if not self.many_nodes or self.find(ONE_NODE) or any(_reaches(line) for line in self.commands):
+            return ()
+        return tuple(
+            line
+            for line in self.commands
+            if re.search(LAUNCHER, line.text) and not re.search(_NOT_OVER_NODES, line.text)
+        )
+
+
+def script_lines(text: str) -> Iterable[Line]:
+    number, begun, whole = 0, 0, ""
+    for number, raw in enumerate(text.split("\n"), start=1):
+        begun = begun or number
+        if raw.rstrip("\r").endswith("\\") and not raw.lstrip().startswith("#"):
+            whole += raw.rstrip("\r")[:-1] + " "
+            continue
+        whole += raw
+        if whole.strip() and (not whole.lstrip().startswith("#") or whole.startswith("#SBATCH")):
+            yield Line(number=begun, text=whole)
+        begun, whole = 0, ""
+
+
+def _reaches(line: Line) -> bool:
+    """Whether it starts something on other nodes; what stands in `$(…)` asks for a name or an address."""
+    return re.search(_OVER_NODES, re.sub(r"\$\([^()]*\)", "", line.text)) is not None
+
+
+def _starts_ranks(script: Script, line: Line) -> bool:
+    inner = re.search(r"\$\{?(\w+)\}?\"?\s*$", line.text)
+    named = script.find(rf"^\s*(?:export\s+)?{inner[1]}=.*(?:python|torchrun)") if inner else None
+    return bool(re.search(rf"python|{LAUNCHER}", line.text)) or named is not None
