@@ -36,7 +36,7 @@ from envbuilder.verify import verify
 from envbuilder.workshop import Workshop
 
 # Bytes on disk per byte fetched, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
-# for each step that is built, and the SIF (1.2) always.
+# for each step that is built, and the SIF (1.2) always; so much once more for the image where its layers cannot be links.
 SPACE_PER_STEP: Final = 3.2
 SPACE_PER_BUILD: Final = 1.2
 UNTRIED: Final = "EB650"  # the tests of the recipe were not run in the SIF
@@ -184,7 +184,7 @@ def need_space(
     fetch = sum(item.size for item in missing)
     layers = int(SPACE_PER_STEP * sum(item.size for item in wanted))
     sif = int(SPACE_PER_BUILD * sum(item.size for item in plan.artefacts))
-    needs = {store.root: fetch + layers + sif, outputs.folder: sif}
+    needs = {store.root: fetch + layers + sif, outputs.folder: 2 * sif}
     if store.root.stat().st_dev == _existing(outputs.folder).stat().st_dev:
         needs = {store.root: fetch + layers + 2 * sif}
     for place, need in needs.items():

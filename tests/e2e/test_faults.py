@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from faults import Bench
 from workbench import (
     CACHE,
     ENVBUILDER,
@@ -264,6 +265,19 @@ def test_an_output_folder_without_space_is_exit_6(cpu: Built, spacious: Path):
     assert ended.returncode == 6
     assert f"`{output}`" in ended.stderr
     assert "cpu.sif" not in ended.stdout
+
+
+def test_room_for_the_sif_alone_is_exit_6_before_it_is_begun(bench: Bench, spacious: Path):
+    """On another file system than the cache's the image's layers are copies."""
+    output, fetched = spacious / "out", sum(one.size for one in (*bench.lock.debs, *bench.lock.wheels))
+    command = " ".join(map(str, build_command(bench.recipe, output, "--offline")))
+    ended = _in_small_disk(
+        f"{command}; code=$?; ls -A {output}; exit $code",
+        place=output, size=f"{int(1.8 * fetched) >> 20}m", env=bench.env(bench.states[2]),
+    )  # fmt: skip
+    assert ended.returncode == 6
+    assert f"this build needs about {2.4 * fetched / 1e9:.1f} GB at `{output}`" in ended.stdout
+    assert ended.stdout.endswith("}\ntiny.log\n")
 
 
 def test_a_disk_that_fills_up_meanwhile_is_exit_6_and_keeps_nothing_half_written(cpu: Built, spacious: Path):
