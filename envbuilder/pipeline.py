@@ -193,7 +193,8 @@ def build_recipe(
     key = record_key(plan, choice.name_for(plan))
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
     with workshop.store.in_use(), _alone(outputs, workshop):
-        record = load_record(outputs, key)
+        # BuildKit has a cache to fill whatever we have.
+        record = None if choice.builder.cache_to else load_record(outputs, key)
         if record is not None:
             image = _image_of(outputs, record, workshop)
             return Result(outputs=outputs, record=record, done=False, image=image, findings=findings)

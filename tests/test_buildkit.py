@@ -308,6 +308,18 @@ def test_an_edit_is_exported_alone(tmp_path: Path):
     assert stage_of(engine.commands(plan)) == "edited"
 
 
+def test_a_cache_is_filled_though_no_layer_is_missing(tmp_path: Path):
+    plan, engine = plan_of("cpu"), docker_engine(tmp_path)
+    (tmp_path / "tree").mkdir()
+    for step, key in layer_keys(plan, EngineName.DOCKER).items():
+        folder = engine.store.layer(key)
+        write_layer(name=step.name, tree=tmp_path / "tree", folder=folder, epoch=EPOCH, threads=1)
+    assert engine.commands(plan) == engine.artefacts(plan) == ()
+    filling = replace(engine, builder=Builder(cache_to=("type=registry,ref=a",)))
+    assert stage_of(filling.commands(plan)) == "layers"
+    assert filling.artefacts(plan) == plan.artefacts
+
+
 def stage_of(commands: tuple[Command, ...]) -> str:
     (command,) = commands
     return command.argv[command.argv.index("--target") + 1]

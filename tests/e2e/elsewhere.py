@@ -25,13 +25,17 @@ class Far:
     def attempt(
         self, recipe: Path, name: str, *options: str, fetched: Path | None = None
     ) -> "subprocess.CompletedProcess[str]":
-        """Build on the head, without a network, from a cache with no layers: what `fetched` has, or else the user's own."""
+        """Build on the head, without a network, from a cache with no layers: what `fetched` has, or else the user's own.
+
+        A name that was built has its cache and its artefacts.
+        """
         folder = self.cluster.folder / name
-        folder.mkdir()
-        if fetched:
+        is_new = not folder.exists()
+        folder.mkdir(exist_ok=True)
+        if is_new and fetched:
             (folder / "cache").mkdir(mode=0o700)
             link_tree(fetched / "artefacts", folder / "cache/artefacts")
-        else:
+        elif is_new:
             cache_with_artefacts(folder, recipe)
         command = build_command(recipe, folder / "out", "--engine", "docker", "--offline", *options)
         env = self.client | NO_ENGINE | {"ENVBUILDER_CACHE": str(folder / "cache")}

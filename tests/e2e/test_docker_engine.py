@@ -239,6 +239,16 @@ def test_another_machine_makes_the_same_bytes(world: World, far: Far, by_far: Bu
     run(ENVBUILDER, "verify", by_far.layout, by_far.sif)
 
 
+def test_a_shared_cache_is_filled_though_there_is_nothing_else_to_do(world: World, far: Far, by_far: Built):
+    again, said = far.build(
+        world.recipe, "first", "--builder", "n1", "--cache-to", f"{SHARED}:later,mode=max"
+    )
+    assert again.digests == by_far.digests
+    assert "write the python layer" not in said
+    tags = json.loads(far.cluster.head.run("curl", "-sS", f"http://{REGISTRY}/v2/cache/tags/list"))["tags"]
+    assert "later" in tags
+
+
 @pytest.mark.usefixtures("by_far")
 def test_what_one_builder_made_another_takes_from_the_registry(world: World, far: Far):
     assert not far.kept("n2")

@@ -52,7 +52,7 @@ class Docker:
     def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
         """All of them where BuildKit has something to do: each of its stages may be one that it has forgotten."""
         need_calls(plan)
-        return plan.artefacts if self._baked(plan) else ()
+        return plan.artefacts if self._asked(plan) else ()
 
     def start(self, plan: Plan, pool: Executor) -> "tuple[Future[Layer], ...]":
         """Begin every layer of the plan."""
@@ -66,10 +66,10 @@ class Docker:
         )
 
     def commands(self, plan: Plan) -> tuple[Command, ...]:
-        """The command of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
+        """The command of the layers that BuildKit is asked for, with `WORK` for the folder that each run makes anew."""
         need_calls(plan)
-        missing = self._baked(plan)
-        return (self._command(plan, Path("WORK"), stage=_stage(missing)),) if missing else ()
+        asked = self._asked(plan)
+        return (self._command(plan, Path("WORK"), stage=_stage(asked)),) if asked else ()
 
     def _command(self, plan: Plan, work: Path, *, stage: str) -> Command:
         context = buildx.is_context(self.builder, self.runner)
@@ -77,10 +77,13 @@ class Docker:
             plan, work / "folder", work / "layout", self.builder, stage=stage, context=context
         )
 
-    def _baked(self, plan: Plan) -> tuple[Step, ...]:
+    def _missing(self, plan: Plan) -> tuple[Step, ...]:
         """The missing layers that BuildKit makes."""
-        missing = missing_steps(plan, self.store, self.name)
-        return tuple(step for step in missing if not isinstance(step, RuntimeStep))
+        return _baked(missing_steps(plan, self.store, self.name))
+
+    def _asked(self, plan: Plan) -> tuple[Step, ...]:
+        """The layers that BuildKit is asked for: those that are missing, and all where it is to fill a cache of its own."""
+        return _baked(plan.steps) if self.builder.cache_to else self._missing(plan)
 
     def prepare(self, plan: Plan, folder: Path, final: Path) -> Command:
         """Write all that BuildKit reads into `folder`; returns the command that builds an image of it when it is `final`."""
@@ -90,22 +93,22 @@ class Docker:
 
     def _bake(self, plan: Plan) -> dict[type[Step], Layer]:
         """Every layer but the runtime's, by its step's type."""
-        if self._baked(plan):
+        if self._asked(plan):
             with self.store.lock(f"docker-{plan.key}"), self.store.workspace() as work:
-                if missing := self._baked(plan):  # another process may have made them meanwhile
-                    self._build(plan, missing, work)
+                if asked := self._asked(plan):  # another process may have made them meanwhile
+                    self._build(plan, asked, work)
         keys = layer_keys(plan, self.name)
         found = {type(step): load_layer(self.store.layer(key)) for step, key in keys.items()}
         return {kind: layer for kind, layer in found.items() if layer is not None}
 
-    def _build(self, plan: Plan, missing: Sequence[Step], work: Path) -> None:
+    def _build(self, plan: Plan, asked: Sequence[Step], work: Path) -> None:
         with self.console.step("gather what BuildKit reads"):
             fill(plan, work / "folder", store=self.store, runner=self.runner, jobs=JOBS)
-        stage = _stage(missing)
+        stage = _stage(asked)
         buildx.run(self._command(plan, work, stage=stage), self.runner, self.console)
         blobs = read_layout(work / "layout", STAGES[stage])
         keys = layer_keys(plan, self.name)
-        for step in missing:
+        for step in self._missing(plan):
             with self.console.step(f"write the {step.name} layer"):
                 self._write(plan, step, keys[step], tar=blobs[step.name], work=work)
 
@@ -141,9 +144,13 @@ class Docker:
         return layer
 
 
-def _stage(missing: Sequence[Step]) -> str:
+def _baked(steps: Sequence[Step]) -> tuple[Step, ...]:
+    return tuple(step for step in steps if not isinstance(step, RuntimeStep))
+
+
+def _stage(asked: Sequence[Step]) -> str:
     """The smallest stage that has these layers: that of all takes as long as an image is large."""
-    names = {step.name for step in missing}
+    names = {step.name for step in asked}
     return min(
         (stage for stage, layers in STAGES.items() if names <= set(layers)),
         key=lambda stage: len(STAGES[stage]),
