@@ -105,7 +105,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _refused_path(failure: Exception) -> UsageError | None:
-    """What to say of a path that cannot be written; None where that is not what failed."""
+    """What to say of a path that cannot be used; None where that is not what failed."""
     path = isinstance(failure, OSError) and (failure.filename2 or failure.filename)
     if not isinstance(failure, OSError) or not isinstance(path, str | bytes | os.PathLike):
         return None
@@ -115,10 +115,13 @@ def _refused_path(failure: Exception) -> UsageError | None:
     import logging  # noqa: PLC0415
 
     logging.getLogger(__name__).debug("where it failed:", exc_info=failure)
-    place = os.fsdecode(path)
-    if os.path.basename(place).startswith(".") and not os.path.exists(place):  # noqa: PTH119, PTH110
-        place = os.path.dirname(place) or "."  # noqa: PTH120  # ours for a moment: what was chosen is the folder
-    what = "read" if os.path.exists(place) and not os.access(place, os.R_OK) else "write"  # noqa: PTH110
+    place, what = os.fsdecode(path), "write"
+    if os.path.exists(place):  # noqa: PTH110
+        what = "write" if os.access(place, os.R_OK) else "read"
+    elif os.path.basename(place).startswith("."):  # noqa: PTH119  # ours for a moment: what was chosen is the folder
+        place = os.path.dirname(place) or "."  # noqa: PTH120
+    elif failure.errno == errno.EACCES and not os.access(os.path.dirname(place) or ".", os.X_OK):  # noqa: PTH120
+        what = "reach"  # whether it is there cannot be seen
     reason = (
         "it is no folder"
         if makes_folder and failure.errno == errno.EEXIST

@@ -754,6 +754,30 @@ def test_where_a_write_failed_is_told_to_who_asks(tmp_path: Path, much: bool):
     assert ("Traceback" in ended.stderr) == much
 
 
+# Root may do anything to any file by two rights that it can give up for one program.
+AS_ANYBODY = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("detect --from {}/closed/x", "cannot reach `{}/closed/x`: "),
+        ("detect --save {}/closed/x", "cannot write `{}/closed`: "),
+        ("detect --save {}/x", "cannot write `{}`: "),
+        ("init x --gpu A100 --pytorch 2.6.0 --recipes {}", "cannot write `{}/schema.json`: "),
+    ],
+)
+def test_a_folder_that_one_may_not_use_is_named(tmp_path: Path, line: str, said: str):
+    (tmp_path / "closed").mkdir(mode=0o000)
+    tmp_path.chmod(0o555)
+    words = [*AS_ANYBODY, sys.executable, "-m", "envbuilder", *line.replace("{}", str(tmp_path)).split()]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    tmp_path.chmod(0o755)
+    assert ended.returncode == 2
+    assert f"error: {said.format(tmp_path)}permission denied" in ended.stderr
+
+
 BUG = """\
 import sys
 from envbuilder import cli, recipe
