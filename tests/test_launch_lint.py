@@ -37,8 +37,9 @@ export TRITON_CACHE_DIR=$TMPDIR/triton PYTHONNOUSERSITE=1
 srun --kill-on-bad-exit=1 --gpu-bind=none apptainer exec --nv env.sif \\
   sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS exec python train.py'
 """
+MEETS = "--rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
 ALONE = GOOD.replace(
-    "--nnodes=2 --nproc-per-node=4 --rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT",
+    f"--nnodes=2 --nproc-per-node=4 {MEETS}",
     "--nproc-per-node=4",
 )
 LAUNCH = "srun --kill-on-bad-exit=1 apptainer"
@@ -76,10 +77,11 @@ CASES = [
     (LintCode.CPUS_NOT_INHERITED, TASKS, " SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "", 5),
     (LintCode.KEEPS_RUNNING, GOOD, " --kill-on-bad-exit=1", "", 11),
     (LintCode.NODE_RANK_UNUSED, GOOD, C10D, f"{C10D} --node-rank=$SLURM_NODEID", 11),
-    (LintCode.NODE_RANK_MISSING, GOOD, "--rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT", "--master-addr=$MASTER_ADDR", 11),
+    (LintCode.NODE_RANK_MISSING, GOOD, MEETS, "--master-addr=$MASTER_ADDR", 11),
     (LintCode.CLEAN_ENVIRONMENT, GOOD, "exec --nv", "exec --cleanenv --nv", 11),
     (LintCode.CLEAN_ENVIRONMENT, GOOD, "#SBATCH --nodes=2", "#SBATCH --nodes=2\n#SBATCH --export=NONE", 3),
     (LintCode.RANK_TOO_EARLY, TASKS, "export TRITON", "export RANK=$SLURM_PROCID\nexport TRITON", 9),
+    (LintCode.RANK_TOO_EARLY, GOOD, MEETS, "--node-rank=$SLURM_NODEID --master-addr=$MASTER_ADDR", 11),
     (LintCode.NO_SIGNAL, GOOD, "#SBATCH --signal=B:TERM@120\n", "", 10),
     (LintCode.NO_NV, GOOD, "exec --nv", "exec", 11),
     (LintCode.OWN_PYTHON, GOOD, " PYTHONNOUSERSITE=1", "", 11),
@@ -244,6 +246,42 @@ def test_what_else_is_wrong_is_said_without_srun_too():
 )
 def test_a_torchrun_that_is_brought_to_its_nodes_is_left_alone(there, instead):
     assert found(BARE.replace(there, instead)) == []
+
+
+NUMBERED = GOOD.replace(MEETS, "--node_rank $SLURM_NODEID --master-addr=$MASTER_ADDR")
+NUMBERS = [
+    "--node_rank $SLURM_NODEID", "--node-rank=$SLURM_PROCID", '--node_rank="$SLURM_NODEID"', "--node-rank ${SLURM_PROCID}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("head", ["torchrun", 'bash -c "torchrun', '--comment="it\'s" torchrun'])
+def test_a_node_rank_that_the_batch_shell_fills_is_right_with_exactly_what_the_hint_says(number, head):
+    """The batch shell knows one value, its own node's: every node gets 0."""
+    text = NUMBERED.replace("--node_rank $SLURM_NODEID", number).replace("torchrun", head)
+    text = text.replace("train.py", 'train.py"') if "bash" in head else text
+    (finding,) = lint(Path("job.sh"), text)
+    assert (finding.code, finding.where) == (LintCode.RANK_TOO_EARLY, "job.sh:11")
+    assert found(text.replace(number, finding.hint.removeprefix("instead of it "))) == []
+
+
+def test_what_the_hint_for_node_ranks_needs_is_in_it():
+    text = NUMBERED.replace(" MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))", "")
+    (finding,) = lint(Path("job.sh"), text)
+    options, _, before = finding.hint.removeprefix("instead of it ").partition(", before it: ")
+    assert before == "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
+    assert (
+        found(text.replace("--node_rank $SLURM_NODEID", options).replace("srun ", f"{before}\nsrun ")) == []
+    )
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_node_rank_that_each_node_fills_is_right(number):
+    text = NUMBERED.replace("--node_rank $SLURM_NODEID", number)
+    single = text.replace("torchrun", "bash -c 'torchrun").replace("train.py", "train.py'")
+    escaped = text.replace("torchrun", 'bash -c "torchrun').replace("train.py", 'train.py"')
+    escaped = escaped.replace(number, number.replace("$", "\\$").replace('"', ""))
+    assert found(single) == found(escaped) == []
 
 
 def test_what_is_forced_is_said_with_its_reason():

@@ -15,7 +15,7 @@ from envbuilder.decode import Mistakes, load_text
 from envbuilder.errors import UsageError
 from envbuilder.findings import Finding, Severity
 from envbuilder.host.nccl import NEVER
-from envbuilder.launch.sbatch import LAUNCHER, ONE_NODE, Line, Script, script_lines
+from envbuilder.launch.sbatch import C10D, LAUNCHER, ONE_NODE, Line, Script, script_lines
 
 
 class LintCode(StrEnum):
@@ -31,7 +31,7 @@ class LintCode(StrEnum):
     NODE_RANK_UNUSED = "EB877"  # `--node-rank` with c10d, where it has no effect
     NODE_RANK_MISSING = "EB878"  # torchrun on several nodes without `--node-rank` and without a rendezvous
     CLEAN_ENVIRONMENT = "EB879"  # `--cleanenv` or `--export=NONE`: ranks cannot meet
-    RANK_TOO_EARLY = "EB880"  # RANK from `SLURM_PROCID` outside the step
+    RANK_TOO_EARLY = "EB880"  # RANK or `--node-rank` from Slurm outside the step
     NO_SIGNAL = "EB881"  # no `--signal`: the end comes without warning
     NO_NV = "EB882"  # GPUs in the job, and no `--nv`
     OWN_PYTHON = "EB883"  # packages of `~/.local` shadow the image's
@@ -48,6 +48,7 @@ class LintCode(StrEnum):
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of what it runs
 _ON_EVERY_NODE: Final = "srun --kill-on-bad-exit=1 --ntasks=$SLURM_NNODES --ntasks-per-node=1"
+_NODE_RANK: Final = r"--node[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
 _ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 _PORT: Final = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
 _RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
@@ -156,7 +157,7 @@ def _ends(script: Script) -> Iterator[Fault]:
 
 
 def _launcher(script: Script) -> Iterator[Fault]:
-    c10d, node_rank = script.find(r"--rdzv[-_]backend[= ]\S*c10d"), script.find(r"--node[-_]rank")
+    c10d, node_rank = script.find(C10D), script.find(r"--node[-_]rank")
     torchrun = script.find(LAUNCHER)
     if c10d and node_rank:
         yield Fault(
@@ -191,12 +192,15 @@ def _launcher(script: Script) -> Iterator[Fault]:
         )
 
 
+def _with_exports(script: Script, options: str) -> str:
+    """These options, and what they need that the script does not set."""
+    unset = [one for one in (_ADDRESS, _PORT) if script.find(rf"\b{one.partition('=')[0]}=") is None]
+    return f"{options}, before it: export {' '.join(unset)}" if unset else options
+
+
 def _meeting(script: Script, torchrun: Line, *, meets: Line | None) -> Iterator[Fault]:
     """Whether the torchruns of several nodes become one world; each repair is whole, so that nothing is wrong after it."""
-    repair = "" if meets else _RENDEZVOUS
-    unset = [one for one in (_ADDRESS, _PORT) if script.find(rf"\b{one.partition('=')[0]}=") is None]
-    if repair and unset:
-        repair += f", before it: export {' '.join(unset)}"
+    repair = "" if meets else _with_exports(script, _RENDEZVOUS)
     code = LintCode.NODE_RANK_MISSING
     message = "without a rendezvous or `--node-rank` every node is node 0, and the ranks wait for ever"
     if script.find(r"--nnodes|PET_NNODES") is None:
@@ -265,6 +269,14 @@ def _ranks(script: Script) -> Iterator[Fault]:
             line=early,
             message="outside the step this is 0, and every rank is rank 0",
             repair="srun … bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec …'",
+        )
+    same = next((line for line in script.steps if re.search(_NODE_RANK, line.expanded)), None)
+    if same and script.many_nodes and script.find(C10D) is None:
+        yield Fault(
+            code=LintCode.RANK_TOO_EARLY,
+            line=same,
+            message="the batch shell puts 0 for it before srun starts: every node is node 0, and the ranks wait for ever",
+            repair=_with_exports(script, f"instead of it {_RENDEZVOUS}"),
         )
 
 

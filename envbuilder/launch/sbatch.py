@@ -14,6 +14,8 @@ ONE_NODE: Final = (
     r"--standalone\b|(?<!\$\()srun\s(?:.*\s)?(?:-N ?|--nodes[= ])1\s"  # of torchrun, or of its step
 )
 LAUNCHER: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
+C10D: Final = r"--rdzv[-_]backend[= ]\S*c10d"
+_QUOTED: Final = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""")
 _OVER_NODES: Final = r"srun|ibrun|jsrun|aprun|mpirun|mpiexec|orterun|(?:^|[\s;&|(\"'/])(?:p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch)\s"
 _NOT_OVER_NODES: Final = r"^\s*(?:echo|printf|which|command|type)\s|--nnodes[= ]1(?:\s|$)"
 
@@ -22,6 +24,11 @@ _NOT_OVER_NODES: Final = r"^\s*(?:echo|printf|which|command|type)\s|--nnodes[= ]
 class Line:
     number: int
     text: str  # continued lines are one
+
+    @property
+    def expanded(self) -> str:
+        """What the shell puts values into: not what stands in single quotes, if these do not stand in double ones."""
+        return _QUOTED.sub(lambda found: "" if found[0].startswith("'") else found[0], self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
