@@ -68,6 +68,7 @@ CASES = [
     (LintCode.GPUS_PER_TASK, TASKS, "--gpu-bind=none", "--gpu-bind=single:1", 10),
     (LintCode.MASTER_GUESSED, GOOD, "| head -n1)", "| head -n1 || echo localhost)", 8),
     (LintCode.MASTER_GUESSED, TASKS, 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)', "MASTER_ADDR=127.0.0.1", 7),
+    (LintCode.MASTER_GUESSED, GOOD, "endpoint=$MASTER_ADDR:$MASTER_PORT", "endpoint=localhost:0", 11),
     (LintCode.MASTER_INSIDE, GOOD, "torchrun --nnodes", "bash -c 'scontrol show hostnames'; torchrun --nnodes", 11),
     (LintCode.MASTER_NODE_IP, TASKS, '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)', "$SLURM_LAUNCH_NODE_IPADDR", 7),
     (LintCode.MASTER_NODE_IP, TASKS, '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)', "$(hostname --ip-address)", 7),
@@ -282,6 +283,34 @@ def test_a_node_rank_that_each_node_fills_is_right(number):
     escaped = text.replace("torchrun", 'bash -c "torchrun').replace("train.py", 'train.py"')
     escaped = escaped.replace(number, number.replace("$", "\\$").replace('"', ""))
     assert found(single) == found(escaped) == []
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        "--rdzv-endpoint=localhost:$MASTER_PORT", "--rdzv_endpoint 127.0.0.1:$MASTER_PORT", '--rdzv-endpoint="localhost"',
+        "--master-addr=localhost", "--master_addr 127.0.0.1",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("address", [True, False], ids=["address set", "unset"])
+def test_nodes_that_each_meet_themselves_are_right_with_exactly_what_the_hint_says(there, address):
+    text = GOOD.replace("--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT", there)
+    if not address:
+        text = re.sub("MASTER_ADDR=.*\n", "", text).replace("MASTER_ADDR ", "")
+    (finding,) = lint(Path("job.sh"), text)
+    assert (finding.code, finding.where) == (LintCode.MASTER_GUESSED, f"job.sh:{10 + address}")
+    options, _, before = finding.hint.removeprefix("instead of it ").partition(", before it: ")
+    assert before.startswith("export MASTER_ADDR=$(scontrol") is not address
+    repaired = text.replace(there, options).replace("srun ", f"{before}\nsrun ")
+    assert found(repaired) == []
+    assert "$MASTER_ADDR" in repaired
+
+
+def test_a_world_of_one_node_may_meet_at_itself():
+    text = GOOD.replace("$MASTER_ADDR:$MASTER_PORT", "localhost:0")
+    assert found(text.replace("--nodes=2", "--nodes=1")) == []
+    assert found(text.replace("--nnodes=2", "--nnodes=1")) == []
+    assert found(text.replace("--nnodes=2", "--standalone")) == []
 
 
 def test_what_is_forced_is_said_with_its_reason():

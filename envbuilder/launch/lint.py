@@ -15,14 +15,16 @@ from envbuilder.decode import Mistakes, load_text
 from envbuilder.errors import UsageError
 from envbuilder.findings import Finding, Severity
 from envbuilder.host.nccl import NEVER
-from envbuilder.launch.sbatch import C10D, LAUNCHER, ONE_NODE, Line, Script, script_lines
+from envbuilder.launch.sbatch import C10D, LAUNCHER, ONE_NODE, ONE_WANTED, Line, Script, script_lines
 
 
 class LintCode(StrEnum):
     """What can be wrong with an sbatch script."""
 
     GPUS_PER_TASK = "EB870"  # `--gpus-per-task` or `--gpu-bind=single`: ranks cannot reach each other's GPUs
-    MASTER_GUESSED = "EB871"  # MASTER_ADDR falls back to localhost, or is localhost on several nodes
+    MASTER_GUESSED = (
+        "EB871"  # MASTER_ADDR falls back to localhost, or it or the rendezvous is localhost on several nodes
+    )
     MASTER_INSIDE = "EB872"  # `scontrol` within the container, where it is not
     MASTER_NODE_IP = "EB873"  # MASTER_ADDR from `SLURM_LAUNCH_NODE_IPADDR` or `hostname -i`
     PORT_FIXED = "EB874"  # two jobs on a node want the same one
@@ -48,6 +50,7 @@ class LintCode(StrEnum):
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of what it runs
 _ON_EVERY_NODE: Final = "srun --kill-on-bad-exit=1 --ntasks=$SLURM_NNODES --ntasks-per-node=1"
+_ITSELF: Final = r"--(?:rdzv[-_]endpoint|master[-_]addr)(?:=|\s+)[\"']?(?:localhost\b|127\.)"
 _NODE_RANK: Final = r"--node[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
 _ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 _PORT: Final = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
@@ -91,6 +94,16 @@ def _master(script: Script) -> Iterator[Fault]:
             line=line,
             message="every node that falls back to localhost is a world of its own, and the job hangs or trains apart in silence",
             repair=f"{_ADDRESS}, outside the container, with `set -e`",
+        )
+    itself = script.find(_ITSELF)
+    if itself and script.many_nodes and script.find(rf"{ONE_NODE}|{ONE_WANTED}") is None:
+        endpoint = re.search(r"endpoint", itself.text)
+        instead = "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT" if endpoint else "--master-addr=$MASTER_ADDR"
+        yield Fault(
+            code=LintCode.MASTER_GUESSED,
+            line=itself,
+            message="every node waits for the others at itself, and the job hangs or trains apart in silence",
+            repair=_with_exports(script, f"instead of it {instead}"),
         )
     if inside := script.find(rf"{_CONTAINER}.*scontrol"):
         yield Fault(

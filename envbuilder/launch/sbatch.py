@@ -17,7 +17,8 @@ LAUNCHER: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
 C10D: Final = r"--rdzv[-_]backend[= ]\S*c10d"
 _QUOTED: Final = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""")
 _OVER_NODES: Final = r"srun|ibrun|jsrun|aprun|mpirun|mpiexec|orterun|(?:^|[\s;&|(\"'/])(?:p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch)\s"
-_NOT_OVER_NODES: Final = r"^\s*(?:echo|printf|which|command|type)\s|--nnodes[= ]1(?:\s|$)"
+ONE_WANTED: Final = r"--nnodes[= ]1(?:\s|$)"
+_NOT_OVER_NODES: Final = rf"^\s*(?:echo|printf|which|command|type)\s|{ONE_WANTED}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
