@@ -22,9 +22,7 @@ class LintCode(StrEnum):
     """What can be wrong with an sbatch script."""
 
     GPUS_PER_TASK = "EB870"  # `--gpus-per-task` or `--gpu-bind=single`: ranks cannot reach each other's GPUs
-    MASTER_GUESSED = (
-        "EB871"  # MASTER_ADDR falls back to localhost, or it or the rendezvous is localhost on several nodes
-    )
+    MASTER_GUESSED = "EB871"  # MASTER_ADDR falls back to localhost, or the nodes are to meet there
     MASTER_INSIDE = "EB872"  # `scontrol` within the container, where it is not
     MASTER_NODE_IP = "EB873"  # MASTER_ADDR from `SLURM_LAUNCH_NODE_IPADDR` or `hostname -i`
     PORT_FIXED = "EB874"  # two jobs on a node want the same one
