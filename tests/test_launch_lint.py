@@ -94,6 +94,8 @@ CASES = [
     (LintCode.NCCL_FORCED, GOOD, "set -e\n", "set -e\nexport NCCL_IB_DISABLE=1\n", 8),
     (LintCode.NCCL_FORCED, TASKS, "exec --nv", 'exec --env NCCL_P2P_DISABLE="1" --nv', 10),
     (LintCode.PRIVATE_SHM, TASKS, "exec --nv", "exec --contain --nv", 10),
+    (LintCode.NO_SCRIPT, GOOD, GOOD, "", 1),
+    (LintCode.NO_SCRIPT, GOOD, GOOD, "#!/bin/bash\n# python is told of here alone\nmake all\n", 1),
     (LintCode.FIRST_NODE_ALONE, GOOD, LAUNCH, "apptainer", 11),
 ]  # fmt: skip
 
@@ -311,6 +313,11 @@ def test_a_world_of_one_node_may_meet_at_itself():
     assert found(text.replace("--nodes=2", "--nodes=1")) == []
     assert found(text.replace("--nnodes=2", "--nnodes=1")) == []
     assert found(text.replace("--nnodes=2", "--standalone")) == []
+
+
+@pytest.mark.parametrize("text", ["#SBATCH --time=10\n./run\n", "srun ./run\n", "python train.py\n"])
+def test_a_script_that_may_be_handed_to_sbatch_is_one(text):
+    assert found(f"#!/bin/bash\n{text}") == []
 
 
 def test_what_is_forced_is_said_with_its_reason():
