@@ -95,7 +95,7 @@ CASES = [
     (LintCode.NCCL_FORCED, TASKS, "exec --nv", 'exec --env NCCL_P2P_DISABLE="1" --nv', 10),
     (LintCode.PRIVATE_SHM, TASKS, "exec --nv", "exec --contain --nv", 10),
     (LintCode.NO_SCRIPT, GOOD, GOOD, "", 1),
-    (LintCode.NO_SCRIPT, GOOD, GOOD, "#!/bin/bash\n# python is told of here alone\nmake all\n", 1),
+    (LintCode.NO_SCRIPT, GOOD, GOOD, "#!/bin/bash\n#SBATCH --time=10\n# python is told of here alone\n", 1),
     (LintCode.FIRST_NODE_ALONE, GOOD, LAUNCH, "apptainer", 11),
 ]  # fmt: skip
 
@@ -315,7 +315,7 @@ def test_a_world_of_one_node_may_meet_at_itself():
     assert found(text.replace("--nnodes=2", "--standalone")) == []
 
 
-@pytest.mark.parametrize("text", ["#SBATCH --time=10\n./run\n", "srun ./run\n", "python train.py\n"])
+@pytest.mark.parametrize("text", ["#SBATCH --time=10\n./run\n", "srun ./run\n", "./run.sh\n"])
 def test_a_script_that_may_be_handed_to_sbatch_is_one(text):
     assert found(f"#!/bin/bash\n{text}") == []
 

@@ -43,13 +43,12 @@ class LintCode(StrEnum):
     NNODES_MISSING = "EB889"  # torchrun on several nodes without `--nnodes`: each node trains apart
     NCCL_FORCED = "EB890"  # NCCL_IB_DISABLE and the like for every host, whatever it has
     FIRST_NODE_ALONE = "EB891"  # torchrun without srun: the batch script runs on the first node only
-    NO_SCRIPT = "EB892"  # no `#SBATCH` line and no command that starts ranks
+    NO_SCRIPT = "EB892"  # a file without any command
 
 
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of what it runs
 _ON_EVERY_NODE: Final = "srun --kill-on-bad-exit=1 --ntasks=$SLURM_NNODES --ntasks-per-node=1"
-_STARTS: Final = r"srun|mpirun|mpiexec|torchrun|python|apptainer|singularity|accelerate|deepspeed|sbatch"
 _ITSELF: Final = r"--(?:rdzv[-_]endpoint|master[-_]addr)(?:=|\s+)[\"']?(?:localhost\b|127\.)"
 _NODE_RANK: Final = r"--node[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
 _ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
@@ -307,11 +306,11 @@ def _settings(script: Script) -> Iterator[Fault]:
 
 
 def _files(script: Script) -> Iterator[Fault]:
-    if not script.options and script.find(_STARTS) is None:
+    if not script.commands:
         yield Fault(
             code=LintCode.NO_SCRIPT,
             line=Line(number=1, text=""),
-            message="this is no batch script: it has no `#SBATCH` line, and no command in it starts ranks",
+            message="this is no batch script: there is no command in it",
             repair="give the file that you hand to `sbatch`",
         )
     for line in script.lines:
