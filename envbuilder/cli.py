@@ -106,8 +106,10 @@ def run(arguments: list[str]) -> int:
 
 def _refused_path(failure: Exception) -> UsageError | None:
     """What to say of a path that cannot be used; None where that is not what failed."""
-    path = isinstance(failure, OSError) and (failure.filename2 or failure.filename)
-    if not isinstance(failure, OSError) or not isinstance(path, str | bytes | os.PathLike):
+    if not isinstance(failure, OSError):
+        return None
+    path = failure.filename2 or failure.filename
+    if not isinstance(path, str | bytes | os.PathLike):
         return None
     makes_folder = traceback.extract_tb(failure.__traceback__)[-1].name == "mkdir"
     if failure.errno not in _REFUSALS and not (failure.errno == errno.ENOENT and makes_folder):

@@ -32,9 +32,9 @@ from envbuilder.findings import Finding, Severity
 from envbuilder.image_reader import read_image, read_tree
 from envbuilder.outputs import Outputs, Record, find_outputs, load_any_record
 from envbuilder.overlay import MOST_KEPT
-from envbuilder.pipeline import make_plan
+from envbuilder.pipeline import make_plan, need_built
 from envbuilder.publish import connect
-from envbuilder.recipe import SUFFIX, hint_to_build, list_recipes, load
+from envbuilder.recipe import SUFFIX, list_recipes, load
 from envbuilder.sif import is_sif
 from envbuilder.squashfs_file import SquashfsTree
 from envbuilder.tables.distribution import load_distributions
@@ -84,9 +84,7 @@ def verify_built(
     """
     outputs = find_outputs(name, output)
     names = (str(outputs.image), outputs.sif)
-    for path in (outputs.image, outputs.sif):
-        if not path.exists():
-            raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, workshop.recipes))
+    need_built(outputs, name, workshop.recipes)
     _check_signatures(outputs.image, outputs.sif, key, workshop)
     layers = _layers(name, workshop, load_any_record(outputs))
     return _verify(outputs.image, names, workshop, layers=layers, oldest_host=oldest_host)

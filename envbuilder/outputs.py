@@ -1,5 +1,6 @@
 """Where the artefacts of a recipe are, and the record of what was built; known to all who only look for them."""
 
+import contextlib
 import json
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -62,6 +63,15 @@ class Record:
     sif_time: int  # st_mtime_ns
     content_size: int  # bytes of all files in the tree
 
+    def knows_sif(self, sif: Path) -> bool:
+        """Whether the SIF is as it was left, by its size and time; raises OSError where it is not there."""
+        status = sif.stat()
+        return (status.st_size, status.st_mtime_ns) == (self.sif_size, self.sif_time)
+
+    def knows_image(self, image: Path) -> bool:
+        """Whether the layout has this manifest."""
+        return (image / "blobs/sha256" / self.manifest).is_file()
+
     def of_sif(self, sif: Path) -> "Record":
         """The same build whose SIF has been signed since."""
         status = sif.stat()
@@ -91,18 +101,10 @@ def read_record(outputs: Outputs) -> Record | None:
 def load_any_record(outputs: Outputs) -> Record | None:
     """The record of the artefacts as they are, of whichever plan; None when they have changed since."""
     record = read_record(outputs)
-    if record is None:
-        return None
-    try:
-        status = outputs.sif.stat()
-        manifest = outputs.image / "blobs/sha256" / record.manifest
-        same = (status.st_size, status.st_mtime_ns) == (
-            record.sif_size,
-            record.sif_time,
-        ) and manifest.is_file()
-    except OSError:
-        return None
-    return record if same else None
+    with contextlib.suppress(OSError):
+        if record and record.knows_sif(outputs.sif) and record.knows_image(outputs.image):
+            return record
+    return None
 
 
 def load_record(outputs: Outputs, key: str) -> Record | None:

@@ -278,6 +278,13 @@ def list_extensions(name: str, workshop: Workshop) -> tuple[dict[str, object], .
     return tuple(rows(engine.find_extensions(plan), recipe=recipe.name))
 
 
+def need_built(outputs: Outputs, name: str, recipes: Path) -> None:
+    """Raise UsageError where image or SIF of NAME, as the user called it, is not there."""
+    for path in (outputs.image, outputs.sif):
+        if not path.exists():
+            raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, recipes))
+
+
 def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
     """The parts list and the provenance of a recipe that was built, or of a SIF wherever it was built."""
     path = find_outputs(target, output).sif
@@ -302,9 +309,7 @@ def sign_artefacts(name: str, workshop: Workshop, *, output: Path, key: Path) ->
 
     outputs = find_outputs(name, output.absolute())
     with workshop.store.in_use(), _alone(outputs, workshop):
-        for path in (outputs.image, outputs.sif):
-            if not path.exists():
-                raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, workshop.recipes))
+        need_built(outputs, name, workshop.recipes)
         need_recorded(outputs)
         record = load_any_record(outputs)
         sign(

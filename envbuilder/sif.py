@@ -227,7 +227,7 @@ def need_recorded(outputs: Outputs) -> Sha256:
     Taken as it is: a SIF whose image is not that of the record, and one that somebody signed with `apptainer sign` since.
     """
     digest, record = sha256_file(outputs.sif), read_record(outputs)
-    if record is None or not (outputs.image / "blobs/sha256" / record.manifest).is_file():
+    if record is None or not record.knows_image(outputs.image):
         return digest
     signed_since = outputs.sif.stat().st_size > record.sif_size and read_sif(outputs.sif).signatures
     if digest == record.sif or signed_since:

@@ -27,9 +27,8 @@ OPEN: Final = (
 
 
 def check_runpaths(case: Case) -> Iterator[Finding]:
-    alike: dict[
-        tuple[tuple[str, str], ...], list[str]
-    ] = {}  # a package's build gives all its files the same folders
+    # A package's build gives all its files the same folders.
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for elf in case.elves:
         folders = elf.runpaths if elf.runpaths != ("",) else ()  # one that is empty as a whole is ignored
         strange = [(_judge(case, elf, folder), folder) for folder in dict.fromkeys(folders)]

@@ -149,14 +149,11 @@ def _note_moves(gathered: Gathered, recipe: Recipe, tables: Tables) -> None:
             gathered.note(asked.where, f"no CUDA, where `{asked.text}` was asked: there is no GPU to use it")
             continue
         why = _refusal(asked, recipe, tables) if key == "cuda" else ""
+        nearest = f"is the nearest to `{asked.text}` that works with the other pins"
+        reason = f"instead of `{asked.text}`: {why}" if why else nearest
         gathered.note(
             asked.where,
-            f"{_WORDS[key]} {value} "
-            + (
-                f"instead of `{asked.text}`: {why}"
-                if why
-                else f"is the nearest to `{asked.text}` that works with the other pins"
-            ),
+            f"{_WORDS[key]} {value} {reason}",
             hint=_FOLLOW if key in ("pytorch", "python") else "",
         )
 

@@ -221,7 +221,7 @@ def parse_pins(text: str) -> tuple[str, str]:
 
 def _digest(outputs: Outputs) -> Sha256:
     """The SIF's sha256: from the record of its build while the file is as the build left it, for it is large."""
-    status, record = outputs.sif.stat(), read_record(outputs)
-    if record and (record.sif_size, record.sif_time) == (status.st_size, status.st_mtime_ns):
+    record = read_record(outputs)
+    if record and record.knows_sif(outputs.sif):
         return Sha256(record.sif)
     return sha256_file(outputs.sif)

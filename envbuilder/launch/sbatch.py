@@ -10,9 +10,8 @@ from typing import Final
 _LONG: Final = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "-t": "--time"}
 _OPTION: Final = re.compile(r"\s(--[A-Za-z-]+|-[A-Za-z])(?:[=\s]?\s*([^\s=-]\S*))?")
 _SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
-ONE_NODE: Final = (
-    r"--standalone\b|(?<!\$\()srun\s(?:.*\s)?(?:-N ?|--nodes[= ])1\s"  # of torchrun, or of its step
-)
+# Of torchrun, or of its step.
+ONE_NODE: Final = r"--standalone\b|(?<!\$\()srun\s(?:.*\s)?(?:-N ?|--nodes[= ])1\s"
 LAUNCHER: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
 C10D: Final = r"--rdzv[-_]backend[= ]\S*c10d"
 _QUOTED: Final = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""")
@@ -64,13 +63,13 @@ class Script:
     def many_nodes(self) -> bool:
         return self.value("--nodes") not in ("", "1", "1-1")
 
-    @property
+    @cached_property
     def steps(self) -> tuple[Line, ...]:
         """The lines that start ranks, those that should by srun among them."""
         begun = (line for line in self.commands if _SRUN.search(line.text) and _starts_ranks(self, line))
         return (*begun, *self.left_alone)
 
-    @property
+    @cached_property
     def left_alone(self) -> tuple[Line, ...]:
         """The torchruns that only the first of several nodes starts: nothing in the script reaches another node."""
         if not self.many_nodes or self.find(ONE_NODE) or any(_reaches(line) for line in self.commands):

@@ -17,9 +17,8 @@ GpuFlag = Literal["gpus-per-node", "gres", "none"]
 SITES: Final = Path("sites")
 
 WORD: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9_.,:/@+-]*", expected="a word without spaces")
-HOST: Final = Shape(
-    pattern=WORD.pattern, expected="a host such as node1 or me@node1"
-)  # none that `ssh` takes for an option
+# None that `ssh` takes for an option.
+HOST: Final = Shape(pattern=WORD.pattern, expected="a host such as node1 or me@node1")
 _PATH: Final = Shape(
     pattern=r"(/|\$[A-Za-z_][A-Za-z0-9_]*(?=/|:|$))[^\x00-\x1f\x7f:,$\"'\\`]*",
     expected="a path such as /scratch or $SCRATCH/data",

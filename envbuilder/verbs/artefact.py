@@ -404,7 +404,8 @@ def cache(
             raise UsageError("kinds go with `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
         if gc:
             store.sweep()
-            if chosen := [kind for kind in kinds or KINDS if kind != WORK and (kinds or kind not in KEPT)]:
+            named = kinds or [kind for kind in KINDS if kind not in KEPT]
+            if chosen := [kind for kind in named if kind != WORK]:  # the sweep is all that `work` needs
                 store.clear(chosen)
         sizes = store.sizes()
         session.data = {"folder": str(store.root), "bytes": sizes}
