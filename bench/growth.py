@@ -14,13 +14,13 @@ from typing import Final
 from jobs import OURS, Way
 from measure import ENVBUILDER
 from place import CACHE, NO_ENGINE, RECIPE, Place
-from tiny import make_tiny  # of the end-to-end tests
 
-from envbuilder import lock as locks
-from envbuilder.extension_files import own_files
-from envbuilder.lock import Artefact, LockedExtension
-from envbuilder.recipe import load
-from envbuilder.store import Sha256, Store, save_text
+from envbuilder.core.cache import Sha256, Store, save_text
+from envbuilder.lock import model as locks
+from envbuilder.lock.model import Artefact, LockedExtension
+from envbuilder.lock.source_files import own_files
+from envbuilder.recipe.model import load
+from tests.support.tiny import make_tiny  # of the end-to-end tests
 
 AMOUNTS: Final = (1, 4, 16)
 FILES: Final = 40  # of one package

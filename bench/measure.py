@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Self
 
-from envbuilder.store import remove_tree
+from envbuilder.core.cache import remove_tree
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 ENVBUILDER: Final = REPOSITORY / ".venv/bin/envbuilder"

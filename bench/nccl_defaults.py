@@ -11,10 +11,10 @@ import json
 import sys
 from pathlib import Path
 
-from envbuilder.host.facts import SWITCH_LINKS, Facts, is_nvlink
-from envbuilder.host.interface import judge_named, nccl_choice
-from envbuilder.host.nccl import decide
-from envbuilder.host.pasted import parse_pasted
+from envbuilder.node.nccl.decide import decide
+from envbuilder.node.nccl.facts import SWITCH_LINKS, Facts, is_nvlink
+from envbuilder.node.nccl.interface import judge_named, nccl_choice
+from envbuilder.node.nccl.pasted import parse_pasted
 
 OLD = (2, 27, 7)  # the last before NCCL left interfaces without a carrier alone
 FIXED = "^docker0,lo"

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from envbuilder.tables.gpu import load_gpus
+from envbuilder.compat.tables.gpu import load_gpus
 
 # The Ubuntu whose glibc is nearest, since there is no `nvidia/cuda` on Debian; a suite that is unknown stays as written.
 UBUNTU: Final = {"bullseye": "ubuntu20.04", "bookworm": "ubuntu22.04", "trixie": "ubuntu24.04"}

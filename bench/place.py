@@ -13,7 +13,7 @@ from typing import Final
 import platformdirs
 from measure import ENVBUILDER, REPOSITORY, Disk, run, say
 
-from envbuilder.store import link_or_copy
+from envbuilder.core.cache import link_or_copy
 
 RECIPE: Final = "cpu"
 ALIAS: Final = f"bench-{RECIPE}"  # so that no artefact of the user's is replaced
@@ -123,7 +123,7 @@ def _link(source: str, target: str) -> None:
 @contextlib.contextmanager
 def loopback_registry(folder: Path) -> Iterator[str]:
     """A registry of our own, as HOST:PORT; what it holds is in `folder`/data."""
-    from registries import registry  # noqa: PLC0415 - of the end-to-end tests
+    from tests.support.registries import registry  # noqa: PLC0415 - of the end-to-end tests
 
     with registry(folder) as one:
         yield one.host

@@ -15,11 +15,11 @@ from measure import ENVBUILDER, REPOSITORY, forget
 from peer_words import for_hpccm, for_neurodocker
 from place import ALIAS, Place, lacks, loopback_registry
 
-from envbuilder.command import ProcessRunner
-from envbuilder.recipe import load
-from envbuilder.resolve import make_target
-from envbuilder.resolve.wheel import torch_requirement
-from envbuilder.sources import probe_sources
+from envbuilder.core.process import ProcessRunner
+from envbuilder.core.sources import probe_sources
+from envbuilder.lock.resolve import make_target
+from envbuilder.lock.resolve.wheels import torch_requirement
+from envbuilder.recipe.model import load
 
 BENCH: Final = REPOSITORY / "bench"
 PYTHON: Final = REPOSITORY / ".venv/bin/python"

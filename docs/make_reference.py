@@ -1,6 +1,6 @@
 """The pages of `docs/reference`, made from the code: commands, keys of a recipe, codes, exit codes, JSON, settings.
 
-`pytest --update-golden tests/test_pages.py` writes them; the same test says when they are not what the code says.
+`pytest --update-golden tests/project/test_pages.py` writes them; the same test says when they are not what the code says.
 """
 
 import re
@@ -13,12 +13,14 @@ import typer.core
 import yaml
 from typer.main import get_command
 
-from envbuilder import cli, errors, schema
-from envbuilder.check import Tables, load_tables
-from envbuilder.diagnose.catalogue import load_catalogue
-from envbuilder.session import SESSION
-from envbuilder.tables.toolkit import load_toolkits
-from envbuilder.verbs.examples import EXAMPLES
+from envbuilder import cli
+from envbuilder.commands.context import SESSION
+from envbuilder.commands.examples import EXAMPLES
+from envbuilder.compat.check import Tables, load_tables
+from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core import errors
+from envbuilder.node.diagnose.catalogue import load_catalogue
+from envbuilder.recipe import json_schema as schema
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "envbuilder"
@@ -74,7 +76,7 @@ def made(title: str, source: str) -> list[str]:
     return [
         f"# {title}",
         "",
-        f"Made from {source}; `pytest --update-golden tests/test_pages.py` writes it anew.",
+        f"Made from {source}; `pytest --update-golden tests/project/test_pages.py` writes it anew.",
         "",
     ]
 
@@ -155,7 +157,10 @@ def recipe_keys() -> str:
     properties = _properties(whole)
     extension = properties["extensions"]["items"]
     needed = whole["else"]["required"]
-    lines = made("The keys of a recipe", "`envbuilder/schema.py` and the tables of `envbuilder/tables`")
+    lines = made(
+        "The keys of a recipe",
+        "`envbuilder/recipe/json_schema.py` and the tables of `envbuilder/compat/tables`",
+    )
     lines += [
         f"Editors check them while you type: `recipes/{schema.FILE}` is a JSON schema, and the line `{schema.MODELINE}` at the top of a recipe",
         "names it. Unknown keys are errors, each with the nearest key that is known. A recipe that `extends` another may leave out what that one has.", "",
@@ -234,7 +239,7 @@ def codes() -> dict[str, tuple[str, str]]:
         found |= _named(path.read_text(encoding="utf-8"))
     for name, code, words in re.findall(r"(\w+)\s+(EB\d{3})\s+\d\s+(.+)", errors.__doc__ or ""):
         found[code] = (name, words)
-    for row in yaml.safe_load((PACKAGE / "tables/failures.yaml").read_text(encoding="utf-8"))["rows"]:
+    for row in yaml.safe_load((PACKAGE / "compat/tables/failures.yaml").read_text(encoding="utf-8"))["rows"]:
         found[row["code"]] = ("", re.sub(r"`?\{(\w+)\}`?", r"*\1*", row["message"]))
     return dict(sorted(found.items()))
 
@@ -249,7 +254,9 @@ def _named(source: str) -> dict[str, tuple[str, str]]:
 
 
 def codes_page() -> str:
-    lines = made("Codes", "the code, `envbuilder/errors.py` and `envbuilder/tables/failures.yaml`")
+    lines = made(
+        "Codes", "the code, `envbuilder/core/errors.py` and `envbuilder/compat/tables/failures.yaml`"
+    )
     lines += [
         "Every finding has a code that stays. `--json` gives it as `code`; people see it in brackets: `error[EB315]: …`.",
         "Codes from EB895 are failures that `diagnose` knows; they have [a page each](../diagnose/README.md).", "",
@@ -279,7 +286,7 @@ def exit_codes() -> str:
         re.findall(r"^\| (\d+) \| (.*?) \|$", _section("Where things are", before=True), re.MULTILINE)
     )
     numbers = sorted({0, cli.INTERRUPTED, *(kind.exit_code for kind in kinds)})
-    lines = made("Exit codes", "`envbuilder/errors.py` and the table of `README.md`")
+    lines = made("Exit codes", "`envbuilder/core/errors.py` and the table of `README.md`")
     lines += table(("exit code", "", "codes"), [
         [str(number), words[str(number)], ", ".join(f"`{kind.code}`" for kind in kinds if kind.exit_code == number and number)]
         for number in numbers

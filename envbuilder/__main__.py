@@ -8,7 +8,8 @@ import os
 import sys
 from typing import Final
 
-from envbuilder import __version__, completion
+from envbuilder import __version__
+from envbuilder.commands import completion
 
 OBJECTS: Final = 100_000  # three times what a short verb makes
 

@@ -22,12 +22,12 @@ import typer
 from typer import _completion_shared
 
 from envbuilder import __version__
-from envbuilder.completion import VERBS
-from envbuilder.errors import EnvbuilderError, UsageError
-from envbuilder.quick_words import quick_command
-from envbuilder.session import SESSION
-from envbuilder.verbs import artefact, exchange, job, machine, maintain, recipe, start
-from envbuilder.verbs.examples import add_examples
+from envbuilder.commands import artefact, exchange, job, machine, maintain, recipe, start
+from envbuilder.commands.completion import VERBS
+from envbuilder.commands.context import SESSION
+from envbuilder.commands.examples import add_examples
+from envbuilder.commands.quick_words import quick_command
+from envbuilder.core.errors import EnvbuilderError, UsageError
 
 ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130

@@ -4,10 +4,10 @@ import os
 import sys
 from pathlib import Path
 
-from envbuilder.recipe import find_recipe, load
-from envbuilder.resolve import make_target
-from envbuilder.resolve.wheel import resolve_wheels
-from envbuilder.session import Session, workshop
+from envbuilder.commands.context import Session, workshop
+from envbuilder.lock.resolve import make_target
+from envbuilder.lock.resolve.wheels import resolve_wheels
+from envbuilder.recipe.model import find_recipe, load
 
 shop = workshop(Session(environment=dict(os.environ), color=False), Path(sys.argv[2]))
 recipe = load(find_recipe(sys.argv[1], shop.recipes))

@@ -4,11 +4,11 @@ import os
 import sys
 from pathlib import Path
 
-from envbuilder.build import build
-from envbuilder.engines.assemble import Assemble
-from envbuilder.outputs import Outputs
-from envbuilder.pipeline import make_plan
-from envbuilder.session import Session, workshop
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.build.assemble.engine import Assemble
+from envbuilder.build.build import build
+from envbuilder.build.pipeline import make_plan
+from envbuilder.commands.context import Session, workshop
 
 name, recipes, output = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 shop = workshop(Session(environment=dict(os.environ), color=False), recipes)

@@ -8,18 +8,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from envbuilder.command import Runner
-from envbuilder.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
-from envbuilder.fetch.reason import UNTRUSTED
-from envbuilder.fetch.wanted import Refusal
+from envbuilder.artifacts.oci.model import JsonObject
+from envbuilder.artifacts.oci.reference import Reference, default_registry
+from envbuilder.core.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
+from envbuilder.core.fetch.request import Refusal
+from envbuilder.core.http.failure import UNTRUSTED
+from envbuilder.core.process import Runner
+from envbuilder.core.sources import shown
 from envbuilder.registry.credentials import Credentials, credential_files, find_credentials
-from envbuilder.registry.manifest import JsonObject
-from envbuilder.registry.reference import Reference, default_registry
-from envbuilder.registry.setting import CERTIFICATES, Settings, probe_settings
-from envbuilder.sources import shown
+from envbuilder.registry.settings import CERTIFICATES, Settings, probe_settings
 
 if TYPE_CHECKING:
-    from envbuilder.fetch.wire import Body, Response, Wire
+    from envbuilder.core.http.session import Body, Response, Wire
 
 log = logging.getLogger(__name__)
 
@@ -82,7 +82,7 @@ class Client:
 
     def patiently(self, reference: Reference, work: Callable[[], Answer]) -> Answer:
         """Do it again after a bad moment; raises RegistryError when there are too many."""
-        from envbuilder.fetch.wire import with_patience  # noqa: PLC0415 - HTTP is slow to import
+        from envbuilder.core.http.session import with_patience  # noqa: PLC0415 - HTTP is slow to import
 
         with self.refusals(reference):
             return with_patience(work, self._base(reference.registry), self.stop)
@@ -100,7 +100,7 @@ class Client:
         return f"{self.settings.scheme(registry)}://{host}/v2/"
 
     def _connect(self) -> "Wire":
-        from envbuilder.fetch.wire import Wire  # noqa: PLC0415 - as above
+        from envbuilder.core.http.session import Wire  # noqa: PLC0415 - as above
 
         with self._guard:
             if self._wire is None:
@@ -181,7 +181,7 @@ class Client:
 
     def _judge(self, reference: Reference, response: "Response") -> Exception:
         """What to make of an answer that is none of the expected."""
-        from envbuilder.fetch.wire import busy  # noqa: PLC0415 - as above
+        from envbuilder.core.http.session import busy  # noqa: PLC0415 - as above
 
         if passing := busy(response):
             return passing
@@ -245,7 +245,7 @@ def open_client(environment: Mapping[str, str], runner: Runner) -> Client:
 
 
 def _read_token(reference: Reference, response: "Response") -> str:
-    from envbuilder.fetch.wire import content  # noqa: PLC0415 - HTTP is slow to import
+    from envbuilder.core.http.session import content  # noqa: PLC0415 - HTTP is slow to import
 
     try:
         answer = JsonObject.load(content(response))
@@ -259,7 +259,7 @@ def _read_token(reference: Reference, response: "Response") -> str:
 
 def _words(response: "Response") -> str:
     """What a registry says of its refusal, in one line, of characters that a terminal can show."""
-    from envbuilder.fetch.wire import Broken, content  # noqa: PLC0415 - as above
+    from envbuilder.core.http.session import Broken, content  # noqa: PLC0415 - as above
 
     try:
         errors = JsonObject.load(content(response)).objects("errors")

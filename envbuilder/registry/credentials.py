@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from envbuilder.command import Command, Runner
-from envbuilder.errors import CommandError, ToolError
-from envbuilder.registry.reference import Reference, default_registry
+from envbuilder.artifacts.oci.reference import Reference, default_registry
+from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.process import Command, Runner
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,10 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import faults
 import pytest
-from workbench import CI, ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
+
+from tests.support import faults
+from tests.support.workbench import CI, ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has put those together that share a fixture's parameter

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from workbench import (
+
+from envbuilder.recipe.model import Recipe, load
+from tests.support.workbench import (
     CACHE,
     ENVBUILDER,
     NOBODY,
@@ -23,8 +25,6 @@ from workbench import (
     run,
     seconds,
 )
-
-from envbuilder.recipe import Recipe, load
 
 pytestmark = pytest.mark.builds
 

@@ -3,7 +3,8 @@
 import json
 
 import pytest
-from workbench import ENVBUILDER, Built, run
+
+from tests.support.workbench import ENVBUILDER, Built, run
 
 pytestmark = pytest.mark.builds
 

@@ -12,15 +12,15 @@ from pathlib import Path
 
 import pytest
 import requests
-from registries import Registry, registry
-from workbench import ENVBUILDER, attempt, findings, run
+
+from tests.support.registries import Registry, registry
+from tests.support.workbench import ENVBUILDER, attempt, findings, run
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-import bases
-from test_resolve import write_index, write_mirror, write_wheel
-
-from envbuilder import lock as locks
-from envbuilder.base.facts import Name
+from envbuilder.compat.image_facts import Name
+from envbuilder.lock import model as locks
+from tests.lock.test_resolve import write_index, write_mirror, write_wheel
+from tests.support import bases
 
 pytestmark = pytest.mark.builds
 

@@ -16,20 +16,20 @@ from pathlib import Path
 
 import pytest
 import uv
-from workbench import CACHE, ROOT, Built, attempt, locked_artefacts, open_folder, run
 
-from envbuilder.check import check, load_tables
-from envbuilder.command import ProcessRunner
-from envbuilder.fetch import Fetcher
-from envbuilder.fetch.remote import Index
-from envbuilder.lock import Artefact
-from envbuilder.recipe import Extension, Recipe, load
+from envbuilder.compat.check import check, load_tables
+from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.cache import Store
+from envbuilder.core.fetch import Fetcher
+from envbuilder.core.fetch.remote_zip import Index
+from envbuilder.core.process import ProcessRunner
+from envbuilder.core.sources import probe_sources
+from envbuilder.lock.model import Artefact
+from envbuilder.lock.resolve.apt import Suite, open_suite
+from envbuilder.lock.resolve.context import Means
+from envbuilder.recipe.model import Extension, Recipe, load
 from envbuilder.registry.client import open_client
-from envbuilder.resolve.apt import Suite, open_suite
-from envbuilder.resolve.means import Means
-from envbuilder.sources import probe_sources
-from envbuilder.store import Store
-from envbuilder.tables.toolkit import load_toolkits
+from tests.support.workbench import CACHE, ROOT, Built, attempt, locked_artefacts, open_folder, run
 
 pytestmark = pytest.mark.builds
 

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from workbench import ENVBUILDER, ROOT, Built, attempt, open_folder, run
+
+from tests.support.workbench import ENVBUILDER, ROOT, Built, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 

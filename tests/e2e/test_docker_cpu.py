@@ -6,8 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_docker_engine import inside, need_the_same
-from workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, run
+
+from tests.e2e.test_docker_engine import inside, need_the_same
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, run
 
 pytestmark = pytest.mark.builds
 

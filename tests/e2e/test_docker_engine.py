@@ -9,13 +9,18 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from cluster import REGISTRY
-from elsewhere import Far, open_far
-from on_images import SHAPES, World, pack, write_on_image
-from registries import PASSWORD, USER, registry
-from test_bases import push
-from tiny import make_tiny
-from workbench import (
+
+from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.core.cache import save_text
+from envbuilder.lock import model as locks
+from envbuilder.verify.compare import compare
+from tests.e2e.test_bases import push
+from tests.support.cluster import REGISTRY
+from tests.support.elsewhere import Far, open_far
+from tests.support.on_images import SHAPES, World, pack, write_on_image
+from tests.support.registries import PASSWORD, USER, registry
+from tests.support.tiny import make_tiny
+from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
     WITHOUT_NETWORK,
@@ -28,11 +33,6 @@ from workbench import (
     open_folder,
     run,
 )
-
-from envbuilder import lock as locks
-from envbuilder.image_reader import read_tree
-from envbuilder.store import save_text
-from envbuilder.verify import compare
 
 pytestmark = pytest.mark.builds
 

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, machines, start_ssh
-from workbench import ENVBUILDER, Built, open_folder
+
+from tests.support.cluster import Cluster, machines, start_ssh
+from tests.support.workbench import ENVBUILDER, Built, open_folder
 
 pytestmark = [
     pytest.mark.builds,

@@ -10,8 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from faults import Bench
-from workbench import (
+
+from envbuilder.layers.layer import load_layer
+from tests.support.faults import Bench
+from tests.support.workbench import (
     CACHE,
     ENVBUILDER,
     NO_ENGINE,
@@ -29,8 +31,6 @@ from workbench import (
     run,
     start,
 )
-
-from envbuilder.tree import load_layer
 
 pytestmark = pytest.mark.builds
 

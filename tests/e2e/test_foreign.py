@@ -13,13 +13,13 @@ from pathlib import Path
 import docker
 import pytest
 import zstandard
-from faults import Bench
-from workbench import ENVBUILDER, Built, attempt, findings, open_folder, run
 
-from envbuilder.console import Console
-from envbuilder.oci import read_layout
-from envbuilder.outputs import Outputs
-from envbuilder.publish import load, load_image, part_name
+from envbuilder.artifacts.docker_engine import load, load_image, part_name
+from envbuilder.artifacts.oci.layout import read_layout
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.core.console import Console
+from tests.support.faults import Bench
+from tests.support.workbench import ENVBUILDER, Built, attempt, findings, open_folder, run
 
 pytestmark = pytest.mark.builds
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from cluster import wait_until
-from workbench import ENVBUILDER, Built, attempt, open_folder
+
+from tests.support.cluster import wait_until
+from tests.support.workbench import ENVBUILDER, Built, attempt, open_folder
 
 pytestmark = pytest.mark.builds
 

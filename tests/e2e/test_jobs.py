@@ -13,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, Machine, machines, start_slurm, start_ssh, wait_until
-from tiny import make_tiny
-from workbench import ENVBUILDER, Built, open_folder
+
+from tests.support.cluster import Cluster, Machine, machines, start_slurm, start_ssh, wait_until
+from tests.support.tiny import make_tiny
+from tests.support.workbench import ENVBUILDER, Built, open_folder
 
 pytestmark = [
     pytest.mark.builds,

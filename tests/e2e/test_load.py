@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from workbench import NOBODY, Built, as_nobody, attempt, open_folder, run
+
+from tests.support.workbench import NOBODY, Built, as_nobody, attempt, open_folder, run
 
 if TYPE_CHECKING:
     from subprocess import CompletedProcess

@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import wait_until
-from workbench import ENVBUILDER, Built, open_folder
+
+from tests.support.cluster import wait_until
+from tests.support.workbench import ENVBUILDER, Built, open_folder
 
 pytestmark = pytest.mark.builds
 

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from workbench import ENVBUILDER, Built, attempt, open_folder, run
+
+from tests.support.workbench import ENVBUILDER, Built, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 

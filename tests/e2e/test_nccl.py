@@ -5,7 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from workbench import ENVBUILDER, Built, attempt, open_folder, run
+
+from tests.support.workbench import ENVBUILDER, Built, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 
@@ -87,7 +88,7 @@ def test_on_a_machine_without_gpus_nothing_is_set_and_nothing_is_said(cpu: Built
 HARNESS = """
 import os, sys
 sys.path.insert(0, "/opt/envbuilder/lib")
-from envbuilder.host.measure import Bench, all_reduce
+from envbuilder.node.nccl.measure import Bench, all_reduce
 print(all_reduce(Bench(sys.executable, sys.argv[1], "gloo", float(sys.argv[2])), 2, os.environ))
 """
 RANK = "/opt/envbuilder/lib/envbuilder_nccl/rank.py"

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from tiny import make_tiny
-from workbench import NO_ENGINE, NOBODY, NUMBERS, ROOT, WITH_ZSTD, Built, as_nobody, build, run
+
+from tests.support.tiny import make_tiny
+from tests.support.workbench import NO_ENGINE, NOBODY, NUMBERS, ROOT, WITH_ZSTD, Built, as_nobody, build, run
 
 pytestmark = pytest.mark.builds
 

@@ -5,8 +5,9 @@ import re
 from pathlib import Path
 
 import pytest
-from browser import browse, picture
-from workbench import ENVBUILDER, Built, run
+
+from tests.support.browser import browse, picture
+from tests.support.workbench import ENVBUILDER, Built, run
 
 pytestmark = pytest.mark.builds
 SCRIPT = "<script>document.title='ran'; fetch('http://127.0.0.1:9/')</script><img src='http://127.0.0.1:9/x'>"

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from faults import Bench
-from workbench import open_folder, run
+
+from tests.support.faults import Bench
+from tests.support.workbench import open_folder, run
 
 pytestmark = [
     pytest.mark.builds,

@@ -10,20 +10,20 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from workbench import CI, ENVBUILDER, ROOT, open_folder, run
 
-from envbuilder import session as sessions
-from envbuilder.console import Console
-from envbuilder.engines.assemble import Assemble, Run
-from envbuilder.engines.buildkit import Docker, buildx
-from envbuilder.engines.buildkit.engine import STAGES, read_layout
-from envbuilder.engines.extensions import Kept
-from envbuilder.engines.folders import shared_folders
-from envbuilder.errors import BuildError
-from envbuilder.pipeline import make_plan
-from envbuilder.plan import ExtensionsStep
-from envbuilder.resolve import store_sources
-from envbuilder.tree import read_manifest, write_layer_from_tar
+from envbuilder.build.assemble.engine import Assemble, Run
+from envbuilder.build.buildkit import Docker, buildx
+from envbuilder.build.buildkit.engine import STAGES, read_layout
+from envbuilder.build.extensions import Kept
+from envbuilder.build.folders import shared_folders
+from envbuilder.build.pipeline import make_plan
+from envbuilder.commands import context as sessions
+from envbuilder.core.console import Console
+from envbuilder.core.errors import BuildError
+from envbuilder.layers.layer import read_manifest, write_layer_from_tar
+from envbuilder.lock.resolve import store_sources
+from envbuilder.plan.model import ExtensionsStep
+from tests.support.workbench import CI, ENVBUILDER, ROOT, open_folder, run
 
 pytestmark = pytest.mark.builds
 PROJECTS = Path(__file__).with_name("projects")

@@ -9,8 +9,13 @@ from importlib import metadata
 from pathlib import Path
 
 import pytest
-from tiny import make_tiny
-from workbench import (
+
+from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.build.render import DIFFERS
+from envbuilder.layers.entry import Entry, Kind
+from envbuilder.verify.compare import BUILDER_ADDS, compare, sif_manifest
+from tests.support.tiny import make_tiny
+from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
     NUMBERS,
@@ -22,11 +27,6 @@ from workbench import (
     open_folder,
     run,
 )
-
-from envbuilder.entry import Entry, Kind
-from envbuilder.image_reader import read_tree
-from envbuilder.rendering import DIFFERS
-from envbuilder.verify import BUILDER_ADDS, compare, sif_manifest
 
 pytestmark = pytest.mark.builds
 USER, IDS = 64001, 2100000000  # an ordinary user, and the first of what they may map

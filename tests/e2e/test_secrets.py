@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import zstandard
-from faults import Bench
-from index import Manner, package_index
-from workbench import CACHE, ENVBUILDER, NO_ENGINE, attempt, build_command, findings
 
-from envbuilder.lock import Lock
+from envbuilder.lock.model import Lock
+from tests.support.faults import Bench
+from tests.support.index import Manner, package_index
+from tests.support.workbench import CACHE, ENVBUILDER, NO_ENGINE, attempt, build_command, findings
 
 pytestmark = pytest.mark.builds
 

@@ -8,9 +8,17 @@ import time
 from pathlib import Path
 
 import pytest
-from faults import Bench
-from tiny import make_tiny
-from workbench import ENVBUILDER, NO_ENGINE, WITHOUT_NETWORK, attempt, cache_with_artefacts, start
+
+from tests.support.faults import Bench
+from tests.support.tiny import make_tiny
+from tests.support.workbench import (
+    ENVBUILDER,
+    NO_ENGINE,
+    WITHOUT_NETWORK,
+    attempt,
+    cache_with_artefacts,
+    start,
+)
 
 pytestmark = pytest.mark.builds
 PATIENCE = 2.0

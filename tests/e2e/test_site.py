@@ -5,11 +5,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from browser import browse, picture
-from workbench import CACHE, ROOT, Built, open_folder, run
+
+from tests.support.browser import browse, picture
+from tests.support.workbench import CACHE, ROOT, Built, open_folder, run
 
 sys.path.insert(0, str(ROOT / "tests"))
-import pages
+from tests.support import pages
 
 pytestmark = pytest.mark.builds
 SECONDS = 600  # a page may build, and wait for other builds

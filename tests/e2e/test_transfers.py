@@ -13,25 +13,25 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from registries import PASSWORD, USER, Fault, Proxy, Registry, faulty, registry
-from workbench import ENVBUILDER, Built, attempt, run, start
 
-from envbuilder.command import FakeRunner
-from envbuilder.console import Console
-from envbuilder.errors import RegistryError
-from envbuilder.fetch import wire
-from envbuilder.oci import ImageConfig, read_layout, write_layout
-from envbuilder.outputs import Outputs
-from envbuilder.pull import Pulled, pull
-from envbuilder.push import push
-from envbuilder.registry import write
-from envbuilder.registry.artefact import FORMS, sif_reference
+from envbuilder.artifacts.oci.layout import ImageConfig, read_layout, write_layout
+from envbuilder.artifacts.oci.naming import FORMS, sif_reference
+from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.sif import DataType, Document, write_sif
+from envbuilder.core.cache import sha256_file
+from envbuilder.core.console import Console
+from envbuilder.core.errors import RegistryError
+from envbuilder.core.http import session as wire
+from envbuilder.core.process import FakeRunner
+from envbuilder.layers.layer import write_layer
+from envbuilder.registry import upload as write
 from envbuilder.registry.client import Client, open_client
-from envbuilder.registry.read import read_manifest, read_referrers
-from envbuilder.registry.reference import Reference
-from envbuilder.sif import DataType, Document, write_sif
-from envbuilder.store import sha256_file
-from envbuilder.tree import write_layer
+from envbuilder.registry.download import read_manifest, read_referrers
+from envbuilder.registry.pull import Pulled, pull
+from envbuilder.registry.push import push
+from tests.support.registries import PASSWORD, USER, Fault, Proxy, Registry, faulty, registry
+from tests.support.workbench import ENVBUILDER, Built, attempt, run, start
 
 pytestmark = pytest.mark.builds
 EPOCH = 1_700_000_000

@@ -5,12 +5,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import faults
 import pytest
-from conditions import FIVE, USER, missing_tools
-from faults import Bench
-from tiny import make_tiny
-from workbench import (
+
+from envbuilder.core.cache import save_text
+from envbuilder.lock import model as locks
+from envbuilder.recipe.model import load
+from tests.support import faults
+from tests.support.conditions import FIVE, USER, missing_tools
+from tests.support.faults import Bench
+from tests.support.tiny import make_tiny
+from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
     WITHOUT_NETWORK,
@@ -21,10 +25,6 @@ from workbench import (
     link_tree,
     run,
 )
-
-from envbuilder import lock as locks
-from envbuilder.recipe import load
-from envbuilder.store import save_text
 
 pytestmark = pytest.mark.builds
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from spdx_tools.spdx.parser.parse_anything import parse_file
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
-from tiny import make_tiny
-from tmux import terminal
-from workbench import (
+
+from envbuilder.core.cache import sha256_file
+from tests.support.tiny import make_tiny
+from tests.support.tmux import terminal
+from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
     ROOT,
@@ -23,8 +25,6 @@ from workbench import (
     locked_artefacts,
     run,
 )
-
-from envbuilder.store import sha256_file
 
 pytestmark = pytest.mark.builds
 

@@ -4,7 +4,16 @@ import json
 from pathlib import Path
 
 import pytest
-from workbench import ENVBUILDER, NO_ENGINE, WITHOUT_NETWORK, Built, build, locked_artefacts, run
+
+from tests.support.workbench import (
+    ENVBUILDER,
+    NO_ENGINE,
+    WITHOUT_NETWORK,
+    Built,
+    build,
+    locked_artefacts,
+    run,
+)
 
 pytestmark = pytest.mark.builds
 

@@ -4,9 +4,10 @@ import time
 from pathlib import Path
 
 import pytest
-from silent import silent_server
-from tmux import Terminal, terminal
-from workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, cache_with_artefacts
+
+from tests.support.silent import silent_server
+from tests.support.tmux import Terminal, terminal
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, cache_with_artefacts
 
 pytestmark = pytest.mark.builds
 PATIENCE = 2.0

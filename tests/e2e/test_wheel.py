@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, attempt, open_folder, run
+
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 UV = ROOT / ".venv/bin/uv"

@@ -1,0 +1,215 @@
+"""Manifests and indexes: the JSON that says of which blobs an image or another artefact consists."""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from envbuilder.core.cache import Sha256, parse_sha256
+
+IMAGE: Final = "application/vnd.oci.image.manifest.v1+json"
+INDEX: Final = "application/vnd.oci.image.index.v1+json"
+DOCKER_IMAGE: Final = "application/vnd.docker.distribution.manifest.v2+json"
+DOCKER_INDEX: Final = "application/vnd.docker.distribution.manifest.list.v2+json"
+MANIFESTS: Final = (IMAGE, INDEX, DOCKER_IMAGE, DOCKER_INDEX)
+EMPTY: Final = "application/vnd.oci.empty.v1+json"  # of the config of what is no image
+EMPTY_CONTENT: Final = b"{}"
+LAYOUT: Final = b'{"imageLayoutVersion":"1.0.0"}'  # of the file `oci-layout` in a folder of images
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    """What a manifest says of a blob or of another manifest."""
+
+    media_type: str
+    digest: Sha256
+    size: int  # bytes
+    artifact_type: str = ""
+    platform: str = ""  # os/architecture[/variant]
+    annotations: tuple[tuple[str, str], ...] = ()
+
+    def data(self) -> dict[str, object]:
+        data: dict[str, object] = {
+            "mediaType": self.media_type,
+            "digest": f"sha256:{self.digest}",
+            "size": self.size,
+        }
+        if self.artifact_type:
+            data["artifactType"] = self.artifact_type
+        if self.platform:
+            data["platform"] = dict(
+                zip(("os", "architecture", "variant"), self.platform.split("/"), strict=False)
+            )
+        return data | ({"annotations": dict(self.annotations)} if self.annotations else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """A manifest with its bytes, which its digest is of; an index has `manifests`, an image `config` and `layers`."""
+
+    content: bytes
+    media_type: str
+    digest: Sha256
+    artifact_type: str = ""
+    config: Descriptor | None = None
+    layers: tuple[Descriptor, ...] = ()
+    manifests: tuple[Descriptor, ...] = ()
+    subject: Descriptor | None = None
+    annotations: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def is_index(self) -> bool:
+        return self.media_type in (INDEX, DOCKER_INDEX)
+
+    @property
+    def kind(self) -> str:
+        """What it is a manifest of: the artefact's own type, else that of its config."""
+        return self.artifact_type or (self.config.media_type if self.config else "")
+
+    def descriptor(self) -> Descriptor:
+        """How another manifest speaks of this one."""
+        return Descriptor(
+            media_type=self.media_type,
+            digest=self.digest,
+            size=len(self.content),
+            artifact_type=self.kind,
+            annotations=self.annotations,
+        )
+
+
+def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
+    """Read a manifest; raises ValueError for what is none, and for the forms that nobody writes any more."""
+    value = JsonObject.load(content)
+    if value.values.get("schemaVersion") != 2:
+        raise ValueError(
+            f"a manifest of schema version {value.values.get('schemaVersion')!r}, which only registries before 2017 have"
+        )
+    kind = value.text("mediaType") or media_type or (INDEX if "manifests" in value.values else IMAGE)
+    if kind not in MANIFESTS:
+        raise ValueError(f"a manifest of the unknown type {kind!r}")
+    whole = kind in (IMAGE, DOCKER_IMAGE)
+    if ("config" in value.values) != whole or ("manifests" in value.values) == whole:
+        raise ValueError(f"a manifest that is not what its type {kind!r} says")
+    return Manifest(
+        content=content,
+        media_type=kind,
+        digest=digest_of(content),
+        artifact_type=value.text("artifactType"),
+        config=_descriptor(value.child("config")) if whole else None,
+        layers=tuple(_descriptor(one) for one in value.objects("layers")),
+        manifests=tuple(_descriptor(one) for one in value.objects("manifests")),
+        subject=_descriptor(value.child("subject")) if "subject" in value.values else None,
+        annotations=value.pairs("annotations"),
+    )
+
+
+def make_manifest(
+    *, config: Descriptor, layers: Sequence[Descriptor], artifact_type: str = "", subject: Descriptor | None = None,
+    annotations: Mapping[str, str],
+) -> Manifest:  # fmt: skip
+    """A manifest of our own; the same parts give the same bytes."""
+    value: dict[str, object] = {
+        "schemaVersion": 2,
+        "mediaType": IMAGE,
+        "config": config.data(),
+        "layers": [layer.data() for layer in layers],
+    }
+    if artifact_type:
+        value["artifactType"] = artifact_type
+    if subject:
+        bare = Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size)
+        value["subject"] = bare.data()
+    if annotations:
+        value["annotations"] = dict(annotations)
+    return parse_manifest(dump(value))
+
+
+def make_index(manifests: Sequence[Descriptor]) -> Manifest:
+    value = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [one.data() for one in manifests]}
+    return parse_manifest(dump(value))
+
+
+def digest_of(content: bytes) -> Sha256:
+    return Sha256(hashlib.sha256(content).hexdigest())
+
+
+def dump(value: object) -> bytes:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class JsonObject:
+    """A JSON object of others' making whose values are taken by type; raises ValueError when one is of another."""
+
+    values: Mapping[str, object]
+
+    @classmethod
+    def load(cls, text: bytes) -> "JsonObject":
+        try:
+            return cls.make(json.loads(text))
+        except RecursionError as error:
+            raise ValueError("JSON that is nested too deeply") from error
+
+    @classmethod
+    def make(cls, value: object) -> "JsonObject":
+        if not isinstance(value, dict):
+            raise ValueError(f"expected a JSON object, found {type(value).__name__}")  # noqa: TRY004  # foreign input
+        return cls(value)
+
+    def child(self, key: str) -> "JsonObject":
+        return self.make(self.values.get(key, {}))
+
+    def objects(self, key: str) -> tuple["JsonObject", ...]:
+        return tuple(self.make(value) for value in self._list(key))
+
+    def text(self, key: str) -> str:
+        return self._text(self.values.get(key, ""))
+
+    def texts(self, key: str) -> tuple[str, ...]:
+        return tuple(self._text(value) for value in self._list(key))
+
+    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
+        values = self.make(self.values.get(key) or {}).values
+        return tuple((name, self._text(value)) for name, value in values.items())
+
+    def size(self) -> int:
+        size = self.values.get("size")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise ValueError(f"expected a size, found {size!r}")
+        return size
+
+    def digest(self) -> Sha256:
+        return parse_digest(self.text("digest"))
+
+    def _list(self, key: str) -> list[object]:
+        value = self.values.get(key) or []
+        if not isinstance(value, list):
+            raise ValueError(f"expected a list at {key!r}")  # noqa: TRY004  # foreign input
+        return value
+
+    @staticmethod
+    def _text(value: object) -> str:
+        if not isinstance(value, str):
+            raise ValueError(f"expected text, found {value!r}")  # noqa: TRY004  # foreign input
+        return value
+
+
+def parse_digest(text: str) -> Sha256:
+    algorithm, _, digest = text.partition(":")
+    if algorithm != "sha256":
+        raise ValueError(f"expected a sha256 digest, found {text!r}")
+    return parse_sha256(digest)
+
+
+def _descriptor(value: JsonObject) -> Descriptor:
+    platform = value.child("platform")
+    names = ("os", "architecture", "variant")
+    return Descriptor(
+        media_type=value.text("mediaType"),
+        digest=value.digest(),
+        size=value.size(),
+        artifact_type=value.text("artifactType"),
+        platform="/".join(filter(None, (platform.text(name) for name in names))),
+        annotations=value.pairs("annotations"),
+    )

@@ -1,0 +1,53 @@
+"""How our artefacts look in a registry: their types, their tags, and what points where."""
+
+from typing import Final, Literal
+
+from envbuilder.artifacts.oci.model import JsonObject, Manifest
+from envbuilder.artifacts.oci.reference import LATEST, Reference, names_registry, parse_reference
+from envbuilder.core.cache import Sha256, parse_sha256
+from envbuilder.core.errors import UsageError
+
+LOCK: Final = "opt/envbuilder/lock.json"
+Form = Literal["image", "sif"]
+FORMS: Final[tuple[Form, ...]] = ("image", "sif")
+SIF_CONFIG: Final = "application/vnd.sylabs.sif.config.v1+json"
+SIF_LAYER: Final = "application/vnd.sylabs.sif.layer.v1.sif"
+SBOM_TYPE: Final = "application/spdx+json"
+PROVENANCE_TYPE: Final = "application/vnd.in-toto+json"
+BUNDLE_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
+TITLE: Final = "org.opencontainers.image.title"
+IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of what belongs together
+LOCK_KEY: Final = "io.envbuilder.lock"
+
+
+def find_reference(text: str, prefix: str) -> Reference:
+    """What a person names: a reference, or a recipe below the registry that is set; raises UsageError."""
+    is_reference = names_registry(text)
+    if not is_reference and not prefix:
+        raise UsageError(
+            f"`{text}` names no registry",
+            hint="write REGISTRY/REPOSITORY:TAG, or set ENVBUILDER_REGISTRY to the registry and folder of your recipes",
+        )
+    try:
+        return parse_reference(text if is_reference else f"{prefix}/{text}")
+    except ValueError as error:
+        raise UsageError(str(error)) from error
+
+
+def sif_reference(image: Reference) -> Reference:
+    """Where the SIF of an image is: the same repository, the tag with `-sif` behind it."""
+    return image.with_tag(f"{image.tag or LATEST}-sif")
+
+
+def digest_that_is_signed(form: Form, manifest: Manifest) -> Sha256:
+    """Of an image its manifest's, of a SIF the file's own."""
+    return manifest.digest if form == "image" else manifest.layers[0].digest
+
+
+def locked_in(provenance: bytes) -> Sha256:
+    """The sha256 of the lock that a build was made from, as its provenance says; raises ValueError when it does not."""
+    definition = JsonObject.load(provenance).child("predicate").child("buildDefinition")
+    for one in definition.child("externalParameters").objects("files"):
+        if one.text("name") == LOCK:
+            return parse_sha256(one.child("digest").text("sha256"))
+    raise ValueError("it names no lock")

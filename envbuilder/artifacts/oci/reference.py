@@ -1,0 +1,89 @@
+"""References: `registry/repository:tag@sha256:…`, as people write them and in full."""
+
+import re
+from dataclasses import dataclass, replace
+from typing import Final
+
+from envbuilder.core.cache import Sha256, parse_sha256
+
+LATEST: Final = "latest"
+SCHEMES: Final = ("oras://", "docker://")  # which Apptainer and skopeo put before a reference
+_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9]([A-Za-z0-9.-]*[A-Za-z0-9])?)(:[0-9]{1,5})?")
+_PART: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
+_REPOSITORY: Final = re.compile(rf"{_PART}(?:/{_PART})*")
+_TAG: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
+_LOOPBACK: Final = re.compile(r"(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """One image or artefact of a registry; a digest, where there is one, decides over the tag."""
+
+    registry: str  # host, or host:port
+    repository: str
+    tag: str = ""
+    digest: Sha256 | None = None
+
+    def __str__(self) -> str:
+        tag = f":{self.tag}" if self.tag else ""
+        digest = f"@sha256:{self.digest}" if self.digest else ""
+        return f"{self.registry}/{self.repository}{tag}{digest}"
+
+    @property
+    def key(self) -> str:
+        """What a registry is asked for: the digest, else the tag."""
+        return f"sha256:{self.digest}" if self.digest else self.tag or LATEST
+
+    def with_tag(self, tag: str) -> "Reference":
+        return replace(self, tag=tag, digest=None)
+
+    def with_digest(self, digest: Sha256) -> "Reference":
+        return replace(self, digest=digest)
+
+
+def default_registry() -> str:
+    """The registry that every engine puts before a name without one, as the Docker SDK knows it."""
+    from docker.auth import INDEX_NAME  # noqa: PLC0415 - slow to import
+
+    return str(INDEX_NAME)
+
+
+def names_registry(text: str) -> bool:
+    """Whether what a person wrote says at which registry."""
+    first, slash, _ = _bare(text).partition("/")
+    return bool(slash) and ("." in first or ":" in first or first == "localhost")
+
+
+def parse_reference(text: str) -> Reference:
+    """The reference in full; raises ValueError for what is none.
+
+    As engines do, a name without a registry is one of the default registry, and without a folder one of its `library`.
+    """
+    bare = _bare(text)
+    named, at, digest = bare.partition("@")
+    registry, repository = default_registry(), named
+    if names_registry(bare):
+        registry, _, repository = named.partition("/")
+    elif "/" not in named:
+        repository = f"library/{named}"
+    repository, colon, tag = repository.partition(":")
+    if not _HOST.fullmatch(registry):
+        raise ValueError(f"`{text}` is no image reference: `{registry}` is no host")
+    if not _REPOSITORY.fullmatch(repository):
+        raise ValueError(f"`{text}` is no image reference: `{repository}` is no repository")
+    if colon and not _TAG.fullmatch(tag):
+        raise ValueError(f"`{text}` is no image reference: `{tag}` is no tag")
+    algorithm, _, hexadecimal = digest.partition(":")
+    if at and algorithm != "sha256":
+        raise ValueError(f"`{text}` is no image reference: only sha256 digests are taken")
+    return Reference(
+        registry=registry, repository=repository, tag=tag, digest=parse_sha256(hexadecimal) if at else None
+    )  # fmt: skip
+
+
+def is_loopback(registry: str) -> bool:
+    return _LOOPBACK.fullmatch(registry) is not None
+
+
+def _bare(text: str) -> str:
+    return next((text.removeprefix(scheme) for scheme in SCHEMES if text.startswith(scheme)), text)

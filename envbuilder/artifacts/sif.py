@@ -1,0 +1,330 @@
+"""The SIF: a squashfs of the layers' own bytes, and around it the header that Apptainer reads.
+
+We write it ourselves because Apptainer's builder puts random identities and the time of day into the file, and removes
+the old file before it starts. The format is that of Apptainer's `sif` package, version 01: a header of 128 bytes, 48
+descriptors of 585 bytes, then the data, the file system at a multiple of its block size.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import struct
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+from typing import IO, Final
+
+import zstandard
+
+from envbuilder.artifacts.outputs import Outputs, read_record
+from envbuilder.artifacts.squashfs.writer import Packed, Piece, lay_out
+from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
+from envbuilder.core.errors import BuildError, UsageError, VerifyError
+from envbuilder.layers.layer import Layer, read_blocks, read_manifest
+from envbuilder.layers.tar import CHUNK
+
+_LAUNCH: Final = b"#!/usr/bin/env run-singularity\n"  # makes `./name.sif` run
+_MAGIC: Final = b"SIF_MAGIC\0"
+_VERSION: Final = b"01\0"
+_HEADER: Final = struct.Struct("<32s10s3s3s16s8q")
+_DESCRIPTOR: Final = struct.Struct("<i?III7q128s384s")
+_PARTITION: Final = struct.Struct("<ii3s")
+_SLOTS: Final = 48
+_MOST_SLOTS: Final = 4096  # that a reader believes
+_DESCRIPTORS_AT: Final = 4096
+_DATA_AT: Final = _DESCRIPTORS_AT + _SLOTS * _DESCRIPTOR.size
+_ALIGNMENT: Final = 4096
+_GROUP: Final = 0xF0000001  # the first group, with the bits that mark a group's number
+_SQUASHFS: Final = 1
+_PRIMARY_SYSTEM: Final = 2
+_SPDX_JSON: Final = 4  # of the formats that an SBOM can have
+_ARCHITECTURES: Final = {"amd64": b"02\0", "arm64": b"04\0", "ppc64le": b"06\0"}
+_SPACE: Final = uuid.UUID(
+    "6f1d3a52-6a0c-5b5e-9f0e-0f4f3c1f7a11"
+)  # ours; identities are UUIDv5 of the content below it
+
+
+class DataType(IntEnum):
+    DEFINITION = 0x4001
+    ENVIRONMENT = 0x4002
+    LABELS = 0x4003
+    PARTITION = 0x4004
+    SIGNATURE = 0x4005
+    JSON = 0x4006
+    RAW = 0x4007
+    CRYPTO = 0x4008
+    SBOM = 0x4009
+    OCI_ROOT_INDEX = 0x400A
+    OCI_BLOB = 0x400B
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """A text of the environment that readers of a SIF find without looking into its file system."""
+
+    data_type: DataType
+    name: str
+    content: bytes
+
+    @property
+    def extra(self) -> bytes:
+        return struct.pack("<i", _SPDX_JSON) if self.data_type is DataType.SBOM else b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SifFacts:
+    sha256: Sha256
+    size: int  # bytes
+    squashfs_offset: int
+    squashfs_size: int
+    identity: uuid.UUID
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Descriptor:
+    data_type: DataType
+    number: int
+    offset: int
+    size: int
+    name: str
+    is_primary: bool  # the squashfs that containers start from
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sif:
+    """A SIF as read: where its parts are."""
+
+    path: Path
+    identity: uuid.UUID
+    created: int  # seconds
+    descriptors: tuple[Descriptor, ...]
+
+    @property
+    def system(self) -> Descriptor:
+        """The partition that containers start from."""
+        return next(item for item in self.descriptors if item.is_primary)
+
+    @property
+    def signatures(self) -> tuple[int, ...]:
+        """The numbers of the objects that are signatures."""
+        return tuple(item.number for item in self.descriptors if item.data_type is DataType.SIGNATURE)
+
+    def read(self, data_type: DataType) -> bytes:
+        """The first object of that type, or nothing."""
+        for item in self.descriptors:
+            if item.data_type is data_type:
+                with self.path.open("rb") as stream:
+                    stream.seek(item.offset)
+                    return stream.read(item.size)
+        return b""
+
+
+def write_sif(
+    *,
+    layers: Sequence[Layer],
+    out: Path,
+    epoch: int,
+    definition: str,
+    labels: Mapping[str, str],
+    architecture: str = "amd64",
+    documents: Sequence[Document] = (),
+) -> SifFacts:
+    """Write the SIF of the layers; `documents` are texts of theirs that are to have a descriptor.
+
+    The file appears under its name when it is whole, in place of an earlier SIF; anything else there is left alone and
+    is a UsageError. Same layers, same bytes.
+    """
+    check_place(out)
+    packed = [Packed(blob=one.blob, entries=read_manifest(one), blocks=read_blocks(one)) for one in layers]
+    system = lay_out(packed, epoch=epoch)
+    diff_ids = [layer.diff_id for layer in layers]
+    identity = uuid.uuid5(_SPACE, "\n".join([*diff_ids, str(epoch), definition, _json(labels)]))
+    objects = (
+        Document(data_type=DataType.DEFINITION, name="definition", content=definition.encode()),
+        Document(data_type=DataType.LABELS, name="labels.json", content=_json(labels).encode()),
+        *documents,
+    )
+    offset = -(-(_DATA_AT + sum(len(one.content) for one in objects)) // _ALIGNMENT) * _ALIGNMENT
+    front = _front(
+        objects, offset=offset, size=system.size, epoch=epoch, identity=identity, architecture=architecture
+    )
+    digest = hashlib.sha256()
+    with beside(out) as work, space_errors(out):
+        sif = work / "sif"
+        with sif.open("xb") as stream:
+            for piece in itertools.chain((front, system.head), _contents(system.pieces), (system.tables,)):
+                digest.update(piece)
+                stream.write(piece)
+            stream.flush()
+            os.fsync(stream.fileno())
+        sif.chmod(0o755)
+        sif.rename(out)
+    return SifFacts(
+        sha256=Sha256(digest.hexdigest()),
+        size=offset + system.size,
+        squashfs_offset=offset,
+        squashfs_size=system.size,
+        identity=identity,
+    )
+
+
+def _contents(pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:
+    """The bytes of the pieces, in order, each to be used before the next; raises BuildError for a blob that is damaged.
+
+    They are read into one buffer: a new one for each MiB would cost as much again as the copying.
+    """
+    buffer = memoryview(bytearray(CHUNK))
+    for blob, group in itertools.groupby(pieces, key=lambda piece: piece.blob):
+        with blob.open("rb", buffering=0) as stream:
+            for piece in group:
+                stream.seek(piece.at)
+                if piece.plain:
+                    yield _plain(stream.read(piece.length), piece)
+                    continue
+                left = piece.length
+                while left and (length := stream.readinto(buffer[:left])):
+                    left -= length
+                    yield buffer[:length]
+                if left:
+                    raise _damaged(blob, "it is cut off")
+
+
+def _plain(frame: bytes, piece: Piece) -> bytes:
+    try:
+        return zstandard.ZstdDecompressor().decompress(frame, max_output_size=piece.plain)
+    except zstandard.ZstdError as error:
+        raise _damaged(piece.blob, str(error)) from error
+
+
+def _damaged(blob: Path, why: str) -> BuildError:
+    return BuildError(f"`{blob}` is damaged: {why}", hint=f"remove `{blob.parent}` and build again")
+
+
+def read_sif(path: Path) -> Sif:
+    """Read the header and the descriptors; raises VerifyError when they are damaged or name no squashfs to start from."""
+    try:
+        with path.open("rb") as stream:
+            return _parse(path, stream, path.stat().st_size)
+    except (OSError, ValueError, struct.error) as error:
+        raise VerifyError(f"`{path}` is not a whole SIF: {error}", hint="build it again") from error
+
+
+def is_sif(path: Path) -> bool:
+    """Whether this is a file that can be read and begins as a SIF does."""
+    try:
+        with path.open("rb") as stream:
+            return _MAGIC in stream.read(_HEADER.size)
+    except OSError:
+        return False
+
+
+def need_recorded(outputs: Outputs) -> Sha256:
+    """The sha256 of the SIF as it is; raises VerifyError where the record of the build has another one.
+
+    Taken as it is: a SIF whose image is not that of the record, and one that somebody signed with `apptainer sign` since.
+    """
+    digest, record = sha256_file(outputs.sif), read_record(outputs)
+    if record is None or not record.knows_image(outputs.image):
+        return digest
+    signed_since = outputs.sif.stat().st_size > record.sif_size and read_sif(outputs.sif).signatures
+    if digest == record.sif or signed_since:
+        return digest
+    raise VerifyError(
+        f"`{outputs.sif}` is not what was built: its sha256 is {digest}, that of the build {record.sif}",
+        hint=f"remove it; `envbuilder build {outputs.name}` makes it again",
+    )
+
+
+def check_place(out: Path) -> None:
+    """Raise UsageError where what is there is not a SIF, whose place a new one may take."""
+    if not (out.exists() or out.is_symlink()):
+        return
+    if out.is_symlink() or not is_sif(out):
+        raise UsageError(
+            f"`{out}` is there already and is not a SIF", hint="move it away, or choose another --output"
+        )
+
+
+def _front(
+    objects: Sequence[Document],
+    *,
+    offset: int,
+    size: int,
+    epoch: int,
+    identity: uuid.UUID,
+    architecture: str,
+) -> bytes:
+    """All bytes before the file system."""
+    arch = _ARCHITECTURES[architecture]
+    parts: list[bytes] = []
+    at = _DATA_AT
+    for number, one in enumerate(objects, 1):
+        length = len(one.content)
+        parts.append(_descriptor(one.data_type, number, at, length, epoch, name=one.name, extra=one.extra))
+        at += length
+    parts.append(
+        _descriptor(
+            DataType.PARTITION, len(parts) + 1, offset, size, epoch,
+            name="rootfs.squashfs", extra=_PARTITION.pack(_SQUASHFS, _PRIMARY_SYSTEM, arch),
+        )
+    )  # fmt: skip
+    free = _SLOTS - len(parts)
+    header = _HEADER.pack(
+        _LAUNCH, _MAGIC, _VERSION, arch, identity.bytes, epoch, epoch,
+        free, _SLOTS, _DESCRIPTORS_AT, _SLOTS * _DESCRIPTOR.size, _DATA_AT, offset + size - _DATA_AT,
+    )  # fmt: skip
+    front = header.ljust(_DESCRIPTORS_AT, b"\0") + b"".join(parts).ljust(_SLOTS * _DESCRIPTOR.size, b"\0")
+    return (front + b"".join(one.content for one in objects)).ljust(offset, b"\0")
+
+
+def _descriptor(
+    data_type: DataType, number: int, offset: int, size: int, epoch: int, *, name: str, extra: bytes = b""
+) -> bytes:
+    return _DESCRIPTOR.pack(
+        data_type, True, number, _GROUP, 0, offset, size, size, epoch, epoch, 0, 0, name.encode(), extra
+    )
+
+
+def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
+    head = stream.read(_HEADER.size)
+    _, magic, version, _, identity, created, _, _, slots, at, size, _, _ = _HEADER.unpack(head)
+    if magic != _MAGIC or version != _VERSION:
+        raise ValueError("it does not start as one")
+    if not 0 < slots <= _MOST_SLOTS or size < slots * _DESCRIPTOR.size:
+        raise ValueError(f"it claims {slots} descriptors in {size} bytes")
+    stream.seek(at)
+    raw = stream.read(slots * _DESCRIPTOR.size)
+    if len(raw) != slots * _DESCRIPTOR.size:
+        raise ValueError("its descriptors are cut off")
+    parsed = (
+        _parse_descriptor(raw[at : at + _DESCRIPTOR.size], total)
+        for at in range(0, len(raw), _DESCRIPTOR.size)
+    )
+    descriptors = tuple(descriptor for descriptor in parsed if descriptor)
+    if not any(descriptor.is_primary for descriptor in descriptors):
+        raise ValueError("no part of it is a squashfs to start from")
+    return Sif(path=path, identity=uuid.UUID(bytes=identity), created=created, descriptors=descriptors)
+
+
+def _parse_descriptor(raw: bytes, total: int) -> Descriptor | None:
+    data_type, used, number, _, _, offset, size, _, _, _, _, _, name, extra = _DESCRIPTOR.unpack(raw)
+    if not used:
+        return None
+    if offset < _HEADER.size or size < 0 or offset + size > total:
+        raise ValueError(f"part {number} would reach from byte {offset} to {offset + size} of {total}")
+    file_system, role, _ = _PARTITION.unpack_from(extra)
+    return Descriptor(
+        data_type=DataType(data_type),
+        number=number,
+        offset=offset,
+        size=size,
+        name=name.rstrip(b"\0").decode(errors="replace"),
+        is_primary=data_type == DataType.PARTITION and (file_system, role) == (_SQUASHFS, _PRIMARY_SYSTEM),
+    )
+
+
+def _json(labels: Mapping[str, str]) -> str:
+    return json.dumps(dict(labels), sort_keys=True, separators=(",", ":"))

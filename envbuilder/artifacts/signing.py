@@ -1,0 +1,226 @@
+"""Signatures with a key that the user holds: of the SIF as Apptainer makes them, of both artefacts as Sigstore's tools read them.
+
+One PEM key serves for both. The SIF is signed inside, by Apptainer. Beside the artefacts lies a Sigstore bundle: the
+provenance, saying of which image and SIF, in a signed envelope. Nothing is sent anywhere and no service is asked.
+"""
+
+import base64
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
+
+from envbuilder.artifacts.oci.layout import read_layout
+from envbuilder.artifacts.oci.naming import BUNDLE_TYPE, PROVENANCE_TYPE
+from envbuilder.artifacts.sif import DataType, read_sif
+from envbuilder.core.cache import beside, save_text, sha256_file, sha256_text
+from envbuilder.core.errors import CommandError, UsageError, VerifyError
+from envbuilder.core.process import Command, Runner
+from envbuilder.plan.sbom import Subject, restate, subject_digests
+
+_KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
+_MOST: Final = 64 << 20  # bytes of a bundle that a reader believes
+
+_KINDS: Final = "ECDSA, Ed25519 and RSA of 2048 bits or more are taken"
+_RSA_BITS: Final = 2048
+
+PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
+PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
+Passphrase = Callable[[], str | None]  # None where there is nobody to ask
+
+
+def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, passphrase: Passphrase) -> None:
+    """Sign the SIF inside and write the bundle. The SIF keeps its name, and is whole at every moment.
+
+    Earlier signatures go: of several, `apptainer verify --key` accepts none, for each would have to be of that key.
+    Apptainer reads no PEM key that is locked by a passphrase, so it gets the opened one, as its input and never as a file.
+    """
+    private = _load_private(key, passphrase)
+    with beside(sif) as work:
+        copy = work / sif.name
+        shutil.copy2(sif, copy)  # a killed run leaves the SIF as it was
+        for number in read_sif(copy).signatures:
+            removal = ("apptainer", "sif", "del", str(number), str(copy))
+            runner.run(Command(argv=removal, why="remove the earlier signature from the SIF"))
+        argv = ("apptainer", "sign", "--key", "/dev/stdin", str(copy))
+        runner.run(Command(argv=argv, input=_opened(private), why="sign the SIF"))
+        copy.rename(sif)
+    statement = _statement(image, sif)
+    save_text(bundle, make_bundle(statement, private))
+
+
+def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> None:
+    """Raise VerifyError unless both artefacts are what the holder of the key signed."""
+    _load_public(key)  # what is no key is wrong use, whatever is signed
+    if not bundle.is_file():
+        raise VerifyError(
+            f"`{sif}` and its image are not signed: there is no `{bundle}`",
+            hint=f"`envbuilder sign {sif.stem} --key KEY` signs them; of a signed pair in a registry, `envbuilder pull --key PUBLIC` brings it",
+        )
+    signed = signed_digests(bundle, key)
+    argv = ("apptainer", "verify", "--key", str(key.absolute()), str(sif))
+    try:
+        runner.run(Command(argv=argv, why="verify the signature in the SIF"))
+    except CommandError as error:
+        raise VerifyError(
+            f"`{sif}` is not signed with the key of `{key}`\n{error.message}",
+            hint=f"`envbuilder sign {sif.stem} --key KEY` signs it, in place of whoever did before",
+        ) from error
+    for subject in _subjects(image, sif):
+        if subject.sha256 not in signed:
+            raise VerifyError(
+                f"`{bundle}` does not speak of `{subject.name}` as it is", hint="sign the artefacts again"
+            )
+
+
+def make_bundle(statement: str, key: PrivateKey) -> str:
+    """A Sigstore bundle, version 0.3, around an in-toto statement; its key is known to the reader, not named here."""
+    signature = _sign(key, _encoded(statement.encode()))
+    envelope = {
+        "payload": base64.b64encode(statement.encode()).decode(),
+        "payloadType": PROVENANCE_TYPE,
+        "signatures": [{"sig": base64.b64encode(signature).decode(), "keyid": ""}],
+    }
+    spki = key.public_key().public_bytes(
+        serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    value = {
+        "mediaType": BUNDLE_TYPE,
+        "verificationMaterial": {"publicKey": {"hint": sha256_text(spki.decode())[:16]}, "tlogEntries": []},
+        "dsseEnvelope": envelope,
+    }
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+
+def read_bundle(path: Path, key: PublicKey) -> str:
+    """The statement in a bundle that this key signed; raises VerifyError."""
+    try:
+        payload, signatures = _parse(path)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VerifyError(
+            f"`{path}` is not a signed statement: {error}", hint="`envbuilder sign` writes it"
+        ) from error
+    if not any(_is_signed(key, one, _encoded(payload)) for one in signatures):
+        raise VerifyError(f"`{path}` is not signed with this key")
+    return payload.decode(errors="replace")
+
+
+def signed_digests(bundle: Path, key: Path | None) -> frozenset[str]:
+    """The sha256 of what a bundle speaks of, as the holder of the key signed it; without a key, as anyone may have.
+
+    Raises VerifyError.
+    """
+    if key is not None:
+        return subject_digests(read_bundle(bundle, _load_public(key)))
+    try:
+        return subject_digests(_parse(bundle)[0].decode())
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise VerifyError(
+            f"`{bundle}` is not a signed statement: {error}", hint="`envbuilder sign` writes it"
+        ) from error
+
+
+def _parse(path: Path) -> tuple[bytes, list[bytes]]:
+    if path.stat().st_size > _MOST:
+        raise ValueError("it is too large")
+    envelope = json.loads(path.read_text(encoding="utf-8"))["dsseEnvelope"]
+    if envelope["payloadType"] != PROVENANCE_TYPE:
+        raise ValueError(f"it holds {envelope['payloadType']!r}")
+    signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
+    return base64.b64decode(envelope["payload"], validate=True), signatures
+
+
+def _statement(image: Path, sif: Path) -> str:
+    """The provenance inside the SIF, of these two artefacts."""
+    try:
+        return restate(read_sif(sif).read(DataType.JSON).decode(), _subjects(image, sif))
+    except ValueError as error:
+        raise VerifyError(f"`{sif}` holds no provenance: {error}", hint="build it again") from error
+
+
+def _subjects(image: Path, sif: Path) -> tuple[Subject, Subject]:
+    return (
+        Subject(name=image.name, sha256=read_layout(image).manifest.digest),
+        Subject(name=sif.name, sha256=sha256_file(sif)),
+    )
+
+
+def _encoded(payload: bytes) -> bytes:
+    """What is signed of a payload: DSSE's encoding of it, version 1."""
+    return b"DSSEv1 %d %b %d %b" % (len(PROVENANCE_TYPE), PROVENANCE_TYPE.encode(), len(payload), payload)
+
+
+def _sign(key: PrivateKey, data: bytes) -> bytes:
+    if isinstance(key, ed25519.Ed25519PrivateKey):
+        return key.sign(data)
+    if isinstance(key, rsa.RSAPrivateKey):
+        return key.sign(data, padding.PKCS1v15(), hashes.SHA256())
+    return key.sign(data, ec.ECDSA(hashes.SHA256(), deterministic_signing=True))
+
+
+def _is_signed(key: PublicKey, signature: bytes, data: bytes) -> bool:
+    try:
+        if isinstance(key, ed25519.Ed25519PublicKey):
+            key.verify(signature, data)
+        elif isinstance(key, rsa.RSAPublicKey):
+            key.verify(signature, data, padding.PKCS1v15(), hashes.SHA256())
+        else:
+            key.verify(signature, data, ec.ECDSA(hashes.SHA256()))
+    except InvalidSignature:
+        return False
+    return True
+
+
+def _opened(key: PrivateKey) -> bytes:
+    """The key as a PEM text without a passphrase."""
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+
+
+def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
+    try:
+        content = path.read_bytes()
+        try:
+            key = serialization.load_pem_private_key(content, password=None)
+        except TypeError:  # it is locked
+            key = serialization.load_pem_private_key(content, password=_ask(path, passphrase))
+    except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise UsageError(
+            f"`{path}` is not a private key that can be read: {error}", hint=_KEY_HINT
+        ) from error
+    if not isinstance(key, PrivateKey):
+        raise UsageError(f"`{path}` is a key of another kind", hint=f"{_KINDS}; {_KEY_HINT}")
+    _need_bits(path, key)
+    return key
+
+
+def _ask(path: Path, passphrase: Passphrase) -> bytes:
+    said = passphrase()
+    if not said:
+        raise UsageError(
+            f"`{path}` is locked by a passphrase",
+            hint="ENVBUILDER_KEY_PASSPHRASE may hold it; in a terminal it is asked for",
+        )
+    return said.encode()
+
+
+def _load_public(path: Path) -> PublicKey:
+    try:
+        key = serialization.load_pem_public_key(path.read_bytes())
+    except (OSError, ValueError, UnsupportedAlgorithm) as error:
+        raise UsageError(f"`{path}` is not a public key that can be read: {error}", hint=_KEY_HINT) from error
+    if not isinstance(key, PublicKey):
+        raise UsageError(f"`{path}` is a key of another kind", hint=f"{_KINDS}; {_KEY_HINT}")
+    _need_bits(path, key)
+    return key
+
+
+def _need_bits(path: Path, key: PrivateKey | PublicKey) -> None:
+    if isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey) and key.key_size < _RSA_BITS:
+        raise UsageError(f"`{path}` is an RSA key of {key.key_size} bits", hint=f"{_KINDS}; {_KEY_HINT}")

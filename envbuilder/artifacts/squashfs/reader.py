@@ -1,0 +1,438 @@
+"""Reads a squashfs file system without mounting it, without root and without writing a file: every path, every byte.
+
+`verify` needs digests of all contents with owners, modes, times and extended attributes, from an offset within a SIF, at
+the speed of all cores. It shares nothing with `envbuilder/artifacts/squashfs/writer.py`, not even the layouts of the records, so a
+mistake of either shows; and it reads what mksquashfs wrote for others. PySquashfsImage and unsquashfs, which tests
+compare both with, give no extended attributes or no digests, and write files. The format is version 4.0, as the kernel's documentation describes it.
+
+Every number comes from the file and may be a lie: reads past a table, a folder within itself or a block that unpacks to
+more than it may are a ValueError.
+"""
+
+import functools
+import hashlib
+import lzma
+import os
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Self
+
+import zstandard
+
+from envbuilder.layers.entry import Entry, Kind, from_bytes, path_order
+
+_SUPER: Final = struct.Struct("<5I6H8Q")
+_MAGIC: Final = 0x73717368
+_NONE_32: Final = 0xFFFFFFFF
+_NONE_64: Final = 0xFFFFFFFFFFFFFFFF
+_META: Final = 8192  # bytes that a metadata block unpacks to at most
+_RAW_META: Final = 0x8000  # set in a metadata block's length: stored as it is
+_RAW_DATA: Final = 1 << 24  # the same for data blocks
+_MOST_BLOCK: Final = 1 << 20
+_MOST_XZ: Final = 256 << 20  # bytes of memory that a block may need to be unpacked
+_READ: Final = 4 << 20  # bytes read from disk at once
+_JOB: Final = 32 << 20  # bytes of content that one task of the pool hashes, at least
+
+_INODE: Final = struct.Struct("<4H2I")
+_FOLDER: Final = struct.Struct("<2I2HI")
+_LONG_FOLDER: Final = struct.Struct("<4I2HI")
+_FILE: Final = struct.Struct("<4I")
+_LONG_FILE: Final = struct.Struct("<3Q4I")
+_LINK: Final = struct.Struct("<2I")
+_LISTING: Final = struct.Struct("<3I")
+_NAME: Final = struct.Struct("<HhHH")
+_FRAGMENT: Final = struct.Struct("<Q2I")
+_XATTRS: Final = struct.Struct("<Q2I")
+_XATTR_KEY: Final = struct.Struct("<2H")
+_XATTR_PREFIXES: Final = ("user.", "trusted.", "security.")
+_XATTR_ELSEWHERE: Final = 0x100
+_WORD: Final = struct.Struct("<I")
+_QUAD: Final = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Content:
+    """Where a file's bytes are: whole blocks one after the other, then a piece of a shared block (the fragment)."""
+
+    start: int
+    blocks: tuple[int, ...]
+    fragment: int  # its number, or _NONE_32
+    offset: int  # within the fragment
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Inode:
+    entry: Entry
+    content: Content | None = None
+    listing: tuple[int, int, int] | None = None  # block, offset and size in the table of folders
+
+
+class Squashfs:
+    """An open file system; a context that closes the file."""
+
+    def __init__(self, path: Path, *, offset: int = 0, size: int | None = None) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._offset = offset
+            self._size = os.fstat(self._descriptor).st_size - offset if size is None else size
+            self._open()
+        except BaseException:
+            os.close(self._descriptor)
+            raise
+
+    def _open(self) -> None:
+        head = _SUPER.unpack(self.read(0, _SUPER.size))
+        magic, _, _, self.block_size, fragments, compressor, _, _, ids, major, minor, root = head[:12]
+        used, ids_at, xattrs_at, inodes_at, folders_at, fragments_at, exports_at = head[12:]
+        if magic != _MAGIC or (major, minor) != (4, 0):
+            raise ValueError("it does not start as a squashfs 4.0")
+        if not 4096 <= self.block_size <= _MOST_BLOCK:
+            raise ValueError(f"blocks of {self.block_size} bytes")
+        self._size = min(self._size, used)
+        self._unpack = _decompressor(compressor)
+        after = [self._first(at) for at in (ids_at, exports_at, xattrs_at) if at != _NONE_64]
+        after += [self._first(fragments_at)] if fragments else []
+        self._root = root
+        self._inode_table = _Table(self, inodes_at, folders_at)
+        self._folder_table = _Table(self, folders_at, min(after))
+        self._ids = [number for (number,) in _WORD.iter_unpack(self._indexed(ids_at, ids * _WORD.size))]
+        self._fragments = list(_FRAGMENT.iter_unpack(self._indexed(fragments_at, fragments * _FRAGMENT.size)))
+        self._xattrs = self._read_xattrs(xattrs_at) if xattrs_at != _NONE_64 else []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def read(self, at: int, size: int) -> bytes:
+        """Bytes of the file system; raises ValueError when they are not there."""
+        if at + size > self._size:
+            raise ValueError(f"bytes {at} to {at + size} lie behind its end")
+        data = os.pread(self._descriptor, size, self._offset + at)
+        while len(data) < size:
+            more = os.pread(self._descriptor, size - len(data), self._offset + at + len(data))
+            if not more:
+                raise ValueError("the file is cut off")
+            data += more
+        return data
+
+    def metadata(self, at: int) -> tuple[bytes, int]:
+        """The metadata block at a place, unpacked, and the place of the next."""
+        (length,) = struct.unpack("<H", self.read(at, 2))
+        size = length & (_RAW_META - 1)
+        if size > _META:
+            raise ValueError("a metadata block that is too long")
+        data = self.read(at + 2, size)
+        return (data if length & _RAW_META else self._unpack(data, _META)), at + 2 + size
+
+    def entries(self, *, threads: int) -> tuple[Entry, ...]:
+        """Every path with the digest of its content, sorted by path."""
+        inodes = self._inodes
+        contents = sorted({inode.content for inode in inodes if inode.content}, key=_place)
+        with ThreadPoolExecutor(max(1, threads), thread_name_prefix="squashfs") as pool:
+            digests = dict(pair for found in pool.map(self._hash, _jobs(contents)) for pair in found)
+        found = [
+            replace(inode.entry, sha256=digests[inode.content]) if inode.content else inode.entry
+            for inode in inodes
+        ]
+        return tuple(sorted(found, key=path_order))
+
+    def contents(self) -> dict[str, Content]:
+        """Where the bytes of each file are, by its path."""
+        return {inode.entry.path: inode.content for inode in self._inodes if inode.content}
+
+    def block(self, at: int, length: int, size: int) -> bytes:
+        """One whole block of a file that is to be `size` bytes; `at` and `length` say where it is and how it is stored."""
+        stored = length & (_RAW_DATA - 1)
+        data = self._plain(self.read(at, stored), length) if stored else bytes(size)
+        if len(data) != size:
+            raise ValueError("a file whose blocks do not add up to its size")
+        return data
+
+    def tail(self, content: Content) -> bytes:
+        """What a file has in a shared block."""
+        if content.fragment == _NONE_32:
+            return b""
+        start, length, _ = self._fragments[content.fragment]
+        shared = self._plain(self.read(start, length & (_RAW_DATA - 1)), length)
+        return shared[content.offset : content.offset + content.size % self.block_size]
+
+    @functools.cached_property
+    def _inodes(self) -> list[_Inode]:
+        return list(self._walk())
+
+    def _walk(self) -> Iterator[_Inode]:
+        left = [("", self._root)]
+        seen: set[int] = set()  # folders: one that is met twice lies within itself, or would be a second root
+        while left:
+            path, reference = left.pop()
+            inode = self._inode(path, reference)
+            yield inode
+            if inode.listing:
+                if reference in seen:
+                    raise ValueError(f"the folder {path!r} is there twice")
+                seen.add(reference)
+                left += [
+                    (f"{path}/{name}" if path else name, child)
+                    for name, child in self._listed(*inode.listing)
+                ]
+
+    def _listed(self, block: int, offset: int, size: int) -> Iterator[tuple[str, int]]:
+        """Names and inode references of a folder."""
+        table = self._folder_table
+        at = table.place(block, offset)
+        end = at + size - 3  # the size counts `.` and `..`, which are not written
+        while at < end:
+            count, inodes, _ = table.take(_LISTING, at)
+            at += _LISTING.size
+            for _ in range(count + 1):
+                within, _, _, length = table.take(_NAME, at)
+                name = table.bytes(at + _NAME.size, length + 1)
+                if name in (b".", b"..") or b"/" in name or b"\0" in name:
+                    raise ValueError(f"a file named {name!r}")
+                yield from_bytes(name), inodes << 16 | within
+                at += _NAME.size + length + 1
+
+    def _inode(self, path: str, reference: int) -> _Inode:
+        table = self._inode_table
+        at = table.place(reference >> 16, reference & 0xFFFF)
+        kind, mode, uid, gid, mtime, _ = table.take(_INODE, at)
+        entry = Entry(
+            path=path, kind=Kind.DIRECTORY, mode=mode, uid=self._ids[uid], gid=self._ids[gid], mtime=mtime
+        )
+        at += _INODE.size
+        match kind:
+            case 1:
+                block, _, size, offset, _ = table.take(_FOLDER, at)
+                return _Inode(entry=entry, listing=(block, offset, size))
+            case 8:
+                _, size, block, _, _, offset, xattrs = table.take(_LONG_FOLDER, at)
+                return _Inode(entry=self._with_xattrs(entry, xattrs), listing=(block, offset, size))
+            case 2:
+                start, fragment, offset, size = table.take(_FILE, at)
+                where = Content(start=start, blocks=(), fragment=fragment, offset=offset, size=size)
+                return self._file(entry, where, at + _FILE.size)
+            case 9:
+                start, size, _, _, fragment, offset, xattrs = table.take(_LONG_FILE, at)
+                where = Content(start=start, blocks=(), fragment=fragment, offset=offset, size=size)
+                return self._file(self._with_xattrs(entry, xattrs), where, at + _LONG_FILE.size)
+            case 3 | 10:
+                _, length = table.take(_LINK, at)
+                target = from_bytes(table.bytes(at + _LINK.size, length))
+                entry = replace(entry, kind=Kind.LINK, target=target)
+                if kind == 10:
+                    (xattrs,) = table.take(_WORD, at + _LINK.size + length)
+                    entry = self._with_xattrs(entry, xattrs)
+                return _Inode(entry=entry)
+            case 4 | 5 | 6 | 7 | 11 | 12 | 13 | 14:
+                return _Inode(entry=self._special(entry, kind, at))
+            case _:
+                raise ValueError(f"{path!r} is of no kind that is known")
+
+    def _special(self, entry: Entry, kind: int, at: int) -> Entry:
+        """A device, fifo or socket; the extended kinds (7 more) may have attributes."""
+        name = ("block", "char", "fifo", "socket")[(kind - 4) % 7]
+        at += _WORD.size  # how many names it has
+        if name in ("block", "char"):
+            (number,) = self._inode_table.take(_WORD, at)
+            name += f" {(number >> 8) & 0xFFF}:{(number & 0xFF) | ((number >> 12) & 0xFFF00)}"
+            at += _WORD.size
+        entry = replace(entry, kind=Kind.SPECIAL, target=name)
+        return self._with_xattrs(entry, *self._inode_table.take(_WORD, at)) if kind > 10 else entry
+
+    def _file(self, entry: Entry, where: Content, at: int) -> _Inode:
+        """A file whose list of blocks is at a place in the table of inodes."""
+        whole, rest = divmod(where.size, self.block_size)
+        count = whole + (1 if rest and where.fragment == _NONE_32 else 0)
+        blocks = tuple(
+            number for (number,) in _WORD.iter_unpack(self._inode_table.bytes(at, count * _WORD.size))
+        )
+        content = replace(where, blocks=blocks, fragment=where.fragment if rest else _NONE_32)
+        return _Inode(entry=replace(entry, kind=Kind.FILE, size=where.size), content=content)
+
+    def _hash(self, contents: list[Content]) -> list[tuple[Content, str]]:
+        """Digests of some files that lie near each other."""
+        fragments: dict[int, bytes] = {}
+        return [(content, self._digest(content, fragments)) for content in contents]
+
+    def _digest(self, content: Content, fragments: dict[int, bytes]) -> str:
+        digest = hashlib.sha256()
+        left = content.size
+        for block in self._blocks(content):
+            digest.update(block)
+            left -= len(block)
+        if content.fragment != _NONE_32:
+            if content.fragment not in fragments:
+                if len(fragments) >= 4:
+                    del fragments[next(iter(fragments))]
+                start, length, _ = self._fragments[content.fragment]
+                fragments[content.fragment] = self._plain(self.read(start, length & (_RAW_DATA - 1)), length)
+            piece = fragments[content.fragment][
+                content.offset : content.offset + content.size % self.block_size
+            ]
+            digest.update(piece)
+            left -= len(piece)
+        if left:
+            raise ValueError("a file whose blocks do not add up to its size")
+        return digest.hexdigest()
+
+    def _blocks(self, content: Content) -> Iterator[bytes]:
+        """The whole blocks of a file; those of one read are next to each other."""
+        at, first, left = content.start, 0, content.size
+        while first < len(content.blocks):
+            last, size = first, 0
+            while last < len(content.blocks) and (last == first or size < _READ):
+                size += content.blocks[last] & (_RAW_DATA - 1)
+                last += 1
+            data = memoryview(self.read(at, size))
+            at += size
+            for length in content.blocks[first:last]:
+                stored = length & (_RAW_DATA - 1)
+                block = self._plain(data[:stored], length) if stored else bytes(min(left, self.block_size))
+                data = data[stored:]
+                left -= len(block)
+                yield block
+            first = last
+
+    def _plain(self, stored: bytes | memoryview, length: int) -> bytes:
+        return bytes(stored) if length & _RAW_DATA else self._unpack(stored, self.block_size)
+
+    def _with_xattrs(self, entry: Entry, number: int) -> Entry:
+        return entry if number == _NONE_32 else replace(entry, xattrs=self._xattrs[number])
+
+    def _read_xattrs(self, at: int) -> list[tuple[tuple[str, bytes], ...]]:
+        pairs_at, count, _ = _XATTRS.unpack(self.read(at, _XATTRS.size))
+        table = _Table(self, pairs_at, self._first(at + _XATTRS.size))
+        numbers = self._indexed(at + _XATTRS.size, count * _XATTRS.size)
+        found = []
+        for reference, pairs, _ in _XATTRS.iter_unpack(numbers):
+            place = table.place(reference >> 16, reference & 0xFFFF)
+            read = []
+            for _ in range(pairs):
+                kind, length = table.take(_XATTR_KEY, place)
+                name = _XATTR_PREFIXES[kind & 0xFF] + from_bytes(table.bytes(place + _XATTR_KEY.size, length))
+                place += _XATTR_KEY.size + length
+                value, after = _value(table, place)
+                if kind & _XATTR_ELSEWHERE:
+                    (elsewhere,) = _QUAD.unpack(value)
+                    value, _ = _value(table, table.place(elsewhere >> 16, elsewhere & 0xFFFF))
+                read.append((name, value))
+                place = after
+            found.append(tuple(sorted(read)))
+        return found
+
+    def _first(self, at: int) -> int:
+        """Where the first block of an indexed table lies: in front of its index."""
+        (first,) = _QUAD.unpack(self.read(at, _QUAD.size))
+        return int(first)
+
+    def _indexed(self, at: int, size: int) -> bytes:
+        """A table of `size` bytes whose metadata blocks are listed at a place."""
+        count = -(-size // _META)
+        places = struct.unpack(f"<{count}Q", self.read(at, count * _QUAD.size)) if count else ()
+        data = b"".join(self.metadata(place)[0] for place in places)
+        if len(data) < size:
+            raise ValueError("a table that is too short")
+        return data[:size]
+
+
+class _Table:
+    """Metadata blocks from one place to another, unpacked and joined; places within are (block, offset) pairs."""
+
+    def __init__(self, image: Squashfs, start: int, end: int) -> None:
+        self._starts: dict[int, int] = {}
+        data = bytearray()
+        at = start
+        while at < end:
+            self._starts[at - start] = len(data)
+            block, at = image.metadata(at)
+            data += block
+        self._data = bytes(data)
+
+    def place(self, block: int, offset: int) -> int:
+        try:
+            return self._starts[block] + offset
+        except KeyError:
+            raise ValueError(f"there is no metadata block at {block}") from None
+
+    def take(self, form: struct.Struct, at: int) -> tuple[int, ...]:
+        return form.unpack(self.bytes(at, form.size))
+
+    def bytes(self, at: int, size: int) -> bytes:
+        data = self._data[at : at + size]
+        if len(data) != size:
+            raise ValueError("a table that is too short")
+        return data
+
+
+def _value(table: _Table, at: int) -> tuple[bytes, int]:
+    (size,) = table.take(_WORD, at)
+    return table.bytes(at + _WORD.size, size), at + _WORD.size + size
+
+
+def _place(content: Content) -> tuple[int, int, int]:
+    """Sorts contents so that neighbours share fragments and reads go forward."""
+    return content.fragment if not content.blocks else -1, content.start, content.offset
+
+
+def _jobs(contents: list[Content]) -> Iterator[list[Content]]:
+    """Contents in the order given, in portions of work."""
+    job: list[Content] = []
+    size = 0
+    for content in contents:
+        job.append(content)
+        size += content.size
+        if size >= _JOB:
+            yield job
+            job, size = [], 0
+    if job:
+        yield job
+
+
+def _decompressor(number: int) -> Callable[[bytes | memoryview, int], bytes]:
+    match number:
+        case 1:
+            return _unzip
+        case 4:
+            return _unxz
+        case 6:
+            return _unzstd
+        case _:
+            raise ValueError(f"its compression (number {number}) is not one that envbuilder reads")
+
+
+def _unzip(data: bytes | memoryview, most: int) -> bytes:
+    stream = zlib.decompressobj()
+    try:
+        plain = stream.decompress(data, most)
+    except zlib.error as error:
+        raise ValueError(f"a block that cannot be unpacked: {error}") from error
+    if not stream.eof:
+        raise ValueError("a block that unpacks to more than it may")
+    return plain
+
+
+def _unxz(data: bytes | memoryview, most: int) -> bytes:
+    stream = lzma.LZMADecompressor(memlimit=_MOST_XZ)
+    try:
+        plain = stream.decompress(bytes(data), most)
+    except lzma.LZMAError as error:
+        raise ValueError(f"a block that cannot be unpacked: {error}") from error
+    if not stream.eof:
+        raise ValueError("a block that unpacks to more than it may")
+    return plain
+
+
+def _unzstd(data: bytes | memoryview, most: int) -> bytes:
+    try:
+        if zstandard.frame_content_size(data) > most:
+            raise ValueError("a block that unpacks to more than it may")
+        return zstandard.ZstdDecompressor().decompress(data, max_output_size=most)
+    except zstandard.ZstdError as error:
+        raise ValueError(f"a block that cannot be unpacked: {error}") from error

@@ -1,0 +1,364 @@
+"""Lays out a squashfs whose blocks are frames of zstd that the layers' blobs already have.
+
+What a squashfs calls a block and a fragment is here a piece of a layer's blob as `envbuilder/layers/writer.py` packs it, so
+no content is compressed, or even unpacked, again. The programs that write a squashfs (mksquashfs, tar2sqfs) take
+files or a tar only, and `libsquashfs` has no binding: for a100 they cost more CPU than all else that a SIF needs. The format is version
+4.0, as the kernel's documentation describes it; `envbuilder/artifacts/squashfs/reader.py` reads it and shares nothing with this.
+"""
+
+import struct
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.errors import BuildError
+from envbuilder.layers.entry import Entry, Kind, path_order, to_bytes
+from envbuilder.layers.writer import BLOCK_SIZE, Blocks, Frame, make_compressor
+
+_SUPER: Final = struct.Struct("<5I6H8Q")
+_MAGIC: Final = 0x73717368
+_VERSION: Final = (4, 0)
+_ZSTD: Final = 6
+_NO_XATTRS: Final = 0x0200
+_NONE_32: Final = 0xFFFFFFFF
+_NONE_64: Final = 0xFFFFFFFFFFFFFFFF
+_META: Final = 8192  # bytes that a metadata block unpacks to
+_RAW_META: Final = 0x8000  # set in a metadata block's length: stored as it is
+_RAW_DATA: Final = 1 << 24  # the same for data blocks
+_MOST_LISTED: Final = 256  # names below one header of a folder
+_PADDING: Final = 4096  # a loop device ends at a whole sector
+
+_INODE: Final = struct.Struct("<4H2I")
+_FOLDER: Final = struct.Struct("<2I2HI")
+_LONG_FOLDER: Final = struct.Struct("<4I2HI")
+_FILE: Final = struct.Struct("<4I")
+_LONG_FILE: Final = struct.Struct("<3Q4I")
+_LINK: Final = struct.Struct("<2I")
+_LISTING: Final = struct.Struct("<3I")
+_NAME: Final = struct.Struct("<HhHH")
+_FRAGMENT: Final = struct.Struct("<Q2I")
+_XATTRS: Final = struct.Struct("<Q2I")
+_XATTR_KEY: Final = struct.Struct("<2H")
+_XATTR_PREFIXES: Final = ("user.", "trusted.", "security.")
+_WORD: Final = struct.Struct("<I")
+_QUAD: Final = struct.Struct("<Q")
+_SIZE: Final = struct.Struct("<H")
+_TYPES: Final = {Kind.DIRECTORY: 1, Kind.FILE: 2, Kind.LINK: 3}
+_LONG: Final = 7  # more than the type of an inode that has room for large numbers and attributes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A layer as it lies in the store: its blob, its paths, and where in the blob their contents are."""
+
+    blob: Path
+    entries: Sequence[Entry]
+    blocks: Blocks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """Bytes of a blob; `plain` is 0 for what is taken as it is, else what the frame unpacks to."""
+
+    blob: Path
+    at: int
+    length: int
+    plain: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """All bytes of a file system: the head, then the pieces, then the tables."""
+
+    head: bytes
+    pieces: tuple[Piece, ...]
+    tables: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Where:
+    """Where a file's bytes are: its blocks from `start` on, or a place in a fragment."""
+
+    start: int = 0
+    blocks: tuple[int, ...] = ()
+    fragment: int = _NONE_32
+    offset: int = 0
+
+
+def lay_out(layers: Sequence[Packed], *, epoch: int) -> Layout:
+    """The file system that holds all paths of the layers; same layers, same bytes.
+
+    No path may be in two layers; a folder that none has is root's, with mode 0755. A hard link becomes a file of its
+    own that shares the content. Raises BuildError for what a squashfs of ours cannot hold.
+    """
+    contents = _Contents()
+    for layer in layers:
+        contents.add(layer)
+    entries = {entry.path: entry for layer in layers for entry in layer.entries}
+    for path in list(entries):
+        while path:
+            path = path.rpartition("/")[0]  # noqa: PLW2901  # upwards
+            folder = Entry(path=path, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch)
+            entries.setdefault(path, folder)
+    return _Tables(entries, contents).lay_out(epoch)
+
+
+class _Contents:
+    """Chooses the place of every content, in the order of the blobs; the same content has one place."""
+
+    def __init__(self) -> None:
+        self.at = _SUPER.size
+        self.pieces: list[Piece] = []
+        self.fragments: list[tuple[int, int]] = []  # start, and the length as a squashfs says it
+        self.files: dict[str, _Where] = {}
+
+    def add(self, layer: Packed) -> None:
+        first = len(self.fragments)
+        self.fragments += [(0, 0)] * len(layer.blocks.fragments)
+        parts: list[tuple[tuple[Frame, ...], int | str]] = [
+            *(((frame,), number) for number, frame in enumerate(layer.blocks.fragments)),
+            *((frames, digest) for digest, frames in layer.blocks.large.items() if digest not in self.files),
+        ]
+        for frames, what in sorted(parts, key=lambda part: part[0][0][0]):
+            start = self.at
+            words = tuple(self._place(layer.blob, frame) for frame in frames)
+            if isinstance(what, str):
+                self.files[what] = _Where(start=start, blocks=words)
+            else:
+                self.fragments[first + what] = (start, words[0])
+        for digest, (number, offset) in layer.blocks.small.items():
+            self.files.setdefault(digest, _Where(fragment=first + number, offset=offset))
+
+    def _place(self, blob: Path, frame: Frame) -> int:
+        """Put a frame next; returns its length as a squashfs says it."""
+        at, length, plain = frame
+        last = self.pieces[-1] if self.pieces else None
+        if length >= plain:  # a reader takes no block that is longer than what it unpacks to
+            self.pieces.append(Piece(blob=blob, at=at, length=length, plain=plain))
+        elif last and not last.plain and last.blob == blob and last.at + last.length == at:
+            self.pieces[-1] = Piece(blob=blob, at=last.at, length=last.length + length)
+        else:
+            self.pieces.append(Piece(blob=blob, at=at, length=length))
+        self.at += min(length, plain)
+        return length if length < plain else plain | _RAW_DATA
+
+
+class _Metadata:
+    """A table in blocks of 8 KiB, each packed."""
+
+    def __init__(self) -> None:
+        self.packed = bytearray()
+        self.starts: list[int] = []  # of the blocks
+        self._plain = bytearray()
+        self._compressor = make_compressor()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the next byte will be: the start of its block, and the place in what that unpacks to."""
+        return len(self.packed), len(self._plain)
+
+    def add(self, data: bytes) -> None:
+        self._plain += data
+        while len(self._plain) >= _META:
+            self._pack(_META)
+
+    def finish(self) -> bytes:
+        if self._plain:
+            self._pack(len(self._plain))
+        return bytes(self.packed)
+
+    def _pack(self, size: int) -> None:
+        plain, self._plain = bytes(self._plain[:size]), self._plain[size:]
+        packed = self._compressor.compress(plain)
+        raw = len(packed) >= len(plain)
+        self.starts.append(len(self.packed))
+        self.packed += _SIZE.pack(len(plain) | _RAW_META) + plain if raw else _SIZE.pack(len(packed)) + packed
+
+
+@dataclass(slots=True)
+class _Folder:
+    entry: Entry
+    names: list[tuple[bytes, Entry]] = field(default_factory=list)  # sorted
+
+    @property
+    def subfolders(self) -> int:
+        return sum(entry.kind is Kind.DIRECTORY for _, entry in self.names)
+
+
+class _Tables:
+    """The inodes and folders: of each folder first its files, then its list, then itself, the root last."""
+
+    def __init__(self, entries: dict[str, Entry], contents: _Contents) -> None:
+        self._contents = contents
+        self._folders = _folders(entries)
+        order = [entry for folder in self._folders for entry in _of(folder)]
+        self._numbers = {entry.path: number for number, entry in enumerate(order, 1)}
+        self._inodes, self._lists = _Metadata(), _Metadata()
+        self._ids: dict[int, int] = {}
+        self._xattrs: dict[tuple[tuple[str, bytes], ...], int] = {}
+        self._places: dict[str, tuple[int, int]] = {}
+
+    def lay_out(self, epoch: int) -> Layout:
+        for folder in self._folders:
+            for entry in _of(folder)[:-1]:
+                self._write(entry, *(self._file(entry) if entry.kind is Kind.FILE else self._link(entry)))
+            place, size = self._list(folder)
+            self._write(folder.entry, *self._folder(folder, *place, size))
+        tables = bytearray()
+        starts: list[int] = []
+        for part in (self._inodes, self._lists):
+            starts.append(self._contents.at + len(tables))
+            tables += part.finish()
+        fragments = (_FRAGMENT.pack(start, length, 0) for start, length in self._contents.fragments)
+        starts += [
+            self._indexed(tables, fragments) if self._contents.fragments else _NONE_64,
+            self._indexed(tables, map(_WORD.pack, self._ids)),
+            self._write_xattrs(tables) if self._xattrs else _NONE_64,
+        ]
+        inodes, lists, fragments_at, ids, xattrs = starts
+        used = self._contents.at + len(tables)
+        block, offset = self._places[""]
+        head = _SUPER.pack(
+            _MAGIC, len(self._numbers), epoch, BLOCK_SIZE, len(self._contents.fragments),
+            _ZSTD, BLOCK_SIZE.bit_length() - 1, 0 if self._xattrs else _NO_XATTRS, len(self._ids), *_VERSION,
+            block << 16 | offset, used, ids, xattrs, inodes, lists, fragments_at, _NONE_64,
+        )  # fmt: skip
+        tables += bytes(-used % _PADDING)
+        return Layout(
+            head=head,
+            pieces=tuple(self._contents.pieces),
+            tables=bytes(tables),
+            size=self._contents.at + len(tables),
+        )
+
+    def _indexed(self, tables: bytearray, records: Iterable[bytes]) -> int:
+        """Add a table of metadata blocks and the list of their places; returns where that list is."""
+        part = _Metadata()
+        for record in records:
+            part.add(record)
+        base = self._contents.at + len(tables)
+        tables += part.finish()
+        tables += b"".join(_QUAD.pack(base + start) for start in part.starts)
+        return base + len(part.packed)
+
+    def _write(self, entry: Entry, kind: int, body: bytes) -> None:
+        owner, group = (self._ids.setdefault(number, len(self._ids)) for number in (entry.uid, entry.gid))
+        self._places[entry.path] = self._inodes.place
+        self._inodes.add(
+            _INODE.pack(kind, entry.mode, owner, group, entry.mtime, self._numbers[entry.path]) + body
+        )
+
+    def _file(self, entry: Entry) -> tuple[int, bytes]:
+        where = self._contents.files[entry.sha256] if entry.size else _Where()
+        blocks = struct.pack(f"<{len(where.blocks)}I", *where.blocks)
+        if entry.xattrs or max(where.start, entry.size) > _NONE_32:
+            xattr = self._xattr(entry)
+            head = _LONG_FILE.pack(where.start, entry.size, 0, 1, where.fragment, where.offset, xattr)
+            return _TYPES[Kind.FILE] + _LONG, head + blocks
+        return _TYPES[Kind.FILE], _FILE.pack(where.start, where.fragment, where.offset, entry.size) + blocks
+
+    def _link(self, entry: Entry) -> tuple[int, bytes]:
+        if entry.kind is not Kind.LINK:
+            raise BuildError(f"`{entry.path}` is a {entry.target}, and an environment has none")
+        target = to_bytes(entry.target)
+        body = _LINK.pack(1, len(target)) + target
+        if entry.xattrs:
+            return _TYPES[Kind.LINK] + _LONG, body + _WORD.pack(self._xattr(entry))
+        return _TYPES[Kind.LINK], body
+
+    def _folder(self, folder: _Folder, block: int, offset: int, size: int) -> tuple[int, bytes]:
+        entry, links = folder.entry, 2 + folder.subfolders
+        # Of the root, whose parent is nowhere, the number after the last.
+        parent = self._numbers[entry.parent] if entry.path else len(self._numbers) + 1
+        size += 3  # for `.` and `..`, which are not written
+        if entry.xattrs or size > 0xFFFF:
+            xattr = self._xattr(entry)
+            return _TYPES[Kind.DIRECTORY] + _LONG, _LONG_FOLDER.pack(
+                links, size, block, parent, 0, offset, xattr
+            )
+        return _TYPES[Kind.DIRECTORY], _FOLDER.pack(block, links, size, offset, parent)
+
+    def _list(self, folder: _Folder) -> tuple[tuple[int, int], int]:
+        """Write the list of a folder's names; returns where it is and its size."""
+        place, size = self._lists.place, 0
+        run: list[tuple[bytes, Entry]] = []
+        for item in [*folder.names, None]:
+            if run and (item is None or not self._goes_with(run, item[1])):
+                first = run[0][1]
+                base = self._numbers[first.path]
+                data = _LISTING.pack(len(run) - 1, self._places[first.path][0], base)
+                for name, entry in run:
+                    delta = self._numbers[entry.path] - base
+                    data += (
+                        _NAME.pack(self._places[entry.path][1], delta, _TYPES[entry.kind], len(name) - 1)
+                        + name
+                    )
+                self._lists.add(data)
+                size += len(data)
+                run = []
+            if item is not None:
+                run.append(item)
+        return place, size
+
+    def _goes_with(self, run: list[tuple[bytes, Entry]], entry: Entry) -> bool:
+        """Whether a name fits below the header of the first of these."""
+        first = run[0][1]
+        delta = self._numbers[entry.path] - self._numbers[first.path]
+        same = self._places[first.path][0] == self._places[entry.path][0]
+        return same and len(run) < _MOST_LISTED and -0x8000 <= delta < 0x8000
+
+    def _xattr(self, entry: Entry) -> int:
+        return self._xattrs.setdefault(entry.xattrs, len(self._xattrs)) if entry.xattrs else _NONE_32
+
+    def _write_xattrs(self, tables: bytearray) -> int:
+        pairs = _Metadata()
+        records: list[bytes] = []
+        for xattrs in self._xattrs:
+            (block, offset), size = pairs.place, 0
+            for name, value in xattrs:
+                data = _pair(name, value)
+                pairs.add(data)
+                size += len(data)
+            records.append(_XATTRS.pack(block << 16 | offset, len(xattrs), size))
+        pairs_at = self._contents.at + len(tables)
+        tables += pairs.finish()
+        part = _Metadata()
+        part.add(b"".join(records))
+        base = self._contents.at + len(tables)
+        tables += part.finish()
+        at = self._contents.at + len(tables)
+        tables += _XATTRS.pack(pairs_at, len(records), 0)
+        tables += b"".join(_QUAD.pack(base + start) for start in part.starts)
+        return at
+
+
+def _folders(entries: dict[str, Entry]) -> list[_Folder]:
+    """Every folder with what is in it, the last path first: so each comes after its subfolders."""
+    found: dict[str, _Folder] = {}
+    inside: dict[str, list[tuple[bytes, Entry]]] = defaultdict(list)
+    for entry in sorted(entries.values(), key=path_order):
+        if entry.kind is Kind.DIRECTORY:
+            found[entry.path] = _Folder(entry)
+        if entry.path:
+            inside[entry.parent].append((to_bytes(entry.path.rpartition("/")[2]), entry))
+    for path, names in inside.items():
+        if path not in found:
+            raise BuildError(f"`{path}` is no folder, and `{names[0][1].path}` would be in it")
+        found[path].names = sorted(names, key=lambda item: item[0])
+    return list(reversed(found.values()))
+
+
+def _of(folder: _Folder) -> list[Entry]:
+    """What is written for a folder, in this order."""
+    return [*(entry for _, entry in folder.names if entry.kind is not Kind.DIRECTORY), folder.entry]
+
+
+def _pair(name: str, value: bytes) -> bytes:
+    for number, prefix in enumerate(_XATTR_PREFIXES):
+        if name.startswith(prefix):
+            rest = to_bytes(name.removeprefix(prefix))
+            return _XATTR_KEY.pack(number, len(rest)) + rest + _WORD.pack(len(value)) + value
+    raise BuildError(f"a squashfs cannot hold the extended attribute `{name}`")

@@ -1,0 +1,158 @@
+"""The os layer: mmdebstrap over a flat local repository of exactly the locked packages."""
+
+import contextlib
+import re
+import shlex
+import shutil
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from envbuilder.build.assemble.byte_code import is_repeatable
+from envbuilder.core.cache import Store
+from envbuilder.core.process import Command, Runner
+from envbuilder.layers.layer import Layer, write_layer_from_tar
+from envbuilder.plan.model import OsStep
+from envbuilder.run.devcontainer import USER, USER_ID
+
+# Plain names for the pinned compiler. The triplet's are what Debian's Python was built with and calls for extensions.
+PLAIN_NAMES: Final = {
+    "gcc": "gcc", "cc": "gcc", "x86_64-linux-gnu-gcc": "gcc", "g++": "g++", "c++": "g++", "x86_64-linux-gnu-g++": "g++",
+    "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
+}  # fmt: skip
+# What a package manager or a first boot leaves behind and no rebuild would repeat.
+DROP: Final = (
+    "var/cache/apt", "var/cache/debconf", "var/cache/ldconfig/aux-cache", "var/lib/apt", "var/log",
+    "var/lib/dpkg/status-old",  # the last state but one: the order in which dpkg set packages up
+    "etc/apt/sources.list", "etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
+)  # fmt: skip
+# Pages that nobody reads in a container; copyright files stay.
+EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
+KEEP: Final = "/usr/share/doc/*/copyright"
+FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # parents of what later layers bring
+# The merged /usr, made before the first package is unpacked; the package `usr-is-merged` then agrees.
+MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+
+# For dev containers, which should not work as root; containers start as root all the same. `*` lets nobody log in.
+ADD_USER: Final = (
+    f'echo "{USER}:*:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash" >>"$1/etc/passwd"'
+    f' && echo "{USER}:*:{USER_ID}:" >>"$1/etc/group"'
+    f' && install -d -o {USER_ID} -g {USER_ID} -m 755 "$1/home/{USER}"'
+)
+
+_PYTHON: Final = re.compile(r"(python(3\.\d+))-minimal")
+
+
+def bootstrap_command(
+    step: OsStep, *, repository: Path, skeleton: Path, out: Path, root: bool, epoch: int
+) -> Command:
+    """Install exactly the locked packages from `repository` into the tar `out`."""
+    names = ",".join(sorted(deb.name for deb in step.artefacts))
+    options = [
+        f"--mode={'root' if root else 'unshare'}",
+        # Enough to run dpkg is unpacked first, then all is installed: `custom` would unpack every package twice.
+        "--variant=essential",
+        "--format=tar",
+        "--architectures=amd64",
+        f"--include={names}",
+        f"--setup-hook=tar-in {shlex.quote(str(skeleton))} /",
+        "--skip=check/empty",
+        "--dpkgopt=force-unsafe-io",  # the root is packed and thrown away: 8,700 fsyncs wait for all that others write
+        *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
+        f"--dpkgopt=path-include={KEEP}",
+        *_repeat_byte_code(step),
+        f"--customize-hook={ADD_USER}",
+    ]
+    source = f"deb [trusted=yes] copy://{quote(str(repository))} ./"
+    # As root, mmdebstrap mounts /proc and /dev in the root it makes: a namespace takes them along when it is killed.
+    alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc") if root else ()
+    return Command(
+        # The name of a suite would be looked for in the repository, which has none.
+        argv=(*alone, "mmdebstrap", *options, "", str(out), source),
+        env=(
+            ("SOURCE_DATE_EPOCH", str(epoch)),
+            # Its half-made root goes where a killed build's leavings are swept.
+            ("TMPDIR", str(out.parent if root else skeleton.parent)),
+        ),
+        why="install the distribution's packages",
+    )
+
+
+def _repeat_byte_code(step: OsStep) -> tuple[str, ...]:
+    """Compile the standard library anew where that needs care: the package's own script does not look at the seed."""
+    found = (_PYTHON.fullmatch(deb.name) for deb in step.artefacts)
+    return tuple(
+        f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" {match[1]} -m compileall -q -f /usr/lib/{match[1]}'
+        for match in found
+        if match and not is_repeatable(match[2])
+    )
+
+
+def index_command(repository: Path) -> Command:
+    return Command(argv=("apt-ftparchive", "packages", "."), cwd=repository, why="index the locked packages")
+
+
+def build_os(
+    step: OsStep,
+    *,
+    store: Store,
+    runner: Runner,
+    epoch: int,
+    threads: int,
+    root: bool,
+    work: Path,
+    folder: Path,
+) -> Layer:
+    """Write the os layer into `folder`."""
+    out = work / "os.tar"
+    with contextlib.ExitStack() as stack:
+        # Without root, mmdebstrap works as users of a namespace that are nobody here and cannot enter the store.
+        place = work if root else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-")))
+        repository, skeleton = place / "repository", place / "skeleton.tar"
+        repository.mkdir()
+        for deb in step.artefacts:
+            file = repository / f"{deb.name}_{deb.sha256[:16]}.deb"
+            if root:
+                file.hardlink_to(store.artefact(deb.sha256))
+            else:
+                shutil.copyfile(store.artefact(deb.sha256), file)
+        (repository / "Packages").write_text(runner.run(index_command(repository)), encoding="utf-8")
+        write_skeleton(skeleton, gcc=step.gcc, epoch=epoch)
+        if not root:
+            for path in (place, *place.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+        runner.run(
+            bootstrap_command(step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch)
+        )
+    layer = write_layer_from_tar(name="os", tar=out, folder=folder, epoch=epoch, drop=DROP, threads=threads)
+    out.unlink()
+    return layer
+
+
+def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
+    """The few paths of the os layer that no package brings: the compiler's plain names and empty folders."""
+    with tarfile.open(path, "w") as tar:
+        merged = (f"usr/{name}" for name in MERGED)
+        for name in ("opt", "usr", *merged, "usr/local", "usr/local/bin", *FOLDERS):
+            tar.addfile(member(name, kind=tarfile.DIRTYPE, epoch=epoch))
+        for name in MERGED:
+            tar.addfile(member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))
+        for name, tool in PLAIN_NAMES.items():
+            tar.addfile(
+                member(
+                    f"usr/local/bin/{name}",
+                    kind=tarfile.SYMTYPE,
+                    epoch=epoch,
+                    target=f"../../bin/{tool}-{gcc}",
+                )
+            )
+
+
+def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.TarInfo:
+    """A folder or a link of a tar that is put together by hand."""
+    found = tarfile.TarInfo(name)
+    found.type, found.mtime, found.linkname = kind, epoch, target
+    found.mode = 0o755 if kind == tarfile.DIRTYPE else 0o777
+    return found

@@ -1,0 +1,136 @@
+"""The python layer: the locked wheels installed by uv, offline and by hash, into /opt/env."""
+
+import functools
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import uv
+
+from envbuilder import runtime as image
+from envbuilder.build.assemble.byte_code import ENVIRONMENT, is_repeatable
+from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.core.cache import Store, remove_tree
+from envbuilder.core.process import Command, Runner
+from envbuilder.lock.model import Artefact
+from envbuilder.plan.model import ENV_PREFIX, PythonStep
+
+WORK: Final = (
+    "/work"  # the one writable mount: uv's cache and the environment share it, so that hard links work
+)
+
+# The packages that a bare Python and uv run from, of any suite. With them alone the wheels are installed while the
+# distribution is still being put together.
+INTERPRETER: Final = (
+    "libc6", "libgcc-s1", "libexpat1", "zlib1g", "libpython{}-minimal", "libpython{}-stdlib", "python{}-minimal",
+    "python3-distutils",  # of suites with a Python before 3.10
+)  # fmt: skip
+
+COMPILE: Final = "kit/compile_all.py"  # among our data files, as the next
+CHECK: Final = "kit/check_byte_code.py"
+
+
+def interpreter(step: PythonStep, debs: Sequence[Artefact]) -> tuple[Artefact, ...]:
+    """The packages of the bare Python that installs the wheels."""
+    names = [name.format(step.python) for name in INTERPRETER]
+    return tuple(deb for deb in debs if deb.name in names)
+
+
+def unpack_commands(
+    step: PythonStep, debs: Sequence[Artefact], *, store: Store, work: Path
+) -> tuple[Command, ...]:
+    """Unpack a bare Python out of the locked packages into `work/interpreter`."""
+    return tuple(
+        Command(
+            argv=("dpkg-deb", "--extract", str(store.artefact(deb.sha256)), str(work / "interpreter")),
+            why=f"unpack `{deb.name}`",
+        )
+        for deb in interpreter(step, debs)
+    )
+
+
+def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Command, ...]:
+    """Install every wheel of `work/wheels`, checked against `work/requirements.txt`; byte code by source hash unchecked.
+
+    Unchecked because the image is read-only: a read of each source at each import would be the only effect.
+    """
+    argv = (
+        "/uv", "pip", "install", "--offline", "--no-index", "--find-links", f"{WORK}/wheels", "--no-deps", "--no-config",
+        "--require-hashes", "-r", f"{WORK}/requirements.txt", "--python", f"{ENV_PREFIX}/bin/python",
+        "--link-mode", "hardlink", "--cache-dir", f"{WORK}/cache",
+    )  # fmt: skip
+    sandbox = functools.partial(
+        sandboxed,
+        Root(os=work / "interpreter"),
+        mounts=(
+            Mount(source=work, target=WORK, writable=True),
+            Mount(source=Path(uv.find_uv_bin()), target="/uv"),
+            *(Mount(source=image.path(program), target=f"/{program}") for program in (COMPILE, CHECK)),
+        ),
+        links=((ENV_PREFIX, f"{WORK}/tree{ENV_PREFIX}"),),
+        env=(
+            ("SOURCE_DATE_EPOCH", str(epoch)),
+            ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"),
+            *ENVIRONMENT,
+            ("UV_NO_PROGRESS", "1"),
+            ("UV_NO_INSTALLER_METADATA", "1"),  # it holds the time at which the wheel came into the cache
+        ),
+    )
+    why = "install the locked Python packages"
+    compiling, checking = (
+        sandbox((f"/usr/bin/python{step.python}", f"/{program}", step.site_packages), why=reason)
+        for program, reason in (
+            (COMPILE, "byte-compile the Python packages"),
+            (CHECK, "look for the byte code"),
+        )
+    )
+    if is_repeatable(step.python):
+        return (sandbox((*argv, "--compile-bytecode"), why=why), checking)
+    return (sandbox(argv, why=why), compiling, checking)
+
+
+def build_python(
+    step: PythonStep, debs: Sequence[Artefact], *, store: Store, runner: Runner, epoch: int, work: Path
+) -> Path:
+    """Install into `work/tree`; returns that folder. `debs` are the distribution's packages."""
+    for command in unpack_commands(step, debs, store=store, work=work):
+        runner.run(command)
+    complete_root(work / "interpreter")
+    make_environment(work / "tree", step)
+    wheels = work / "wheels"
+    wheels.mkdir()
+    for wheel in step.artefacts:
+        (wheels / wheel.filename).hardlink_to(store.artefact(wheel.sha256))
+    lines = (f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in step.artefacts)
+    (work / "requirements.txt").write_text("".join(lines), encoding="utf-8")
+    for command in install_commands(step, work=work, epoch=epoch):
+        runner.run(command)
+    remove_tree(work / "cache")
+    return work / "tree"
+
+
+def complete_root(root: Path) -> None:
+    """Give some unpacked packages the folders that the sandbox mounts, all libraries below /usr."""
+    for name in ("etc", "var", "usr/local/bin", "lib", "lib64"):
+        (root / name).mkdir(parents=True, exist_ok=True)
+    for name in ("lib", "lib64"):
+        shutil.copytree(root / name, root / "usr" / name, symlinks=True, dirs_exist_ok=True)
+
+
+def make_environment(tree: Path, step: PythonStep) -> None:
+    """An empty environment over the distribution's Python, spelled alike whoever makes it.
+
+    The version is the minor one: the layer is shared by distributions with another patch level.
+    """
+    prefix = tree / ENV_PREFIX[1:]
+    (prefix / "bin").mkdir(parents=True)
+    (tree / step.site_packages[1:]).mkdir(parents=True)
+    (prefix / "lib64").symlink_to("lib")
+    (prefix / "bin/python").symlink_to(f"/usr/bin/python{step.python}")
+    for name in ("python3", f"python{step.python}"):
+        (prefix / "bin" / name).symlink_to("python")
+    (prefix / "pyvenv.cfg").write_text(
+        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {step.python}\n",
+        encoding="utf-8",
+    )

@@ -1,0 +1,67 @@
+"""The sandbox of a build: the layers so far as a read-only root, no network, no GPU, nothing of the machine.
+
+bubblewrap puts the root together from folders of the store, so nothing is copied and no root rights are needed.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuilder.core.process import Command
+from envbuilder.plan.model import ENV_PREFIX, SYSTEM_PATH
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """Folders whose trees make up the root: the os layer's, and where there, those of the cuda and python layers."""
+
+    os: Path
+    python: Path | None = None
+    cuda: Path | None = None
+    cuda_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    source: Path
+    target: str
+    writable: bool = False
+
+
+def sandboxed(
+    root: Root,
+    argv: Sequence[str],
+    *,
+    why: str,
+    mounts: Sequence[Mount] = (),
+    links: Sequence[tuple[str, str]] = (),
+    env: Sequence[tuple[str, str]] = (),
+    cwd: str = "/",
+) -> Command:
+    """The command that runs `argv` in the sandbox; `links` are (path, target) pairs made in its root."""
+    options = [
+        "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "build",
+        "--ro-bind", str(root.os / "usr"), "/usr",
+        "--tmpfs", "/usr/local",
+        "--ro-bind", str(root.os / "usr/local/bin"), "/usr/local/bin",
+        "--ro-bind", str(root.os / "etc"), "/etc",
+        "--ro-bind", str(root.os / "var"), "/var",
+        "--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp",  # noqa: S108 - the sandbox's own
+        "--dir", "/opt", "--dir", "/root",
+    ]  # fmt: skip
+    for name in ("bin", "sbin", "lib", "lib64"):
+        options += ["--symlink", f"usr/{name}", f"/{name}"]
+    if root.cuda is not None:
+        home = f"/usr/local/cuda-{root.cuda_version}"
+        options += ["--ro-bind", str(root.cuda / home[1:]), home, "--symlink", home, "/usr/local/cuda"]
+    if root.python is not None:
+        options += ["--ro-bind", str(root.python / ENV_PREFIX[1:]), ENV_PREFIX]
+    for mount in mounts:
+        options += ["--bind" if mount.writable else "--ro-bind", str(mount.source), mount.target]
+    for path, target in links:
+        options += ["--symlink", target, path]
+    search = f"{ENV_PREFIX}/bin:/usr/local/cuda/bin:{SYSTEM_PATH}"
+    fixed = {"PATH": search, "HOME": "/root", "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TZ": "UTC"}
+    for name, value in (fixed | dict(env)).items():
+        options += ["--setenv", name, value]
+    return Command(argv=("bwrap", *options, "--chdir", cwd, "--", *argv), why=why)

@@ -1,0 +1,137 @@
+"""Many recipes at once: some builds at a time, each with its part of the machine, and one answer for all.
+
+They run in one process and know nothing of each other. What two of them need is made by one: the store's locks make the
+other wait for it, as they do for the builds of two people.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuilder.build.context import Workshop
+from envbuilder.build.pipeline import Result
+from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.recipe.model import find_recipe, need_recipes
+
+Build = Callable[[str, Workshop], Result]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of one of several builds."""
+
+    name: str
+    seconds: float
+    result: Result | None = None
+    error: EnvbuilderError | None = None
+
+    @property
+    def exit_code(self) -> int:
+        return self.error.exit_code if self.error else 0
+
+    @property
+    def words(self) -> str:
+        if self.error:
+            return f"failed: {self.error.message.splitlines()[0]}"
+        return "built and verified" if self.result and self.result.done else "nothing to do"
+
+    def findings(self) -> tuple[Finding, ...]:
+        """What the build found, and for one that failed why it did."""
+        if self.error is None:
+            return self.result.findings if self.result else ()
+        log = f"the log is `{self.error.log}`" if self.error.log else ""
+        why = Finding(
+            code=self.error.code, severity=Severity.ERROR, where=self.name, message=self.error.message,
+            hint="; ".join(filter(None, (self.error.hint, log))),
+        )  # fmt: skip
+        return (*self.error.findings, why)
+
+    def summary(self) -> dict[str, object]:
+        """A row of the JSON answer: of a build that succeeded, with all that `build` says of one."""
+        failed = {"name": self.name, "built": False, "log": self.error.log} if self.error else {}
+        made = self.result.summary() if self.result else {}
+        return {**made, **failed, "exit_code": self.exit_code, "seconds": round(self.seconds, 1)}
+
+    def row(self) -> tuple[str, ...]:
+        """A row of the table."""
+        size = f"{self.result.record.sif_size / 1e9:.2f} GB" if self.result else "-"
+        words = f"failed, exit code {self.exit_code}" if self.error else self.words
+        return (self.name, words, f"{self.seconds:.1f} s", size)
+
+
+def need_place(where: str, *, without: bool) -> None:
+    """Raise UsageError for a place that we cannot build on; `without` says that no option asks for one."""
+    if where not in ("", "slurm"):
+        raise UsageError(f"`--on` takes slurm, found `{where}`", hint="leave it out to build here")
+    if not where and not without:
+        raise UsageError(
+            "`--sbatch`, `--write` and `--wait` go with `--on slurm`", hint="add it, or leave them out"
+        )
+
+
+def find_files(names: Sequence[str], folder: Path) -> tuple[Path, ...]:
+    """The recipes' own files."""
+    return tuple(find_recipe(name, folder).absolute() for name in names)
+
+
+def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None) -> tuple[str, ...]:
+    """The recipes that were named, or all of the folder; raises UsageError before anything is built."""
+    if jobs is not None and jobs < 1:
+        raise UsageError(f"`--jobs` takes 1 or more, found {jobs}", hint="1 builds one after the other")
+    if every and names:
+        raise UsageError("`--all` builds every recipe, and goes with no name", hint="leave one of both out")
+    if every:
+        names = need_recipes(folder)
+    if not names:
+        raise UsageError("no recipe is named", hint="`envbuilder build NAME…`, or `--all`")
+    if len(names) == 1:  # whose mistakes are told where it is built
+        return tuple(names)
+    found: dict[str, tuple[str, Path]] = {}
+    for name in names:
+        path = find_recipe(name, folder).resolve()
+        known, before = found.setdefault(path.stem, (name, path))
+        if before != path:
+            raise UsageError(
+                f"`{known}` and `{name}` would both be built as `{path.stem}`",
+                hint="build one after the other, each with an `--output` of its own",
+            )
+    return tuple(name for name, _ in found.values())
+
+
+def build_several(
+    names: Sequence[str], workshop: Workshop, build: Build, *, jobs: int
+) -> tuple[Outcome, ...]:
+    """Build each, `jobs` at a time; one that fails stops no other. An error outside our family stops all."""
+    from envbuilder.build.build import worker_threads  # noqa: PLC0415 - a build with nothing to do has no need of it
+
+    parts = min(jobs, len(names))
+    with worker_threads(parts, workshop.runner) as pool:
+        coming = [pool.submit(_one, name, workshop, build, parts=parts) for name in names]
+        for done in as_completed(coming):
+            done.result()
+    return tuple(one.result() for one in coming)
+
+
+def _one(name: str, workshop: Workshop, build: Build, *, parts: int) -> Outcome:
+    own = workshop if parts == 1 else workshop.share(Path(name).stem, parts)
+    began = time.monotonic()
+
+    def outcome(*, result: Result | None = None, error: EnvbuilderError | None = None) -> Outcome:
+        seconds = time.monotonic() - began
+        return Outcome(name=Path(name).stem, seconds=seconds, result=result, error=error)
+
+    with own.console.group(f"build {name}"):
+        try:
+            ended = outcome(result=build(name, own))
+        except EnvbuilderError as error:
+            ended = outcome(error=error)
+    own.console.say(ended.words if own.console.owner else f"{ended.name}: {ended.words}")
+    return ended
+
+
+def worst(outcomes: Sequence[Outcome]) -> int:
+    """The exit code for all: the highest of them."""
+    return max(one.exit_code for one in outcomes)

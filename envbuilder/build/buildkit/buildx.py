@@ -1,0 +1,158 @@
+"""The one command that BuildKit is driven by, what it needs, and its failures in words."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from envbuilder.build.buildkit.builder import Builder
+from envbuilder.build.buildkit.folder import BASE, DOCKERFILE, arguments
+from envbuilder.build.buildkit.progress import Progress
+from envbuilder.core.console import Console
+from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.process import Command, Runner
+from envbuilder.core.required_tools import ABSENT, OLD
+from envbuilder.plan.model import Plan
+
+FLOOR: Final = (0, 13)  # of buildx: the first with `--progress rawjson`
+NO_EXPORT: Final = "EB803"  # a BuildKit that cannot do what is needed
+NO_CACHE: Final = "EB804"  # a build cache that BuildKit cannot write
+# Of a place that is none, before anything is built.
+_BAD_CACHE: Final = re.compile(
+    r"unknown cache exporter.*|failed to configure \S+ cache exporter.*|\S+ cache exporter requires .*"
+)
+_SETUP: Final = "`scripts/setup` sets up a Docker engine on Debian 12"
+
+
+def is_context(builder: Builder, runner: Runner) -> bool:
+    """Whether the builder is a context of Docker's: buildx lists those too, but builds with one only as `docker --context`."""
+    if not builder.name:
+        return False
+    try:
+        names = runner.run(Command(argv=("docker", "context", "ls", "--quiet"), why="list Docker's contexts"))
+    except (CommandError, ToolError):  # `need_buildkit` says what is wrong with it
+        return False
+    return builder.name in names.split()
+
+
+def build_command(
+    plan: Plan, folder: Path, out: Path, builder: Builder, *, stage: str, context: bool
+) -> Command:
+    """Build the layers of this stage of `folder` into the OCI layout `out`; `context`: the builder is one of Docker's."""
+    options = (
+        "--target", stage, "--progress", "rawjson", "--provenance=false", "--sbom=false",
+        "--output", f"type=oci,tar=false,compression=uncompressed,force-compression=true,dest={out}",
+    )  # fmt: skip
+    argv = _words(plan, folder, builder, options, context=context)
+    return Command(argv=argv, why="build the layers with BuildKit", merged=True)
+
+
+def by_hand(plan: Plan, folder: Path, builder: Builder, *, context: bool) -> Command:
+    """What a person types to make an image of `folder` without us."""
+    argv = _words(plan, folder, builder, ("--tag", plan.name), context=context)
+    return Command(argv=argv, why="build the image")
+
+
+def _words(
+    plan: Plan, folder: Path, builder: Builder, options: tuple[str, ...], *, context: bool
+) -> tuple[str, ...]:
+    base = plan.os.base
+    place = f"base=oci-layout://{folder / BASE}@sha256:{base.manifest.digest}" if base else ""
+    given = (replace(builder, name="") if context else builder).given()
+    return (
+        "docker", *(("--context", builder.name) if context else ()), "buildx", "build",
+        "--file", str(folder / DOCKERFILE), *(word for option in given for word in option), *options,
+        *(word for name, value in arguments(plan).items() for word in ("--build-arg", f"{name}={value}")),
+        *(("--build-context", place) if place else ()), str(folder),
+    )  # fmt: skip
+
+
+def run(command: Command, runner: Runner, console: Console) -> None:
+    """Run it with its steps as ours; raises BuildError (SpaceError on a full disk) with the last lines of what failed, ToolError where BuildKit cannot do it."""
+    with Progress(console) as progress:
+        try:
+            runner.run(command, on_line=progress.feed)
+        except CommandError as error:
+            words = progress.words
+            if re.search(r"export(er)? is not supported|oci-layout.*not supported", words):
+                what = "export its cache" if "Cache export" in words else "write an OCI layout"
+                raise ToolError(f"BuildKit cannot {what} here", findings=(_no_export(words),)) from error
+            said = progress.failure or error.message
+            full = "no space left" in f"{said} {words}"
+            refused = _BAD_CACHE.search(words)
+            told = progress.unwritten or (refused[0] if refused else "")
+            if told and not full:
+                raise BuildError("BuildKit could not write its cache", findings=(_no_cache(told),)) from error
+            kind = SpaceError if full else BuildError
+            raise kind(
+                f"could not {command.why}: {said}",
+                hint="`docker builder prune` frees what BuildKit keeps"
+                if full
+                else "`--dry-run` prints the command",
+            ) from error
+    if progress.cached:
+        console.say(
+            f"BuildKit had {progress.cached} of {progress.cached + progress.ran} instructions in its cache"
+        )
+
+
+def need_buildkit(builder: Builder, runner: Runner) -> None:
+    """Raise ToolError where there is no Docker client, no buildx of our age, or no builder that answers."""
+    findings = tuple(_judge(builder, runner))
+    if findings:
+        raise ToolError("the docker engine needs BuildKit", findings=findings)
+
+
+def _judge(builder: Builder, runner: Runner) -> tuple[Finding, ...]:
+    asked = Command(argv=("docker", "buildx", "version"), why="ask for buildx")
+    try:
+        said = runner.run(asked)
+    except ToolError:
+        return (_finding(ABSENT, "`docker` is needed to drive BuildKit, and it is not installed", _SETUP),)
+    except CommandError:
+        hint = "`apt-get install docker-buildx`, or docker-buildx-plugin of Docker's own packages"
+        return (_finding(ABSENT, "`docker` has no plugin `buildx`, which drives BuildKit", hint),)
+    found = re.search(r"\d+(?:\.\d+)+", said)
+    if not found or tuple(map(int, found[0].split("."))) < FLOOR:
+        wanted = ".".join(map(str, FLOOR))
+        told = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
+        return (_finding(OLD, told, _SETUP),)
+    inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (builder.name,)))
+    try:
+        told = runner.run(Command(argv=inspect, why="ask the builder"))
+        trouble = re.search(r"^Error: +(.*)", told, re.MULTILINE)  # of an engine that it cannot reach
+        last = trouble[1] if trouble else ""
+    except CommandError as error:
+        last = error.message.splitlines()[-1]
+    if not last:
+        return ()
+    name = f"the builder `{builder.name}`" if builder.name else "the Docker engine"
+    hint = "`docker buildx ls` lists builders, `envbuilder doctor` looks at the engine"
+    return (_finding(ABSENT, f"{name} does not answer: {last}", hint),)
+
+
+def _no_export(words: str) -> Finding:
+    said = next((line for line in words.splitlines() if "not supported" in line), words)
+    return _finding(
+        NO_EXPORT,
+        said.removeprefix("ERROR: "),
+        'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine, '
+        "or name another builder: `docker buildx create`, then `--builder NAME`",
+    )
+
+
+def _no_cache(said: str) -> Finding:
+    is_plain = "server gave HTTP response to HTTPS client" in said
+    return _finding(
+        NO_CACHE,
+        f"`--cache-to`: {said}",
+        "a registry without TLS must be among the `insecure-registries` of the builder's own /etc/docker/daemon.json"
+        if is_plain
+        else "`type=registry,ref=REGISTRY/REPOSITORY:TAG,mode=max` names a place that the builder itself reaches, and where "
+        "`docker login` on this machine lets you write; without `--cache-to` it builds all the same",
+    )
+
+
+def _finding(code: str, message: str, hint: str) -> Finding:
+    return Finding(code=code, severity=Severity.ERROR, where="", message=message, hint=hint)

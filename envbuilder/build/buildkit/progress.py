@@ -1,0 +1,152 @@
+"""BuildKit's progress (`--progress rawjson`) as steps of ours, its whole text in the log, and the words of what failed.
+
+Each line is an object with some of `vertexes`, `statuses` and `logs`; a vertex is an instruction of the Dockerfile, or what
+BuildKit does around them.
+"""
+
+import base64
+import contextlib
+import json
+import logging
+import re
+from collections.abc import Iterator
+from typing import Final, Self
+
+from envbuilder.core.console import Console, owned
+from envbuilder.core.process import redacted
+
+_NAME: Final = re.compile(r"\[(?P<stage>[\w-]+) +\d+/\d+\] (?P<words>.*)", re.DOTALL)
+_IMPORT: Final = re.compile(r"importing cache manifest from (?P<place>.*)")
+_EXPORT: Final = "exporting cache to "
+_OPTIONS: Final = re.compile(r"--\S+ +")
+_LONGEST: Final = 70  # of a step's title, characters
+_KEPT: Final = 20  # lines of an instruction that failed
+
+
+class Progress:
+    """Takes the lines as they come; `failure` is what the instruction that failed said last.
+
+    `ran` and `cached` count the instructions that were done and those that BuildKit had; `unwritten` is why it could not
+    write its cache. A cache that it cannot read is told at once: it builds all the same, and only takes longer.
+    """
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._log = owned(logging.getLogger(__name__), console.owner)
+        self._open: dict[str, contextlib.ExitStack] = {}
+        self._names: dict[str, str] = {}
+        self._said: dict[str, list[str]] = {}
+        self._failed = ""
+        self._told: set[str] = set()
+        self._cached: set[str] = set()
+        self._ran: set[str] = set()
+        self.unwritten = ""
+        self._plain: list[str] = []  # lines that are no progress: buildx's own words
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        for stack in self._open.values():  # what was running when the program ended
+            with contextlib.suppress(_Broken):
+                stack.__exit__(_Broken, _Broken(), None)
+        self._open.clear()
+
+    def feed(self, line: str) -> None:
+        """One line of the program's."""
+        try:
+            value = json.loads(line)
+        except ValueError:
+            value = None
+        if not isinstance(value, dict):
+            self._log.debug("%s", redacted(line))
+            self._plain.append(redacted(line))
+            return
+        for vertex in value.get("vertexes") or ():
+            self._vertex(vertex)
+        for said in value.get("logs") or ():
+            text = redacted(base64.b64decode(said.get("data") or "").decode(errors="replace"))
+            for one in text.splitlines():
+                self._log.debug("%s: %s", self._names.get(said.get("vertex", ""), "BuildKit"), one)
+                self._said.setdefault(said.get("vertex", ""), []).append(one)
+
+    @property
+    def failure(self) -> str:
+        """What failed and its last lines, else the last of buildx's own; "" where nothing was said."""
+        if not self._failed:
+            return "\n".join(self._plain[-_KEPT:])
+        said = self._said.get(self._failed, [])[-_KEPT:]
+        return "\n".join([self._names[self._failed], *said])
+
+    @property
+    def words(self) -> str:
+        """All that buildx itself said."""
+        return "\n".join(self._plain)
+
+    @property
+    def cached(self) -> int:
+        return len(self._cached)
+
+    @property
+    def ran(self) -> int:
+        return len(self._ran - self._cached)
+
+    def _vertex(self, vertex: dict[str, str]) -> None:
+        digest, name = vertex["digest"], vertex.get("name", "")
+        self._names[digest] = title(name) or name
+        if error := redacted(vertex.get("error") or ""):
+            self._log.debug("%s: %s", name, error)
+            self._trouble(digest, name, error)
+        is_instruction = name.startswith("[") and bool(title(name))
+        if vertex.get("cached"):
+            self._log.debug("%s: as it was", name)
+            self._cached |= {digest} if is_instruction else set()
+        elif vertex.get("completed"):
+            self._ran |= {digest} if is_instruction else set()
+            stack = self._open.pop(digest, None)
+            with contextlib.suppress(_Broken):
+                if stack and vertex.get("error"):
+                    stack.__exit__(_Broken, _Broken(), None)
+                elif stack:
+                    stack.close()
+        elif vertex.get("started") and digest not in self._open and title(name):
+            stack = contextlib.ExitStack()
+            stack.enter_context(self._console.step(title(name)))
+            self._open[digest] = stack
+
+    def _trouble(self, digest: str, name: str, error: str) -> None:
+        if found := _IMPORT.fullmatch(name):
+            if digest not in self._told:
+                self._told.add(digest)
+                self._console.say(f"nothing is taken from the cache `{found['place']}`: {error}")
+        elif name.startswith(_EXPORT):
+            self.unwritten = error
+        else:
+            self._failed = self._failed or digest
+
+
+class _Broken(Exception):  # noqa: N818 - it only closes a step as one that failed
+    """An instruction that ended badly; what is raised for it is decided by whoever runs BuildKit."""
+
+
+def title(name: str) -> str:
+    """What a person is told of a vertex: its stage and the program that it runs; "" for what BuildKit does for itself."""
+    found = _NAME.fullmatch(name)
+    if not found:
+        whole = {"exporting to ": "BuildKit writes the layers", _EXPORT: "BuildKit writes its cache"}
+        return next((told for start, told in whole.items() if name.startswith(start)), "")
+    kind, _, words = found["words"].partition(" ")
+    if kind not in ("RUN", "ADD"):
+        return ""
+    words = _OPTIONS.sub("", words)
+    text = " ".join(_words(words))
+    return f"{found['stage']}: {text if len(text) <= _LONGEST else text[: _LONGEST - 1] + '…'}"
+
+
+def _words(text: str) -> Iterator[str]:
+    """A command's words, also of the form that is a JSON list."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = text.split()
+    yield from map(str, value)

@@ -1,0 +1,131 @@
+"""Reads what was compiled: the GPUs in each library must be the recipe's, no fewer and no more."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from envbuilder.build.extensions.compiled import TREE
+from envbuilder.compat.tables.switch import Switch, load_switches
+from envbuilder.core.errors import BuildError
+from envbuilder.core.findings import Finding, Severity
+
+WRONG: Final = "EB630"  # an extension holds code for other GPUs than the recipe's
+WITHOUT: Final = "EB631"  # an extension with CUDA sources was built without code for a GPU
+NOTHING: Final = "EB632"  # a `capture` reached no load()
+ENDED: Final = "EB633"  # a line of a `capture` ended in an error
+_SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
+_GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
+_OWN_LIST: Final = re.compile(
+    r"-gencode|-arch[= ]|arch=compute_|environ\W+TORCH_CUDA_ARCH_LIST\W+\s*=[^=]|CMAKE_CUDA_ARCHITECTURES"
+)
+
+
+def targets_of(library: Path) -> tuple[str, ...]:
+    """`sm_80` for machine code, `compute_80` for PTX; empty without code for a GPU. Raises BuildError for no library."""
+    from envbuilder.verify.fatbin import read_gpu_code  # noqa: PLC0415 - a build with nothing to compile reads no ELF file
+
+    try:
+        with library.open("rb") as stream:
+            return tuple(code.target for code in read_gpu_code(stream))
+    except ValueError as error:
+        raise BuildError(f"`{library.name}` cannot be read: {error}") from error
+
+
+def libraries_of(folder: Path) -> tuple[Path, ...]:
+    """The shared libraries that a project installed."""
+    return tuple(path for path in sorted((folder / TREE).rglob("*")) if _is_library(path))
+
+
+def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) -> None:
+    """Raise BuildError unless the one library of a call is for exactly these GPUs."""
+    if _bare(found) != _wanted(architectures):
+        raise refusal(
+            WRONG,
+            f"the extension `{name}` holds code for {_names(found)}; the recipe's GPUs need {_names(_wanted(architectures))}",
+            "look for `-gencode` or `-arch` among its flags: they override the recipe's GPUs",
+        )
+
+
+def check_project(
+    name: str, found: Mapping[str, Sequence[str]], architectures: tuple[str, ...], project: Path
+) -> None:
+    """Raise BuildError unless a project that has CUDA sources is compiled for exactly these GPUs."""
+    sources = sorted(path.relative_to(project).as_posix() for path in project.rglob("*.cu"))
+    scripts = dict(_scripts(project))
+    if architectures and sources and not any(found.values()):
+        why = _places(scripts, _GATE)
+        because = f": {why[0]} asks for a GPU" if why else ""
+        raise refusal(
+            WITHOUT,
+            f"the extension `{name}` was built without code for a GPU, though it has `{sources[0]}`{because}",
+            _switch_hint(scripts, "cuda", architectures)
+            or "look in its setup.py for what decides between CPP and CUDA sources, and set that in `env` of the extension",
+        )
+    wrong = {
+        library: targets
+        for library, targets in found.items()
+        if targets and _bare(targets) != _wanted(architectures)
+    }
+    if wrong:
+        library, targets = next(iter(wrong.items()))
+        own = _places(scripts, _OWN_LIST)
+        because = f": {own[0]} names its own" if own else ""
+        raise refusal(
+            WRONG,
+            f"the extension `{name}` holds code for {_names(targets)} in `{library}`; "
+            f"the recipe's GPUs need {_names(_wanted(architectures))}{because}",
+            _switch_hint(scripts, "architectures", architectures)
+            or "take the list of architectures out of the project: envbuilder sets TORCH_CUDA_ARCH_LIST",
+        )
+
+
+def _switch_hint(scripts: dict[str, str], effect: str, architectures: tuple[str, ...]) -> str:
+    text = "\n".join(scripts.values())
+    known: list[Switch] = [
+        row
+        for row in load_switches().rows
+        if row.effect == effect and re.search(rf"\b{row.variable}\b", text)
+    ]
+    if not known:
+        return ""
+    settings = ", ".join(row.setting(architectures) for row in known)
+    return f"its setup.py reads it from a variable: `env: {{{settings}}}` of the extension"
+
+
+def _scripts(project: Path) -> Iterator[tuple[str, str]]:
+    for name in _SCRIPTS:
+        path = project / name
+        if path.is_file():
+            yield name, path.read_text(encoding="utf-8", errors="replace")
+
+
+def _places(scripts: dict[str, str], pattern: re.Pattern[str]) -> list[str]:
+    return [
+        f"`{name}:{number}`"
+        for name, text in scripts.items()
+        for number, line in enumerate(text.splitlines(), start=1)
+        if pattern.search(line.partition("#")[0])
+    ]
+
+
+def _is_library(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink() and (path.suffix == ".so" or ".so." in path.name)
+
+
+def _bare(targets: Iterable[str]) -> set[str]:
+    """sm_90a is code for 9.0 that may use all of it."""
+    return {re.sub(r"(\d)[af]$", r"\1", target) for target in targets}
+
+
+def _wanted(architectures: Sequence[str]) -> set[str]:
+    return _bare(f"sm_{architecture.replace('.', '')}" for architecture in architectures)
+
+
+def _names(targets: Iterable[str]) -> str:
+    return ", ".join(sorted(targets)) or "no GPU at all"
+
+
+def refusal(code: str, message: str, hint: str, *, where: str = "") -> BuildError:
+    finding = Finding(code=code, severity=Severity.ERROR, where=where, message=message, hint=hint)
+    return BuildError(message, hint=hint, findings=(finding,))

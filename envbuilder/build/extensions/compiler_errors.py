@@ -1,0 +1,101 @@
+"""A failed compile in words: which known trouble it is, and the lines of the compiler that say so."""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from envbuilder.build.extensions.call import SOURCE
+from envbuilder.build.extensions.check_targets import ENDED, refusal
+from envbuilder.compat.tables.failure import load_failures
+from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.findings import Finding, Severity
+
+SHOWN: Final = 12  # lines of a compiler that a message shows
+_TELLING: Final = re.compile(
+    r"\b(fatal )?error\b|undefined (reference|symbol)|cannot find -l|#error|^\w*Error: ", re.IGNORECASE
+)
+_CAPTURE: Final = "envbuilder capture: "  # before the last words of `capture_calls.py`
+_NOISE: Final = re.compile(
+    r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
+)
+# `a.cpp:4:3: `, as gcc, clang and ld have it, and `a.cu(4): `, as nvcc does.
+_PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P<row>\d+)\)): ")
+
+
+def explain(
+    name: str, lines: Sequence[str], failure: CommandError, *, compiles: bool = True, folder: str = ""
+) -> BuildError:
+    """The error to raise for an extension whose build ran in `folder`, printed these lines and failed.
+
+    Where nothing is compiled, a line that only names an error says nothing of a compiler: what `capture_calls.py` says of
+    it is told, else the program's own words stay.
+    """
+    lines = [_named(line, folder) for line in (*lines, *failure.message.splitlines()[1:])]
+    ended = json.loads(lines.pop().removeprefix(_CAPTURE)) if lines and lines[-1].startswith(_CAPTURE) else {}
+    for row in load_failures().rows if compiles else load_failures().rows[:-1]:
+        for at, line in enumerate(lines):
+            if match := row.pattern.search(line):
+                telling = _telling(lines, at)
+                told = "\n".join(f"    {one}" for one in telling)
+                message = f"the extension `{name}` does not compile: {row.message_for(match)}\n{told}"
+                finding = Finding(
+                    code=row.code,
+                    severity=Severity.ERROR,
+                    where=_place(telling) or ended.get("where", ""),
+                    message=message,
+                    hint=row.repair_for(match),
+                )
+                return BuildError(message, hint=row.repair_for(match), findings=(finding,))
+    if ended:
+        return refusal(
+            ENDED,
+            f"the line `{ended['line']}` of `capture` of the extension `{name}` ends in {ended['error']}",
+            "it runs in the folder that `path` names, without a GPU and without a network; the log has the whole traceback",
+            where=ended["where"],
+        )
+    return failure
+
+
+def _named(line: str, folder: str) -> str:
+    """The line with the recipe's name of a file, which a compiler names by where the sandbox has it or from its folder."""
+    place = _PLACE.match(line)
+    if place and folder and not place["file"].startswith("/"):
+        line = f"{folder}/{line}"
+    return line.replace(f"{SOURCE}/", "")
+
+
+def _place(lines: Iterable[str]) -> str:
+    """The first place in a file of the recipe, `file:line:column` or `file:line`; "" where there is none."""
+    places = (place for line in lines if (place := _PLACE.match(line)) and not place["file"].startswith("/"))
+    return next((f"{place['file']}:{place['line'] or place['row']}" for place in places), "")
+
+
+def _telling(lines: Sequence[str], first: int) -> list[str]:
+    """The line that decided, and the first others that name an error, each with the line that follows it."""
+    chosen = [first]
+    for at, line in enumerate(lines):
+        if _TELLING.search(line) and not _NOISE.search(line) and at not in chosen:
+            chosen.append(at)
+            follows = lines[at + 1] if at + 1 < len(lines) else ""
+            if follows.startswith(" ") and at + 1 not in chosen:
+                chosen.append(at + 1)
+    seen = dict.fromkeys(lines[at].rstrip()[:300] for at in sorted(chosen[:SHOWN]))
+    return [line for line in seen if line]
+
+
+def merged(failures: Sequence[BuildError]) -> BuildError:
+    """One error for all extensions that failed; the others are in the store and are not compiled again."""
+    if len(failures) == 1:
+        return failures[0]
+    findings = tuple(
+        finding
+        for one in failures
+        for finding in (
+            one.findings
+            or (
+                Finding(code=one.code, severity=Severity.ERROR, where="", message=one.message, hint=one.hint),
+            )
+        )
+    )
+    return BuildError(f"{len(failures)} extensions do not compile", findings=findings)

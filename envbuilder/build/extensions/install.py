@@ -1,0 +1,146 @@
+"""The extensions as the image has them: one folder each, what projects installed, and the index that the start hook reads."""
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from envbuilder.build.extensions.build import Kept
+from envbuilder.build.extensions.call import Call
+from envbuilder.build.extensions.compiled import PACKAGE, TREE, Compiled
+from envbuilder.build.extensions.key import Key
+from envbuilder.core.errors import BuildError
+from envbuilder.plan.model import EXTENSIONS
+from envbuilder.recipe.extension import Form
+
+VERSION: Final = 2  # of the index
+MODULES: Final = f"{EXTENSIONS}/modules"  # `envbuilder.pth` puts it on Python's path
+_BEFORE: Final = "/space/"  # paths of the sandbox say nothing in the image
+
+
+def arrange(kept: Sequence[Kept], *, architectures: tuple[str, ...], tree: Path) -> None:
+    """Write the layer's files below `tree`; raises BuildError when two projects install the same file."""
+    kept = tuple({one.folder: one for one in kept}.values())  # two captures may make the same call
+    for one in kept:
+        if one.compiled.call is None:
+            _install(one, tree)
+        else:
+            _place(one, tree)
+    modules = [one for one in kept if _is_imported(one, kept)]
+    if modules:
+        folder = tree / MODULES[1:]
+        folder.mkdir(parents=True)
+        for one in modules:
+            link = Path("..") / installed_folder(one.compiled).rpartition("/")[2] / f"{one.compiled.name}.so"
+            (folder / link.name).symlink_to(link)
+    index = tree / EXTENSIONS[1:] / "index.json"
+    index.parent.mkdir(parents=True, exist_ok=True)
+    index.write_text(
+        make_index([one.compiled for one in kept], architectures=architectures), encoding="utf-8"
+    )
+
+
+def installed_folder(compiled: Compiled) -> str:
+    """Where the image has a compiled call; the key is in its name, so that two builds never share a path by chance."""
+    return installed_at(compiled.name, compiled.key)
+
+
+def installed_at(name: str, key: Key) -> str:
+    return f"{EXTENSIONS}/{name}-{key.digest[:16]}"
+
+
+def make_index(compiled: Sequence[Compiled], *, architectures: tuple[str, ...]) -> str:
+    """What the image knows of its extensions. Nothing in it depends on the time or the machine of a build."""
+    facts = compiled[0].facts
+    value = {
+        "version": VERSION,
+        "torch": facts.torch,
+        "cuda": facts.cuda,
+        "cxx11_abi": facts.cxx11_abi,
+        "python": facts.python,
+        "architectures": list(architectures),
+        "extensions": [_entry(one) for one in compiled],
+    }
+    return json.dumps(value, indent=1, sort_keys=True) + "\n"
+
+
+def _entry(compiled: Compiled) -> dict[str, object]:
+    call = compiled.call
+    entry: dict[str, object] = {
+        "name": compiled.name,
+        "key": compiled.key.digest,
+        "function": compiled.function,
+        "targets": list(compiled.targets),
+        "size": compiled.size,
+    }
+    if call is None:
+        return entry
+    sources = {"sources": dict(compiled.sources), "headers": dict(compiled.headers)}
+    return entry | described(call, installed_folder(compiled)) | sources
+
+
+def described(call: Call, folder: str) -> dict[str, object]:
+    """What the index says of a call whose library lies in `folder` of the image, whoever compiled it."""
+    return {
+        "file": f"{folder}/{call.library}",
+        "is_python_module": call.is_python_module,
+        "is_standalone": call.is_standalone,
+        "arguments": _arguments(call),
+    }
+
+
+def _arguments(call: Call) -> dict[str, object]:
+    """Those by which the start hook knows a call again."""
+    found: dict[str, object] = {
+        "extra_cflags": _plain(call.extra_cflags),
+        "extra_cuda_cflags": _plain(call.extra_cuda_cflags),
+    }
+    if call.function == "load_inline":
+        found |= {
+            "cpp_sources": list(call.cpp_sources),
+            "cuda_sources": list(call.cuda_sources),
+            "functions": json.loads(call.functions),
+            "with_pytorch_error_handling": call.with_pytorch_error_handling,
+        }
+    return found
+
+
+def _plain(flags: Sequence[str]) -> list[str]:
+    return [flag for flag in flags if _BEFORE not in flag]
+
+
+def _place(one: Kept, tree: Path) -> None:
+    call = one.compiled.call
+    assert call is not None, "a project is installed, not placed"
+    folder = tree / installed_folder(one.compiled)[1:]
+    folder.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(one.folder / call.library, folder / call.library)
+    (folder / call.library).chmod(0o755)
+
+
+def _install(one: Kept, tree: Path) -> None:
+    for path in sorted((one.folder / TREE).rglob("*")):
+        target = tree / path.relative_to(one.folder / TREE)
+        if path.is_dir() and not path.is_symlink():
+            target.mkdir(parents=True, exist_ok=True)
+        elif target.exists():
+            raise BuildError(
+                f"the extension `{one.compiled.name}` installs `/{target.relative_to(tree)}`, as another does"
+            )
+        else:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(path, target, follow_symlinks=False)
+
+
+def _is_imported(one: Kept, kept: Sequence[Kept]) -> bool:
+    """Whether `import NAME` finds it: a Python module whose name no other has; of two, the one that the recipe names."""
+    call = one.compiled.call
+    if call is None or call.is_standalone or not call.is_python_module:
+        return False
+    same = [
+        other
+        for other in kept
+        if other.compiled.name == one.compiled.name and other.compiled.function != PACKAGE
+    ]
+    return one.form is Form.LOAD or len(same) == 1

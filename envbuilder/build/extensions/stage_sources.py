@@ -1,0 +1,91 @@
+"""The compile folder of an extension: its sources are placed so that an edit gives a new time to what it changed alone.
+
+The folder is kept between builds, and ninja looks at times: a file whose bytes are right already is left alone.
+"""
+
+import contextlib
+import hashlib
+import re
+import shutil
+import tarfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from envbuilder.core.cache import Store, sha256_file
+from envbuilder.core.errors import BuildError
+from envbuilder.lock.model import LockedExtension
+
+OBJECTS: Final = re.compile(
+    r"(^|/)build/temp\.[^/]+(/|$)"
+)  # where setuptools keeps objects and ninja's state
+
+
+def place_sources(extension: LockedExtension, *, store: Store, folder: Path) -> None:
+    """Make `folder` hold exactly what the extension is built from, and the objects of an earlier build of it."""
+    if extension.archive is not None:
+        archive = store.artefact(extension.archive.sha256)
+        _clear(folder, {name for name, _ in _members(archive, strip=extension.archive.kind == "sdist")})
+        for name, content in _members(archive, strip=extension.archive.kind == "sdist"):
+            _place(folder / name, content)
+        return
+    wanted = {file.path: store.artefact(file.sha256) for file in extension.files}
+    _clear(folder, set(wanted))
+    digests = {file.path: file.sha256 for file in extension.files}
+    for name, source in wanted.items():
+        path = folder / name
+        if path.is_file() and sha256_file(path) == digests[name]:
+            continue
+        path.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(source, path)
+
+
+def place_files(files: Mapping[str, Path], folder: Path) -> None:
+    """Make `src` and `kept` in a compile folder hold exactly these files, by their name; what is beside them stays."""
+    for part in ("src", "kept"):
+        inside = (name.removeprefix(f"{part}/") for name in files if name.startswith(f"{part}/"))
+        _clear(folder / part, set(inside))
+    for name, source in files.items():
+        _place(folder / name, source.read_bytes())
+
+
+def _clear(folder: Path, wanted: set[str]) -> None:
+    """Remove what is not wanted, and every link: what was built here before could have led us out of the folder."""
+    if folder.is_symlink():
+        folder.unlink()
+    for path in sorted(folder.rglob("*"), reverse=True) if folder.exists() else ():
+        name = path.relative_to(folder).as_posix()
+        if path.is_symlink():
+            path.unlink()
+        elif OBJECTS.search(name):
+            continue
+        elif path.is_dir():
+            with contextlib.suppress(OSError):  # it still holds something
+                path.rmdir()
+        elif name not in wanted:
+            path.unlink()
+
+
+def _place(path: Path, content: bytes) -> None:
+    if path.is_file() and hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(content).digest():
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(content)
+
+
+def _members(archive: Path, *, strip: bool) -> Iterator[tuple[str, bytes]]:
+    """Path and content of every file; a link inside stands for what it leads to, one that leads outside is left out."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            name = PurePosixPath(member.name)
+            if name.is_absolute() or ".." in name.parts:
+                raise BuildError(
+                    f"`{archive}` holds `{member.name}`, which would be written outside its folder"
+                )
+            if strip:
+                name = PurePosixPath(*name.parts[1:])
+            if not name.parts or member.isdir():
+                continue
+            with contextlib.suppress(KeyError):  # a dangling link
+                if stream := tar.extractfile(member):
+                    yield str(name), stream.read()

@@ -1,0 +1,222 @@
+"""`report`: all that is known of a built environment as one HTML page that needs nothing else, neither network nor script."""
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from envbuilder import __version__
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.squashfs.files import SquashfsTree
+from envbuilder.build.context import Workshop
+from envbuilder.build.pipeline import list_extensions, read_documents
+from envbuilder.commands.inspect_artifacts import verify_built
+from envbuilder.compat.check import load_tables
+from envbuilder.compat.explain import Fact, brief, driver_floor, facts
+from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.cache import save_text
+from envbuilder.core.errors import UsageError, VerifyError
+from envbuilder.core.findings import Finding
+from envbuilder.layers.entry import Entry
+from envbuilder.recipe.model import Recipe, find_recipe, load
+from envbuilder.verify.compare import opened_sif
+from envbuilder.verify.report.page import Page, Section, Table, render
+from envbuilder.verify.report.sizes import Part, layer_sizes, measure
+from envbuilder.verify.report.treemap import draw
+
+NOT_STATED: Final = "NOASSERTION"
+_STEP: Final = re.compile(r" end: (?P<title>.*) \((?P<seconds>\d+\.\d) s\)$", re.MULTILINE)
+_LARGEST: Final = 25  # packages in the table of sizes; the map shows the rest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """The page that was written, and what it says in short."""
+
+    file: Path
+    layers: dict[str, int]  # bytes
+    findings: tuple[Finding, ...]
+
+    def data(self) -> dict[str, object]:
+        return {
+            "file": str(self.file),
+            "bytes": self.file.stat().st_size,
+            "layers": self.layers,
+            "findings": len(self.findings),
+        }
+
+
+def make_report(name: str, workshop: Workshop, *, output: Path) -> Report:
+    """Read recipe, artefacts and log of what was built, and write `NAME.html` beside them; raises UsageError where it was not built."""
+    recipe = load(find_recipe(name, workshop.recipes))
+    outputs = Outputs(folder=output, name=recipe.name)
+    packages = _packages(read_documents(name, output, workshop.recipes)[0])
+    audited = _audit(name, workshop, output)
+    with workshop.console.step("measure what it holds"), opened_sif(outputs.sif) as system:
+        entries = audited.entries or system.entries(threads=workshop.limits.threads)
+        parts = measure(SquashfsTree(system, entries))
+    tables = load_tables(load_toolkits())
+    known = facts(recipe, tables)
+    sections = (
+        _pins(recipe, known),
+        _sizes(parts),
+        _extensions(list_extensions(name, workshop)),
+        _findings(audited),
+        _times(outputs.log),
+        _licences(packages),
+        _parts_list(packages),
+    )
+    page = Page(
+        title=recipe.name,
+        summary=recipe.summary,
+        figures=_figures(recipe, outputs, parts, packages, driver_floor(recipe, tables)),
+        sections=sections,
+        version=__version__,
+    )
+    file = output / f"{recipe.name}.html"
+    save_text(file, render(page))
+    return Report(file=file, layers=layer_sizes(parts), findings=audited.findings)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Audited:
+    verdict: str
+    findings: tuple[Finding, ...]
+    entries: tuple[Entry, ...] = ()  # of the SIF, where it was read to its end
+
+
+def _audit(name: str, workshop: Workshop, output: Path) -> _Audited:
+    try:
+        verified = verify_built(name, workshop, output=output)
+    except VerifyError as error:
+        return _Audited(verdict=error.message, findings=error.findings)
+    return _Audited(verdict=verified.text(), findings=verified.findings, entries=verified.report.entries)
+
+
+def _packages(sbom: str) -> tuple[dict[str, Any], ...]:
+    """The packages of the parts list, without the environment itself; raises UsageError where they cannot be read."""
+    try:
+        return tuple(one for one in json.loads(sbom)["packages"] if "primaryPackagePurpose" not in one)
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError("the parts list in the SIF cannot be read", hint="build it again") from error
+
+
+def _figures(
+    recipe: Recipe, outputs: Outputs, parts: Iterable[Part], packages: tuple[dict[str, Any], ...], floor: str
+) -> tuple[tuple[str, str], ...]:
+    """What a person asks first."""
+    return (
+        ("SIF", _size(outputs.sif.stat().st_size)),
+        ("files", _size(sum(part.size for part in parts))),
+        ("packages", str(len(packages))),
+        ("PyTorch", recipe.pytorch),
+        ("CUDA", recipe.cuda or "none"),
+        ("GPUs", ", ".join(recipe.gpus) or "none"),
+        ("driver floor", floor or "no driver needed"),
+    )
+
+
+def _pins(recipe: Recipe, known: tuple[Fact, ...]) -> Section:
+    values = {key: value for key, value in json.loads(recipe.canonical()).items() if key != "format"}
+    pins = tuple((key, brief(value), recipe.place(f"$.{key}")) for key, value in values.items())
+    follow = tuple((one.name, one.value, one.source) for one in known)
+    return Section(
+        title="Pins",
+        tables=(
+            Table(title="In the recipe", head=("key", "value", "written in"), rows=pins),
+            Table(title="What follows from them", head=("fact", "value", "source"), rows=follow),
+        ),
+    )
+
+
+def _sizes(parts: tuple[Part, ...]) -> Section:
+    layers = layer_sizes(parts)
+    total = sum(layers.values()) or 1
+    largest = sorted(parts, key=lambda part: -part.size)[:_LARGEST]
+    by_layer = tuple((name, _size(size), f"{100 * size / total:.1f} %") for name, size in layers.items())
+    by_part = tuple((part.name, part.layer, _size(part.size)) for part in largest)
+    return Section(
+        title="Sizes",
+        text="Bytes of the files, before compression; a file with two names counts under each. Each rectangle is a package; hold the pointer over it for its name.",
+        picture=draw(parts),
+        tables=(
+            Table(title="Layers", head=("layer", "size", "share"), rows=by_layer),
+            Table(title=f"The {len(largest)} largest", head=("package", "layer", "size"), rows=by_part),
+        ),
+    )
+
+
+def _extensions(rows: tuple[dict[str, Any], ...]) -> Section:
+    cells = tuple(
+        (
+            str(row["name"]), str(row["form"]), " ".join(row.get("targets", ())) or "-",
+            f"{row['size'] / 1e6:.2f} MB" if "size" in row else "-",
+            f"{row['seconds']} s" if "seconds" in row else "-",
+            str(row["key"])[:16], str(row["origin"]),
+        )
+        for row in rows
+    )  # fmt: skip
+    head = ("name", "form", "architectures", "size", "compiled in", "key", "from")
+    return Section(
+        title="Extensions", tables=(Table(head=head, rows=cells, empty="This environment has none."),)
+    )
+
+
+def _findings(audited: _Audited) -> Section:
+    rows = tuple((one.code, str(one.severity), one.where, one.message, one.hint) for one in audited.findings)
+    head = ("code", "severity", "where", "message", "hint")
+    return Section(
+        title="Audit",
+        text=audited.verdict,
+        tables=(Table(head=head, rows=rows, empty="The audits found nothing."),),
+    )
+
+
+def _times(log: Path) -> Section:
+    """What the log of the build says; steps run beside each other, so they add up to more than the build took."""
+    text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+    rows = tuple((found["title"], f"{found['seconds']} s") for found in _STEP.finditer(text))
+    table = Table(head=("step", "time"), rows=rows, empty=f"There is no `{log}`: it was built elsewhere.")
+    return Section(title="Build times", text="Steps run beside each other.", tables=(table,))
+
+
+def _licences(packages: tuple[dict[str, Any], ...]) -> Section:
+    counted = Counter(_licence(one) for one in packages)
+    rows = tuple(
+        (name, str(count)) for name, count in sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
+    )
+    return Section(title="Licences", tables=(Table(head=("licence, in SPDX", "packages"), rows=rows),))
+
+
+def _parts_list(packages: tuple[dict[str, Any], ...]) -> Section:
+    rows = tuple(
+        (
+            str(one["name"]),
+            str(one.get("versionInfo", "")),
+            _licence(one),
+            str(one.get("sourceInfo", "")),
+            _sha256(one),
+        )
+        for one in packages
+    )
+    return Section(
+        title="Parts list",
+        text="The same as `envbuilder sbom` prints in SPDX.",
+        tables=(Table(head=("package", "version", "licence", "from", "sha256"), rows=rows),),
+    )
+
+
+def _licence(package: dict[str, Any]) -> str:
+    stated = str(package.get("licenseDeclared", NOT_STATED))
+    return "not stated" if stated == NOT_STATED else stated
+
+
+def _sha256(package: dict[str, Any]) -> str:
+    return next((str(one["checksumValue"]) for one in package.get("checksums", ())), "")
+
+
+def _size(size: int) -> str:
+    return f"{size / 1e9:.2f} GB" if size >= 1e9 else f"{size / 1e6:.1f} MB"

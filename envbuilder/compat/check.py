@@ -1,0 +1,159 @@
+"""Rules before building: what of a recipe cannot work, from the tables alone, every finding at once.
+
+Each rule is one small function in `RULES`, yields faults, and is silent where another rule has the word (an unknown
+suite has no Python to compare with). Codes are stable; a new rule takes the next free one. `pins` holds the rules on one
+pin, `compiler` those on nvcc and gcc, `wheels` those on what is installed, `driver` those on the host; `repair` finds the
+nearest pins that pass them all, and `facts` what follows from pins that do.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.compat.context import Case, Tables, load_tables, make_case
+from envbuilder.compat.host_file import HostFacts, load_host_facts
+from envbuilder.compat.image_facts import Base
+from envbuilder.compat.problem import CheckCode, Fault, Rule
+from envbuilder.compat.rules import base_image as bases
+from envbuilder.compat.rules import compiler, driver, pins, wheels
+from envbuilder.compat.suggest import Repair, find_better, find_repairs
+from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.errors import IncompatibleError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.recipe.model import Recipe, find_recipe, load
+
+__all__ = [
+    "RULES", "BaseOf", "CheckCode", "Repair", "Report", "Tables", "check", "examine", "examine_file", "judge", "load_tables",
+    "need_sound",
+]  # fmt: skip
+
+RULES: Final[tuple[Rule, ...]] = (
+    pins.check_base,
+    pins.check_gpus,
+    pins.check_arm_hosts,
+    pins.check_python,
+    pins.check_gcc,
+    pins.check_libxcrypt,
+    pins.check_crypt_h,
+    pins.check_cuda,
+    pins.check_torch,
+    pins.check_cuda_sources,
+    wheels.check_torch_python,
+    wheels.check_torch_glibc,
+    wheels.check_torch_cuda,
+    wheels.check_kernels,
+    wheels.check_numpy,
+    wheels.check_setuptools,
+    wheels.check_compiler_parts,
+    compiler.check_nvcc_gcc,
+    compiler.check_broken_gcc,
+    compiler.check_nvcc_glibc,
+    compiler.check_architectures,
+    compiler.check_architecture_names,
+    compiler.check_torch_gcc,
+    compiler.check_torch_gcc_bounds,
+    compiler.check_standards,
+    compiler.check_extension_standards,
+    driver.check_driver,
+    driver.check_host_gpus,
+    bases.check_seen,
+    bases.check_machine,
+    bases.check_libc,
+    bases.check_os,
+    bases.check_gcc,
+    bases.check_python,
+    bases.check_libxcrypt,
+    bases.check_cuda,
+    bases.check_cudas,
+    bases.check_required_driver,
+    bases.check_own_torch,
+    bases.check_packages,
+    bases.check_ninja,
+)
+
+
+BaseOf = Callable[[Recipe], Base | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What a check has to say."""
+
+    findings: tuple[Finding, ...]
+    repairs: tuple[Repair, ...]  # the nearest first; none where nothing is wrong, or no change of pins helps
+
+    @property
+    def has_errors(self) -> bool:
+        return any(finding.severity is Severity.ERROR for finding in self.findings)
+
+
+def check(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tuple[Finding, ...]:
+    """Every finding of every rule, in the order of the rules."""
+    return examine(recipe, tables, host).findings
+
+
+def judge(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tuple[Fault, ...]:
+    """What the rules say, without the search for repairs."""
+    return tuple(fault for _, fault in _faults(make_case(recipe, tables, host)))
+
+
+def examine(
+    recipe: Recipe, tables: Tables, host: HostFacts | None = None, base: Base | None = None
+) -> Report:
+    """The findings, each with the nearest pins that make the whole recipe pass as its hint."""
+    case = make_case(recipe, tables, host, base)
+    faults = [fault for _, fault in _faults(case)]
+    has_errors = any(fault.severity is Severity.ERROR for fault in faults)
+    repairs = find_repairs(case, _faults) if has_errors else ()
+    return Report(
+        findings=tuple(_finding(case, fault, repairs, has_errors=has_errors) for fault in faults),
+        repairs=repairs,
+    )
+
+
+def examine_file(
+    name: str, folder: Path, host: Path | None = None, *, base_of: BaseOf = lambda _: None
+) -> tuple[Recipe, Report]:
+    """Read a recipe, and the host facts where a file is given, and examine it; raises UsageError for what is no recipe.
+
+    `base_of` tells what is known of the image that a recipe stands on.
+    """
+    recipe = load(find_recipe(name, folder))
+    facts = load_host_facts(host) if host else None
+    base = base_of(recipe) if recipe.image else None
+    return recipe, examine(recipe, load_tables(load_toolkits()), facts, base)
+
+
+def need_sound(recipe: Recipe, report: Report) -> None:
+    """Raise IncompatibleError with every finding when something in the recipe cannot work."""
+    if report.has_errors:
+        raise IncompatibleError(f"the pins of `{recipe.name}` cannot work together", findings=report.findings)
+
+
+def _faults(case: Case) -> Iterator[tuple[Rule, Fault]]:
+    for rule in RULES:
+        for fault in rule(case):
+            yield rule, fault
+
+
+def _finding(case: Case, fault: Fault, repairs: tuple[Repair, ...], *, has_errors: bool) -> Finding:
+    path = f"$.{fault.key}"
+    source = f" (source: {fault.source})" if fault.source else ""
+    return Finding(
+        code=fault.code,
+        severity=fault.severity,
+        where=case.recipe.place(path),
+        message=f"{path}: {fault.message}{source}",
+        hint=_hint(case, fault, repairs, has_errors=has_errors),
+    )
+
+
+def _hint(case: Case, fault: Fault, repairs: tuple[Repair, ...], *, has_errors: bool) -> str:
+    if fault.severity is Severity.WARNING:
+        better = None if has_errors or not fault.pins else find_better(case, fault, _faults)
+        repairs = (better,) if better else ()
+    elif not fault.pins and not fault.moves:
+        repairs = ()
+    words = "; or ".join(repair.words() for repair in repairs)
+    return "; ".join(part for part in (f"write {words}" if words else "", fault.advice) if part)

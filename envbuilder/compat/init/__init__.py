@@ -1,0 +1,108 @@
+"""`init`: a first recipe, from three questions or from what a project or a machine already has.
+
+Readers gather wishes (`requirement`, `conda`, `dockerfile`, `machine`, `ask`), `choose` finds the nearest pins that pass
+`check`, `write` makes the text. What cannot be taken over is said line by line, with the reason, and stands in the file.
+"""
+
+import contextlib
+import re
+import shlex
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.compat.check import examine as examine_recipe
+from envbuilder.compat.check import load_tables, need_sound
+from envbuilder.compat.init.choose_pins import choose
+from envbuilder.compat.init.gathered import Gathered
+from envbuilder.compat.init.readers.conda import read_environment
+from envbuilder.compat.init.readers.dockerfile import read_dockerfile
+from envbuilder.compat.init.readers.pip import read_requirements
+from envbuilder.compat.init.render import recipe_text
+from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.errors import UsageError
+from envbuilder.core.findings import Finding
+from envbuilder.recipe.json_schema import FILE, schema_text
+from envbuilder.recipe.model import SHAPES, SUFFIX, Recipe, load, recipes_folder
+
+KINDS: Final = "a requirements file (.txt, .in), conda's environment (.yml, .yaml) or a Dockerfile"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """What was written."""
+
+    path: Path
+    recipe: Recipe
+    findings: tuple[Finding, ...]  # what was left out or moved, then what `check` warns of
+
+    def data(self) -> dict[str, object]:
+        pins = {
+            key: getattr(self.recipe, key)
+            for key in ("base", "python", "cuda", "gcc", "libxcrypt", "pytorch")
+        }
+        lists = {key: list(getattr(self.recipe, key)) for key in ("gpus", "packages", "apt")}
+        return {"name": self.recipe.name, "file": str(self.path), **pins, **lists}
+
+    def text(self) -> str:
+        found = self.path.parent == recipes_folder({})  # by its name alone
+        name = self.recipe.name if found else shlex.quote(str(self.path))
+        return f"{self.path}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
+
+
+def new_path(name: str, folder: Path) -> Path:
+    """Where a new recipe of that name goes; raises UsageError for one that is there, or that no recipe can have."""
+    shape = SHAPES["extends"]
+    path = folder / f"{name}{SUFFIX}"
+    if not re.fullmatch(shape.pattern, name):
+        raise UsageError(
+            f"`{name}` cannot be the name of a recipe: expected {shape.expected}", hint=shape.hint
+        )
+    if path.exists() or path.is_symlink():
+        raise UsageError(
+            f"`{path}` is there, and `init` overwrites nothing", hint="give another name, or remove it"
+        )
+    return path
+
+
+def read_source(path: Path, gathered: Gathered) -> None:
+    """One file of a project; which kind it is, its name says."""
+    if not path.is_file():
+        raise UsageError(f"there is no file `{path}`", hint=f"`--from` takes {KINDS}")
+    readers = {
+        ".txt": read_requirements, ".in": read_requirements, ".yml": read_environment, ".yaml": read_environment,
+        ".dockerfile": read_dockerfile,
+    }  # fmt: skip
+    reader = readers.get(path.suffix.lower())
+    if "dockerfile" in path.name.lower():
+        reader = read_dockerfile
+    if reader is None:
+        raise UsageError(f"what `{path}` is cannot be told from its name", hint=f"`--from` takes {KINDS}")
+    reader(path, gathered)
+
+
+def make(name: str, folder: Path, gathered: Gathered, sources: tuple[str, ...]) -> Made:
+    """Write the recipe, sound by every rule of `check`, and the schema beside it where there is none."""
+    path = new_path(name, folder)
+    tables = load_tables(load_toolkits())
+    recipe = choose(gathered, tables, name=name, path=path)
+    text = recipe_text(recipe, sources, gathered.left)
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as scratch:
+        draft = Path(scratch) / path.name
+        draft.write_text(text, encoding="utf-8")
+        need_sound(recipe, examine_recipe(load(draft), tables))
+    with contextlib.suppress(FileExistsError):
+        _write_new(folder / FILE, schema_text())
+    try:
+        _write_new(path, text)
+    except FileExistsError as error:
+        raise UsageError(f"`{path}` is there, and `init` overwrites nothing") from error
+    read = load(path)
+    return Made(path=path, recipe=read, findings=(*gathered.left, *examine_recipe(read, tables).findings))
+
+
+def _write_new(path: Path, text: str) -> None:
+    with path.open("x", encoding="utf-8") as stream:
+        stream.write(text)

@@ -1,0 +1,100 @@
+"""What `init` has gathered from files, the machine and the person: wishes, and a word on each line that it leaves."""
+
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+
+from envbuilder.core.decode import shown
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.recipe.extension import Extension
+from envbuilder.recipe.fields import VARIABLE
+from envbuilder.recipe.model import SHAPES
+
+CONFIGURED: Final = "packages come from the indexes of the machine that locks"
+
+
+class InitCode(StrEnum):
+    LEFT = "EB140"  # a line that no key of a recipe can say
+    NEAREST = "EB141"  # a pin that is not offered, and the nearest that is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A version that somebody wrote, as a PEP 440 specifier: ==3.8.*, >=1.7; and where."""
+
+    text: str
+    where: str
+
+    @property
+    def specifier(self) -> SpecifierSet:
+        return SpecifierSet(self.text)
+
+    @property
+    def version(self) -> str:
+        """The first version in it, which the nearest is measured from; "" where only others are ruled out."""
+        found = re.search(r"(?:^|,)\s*(?:===?|~=|>=|<=|>|<)\s*(\d+(?:\.\d+)*)", self.text)
+        return found[1] if found else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One PEP 508 requirement, and where it was written."""
+
+    text: str
+    where: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Gathered:
+    """Filled line by line; what is written later in a file, or in a later file, wins."""
+
+    pins: dict[str, Asked] = field(default_factory=dict)  # pytorch, cuda, python, gcc
+    packages: dict[str, Wanted] = field(default_factory=dict)  # by their normal name
+    apt: dict[str, str] = field(default_factory=dict)  # name → where
+    env: dict[str, str] = field(default_factory=dict)
+    extensions: dict[str, Extension] = field(default_factory=dict)
+    gpus: tuple[str, ...] | None = None  # None: nobody has said; (): none
+    driver: str = ""
+    left: list[Finding] = field(default_factory=list)
+
+    def leave(self, where: str, text: str, why: str, *, hint: str = "") -> None:
+        """A line, or a part of one, that does not get into the recipe."""
+        self._say(InitCode.LEFT, where, f"left out {shown(text)}: {why}", hint)
+
+    def note(self, where: str, message: str, *, hint: str = "") -> None:
+        """Something that gets into the recipe in another form."""
+        self._say(InitCode.NEAREST, where, message, hint)
+
+    def pin(self, key: str, specifier: str, where: str) -> None:
+        """A version of what has a key of its own; a specifier that cannot be read is left out."""
+        try:
+            SpecifierSet(specifier)
+        except InvalidSpecifier:
+            self.leave(where, f"{key} {specifier}", "not a version that can be read")
+            return
+        if specifier or key not in self.pins:
+            self.pins[key] = Asked(text=specifier, where=where)
+
+    def package(self, name: str, text: str, where: str) -> None:
+        self.packages[canonicalize_name(name)] = Wanted(text=text, where=where)
+
+    def debian(self, name: str, where: str) -> None:
+        if re.fullmatch(SHAPES["apt"].pattern, name):
+            self.apt.setdefault(name, where)
+        else:
+            self.leave(where, name, "not the name of a Debian package")
+
+    def variable(self, name: str, value: str, where: str) -> None:
+        if not re.fullmatch(VARIABLE.pattern, name) or not value.isprintable():
+            self.leave(where, f"{name}={value}", "not a variable that a recipe can hold")
+        else:
+            self.env[name] = value
+
+    def _say(self, code: str, where: str, message: str, hint: str) -> None:
+        self.left.append(
+            Finding(code=code, severity=Severity.WARNING, where=where, message=message, hint=hint)
+        )

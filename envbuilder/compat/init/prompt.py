@@ -1,0 +1,85 @@
+"""The three questions that decide most: for which GPU, which PyTorch, which Python."""
+
+import functools
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+from envbuilder.compat.context import Tables
+from envbuilder.compat.host_file import find_name
+from envbuilder.compat.init.gathered import Gathered
+from envbuilder.core.decode import nearest
+from envbuilder.core.errors import UsageError
+
+NONE: Final = "none"
+Ask = Callable[[str, str], str]  # a question and what Enter stands for → the answer
+Tell = Callable[[str], None]
+
+
+def take_gpus(words: Iterable[str], tables: Tables, gathered: Gathered) -> None:
+    """The GPUs that were named, or `none`; raises UsageError for one that is not known."""
+    names: list[str] = []
+    for word in words:
+        known = tuple(tables.gpu)
+        name = next((one for one in known if one.casefold() == word.casefold()), None) or find_name(
+            word, known
+        )
+        if name is None and word != NONE:
+            raise UsageError(
+                f"no GPU `{word}` is known", hint=f"{nearest(word, known)}GPUs: {', '.join(known)}, or {NONE}"
+            )
+        names += [name] if name else []
+    gathered.gpus = tuple(dict.fromkeys(names))
+
+
+def take_version(key: str, text: str, known: Sequence[str], gathered: Gathered, where: str) -> None:
+    """A version that was named: one of those known, or the beginning of some; raises UsageError for any other."""
+    if not any(one == text or one.startswith(f"{text}.") for one in known):
+        raise UsageError(
+            f"no {key} {text} is offered", hint=f"{nearest(text, known)}offered: {', '.join(known)}"
+        )
+    gathered.pin(key, f"=={text}" if text in known else f"=={text}.*", where)
+
+
+def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
+    """The versions that a person may choose from."""
+    return {
+        "pytorch": tuple(row.version for row in tables.torches.rows),
+        "python": tuple(base.python for base in tables.bases),
+    }
+
+
+def ask_missing(gathered: Gathered, tables: Tables, ask: Ask, tell: Tell) -> None:
+    """Ask for what no flag and no file has said, each question until its answer is one."""
+    choices = offered(tables)
+    if gathered.gpus is None:
+        _until(
+            lambda: take_gpus(_words(ask(f"GPU model, such as A100, or {NONE}", NONE)), tables, gathered),
+            tell,
+        )
+    for key, title in (("pytorch", "PyTorch version"), ("python", "Python version")):
+        if key not in gathered.pins:
+            question = f"{title} ({', '.join(choices[key][-4:])})"
+            _until(functools.partial(_ask_version, key, question, choices[key], gathered, ask), tell)
+
+
+_ANY: Final = "whatever fits best"
+
+
+def _ask_version(key: str, question: str, known: Sequence[str], gathered: Gathered, ask: Ask) -> None:
+    answer = ask(question, _ANY)
+    if answer != _ANY:
+        take_version(key, answer.strip(), known, gathered, "your answer")
+
+
+def _words(answer: str) -> list[str]:
+    return [word.strip() for word in answer.split(",") if word.strip()]
+
+
+def _until(question: Callable[[], None], tell: Tell) -> None:
+    while True:
+        try:
+            question()
+        except UsageError as error:
+            tell(f"{error.message}: {error.hint}")
+        else:
+            return

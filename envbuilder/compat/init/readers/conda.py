@@ -1,0 +1,143 @@
+"""The `environment.yml` of conda, and the arguments of `conda install`: its specs → wishes.
+
+conda has names of its own and packages what Debian has as well; the two tables below know the usual ones. Any other name is
+taken for the name on a Python index, and `lock` says where that is wrong.
+"""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from envbuilder.compat.init.gathered import CONFIGURED, Gathered
+from envbuilder.compat.init.readers.pip import read_arguments, read_requirement
+from envbuilder.core.decode import Kind, Mistakes, Node, load
+from envbuilder.core.errors import UsageError
+
+_ALIASES: Final = {
+    "pytorch": "torch", "matplotlib-base": "matplotlib", "opencv": "opencv-python-headless", "numpy-base": "numpy",
+    "py-opencv": "opencv-python-headless", "pytables": "tables", "msgpack-python": "msgpack", "ruamel_yaml": "ruamel.yaml",
+    "python-lmdb": "lmdb", "importlib_metadata": "importlib-metadata", "py-xgboost": "xgboost", "jupyter_client": "jupyter-client",
+    "torchtriton": "triton",
+}  # fmt: skip
+_PINS: Final = {
+    "python": "python", "cudatoolkit": "cuda", "pytorch-cuda": "cuda", "cuda-toolkit": "cuda", "cuda": "cuda", "cuda-nvcc": "cuda",
+    "cuda-version": "cuda", "cudatoolkit-dev": "cuda",
+}  # fmt: skip
+_DEBIAN: Final = ("ffmpeg", "git", "cmake", "make", "wget", "curl", "tmux", "htop", "unzip", "rsync", "vim", "graphviz", "openmpi",
+                  "libsndfile", "sox", "parallel")  # fmt: skip
+_DEBIAN_NAMES: Final = {"openmpi": "libopenmpi-dev", "libsndfile": "libsndfile1"}
+# What conda has to bring and here Debian, torch or the toolkit does.
+_SYSTEM: Final = re.compile(
+    r"_.*|lib(?!rosa|cst|svm|archive-c).*|.*-ng|.*_abi|ld_impl_.*|.*-compilers?|.*_linux-64|binutils.*|sysroot.*|kernel-headers.*|"
+    r"openssl|zlib|ncurses|readline|tk|xz|sqlite|bzip2|ca-certificates|gmp|mkl.*|blas|openblas|intel-openmp|llvm-openmp|"
+    r"freetype|jpeg|lcms2|lerc|zstd|lz4-c|giflib|icu|nettle|gnutls|lame|openh264|openjpeg|cudnn|nccl|"
+    r"pytorch-mutex|ffi|expat|fontconfig|glib|gstreamer.*|gst-plugins.*|qt(-.*)?|pcre.*|dbus|hdf5|cuda-.*|nvidia-.*"
+)
+_SPEC: Final = re.compile(
+    r"(?:(?P<channel>[^\s:]+)::)?(?P<name>[A-Za-z0-9_.-]+)\s*"
+    r"(?:(?P<op>==|=|!=|~=|>=|<=|>|<)\s*(?P<version>[^\s=]+)(?:=(?P<build>\S+))?)?"
+)
+
+
+def read_environment(path: Path, gathered: Gathered) -> None:
+    """Every entry of the file; raises UsageError for what is not YAML or no environment."""
+    mistakes = Mistakes()
+    root = load(path, mistakes)
+    if root is None or mistakes.findings:
+        raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
+    if root.get("dependencies") is None:
+        raise UsageError(f"`{path}` has no `dependencies`: it is no environment of conda")
+    for entry in root.entries:
+        match entry.key:
+            case "dependencies":
+                for item in entry.node.items:
+                    _read_item(item, path, gathered)
+            case "variables":
+                for one in entry.node.entries:
+                    gathered.variable(one.key, one.node.text, one.where)
+            case "channels":
+                others = [
+                    item.text for item in entry.node.items if item.text not in ("defaults", "conda-forge")
+                ]
+                if others:
+                    gathered.leave(entry.where, f"channels: {', '.join(others)}", CONFIGURED)
+            case "name":
+                pass
+            case "prefix":
+                gathered.leave(entry.where, f"prefix: {entry.node.text}", "a folder of one machine")
+            case _:
+                gathered.leave(entry.where, entry.key, "a key that a recipe has no word for")
+
+
+def _read_item(item: Node, path: Path, gathered: Gathered) -> None:
+    if item.kind is not Kind.MAP:
+        read_spec(item.text, item.where, gathered)
+        return
+    for entry in item.entries:
+        if entry.key != "pip":
+            gathered.leave(entry.where, entry.key, "not a package manager that a recipe knows")
+            continue
+        for line in entry.node.items:
+            words = line.text.split() if line.text.startswith("-") else [line.text]
+            read_arguments(words, line.where, gathered, locate=path.parent.joinpath)
+
+
+def read_install(words: Sequence[str], where: str, gathered: Gathered) -> None:
+    """What stands behind `conda install`."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix"):
+            rest = rest[1:]
+        elif not word.startswith("-"):
+            read_spec(word, where, gathered)
+
+
+def read_spec(text: str, where: str, gathered: Gathered) -> None:
+    """One spec: `channel::name=version=build`, or with another comparison."""
+    found = _SPEC.fullmatch(text.partition("#")[0].strip())
+    if found is None:
+        # Several bounds, or a choice of versions; conda and pip write the first alike.
+        if "|" in text or "[" in text:
+            gathered.leave(
+                where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter"
+            )
+        else:
+            read_requirement(text.rpartition("::")[2], where, gathered)
+        return
+    name = found["name"].lower()
+    specifier = _specifier(found["op"] or "", found["version"] or "")
+    if "|" in specifier:
+        gathered.leave(where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter")
+    elif name in _PINS:
+        gathered.pin(_PINS[name], specifier, where)
+    elif re.fullmatch(r"g(cc|xx)_linux-64|g(cc|xx)", name):
+        gathered.pin("gcc", re.sub(r"^(==\d+)\..*", r"\1", specifier), where)
+    elif name == "cpuonly":
+        gathered.gpus = gathered.gpus or ()
+    elif name in _DEBIAN:
+        gathered.debian(_DEBIAN_NAMES.get(name, name), where)
+    elif name == "pip":
+        gathered.leave(
+            where,
+            text,
+            "an environment cannot change, and has no pip",
+            hint="packages go into the recipe's `packages`",
+        )
+    elif _SYSTEM.fullmatch(name):
+        gathered.leave(where, text, "Debian, torch or the CUDA toolkit brings it")
+    else:
+        if name == "pytorch" and (build := re.search(r"cuda(\d+\.\d+)", found["build"] or "")):
+            gathered.pin("cuda", f"=={build[1]}", where)
+        read_requirement(f"{_ALIASES.get(name, name)}{specifier}", where, gathered)
+
+
+def _specifier(operator: str, version: str) -> str:
+    """A single `=1.21` means any 1.21; a full version is that one."""
+    version = version.removesuffix(".*")
+    if not version or version == "*":
+        return ""
+    if operator == "=" and version.count(".") < 2:
+        return f"=={version}.*"
+    return f"{'==' if operator == '=' else operator}{version}"

@@ -1,0 +1,89 @@
+"""The chosen pins → the text of a recipe file, which the loader reads back."""
+
+import json
+import re
+from collections.abc import Iterator, Sequence
+
+from envbuilder.core.findings import Finding
+from envbuilder.recipe.extension import Extension
+from envbuilder.recipe.json_schema import MODELINE
+from envbuilder.recipe.model import Recipe
+
+_WHY = {
+    "gpus": "what extensions are compiled for, whatever GPU the building machine has",
+    "base": "where the C library, the compilers and Python come from",
+    "python": "the Python of that suite",
+    "libxcrypt": "brings crypt.h, which the Python.h of some versions includes",
+}
+
+
+def recipe_text(recipe: Recipe, sources: Sequence[str], left: Sequence[Finding]) -> str:
+    """The whole file; what was left out stands at its end as a comment."""
+    made = (
+        f"# Made by `envbuilder init` from {', '.join(sources)}."
+        if sources
+        else "# Made by `envbuilder init`."
+    )
+    head = f"{MODELINE}\n{made} Versions stand in quotes; `envbuilder show {recipe.name}` explains them.\n"
+    parts = [head, "\n".join(_pins(recipe)), *_lists(recipe)]
+    if left:
+        parts.append("\n".join(["# Not as it was written there:", *(_comment(one) for one in left)]))
+    return "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
+def _pins(recipe: Recipe) -> Iterator[str]:
+    lines = {
+        "summary": _plain(_summary(recipe)),
+        "gpus": f"[{', '.join(map(_plain, recipe.gpus))}]" if recipe.gpus else "",
+        "base": recipe.base,
+        **{key: _quoted(getattr(recipe, key)) for key in ("python", "cuda", "gcc", "libxcrypt", "pytorch")},
+    }
+    for key, value in lines.items():
+        if value and value != '""':
+            line = f"{key}: {value}"
+            yield f"{line:<24} # {_WHY[key]}" if key in _WHY else line
+
+
+def _summary(recipe: Recipe) -> str:
+    if not recipe.gpus:
+        return f"PyTorch {recipe.pytorch} for machines without a GPU"
+    return f"PyTorch {recipe.pytorch} with CUDA {recipe.cuda} for {', '.join(recipe.gpus)}"
+
+
+def _lists(recipe: Recipe) -> Iterator[str]:
+    for key, items in (("packages", recipe.packages), ("apt", recipe.apt)):
+        if items:
+            yield "\n".join([f"{key}:", *(f"  - {_plain(item)}" for item in items)])
+    if recipe.extensions:
+        yield "\n".join(["extensions:", *(f"  - {_extension(one)}" for one in recipe.extensions)])
+    if recipe.env:
+        yield "\n".join(["env:", *(f"  {name}: {_quoted(value)}" for name, value in recipe.env)])
+    yield 'tests:\n  - python -c "import torch"'
+
+
+def _extension(extension: Extension) -> str:
+    env = ", ".join(f"{name}: {_quoted(value)}" for name, value in extension.env)
+    return f"{{name: {extension.name}, sdist: {extension.sdist}, env: {{{env}}}}}"
+
+
+def _comment(finding: Finding) -> str:
+    """Its words on one line, whatever stands in the names of the files that it tells of."""
+    return "#   " + "".join(map(_printable, str(finding)))
+
+
+def _printable(letter: str) -> str:
+    return letter if letter.isprintable() else letter.encode("unicode_escape").decode("ascii")
+
+
+def _plain(text: str) -> str:
+    """As it is where YAML reads it as that text, else in quotes."""
+    is_safe = re.fullmatch(r"[A-Za-z][A-Za-z0-9 ,._+/\[\]<>=!~*-]*", text) and not text.endswith((" ", ":"))
+    return (
+        text
+        if is_safe and text.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")
+        else _quoted(text)
+    )
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

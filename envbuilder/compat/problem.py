@@ -1,0 +1,129 @@
+"""What a rule says: a code, the pins that decide it, and what else than a pin's own values could repair it."""
+
+import difflib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeVar
+
+from envbuilder.compat.context import Case
+from envbuilder.compat.tables.table import Table, version_key
+from envbuilder.core.findings import Severity
+
+Row = TypeVar("Row")
+
+
+class CheckCode(StrEnum):
+    """Stable; a new rule takes the next free one."""
+
+    BASE = "EB301"  # no such suite, or none that can be built on
+    GPU = "EB302"  # no such GPU
+    PYTHON = "EB303"  # not the suite's Python
+    GCC = "EB304"  # not packaged in the suite
+    LIBXCRYPT = "EB305"  # not the suite's version
+    TORCH = "EB306"  # no such release
+    TORCH_NEWER = "EB307"  # newer than the tables
+    TORCH_PYTHON = "EB308"  # no wheel of this torch for this Python
+    TORCH_CUDA = "EB309"  # toolkit and torch of different major versions of CUDA
+    TORCH_CUDA_MINOR = "EB310"  # the same major version, but another minor one
+    TOOLKIT = "EB311"  # a CUDA that envbuilder cannot lay out
+    CUDA_SOURCE = "EB312"  # a .cu file and no CUDA
+    CUDA = "EB313"  # no such release
+    CUDA_NEWER = "EB314"  # newer than the tables
+    NVCC_GCC_NEW = "EB315"  # gcc above what nvcc takes
+    NVCC_GCC_OLD = "EB316"  # gcc below it
+    NVCC_GCC_BROKEN = "EB317"  # a patch release of gcc that nvcc takes and fails with
+    NVCC_GLIBC = "EB318"  # the toolkit's headers clash with the suite's C library
+    ARCHITECTURE = "EB319"  # a GPU that the toolkit does not compile for
+    KERNELS = "EB320"  # a GPU for which torch's build holds no code
+    ARCHITECTURE_NAME = "EB321"  # a GPU that torch's TORCH_CUDA_ARCH_LIST has no word for
+    STANDARD_NVCC = "EB322"  # a C++ standard that nvcc does not take
+    STANDARD_GCC = "EB323"  # a C++ standard that gcc does not take
+    STANDARD_TORCH = "EB324"  # a C++ standard below what torch's headers take
+    TORCH_GCC = "EB325"  # gcc below what torch's headers take
+    TORCH_GCC_BOUND = "EB326"  # gcc that torch's own check of a setup.py refuses
+    TORCH_GLIBC = "EB327"  # the suite's C library is older than the wheel needs
+    CRYPT_H = "EB328"  # Python.h includes crypt.h, and nothing in the recipe brings it
+    NUMPY = "EB329"  # numpy that this torch does not work with
+    SETUPTOOLS = "EB330"  # setuptools that this torch's cpp_extension does not work with
+    COMPILER_PARTS = "EB331"  # a compiler from the package index with parts of another release
+    DRIVER = "EB332"  # the host's driver is too old
+    DRIVER_MINOR = "EB333"  # it runs by minor-version compatibility
+    DRIVER_FORWARD = "EB334"  # it runs by forward compatibility
+    HOST_GPU = "EB335"  # a GPU of the host that the recipe does not compile for
+    HOST_GPU_UNKNOWN = "EB336"  # a GPU of the host that the tables do not know
+    ARM_HOST = "EB337"  # a GPU that exists only beside an aarch64 processor
+    BASE_UNSEEN = "EB338"  # a base image that nobody looked into
+    BASE_FOREIGN = "EB339"  # a base for another processor
+    BASE_LIBC = "EB340"  # a base with musl, or without a C library
+    BASE_OS = "EB341"  # a base of an unknown distribution
+    GCC_BESIDE = "EB342"  # a second gcc beside the base's own
+    CUDA_TWICE = "EB343"  # CUDA in the base and once more in the environment
+    CUDA_SEVERAL = "EB344"  # a base with several CUDAs
+    CUDA_UNUSED = "EB345"  # a base with CUDA for a recipe without
+    DRIVER_REQUIRED = "EB346"  # the base's own demand on the host's driver
+    TORCH_TWICE = "EB347"  # a base with a torch of its own
+    BASE_PARTS = "EB348"  # a part that the base lacks and nothing brings
+    HOST_EMPTY = "EB349"  # a host without a GPU, as a login node is
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One value of a recipe, changed: a key with its new text; an index one past the end appends."""
+
+    key: str  # gcc, gpus[0], packages[1]
+    value: str
+
+
+Move = tuple[Change, ...]  # changes that are made together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What one rule found; `check` makes a finding of it when the repair is known."""
+
+    code: CheckCode
+    key: str  # what it is about, and where the finding points: gcc, gpus[0]
+    message: str
+    pins: tuple[str, ...] = ()  # whose values decide it, the nearest to change first
+    moves: tuple[Move, ...] = ()  # repairs beside the other values of those pins
+    advice: str = ""  # what to do where no pin helps
+    source: str = ""
+    severity: Severity = Severity.ERROR
+
+
+Rule = Callable[[Case], Iterator[Fault]]
+
+
+def either(words: Sequence[str]) -> str:
+    """12 or 13; 11, 12 or 13"""
+    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+
+
+def closest(word: str, names: Iterable[str]) -> tuple[str, ...]:
+    """The names that look like this word, the closest first; letter case does not count."""
+    spelling = {name.casefold(): name for name in names}
+    return tuple(spelling[found] for found in difflib.get_close_matches(word.casefold(), spelling))
+
+
+def cite(table: Table[Row], names: Sequence[str] = (), *prefer: str) -> str:
+    """Where a row's fact comes from: the first of its sources that is preferred, else its first one."""
+    name = next((name for name in prefer if name in names), names[0] if names else "")
+    source = next((source for source in table.sources if source.name == name), table.sources[0])
+    return f"{source.text}, read {source.read}"
+
+
+def is_ahead(asked: str, newest: str) -> bool:
+    """Newer than the tables, and not so far off that it is a slip of the pen: 13.9 or 14.0 after 13.5, never 99.9."""
+    one, other = version_key(asked), version_key(newest)
+    return one > other and one[0] <= other[0] + 1
+
+
+def distance(version: str, asked: str) -> tuple[int, ...]:
+    """How far a version is from another one that was asked for: the first number that differs counts, then the newer is nearer."""
+    numbers, wanted = version_key(version), version_key(asked)
+    place = next(
+        index for index, (one, other) in enumerate(zip(numbers, wanted, strict=True)) if one != other
+    )
+    newer_first = tuple(-number for number in (*numbers[place + 1 :], numbers[place]))
+    return (*([0] * place), abs(numbers[place] - wanted[place]), *newer_first)

@@ -1,0 +1,146 @@
+"""`tables refresh`, for maintainers: reads released artefacts and writes what they say into `torch.yaml` and `cuda.yaml`.
+
+Pages about releases disagree with the releases, so no page is read: wheel names, metadata, headers and the programs
+themselves are (a few MB of each wheel, by range requests). Rows stay sorted, a second run changes nothing, no row is ever
+dropped, and `overrides.yaml` is a person's.
+"""
+
+import functools
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Final, TypeVar
+
+from envbuilder.compat.refresh import cuda, torch
+from envbuilder.compat.refresh.rows import Changes, Row, RowFile, date_head, merge, parse_rows
+from envbuilder.compat.tables.cuda import FILE as CUDA_FILE
+from envbuilder.compat.tables.cuda import load_cudas
+from envbuilder.compat.tables.table import OVERRIDES, version_key
+from envbuilder.compat.tables.torch import FILE as TORCH_FILE
+from envbuilder.compat.tables.torch import load_torches
+from envbuilder.core.cache import save_text
+from envbuilder.core.decode import Mistakes, load
+from envbuilder.core.errors import FetchError
+from envbuilder.core.fetch.remote_zip import Index
+from envbuilder.core.process import Runner
+
+TABLES: Final = TORCH_FILE.parent
+NEWEST: Final = 5  # of each kind; older rows do not change any more
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """How much is read anew."""
+
+    releases: int = NEWEST  # of torch
+    compilers: int = NEWEST  # minor versions of CUDA
+
+
+USUAL: Final = Scope()
+
+
+def refresh(
+    index: Index,
+    runner: Runner,
+    *,
+    today: date,
+    scope: Scope = USUAL,
+    folder: Path = TABLES,
+    save: bool = True,
+) -> Changes:
+    """Read the newest releases and write the tables in `folder`; raises FetchError and then writes nothing."""
+    torches, torch_changes = _renew_torch(index, folder / TORCH_FILE.name, scope.releases, today)
+    cudas, cuda_changes = _renew_cuda(index, runner, folder / CUDA_FILE.name, scope.compilers, today)
+    texts = {TORCH_FILE.name: torches, CUDA_FILE.name: cudas}
+    _check(texts, folder)
+    for name, text in texts.items():
+        if save and text != (folder / name).read_text(encoding="utf-8"):
+            save_text(folder / name, text)
+    return torch_changes + cuda_changes
+
+
+def _renew_torch(index: Index, path: Path, count: int, today: date) -> tuple[str, Changes]:
+    releases = torch.torch_wheels(index.files("torch"))
+    rows = []
+    for version, wheels in _last(releases, count):
+        read = functools.partial(torch.read_torch, version, wheels, index)
+        rows.append(_read(f"torch {version}", read))
+    file, changes = _renew(path, "version", rows, sources=torch.SOURCES, today=today)
+    return file.text(torch.ORDER), changes + _gone("torch", file.values("version") - releases.keys())
+
+
+def _renew_cuda(index: Index, runner: Runner, path: Path, count: int, today: date) -> tuple[str, Changes]:
+    compilers = cuda.linux_wheels(index.files(cuda.COMPILER))
+    headers = cuda.linux_wheels(index.files(cuda.HEADERS))
+    toolkits = cuda.linux_wheels(index.files(cuda.TOOLKIT))
+    clashes = _clashes(path.with_name(OVERRIDES))
+    rows = []
+    for minor, version in _last(cuda.by_minor(compilers.keys() & headers.keys()), count):
+        wheels = cuda.Wheels(compiler=compilers[version], headers=headers[version], toolkits=toolkits)
+        read = functools.partial(cuda.read_cuda, minor, wheels, index, runner, clashes=clashes)
+        rows.append(_read(f"CUDA {minor}", read))
+    file, changes = _renew(path, "cuda", rows, sources=cuda.SOURCES, today=today)
+    known = {str(version) for version in compilers}
+    return file.text(cuda.ORDER), changes + _gone("nvcc", file.values("compiler") - known)
+
+
+def _read(what: str, read: Callable[[], Row]) -> Row:
+    try:
+        return read()
+    except ValueError as error:
+        raise FetchError(
+            f"could not understand {what}: {error}",
+            hint="the artefact has a new form: `envbuilder/compat/refresh` must learn it",
+        ) from error
+
+
+def _renew(
+    path: Path, key: str, rows: Sequence[Row], *, sources: Sequence[str], today: date
+) -> tuple[RowFile, Changes]:
+    file = parse_rows(path.read_text(encoding="utf-8"), path, key)
+    file, merged = merge(file, rows, name=path.stem, today=today)
+    file, dated = date_head(file, sources, today)
+    return file, merged + dated
+
+
+def _gone(name: str, versions: Iterable[str]) -> Changes:
+    return Changes(
+        notes=tuple(
+            f"{name} {version} is no longer in the index; its row stays"
+            for version in sorted(versions, key=version_key)
+        )
+    )
+
+
+def _clashes(path: Path) -> tuple[str, ...]:
+    """The releases of glibc that a person found to clash with the headers of compilers."""
+    mistakes = Mistakes()
+    root = load(path, mistakes)
+    found = root.get("glibc_clashes") if root else None
+    return tuple(node.text for node in found.items) if found else ()
+
+
+def _check(texts: Mapping[str, str], folder: Path) -> None:
+    """Raise unless the tables, with the overrides, still obey their own rules."""
+    with tempfile.TemporaryDirectory() as temporary:
+        work = Path(temporary)
+        shutil.copy(folder / OVERRIDES, work)
+        for name, text in texts.items():
+            (work / name).write_text(text, encoding="utf-8")
+        try:
+            load_torches(work / TORCH_FILE.name)
+            load_cudas(work / CUDA_FILE.name)
+        except ValueError as error:
+            raise FetchError(
+                f"what was read breaks the tables' rules, nothing is written:\n{error}",
+                hint=f"`{OVERRIDES}` corrects what artefacts say wrongly",
+            ) from error
+
+
+def _last(versions: Mapping[str, Found], count: int) -> list[tuple[str, Found]]:
+    return list(versions.items())[-count:] if count else []

@@ -1,0 +1,136 @@
+"""A table that `tables refresh` writes: its rows as plain values, what a new reading changes, and its text.
+
+A row is never dropped, and a key that an artefact no longer shows keeps its value: both are told instead, because a page
+that lists less than before is more often the page's mistake than a fact
+(https://github.com/replicate/cog/pull/725).
+"""
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from envbuilder.compat.tables.table import version_key
+from envbuilder.core.decode import Kind, Mistakes, Node, parse_yaml
+
+Value = str | int | bool | tuple[str, ...] | tuple[tuple[str, str], ...]
+Row = Mapping[str, Value]
+_SET_BY_US: Final = ("read", "source", "released")  # never judged as lost
+_ROWS: Final = "\nrows:\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """What a refresh did, and what a person should look at; a line each."""
+
+    done: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    def __add__(self, other: "Changes") -> "Changes":
+        return Changes(done=self.done + other.done, notes=self.notes + other.notes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowFile:
+    """One file: all that stands above its rows, and the rows, oldest first."""
+
+    head: str
+    rows: tuple[Row, ...]
+    key: str  # names a row: its version
+
+    def values(self, key: str) -> frozenset[str]:
+        """What the rows that have this key say there."""
+        return frozenset(str(row[key]) for row in self.rows if key in row)
+
+    def text(self, order: Sequence[str]) -> str:
+        """The file; keys of a row stand in this order, others after them."""
+        lines = [
+            f"{'  - ' if number == 0 else '    '}{key}: {_text(row[key])}\n"
+            for row in self.rows
+            for number, key in enumerate(sorted(row, key=lambda key: _position(key, order)))
+        ]
+        return f"{self.head}{_ROWS}{''.join(lines)}"
+
+
+def parse_rows(text: str, file: Path, key: str) -> RowFile:
+    """Read a table's text; raises ValueError when it has another form than `RowFile.text` writes."""
+    head, found, _ = text.partition(_ROWS)
+    mistakes = Mistakes()
+    root = parse_yaml(text, str(file), mistakes)
+    rows = root.get("rows") if root else None
+    if mistakes.findings or rows is None or not found:
+        raise ValueError(f"`{file}` is no table of rows")
+    return RowFile(head=head, rows=tuple(_row(node) for node in rows.items), key=key)
+
+
+def merge(file: RowFile, new: Iterable[Row], *, name: str, today: date) -> tuple[RowFile, Changes]:
+    """The file with what was read now, and what that changes; `name` is the table's in messages."""
+    rows = {str(row[file.key]): row for row in file.rows}
+    changes = Changes()
+    for row in new:
+        version = str(row[file.key])
+        rows[version], change = _update(rows.get(version), row, f"{name} {version}", today)
+        changes += change
+    ordered = sorted(rows.items(), key=lambda item: version_key(item[0]))
+    return replace(file, rows=tuple(row for _, row in ordered)), changes
+
+
+def date_head(file: RowFile, sources: Iterable[str], today: date) -> tuple[RowFile, Changes]:
+    """The file with today as the day on which it and these of its sources were read."""
+    head = re.sub(r'^read: "[0-9-]+"$', f'read: "{today}"', file.head, flags=re.MULTILINE)
+    for source in sources:
+        head = re.sub(rf'^(  {source}: .*read: )"[0-9-]+"', rf'\g<1>"{today}"', head, flags=re.MULTILINE)
+    done = (f"read on {today}",) if head != file.head else ()
+    return replace(file, head=head), Changes(done=done)
+
+
+def _update(old: Row | None, new: Row, label: str, today: date) -> tuple[Row, Changes]:
+    if old is None:
+        return {**new, "read": str(today)}, Changes(done=(f"+ {label}",))
+    known = old.get("source", ())
+    found = new.get("source", ())
+    assert isinstance(known, tuple)
+    assert isinstance(found, tuple)
+    sources = (*known, *(source for source in found if source not in known))
+    changed = {key: value for key, value in new.items() if key != "released" and old.get(key) != value}
+    changed.pop("source", None)
+    done = tuple(
+        f"{label}: {key}: {_text(old[key]) if key in old else 'nothing'} → {_text(value)}"
+        for key, value in sorted(changed.items())
+    )
+    lost = tuple(
+        f"{label}: `{key}` was not found now, {_text(old[key])} is kept"
+        for key in sorted(old.keys() - new.keys() - set(_SET_BY_US))
+    )
+    row = {**old, **changed, "source": sources}
+    if row != dict(old):
+        row["read"] = str(today)
+        done = done or (f"{label}: source: {_text(sources)}",)
+    return row, Changes(done=done, notes=lost)
+
+
+def _row(node: Node) -> Row:
+    return {entry.key: _value(entry.node) for entry in node.entries}
+
+
+def _value(node: Node) -> Value:
+    if node.kind is Kind.LIST:
+        return tuple(item.text for item in node.items)
+    if node.kind is Kind.MAP:
+        return tuple((entry.key, entry.node.text) for entry in node.entries)
+    if node.kind is Kind.INTEGER:
+        return int(node.text)
+    return node.text == "true" if node.kind is Kind.BOOLEAN else node.text
+
+
+def _text(value: Value) -> str:
+    """A value in YAML's flow style, which JSON is a part of."""
+    pairs = [item for item in value if isinstance(item, tuple)] if isinstance(value, tuple) else []
+    return json.dumps(dict(pairs) if pairs else value, ensure_ascii=False)
+
+
+def _position(key: str, order: Sequence[str]) -> tuple[int, str]:
+    return (order.index(key) if key in order else len(order)), key

@@ -1,0 +1,222 @@
+"""Reads a release of torch out of its wheel: about 10 MB of the file, of which libtorch_python.so is the most."""
+
+import ast
+import re
+import zipfile
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from email.parser import Parser
+from typing import TYPE_CHECKING, Final
+
+from packaging.requirements import Requirement
+from packaging.tags import Tag
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from envbuilder.compat.refresh.rows import Row, Value
+from envbuilder.compat.tables.cuda import architecture_key
+from envbuilder.compat.tables.torch import build_of
+from envbuilder.core.fetch.client import Listed
+from envbuilder.core.fetch.remote_zip import Index
+
+if TYPE_CHECKING:
+    from packaging.version import Version
+
+ORDER: Final = (
+    "version", "released", "read", "source", "pythons", "pypi", "architectures", "nccl", "cudnn", "cuda_toolkit",
+    "glibc", "cxx11_abi", "std", "std_min", "gcc_min", "gcc_bounds", "checks_cuda", "arch_names", "setuptools",
+)  # fmt: skip
+SOURCES: Final = ("index", "wheels")
+_LEGACY: Final = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}  # PEP 600
+_LINUX: Final = re.compile(r"(manylinux\d+|manylinux_(\d+)_(\d+))_x86_64")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TorchWheel:
+    """One wheel for Linux x86-64."""
+
+    listed: Listed
+    python: str  # 3.13t
+    glibc: tuple[int, int]
+    build: tuple[int | str, ...]  # an upload that replaces another has a higher one
+
+
+def torch_wheels(files: Sequence[Listed]) -> Mapping[str, tuple[TorchWheel, ...]]:
+    """The final releases, oldest first, with their wheels, oldest Python first."""
+    found: dict[Version, list[TorchWheel]] = defaultdict(list)
+    for listed in files:
+        try:
+            _, version, build, tags = parse_wheel_filename(listed.filename)
+        except InvalidWheelFilename:
+            continue
+        if not (listed.yanked or version.is_prerelease or version.local):
+            found[version] += [
+                TorchWheel(listed=listed, python=python, glibc=glibc, build=build)
+                for python, glibc in _targets(tags)
+            ]
+    return {
+        str(version): tuple(sorted(found[version], key=_wheel_order))
+        for version in sorted(found)
+        if found[version]
+    }
+
+
+def read_torch(version: str, wheels: Sequence[TorchWheel], index: Index) -> Row:
+    """The row of a release; raises FetchError, or ValueError when its wheel is made otherwise than those so far."""
+    plain = [wheel for wheel in wheels if not wheel.python.endswith("t")] or list(wheels)
+    chosen = plain[-1]
+    with index.open(chosen.listed) as wheel:
+        extension = wheel.read("torch/utils/cpp_extension.py").decode()
+        facts: dict[str, Value] = {
+            "version": version,
+            "released": chosen.listed.uploaded or _made_on(wheel),
+            "source": SOURCES,
+            "pythons": tuple(dict.fromkeys(wheel.python for wheel in wheels)),
+            "pypi": build_of(
+                _one(r"^cuda\b.*= '([0-9.]+)'$", wheel.read("torch/version.py").decode(), "its CUDA")
+            ),
+            "architectures": _architectures(wheel.read("torch/lib/libtorch_python.so")),
+            "glibc": "{}.{}".format(*chosen.glibc),
+            "cxx11_abi": b"_GLIBCXX_USE_CXX11_ABI=0"
+            not in wheel.read("torch/share/cmake/Torch/TorchConfig.cmake"),
+            "checks_cuda": "CUDA_MISMATCH_MESSAGE" in extension,
+            **_read_requirements(wheel),
+            **_read_extension(extension),
+            **_read_headers(wheel),
+        }
+    return facts
+
+
+def _targets(tags: frozenset[Tag]) -> Iterator[tuple[str, tuple[int, int]]]:
+    """The Python and the oldest glibc of each Linux tag of a wheel."""
+    floors: dict[str, tuple[int, int]] = {}
+    for tag in tags:
+        system, cpython = _LINUX.fullmatch(tag.platform), re.fullmatch(r"cp(\d)(\d+)", tag.interpreter)
+        if system and cpython:
+            python = f"{cpython[1]}.{cpython[2]}{'t' if tag.abi.endswith('t') else ''}"
+            glibc = (int(system[2]), int(system[3])) if system[2] else _LEGACY[system[1]]
+            floors[python] = min(glibc, floors.get(python, glibc))
+    yield from floors.items()
+
+
+def _wheel_order(wheel: TorchWheel) -> tuple[int, bool, tuple[int | str, ...]]:
+    return int(wheel.python.rstrip("t").partition(".")[2]), wheel.python.endswith("t"), wheel.build
+
+
+def _made_on(wheel: zipfile.ZipFile) -> str:
+    """The day of the newest member, where the index does not tell when it was uploaded."""
+    year, month, day, *_ = max(member.date_time for member in wheel.infolist())
+    return f"{year:04}-{month:02}-{day:02}"
+
+
+def _architectures(library: bytes) -> str:
+    """What `torch.cuda.get_arch_list()` answers: `sm_90` is machine code, `compute_90` is PTX."""
+    lists = {tuple(found.split()) for found in re.findall(rb"(?:(?:sm|compute)_\d+[a-z]* ?){3,}", library)}
+    if len(lists) != 1:
+        raise ValueError(f"expected one list of architectures in libtorch_python.so, found {len(lists)}")
+    names = [name.decode() for name in lists.pop()]
+    ptx = {name.removeprefix("compute_") for name in names if name.startswith("compute_")}
+    codes = [name.removeprefix("sm_") for name in names if name.startswith("sm_")]
+    by_name = {capability(code): code in ptx for code in codes}
+    return " ".join(name + "+PTX" * by_name[name] for name in sorted(by_name, key=architecture_key))
+
+
+def capability(code: str) -> str:
+    """100a → 10.0a"""
+    found = re.fullmatch(r"(\d+)(\d)([a-z]*)", code)
+    if found is None:
+        raise ValueError(f"expected an architecture such as 100a, found {code!r}")
+    return f"{found[1]}.{found[2]}{found[3]}"
+
+
+def _read_requirements(wheel: zipfile.ZipFile) -> dict[str, Value]:
+    facts: dict[str, Value] = {}
+    for requirement in read_metadata(wheel):
+        name = canonicalize_name(requirement.name)
+        if requirement.marker and "extra" in str(requirement.marker):
+            continue
+        pinned = str(requirement.specifier).removeprefix("==")
+        if re.fullmatch(r"nvidia-(nccl|cudnn)-cu\d+", name):
+            facts[name.split("-")[1]] = pinned
+        elif name == "cuda-toolkit":
+            facts["cuda_toolkit"] = pinned
+        elif name in ("setuptools", "numpy") and requirement.specifier:
+            facts[name] = str(requirement.specifier)
+    return facts
+
+
+def read_metadata(wheel: zipfile.ZipFile) -> tuple[Requirement, ...]:
+    """What a wheel requires."""
+    (name,) = (name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
+    metadata = Parser().parsestr(wheel.read(name).decode())
+    return tuple(Requirement(str(text)) for text in metadata.get_all("Requires-Dist", []))
+
+
+def _read_extension(source: str) -> dict[str, Value]:
+    """What `cpp_extension` compiles with, and which compilers and architectures it takes."""
+    values = _assigned(ast.parse(source))
+    facts: dict[str, Value] = {
+        "std": int(_one(r"cpp_flag_prefix \+ 'c\+\+(\d+)'", source, "the standard of extensions")),
+        "arch_names": " ".join(_texts(values.get("supported_arches"))),
+    }
+    # An upper bound was the last release allowed until 1.13 and is the first one refused since 2.0.
+    last = "<" if "max_excl" in source else "<="
+    bounds = []
+    table = values.get("CUDA_GCC_VERSIONS")
+    if isinstance(table, ast.Dict):
+        for key, value in zip(table.keys, table.values, strict=True):
+            assert isinstance(key, ast.Constant)
+            assert isinstance(value, ast.Tuple)
+            low, high = (_version(one, values) for one in value.elts)
+            bounds.append((str(key.value), f">={low},{last}{high}"))
+        facts["gcc_bounds"] = tuple(bounds)
+    return facts
+
+
+def _read_headers(wheel: zipfile.ZipFile) -> dict[str, Value]:
+    """The oldest standard and gcc that the headers take."""
+    everything = wheel.read("torch/include/torch/csrc/api/include/torch/all.h").decode()
+    standard = _one(r"#error C\+\+(\d+) or later", everything, "the standard of its headers")
+    facts: dict[str, Value] = {"std_min": int(standard)}
+    check = "torch/include/c10/util/C++17.h"
+    if check in wheel.namelist():
+        gcc = re.search(r"We need GCC (\d+) or later", wheel.read(check).decode())
+        if gcc:
+            facts["gcc_min"] = gcc[1]
+    return facts
+
+
+def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
+    """Every plain assignment, wherever it stands; of several to one name the first."""
+    found: dict[str, ast.expr] = {}
+    for node in ast.walk(tree):
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.expr):
+            found.setdefault(target.id, value)
+    return found
+
+
+def _version(node: ast.expr, values: Mapping[str, ast.expr]) -> str:
+    """(10, 2, 1) → 10.2.1, (10, 0) → 10"""
+    node = values[node.id] if isinstance(node, ast.Name) else node
+    assert isinstance(node, ast.Tuple)
+    numbers = [str(part.value) for part in node.elts if isinstance(part, ast.Constant)]
+    while len(numbers) > 1 and numbers[-1] == "0":
+        numbers.pop()
+    return ".".join(numbers)
+
+
+def _texts(node: ast.expr | None) -> list[str]:
+    if not isinstance(node, ast.List):
+        raise ValueError("`supported_arches` is not in cpp_extension.py")  # noqa: TRY004 - of the wheel, not of us
+    names = [str(part.value) for part in node.elts if isinstance(part, ast.Constant)]
+    return sorted(names, key=architecture_key)
+
+
+def _one(pattern: str, text: str, what: str) -> str:
+    """The one value that the pattern finds."""
+    found = set(re.findall(pattern, text, re.MULTILINE))
+    if len(found) != 1:
+        raise ValueError(f"{what} is written in another way than before: {sorted(found)}")
+    return str(found.pop())

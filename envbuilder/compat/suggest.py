@@ -1,0 +1,288 @@
+"""The nearest working pins: the smallest change of a recipe with which every rule is silent, found by trying.
+
+A recipe can only be repaired by changing a pin of each rule that fails, so the search takes the first failing rule, tries
+every value of every pin that decides it, and goes on from those that silence it, the least change first. What comes out
+has passed the whole check; nothing is suggested untried.
+"""
+
+import heapq
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from envbuilder.compat.context import Case, make_case
+from envbuilder.compat.problem import Change, Fault, Move, Rule, closest, distance
+from envbuilder.compat.tables.distribution import Distribution
+from envbuilder.core.findings import Severity
+from envbuilder.recipe.model import Recipe
+
+LIMIT: Final = 90  # recipes that one search looks at
+MORE: Final = 30  # of them after the first repair, for another one
+WANTED: Final = 2  # repairs
+NEAR: Final = 5  # values of one pin that are tried of those that silence a rule
+FEW: Final = 3  # changes; another repair with more is of no use to a person
+# What a change of each pin costs a person, so what counts as near; a new base changes everything that compiles.
+_COSTS: Final = {
+    "libxcrypt": 1.0,
+    "packages": 1.0,
+    "gcc": 1.0,
+    "gpus": 1.0,
+    "extensions": 1.0,
+    "cuda": 2.0,
+    "pytorch": 2.0,
+    "python": 3.0,
+    "base": 4.0,
+}
+_WARNING: Final = 0.5  # what a warning that is left costs
+_ERROR: Final = 1.0  # what an error that is left is expected to cost at least
+_COMPANION: Final = 0.5  # what each further pin costs that a new suite changes
+_RANK: Final = 0.01  # what each nearer value of the same pin costs
+_ITEM: Final = re.compile(
+    r"(extensions\[(?P<extension>\d+)\]\.)?(?P<name>gpus|packages|cflags|cuda_cflags)\[(?P<index>\d+)\]"
+)
+
+Examine = Callable[[Case], Iterator[tuple[Rule, Fault]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repair:
+    """Changes with which the whole recipe passes; at least one."""
+
+    changes: tuple[Change, ...]  # sorted by key
+    recipe: Recipe  # with them
+
+    def data(self) -> dict[str, object]:
+        """The changed keys with their new values, whole lists where one item changed."""
+        values: dict[str, object] = {}
+        for change in self.changes:
+            item = _ITEM.fullmatch(change.key)
+            if item is None:
+                values[change.key] = change.value
+                continue
+            number = item["extension"]
+            holder: object = self.recipe if number is None else self.recipe.extensions[int(number)]
+            values[change.key.rpartition("[")[0]] = list(getattr(holder, item["name"]))
+        return values
+
+    def words(self) -> str:
+        """As a person writes it into the recipe: `gcc: "13"` and `base: debian/trixie`."""
+        parts = [f"`{key}: {_yaml(value)}`" for key, value in self.data().items()]
+        return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Try:
+    """One changed recipe in the queue; the number makes the order total."""
+
+    rank: float
+    number: int
+    costs: tuple[tuple[str, float], ...] = field(
+        compare=False
+    )  # of each changed key; what comes with another: 0
+    changes: tuple[Change, ...] = field(compare=False)
+    case: Case = field(compare=False)
+    errors: tuple[tuple[Rule, Fault], ...] = field(compare=False)
+
+
+def find_repairs(case: Case, examine: Examine) -> tuple[Repair, ...]:
+    """The nearest repairs of a recipe that has errors; the second one changes other pins than the first."""
+    found: list[Repair] = []
+    seen: set[tuple[Change, ...]] = {()}
+    queue: list[_Try] = []
+    limit = LIMIT
+
+    def push(costs: tuple[tuple[str, float], ...], changes: tuple[Change, ...]) -> None:
+        here = make_case(apply(case.recipe, changes), case.tables, case.host, case.base)
+        results = tuple(examine(here))
+        errors = tuple((rule, fault) for rule, fault in results if fault.severity is Severity.ERROR)
+        rank = sum(cost for _, cost in costs) + (_ERROR * len(errors) if errors else _WARNING * len(results))
+        heapq.heappush(queue, _Try(rank, len(seen), costs, changes, here, errors))
+
+    push((), ())
+    while queue and len(found) < WANTED:
+        one = heapq.heappop(queue)
+        if not one.errors:
+            if not found or (len(one.changes) <= FEW and not _is_like(one.changes, found[0].changes)):
+                found.append(Repair(changes=one.changes, recipe=one.case.recipe))
+                limit = min(LIMIT, len(seen) + MORE)
+            continue
+        for cost, move in _steps(one.case, *one.errors[0]) if len(seen) < limit else ():
+            changes = _merge(one.changes, move, case.recipe)
+            if changes not in seen:
+                seen.add(changes)
+                costs = dict(one.costs) | {change.key: 0.0 for change in move} | {move[0].key: cost}
+                kept = {change.key for change in changes}
+                push(tuple((key, cost) for key, cost in costs.items() if key in kept), changes)
+    return tuple(found)
+
+
+def find_better(case: Case, fault: Fault, examine: Examine) -> Repair | None:
+    """The nearest single change that silences a warning of a recipe without errors and brings no other."""
+    allowed = {other.code for _, other in examine(case)} - {fault.code}
+    for _, move in sorted(_moves(case, fault), key=lambda pair: pair[0]):
+        changes = _merge((), move, case.recipe)
+        recipe = apply(case.recipe, changes)
+        if (
+            changes
+            and {other.code for _, other in examine(make_case(recipe, case.tables, case.host, case.base))}
+            <= allowed
+        ):
+            return Repair(changes=changes, recipe=recipe)
+    return None
+
+
+def apply(recipe: Recipe, changes: Sequence[Change]) -> Recipe:
+    """The recipe with these changes; of one key, the last."""
+    plain = {change.key: change.value for change in changes if "[" not in change.key}
+    if plain:
+        recipe = replace(recipe, **plain)  # type: ignore[arg-type]  # every key without an index is text
+    for change in changes:
+        indexed = _ITEM.fullmatch(change.key)
+        if indexed:
+            recipe = _apply_item(recipe, indexed, change.value)
+    return recipe
+
+
+def _apply_item(recipe: Recipe, indexed: re.Match[str], value: str) -> Recipe:
+    name, index = indexed["name"], int(indexed["index"])
+    if indexed["extension"] is None:
+        items = _with(getattr(recipe, name), index, value)
+        return replace(recipe, gpus=items) if name == "gpus" else replace(recipe, packages=items)
+    number = int(indexed["extension"])
+    extension = recipe.extensions[number]
+    items = _with(getattr(extension, name), index, value)
+    changed = replace(extension, cflags=items) if name == "cflags" else replace(extension, cuda_cflags=items)
+    return replace(
+        recipe, extensions=(*recipe.extensions[:number], changed, *recipe.extensions[number + 1 :])
+    )
+
+
+def _with(items: tuple[str, ...], index: int, value: str) -> tuple[str, ...]:
+    return (*items[:index], value, *items[index + 1 :])
+
+
+def _steps(case: Case, rule: Rule, fault: Fault) -> list[tuple[float, Move]]:
+    """The nearest moves that silence this fault, and those of CUDA, which may need a torch to go with it.
+
+    All of them where none does: then it takes two.
+    """
+    moves = sorted(_moves(case, fault), key=lambda pair: pair[0])
+    left = dict.fromkeys((move[0].key for _, move in moves), NEAR)
+    good: list[tuple[float, Move]] = []
+    warned: list[tuple[float, Move]] = []
+    for cost, move in moves:
+        key = move[0].key
+        if left[key] == 0:
+            continue
+        after = _after(case, rule, fault, move)
+        if after is None or key == "cuda":
+            left[key] -= 1
+            good.append((cost, move))
+        elif after is Severity.WARNING:
+            warned.append((cost, move))
+    for cost, move in warned:
+        if left[move[0].key]:
+            left[move[0].key] -= 1
+            good.append((cost, move))
+    return good or moves
+
+
+def _after(case: Case, rule: Rule, fault: Fault, move: Move) -> Severity | None:
+    """What is left of a fault after a move: an error, only a warning, or nothing."""
+    changed = make_case(apply(case.recipe, move), case.tables, case.host, case.base)
+    left = [(other.severity, other.code, other.key) for other in rule(changed)]
+    if (Severity.ERROR, fault.code, fault.key) in left:
+        return Severity.ERROR
+    return Severity.WARNING if any(severity is Severity.WARNING for severity, *_ in left) else None
+
+
+def _moves(case: Case, fault: Fault) -> Iterator[tuple[float, Move]]:
+    for rank, move in enumerate(fault.moves):
+        yield _COSTS[move[0].key.partition("[")[0]] + _RANK * rank, move
+    for order, pin in enumerate(fault.pins):
+        for rank, move in enumerate(_values(case, pin)):
+            # A new suite may bring another compiler and libxcrypt with it.
+            extra = _COMPANION * max(len(move) - 2, 0)
+            yield _COSTS[pin] + _RANK * (rank + order / len(fault.pins)) + extra, move
+
+
+def _values(case: Case, pin: str) -> Iterator[Move]:
+    """The other values of a pin, the nearest first."""
+    recipe, tables, row = case.recipe, case.tables, case.distribution
+    match pin:
+        case "gcc":
+            names = row.gccs if row and row.buildable else ()
+            yield from (_one("gcc", gcc) for gcc in _near(names, recipe.gcc))
+        case "cuda":
+            yield from (_one("cuda", cuda) for cuda in _near(tuple(tables.toolkits), recipe.cuda))
+        case "pytorch":
+            yield from (_one("pytorch", version) for version in _near(tuple(tables.torch), recipe.pytorch))
+        case "libxcrypt" if row:
+            yield _one("libxcrypt", _short(row.libxcrypt))
+        case "python" if row:
+            yield _one("python", row.python)
+        case _:
+            yield from (_suite(case, base) for base in _near_bases(case))
+
+
+def _near_bases(case: Case) -> list[Distribution]:
+    """The other suites: the one that was meant, then by age; none for who chose an image."""
+    if case.recipe.image:
+        return []
+    names = [base.name for base in case.tables.distributions.rows]
+    meant = closest(case.recipe.base, [base.name for base in case.tables.bases])
+    here = (
+        names.index(case.recipe.base) if case.recipe.base in names else names.index(meant[0]) if meant else 0
+    )
+    others = [base for base in case.tables.bases if base.name != case.recipe.base]
+    return sorted(others, key=lambda base: abs(names.index(base.name) - here))
+
+
+def _suite(case: Case, base: Distribution) -> Move:
+    """Another suite with its own Python, and with its own compiler and libxcrypt where it lacks the recipe's."""
+    recipe = case.recipe
+    changes = [Change(key="base", value=base.name), Change(key="python", value=base.python)]
+    if recipe.gcc not in base.gccs:
+        changes.append(Change(key="gcc", value=base.gcc))
+    if recipe.libxcrypt and not f"{base.libxcrypt}.".startswith(f"{recipe.libxcrypt}."):
+        changes.append(Change(key="libxcrypt", value=_short(base.libxcrypt)))
+    return tuple(changes)
+
+
+def _near(values: tuple[str, ...], asked: str) -> list[str]:
+    return sorted((value for value in values if value != asked), key=lambda value: distance(value, asked))
+
+
+def _one(key: str, value: str) -> Move:
+    return (Change(key=key, value=value),)
+
+
+def _short(libxcrypt: str) -> str:
+    return ".".join(libxcrypt.split(".")[:2])
+
+
+def _merge(changes: Sequence[Change], move: Move, recipe: Recipe) -> tuple[Change, ...]:
+    """Both, the later one wins; what is then as the recipe had it is no change."""
+    values = {change.key: change.value for change in (*changes, *move)}
+    return tuple(
+        Change(key=key, value=value)
+        for key, value in sorted(values.items())
+        if "[" in key or getattr(recipe, key) != value
+    )
+
+
+def _is_like(changes: Sequence[Change], other: Sequence[Change]) -> bool:
+    """Whether one of them only does more of the same, or the same to the same pins."""
+    one, two = {change.key for change in changes}, {change.key for change in other}
+    return one >= two or set(other) <= set(changes)
+
+
+def _yaml(value: object) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(_plain(str(item)) for item in value)}]"
+    return str(value) if "/" in str(value) else f'"{value}"'
+
+
+def _plain(item: str) -> str:
+    return item if re.fullmatch(r"[A-Za-z][A-Za-z0-9 ._-]*", item) else f'"{item}"'

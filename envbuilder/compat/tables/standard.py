@@ -1,0 +1,29 @@
+"""The C++ standards, and since when gcc knows each."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.compat.tables.table import Table, load_table
+from envbuilder.core.decode import Fields, Shape
+
+FILE: Final = Path(__file__).with_name("standards.yaml")
+_YEAR: Final = Shape(pattern=r"\d\d", expected='a standard such as "17"')
+_GCC: Final = Shape(pattern=r"\d+(\.\d+)?", expected='a version such as "10"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standard:
+    standard: int  # 17
+    gcc: str  # the first that takes -std=c++17
+
+
+@functools.cache
+def load_standards(path: Path = FILE) -> Table[Standard]:
+    """The table; raises ValueError when it breaks its own rules."""
+    return load_table(path, ("standard", "gcc"), _row, lambda row: (row.standard,), types=(Standard,))
+
+
+def _row(fields: Fields) -> Standard:
+    return Standard(standard=int(fields.text("standard", _YEAR) or 0), gcc=fields.text("gcc", _GCC))

@@ -1,0 +1,327 @@
+"""The cache on disk: the only module that knows its folders.
+
+    artefacts/<2>/<sha256>     downloaded files and sources, named by what they hold
+    partial/<sha256>           downloads that ended early; the next one goes on from there
+    layers/<key>/              one finished layer each: tar, manifest, facts
+    trees/<key>/               the same layer as a folder, for the steps that build inside it
+    extensions/<key>/          compiled extensions, and what a project was seen to compile
+    spaces/<key>/              incremental compile folders
+    pushed.json                which repository of which registry has which blob
+    apt/, uv/                  what the resolvers keep of their indexes
+    bases/<key>                what was found inside base images
+    work/                      temporary; whatever no living process holds is swept
+    locks/                     flock files; never deleted, harmless when left
+
+Everything appears under its final name by rename only, so a killed or full-disk run leaves nothing half-written.
+"""
+
+import contextlib
+import errno
+import fcntl
+import glob
+import hashlib
+import os
+import re
+import shutil
+import stat
+import tempfile
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import Final, NewType
+
+from envbuilder.core.errors import SpaceError, UsageError
+
+Sha256 = NewType("Sha256", str)  # 64 lower-case hexadecimal digits
+
+
+def parse_sha256(text: str) -> Sha256:
+    """Return the digest; raises ValueError unless it is 64 lower-case hexadecimal digits."""
+    if not re.fullmatch(r"[0-9a-f]{64}", text):
+        raise ValueError(f"expected 64 hexadecimal digits, found {text!r}")
+    return Sha256(text)
+
+
+def sha256_text(text: str) -> Sha256:
+    return Sha256(hashlib.sha256(text.encode()).hexdigest())
+
+
+def sha256_file(path: Path) -> Sha256:
+    with path.open("rb") as stream:
+        return Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
+
+
+# What is kept between runs.
+KINDS: Final = ("artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases")
+WORK: Final = "work"  # what is in use while a verb runs, and what a killed one left of it
+KEPT: Final = (
+    "layers",
+    "extensions",
+)  # what `cache --gc` leaves alone unless it is named: minutes to make, little to keep
+
+
+class Store:
+    """A cache folder of one user, created with mode 0700; a folder that others could write is refused."""
+
+    def __init__(self, root: Path, *, create: bool = True) -> None:
+        """`create=False` is for those who look at what is there and write nothing."""
+        self.root = root
+        if not create:
+            return
+        with space_errors(root):
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)  # not left to the umask, as parents are
+        status = root.lstat()
+        if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
+            raise UsageError(
+                f"the cache folder `{root}` must be a folder of yours that nobody else can write",
+                hint="point ENVBUILDER_CACHE at another folder, or `chmod go-w` this one",
+            )
+        for name in (*KINDS, WORK, "locks"):
+            with space_errors(root):
+                (root / name).mkdir(mode=0o700, exist_ok=True)
+
+    def artefact(self, digest: Sha256) -> Path:
+        """Where the artefact with this digest is, or would be."""
+        return self.root / "artefacts" / digest[:2] / digest
+
+    def partial(self, digest: Sha256) -> Path:
+        """Where an artefact grows until it is whole; hold the lock `fetch` while writing it."""
+        return self.root / "partial" / digest
+
+    def layer(self, key: Sha256) -> Path:
+        return self.root / "layers" / key
+
+    def tree(self, key: Sha256) -> Path:
+        return self.root / "trees" / key
+
+    def extension(self, key: Sha256) -> Path:
+        return self.root / "extensions" / key
+
+    def resolver(self, name: str) -> Path:
+        """Where a resolver keeps its indexes: `apt` or `uv`."""
+        return self.root / name
+
+    def pushed(self) -> Path:
+        """Where it is noted what was pushed where."""
+        return self.root / "pushed.json"
+
+    def base(self, key: Sha256) -> Path:
+        return self.root / "bases" / key
+
+    def space(self, key: Sha256) -> Path:
+        """A folder that a compiler may reuse between builds; hold `lock(key)` while using it."""
+        path = self.root / "spaces" / key
+        path.mkdir(mode=0o700, exist_ok=True)
+        return path
+
+    def add_artefact(self, digest: Sha256, path: Path) -> Path:
+        """Take in a copy of a file whose digest the caller has just checked."""
+        final = self.artefact(digest)
+        if final.exists():
+            return final
+        final.parent.mkdir(mode=0o700, exist_ok=True)
+        with self.workspace() as work:
+            copy = work / digest
+            shutil.copyfile(path, copy)
+            copy.rename(final)
+        return final
+
+    @contextlib.contextmanager
+    def workspace(self) -> Iterator[Path]:
+        """A private temporary folder on the store's file system, removed at the end and swept after a kill."""
+        with space_errors(self.root), contextlib.ExitStack() as stack:
+            with self.lock("work"):  # a sweep must not find it before we hold it
+                path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / WORK))
+                stack.enter_context(_locked(self._holder(path), fcntl.LOCK_EX))
+            try:
+                yield path
+            finally:
+                remove_tree(path)
+                self._holder(path).unlink(missing_ok=True)
+
+    def _holder(self, work: Path) -> Path:
+        """What is locked while a temporary folder is in use: a file, for NFS locks folders on one machine only."""
+        return self.root / "locks" / work.name
+
+    def sweep(self) -> None:
+        """Remove temporary folders that no living process holds."""
+        with self.lock("work"):
+            for path in (self.root / WORK).iterdir():
+                with (
+                    contextlib.suppress(BlockingIOError),
+                    _locked(self._holder(path), fcntl.LOCK_EX | fcntl.LOCK_NB),
+                ):
+                    with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
+                        remove_tree(path)
+                    self._holder(path).unlink(missing_ok=True)
+
+    def leftovers(self) -> tuple[Path, ...]:
+        """The temporary folders that no living process holds; writes nothing."""
+        return tuple(path for path in sorted((self.root / WORK).iterdir()) if not self._is_held(path))
+
+    def _is_held(self, work: Path) -> bool:
+        try:
+            with self._holder(work).open("rb+") as stream:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except FileNotFoundError:
+            return not work.exists()  # its owner has just removed both
+        return False
+
+    @contextlib.contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Keep `clear` away while a verb works with what the store holds; many may do so at once."""
+        with _locked(self.root / "locks" / "use", fcntl.LOCK_SH):
+            yield
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes on disk by kind, and what a sweep would free; a file with several names in the store counts once."""
+        seen: set[int] = set()
+        sizes = {name: _disk_usage(self.root / name, seen) for name in KINDS}
+        return sizes | {WORK: sum(_disk_usage(path, seen) for path in self.leftovers())}
+
+    def clear(self, kinds: Collection[str]) -> None:
+        """Remove everything of these kinds; raises UsageError while another process works with the store."""
+        with (self.root / "locks" / "use").open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UsageError(
+                    f"the cache `{self.root}` is in use", hint="try again when no build or lock is running"
+                ) from error
+            for kind in kinds:
+                for path in (self.root / kind).iterdir():
+                    if path.is_dir() and not path.is_symlink():
+                        remove_tree(path)
+                    else:  # uv keeps a few files beside its folders
+                        path.unlink()
+
+    @contextlib.contextmanager
+    def lock(self, name: str, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
+        """Hold the lock of that name; `waiting` is called once when another process holds it first."""
+        with (self.root / "locks" / name).open("w") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if waiting:
+                    waiting()
+                fcntl.flock(stream, fcntl.LOCK_EX)
+            yield
+
+
+@contextlib.contextmanager
+def _locked(path: Path, how: int) -> Iterator[None]:
+    """Hold a lock on a file, open for both ways: NFS gives a shared lock to readers and an exclusive one to writers only."""
+    with path.open("ab+") as stream:
+        fcntl.flock(stream, how)
+        yield
+
+
+def _disk_usage(folder: Path, seen: set[int]) -> int:
+    total = 0
+    for parent, _, names in os.walk(folder):
+        for name in names:
+            status = Path(parent, name).lstat()
+            if status.st_ino not in seen:
+                seen.add(status.st_ino)
+                total += status.st_blocks * 512
+    return total
+
+
+def publish(temporary: Path, final: Path) -> None:
+    """Give a finished file or folder its final name; a folder already there stays (same key, same bytes)."""
+    final.parent.mkdir(parents=True, exist_ok=True)
+    if temporary.is_file():
+        with temporary.open("rb") as stream:
+            os.fsync(stream.fileno())
+    try:
+        temporary.rename(final)
+    except OSError as error:  # not asked before: what another machine has just made, NFS may not show yet
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+
+
+def save_text(path: Path, text: str) -> None:
+    """Write a file in one step: temporary name in the same folder, then rename."""
+    with space_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+                stream.write(text)
+            temporary.chmod(0o644)
+            publish(temporary, path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder whatever modes its folders have; links are never followed."""
+    path.chmod(0o700)
+    for parent, folders, _ in os.walk(path):  # a folder is opened after those above it were
+        for folder in (Path(parent, name) for name in folders):
+            if not folder.is_symlink():
+                folder.chmod(0o700)
+    shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def space_errors(place: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise SpaceError(
+                f"no space left on the file system of `{_lasting(place)}`",
+                hint="free space there, or point ENVBUILDER_CACHE and --output at a larger disk; then run it again",
+            ) from error
+        raise
+
+
+def _lasting(place: Path) -> Path:
+    """The path itself, or the folder of the folder of `beside` that it is in: that is gone when a person reads of it."""
+    temporary = [path for path in place.parents if path.name.startswith(".") and path.suffix == ".part"]
+    return temporary[-1].parent if temporary else place
+
+
+def link_or_copy(source: Path, target: Path) -> None:
+    """A second name for a file; a copy where the file systems differ or refuse links."""
+    try:
+        target.hardlink_to(source)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP):
+            raise
+        shutil.copyfile(source, target)
+
+
+@contextlib.contextmanager
+def beside(final: Path) -> Iterator[Path]:
+    """A private temporary folder on the file system of `final`, for what will be renamed to it.
+
+    It is removed at the end, and what a killed run left there is removed by the next.
+    """
+    prefix = f".{final.name}."
+    with space_errors(final):
+        final.parent.mkdir(parents=True, exist_ok=True)
+        for left in final.parent.glob(f"{glob.escape(prefix)}*.part"):
+            with contextlib.suppress(OSError), _held(left, wait=False):
+                remove_tree(left)
+        path = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=final.parent))
+        with _held(path, wait=True):
+            try:
+                yield path
+            finally:
+                remove_tree(path)
+
+
+@contextlib.contextmanager
+def _held(folder: Path, *, wait: bool) -> Iterator[None]:
+    """Hold a folder's lock; raises OSError when another process does and we are not to wait."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        yield
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,291 @@
+"""What a person sees while work goes on: steps with their time, downloads in bytes.
+
+Everything here goes to stderr; stdout is for data. At a terminal one live view shows all running steps; elsewhere each
+step is a line when it starts and a line when it ends. rich is imported when there is something to show: most verbs answer
+without it.
+"""
+
+import contextlib
+import copy
+import functools
+import getpass
+import io
+import logging
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from envbuilder.core.errors import EnvbuilderError
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.progress import Progress, TaskID
+    from rich.text import Text
+
+LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
+LINE_EVERY: Final = 10.0  # seconds between two lines about one download where there is no terminal
+
+
+class Console:
+    """Steps and transfers on stderr; safe to use from several threads at once."""
+
+    def __init__(self, *, color: bool = True, quiet: bool = False, folds: str = "") -> None:
+        """With `folds` the name of a CI system whose log folds: github or gitlab."""
+        self._folds, self._quiet = folds, quiet
+        self._screen = _Screen(color=color, quiet=quiet)
+        self.owner = ""
+
+    def named(self, owner: str) -> "Console":
+        """The same terminal for one of several builds at a time: each of its lines begins with the name."""
+        other = copy.copy(self)
+        other.owner = owner
+        return other
+
+    def say(self, text: str) -> None:
+        """One line for the person at the terminal, also in the log."""
+        self._log.info("%s", text)
+        self._screen.show(self._titled(text))
+
+    @property
+    def _log(self) -> "logging.LoggerAdapter[logging.Logger]":
+        return owned(logging.getLogger(__name__), self.owner)
+
+    def _titled(self, text: str) -> str:
+        return f"{self.owner}: {text}" if self.owner else text
+
+    def ask_secret(self, question: str) -> str | None:
+        """What a person types unseen; None where nobody sits at a terminal."""
+        return getpass.getpass(question) if sys.stdin.isatty() else None
+
+    @contextlib.contextmanager
+    def group(self, title: str) -> Iterator[None]:
+        """Fold the lines of what follows, where the log of a CI system can fold; a failure stays unfolded at its end.
+
+        Lines of several builds at a time lie between each other, and are not folded.
+        """
+        opening, closing = _fold("" if self.owner else self._folds, title)
+        self._mark(opening)
+        try:
+            yield
+        finally:
+            self._mark(closing)
+
+    def _mark(self, line: str) -> None:
+        """As it is: a carriage return is part of what folds."""
+        if line and not self._quiet:
+            self._screen.mark(line)
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator["Step"]:
+        """Show a step while it runs and its time when it is done."""
+        with self._task(title, None) as step:
+            yield step
+
+    @contextlib.contextmanager
+    def transfer(self, title: str, total: int) -> Iterator["Step"]:
+        """Show a transfer of `total` bytes; call `advance` as they come."""
+        with self._task(title, total) as step:
+            yield step
+
+    @contextlib.contextmanager
+    def _task(self, title: str, total: int | None) -> Iterator["Step"]:
+        from rich.text import Text  # noqa: PLC0415
+
+        screen, shown = self._screen, self._titled(title)
+        started = time.monotonic()
+        progress, task = screen.enter(shown, total)
+        self._log.info("start: %s", title)
+        if progress is None:
+            screen.show(Text.assemble(("…", "dim"), " ", shown))
+        step = Step(title=shown, total=total, say=screen.show, progress=progress, task=task)
+        verdict = ("✗", "red")
+        try:
+            yield step
+            verdict = ("✓", "green")
+        finally:
+            seconds = time.monotonic() - started
+            self._log.info("end: %s (%.1f s)", title, seconds)
+            note = f" {step.note}" if step.note else ""
+            last = Text.assemble(verdict, " ", shown, (f"{note} ({seconds:.1f} s)", "dim"))
+            screen.leave(progress, task, last)
+
+    def close(self) -> None:
+        """Give the terminal back as it was, whatever still runs."""
+        self._screen.close()
+
+
+class _Screen:
+    """What is on stderr now, for all consoles that share it; rich is imported when there is something to show."""
+
+    def __init__(self, *, color: bool, quiet: bool) -> None:
+        self.live: Progress | None = None
+        self._color, self._quiet = color, quiet
+        self._guard = threading.RLock()
+        self._running = 0
+
+    @functools.cached_property
+    def _out(self) -> "RichConsole":
+        from rich.console import Console as RichConsole  # noqa: PLC0415
+
+        return RichConsole(
+            stderr=True, no_color=not self._color, highlight=False, quiet=self._quiet, soft_wrap=True
+        )
+
+    def show(self, text: "str | Text") -> None:
+        from rich.text import Text  # noqa: PLC0415
+
+        # A Text is shown as it is: no markup, no emoji.
+        self._out.print(Text(text) if isinstance(text, str) else text)
+
+    def mark(self, line: str) -> None:
+        with self._guard:
+            print(line, file=self._out.file, flush=True)
+
+    def enter(self, title: str, total: int | None) -> "tuple[Progress | None, TaskID | None]":
+        """A step begins; where there is no terminal, it has no place in a view."""
+        with self._guard:
+            if not self._out.is_terminal:
+                return None, None
+            if self.live is None:
+                from envbuilder.core.live_view import make_view  # noqa: PLC0415
+
+                self.live = make_view(self._out)
+                self.live.start()
+            self._running += 1
+            return self.live, self.live.add_task(title, total=total, note="")
+
+    def leave(self, progress: "Progress | None", task: "TaskID | None", last: "Text") -> None:
+        """A step ends, with its last line; the view goes with the last of them."""
+        with self._guard:
+            if progress is not None and task is not None:
+                progress.remove_task(task)
+            if self.live is not None:
+                self._running -= 1
+                if self._running == 0:
+                    self.live.stop()
+                    self.live = None
+            self._out.print(last)
+
+    def close(self) -> None:
+        with self._guard:
+            if self.live is not None:
+                self.live.stop()
+                self.live = None
+            self._running = 0
+
+
+def folds(environment: Mapping[str, str]) -> str:
+    """The CI system that this is, where its log folds."""
+    if environment.get("GITHUB_ACTIONS") == "true":
+        return "github"
+    return "gitlab" if environment.get("GITLAB_CI") == "true" else ""
+
+
+def _fold(system: str, title: str) -> tuple[str, str]:
+    """What opens and closes a fold of the log, as the system's documents say."""
+    if system == "github":
+        return f"::group::{title}", "::endgroup::"
+    if system == "gitlab":
+        name, now = re.sub(r"[^a-z0-9]+", "_", title.lower()), int(time.time())
+        start = f"\x1b[0Ksection_start:{now}:{name}[collapsed=true]\r\x1b[0K{title}"
+        return start, f"\x1b[0Ksection_end:{now}:{name}\r\x1b[0K"
+    return "", ""
+
+
+class Step:
+    """What a running step reports: bytes done, or the line that describes it now."""
+
+    def __init__(
+        self,
+        *,
+        title: str,
+        total: int | None,
+        say: Callable[[str], None],
+        progress: "Progress | None",
+        task: "TaskID | None",
+    ) -> None:
+        self.note = ""
+        self._title, self._total, self._say = title, total, say
+        self._progress, self._task = progress, task
+        self._done = 0
+        self._last_line = time.monotonic()
+        self._guard = threading.Lock()
+
+    def advance(self, count: int) -> None:
+        """`count` more bytes are there."""
+        with self._guard:
+            self._done += count
+            if self._progress is not None and self._task is not None:
+                self._progress.update(self._task, completed=self._done)
+            elif self._total and time.monotonic() - self._last_line > LINE_EVERY:
+                self._last_line = time.monotonic()
+                self._say(f"  {self._title}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB")
+
+    def tell(self, note: str) -> None:
+        """A short word on where the step is now."""
+        with self._guard:
+            self.note = note
+            if self._progress is not None and self._task is not None:
+                self._progress.update(self._task, note=note)
+
+
+def columns(rows: Sequence[Sequence[str]], width: int) -> str:
+    """Rows as aligned columns; at a terminal of `width` long cells go on below themselves, and with 0 nothing is broken."""
+    if not rows:
+        return ""
+    from rich.console import Console as RichConsole  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for _ in rows[0]:
+        grid.add_column(overflow="fold", no_wrap=not width)
+    for row in rows:
+        grid.add_row(*(Text(cell) for cell in row))
+    needed = sum(max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0])))
+    out = RichConsole(file=io.StringIO(), width=width or needed, color_system=None, highlight=False)
+    with out.capture() as captured:
+        out.print(grid)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+
+
+def owned(log: logging.Logger, owner: str) -> "logging.LoggerAdapter[logging.Logger]":
+    """A logger whose lines are known as those of one of several builds; with "" they are anybody's."""
+    return logging.LoggerAdapter(log, {"owner": owner, "prefix": f"{owner}: " if owner else ""})
+
+
+@contextlib.contextmanager
+def log_to(path: Path, owner: str = "") -> Iterator[Path]:
+    """Keep the full log of one build in a file, which an error of the build names.
+
+    With an `owner` there are several builds at a time, and what the others own is left out.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
+    if owner:
+        handler.addFilter(lambda record: getattr(record, "owner", "") in ("", owner))
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    root = logging.getLogger("envbuilder")
+    root.addHandler(handler)
+    try:
+        yield path
+    except EnvbuilderError as error:
+        error.log = str(path)
+        raise
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def setup(verbosity: int) -> None:
+    """Set the handlers once: commands with `-v`, their output with `-vv`."""
+    root = logging.getLogger("envbuilder")
+    root.setLevel(logging.DEBUG)
+    handler = logging.StreamHandler()
+    handler.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+    handler.setFormatter(logging.Formatter("%(prefix)s%(message)s", defaults={"prefix": ""}))
+    root.handlers = [handler]

@@ -1,0 +1,238 @@
+"""One machine's view of the sources: finds the URLs of an artefact and pulls bytes from them, with patience.
+
+`http`, `https` and `file` URLs are treated alike, so that a mirror on disk serves as well as one on the network.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote, urlsplit, urlunsplit
+
+import requests
+from pypi_simple import (
+    NoSuchProjectError,
+    PyPISimple,
+    UnsupportedContentTypeError,
+    UnsupportedRepoVersionError,
+)
+
+from envbuilder.core.fetch import snapshot
+from envbuilder.core.fetch.request import Refusal, Wanted
+from envbuilder.core.http.failure import reason
+from envbuilder.core.http.session import TIMEOUTS, Broken, Response, Wire, bring, busy, content, with_patience
+from envbuilder.core.http.transfer import Progress
+from envbuilder.core.sources import BLOBS, Sources, file_path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listed:
+    """One file of a project in a package index."""
+
+    filename: str
+    url: str
+    uploaded: str  # YYYY-MM-DD; "" where the index does not tell
+    yanked: bool
+
+
+class Web:
+    """Sources with a connection pool; safe to use from several threads."""
+
+    def __init__(self, sources: Sources, *, local_only: bool) -> None:
+        self.sources = sources
+        self._local_only = local_only
+        self._guard = threading.Lock()
+        self._pages: dict[tuple[str, str], dict[str, Listed]] = {}
+        self._silent: dict[str, Refusal] = {}  # indexes that were unreachable once are not waited for again
+        self._wire = Wire(sources.certificates)
+
+    def places(self, artefact: Wanted, stop: threading.Event) -> Iterator[str | Refusal]:
+        """URLs that may give the artefact, local ones first; a source that has no such file is a Refusal instead.
+
+        The archive of all days comes last: it is slow, and asked only for what the mirrors have dropped.
+        """
+        name = artefact.path.rpartition("/")[2]
+        for folder in self.sources.folders:
+            for path in (folder / name, folder / BLOBS / artefact.sha256):
+                if path.is_file() and path.stat().st_size == artefact.size:
+                    yield path.absolute().as_uri()
+        bases = sorted(self._bases(artefact.source), key=lambda base: file_path(base) is None)
+        for base in filter(self._may_ask, bases):
+            if artefact.source == "debian":
+                yield base + quote(artefact.path)
+                continue
+            place = self._look_up(base, artefact, stop)
+            if isinstance(place, Refusal) or self._may_ask(place):
+                yield place
+        if artefact.source == "debian" and self.sources.snapshot and self._may_ask(self.sources.snapshot):
+            yield self._look_back(artefact, name, stop)
+
+    def has_local(self, artefact: Wanted, stop: threading.Event) -> bool:
+        """Whether a place on this machine has a file of that name."""
+        places = (file_path(place) for place in self.places(artefact, stop) if isinstance(place, str))
+        return any(path is not None and path.is_file() for path in places)
+
+    def pull(
+        self, url: str, artefact: Wanted, partial: Path, progress: Progress, stop: threading.Event
+    ) -> None:
+        """Complete the artefact's bytes in `partial`; raises Refusal unless they are the right ones.
+
+        What has come stays there for a later attempt, unless it is wrong.
+        """
+
+        def ask(headers: Mapping[str, str]) -> Response:
+            return self._request(url, headers=headers)
+
+        bring(
+            url, sha256=artefact.sha256, size=artefact.size, partial=partial, progress=progress, stop=stop, request=ask
+        )  # fmt: skip
+
+    def measure(self, url: str, stop: threading.Event) -> int:
+        """The size of the file behind a URL, in bytes."""
+
+        def ask() -> int:
+            with self._request(url, method="HEAD") as response:
+                return int(response.headers["Content-Length"])
+
+        try:
+            return with_patience(ask, url, stop)
+        except (KeyError, ValueError) as error:
+            raise Refusal(url, "the server does not say how large the file is", kind="unreachable") from error
+
+    def touch(self, url: str, stop: threading.Event) -> None:
+        """Ask for a page and read nothing of it."""
+        with_patience(lambda: self._request(url).close(), url, stop)
+
+    def files(self, project: str, stop: threading.Event) -> dict[str, Listed]:
+        """All files of a project in the package indexes, by filename; of two alike, the first index's."""
+        pages = [self._page(index, project, stop) for index in self.sources.indexes]
+        return {name: listed for page in reversed(pages) for name, listed in page.items()}
+
+    def read(self, url: str, start: int, size: int, stop: threading.Event) -> bytes:
+        """A part of a file: exactly `size` bytes from `start` on."""
+
+        def ask() -> bytes:
+            with self._request(url, headers={"Range": f"bytes={start}-{start + size - 1}"}) as response:
+                if response.status_code != requests.codes.partial_content:
+                    raise Refusal(url, "the server does not give parts of a file", kind="unreachable")
+                data = content(response)
+            if len(data) != size:
+                raise Broken(f"{len(data)} bytes came instead of {size}")
+            return data
+
+        return with_patience(ask, url, stop)
+
+    def _may_ask(self, url: str) -> bool:
+        return not self._local_only or file_path(url) is not None
+
+    def _bases(self, source: str) -> tuple[str, ...]:
+        match source:
+            case "debian":
+                return self.sources.debian
+            case "pypi":
+                return self.sources.indexes
+            case "pytorch":
+                return (self.sources.pytorch,)
+            case "git" | "registry":  # whose own clients bring what no folder has
+                return ()
+            case _:
+                raise ValueError(f"unknown source `{source}`")
+
+    def _look_up(self, base: str, artefact: Wanted, stop: threading.Event) -> str | Refusal:
+        """Find a file in a package index: the path is `project/filename`, for PyTorch's below `cpu/`, `cu126/` …"""
+        *above, project, name = artefact.path.split("/")
+        index = "".join([base, *(f"{part}/" for part in above)])
+        try:
+            return self._page(index, project, stop)[name].url
+        except KeyError:
+            return Refusal(f"{index}{project}/", f"there is no `{name}`", kind="gone")
+        except Refusal as refusal:
+            return refusal
+
+    def _look_back(self, artefact: Wanted, name: str, stop: threading.Event) -> str | Refusal:
+        """Find a package in the archive of all days."""
+        base = self.sources.snapshot
+        url = snapshot.question(base, artefact.name, artefact.version)
+
+        def ask() -> bytes:
+            with self._request(url) as response:
+                return content(response)
+
+        if base in self._silent:
+            return self._silent[base]
+        try:
+            place = snapshot.answer(base, with_patience(ask, url, stop), name)
+        except ValueError as error:
+            return Refusal(url, str(error), kind="unreachable")
+        except Refusal as refusal:
+            if refusal.kind != "gone":
+                self._silent[base] = refusal
+            return refusal
+        return place or Refusal(url, f"there never was a `{name}`", kind="gone")
+
+    def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, Listed]:
+        """The files of one project in an index, by filename, asked for once."""
+
+        def ask() -> dict[str, Listed]:
+            try:
+                page = PyPISimple(index, session=self._wire.session).get_project_page(
+                    project, timeout=TIMEOUTS[1]
+                )
+            except NoSuchProjectError:
+                return {}
+            except requests.HTTPError as error:
+                raise _judged(error.response, url) from error
+            except (UnsupportedContentTypeError, UnsupportedRepoVersionError) as error:
+                raise Refusal(url, "what it sends is no package index", kind="unreachable") from error
+            except requests.RequestException as error:
+                raise Broken(reason(error)) from error
+            return {
+                package.filename: Listed(
+                    filename=package.filename,
+                    url=_with_user_of(index, package.url),
+                    uploaded=str(package.upload_time.date()) if package.upload_time else "",
+                    yanked=package.is_yanked,
+                )
+                for package in page.packages
+            }
+
+        url = f"{index}{project}/"
+        with self._guard:  # one page at a time: other threads mostly wait for the same one
+            if index in self._silent:
+                raise self._silent[index]
+            if (index, project) not in self._pages:
+                try:
+                    self._pages[index, project] = with_patience(ask, url, stop)
+                except Refusal as refusal:
+                    self._silent[index] = refusal
+                    raise
+            return self._pages[index, project]
+
+    def _request(
+        self, url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
+    ) -> Response:
+        response = self._wire.send(method, url, headers=headers)
+        if response.ok:
+            return response
+        response.close()
+        raise _judged(response, url)
+
+
+def _judged(response: Response, url: str) -> Refusal | Broken:
+    status = response.status_code
+    if passing := busy(response):
+        return passing
+    if status == requests.codes.range_not_satisfiable:
+        return Refusal(url, "it is shorter than expected", kind="wrong")
+    if status in {requests.codes.not_found, requests.codes.gone}:
+        return Refusal(url, f"not found ({status})", kind="gone")
+    if status in {requests.codes.unauthorized, requests.codes.forbidden}:
+        return Refusal(url, f"it refused access ({status})", kind="refused")
+    return Refusal(url, f"the server answered {status}", kind="unreachable")
+
+
+def _with_user_of(index: str, url: str) -> str:
+    """Pass on an index's credentials to files on the same host, as pip and uv do."""
+    here, there = urlsplit(index), urlsplit(url)
+    same = (here.scheme, here.hostname, here.port) == (there.scheme, there.hostname, there.port)
+    return urlunsplit(there._replace(netloc=here.netloc)) if same and "@" not in there.netloc else url

@@ -1,0 +1,54 @@
+"""Reads `file:` URLs as if they were on the network, so that a mirror on disk serves as well."""
+
+import io
+import re
+from pathlib import Path
+
+import requests
+from requests.adapters import BaseAdapter
+
+from envbuilder.core.sources import file_path
+
+
+class _File(io.FileIO):
+    """A response's body that closes itself at its end, as urllib3's do and requests expects."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        data = super().read(-1 if size is None else size)
+        if not data:
+            self.close()
+        return data
+
+
+class FileAdapter(BaseAdapter):
+    """Lets a requests session read `file:` URLs; a folder stands for its `index.html`, as package indexes expect."""
+
+    def send(
+        self, request: requests.PreparedRequest, *_args: object, **_options: object
+    ) -> requests.Response:
+        response = requests.Response()
+        response.request = request
+        response.url = request.url or ""
+        path = file_path(response.url) or Path()
+        path = path / "index.html" if path.is_dir() else path
+        try:
+            response.raw = _File(path)
+        except OSError:
+            response.raw = io.BytesIO()
+            response.status_code = requests.codes.not_found
+            return response
+        response.status_code = requests.codes.ok
+        response.headers["Content-Length"] = str(path.stat().st_size)
+        part = re.fullmatch(r"bytes=(\d+)-(\d+)", request.headers.get("Range", ""))
+        if part:
+            with response.raw:
+                response.raw.seek(int(part[1]))
+                response.raw = io.BytesIO(response.raw.read(int(part[2]) - int(part[1]) + 1))
+            response.status_code = requests.codes.partial_content
+        response.headers["Content-Type"] = (
+            "text/html" if path.suffix == ".html" else "application/octet-stream"
+        )
+        return response
+
+    def close(self) -> None:
+        pass

@@ -1,0 +1,55 @@
+"""Whether sources answer at all, asked all at once and not waited for long."""
+
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+
+import requests
+
+from envbuilder.core.http.failure import reason
+from envbuilder.core.sources import file_path, shown
+
+SECONDS: Final = 3.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """One source's answer; `trouble` is empty where it answered."""
+
+    url: str  # without credentials
+    trouble: str
+    skew: float | None = None  # seconds that our clock is ahead of its own
+
+
+def reach(urls: Sequence[str], certificates: Path | None, seconds: float = SECONDS) -> tuple[Reached, ...]:
+    """Ask each for its front page; an error page is an answer as well."""
+    if not urls:
+        return ()
+    with ThreadPoolExecutor(len(urls)) as pool:
+        return tuple(pool.map(lambda url: _reach(url, certificates, seconds), urls))
+
+
+def _reach(url: str, certificates: Path | None, seconds: float) -> Reached:
+    path = file_path(url)
+    if path is not None:
+        return Reached(url=shown(url), trouble="" if path.exists() else "there is no such folder")
+    try:
+        with requests.get(
+            url, timeout=seconds, stream=True, verify=str(certificates) if certificates else True
+        ) as answer:
+            told, status = answer.headers.get("Date", ""), answer.status_code
+    except requests.RequestException as error:
+        return Reached(url=shown(url), trouble=reason(error))
+    trouble = f"it answers with status {status}" if status >= 500 else ""
+    return Reached(url=shown(url), trouble=trouble, skew=_skew(told))
+
+
+def _skew(told: str) -> float | None:
+    try:
+        return time.time() - parsedate_to_datetime(told).timestamp()
+    except ValueError:
+        return None

@@ -1,0 +1,216 @@
+"""A connection to servers, with patience: what a bad moment breaks is tried again, and a download goes on where it ended.
+
+Package indexes and image registries are asked through it. What a server says is judged by those who know what was asked.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Final, Protocol, TypeVar
+
+import requests
+import urllib3
+from requests.adapters import HTTPAdapter
+
+from envbuilder.core.fetch.request import PARALLEL, Refusal
+from envbuilder.core.http.failure import UNTRUSTED, reason
+from envbuilder.core.http.file_urls import FileAdapter
+from envbuilder.core.http.transfer import CHUNK, Download, Progress, Stopped
+from envbuilder.core.sources import shown
+
+log = logging.getLogger(__name__)
+
+PAUSES: Final = (
+    0.5,
+    1.0,
+    2.0,
+)  # seconds before each new try; bytes that came in between start the count again
+LONGEST_PAUSE: Final = 30.0  # of what a server may ask for with Retry-After
+WORTHWHILE: Final = 1 << 14  # bytes; a server that sends fewer at a time would be asked for ever
+TIMEOUTS: Final = (15.0, 60.0)  # seconds to connect, between two reads
+BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that a later try may not see
+
+Answer = TypeVar("Answer")
+Response = requests.Response
+
+
+class Broken(Exception):  # noqa: N818 - a new try follows
+    """The connection or the server failed in a way that may pass; `status` is what it answered, if it did."""
+
+    def __init__(self, why: str, *, pause: float = 0.0, status: int = 0) -> None:
+        super().__init__(why)
+        self.pause = pause
+        self.status = status
+
+
+class Body(Protocol):
+    """What is sent, in pieces and with its length known before; it can be sent again from its beginning."""
+
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[bytes]: ...
+
+
+class Wire:
+    """A pool of connections; safe to use from several threads."""
+
+    def __init__(self, certificates: Path | None) -> None:
+        self.session = requests.Session()
+        self.session.headers["Accept-Encoding"] = (
+            "identity"  # bytes as they are stored, and lengths that mean something
+        )
+        self._certificates = certificates
+        if certificates is not None:
+            self.session.verify = str(certificates)  # for those who use the session as it is
+        for scheme in ("http://", "https://"):
+            self.session.mount(scheme, HTTPAdapter(pool_maxsize=PARALLEL))
+        self.session.mount("file://", FileAdapter())
+
+    def send(
+        self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | Body | None = None,
+        authorization: str | None = None, certificates: Path | None = None,
+    ) -> Response:  # fmt: skip
+        """The answer, whatever its status; raises Broken or, where no later try can help, Refusal.
+
+        An `authorization`, also an empty one, takes the place of `~/.netrc`; it is not sent on to other hosts.
+        """
+        try:
+            return self.session.request(
+                method, url, headers=headers, data=body, stream=True, timeout=TIMEOUTS, allow_redirects=True,
+                auth=None if authorization is None else _Authorization(authorization),
+                verify=str(certificates or self._certificates or "") or None,
+            )  # fmt: skip
+        except (
+            requests.exceptions.InvalidURL,
+            requests.exceptions.InvalidSchema,
+            requests.TooManyRedirects,
+        ) as error:
+            raise Refusal(url, reason(error), kind="unreachable") from error
+        except requests.RequestException as error:
+            why = reason(error)
+            if why == UNTRUSTED:
+                raise Refusal(url, why, kind="unreachable") from error
+            raise Broken(why) from error
+
+
+class _Authorization(requests.auth.AuthBase):
+    def __init__(self, value: str) -> None:
+        self._value = value
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        if self._value:
+            request.headers["Authorization"] = self._value
+        return request
+
+
+def content(response: Response) -> bytes:
+    """All that a server sends; raises Broken when it ends early."""
+    try:
+        return bytes(response.content)
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise Broken(reason(error)) from error
+
+
+def pieces(response: Response) -> Iterator[bytes]:
+    """What a server sends, as it comes; raises Broken when the connection fails."""
+    try:
+        yield from response.iter_content(CHUNK)
+    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
+        raise Broken(reason(error)) from error
+
+
+def busy(response: Response) -> Broken | None:
+    """That a later try may succeed, where the status says so."""
+    status = response.status_code
+    if status not in BUSY:
+        return None
+    asked = response.headers.get("Retry-After", "")
+    pause = min(float(asked) if asked.isdecimal() else 0, LONGEST_PAUSE)
+    return Broken(f"the server answered {status}", pause=pause, status=status)
+
+
+def bring(
+    url: str, *, sha256: str, size: int, partial: Path, progress: Progress, stop: threading.Event,
+    request: Callable[[Mapping[str, str]], Response],
+) -> int:  # fmt: skip
+    """Complete the file `partial` to `size` bytes, from where an earlier attempt ended, and check it; raises Refusal.
+
+    Returns how many bytes did not have to come again. What has come stays there for a later attempt, unless it is wrong. `request` asks for the file with these headers
+    more, and gives an answer of success or raises Broken or Refusal.
+    """
+    download = Download(partial, size, progress, stop)
+    try:
+        with download.out:
+            _complete(url, download, stop, request)
+            if download.sha256 != sha256 and download.inherited:
+                download.restart()
+                _complete(url, download, stop, request)
+        _check_digest(url, download, sha256)
+    except BaseException as error:
+        is_wrong = isinstance(error, Refusal) and error.kind == "wrong"
+        if is_wrong or isinstance(error, OSError) or not download.done:
+            partial.unlink(missing_ok=True)
+        progress.advance(-download.done)
+        raise
+    return download.saved
+
+
+def _complete(
+    url: str, download: Download, stop: threading.Event, request: Callable[[Mapping[str, str]], Response]
+) -> None:
+    """Fetch what is missing, however often the connection breaks, as long as each time something comes."""
+    while not download.is_whole:
+        before = download.done
+        try:
+            _go_on(url, download, request)
+        except Broken as broken:
+            gained = download.done - before
+            download.failures = 1 if gained >= WORTHWHILE else download.failures + 1
+            if download.failures > len(PAUSES):
+                raise given_up(url, broken) from broken
+            log.info("%s: %s at byte %d, trying again", shown(url), broken, download.done)
+            wait(max(PAUSES[download.failures - 1], broken.pause), stop)
+
+
+def _check_digest(url: str, download: Download, sha256: str) -> None:
+    if download.sha256 != sha256:
+        raise Refusal(url, f"its sha256 is {download.sha256}, expected {sha256}", kind="wrong")
+
+
+def _go_on(url: str, download: Download, request: Callable[[Mapping[str, str]], Response]) -> None:
+    """Fetch what is still missing; raises Broken when the connection ends early."""
+    with request({"Range": f"bytes={download.done}-"} if download.done else {}) as response:
+        if response.status_code != requests.codes.partial_content:
+            download.restart()
+        elif not response.headers.get("Content-Range", "").startswith(f"bytes {download.done}-"):
+            download.restart()
+            raise Broken("the server resumed at another place")
+        download.saved += download.done
+        for chunk in pieces(response):
+            download.add(chunk)
+            if download.done > download.size:
+                raise Refusal(url, f"it is larger than the {download.size} bytes expected", kind="wrong")
+    if download.done < download.size:
+        raise Broken(f"it ended after {download.done} of {download.size} bytes")
+
+
+def with_patience(ask: Callable[[], Answer], url: str, stop: threading.Event) -> Answer:
+    for pause in PAUSES:
+        try:
+            return ask()
+        except Broken as broken:
+            log.info("%s: %s, trying again", shown(url), broken)
+            wait(max(pause, broken.pause), stop)
+    try:
+        return ask()
+    except Broken as broken:
+        raise given_up(url, broken) from broken
+
+
+def given_up(url: str, broken: Broken) -> Refusal:
+    return Refusal(url, str(broken), kind="unreachable", status=broken.status)
+
+
+def wait(seconds: float, stop: threading.Event) -> None:
+    if stop.wait(seconds):
+        raise Stopped

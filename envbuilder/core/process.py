@@ -1,0 +1,325 @@
+"""The one place that starts outside programs.
+
+A `Command` says what is run and why; a `Runner` runs it. The environment is built from an allow-list, so that a
+user's shell cannot leak into a build.
+"""
+
+import contextlib
+import errno
+import logging
+import os
+import re
+import shlex
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Final, NoReturn, Protocol
+
+from envbuilder.core.console import owned
+from envbuilder.core.errors import CommandError, SpaceError, ToolError
+
+log = logging.getLogger(__name__)
+
+PASSED_ON: Final = frozenset(
+    {
+        "HOME", "USER", "LOGNAME", "TMPDIR", "XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR",
+        "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
+        "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT",
+        "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH",
+        "SSH_AUTH_SOCK",  # an engine at ssh://
+    }
+)  # fmt: skip
+GRACE: Final = 5.0  # seconds between interrupt, terminate and kill
+SHORT_GRACE: Final = 0.5  # the same where all programs are ended at once, and somebody waits
+_USERINFO: Final = re.compile(r"(?<=://)[^\s/@'\"]+(?=@)")
+TAIL: Final = 20  # lines of a failed program's output that an error shows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """One program call; `why` completes the sentence "could not …"."""
+
+    argv: tuple[str, ...]
+    why: str
+    cwd: Path | None = None
+    env: tuple[tuple[str, str], ...] = ()
+    accept: tuple[int, ...] = (0,)
+    merged: bool = (
+        False  # what it says on stderr comes among the lines of stdout, and whoever reads them logs them
+    )
+    input: bytes = field(default=b"", repr=False)  # what it reads from its stdin
+
+    def __str__(self) -> str:
+        setting = [f"{name}={shlex.quote(value)}" for name, value in self.env]
+        return " ".join([*setting, shlex.join(self.argv)])
+
+
+class Runner(Protocol):
+    """Runs commands; raises CommandError (SpaceError on a full disk) when one fails, ToolError when the program is not there."""
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        """Run to the end and return stdout; `on_line` sees each of its lines as it comes."""
+        ...
+
+    def read(self, command: Command) -> AbstractContextManager[IO[bytes]]:
+        """Give the program's stdout as a stream; a failure is raised when the context ends."""
+        ...
+
+    def stop(self, *, for_good: bool = True) -> None:
+        """End every program that is running now, in whichever thread; each fails as if it had ended by itself.
+
+        With `for_good` none is started from now on: one thread's end may be what another has been waiting for.
+        """
+        ...
+
+    def named(self, owner: str) -> "Runner":
+        """A runner for one of several builds at a time, whose `stop` ends what it started alone; ours ends that as well."""
+        ...
+
+
+class _Programs:
+    """What a runner has started and not yet seen the end of, and whether it may start more."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # no program starts unseen by one who stops all
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._named: list[_Programs] = []
+        self._closed = False
+
+    def add(self, named: "_Programs") -> None:
+        """Count what that one starts among ours."""
+        with self._lock:
+            self._named.append(named)
+            closed = self._closed
+        named.all(and_no_more=closed)
+
+    def start(self, start: "Callable[[], subprocess.Popen[bytes]]") -> "subprocess.Popen[bytes] | None":
+        """What `start` starts; None where no more may be started."""
+        with self._lock:
+            if self._closed:
+                return None
+            process = start()
+            self._running.add(process)
+            return process
+
+    def ended(self, process: "subprocess.Popen[bytes]") -> None:
+        self._running.discard(process)
+
+    def all(self, *, and_no_more: bool) -> "tuple[subprocess.Popen[bytes], ...]":
+        with self._lock:
+            self._closed = self._closed or and_no_more
+            own, named = tuple(self._running), tuple(self._named)
+        return own + tuple(process for one in named for process in one.all(and_no_more=and_no_more))
+
+
+class ProcessRunner:
+    """Runs real programs, with what `environment` holds of the allow-list and a fixed locale."""
+
+    def __init__(self, environment: Mapping[str, str], *, whole: bool = False, owner: str = "") -> None:
+        """With `whole` programs get all of `environment`: what submits a job hands the user's own settings to it.
+
+        With `owner` what it logs is known as that of one of several builds.
+        """
+        self._base = {name: value for name, value in environment.items() if whole or name in PASSED_ON}
+        self._base["PATH"] = environment.get(
+            "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        )
+        self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+        self._programs = _Programs()
+        self._log = owned(log, owner)
+
+    def stop(self, *, for_good: bool = True) -> None:
+        running = self._programs.all(and_no_more=for_good)
+        for process in running:
+            process.terminate()
+        end = time.monotonic() + SHORT_GRACE
+        while time.monotonic() < end and any(process.returncode is None for process in running):
+            time.sleep(0.01)
+        for process in running:  # such as unshare, which blocks the signals that others end by
+            process.kill()
+
+    def named(self, owner: str) -> "ProcessRunner":
+        one = ProcessRunner(self._base, whole=True, owner=owner)
+        self._programs.add(one._programs)
+        return one
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        self._log.info("$ %s", command)
+        with (
+            tempfile.TemporaryFile() as errors,
+            _given(command) as given,
+            self._start(
+                command,
+                stdin=given,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT if command.merged else errors,
+            ) as process,
+        ):
+            lines: list[str] = []
+            with self._ended_with(process):
+                assert process.stdout is not None
+                for raw in process.stdout:
+                    line = raw.decode(errors="replace")
+                    lines.append(line)
+                    if not command.merged:
+                        self._log.debug("%s", redacted(line.rstrip("\n")))
+                    if on_line:
+                        on_line(line.rstrip("\n"))
+            self._judge(command, process, errors, stdout=lines)
+            return "".join(lines)
+
+    @contextlib.contextmanager
+    def read(self, command: Command) -> Iterator[IO[bytes]]:
+        self._log.info("$ %s", command)
+        with (
+            tempfile.TemporaryFile() as errors,
+            _given(command) as given,
+            self._start(command, stdin=given, stdout=subprocess.PIPE, stderr=errors) as process,
+        ):
+            with self._ended_with(process):
+                assert process.stdout is not None
+                yield process.stdout
+                while process.stdout.read(1 << 20):  # a reader may stop before the end of the stream
+                    pass
+            self._judge(command, process, errors)
+
+    @contextlib.contextmanager
+    def _ended_with(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
+        """Wait for the program at the end; on any exception end it: interrupt, terminate, kill."""
+        try:
+            yield
+            process.wait()
+        except BaseException:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
+                if process.poll() is not None:
+                    break
+                process.send_signal(number)
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(GRACE)
+            raise
+        finally:
+            self._programs.ended(process)
+            if process.stdin is not None:
+                # Else Popen would, and what the program left unread would hide how it ended.
+                with contextlib.suppress(BrokenPipeError):
+                    process.stdin.close()
+
+    def _judge(
+        self,
+        command: Command,
+        process: "subprocess.Popen[bytes]",
+        errors: IO[bytes],
+        *,
+        stdout: list[str] | None = None,
+    ) -> None:
+        errors.seek(0)
+        said = redacted(errors.read().decode(errors="replace"))
+        for line in said.splitlines():
+            self._log.debug("%s", line)
+        if process.returncode in command.accept:
+            return
+        tail = "\n".join((said.splitlines() or redacted("".join(stdout or [])).splitlines())[-TAIL:])
+        message = (
+            f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip()
+        )
+        if os.strerror(errno.ENOSPC) in said:  # programs run in the locale C.UTF-8
+            raise SpaceError(
+                message, hint="free space, or point ENVBUILDER_CACHE and --output at a larger disk"
+            )
+        raise CommandError(message, hint=f"to see it again: {command}")
+
+    def _start(
+        self, command: Command, *, stdin: int = subprocess.DEVNULL, **streams: object
+    ) -> "subprocess.Popen[bytes]":
+        try:
+            process = self._programs.start(
+                lambda: subprocess.Popen(  # type: ignore[call-overload]
+                    command.argv, cwd=command.cwd, env=self._base | dict(command.env), stdin=stdin, **streams
+                )
+            )
+        except OSError as error:
+            if command.cwd is not None and not command.cwd.is_dir():
+                raise CommandError(f"could not {command.why}: there is no folder `{command.cwd}`") from error
+            what = (
+                "is not installed"
+                if isinstance(error, FileNotFoundError)
+                else f"does not start: {error.strerror}"
+            )
+            raise ToolError(
+                f"could not {command.why}: `{command.argv[0]}` {what}",
+                hint="`scripts/setup` installs what envbuilder needs on Debian 12",
+            ) from error
+        if process is None:
+            raise CommandError(f"could not {command.why}: all has been told to end")
+        return process
+
+
+@contextlib.contextmanager
+def _given(command: Command) -> Iterator[int]:
+    """What the program has as its stdin."""
+    if not command.input:
+        yield subprocess.DEVNULL
+        return
+    with os.fdopen(os.memfd_create("input"), "w+b") as stream:  # in no file, for it may be a secret
+        stream.write(command.input)
+        stream.seek(0)
+        yield stream.fileno()
+
+
+def hand_over(argv: Sequence[str]) -> NoReturn:
+    """Become that program: its signals, terminal and exit code are then the user's own."""
+    try:
+        os.execvp(argv[0], list(argv))  # noqa: S606
+    except FileNotFoundError as error:
+        raise ToolError(
+            f"`{argv[0]}` is not installed", hint="`scripts/setup` installs what envbuilder needs"
+        ) from error
+
+
+def redacted(text: str) -> str:
+    """A program's words without what stands before the `@` of a URL: apt, for one, repeats a mirror's password when it is refused."""
+    return _USERINFO.sub("***", text)
+
+
+def _ending(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    return f"was ended by {signal.Signals(-code).name}" + (
+        " (out of memory?)" if code == -signal.SIGKILL else ""
+    )
+
+
+class FakeRunner:
+    """Starts nothing: records each command and answers with the text given for its program's name."""
+
+    def __init__(self, answers: Mapping[str, str] | None = None) -> None:
+        self.commands: list[Command] = []
+        self._answers = dict(answers or {})
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        self.commands.append(command)
+        answer = self._answers.get(Path(command.argv[0]).name, "")
+        for line in answer.splitlines():
+            if on_line:
+                on_line(line)
+        return answer
+
+    @contextlib.contextmanager
+    def read(self, command: Command) -> Iterator[IO[bytes]]:
+        self.commands.append(command)
+        with tempfile.TemporaryFile() as stream:
+            stream.write(self._answers.get(Path(command.argv[0]).name, "").encode())
+            stream.seek(0)
+            yield stream
+
+    def stop(self, *, for_good: bool = True) -> None:
+        """Nothing runs."""
+
+    def named(self, owner: str) -> "FakeRunner":  # noqa: ARG002 - one record for all
+        return self

@@ -1,0 +1,70 @@
+"""Which outside programs a job needs, why, and which of them are missing or too old."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.process import Command, Runner
+
+ABSENT: Final = "EB801"  # a program that is not installed or does not run
+OLD: Final = "EB802"  # a program that is older than is needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A program, the version asked of it and what for."""
+
+    name: str
+    why: str
+    package: str
+    floor: tuple[int, ...] = ()
+    version: tuple[str, ...] = ("--version",)
+
+
+MMDEBSTRAP: Final = Tool(
+    name="mmdebstrap", why="install the distribution's packages", package="mmdebstrap", floor=(1, 3)
+)
+APT_FTPARCHIVE: Final = Tool(name="apt-ftparchive", why="index the locked packages", package="apt-utils")
+DPKG_DEB: Final = Tool(name="dpkg-deb", why="read .deb packages", package="dpkg")
+BWRAP: Final = Tool(name="bwrap", why="build in a sandbox", package="bubblewrap", floor=(0, 4))
+BUILD_TOOLS: Final = (MMDEBSTRAP, APT_FTPARCHIVE, DPKG_DEB, BWRAP)
+
+
+def check_tools(tools: Iterable[Tool], runner: Runner) -> tuple[Finding, ...]:
+    """One finding for every tool that is missing or too old."""
+    return tuple(finding for tool in tools if (finding := _check(tool, runner)))
+
+
+def need_tools(tools: Iterable[Tool], runner: Runner) -> None:
+    """Raise ToolError with a finding for every tool that is missing or too old."""
+    missing = check_tools(tools, runner)
+    if missing:
+        raise ToolError("tools that a build needs are not there", findings=missing)
+
+
+def tool_version(tool: Tool, runner: Runner) -> str:
+    """What it says of its version, "" for nothing; raises ToolError or CommandError where it is missing or broken."""
+    said = runner.run(Command(argv=(tool.name, *tool.version), why=f"ask `{tool.name}` for its version"))
+    found = re.search(r"\d+(?:\.\d+)+", said)
+    return found[0] if found else ""
+
+
+def _check(tool: Tool, runner: Runner) -> Finding | None:
+    hint = f"`apt-get install {tool.package}`; `scripts/setup` installs all of them on Debian 12"
+    try:
+        found = tool_version(tool, runner)
+    except (ToolError, CommandError):
+        return Finding(
+            code=ABSENT, severity=Severity.ERROR, where="", hint=hint,
+            message=f"`{tool.name}` is needed to {tool.why}, and it is not installed or does not run",
+        )  # fmt: skip
+    if not tool.floor or (found and tuple(map(int, found.split("."))) >= tool.floor):
+        return None
+    wanted = ".".join(map(str, tool.floor))
+    return Finding(
+        code=OLD, severity=Severity.ERROR, where="", hint=hint,
+        message=f"`{tool.name}` {wanted} or newer is needed to {tool.why}; found {found or 'no version'}",
+    )  # fmt: skip

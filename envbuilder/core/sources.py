@@ -1,0 +1,184 @@
+"""Where artefacts may come from on this machine: Debian mirrors, package indexes, local folders.
+
+A lock names sources, never hosts. This module finds the hosts: envbuilder's own settings first, else what apt, uv and
+pip are configured to use, else the tools' own defaults. `resolve` and `fetch` get the result and look nowhere else.
+"""
+
+import configparser
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit, urlunsplit
+
+from envbuilder.core.errors import ToolError
+from envbuilder.core.process import Command, Runner
+
+PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
+DEBIAN_SNAPSHOT: Final = "https://snapshot.debian.org/"
+DEBIAN_KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+REGISTRY: Final = "registry"  # the source of what images consist of
+BLOBS: Final = "blobs/sha256"  # in an OCI layout, the folder of files that are named by their digest
+_APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
+
+
+def default_index() -> str:
+    """The address of the package index, as its own client knows it."""
+    from pypi_simple import PYPI_SIMPLE_ENDPOINT  # noqa: PLC0415 - slow to import, as all that speaks HTTP
+
+    return PYPI_SIMPLE_ENDPOINT
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Base URLs (`http`, `https` or `file`) and folders; URLs may hold credentials, so show them with `shown` only."""
+
+    debian: tuple[
+        str, ...
+    ]  # mirrors of the Debian archive, the first one resolves; empty where none is known
+    snapshot: str = DEBIAN_SNAPSHOT  # keeps Debian as it was on every day; "" for none
+    keyring: Path = DEBIAN_KEYRING  # what signs those mirrors' suites
+    # Of the simple API; the first is the main one, all are searched.
+    indexes: tuple[str, ...] = field(default_factory=lambda: (default_index(),))
+    pytorch: str = PYTORCH_INDEX  # parent of cpu, cu126, …
+    folders: tuple[Path, ...] = ()  # wheels and .debs lie in them; OCI layouts too
+    certificates: Path | None = None  # CA bundle for HTTPS
+
+
+def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
+    """Read settings and configuration; starts apt-get unless ENVBUILDER_DEBIAN_MIRROR is set."""
+    pip = _pip_settings(environment)
+    mirrors = environment.get("ENVBUILDER_DEBIAN_MIRROR", "").split()
+    snapshot = environment.get("ENVBUILDER_DEBIAN_SNAPSHOT", DEBIAN_SNAPSHOT)
+    keyring = environment.get("ENVBUILDER_DEBIAN_KEYRING", "")
+    folders = environment.get("ENVBUILDER_FOLDERS", "")
+    links = folders.split(":") if folders else _find_links(environment, pip)
+    bundle = _first(environment, "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT") or pip.get("cert", "")
+    return Sources(
+        debian=tuple(_base(url) for url in mirrors) or _apt_mirrors(runner),
+        snapshot=_base(snapshot) if snapshot else "",
+        keyring=Path(keyring) if keyring else DEBIAN_KEYRING,
+        indexes=_indexes(environment, pip),
+        pytorch=_base(environment.get("ENVBUILDER_PYTORCH_INDEX", "") or PYTORCH_INDEX),
+        folders=tuple(dict.fromkeys(path for link in links if (path := _folder(link)))),
+        certificates=Path(bundle) if bundle else None,
+    )
+
+
+def shown(url: str) -> str:
+    """The URL as a message may show it: without user, password, query and fragment."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def file_path(url: str) -> Path | None:
+    """The local path that a `file:` URL names, None for any other URL."""
+    parts = urlsplit(url)
+    return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
+
+def _indexes(environment: Mapping[str, str], pip: Mapping[str, str]) -> tuple[str, ...]:
+    own = environment.get("ENVBUILDER_INDEX", "").split()
+    if own:
+        return tuple(_base(url) for url in own)
+    main = _first(environment, "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL") or pip.get(
+        "index-url", ""
+    )
+    extra = _first(environment, "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL") or pip.get(
+        "extra-index-url", ""
+    )
+    return tuple(dict.fromkeys(_base(_unnamed(url)) for url in [main or default_index(), *extra.split()]))
+
+
+def _find_links(environment: Mapping[str, str], pip: Mapping[str, str]) -> list[str]:
+    links = _first(environment, "UV_FIND_LINKS", "PIP_FIND_LINKS") or pip.get("find-links", "")
+    return re.split(r"[\s,]+", links.strip())
+
+
+def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What pip's configuration files say, read in pip's own order, so that pip need not be installed or started."""
+    home = Path(environment.get("HOME", "/nonexistent"))
+    user = Path(environment.get("XDG_CONFIG_HOME", "") or home / ".config")
+    sites = [
+        Path(folder) / "pip/pip.conf"
+        for folder in environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
+        if folder
+    ]
+    files = [*reversed(sites), Path("/etc/pip.conf"), home / ".pip/pip.conf", user / "pip/pip.conf"]
+    named = environment.get("PIP_CONFIG_FILE", "")
+    if named == "/dev/null":  # pip's way to say: no configuration files
+        return {}
+    parser = configparser.RawConfigParser()
+    try:
+        parser.read([*files, named] if named else files, encoding="utf-8")
+    except (configparser.Error, UnicodeDecodeError) as error:
+        raise ToolError(
+            f"could not read pip's configuration: {error}", hint="`pip config debug` lists its files"
+        ) from error
+    found: dict[str, str] = {}
+    for section in ("global", "install"):
+        if parser.has_section(section):
+            found |= dict(parser.items(section))
+    return found
+
+
+def _apt_mirrors(runner: Runner) -> tuple[str, ...]:
+    """The Debian mirrors in apt's own configuration; none where apt is not installed."""
+    why = "read which Debian mirrors this machine uses"
+    try:
+        listing = runner.run(
+            Command(
+                argv=("apt-get", "indextargets", "--format", _APT_FIELDS, "Created-By: Packages"), why=why
+            )
+        )
+        urls = list(_by_origin(listing))
+        if not urls:  # `apt-get update` has not run yet: origins are unknown, but the places are
+            listing = runner.run(Command(argv=("apt-get", "update", "--print-uris"), why=why))
+            urls = [
+                url
+                for url in re.findall(r"^'([^']+)/dists/", listing, re.MULTILINE)
+                if url.rstrip("/").endswith("/debian")
+            ]
+    except ToolError:
+        return ()
+    return tuple(
+        dict.fromkeys(_base(url) for url in urls if urlsplit(url).scheme in {"http", "https", "file"})
+    )
+
+
+def _by_origin(listing: str) -> Iterator[str]:
+    for line in listing.splitlines():
+        origin, label, url = line.split("\t")
+        if origin == "Debian" and label == "Debian":  # not Debian-Security, Debian Backports
+            yield from _mirror_list(url)
+
+
+def _mirror_list(url: str) -> tuple[str, ...]:
+    """The mirrors behind `mirror+file:` (Debian's cloud images use it); any other URL stands for itself."""
+    if not url.startswith("mirror+file:"):
+        return (url,)
+    path = file_path(url.removeprefix("mirror+"))
+    if path is None or not path.is_file():
+        return ()
+    lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
+    return tuple(line[0] for line in lines if line)
+
+
+def _first(environment: Mapping[str, str], *names: str) -> str:
+    return next((value for name in names if (value := environment.get(name, "").strip())), "")
+
+
+def _unnamed(index: str) -> str:
+    """An index URL without the name that uv allows before it (`name=url`)."""
+    return re.sub(r"^[A-Za-z0-9._-]+=", "", index)
+
+
+def _base(url: str) -> str:
+    return url.rstrip("/") + "/"
+
+
+def _folder(link: str) -> Path | None:
+    """The folder that a find-links entry names; pages on the network are no folders and are left out."""
+    path = file_path(link) if ":" in link else Path(link)
+    return path if path is not None and link and path.is_dir() else None

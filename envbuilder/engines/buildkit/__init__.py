@@ -1,5 +1,0 @@
-"""The docker engine: the same layers by BuildKit, out of `image/Dockerfile.base` and a folder with all that it reads."""
-
-from envbuilder.engines.buildkit.engine import Docker
-
-__all__ = ["Docker"]

@@ -1,0 +1,213 @@
+"""What a container sees of layers that lie over each other: any maker's tars, packed by gzip or zstd, deletions honoured.
+
+A layer is read once, as a stream, and compared with both digests that an image gives for it. Nothing is written.
+"""
+
+import gzip
+import hashlib
+import stat
+import struct
+import tarfile
+import zlib
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
+from typing import IO, Final, Protocol, cast
+
+import zstandard
+
+from envbuilder.layers.entry import Entry, Kind
+from envbuilder.layers.tar import CHUNK
+
+MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is asked for
+_WHITEOUT: Final = ".wh."
+_OPAQUE: Final = ".wh..wh..opq"
+_XATTR: Final = "SCHILY.xattr."
+DAMAGED: Final = (
+    OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RecursionError,
+    struct.error, tarfile.TarError, zlib.error, zstandard.ZstdError,
+)  # fmt: skip
+
+
+class Readable(Protocol):
+    """Bytes in order; a file or what comes over the network."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+
+class Look(Protocol):
+    """Looks into files as they are read: `wants` says into which, `finds` what is in one."""
+
+    def wants(self, entry: Entry) -> bool: ...
+    def finds(self, content: bytes) -> Iterator[str]: ...
+
+
+class Overlay(dict[str, Entry]):
+    """The tree as it grows, by path, with the contents of the files that `keep` wants.
+
+    `hidden` is what `look` found in files that a later layer removed or replaced: whoever has the image has them still.
+    """
+
+    def __init__(self, keep: Callable[[str], bool], look: Look | None = None) -> None:
+        super().__init__()
+        self.keep = keep
+        self.look = look
+        self.hidden: list[tuple[str, str]] = []
+        self._kept: dict[str, bytes] = {}
+        self._found: dict[str, tuple[str, ...]] = {}
+
+    def contents(self) -> dict[str, bytes]:
+        """Of the files that were to be kept and are still there."""
+        return {
+            path: content
+            for path, content in self._kept.items()
+            if path in self and self[path].kind is Kind.FILE
+        }
+
+    def lay_over(self, stream: Readable, *, name: str, sha256: str, diff_id: str) -> None:
+        """Lay one layer over what is there; `sha256` is of the packed bytes, "" where nothing promises one.
+
+        Raises one of `DAMAGED` for what cannot be read or is not what the digests say.
+        """
+        packed = _Hashing(stream)
+        tar = _Hashing(_unpacked(packed))
+        with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=CHUNK) as archive:
+            self._lay(archive)
+        found, whole = tar.finish(), packed.finish()
+        if sha256 and whole != sha256:
+            raise ValueError(f"`{name}` does not hold what its name says; its sha256 is {whole}")
+        if found != diff_id:
+            raise ValueError(
+                f"the tar in `{name}` is not the one that the config names; its sha256 is {found}"
+            )
+
+    def _lay(self, archive: tarfile.TarFile) -> None:
+        """Change the tree as a layer's tar says. A whiteout hides what lower layers have, wherever in the tar it stands."""
+        own: set[str] = set()
+        for member in archive:
+            path = member.name.removeprefix("./").rstrip("/")
+            path = "" if path == "." else path
+            if path and not {"", ".", ".."}.isdisjoint(path.split("/")):
+                raise ValueError(f"the path {member.name!r} is not plain")
+            folder, _, name = path.rpartition("/")
+            if name == _OPAQUE:
+                self._hide_below(folder, own)
+            elif name.startswith(_WHITEOUT):
+                hidden = f"{folder}/{name.removeprefix(_WHITEOUT)}".lstrip("/")
+                if hidden not in own:
+                    self._hide(hidden, own)
+            else:
+                if not member.isdir():
+                    self._hide(path, own)
+                self[path] = self._entry(path, member, archive)
+                own.add(path)
+
+    def _hide(self, path: str, own: Collection[str]) -> None:
+        entry = self._forget(path)
+        if entry is not None and entry.kind is Kind.DIRECTORY:
+            self._hide_below(path, own)
+
+    def _hide_below(self, folder: str, own: Collection[str]) -> None:
+        begin = f"{folder}/" if folder else ""
+        for path in [path for path in self if path and path.startswith(begin) and path not in own]:
+            self._forget(path)
+
+    def _forget(self, path: str) -> Entry | None:
+        self.hidden += [(path, what) for what in self._found.pop(path, ())]
+        return self.pop(path, None)
+
+    def _entry(self, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
+        if member.islnk():
+            first = member.linkname.removeprefix("./").lstrip("/")
+            if self.keep(path) and first in self._kept:
+                self._kept[path] = self._kept[first]
+            else:
+                self._kept.pop(path, None)
+            return replace(self[first], path=path)
+        plain = Entry(
+            path=path,
+            kind=Kind.DIRECTORY,
+            mode=stat.S_IMODE(member.mode),
+            uid=member.uid,
+            gid=member.gid,
+            mtime=int(member.mtime),
+            xattrs=tuple(
+                (name.removeprefix(_XATTR), value.encode("utf-8", "surrogateescape"))
+                for name, value in sorted(member.pax_headers.items())
+                if name.startswith(_XATTR)
+            ),
+        )
+        if member.isdir():
+            return plain
+        if member.issym():
+            return replace(plain, kind=Kind.LINK, mode=0o777, target=member.linkname)
+        if member.isreg():
+            file = replace(plain, kind=Kind.FILE, size=member.size)
+            return replace(file, sha256=self._read(file, member, archive))
+        return replace(plain, kind=Kind.SPECIAL, target=_special(member))
+
+    def _read(self, file: Entry, member: tarfile.TarInfo, archive: tarfile.TarFile) -> str:
+        """Returns the digest of a file's content."""
+        path, content = file.path, archive.extractfile(member)
+        digest = hashlib.sha256()
+        is_kept = self.keep(path) and file.size <= MOST_KEPT
+        look = self.look if self.look and file.size <= MOST_KEPT and self.look.wants(file) else None
+        pieces: list[bytes] | None = [] if is_kept or look else None
+        while content and (chunk := content.read(CHUNK)):
+            digest.update(chunk)
+            if pieces is not None:
+                pieces.append(chunk)
+        whole = b"".join(pieces or ())
+        if look:
+            self._found[path] = tuple(look.finds(whole))
+        if is_kept:
+            self._kept[path] = whole
+        else:
+            self._kept.pop(path, None)
+        return digest.hexdigest()
+
+
+class _Hashing:
+    """A stream whose bytes are hashed as they are read."""
+
+    def __init__(self, stream: Readable) -> None:
+        self._stream = stream
+        self._digest = hashlib.sha256()
+        self._ahead = b""
+
+    def read(self, size: int = CHUNK) -> bytes:
+        if self._ahead:
+            data, self._ahead = self._ahead[:size], self._ahead[size:]
+            return data
+        data = self._stream.read(size)
+        self._digest.update(data)
+        return data
+
+    def peek(self, size: int) -> bytes:
+        """The next bytes, which `read` gives again; fewer at the end."""
+        while len(self._ahead) < size and (data := self._stream.read(size - len(self._ahead))):
+            self._digest.update(data)
+            self._ahead += data
+        return self._ahead[:size]
+
+    def finish(self) -> str:
+        """Read to the end; returns the digest of everything."""
+        while self.read():
+            pass
+        return self._digest.hexdigest()
+
+
+def _unpacked(stream: _Hashing) -> Readable:
+    magic = stream.peek(4)
+    file = cast("IO[bytes]", stream)
+    if magic[:2] == b"\x1f\x8b":
+        return cast("IO[bytes]", gzip.GzipFile(fileobj=file, mode="rb"))
+    if magic == b"\x28\xb5\x2f\xfd":
+        return zstandard.ZstdDecompressor().stream_reader(file, read_size=CHUNK, read_across_frames=True)
+    return stream
+
+
+def _special(member: tarfile.TarInfo) -> str:
+    kind = (
+        "block" if member.isblk() else "char" if member.ischr() else "fifo" if member.isfifo() else "special"
+    )
+    return f"{kind} {member.devmajor}:{member.devminor}" if kind in ("block", "char") else kind

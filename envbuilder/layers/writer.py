@@ -1,0 +1,253 @@
+"""Writes one layer: its tar in frames of zstd that a squashfs can use as they are.
+
+Every 256 KiB of a large file is a frame of its own, and so is every stretch of headers and small files: just what a
+squashfs calls a block and a fragment. The SIF is then made of the image's own bytes: nothing is compressed twice, and
+a change of one layer leaves all that the others brought. Frames are compressed side by side while this thread reads
+and hashes; in memory is only what is on its way.
+"""
+
+import hashlib
+import io
+import json
+import threading
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Final, Self, TypeAlias
+
+import zstandard
+
+from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.core.errors import BuildError
+from envbuilder.layers.entry import Entry, Kind, make_manifest
+from envbuilder.layers.tar import BLOCK, CHUNK, END, make_header
+
+# Parameters of zstd between its levels 2 and 3: matches as long as level 2's, found by two larger tables. Layers are 1.1 % smaller
+# for 9 % more CPU of packing (16 % where most is code for GPUs, which hardly packs); level 3: 2.5 to 3.4 % for 25 %
+# (66 %). bench/README.md has the table.
+PARAMETERS: Final = {
+    "window_log": 18, "chain_log": 15, "hash_log": 16, "search_log": 1, "min_match": 5, "target_length": 0,
+    "strategy": zstandard.STRATEGY_DFAST,
+}  # fmt: skip
+# Bytes of a file in one frame, the block of the squashfs: smaller and faster to import from than 128 KiB and 1 MiB.
+BLOCK_SIZE: Final = 256 << 10
+
+Frame: TypeAlias = tuple[
+    int, int, int
+]  # where it starts in the blob, its length there, and what it unpacks to
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Where the contents of a layer's files are in its blob, by their sha256; empty files are in none."""
+
+    fragments: tuple[Frame, ...]
+    small: dict[str, tuple[int, int]]  # the number of the fragment, and the place within what it unpacks to
+    large: dict[str, tuple[Frame, ...]]
+
+    def to_json(self) -> str:
+        return json.dumps(
+            {"fragments": self.fragments, "small": self.small, "large": self.large}, separators=(",", ":")
+        )
+
+
+def parse_blocks(text: str) -> Blocks:
+    """Raises ValueError, KeyError or TypeError for anything that `to_json` does not write."""
+    read = json.loads(text)
+
+    def frame(value: list[int]) -> Frame:
+        at, length, size = value
+        return at, length, size
+
+    return Blocks(
+        fragments=tuple(map(frame, read["fragments"])),
+        small={digest: (number, offset) for digest, (number, offset) in read["small"].items()},
+        large={digest: tuple(map(frame, frames)) for digest, frames in read["large"].items()},
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """What the writer learned on the way."""
+
+    digest: Sha256
+    size: int
+    diff_id: Sha256
+    tar_size: int
+    content_size: int
+    manifest: str
+    tree: Sha256  # of the manifest
+    blocks: Blocks
+
+
+def make_compressor() -> zstandard.ZstdCompressor:
+    parameters = zstandard.ZstdCompressionParameters(**PARAMETERS, write_content_size=1)
+    return zstandard.ZstdCompressor(compression_params=parameters)
+
+
+class LayerWriter:
+    """A context that takes entries in order and leaves a compressed tar at `blob`; call `finish` for its facts."""
+
+    def __init__(self, blob: Path, *, threads: int) -> None:
+        self._stream: IO[bytes] = blob.open("xb")
+        self._packer = _Packer(threads)
+        self._blob_digest = hashlib.sha256()
+        self._tar_digest = hashlib.sha256()
+        self._size = 0
+        self._tar_size = 0
+        self._content_size = 0
+        self._entries: list[Entry] = []
+        self._stretch = bytearray()  # headers and small files that are in no frame yet
+        self._held: dict[str, int] = {}  # of those files, by digest: the place in the stretch
+        self._fragments: list[Frame] = []
+        self._small: dict[str, tuple[int, int]] = {}
+        self._large: dict[str, list[Frame]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._packer.close()
+        self._stream.close()
+
+    def add(self, entry: Entry) -> None:
+        """Add a folder, a link or an empty file."""
+        if entry.kind is Kind.FILE:
+            entry = replace(entry, sha256=hashlib.sha256().hexdigest())
+        self._entries.append(entry)
+        self._gather(make_header(entry))
+
+    def add_file(self, entry: Entry, stream: io.FileIO) -> Entry:
+        """Add a file with its content, from where the stream is, and return the entry with the content's digest."""
+        self._gather(make_header(entry))
+        digest = self._add_small(entry, stream) if entry.size < BLOCK_SIZE else self._add_large(entry, stream)
+        self._gather(bytes(-entry.size % BLOCK))
+        self._content_size += entry.size
+        entry = replace(entry, sha256=digest)
+        self._entries.append(entry)
+        return entry
+
+    def add_hard_link(self, entry: Entry, first: Entry) -> None:
+        """Add another path of a file that was added before."""
+        self._gather(make_header(entry, hard=first.path))
+        self._entries.append(replace(entry, size=first.size, sha256=first.sha256))
+
+    def finish(self) -> Written:
+        self._gather(END)
+        self._flush()
+        self._packer.drain()
+        self._stream.flush()
+        manifest = make_manifest(self._entries)
+        return Written(
+            digest=Sha256(self._blob_digest.hexdigest()),
+            size=self._size,
+            diff_id=Sha256(self._tar_digest.hexdigest()),
+            tar_size=self._tar_size,
+            content_size=self._content_size,
+            manifest=manifest,
+            tree=sha256_text(manifest),
+            blocks=Blocks(
+                fragments=tuple(self._fragments),
+                small=self._small,
+                large={digest: tuple(frames) for digest, frames in self._large.items()},
+            ),
+        )
+
+    def _add_small(self, entry: Entry, stream: io.FileIO) -> str:
+        content = _read(stream, entry.size, entry)
+        if len(self._stretch) + entry.size > BLOCK_SIZE:
+            self._flush()
+        digest = hashlib.sha256(content).hexdigest()
+        self._held.setdefault(digest, len(self._stretch))
+        self._gather(content)
+        return digest
+
+    def _add_large(self, entry: Entry, stream: io.FileIO) -> str:
+        self._flush()
+        digest, left = hashlib.sha256(), entry.size
+        frames: list[Frame] = []
+        while left:
+            piece = _read(stream, min(left, CHUNK), entry)
+            left -= len(piece)
+            digest.update(piece)
+            self._pass_on(piece, frames.append)
+        self._large.setdefault(digest.hexdigest(), frames)
+        return digest.hexdigest()
+
+    def _gather(self, piece: bytes) -> None:
+        self._stretch += piece
+        while len(self._stretch) > BLOCK_SIZE:  # never within a file: that had to fit
+            self._flush(BLOCK_SIZE)
+
+    def _flush(self, most: int = BLOCK_SIZE) -> None:
+        """Let the stretch become a frame; it is a fragment where it holds files."""
+        if not self._stretch:
+            return
+        piece, self._stretch = bytes(self._stretch[:most]), self._stretch[most:]
+        if self._held:
+            number = len(self._fragments)
+            self._fragments.append((0, 0, 0))
+            for digest, at in self._held.items():
+                self._small.setdefault(digest, (number, at))
+            self._held = {}
+            self._pass_on(piece, lambda frame: self._fragments.__setitem__(number, frame))
+        else:
+            self._pass_on(piece, lambda _: None)
+
+    def _pass_on(self, piece: bytes, note: Callable[[Frame], None]) -> None:
+        self._tar_digest.update(piece)
+        self._tar_size += len(piece)
+        self._packer.pack(piece, lambda packed, size: self._write(packed, size, note))
+
+    def _write(self, packed: bytes, size: int, note: Callable[[Frame], None]) -> None:
+        note((self._size, len(packed), size))
+        self._blob_digest.update(packed)
+        self._size += len(packed)
+        self._stream.write(packed)
+
+
+class _Packer:
+    """Compresses pieces side by side, and hands them on in the order in which they came."""
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="pack")
+        self._most = 4 * max(1, threads)  # pieces that are on their way, of a MiB at most
+        self._own = threading.local()  # a compressor serves one thread at a time
+        self._coming: deque[tuple[Future[list[tuple[bytes, int]]], Callable[[bytes, int], None]]] = deque()
+
+    def pack(self, piece: bytes, done: Callable[[bytes, int], None]) -> None:
+        """`done` will be called in this thread with each frame of the piece and the bytes that it unpacks to."""
+        self._coming.append((self._pool.submit(self._frames, piece), done))
+        self.drain(self._most)
+
+    def drain(self, most: int = 0) -> None:
+        """Wait until no more than so many pieces are on their way."""
+        while len(self._coming) > most:
+            frames, done = self._coming.popleft()
+            for packed, size in frames.result():
+                done(packed, size)
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _frames(self, piece: bytes) -> list[tuple[bytes, int]]:
+        if not hasattr(self._own, "compressor"):
+            self._own.compressor = make_compressor()
+        whole = memoryview(piece)
+        blocks = [whole[at : at + BLOCK_SIZE] for at in range(0, len(whole), BLOCK_SIZE)]
+        return [(self._own.compressor.compress(block), len(block)) for block in blocks]
+
+
+def _read(stream: io.FileIO, size: int, entry: Entry) -> bytes:
+    content = stream.read(size)
+    while len(content) < size:
+        more = stream.read(size - len(content))
+        if not more:
+            raise BuildError(f"`{entry.path}` changed its size while it was read")
+        content += more
+    return content

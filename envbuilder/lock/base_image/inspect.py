@@ -1,0 +1,368 @@
+"""Looks into an image without Docker and without root: from a tree's paths and a few small files to facts.
+
+The tree comes out of `overlay`, which streams the layers once; `is_wanted` says whose contents it has to keep. What is
+not what it seems (a text that cannot be read, a file without a version) gives no fact: a rule may miss it, never trust it.
+"""
+
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from envbuilder.compat.image_facts import SUITES, Fact, Name
+from envbuilder.layers.entry import Entry, Kind, follow
+from envbuilder.lock.base_image.packages import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
+from envbuilder.lock.base_image.settings import Settings
+
+OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
+_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_LIB: Final = r"(?:usr/)?lib\w*(?:/\w+-linux-\w+)?"
+_LIBC: Final = re.compile(rf"{_LIB}/(?:libc\.so\.6|libc-2\.\d+\.so)")
+_MUSL: Final = re.compile(r"(?:usr/)?lib/ld-musl-(\w+)\.so\.1")
+_LIBCRYPT: Final = re.compile(rf"({_LIB})/(libcrypt\.so\.[12])")
+_LIBCRYPT_FILE: Final = re.compile(rf"{_LIB}/libcrypt(?:\.so\.[0-9.]+|-2\.\d+\.so)")
+_DRIVER: Final = re.compile(r"(.+)/bin/(?:x86_64(?:-\w+)?-linux(?:-gnu)?-)?(gcc|g\+\+)(?:-(\d+)(?:\.\d+)*)?")
+_PROPER: Final = re.compile(r"(.+)/(?:lib|lib64|libexec)/gcc/x86_64[^/]*/(\d+(?:\.\d+)*)/(cc1|cc1plus)")
+_PYTHON: Final = re.compile(r"(.+)/bin/python(3\.\d+)")
+_PATCHLEVEL: Final = re.compile(r"(.+)/include/python(3\.\d+)/patchlevel\.h")
+_CUDA: Final = re.compile(
+    r"(?P<root>(?:usr/local|opt|opt/[\w.-]+)/cuda(?:-[\d.]+)?|usr/lib/nvidia-cuda-toolkit)/"
+    r"(?:version\.(?:json|txt)|bin/nvcc|(?:targets/x86_64-linux/)?(?:include/cuda\.h|lib(?:64)?/libcudart\.so[.\d]*))"
+)
+_CUDA_TEXT: Final = re.compile(r".*/cuda[^/]*/(?:version\.(?:json|txt)|(?:targets/[^/]+/)?include/cuda\.h)")
+_LIBRARY: Final = re.compile(r".*/lib(nccl|cudnn)\.so\.(\d+\.\d+\.\d+)")
+_TORCH: Final = re.compile(r".*/(?:site|dist)-packages/torch-([^/]+)\.dist-info/METADATA")
+_BERKELEY: Final = "var/lib/rpm/Packages"
+_MACHINES: Final = {62: "amd64", 183: "arm64", 3: "386", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
+_MUSL_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64", "i386": "386"}
+_NUMBERS: Final = re.compile(r"(?:\d+:)?(\d+(?:\.\d+)*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """What was found in an image."""
+
+    facts: tuple[Fact, ...]  # sorted
+    packages: tuple[str, ...]  # name=version, sorted
+    status: str  # dpkg's own note of what is installed, "" where there is none
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tree:
+    paths: Mapping[str, Entry]
+    contents: Mapping[str, bytes]
+    settings: Settings
+    packages: Mapping[str, str]
+
+    def text(self, path: str) -> str:
+        """Of a path, links followed; "" where it is not there or was not kept."""
+        real = follow(self.paths, path)
+        return self.contents.get(real or "", b"").decode("utf-8", "replace")
+
+    def has(self, path: str) -> bool:
+        real = follow(self.paths, path)
+        return real is not None and self.paths[real].kind is Kind.FILE
+
+    def matching(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
+        """Paths in order with what they match."""
+        for path in self.paths:
+            found = pattern.fullmatch(path)
+            if found:
+                yield path, found
+
+    def package(self, *names: str) -> tuple[str, str]:
+        """The upstream version of the first of these packages and what says so; "" twice where none is there."""
+        for name in names:
+            found = _NUMBERS.match(self.packages.get(name, ""))
+            if found:
+                return found[1], f"package {name} {self.packages[name]}"
+        return "", ""
+
+
+def is_wanted(path: str) -> bool:
+    """Whether the content of this file says something."""
+    return (
+        path in (*OS_RELEASE, DPKG, *RPM)
+        or path.startswith(DPKG_PARTS)
+        or any(
+            pattern.fullmatch(path) for pattern in (_LIBC, _LIBCRYPT_FILE, _DRIVER, _PATCHLEVEL, _CUDA_TEXT)
+        )
+    )
+
+
+def look_inside(paths: Mapping[str, Entry], contents: Mapping[str, bytes], settings: Settings) -> Inside:
+    """Every fact of an image's tree and its config."""
+    packages, manager = _packages(paths, contents)
+    whole = _with_folders(paths)
+    tree = _Tree(paths=dict(sorted(whole.items())), contents=contents, settings=settings, packages=packages)
+    facts = [
+        *manager, *_settings(settings), *_system(tree), *_libc(tree), *_compilers(tree), *_pythons(tree),
+        *_crypt(tree), *_cudas(tree), *_libraries(tree),
+    ]  # fmt: skip
+    return Inside(
+        facts=tuple(sorted({_plain(fact) for fact in facts})),
+        packages=tuple(sorted(f"{name}={version}" for name, version in packages.items())),
+        status=contents.get(DPKG, b"").decode("utf-8", "replace"),
+    )
+
+
+def _plain(fact: Fact) -> Fact:
+    """In characters that a line of text can hold: an image is written by anybody."""
+
+    def plain(text: str) -> str:
+        kept = text.encode("utf-8", "backslashreplace").decode()
+        return re.sub(r"[\x00-\x1f\x7f]", lambda found: f"\\x{ord(found[0]):02x}", kept)
+
+    return Fact(name=fact.name, value=plain(fact.value), path=plain(fact.path), source=plain(fact.source))
+
+
+def _with_folders(paths: Mapping[str, Entry]) -> dict[str, Entry]:
+    """With the folders that no layer names, which a runtime makes all the same."""
+    whole = dict(paths)
+    for path in paths:
+        above = posixpath.dirname(path)
+        while above and above not in whole:
+            whole[above] = Entry(path=above, kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0)
+            above = posixpath.dirname(above)
+    return whole
+
+
+def _packages(
+    paths: Mapping[str, Entry], contents: Mapping[str, bytes]
+) -> tuple[dict[str, str], tuple[Fact, ...]]:
+    dpkg = read_dpkg(contents)
+    if dpkg:
+        return dpkg, (_manager("dpkg", DPKG, f"{len(dpkg)} packages"),)
+    for path in RPM:
+        if path in contents:
+            try:
+                found = read_rpm(contents[path])
+            except ValueError as error:
+                return {}, (_manager("rpm", path, str(error)),)
+            return found, (_manager("rpm", path, f"{len(found)} packages"),)
+    if _BERKELEY in paths:
+        return {}, (_manager("rpm", _BERKELEY, "in Berkeley DB's form, which is not read"),)
+    return {}, ()
+
+
+def _manager(name: str, path: str, said: str) -> Fact:
+    return Fact(name=Name.MANAGER, value=name, path=f"/{path}", source=said)
+
+
+def _settings(settings: Settings) -> Iterator[Fact]:
+    source = "the image's config"
+    yield Fact(name=Name.ARCHITECTURE, value=settings.architecture, path="", source=source)
+    for line in settings.env:
+        yield Fact(name=Name.ENV, value=line, path="", source=source)
+    for name, value in (
+        (Name.USER, settings.user),
+        (Name.ENTRYPOINT, json.dumps(settings.entrypoint) if settings.entrypoint else ""),
+        (Name.FOLDER, settings.folder),
+    ):
+        if value:
+            yield Fact(name=name, value=value, path="", source=source)
+
+
+def _system(tree: _Tree) -> Iterator[Fact]:
+    for path in OS_RELEASE:
+        pairs = (line.partition("=") for line in tree.text(path).splitlines())
+        said = {key.strip(): value.strip().strip("'\"") for key, _, value in pairs}
+        name = said.get("ID", "")
+        if name:
+            version = said.get("VERSION_CODENAME" if name in SUITES else "VERSION_ID", "")
+            value = f"{name}/{version or 'unknown'}"
+            yield Fact(name=Name.OS, value=value, path=f"/{path}", source=f"/{path}")
+            return
+
+
+def _libc(tree: _Tree) -> Iterator[Fact]:
+    found = []
+    for path, _ in tree.matching(_LIBC):
+        content = tree.contents.get(path, b"")
+        version = re.search(rb"stable release version (\d+\.\d+)", content)
+        machine = _machine(content)
+        if machine:
+            yield Fact(name=Name.ARCHITECTURE, value=machine, path=f"/{path}", source=f"/{path}")
+        if version:
+            found.append((machine != "amd64", path, version[1].decode()))
+    for _, path, number in sorted(found)[:1]:
+        yield Fact(name=Name.GLIBC, value=number, path=f"/{path}", source=f"/{path}")
+    for path, match in tree.matching(_MUSL):
+        yield Fact(name=Name.MUSL, value="", path=f"/{path}", source=f"/{path}")
+        machine = _MUSL_MACHINES.get(match[1], match[1])
+        yield Fact(name=Name.ARCHITECTURE, value=machine, path=f"/{path}", source=f"/{path}")
+
+
+def _machine(content: bytes) -> str:
+    if content[:4] != b"\x7fELF" or len(content) < 20:
+        return ""
+    number = int.from_bytes(content[18:20], "little" if content[5] == 1 else "big")
+    return _MACHINES.get(number, f"machine {number}")
+
+
+def _compilers(tree: _Tree) -> Iterator[Fact]:
+    """A driver in a `bin` with the compiler proper that it calls; a driver alone compiles nothing."""
+    proper = {(match[1], match[3], match[2]) for path, match in tree.matching(_PROPER) if tree.has(path)}
+    best: dict[tuple[str, str], Fact] = {}
+    reals: dict[str, str] = {}  # real path of a gcc → its version
+    for path, match in tree.matching(_DRIVER):
+        real = follow(tree.paths, path)
+        if real is None or tree.paths[real].kind is not Kind.FILE:
+            continue
+        version, source = _driver_version(tree, real, match)
+        inner = "cc1" if match[2] == "gcc" else "cc1plus"
+        # Distributions name the folder 12, gcc's own install 12.2.0.
+        if not version or not any(
+            (match[1], inner, folder) in proper for folder in (version, version.partition(".")[0])
+        ):
+            continue
+        name = Name.GCC if match[2] == "gcc" else Name.GXX
+        fact = Fact(name=name, value=version, path=f"/{path}", source=source)
+        if name is Name.GCC:
+            reals[real] = version
+        kept = best.get((name, version))
+        if kept is None or _plainness(fact) < _plainness(kept):
+            best[name, version] = fact
+    yield from best.values()
+    for folder in _search(tree):
+        real = follow(tree.paths, f"{folder}/gcc")
+        if real in reals:
+            path = f"{folder}/gcc"
+            yield Fact(name=Name.PLAIN_GCC, value=reals[real], path=path, source=f"/{real}")
+            return
+
+
+def _driver_version(tree: _Tree, real: str, match: re.Match[str]) -> tuple[str, str]:
+    """What the driver itself says, else its package, else its name."""
+    said = set(re.findall(rb"\0(\d{1,2}\.\d+\.\d+)\0", tree.contents.get(real, b"")))
+    if len(said) == 1:
+        return said.pop().decode(), f"/{real}"
+    version, source = tree.package(*([f"{match[2]}-{match[3]}"] if match[3] else [match[2]]))
+    return (version, source) if version else (match[3] or "", f"/{real}")
+
+
+def _plainness(fact: Fact) -> tuple[bool, int, str]:
+    """gcc-12 before gcc, which may come to mean another one, before x86_64-linux-gnu-gcc-12."""
+    return not fact.path[-1].isdigit(), len(fact.path), fact.path
+
+
+def _search(tree: _Tree) -> list[str]:
+    env = dict(line.partition("=")[::2] for line in tree.settings.env)
+    return [folder for folder in env.get("PATH", _PATH).split(":") if folder.startswith("/")]
+
+
+def _pythons(tree: _Tree) -> Iterator[Fact]:
+    for path, match in tree.matching(_PYTHON):
+        if tree.paths[path].kind is not Kind.FILE:
+            continue
+        prefix, minor = match[1], match[2]
+        header = f"{prefix}/include/python{minor}/patchlevel.h"
+        exact = re.search(r'#define PY_VERSION\s+"(\d+\.\d+\.\d+)', tree.text(header))
+        if exact:
+            version, source = exact[1], f"/{header}"
+        elif prefix == "usr" and (found := tree.package(f"python{minor}-minimal", f"python{minor}"))[0]:
+            version, source = found
+        else:
+            version, source = minor, f"/{path}"
+        yield Fact(name=Name.PYTHON, value=version, path=f"/{path}", source=source)
+        own = f"{prefix}/include/python{minor}/Python.h"
+        if tree.has(own):
+            yield Fact(name=Name.PYTHON_HEADERS, value=version, path=f"/{own}", source=f"/{own}")
+
+
+def _crypt(tree: _Tree) -> Iterator[Fact]:
+    for path, match in tree.matching(_LIBCRYPT):
+        real = follow(tree.paths, path)
+        if real is None:
+            continue
+        said = re.findall(rb"XCRYPT_(\d+\.\d+)", tree.contents.get(real, b""))
+        number = match[2][-1]
+        version, source = tree.package(f"libcrypt{number}", "libxcrypt", "libxcrypt-compat")
+        if not version and said:
+            version = max((one.decode() for one in said), key=lambda one: tuple(map(int, one.split("."))))
+            source = f"/{real}"
+        yield Fact(name=Name.LIBCRYPT, value=match[2], path=f"/{path}", source=f"/{path}")
+        if version:
+            yield Fact(name=Name.LIBXCRYPT, value=version, path=f"/{path}", source=source)
+    for header in ("usr/include/crypt.h", "usr/include/x86_64-linux-gnu/crypt.h"):
+        if tree.has(header):
+            yield Fact(name=Name.CRYPT_H, value="", path=f"/{header}", source=f"/{header}")
+
+
+def _cudas(tree: _Tree) -> Iterator[Fact]:
+    for root in dict.fromkeys(match["root"] for _, match in tree.matching(_CUDA)):
+        yield from _cuda(tree, root)
+    real = follow(tree.paths, "usr/local/cuda")
+    if real:
+        yield Fact(name=Name.PLAIN_CUDA, value=f"/{real}", path="/usr/local/cuda", source="/usr/local/cuda")
+
+
+def _cuda(tree: _Tree, root: str) -> Iterator[Fact]:
+    """One toolkit, or what is there of one."""
+    below = {path: entry for path, entry in tree.paths.items() if path.startswith(f"{root}/")}
+    files = {path: entry for path, entry in below.items() if entry.kind is Kind.FILE}
+    parts = _version_json(tree.text(f"{root}/version.json"))
+    version, source = _cuda_version(tree, root, parts)
+    place = f"/{root}"
+    yield Fact(name=Name.CUDA, value=version, path=place, source=source)
+    if tree.has(f"{root}/bin/nvcc"):
+        said = parts.get("cuda_nvcc", "")
+        yield Fact(
+            name=Name.NVCC,
+            value=said or version,
+            path=f"{place}/bin/nvcc",
+            source=f"{place}/version.json" if said else source,
+        )
+    for path in sorted(files):
+        runtime = re.search(r"/libcudart\.so\.(\d+\.\d+\.\d+)$", path)
+        if runtime:
+            yield Fact(name=Name.CUDART, value=runtime[1], path=f"/{path}", source=f"/{path}")
+        if path.endswith("/include/cuda_runtime.h"):
+            yield Fact(name=Name.CUDA_HEADERS, value=version, path=f"/{path}", source=f"/{path}")
+    shared = sum(entry.size for path, entry in files.items() if ".so" in posixpath.basename(path))
+    static = sum(entry.size for path, entry in files.items() if path.endswith(".a"))
+    for name, size in ((Name.CUDA_LIBRARIES, shared), (Name.CUDA_STATIC, static)):
+        if size:
+            yield Fact(name=name, value=str(size), path=place, source=f"{place}: bytes")
+
+
+def _cuda_version(tree: _Tree, root: str, parts: Mapping[str, str]) -> tuple[str, str]:
+    if "cuda" in parts:
+        return parts["cuda"], f"/{root}/version.json"
+    old = re.search(r"CUDA Version (\d+\.\d+(?:\.\d+)?)", tree.text(f"{root}/version.txt"))
+    if old:
+        return old[1], f"/{root}/version.txt"
+    for header in (f"{root}/include/cuda.h", f"{root}/targets/x86_64-linux/include/cuda.h"):
+        number = re.search(r"#define CUDA_VERSION\s+(\d+)", tree.text(header))
+        if number:
+            return f"{int(number[1]) // 1000}.{int(number[1]) % 1000 // 10}", f"/{header}"
+    package = tree.package("nvidia-cuda-toolkit") if root.startswith("usr/lib/") else ("", "")
+    named = re.search(r"-(\d+\.\d+)$", root)
+    return package if package[0] else (named[1] if named else "", f"/{root}")
+
+
+def _version_json(text: str) -> dict[str, str]:
+    """Part → version of NVIDIA's version.json; empty for what is none."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return {}
+    if not isinstance(said, dict):
+        return {}
+    return {
+        str(name): str(part["version"])
+        for name, part in said.items()
+        if isinstance(part, dict) and "version" in part
+    }
+
+
+def _libraries(tree: _Tree) -> Iterator[Fact]:
+    names = {"nccl": Name.NCCL, "cudnn": Name.CUDNN}
+    for path, match in tree.matching(_LIBRARY):
+        if tree.paths[path].kind is Kind.FILE:
+            yield Fact(name=names[match[1]], value=match[2], path=f"/{path}", source=f"/{path}")
+    for path, match in tree.matching(_TORCH):
+        place = f"/{posixpath.dirname(posixpath.dirname(path))}/torch"
+        yield Fact(name=Name.TORCH, value=match[1], path=place, source=f"/{path}")

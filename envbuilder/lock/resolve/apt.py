@@ -1,0 +1,280 @@
+"""One component of a Debian suite, as it is or as it was on a day, asked through apt-get and apt-cache with a state of our own.
+
+apt decides, so that a lock holds what Debian's own resolver would install; it runs as an ordinary user and sees nothing
+of the packages and sources of this machine but its proxy and certificate settings. What it downloads stays in the cache,
+so that the next lock asks the network only when the day has changed.
+"""
+
+import logging
+import re
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from envbuilder.core.cache import Sha256, save_text
+from envbuilder.core.errors import CommandError, FetchError, IncompatibleError, ToolError
+from envbuilder.core.fetch import ACCESS_HINT
+from envbuilder.core.process import Command
+from envbuilder.core.sources import shown
+from envbuilder.lock.model import Artefact
+from envbuilder.lock.resolve.context import Means
+
+log = logging.getLogger(__name__)
+
+FRESH: Final = 24 * 3600  # seconds for which downloaded package lists are trusted
+MIRROR_HINT: Final = (
+    "ENVBUILDER_DEBIAN_MIRROR names a mirror that has this suite, e.g. your site's or Debian's archive"
+)
+SNAPSHOT_HINT: Final = "ENVBUILDER_DEBIAN_SNAPSHOT names a service that keeps Debian as it was on every day, as snapshot.debian.org does"
+_REFUSED: Final = re.compile(r"\b(?:401 +Unauthorized|403 +Forbidden)")
+_URI: Final = re.compile(r"'(?P<url>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
+_CONFIGURATION: Final = """\
+#clear Dir;
+Dir "{folder}";
+Dir::State "{folder}";
+Dir::State::status "{folder}/status";
+Dir::State::lists "{folder}/lists";
+Dir::Cache "{folder}";
+Dir::Etc "{folder}";
+Dir::Etc::sourcelist "{folder}/sources.list";
+Dir::Etc::sourceparts "/dev/null";
+Dir::Etc::parts "/dev/null";
+Dir::Etc::preferencesparts "/dev/null";
+Dir::Etc::trustedparts "/dev/null";
+Dir::Etc::netrc "/etc/apt/auth.conf";
+Dir::Etc::netrcparts "/etc/apt/auth.conf.d";
+Dir::Bin::methods "/usr/lib/apt/methods";
+Dir::Bin::apt-key "/usr/bin/apt-key";
+Dir::Log "{folder}";
+APT::Architecture "amd64";
+#clear APT::Architectures;
+APT::Architectures {{ "amd64"; }};
+APT::Install-Recommends "false";
+APT::Sandbox::User "";
+APT::Update::Error-Mode "any";
+Acquire::Languages "none";
+Acquire::ForceHash "SHA256";
+Acquire::Check-Valid-Until "{is_current}";
+Debug::NoLocking "true";
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A suite's component with its package lists at hand; made by `open_suite`."""
+
+    name: str  # bookworm
+    mirror: str
+    is_current: bool  # False: as it was on a day, so its signature may be past its date
+    folder: Path
+    means: Means
+
+    def names(self) -> frozenset[str]:
+        """Every package there is."""
+        return frozenset(self._ask("apt-cache", "pkgnames").split())
+
+    def closure(self, packages: tuple[str, ...]) -> tuple[Artefact, ...]:
+        """The packages with all they depend on, as apt would install them into an empty root."""
+        try:
+            listing = self._ask("apt-get", "install", "--print-uris", "-qq", "--", *packages)
+        except CommandError as error:
+            raise IncompatibleError(
+                f"no set of {self.name}'s packages fits the recipe's base, compiler, Python and `apt` list\n{error.message}",
+                hint=error.hint,
+            ) from error
+        return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
+
+    def upgrade(self, old: Sequence[Artefact], names: Sequence[str]) -> tuple[Artefact, ...]:
+        """The old packages with these in their newest version, and of the others only what the new ones cannot do without.
+
+        apt is told that the old ones are installed, so it decides as it would on a machine that has them.
+        """
+        with self.means.store.workspace() as work:
+            status = work / "status"
+            save_text(status, "\n".join(self._installed(old)))
+            try:
+                listing = self._ask(
+                    "apt-get", "-o", f"Dir::State::status={status}", "install", "--print-uris", "-qq", "--no-remove", "--", *names
+                )  # fmt: skip
+            except CommandError as error:
+                raise IncompatibleError(
+                    f"{self.name} cannot upgrade {', '.join(names)} beside the packages that are locked\n{error.message}",
+                    hint="`--upgrade` without names chooses every version anew",
+                ) from error
+        moved = {deb.name: deb for deb in self._artefacts(listing)}
+        return tuple(sorted(({deb.name: deb for deb in old} | moved).values(), key=lambda deb: deb.name))
+
+    def additions(self, names: Sequence[str], status: str) -> tuple[Artefact, ...]:
+        """These packages with what they need beyond those that dpkg notes in `status`.
+
+        Of what is installed only that is moved to the suite's version without which the new ones cannot be there: an image
+        with security updates has newer packages than the suite, and a compiler's parts want each other's exact version.
+        """
+        options = ("install", "--print-uris", "-qq", "--no-remove", "--", *names)
+        with self.means.store.workspace() as work:
+            save_text(work / "status", status)
+            save_text(work / "preferences", f"Package: *\nPin: release n={self.name}\nPin-Priority: 1001\n")
+            state = ("-o", f"Dir::State::status={work / 'status'}")
+            older = ("-o", f"Dir::Etc::preferences={work / 'preferences'}", "--allow-downgrades")
+            try:
+                listing = self._ask("apt-get", *state, *options)
+            except CommandError:
+                try:
+                    listing = self._ask("apt-get", *state, *older, *options)
+                except CommandError as error:
+                    raise IncompatibleError(
+                        f"{self.name} cannot add {', '.join(names)} to what the base image holds\n{error.message}",
+                        hint=f"take an image of {self.name} that is no older or newer than the mirror; {MIRROR_HINT}",
+                    ) from error
+                log.warning(
+                    "the base image has newer packages than %s, and some are put back to its versions: the new ones need them so",
+                    self.name,
+                )
+        return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
+
+    def _installed(self, old: Sequence[Artefact]) -> Iterator[str]:
+        """What dpkg would note of the old packages: from the lists where they have this version, else from the files."""
+        listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
+        known = {_stanza(stanza): stanza for stanza in listing.strip().split("\n\n")}
+        gone = [deb for deb in old if deb not in known]
+        self.means.fetcher.fetch(gone)
+        for deb in old:
+            control = known[deb] if deb in known else self._control(deb)
+            yield f"Status: install ok installed\n{control.strip()}\n"
+
+    def _control(self, deb: Artefact) -> str:
+        path = self.means.store.artefact(deb.sha256)
+        return self.means.runner.run(
+            Command(argv=("dpkg-deb", "--field", str(path)), why=f"read what `{deb.name}` depends on")
+        )
+
+    def packages(self, names: tuple[str, ...]) -> tuple[Artefact, ...]:
+        """These packages alone, without what they depend on."""
+        try:
+            listing = self._ask("apt-cache", "show", "--no-all-versions", "--", *names)
+        except CommandError as error:
+            raise IncompatibleError(
+                f"{self.name} does not have all of {', '.join(names)}\n{error.message}"
+            ) from error
+        return tuple(_stanza(stanza) for stanza in listing.strip().split("\n\n"))
+
+    def _ask(self, program: str, *arguments: str) -> str:
+        return self.means.runner.run(
+            _command(self.folder, program, *arguments, why=f"ask which packages {self.name} has")
+        )
+
+    def _artefacts(self, listing: str) -> Iterator[Artefact]:
+        above = urlsplit(self.mirror).path
+        for match in map(_URI.fullmatch, listing.splitlines()):
+            if match is None:
+                continue
+            name, version, _ = unquote(match["file"]).split("_")
+            yield Artefact(
+                kind="deb",
+                name=name,
+                version=version,
+                sha256=Sha256(match["sha256"]),
+                size=int(match["size"]),
+                source="debian",
+                path=unquote(urlsplit(match["url"]).path).removeprefix(above),
+            )
+
+
+def open_suite(
+    name: str, component: str, means: Means, *, renew: bool = False, before: date | None = None
+) -> Suite:
+    """Bring a suite's package lists into the cache; raises FetchError when no mirror has them.
+
+    With `before` they are those of 00:00 UTC of that day, from the archive of all days.
+
+    Only the suite itself, not its -security and -updates (`docs/lock.md` says why): release suites no longer change
+    once they are old, so every file that a lock names stays on the mirrors.
+    """
+    sources = means.sources()
+    mirror = f"{sources.snapshot}archive/debian/{before:%Y%m%d}T000000Z/" if before else ""
+    if not sources.debian and not mirror:
+        raise FetchError(
+            f"no Debian mirror is known on this machine, and `{name}` is needed", hint=MIRROR_HINT
+        )
+    if not sources.keyring.is_file():
+        raise ToolError(
+            f"the keyring `{sources.keyring}` is not there: packages of `{name}` cannot be trusted without it",
+            hint="`apt-get install debian-archive-keyring`; ENVBUILDER_DEBIAN_KEYRING names another keyring",
+        )
+    state = f"{name}-{component}" + (f"-{before:%Y%m%d}" if before else "")
+    suite = Suite(
+        name=name,
+        mirror=mirror or sources.debian[0],
+        is_current=not mirror,
+        folder=means.store.resolver("apt") / state,
+        means=means,
+    )
+    with means.store.lock(f"apt-{state}"):
+        line = f"deb [arch=amd64 signed-by={sources.keyring}] {suite.mirror} {name} {component}\n"
+        if not _is_fresh(suite, line) or (renew and suite.is_current):
+            _update(suite, line)
+    return suite
+
+
+def _is_fresh(suite: Suite, line: str) -> bool:
+    stamp = suite.folder / "stamp"
+    if not stamp.is_file() or stamp.read_text() != line:
+        return False
+    return not suite.is_current or time.time() - stamp.stat().st_mtime < FRESH
+
+
+def _update(suite: Suite, line: str) -> None:
+    folder, runner = suite.folder, suite.means.runner
+    (folder / "stamp").unlink(missing_ok=True)
+    for name in ("lists/partial", "archives/partial"):
+        (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
+    save_text(folder / "status", "")
+    save_text(folder / "sources.list", line)
+    (folder / "sources.list").chmod(0o600)  # a mirror's URL may hold a password
+    machine = runner.run(Command(argv=("apt-config", "dump"), why="read apt's proxy settings"))
+    kept = [
+        text
+        for text in machine.splitlines()
+        if text.startswith(("Acquire::http", "Acquire::Retries", "Acquire::Force"))
+    ]
+    save_text(folder / "apt.conf", "\n".join([*kept, _configuration(suite)]))
+    try:
+        runner.run(_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"))
+    except CommandError as error:
+        raise FetchError(
+            f"could not read the package lists of `{suite.name}` from {shown(suite.mirror)}\n{error.message}",
+            hint=_hint(suite, error.message),
+        ) from error
+    save_text(folder / "stamp", line)
+    (folder / "stamp").chmod(0o600)
+
+
+def _hint(suite: Suite, said: str) -> str:
+    if _REFUSED.search(said):
+        return ACCESS_HINT
+    return MIRROR_HINT if suite.is_current else SNAPSHOT_HINT
+
+
+def _configuration(suite: Suite) -> str:
+    return _CONFIGURATION.format(folder=suite.folder, is_current=str(suite.is_current).lower())
+
+
+def _command(folder: Path, *argv: str, why: str) -> Command:
+    return Command(argv=argv, env=(("APT_CONFIG", str(folder / "apt.conf")),), why=why)
+
+
+def _stanza(text: str) -> Artefact:
+    fields = dict(re.findall(r"^(Package|Version|Filename|Size|SHA256): (.+)$", text, re.MULTILINE))
+    return Artefact(
+        kind="deb",
+        name=fields["Package"],
+        version=fields["Version"],
+        sha256=Sha256(fields["SHA256"]),
+        size=int(fields["Size"]),
+        source="debian",
+        path=fields["Filename"],
+    )

@@ -1,0 +1,167 @@
+"""A recipe's image → which one exactly, and what is inside: its tag's digest for our platform, its blobs, its facts.
+
+The layers come one after the other into a file that is read once and removed, so an image of 20 GB needs the space of its
+largest layer. What was found is kept in the cache beside the reference: a lock that is made again, or a `check` after one that
+was refused, asks for no layer twice.
+"""
+
+import json
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from envbuilder.artifacts.oci.model import Descriptor, Manifest
+from envbuilder.artifacts.oci.reference import Reference, names_registry, parse_reference
+from envbuilder.compat.image_as_distribution import PLATFORM
+from envbuilder.core.cache import Sha256, Store, save_text, sha256_text, space_errors
+from envbuilder.core.decode import Mistakes, load_text, parse_json
+from envbuilder.core.errors import ContentError, IncompatibleError
+from envbuilder.core.http.transfer import Progress
+from envbuilder.layers.overlay import DAMAGED, Overlay
+from envbuilder.lock.base_image.locked import Blob, LockedBase, read_locked_base
+from envbuilder.lock.base_image.settings import Settings, read_settings
+from envbuilder.lock.resolve.context import Means, Wish
+from envbuilder.recipe.model import Recipe
+from envbuilder.registry.download import fetch_blob, read_blob, read_image
+
+if TYPE_CHECKING:
+    from envbuilder.lock.base_image.inspect import Inside
+
+FORMAT: Final = 1  # of what is kept; a new number has every image looked into again
+_BASE: Final = "base.json"
+_STATUS: Final = "status"
+
+Transfer = Callable[[str, int], AbstractContextManager[Progress]]  # shows bytes as they come: what, how many
+
+
+def look(
+    recipe: Recipe, means: Means, *, old: LockedBase | None, wish: Wish, transfer: Transfer
+) -> LockedBase:
+    """Find out which image the recipe's reference means, and look into it unless that was done before.
+
+    A tag that was locked keeps its digest until an upgrade. Raises RegistryError, or IncompatibleError for a day of which no
+    registry knows what a tag was.
+    """
+    reference = parse_reference(recipe.image)
+    if old and old.reference == recipe.image and not wish.upgrade:
+        return old
+    if wish.before and not reference.digest:
+        raise IncompatibleError(
+            f"{recipe.place('$.base.image')}: no registry says what `{recipe.image}` was on {wish.before}",
+            hint="write the digest of that day's image behind it: `@sha256:…`",
+        )
+    manifest = read_image(means.client(), reference, f"linux/{PLATFORM}")
+    kept = recall(means.store, recipe.image)
+    if kept and kept.manifest.digest == manifest.digest:
+        return kept
+    return _look_into(recipe.image, reference, manifest, means, transfer)
+
+
+def status_of(base: LockedBase, means: Means, transfer: Transfer) -> str:
+    """Dpkg's note of what a locked image holds, "" where it has none; of one that was locked elsewhere the layers are read again."""
+    path = _place(means.store, base.reference) / _STATUS
+    kept = recall(means.store, base.reference)
+    if kept is None or kept.manifest != base.manifest or not path.is_file():
+        reference = parse_reference(base.reference).with_digest(base.manifest.digest)
+        manifest = read_image(means.client(), reference, f"linux/{PLATFORM}")
+        _look_into(base.reference, reference, manifest, means, transfer)
+    return path.read_text(encoding="utf-8")
+
+
+def recall(store: Store, reference: str) -> LockedBase | None:
+    """What was found when this reference was last looked into; None where that was never, or by another envbuilder."""
+    path = _place(store, reference) / _BASE
+    mistakes = Mistakes()
+    text = load_text(path, mistakes) if path.is_file() else None
+    root = parse_json(text, str(path), mistakes) if text else None
+    base = read_locked_base(root, mistakes, is_newer=False) if root else None
+    return None if mistakes.findings else base
+
+
+def _look_into(
+    name: str, reference: Reference, manifest: Manifest, means: Means, transfer: Transfer
+) -> LockedBase:
+    if manifest.config is None or not manifest.layers:
+        raise ContentError(f"`{name}` is no image: its manifest names no layers")
+    try:
+        settings = read_settings(read_blob(means.client(), reference, manifest.config))
+    except ValueError as error:
+        raise ContentError(f"`{name}` is no image that can be used: {error}") from error
+    inside = _inside(name, reference, manifest, settings, means=means, transfer=transfer)
+    base = LockedBase(
+        reference=name,
+        registry=reference.registry if names_registry(name) else "",
+        repository=reference.repository,
+        manifest=_blob(manifest.descriptor()),
+        config=_blob(manifest.config),
+        layers=tuple(map(_blob, manifest.layers)),
+        facts=inside.facts,
+        packages=inside.packages,
+    )
+    folder = _place(means.store, name)
+    folder.mkdir(mode=0o700, exist_ok=True)
+    save_text(folder / _STATUS, inside.status)
+    save_text(folder / _BASE, json.dumps(asdict(base), ensure_ascii=False))
+    return base
+
+
+def _place(store: Store, reference: str) -> Path:
+    return store.base(sha256_text(f"{FORMAT} {PLATFORM} {reference}"))
+
+
+def _inside(
+    name: str,
+    reference: Reference,
+    manifest: Manifest,
+    settings: Settings,
+    *,
+    means: Means,
+    transfer: Transfer,
+) -> "Inside":
+    """Bring each layer and lay it over those below; of an image for another processor its config says enough."""
+    from envbuilder.lock.base_image.inspect import is_wanted, look_inside  # noqa: PLC0415 - few recipes stand on an image
+
+    if settings.architecture != PLATFORM:
+        return look_inside({}, {}, settings)
+    if len(settings.diff_ids) != len(manifest.layers):
+        raise ContentError(
+            f"`{name}` is no image that can be used: its config names {len(settings.diff_ids)} layers, "
+            f"its manifest {len(manifest.layers)}"
+        )
+    tree = Overlay(is_wanted)
+    size = sum(layer.size for layer in manifest.layers)
+    with transfer(f"look into {name}", size) as progress, means.store.lock("fetch"):
+        for layer, diff_id in zip(manifest.layers, settings.diff_ids, strict=True):
+            _lay_over(tree, reference, layer, diff_id, means=means, progress=progress)
+    return look_inside(tree, tree.contents(), settings)
+
+
+def _lay_over(
+    tree: Overlay,
+    reference: Reference,
+    layer: Descriptor,
+    diff_id: Sha256,
+    *,
+    means: Means,
+    progress: Progress,
+) -> None:
+    path = means.store.partial(layer.digest)
+    with space_errors(path):
+        fetch_blob(means.client(), reference, layer, path, progress=progress, stop=threading.Event())
+    try:
+        with path.open("rb") as stream:
+            tree.lay_over(stream, name=f"sha256:{layer.digest}", sha256=layer.digest, diff_id=diff_id)
+    except DAMAGED as error:
+        raise ContentError(
+            f"a layer of `{reference}` cannot be read: {error}",
+            hint="whoever made the image has to make it again; its registry sends what the manifest promises",
+        ) from error
+    finally:
+        path.unlink(missing_ok=True)
+
+
+def _blob(one: Descriptor) -> Blob:
+    return Blob(digest=one.digest, size=one.size, media_type=one.media_type)

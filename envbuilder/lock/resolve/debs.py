@@ -1,0 +1,138 @@
+"""The os layer's packages: what every environment needs of its distribution, and what the recipe adds."""
+
+import re
+from collections.abc import Sequence
+from typing import Final
+
+from envbuilder.compat.image_as_distribution import suite_of
+from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.compat.tables.toolkit import DebPart
+from envbuilder.compat.tables.torch import version_key
+from envbuilder.core.decode import nearest
+from envbuilder.core.errors import IncompatibleError
+from envbuilder.lock.model import Artefact
+from envbuilder.lock.resolve.apt import Suite, open_suite
+from envbuilder.lock.resolve.context import Means, Target, Wish
+from envbuilder.recipe.model import Recipe
+
+# The distribution's base, a compiler that can build extensions for its own Python, and what torch's build calls.
+OS_PACKAGES: Final = (
+    "?essential",  # apt's pattern: coreutils, bash, dpkg, … and apt itself
+    "ca-certificates",
+    "libc6-dev", "libcrypt-dev",  # crypt.h; libc6-dev no longer brings it in newer suites
+    "gcc-{gcc}", "g++-{gcc}", "binutils",
+    "make", "ninja-build",
+    "python{python}", "python{python}-dev",  # no pip, no venv: uv fills /opt/env
+)  # fmt: skip
+# So that NCCL finds InfiniBand and RoCE; without them it falls back to sockets in silence.
+RDMA_PACKAGES: Final = ("libibverbs1", "ibverbs-providers")
+# Debian parts distutils from the standard library; uv refuses a Python older than 3.10 without it.
+OLD_PYTHON_PACKAGES: Final = ("python3-distutils",)
+# What a compiler or a Python that an image has from elsewhere stands for.
+_OWN: Final = {"gcc": ("gcc-{gcc}", "g++-{gcc}"), "python": ("python{python}", "python{python}-dev")}
+# Taken where the suite has them: this one spares usrmerge with its Perl modules, the root is merged from the start.
+IF_THERE: Final = ("usr-is-merged",)
+
+
+def resolve_debs(recipe: Recipe, target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
+    """Everything the os layer installs; raises IncompatibleError when the suite cannot give what is pinned."""
+    if target.base:
+        return _resolve_additions(recipe, target, means, wish=wish)
+    suite = open_suite(target.distribution.suite, "main", means, renew=wish.upgrade, before=wish.before)
+    names = suite.names()
+    _need(f"gcc-{recipe.gcc}", r"gcc-\d+", "$.gcc", names=names, suite=suite)
+    _need(f"python{recipe.python}", r"python3\.\d+", "$.python", names=names, suite=suite)
+    for package in recipe.apt:
+        if package not in names:
+            raise IncompatibleError(
+                f"{recipe.place('$.apt')}: {suite.name} has no package `{package}`",
+                hint=nearest(package, names).strip(),
+            )
+    debs = suite.closure((*os_packages(recipe), *(name for name in IF_THERE if name in names)))
+    _check_libxcrypt(recipe, debs, suite)
+    return debs
+
+
+def _resolve_additions(recipe: Recipe, target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
+    """What an image lacks of a suite's os layer, as apt would install it there; nothing where no suite's packages fit it.
+
+    A compiler or a Python that the image has from elsewhere is used as it is.
+    """
+    base = target.base
+    suite_row = suite_of(base.inside, {row.name: row for row in load_distributions().rows}) if base else None
+    if base is None or suite_row is None:
+        return ()
+    inside = base.inside
+    have = {package.partition("=")[0] for package in base.packages}
+    owned = [("gcc", inside.gcc(recipe.gcc)), ("python", inside.python(recipe.python))]
+    brought = {
+        name.format(gcc=recipe.gcc, python=recipe.python)
+        for kind, fact in owned
+        if fact
+        for name in _OWN[kind]
+        if kind == "gcc" or fact.path.startswith("/usr/local/") or inside.has_headers(recipe.python)
+    }
+    wanted = tuple(
+        name for name in os_packages(recipe) if not name.startswith("?") and name not in have | brought
+    )
+    if not wanted:
+        return ()
+    suite = open_suite(suite_row.suite, "main", means, renew=wish.upgrade, before=wish.before)
+    names = suite.names()
+    for package in recipe.apt:
+        if package not in names | have:
+            raise IncompatibleError(
+                f"{recipe.place('$.apt')}: {suite.name} has no package `{package}`",
+                hint=nearest(package, names).strip(),
+            )
+    return suite.additions(wanted, target.status())
+
+
+def upgrade_debs(
+    old: Sequence[Artefact], target: Target, means: Means, *, names: Sequence[str], wish: Wish
+) -> tuple[Artefact, ...]:
+    """The os layer with these packages in their newest version and the others left as they are, as far as apt can."""
+    suite = open_suite(target.distribution.suite, "main", means, renew=True, before=wish.before)
+    return suite.upgrade(old, names)
+
+
+def os_packages(recipe: Recipe) -> tuple[str, ...]:
+    """What apt is asked for: package names and one pattern."""
+    older = OLD_PYTHON_PACKAGES if version_key(recipe.python) < version_key("3.10") else ()
+    rdma = RDMA_PACKAGES if recipe.cuda else ()
+    plain = (name.format(gcc=recipe.gcc, python=recipe.python) for name in OS_PACKAGES)
+    return (*plain, *older, *rdma, *recipe.apt)
+
+
+def resolve_toolkit_debs(target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
+    """The toolkit's own packages, each alone: their dependencies are in the wheels or not wanted."""
+    toolkit = target.toolkit
+    parts = [part for part in toolkit.parts if isinstance(part, DebPart)] if toolkit else []
+    debs: list[Artefact] = []
+    for place in sorted({(part.suite, part.component) for part in parts}):
+        suite = open_suite(*place, means, renew=wish.upgrade, before=wish.before)
+        debs += suite.packages(tuple(part.name for part in parts if (part.suite, part.component) == place))
+    for deb in debs:
+        if toolkit and deb.name == "nvidia-cuda-toolkit" and not deb.version.startswith(f"{toolkit.cuda}."):
+            raise IncompatibleError(
+                f"the mirror's `{deb.name}` is {deb.version}, expected CUDA {toolkit.cuda}",
+                hint="the suite has moved on: use a newer envbuilder, or a mirror that still has this version",
+            )
+    return tuple(debs)
+
+
+def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: Suite) -> None:
+    if package not in names:
+        having = sorted(name for name in names if re.fullmatch(others, name))
+        raise IncompatibleError(
+            f"{key}: {suite.name} has no `{package}`", hint=f"it has {', '.join(having) or 'none'}"
+        )
+
+
+def _check_libxcrypt(recipe: Recipe, debs: tuple[Artefact, ...], suite: Suite) -> None:
+    found = next(deb.version for deb in debs if deb.name == "libcrypt-dev").rpartition(":")[2]
+    if recipe.libxcrypt and not re.match(rf"{re.escape(recipe.libxcrypt)}(?![0-9])", found):
+        raise IncompatibleError(
+            f"{recipe.place('$.libxcrypt')}: libxcrypt {recipe.libxcrypt} is pinned, {suite.name} has {found}",
+            hint=f'write `libxcrypt: "{".".join(found.split(".")[:2])}"`',
+        )

@@ -1,0 +1,68 @@
+"""A source distribution that an extension is built from: found in the folders and package indexes of this machine, and hashed."""
+
+import contextlib
+from collections.abc import Iterator
+
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import Version
+
+from envbuilder.core.cache import sha256_file
+from envbuilder.core.errors import FetchError
+from envbuilder.lock.model import Artefact
+from envbuilder.lock.resolve.context import Means
+
+
+def find_sdist(name: str, version: str, means: Means) -> Artefact:
+    """Find and fetch it, for its digest; raises FetchError naming what there is instead."""
+    project = canonicalize_name(name)
+    sources = means.sources()
+    for folder in sources.folders:
+        for path in sorted(folder.glob("*.tar.gz")):
+            if _is_it(path.name, project, version):
+                return _artefact(project, version, path.name, path.read_bytes(), means)
+    from envbuilder.core.fetch.remote_zip import Index  # noqa: PLC0415 - slow to import, as all that speaks HTTP
+
+    index = Index(sources)
+    files = index.files(project)
+    for listed in files:
+        if _is_it(listed.filename, project, version):
+            return _artefact(project, version, listed.filename, index.read(listed), means)
+    there = sorted(
+        {str(found) for listed in files for found in _versions(listed.filename)}, key=Version, reverse=True
+    )
+    raise FetchError(
+        f"no package index here has a source distribution of {name} {version}",
+        hint=f"it has those of {', '.join(there[:8])}"
+        if there
+        else "it has none of this project; name `git` and `commit`",
+    )
+
+
+def _artefact(project: str, version: str, filename: str, content: bytes, means: Means) -> Artefact:
+    with means.store.workspace() as work:
+        file = work / "sdist"
+        file.write_bytes(content)
+        digest = sha256_file(file)
+        means.store.add_artefact(digest, file)
+    return Artefact(
+        kind="sdist",
+        name=project,
+        version=version,
+        sha256=digest,
+        size=len(content),
+        source="pypi",
+        path=f"{project}/{filename}",
+    )
+
+
+def _versions(filename: str) -> Iterator[Version]:
+    with contextlib.suppress(InvalidSdistFilename):
+        yield parse_sdist_filename(filename)[1]
+
+
+def _is_it(filename: str, project: str, version: str) -> bool:
+    try:
+        name, found = parse_sdist_filename(filename)
+    except InvalidSdistFilename:
+        return False
+    return name == project and found == Version(version) and filename.endswith(".tar.gz")

@@ -1,0 +1,364 @@
+"""The python layer's wheels: uv resolves for the target, not for this machine, and one file per package is chosen."""
+
+import contextlib
+import functools
+import re
+import sys
+import tomllib
+import zipfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+import uv
+from packaging import tags
+from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.version import Version
+
+from envbuilder.compat.tables.toolkit import WheelPart
+from envbuilder.compat.tables.torch import Torch, build_of
+from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
+from envbuilder.core.process import Command
+from envbuilder.core.sources import Sources, file_path
+from envbuilder.lock.model import Artefact
+from envbuilder.lock.resolve.context import Means, Target
+from envbuilder.lock.resolve.uv_errors import is_unsolvable, refusal
+from envbuilder.recipe.model import Recipe
+
+ALWAYS: Final = ("setuptools",)  # torch's `cpp_extension` imports it, and only newer releases declare it
+LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
+_BUILD: Final = re.compile(r"cpu|cu\d+")
+_NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
+NEWEST_MANYLINUX: Final = 40  # the last minor version of glibc 2 that `uv --python-platform` takes
+_LEGACY: Final = {5: "manylinux1_x86_64", 12: "manylinux2010_x86_64", 17: "manylinux2014_x86_64"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """One question to uv: which wheels meet these requirements on the target."""
+
+    python: str
+    glibc: str
+    requirements: tuple[str, ...]
+    constraints: tuple[str, ...] = ()
+    dependencies: bool = True
+    build: str = ""  # PyTorch's own index to search as well, e.g. cu126
+    prefer: tuple[Artefact, ...] = ()  # versions to keep where they fit
+    before: date | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A wheel of uv's answer; `size` is 0 where the index does not tell."""
+
+    name: str
+    version: str
+    url: str
+    sha256: Sha256
+    size: int
+
+
+def resolve_wheels(
+    recipe: Recipe, target: Target, means: Means, *, prefer: tuple[Artefact, ...], before: date | None
+) -> tuple[Artefact, ...]:
+    """Every wheel of the python layer; raises IncompatibleError, with uv's words, when nothing fits."""
+    sources = means.sources()
+    torch, build = torch_requirement(recipe, target, folders=sources.folders)
+    bounds = undeclared_bounds(target.torch) if target.torch else ()
+    question = Question(
+        python=recipe.python,
+        glibc=target.distribution.glibc,
+        requirements=(torch, *ALWAYS, *recipe.packages, *implied_wheels(recipe, target)),
+        constraints=bounds,
+        build=build,
+        prefer=prefer,
+        before=before,
+    )
+    return ask_uv(question, means)
+
+
+def implied_wheels(recipe: Recipe, target: Target) -> tuple[str, ...]:
+    """What an environment with CUDA holds beside torch: what its toolkit fits, and NVIDIA's way to ask the driver for GPUs."""
+    constraints = target.toolkit.constraints if target.toolkit else ()
+    return (*constraints, *(("nvidia-ml-py",) if recipe.cuda else ()))
+
+
+def undeclared_bounds(torch: Torch) -> tuple[str, ...]:
+    """What this torch works with, which most wheels do not declare; `check` refuses a recipe that cannot meet it."""
+    bounds = (("numpy", torch.numpy), ("setuptools", torch.setuptools))
+    return tuple(f"{name}{bound}" for name, bound in bounds if bound)
+
+
+def resolve_toolkit_wheels(recipe: Recipe, target: Target, means: Means) -> tuple[Artefact, ...]:
+    """The toolkit's own wheels, each alone."""
+    parts = [part for part in target.toolkit.parts if isinstance(part, WheelPart)] if target.toolkit else []
+    if not parts:
+        return ()
+    pins = tuple(f"{part.name}=={part.version}" for part in parts)
+    return ask_uv(
+        Question(
+            python=recipe.python, glibc=target.distribution.glibc, requirements=pins, dependencies=False
+        ),
+        means,
+    )
+
+
+def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]) -> tuple[str, str]:
+    """What to ask for, and which of PyTorch's own indexes has it ("" for a folder or the package index).
+
+    The package index has one build of each release, under its plain version; every other build is `+cpu` or `+cuXYZ`. A
+    toolkit of another minor version than any build works with the package index's build (`check` warns of it).
+    """
+    build = build_of(recipe.cuda) if recipe.cuda else "cpu"
+    if recipe.cuda and (target.torch is None or build not in target.torch.others):
+        return f"torch=={recipe.pytorch}", ""
+    there = any(any(folder.glob(f"torch-{recipe.pytorch}+{build}-*.whl")) for folder in folders)
+    return f"torch=={recipe.pytorch}+{build}", "" if there else build
+
+
+def ask_uv(question: Question, means: Means) -> tuple[Artefact, ...]:
+    sources = means.sources()
+    with means.store.workspace() as work:
+        local = _show_folders(sources.folders, work / "links")
+        command = _command(question, sources, work=work, cache=means.store.resolver("uv"))
+        if not _keeps_all(question, sources, work=work, command=command, means=means):
+            _write_question(question, sources, work)
+            try:
+                means.runner.run(command)
+            except CommandError as error:
+                _need_access(question, sources, error, means)
+                raise _refused(question, error) from error
+        found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question, local)
+    sizes = _sizes(found, question, means)
+    return tuple(
+        Artefact(
+            kind="wheel",
+            name=wheel.name,
+            version=wheel.version,
+            sha256=wheel.sha256,
+            size=sizes[wheel.sha256],
+            **_place(wheel, question, sources),
+        )
+        for wheel in sorted(found, key=lambda wheel: wheel.name)
+    )
+
+
+def _keeps_all(question: Question, sources: Sources, *, work: Path, command: Command, means: Means) -> bool:
+    """Whether the question has an answer with every version that is to be kept; it is then written.
+
+    uv takes the versions of its old answer as wishes, and drops one where the first index that has it has no wheel of it
+    for the target: asked only so, numpy 1.26.4 became 1.26.3 because another package was added.
+    """
+    if not question.prefer:
+        return False
+    kept = tuple(f"{one.name}=={one.version}" for one in question.prefer)
+    pinned = replace(question, constraints=(*question.constraints, *kept), prefer=())
+    _write_question(pinned, sources, work)
+    try:
+        means.runner.run(command)
+    except CommandError as error:
+        if is_unsolvable(error):
+            return False
+        raise _refused(question, error) from error
+    return True
+
+
+def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
+    """Make one folder that shows uv every local wheel, large ones by their metadata alone; returns shown → real path.
+
+    uv unpacks a local wheel into its cache to read a few lines of it: 700 MB and 12 000 files for torch.
+    """
+    links.mkdir()
+    local: dict[Path, Path] = {}
+    for wheel in sorted(wheel for folder in reversed(folders) for wheel in folder.glob("*.whl")):
+        shown = links / wheel.name
+        shown.unlink(missing_ok=True)
+        if wheel.stat().st_size < LARGE:
+            shown.symlink_to(wheel.absolute())
+        else:
+            _write_metadata_only(wheel, shown)
+        local[shown] = wheel
+    return local
+
+
+def _write_metadata_only(wheel: Path, shown: Path) -> None:
+    """Write a wheel that holds the `.dist-info` of another and nothing else; one that is no wheel is left out."""
+    with (
+        contextlib.suppress(zipfile.BadZipFile),
+        zipfile.ZipFile(wheel) as whole,
+        zipfile.ZipFile(shown, "w") as part,
+    ):
+        for entry in whole.infolist():
+            if re.fullmatch(r"[^/]+\.dist-info/(METADATA|WHEEL|RECORD)", entry.filename):
+                part.writestr(entry, whole.read(entry))
+
+
+def _write_question(question: Question, sources: Sources, work: Path) -> None:
+    """Indexes go into a private file, not into arguments: their URLs may hold passwords."""
+    (work / "requirements.in").write_text(
+        "".join(f"{line}\n" for line in question.requirements), encoding="utf-8"
+    )
+    (work / "constraints.in").write_text(
+        "".join(f"{line}\n" for line in question.constraints), encoding="utf-8"
+    )
+    main, *extra = sources.indexes
+    more = [f"{sources.pytorch}{question.build}"] if question.build else []
+    settings = [
+        'find-links = ["links"]',
+        'index-strategy = "unsafe-best-match"',  # as pip does: every index that the machine is configured with counts
+        *(f"[[index]]\nurl = {_quoted(url)}" for url in (*extra, *more)),
+        f"[[index]]\nurl = {_quoted(main)}\ndefault = true",
+    ]
+    (work / "uv.toml").write_text("\n".join(settings) + "\n", encoding="utf-8")
+    kept = [
+        f"[[packages]]\nname = {_quoted(one.name)}\nversion = {_quoted(one.version)}"
+        for one in question.prefer
+    ]
+    if kept:  # uv keeps the versions of the file that it is to write
+        (work / "pylock.toml").write_text(
+            "\n".join(['lock-version = "1.0"\ncreated-by = "envbuilder"', *kept]) + "\n"
+        )
+
+
+def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -> Command:
+    argv = [
+        uv.find_uv_bin(), "pip", "compile", "requirements.in",
+        "--constraints", "constraints.in",
+        "--config-file", "uv.toml",
+        "--cache-dir", str(cache),
+        "--python", sys.executable,
+        "--python-version", question.python,
+        "--python-platform", uv_platform(question.glibc),
+        "--only-binary", ":all:",
+        "--format", "pylock.toml",
+        "--output-file", "pylock.toml",
+        "--no-python-downloads", "--no-header", "--quiet",
+    ]  # fmt: skip
+    if not question.dependencies:
+        argv.append("--no-deps")
+    if question.before is not None:
+        argv += ["--exclude-newer", f"{question.before.isoformat()}T00:00:00Z"]
+    env = (("SSL_CERT_FILE", str(sources.certificates)),) if sources.certificates else ()
+    return Command(argv=tuple(argv), cwd=work, env=env, why="resolve the recipe's Python packages")
+
+
+def _need_access(question: Question, sources: Sources, error: CommandError, means: Means) -> None:
+    """Raise FetchError where uv found no such package because an index refused to say: with several indexes it does not tell."""
+    places = (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
+    names = dict.fromkeys(one or other for one, other in _NOT_FOUND.findall(error.message))
+    try:
+        means.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
+    except FetchError as refused:
+        said = error.message.partition("\n")[2]
+        raise FetchError(f"{refused.message}\n{said}", hint=refused.hint) from error
+
+
+def _refused(question: Question, error: CommandError) -> IncompatibleError | FetchError:
+    return refusal(error, question.requirements, python=question.python, glibc=question.glibc)
+
+
+def uv_platform(glibc: str) -> str:
+    """The name that uv has for a machine with this glibc; newer ones than it knows run what the newest of them runs."""
+    major, minor = (int(part) for part in glibc.split("."))
+    return f"x86_64-manylinux_{major}_{min(minor, NEWEST_MANYLINUX)}"
+
+
+def _read_answer(text: str, question: Question, local: Mapping[Path, Path]) -> tuple[_Found, ...]:
+    found = []
+    for package in tomllib.loads(text).get("packages", []):
+        name = package["name"]
+        if not package.get("wheels"):
+            raise IncompatibleError(
+                f"`{name}` would not come as a wheel from an index or a folder",
+                hint="name a version that has a wheel; a direct reference (`name @ URL`) cannot be locked",
+            )
+        wheels = {_filename(wheel): wheel for wheel in package["wheels"]}
+        filename = choose_wheel(tuple(wheels), python=question.python, glibc=question.glibc)
+        if filename is None:
+            raise IncompatibleError(
+                f"`{name} {package['version']}` has no wheel for Python {question.python} on Linux x86-64 with glibc {question.glibc}",
+                hint="choose another version of it, or another base",
+            )
+        wheel = wheels[filename]
+        url = wheel.get("url") or Path(wheel["path"]).absolute().as_uri()
+        real = local.get(file_path(url) or Path())
+        digest = sha256_file(real) if real else wheel.get("hashes", {}).get("sha256")
+        if digest is None:
+            raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
+        size = real.stat().st_size if real else wheel.get("size", 0)
+        found.append(_Found(name=name, version=package["version"], url=url, sha256=Sha256(digest), size=size))
+    return tuple(found)
+
+
+def choose_wheel(filenames: Sequence[str], *, python: str, glibc: str) -> str | None:
+    """The file that an installer on the target would take: best tag first, then highest build number."""
+    order = _tag_order(python, glibc)
+    ranked = []
+    for filename in filenames:
+        try:
+            _, version, build, wheel_tags = parse_wheel_filename(filename)
+        except InvalidWheelFilename:
+            continue
+        fitting = [order[tag] for tag in wheel_tags if tag in order]
+        if fitting:
+            ranked.append((-min(fitting), build or (), version, filename))
+    return max(ranked)[-1] if ranked else None
+
+
+@functools.cache
+def _tag_order(python: str, glibc: str) -> Mapping[tags.Tag, int]:
+    version = tuple(int(part) for part in python.split("."))
+    interpreter = f"cp{version[0]}{version[1]}"
+    platforms: list[str] = []
+    for minor in range(int(glibc.split(".")[1]), 4, -1):  # manylinux_2_5 is the oldest for x86-64
+        platforms.append(f"manylinux_2_{minor}_x86_64")
+        if minor in _LEGACY:
+            platforms.append(_LEGACY[minor])
+    platforms.append("linux_x86_64")
+    ordered = [
+        *tags.cpython_tags(version, abis=[interpreter], platforms=platforms),
+        *tags.compatible_tags(version, interpreter=interpreter, platforms=platforms),
+    ]
+    return {tag: rank for rank, tag in reversed(list(enumerate(ordered)))}
+
+
+def _sizes(found: Sequence[_Found], question: Question, means: Means) -> dict[Sha256, int]:
+    """Sizes from uv's answer, the old lock or the cache; the network is asked for what is left."""
+    sizes = {one.sha256: one.size for one in question.prefer}
+    for wheel in found:
+        cached = means.store.artefact(wheel.sha256)
+        if wheel.size:
+            sizes[wheel.sha256] = wheel.size
+        elif wheel.sha256 not in sizes and cached.is_file():
+            sizes[wheel.sha256] = cached.stat().st_size
+    left = [wheel for wheel in found if wheel.sha256 not in sizes]
+    for wheel, size in zip(left, means.fetcher.measure([wheel.url for wheel in left]), strict=True):
+        sizes[wheel.sha256] = size
+    return sizes
+
+
+def _place(wheel: _Found, question: Question, sources: Sources) -> dict[str, str]:
+    """Where a lock says that a wheel is: a build of PyTorch's own indexes, whatever folder it was found in, or PyPI."""
+    filename = unquote(urlsplit(wheel.url).path).rpartition("/")[2]
+    local = Version(wheel.version).local or ""
+    build = (
+        local if _BUILD.fullmatch(local) else question.build if wheel.url.startswith(sources.pytorch) else ""
+    )
+    if build:
+        return {"source": "pytorch", "path": f"{build}/{wheel.name}/{filename}"}
+    return {"source": "pypi", "path": f"{wheel.name}/{filename}"}
+
+
+def _filename(wheel: Mapping[str, str]) -> str:
+    place = wheel.get("url") or wheel["path"]
+    return unquote(urlsplit(place).path).rpartition("/")[2]
+
+
+def _quoted(text: str) -> str:
+    """A TOML string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

@@ -1,0 +1,102 @@
+"""The files of a recipe's own folder that its extensions are built from, each with its digest."""
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.errors import RecipeError
+from envbuilder.lock.model import SourceFile
+from envbuilder.recipe.extension import SOURCE_SUFFIXES, Extension, Form
+from envbuilder.recipe.model import Recipe
+
+HEADERS: Final = frozenset(
+    {
+        ".h",
+        ".hh",
+        ".hpp",
+        ".hxx",
+        ".h++",
+        ".cuh",
+        ".inl",
+        ".inc",
+        ".ipp",
+        ".ixx",
+        ".tpp",
+        ".tcc",
+        ".txx",
+        ".def",
+    }
+)
+# What an import of a project may read beside its modules; a folder that is captured may also hold data by the gigabyte.
+CODE: Final = frozenset(
+    {*HEADERS, *SOURCE_SUFFIXES, ".py", ".pyi", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt"}
+)
+MADE: Final = frozenset(
+    {".so", ".o", ".a", ".pyc", ".egg", ".whl"}
+)  # what an earlier build left in a project
+
+
+def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
+    """Extension → the files of the recipe's folder that it is built from; raises RecipeError with every one that is missing."""
+    folder = recipe.path.parent
+    missing = [
+        f"{recipe.place(f'$.extensions[{index}]')}: the extension `{extension.name}` names `{source}`, which is not there"
+        for index, extension in enumerate(recipe.extensions)
+        for source in extension.sources
+        if not (folder / source).is_file()
+    ]
+    if missing:
+        raise RecipeError("\n".join(missing), hint=f"sources are relative to `{folder}`")
+    return {extension.name: tuple(_files(extension, folder)) for extension in recipe.extensions}
+
+
+def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, Sha256]:
+    """Path below the recipe's folder → digest, of every file of every extension."""
+    return {file.path: file.sha256 for some in files.values() for file in some}
+
+
+def _files(extension: Extension, folder: Path) -> Iterator[SourceFile]:
+    if extension.form is Form.LOAD:
+        paths = {*extension.sources, *_headers(extension, folder)}
+    elif extension.git or extension.sdist:
+        paths = set()
+    else:
+        paths = set(_project(folder / extension.path, folder, code_only=extension.form is Form.CAPTURE))
+    for path in sorted(paths):
+        file = folder / path
+        yield SourceFile(path=path, sha256=sha256_file(file), size=file.stat().st_size)
+
+
+def _headers(extension: Extension, folder: Path) -> Iterator[str]:
+    """Headers that the sources may include.
+
+    Which of them a compiler will read is not known before it runs, so the rule is simple and takes too many rather than
+    too few: every file with a header's suffix in or below the folders of the sources and the include folders. Hidden files
+    and folders are left out.
+    """
+    places = {(folder / source).parent for source in extension.sources} | {
+        folder / include for include in extension.include
+    }
+    for place in sorted(places):
+        yield from (path for path in _visible(place, folder) if Path(path).suffix.lower() in HEADERS)
+
+
+def _project(place: Path, folder: Path, *, code_only: bool) -> Iterator[str]:
+    """A project's files without what a build of it leaves behind."""
+    for path in _visible(place, folder):
+        file = Path(path)
+        parents = file.relative_to(place.relative_to(folder)).parts[:-1]
+        built = parents[:1] in (("build",), ("dist",)) or any(
+            part == "__pycache__" or part.endswith(".egg-info") for part in parents
+        )
+        if not built and file.suffix not in MADE and (not code_only or file.suffix.lower() in CODE):
+            yield path
+
+
+def _visible(place: Path, folder: Path) -> Iterator[str]:
+    """The files in or below `place`, relative to `folder`, without hidden ones."""
+    for path in place.rglob("*"):
+        relative = path.relative_to(folder)
+        if path.is_file() and not any(part.startswith(".") for part in relative.parts):
+            yield relative.as_posix()

@@ -1,0 +1,107 @@
+"""Everything that a lock names as a folder: what a machine without a network, or a year without the mirrors, builds from.
+
+NAME.yaml, NAME.lock      the recipe with what it extends, and its lock
+<path>                    the extensions' own files, where the recipe names them
+files/                    packages and wheels, flat: a folder for ENVBUILDER_FOLDERS
+files/blobs/sha256/       of a recipe on an image, all that the image consists of: with `files/index.json` an OCI layout
+"""
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.cache import Store, beside, publish, save_text, sha256_file, space_errors
+from envbuilder.core.decode import Mistakes
+from envbuilder.core.decode import load as load_yaml
+from envbuilder.core.errors import UsageError
+from envbuilder.core.sources import BLOBS, REGISTRY
+from envbuilder.lock.base_image.layout import INDEX, layout_files
+from envbuilder.lock.base_image.locked import LockedBase
+from envbuilder.lock.model import Artefact, Lock, artefacts
+from envbuilder.recipe.model import SUFFIX, Recipe
+
+FILES: Final = "files"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendored:
+    """What a folder holds now."""
+
+    folder: Path
+    name: str
+    count: int
+    size: int  # bytes
+
+    @property
+    def command(self) -> str:
+        return f"ENVBUILDER_FOLDERS={self.folder / FILES} envbuilder build {self.folder / self.name}{SUFFIX} --offline"
+
+
+def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
+    """Copy what the lock names out of the store, which must hold it, and what the recipe is made of.
+
+    What is there already and right is left alone. Raises UsageError when two artefacts would have the same name.
+    """
+    wanted = {_place(artefact): artefact for artefact in artefacts(lock)}
+    for artefact in artefacts(lock):
+        if wanted[_place(artefact)].sha256 != artefact.sha256:
+            raise UsageError(f"the lock names two different files `{artefact.filename}`")
+    copies = [(store.artefact(one.sha256), name, one.sha256) for name, one in wanted.items()]
+    above = recipe.path.parent
+    copies += [
+        (above / file.path, file.path, file.sha256)
+        for extension in lock.extensions
+        for file in extension.files
+    ]
+    copies += [
+        (file, file.relative_to(above).as_posix(), sha256_file(file)) for file in _recipe_files(recipe.path)
+    ]
+    texts = _layout(lock.base, folder / FILES) if lock.base else {}
+    size = sum(map(len, texts.values()))
+    with space_errors(folder):
+        for source, name, digest in copies:
+            target = folder / name
+            size += source.stat().st_size
+            if not (target.is_file() and sha256_file(target) == digest):
+                _copy(source, target)
+        for path, content in texts.items():
+            save_text(path, content.decode())
+    return Vendored(folder=folder, name=recipe.path.stem, count=len(copies) + len(texts), size=size)
+
+
+def _place(artefact: Artefact) -> str:
+    """Where it goes: by its name, what an image consists of by its digest."""
+    return (
+        f"{FILES}/{BLOBS}/{artefact.sha256}"
+        if artefact.source == REGISTRY
+        else f"{FILES}/{artefact.filename}"
+    )
+
+
+def _layout(base: LockedBase, folder: Path) -> dict[Path, bytes]:
+    """What makes the folder an OCI layout of this image, and of those of other recipes that are there."""
+    index = folder / INDEX
+    files = layout_files(base, index.read_bytes() if index.is_file() else b"")
+    return {folder / name: content for name, content in files.items()}
+
+
+def _copy(source: Path, target: Path) -> None:
+    with beside(target) as work:
+        shutil.copyfile(source, work / target.name)
+        publish(work / target.name, target)
+
+
+def _recipe_files(path: Path) -> Iterator[Path]:
+    """The recipe's file, its lock, the lists of packages that it names, and the same of what it extends."""
+    yield path
+    if path.with_suffix(".lock").is_file():
+        yield path.with_suffix(".lock")
+    node = load_yaml(path, Mistakes())
+    packages = node.get("packages") if node else None
+    for item in packages.items if packages else ():
+        if named := item.get("requirements"):
+            yield path.parent / named.text
+    if node and (parent := node.get("extends")):
+        yield from _recipe_files(path.with_name(f"{parent.text}{SUFFIX}"))

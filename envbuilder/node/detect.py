@@ -1,0 +1,189 @@
+"""The verb `detect`: facts of this machine, or of one whose outputs were saved, and what to tell NCCL there."""
+
+import json
+import platform
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from envbuilder.artifacts.outputs import find_outputs
+from envbuilder.core.cache import save_text
+from envbuilder.core.errors import BuildError, CommandError, ToolError, UsageError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.process import Command, Runner
+from envbuilder.lock import model as locks
+from envbuilder.node.nccl.decide import Decision, decide
+from envbuilder.node.nccl.facts import Facts, Measured, version_key
+from envbuilder.node.nccl.interface import nccl_choice
+from envbuilder.node.nccl.measure import measured_path
+from envbuilder.node.nccl.pasted import is_empty, parse_pasted
+from envbuilder.node.nccl.probe import Means, import_nvml, probe
+from envbuilder.node.nccl.profile import make_profile, parse_measured, profile_data
+from envbuilder.recipe.model import find_recipe
+from envbuilder.recipe.model import load as load_recipe
+
+MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
+MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
+DAMAGED: Final = "EB660"  # a saved output is cut or cannot be read
+NOTHING_FOUND: Final = "EB661"  # no output that `detect` knows
+NO_INTERFACE: Final = "EB662"  # NCCL_SOCKET_IFNAME, as it is set, matches no interface
+# What somebody saves → what it says.
+READS: Final = {
+    "`nvidia-smi topo -m`": "how each pair of GPUs is linked",
+    "`nvidia-smi topo -p2p r`": "whether the driver lets them reach each other's memory; `w` and `n` as well",
+    "`nvidia-smi`": "the GPUs and the driver; `nvidia-smi -L` the GPUs alone",
+    "`ip addr`": "the interfaces with their addresses; `ip -br addr` and `ip -j addr` as well",
+    "`ip route`": "which interface has the default route",
+    "`ifconfig`": "the interfaces with their addresses",
+    "`lscpu`": "whose CPU it is; `/proc/cpuinfo` as well",
+    "`python -m torch.utils.collect_env`": "torch, NCCL, the driver and the GPUs",
+    "a log with `NCCL_DEBUG=INFO`": "NCCL, the interface that it took, and its adapters",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detected:
+    facts: Facts
+    decision: Decision
+    findings: tuple[Finding, ...]
+
+    def save(self, path: Path) -> None:
+        """Write the profile that `check --host` and a recipe's `nccl: {profile: …}` read."""
+        data = profile_data(make_profile(self.facts, self.decision))
+        save_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Versions:
+    """Of the environment that the settings are for; empty for what is not known."""
+
+    nccl: str = ""
+    torch: str = ""
+
+    def over(self, facts: Facts) -> Facts:
+        """What the person names counts more than what a text happened to mention."""
+        source = [
+            (name, "the recipe's lock")
+            for name, value in (("nccl", self.nccl), ("torch", self.torch))
+            if value
+        ]
+        return replace(
+            facts,
+            nccl=self.nccl or facts.nccl,
+            torch=self.torch or facts.torch,
+            sources=tuple((dict(facts.sources) | dict(source)).items()),
+        )
+
+
+def recipe_versions(name: str, folder: Path) -> Versions:
+    """Those of a recipe's lock; none without a name. Raises RecipeError, UsageError or LockError."""
+    if not name:
+        return Versions()
+    lock = locks.load(load_recipe(find_recipe(name, folder)).path.with_suffix(".lock"), recipe=name)
+    found = {wheel.name: wheel.version for wheel in lock.wheels}
+    nccl = next((version for name, version in found.items() if name.startswith("nvidia-nccl-cu")), "")
+    return Versions(nccl=nccl, torch=found.get("torch", ""))
+
+
+def measure_in(recipe: str, output: Path) -> Measured:
+    """Test P2P on this machine's GPUs with the torch and NCCL of a SIF; raises UsageError where that cannot be."""
+    from envbuilder.run.container import Surroundings, run_in_sif  # noqa: PLC0415 - its SDKs are slow to import
+
+    if not recipe:
+        raise UsageError("`--measure` runs inside an environment", hint="name it: `--recipe a100`")
+    sif = find_outputs(recipe, output).sif
+    if not sif.exists():
+        raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {recipe}` makes it")
+    ran = run_in_sif(sif, MEASURE, Surroundings(folder=Path("/"), gpu=True))
+    answer = next((line for line in reversed(ran.output.splitlines()) if line.startswith("{")), "")
+    if ran.code or not answer:
+        raise BuildError(f"the test in `{sif}` ended with exit code {ran.code}\n{ran.output[-2000:]}")
+    told = json.loads(answer)
+    if "error" in told:
+        raise UsageError(
+            told["error"], hint="run it on the node with the GPUs, in a job that has all of them"
+        )
+    return parse_measured(told["measured"])
+
+
+def stored_verdict(environment: Mapping[str, str]) -> Measured | None:
+    """What an earlier `--measure` of this user found on this machine; None where nothing can be read."""
+    try:
+        return parse_measured(
+            json.loads(measured_path(environment, platform.node()).read_text(encoding="utf-8"))
+        )
+    except (OSError, ValueError):
+        return None
+
+
+def detect_here(
+    environment: Mapping[str, str], runner: Runner, versions: Versions, measured: Measured | None = None
+) -> Detected:
+    """Judge this machine; a test that has just been made counts more than a stored one."""
+
+    def run(argv: tuple[str, ...]) -> str | None:
+        try:
+            return runner.run(Command(argv=argv, why="ask the driver for its GPUs"))
+        except (CommandError, ToolError):
+            return None
+
+    facts = versions.over(probe(Means(environment=environment, nvml=import_nvml(), run=run)))
+    facts = replace(facts, measured=measured or stored_verdict(environment))
+    return Detected(facts=facts, decision=decide(facts), findings=_own_interfaces(facts, environment))
+
+
+def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Finding, ...]:
+    """The user's own choice of interfaces, where it matches none of this machine: NCCL then ends with an error."""
+    own = environment.get("NCCL_SOCKET_IFNAME", "")
+    if (
+        len(own) < 2
+        or facts.interfaces is None
+        or nccl_choice(facts.interfaces, version_key(facts.nccl), own)
+    ):
+        return ()
+    names = ", ".join(one.name for one in facts.interfaces)
+    return (
+        Finding(
+            code=NO_INTERFACE, severity=Severity.WARNING, where="NCCL_SOCKET_IFNAME",
+            message=f"`{own}` matches no interface with an address here", hint=f"there are {names}",
+        ),
+    )  # fmt: skip
+
+
+def detect_pasted(path: Path, versions: Versions) -> Detected:
+    """Judge saved outputs of one machine: a file, or every file of a folder; raises UsageError for what cannot be read."""
+    parsed = parse_pasted(_texts(path))
+    facts = versions.over(parsed)
+    findings = [
+        Finding(
+            code=DAMAGED, severity=Severity.WARNING, where=str(path), message=damage,
+            hint="save the whole output anew, for instance `nvidia-smi topo -m > topo.txt`",
+        )
+        for damage in facts.damage
+    ]  # fmt: skip
+    if is_empty(parsed):
+        findings.append(
+            Finding(
+                code=NOTHING_FOUND, severity=Severity.WARNING, where=str(path),
+                message="no output that `detect` knows was found",
+                hint=f"it reads {', '.join(READS)}",
+            )
+        )  # fmt: skip
+    return Detected(facts=facts, decision=decide(facts), findings=tuple(findings))
+
+
+def _texts(path: Path) -> dict[str, str]:
+    files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
+    try:
+        return {str(file.relative_to(path)) if file != path else file.name: _text(file) for file in files}
+    except OSError as error:
+        raise UsageError(
+            f"`{error.filename}` cannot be read: {error.strerror}",
+            hint="give a file of saved output, or a folder of them",
+        ) from error
+
+
+def _text(path: Path) -> str:
+    with path.open("rb") as stream:
+        return stream.read(MOST_BYTES).decode(errors="replace")

@@ -1,0 +1,138 @@
+"""Dumps of torch's flight recorder: pickles and JSON of what each rank launched last, read without running anything in them."""
+
+import io
+import json
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import PurePath
+from typing import IO, Final, NoReturn
+
+from envbuilder.node.diagnose.collectives import Ranks, State, Work
+from envbuilder.node.diagnose.line import rank_of_file
+
+MAX_BYTES: Final = 512 << 20  # a dump of 20,000 entries with stacks has about 60 MB
+_PICKLE: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+
+
+def is_dump(head: bytes) -> bool:
+    """Whether a file that begins so is a dump, and not a log."""
+    text = head.lstrip()[:1]
+    if head.startswith(_PICKLE):
+        return True
+    return text == b"{" and (b'"entries"' in head or b'"pg_config"' in head or b'"collective_seq_id"' in head)
+
+
+_OPCODES: Final = b"}]()qrhjXJKMGNaesutR.c\x80\x85\x86\x87\x88\x89\x8a\x8c\x94\x95"
+# What reading of damaged or hostile bytes ends in, beside what the formats themselves raise.
+_DAMAGE: Final = (
+    pickle.UnpicklingError, ValueError, EOFError, RecursionError, ArithmeticError, LookupError, TypeError, AttributeError,
+    MemoryError,
+)  # fmt: skip
+
+
+def read_dump(stream: IO[bytes], name: str, ranks: Ranks) -> bool:
+    """Tell `ranks` what the dump says; False when it is none, or damaged."""
+    data = stream.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        return False
+    try:
+        value = _Plain(io.BytesIO(data)).load() if data.startswith(_PICKLE) else json.loads(data)
+        if not isinstance(value, Mapping) or "entries" not in value:
+            return False
+        written = value.get("rank")
+        rank = written if isinstance(written, int) else rank_of_file(name)
+        states, world = _states(value, PurePath(name).name), _world(value)
+    except _DAMAGE:
+        return False
+    if rank is None:
+        return False
+    ranks.add_world(world)
+    for group, state in states.items():
+        ranks.add_state(group, rank, state)
+    return True
+
+
+class _Plain(pickle._Unpickler):  # noqa: SLF001 - the one in C obeys every opcode
+    """Takes numbers, texts, lists and maps; whatever would import or call something is refused.
+
+    torch writes dumps with its own pickler, which names no class but, for typed lists, its own list builders. Only the opcodes
+    that it and Python's pickler use for such values are obeyed: some of the others can take any amount of memory.
+    """
+
+    dispatch = {code: pickle._Unpickler.dispatch[code] for code in _OPCODES}  # noqa: SLF001, RUF012
+
+    def find_class(self, module_name: str, global_name: str, /) -> type[list[object]]:
+        if (
+            module_name == "torch.jit._pickle"
+            and global_name.startswith("build_")
+            and global_name.endswith("list")
+        ):
+            return list
+        return self._refuse(f"{module_name}.{global_name}")
+
+    def persistent_load(self, pid: object) -> NoReturn:
+        self._refuse(f"object {pid}")
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise pickle.UnpicklingError(f"a dump does not hold {what}")
+
+
+def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
+    """What the rank had done in each group."""
+    states: dict[str, State] = {}
+    entries = value["entries"]
+    for entry in entries if isinstance(entries, Sequence) else ():
+        if not isinstance(entry, Mapping) or entry.get("is_p2p"):
+            continue
+        number = entry.get("collective_seq_id", entry.get("seq_id"))
+        if not isinstance(number, int):
+            continue
+        state = states.setdefault(_group(entry), State(evidence=name))
+        state.works[number] = Work(op=_op(entry), size=_size(entry), place=_place(entry))
+        state.enqueued = max(state.enqueued or 0, number)
+        if isinstance(created := entry.get("time_created_ns"), int):
+            state.started[number] = created / 1e9
+        if entry.get("state") == "completed" or (entry.get("retired") is True and entry.get("state") is None):
+            state.completed = max(state.completed or 0, number)
+    for state in states.values():
+        state.waiting = min(
+            (number for number in state.works if number > (state.completed or 0)), default=None
+        )
+    return states
+
+
+def _world(value: Mapping[object, object]) -> int:
+    """How many ranks the group of all has; 0 where the dump does not say."""
+    config = value.get("pg_config")
+    for one in config.values() if isinstance(config, Mapping) else ():
+        members = one.get("ranks") if isinstance(one, Mapping) else None
+        if isinstance(members, str) and isinstance(one, Mapping) and one.get("desc") == "default_pg":
+            return len([word for word in members.strip("[]").split(",") if word.strip()])
+    return 0
+
+
+def _group(entry: Mapping[object, object]) -> str:
+    group = entry.get("process_group")
+    if isinstance(group, Sequence) and not isinstance(group, str) and len(group) == 2:
+        return str(group[0])  # groups of one kind share the other, their description
+    return str(entry.get("pg_name", entry.get("pg_id", "")))
+
+
+def _op(entry: Mapping[object, object]) -> str:
+    return str(entry.get("profiling_name", "")).removeprefix("nccl:")
+
+
+def _size(entry: Mapping[object, object]) -> str:
+    sizes = entry.get("input_sizes")
+    return json.dumps(sizes, default=list).replace(" ", "") if isinstance(sizes, Sequence) else ""
+
+
+def _place(entry: Mapping[object, object]) -> str:
+    """The user's own line: the innermost frame that is not torch's."""
+    frames = entry.get("frames")
+    for frame in frames if isinstance(frames, Sequence) else ():
+        if isinstance(frame, Mapping):
+            file = str(frame.get("filename", ""))
+            if file and "/torch/" not in file and not file.endswith(("c10d_logger.py", ".cpp", ".h", "??")):
+                return f"{PurePath(file).name}:{frame.get('line')}"
+    return ""

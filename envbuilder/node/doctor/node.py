@@ -1,0 +1,376 @@
+"""What running needs: Apptainer and how it may mount, the driver for each recipe, memory, space, fabric and the bus."""
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+from envbuilder.compat.context import load_tables, make_case
+from envbuilder.compat.host_file import HostFacts
+from envbuilder.compat.rules.driver import check_driver, check_host_gpus
+from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.errors import EnvbuilderError
+from envbuilder.core.findings import Severity
+from envbuilder.node.doctor.acs import redirects
+from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Scene, State, free_bytes, gigabytes
+from envbuilder.node.nccl.facts import PASS_THROUGH, TRANSLATING
+from envbuilder.node.nccl.roots import names, text
+from envbuilder.recipe.model import list_recipes, load
+
+SHARED: Final = 1 << 30
+SCRATCH: Final = 5 * 10**9
+_SWITCHES: Final = (  # below /proc/sys: what must not be there, and how to set it
+    ("kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
+    ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
+    (
+        "kernel/apparmor_restrict_unprivileged_userns",
+        "1",
+        "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0",
+    ),
+)
+
+
+def look_at_apptainer(scene: Scene) -> Iterator[Item]:
+    why = "a SIF runs in it"
+    said = scene.say("apptainer", "--version", why="ask for Apptainer's version")
+    name = "Apptainer"
+    if said is None:
+        said, name = scene.say("singularity", "--version", why="ask for Singularity's version"), "Singularity"
+    found = re.search(r"\d+\.\d+(?:\.\d+)?\S*", said or "")
+    if not found:
+        yield Item(
+            code=DoctorCode.APPTAINER, name="Apptainer", state=State.MISSING, found="not installed", why=why,
+            repair="scripts/setup; on a cluster ask for the package `apptainer`, or look for a module: module avail apptainer",
+        )  # fmt: skip
+        return
+    yield Item(
+        code=DoctorCode.APPTAINER,
+        name=name,
+        state=State.OK,
+        found=found[0] + (", setuid" if has_setuid(scene) else ""),
+        why=why,
+    )
+
+
+def has_setuid(scene: Scene) -> bool:
+    """Whether Apptainer mounts with root's help, and so needs neither user namespaces nor FUSE."""
+    told = scene.say("apptainer", "buildcfg", why="ask where Apptainer's helpers are") or ""
+    found = re.search(r"^LIBEXECDIR=(.+)$", told, re.MULTILINE)
+    try:
+        return bool(found and Path(found[1], "apptainer/bin/starter-suid").stat().st_mode & stat.S_ISUID)
+    except OSError:
+        return False
+
+
+def look_at_namespaces(scene: Scene) -> Iterator[Item]:
+    """A real try, as this user; the switches only explain why it fails."""
+    why = "Apptainer without setuid, builds in a sandbox, and builds as an ordinary user make their own user namespace"
+    sysctl = scene.roots.proc / "sys"
+    shut = [(name, command) for name, value, command in _SWITCHES if text(sysctl / name) == value]
+    works = scene.say("unshare", "--user", "--map-root-user", "true", why="make a user namespace") is not None
+    if works:
+        off = f"; for ordinary users {', '.join(name for name, _ in shut)} may forbid it" if shut else ""
+        state, found = (State.WARNING if shut and scene.uid == 0 else State.OK), f"can be made{off}"
+    else:
+        needed = not (scene.uid == 0 or has_setuid(scene))
+        state = State.MISSING if needed else State.WARNING
+        found = f"cannot be made ({', '.join(name for name, _ in shut) or 'the kernel or a container forbids it'})"
+    repair = (
+        "; ".join(command for _, command in shut)
+        or "ask the administrators for user namespaces or apptainer-suid"
+    )
+    yield Item(
+        code=DoctorCode.NAMESPACES,
+        name="user namespaces",
+        state=state,
+        found=found,
+        why=why,
+        repair="" if state is State.OK else repair,
+    )
+
+
+def look_at_subids(scene: Scene) -> Iterator[Item]:
+    if scene.uid == 0:
+        return
+    lacking = []
+    for file in ("subuid", "subgid"):
+        lines = (text(scene.roots.root / "etc" / file) or "").splitlines()
+        owners = {line.split(":")[0] for line in lines if line.count(":") == 2}
+        if not owners & {scene.user, str(scene.uid)}:
+            lacking.append(f"/etc/{file}")
+    helper = shutil.which("newuidmap", path=scene.environment.get("PATH"))
+    yield Item(
+        code=DoctorCode.SUBIDS,
+        name="subordinate ids",
+        state=State.WARNING if lacking or not helper else State.OK,
+        found=f"none for {scene.user} in {' and '.join(lacking)}"
+        if lacking
+        else "there"
+        if helper
+        else "there, but `newuidmap` is not installed",
+        why="a build as an ordinary user installs packages whose files have many owners; running needs none",
+        repair=f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {scene.user}"
+        if lacking
+        else ""
+        if helper
+        else "apt-get install uidmap",
+    )
+
+
+def look_at_fuse(scene: Scene) -> Iterator[Item]:
+    device = scene.roots.dev / "fuse"
+    why = "without root or setuid, a SIF is mounted by squashfuse"
+    if not device.exists():
+        fix = Fix(told="modprobe fuse", run=lambda: _modprobe(scene)) if scene.uid == 0 else None
+        yield Item(
+            code=DoctorCode.FUSE, name="FUSE", state=State.WARNING, found=f"{device} is not there", why=why,
+            repair="modprobe fuse", fix=fix,
+        )  # fmt: skip
+        return
+    open_to_all = stat.S_IMODE(device.stat().st_mode) & 0o006 == 0o006
+    ours = os.access(device, os.R_OK | os.W_OK)
+    path = scene.environment.get("PATH")
+    lacking = [one for one in ("fusermount3", "squashfuse") if not shutil.which(one, path=path)]
+    if not ours or not open_to_all:
+        state, found = State.WARNING, f"{device} is not open to {'all' if ours else 'you'}"
+        repair = f"chmod 666 {device}"
+    elif lacking:
+        state, found = (
+            State.WARNING,
+            f"no {' and no '.join(f'`{one}`' for one in lacking)} on PATH (Apptainer may bring its own)",
+        )
+        repair = "apt-get install fuse3 squashfuse"
+    else:
+        state, found, repair = State.OK, f"{device} and its helpers are there", ""
+    yield Item(code=DoctorCode.FUSE, name="FUSE", state=state, found=found, why=why, repair=repair)
+
+
+def _modprobe(scene: Scene) -> None:
+    scene.say("modprobe", "fuse", why="load the kernel's FUSE")
+
+
+def look_at_driver(scene: Scene) -> Iterator[Item]:
+    facts = scene.facts
+    gpus = facts.gpus
+    if gpus is None:
+        state, found = State.UNKNOWN, facts.source("gpus") or "GPUs could not be looked for"
+    elif facts.driver:
+        state, found = State.OK, f"{facts.driver}, {len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
+    elif gpus:
+        state, found = State.WARNING, f"{len(gpus)} GPUs, and the NVIDIA driver is not loaded"
+    else:
+        state, found = State.OK, "no NVIDIA GPU here; none is needed to build"
+    yield Item(
+        code=DoctorCode.DRIVER,
+        name="driver",
+        state=state,
+        found=found,
+        why="it belongs to the machine, never to an image; each CUDA needs a certain one",
+        repair="nvidia-smi" if state is State.WARNING else "",
+    )
+    if facts.driver:
+        yield from _recipes(scene, facts.driver)
+
+
+def _recipes(scene: Scene, driver: str) -> Iterator[Item]:
+    """Each recipe's floor against this driver and these GPUs, by the rules of `check --host`."""
+    tables = load_tables(load_toolkits())
+    gpus = tuple(dict.fromkeys(gpu.name for gpu in scene.facts.gpus or () if gpu.name))
+    for name in list_recipes(scene.recipes):
+        path = scene.recipes / f"{name}.yaml"
+        try:
+            recipe = load(path)
+        except EnvbuilderError:
+            continue  # `check` says what is wrong with it
+        if not recipe.cuda:
+            continue
+        case = make_case(
+            recipe, tables, HostFacts(path=Path("this machine"), driver=driver, gpus=gpus or None)
+        )
+        faults = [*check_driver(case), *check_host_gpus(case)]
+        errors = [fault for fault in faults if fault.severity is Severity.ERROR]
+        yield Item(
+            code=DoctorCode.RECIPE,
+            name=f"recipe {name}",
+            state=State.WARNING if faults else State.OK,
+            found="; ".join(fault.message for fault in errors or faults)
+            or f"CUDA {recipe.cuda} runs on {driver}",
+            why="an environment needs the driver of its CUDA and code for the GPU at hand",
+            repair=f"envbuilder check {name} --host FILE" if faults else "",
+        )
+
+
+def look_at_memory(scene: Scene) -> Iterator[Item]:
+    size = scene.facts.shm
+    yield Item(
+        code=DoctorCode.SHARED_MEMORY,
+        name="/dev/shm",  # noqa: S108 - a name; no file is made
+        state=State.UNKNOWN if size is None else State.OK if size >= SHARED else State.WARNING,
+        found="cannot be read" if size is None else gigabytes(size),
+        why="NCCL and DataLoader workers pass data through it; from 1 GB on it is enough for most",
+        repair=""
+        if size is None or size >= SHARED
+        else "docker run --ipc=host; mount -o remount,size=50% /dev/shm",
+    )
+    has_rdma = bool(scene.facts.rdma)
+    low = scene.memlock is not None and has_rdma
+    yield Item(
+        code=DoctorCode.LIMITS,
+        name="locked memory",
+        state=State.WARNING if low else State.OK,
+        found="unlimited" if scene.memlock is None else f"{scene.memlock >> 10} kB",
+        why="InfiniBand and RoCE lock the memory that they send from"
+        + ("" if has_rdma else "; there is none here"),
+        repair="ulimit -l unlimited; LimitMEMLOCK=infinity for slurmd; docker run --ulimit memlock=-1"
+        if low
+        else "",
+    )
+
+
+def look_at_scratch(scene: Scene) -> Iterator[Item]:
+    env = scene.environment
+    places = {
+        "TMPDIR": env.get("TMPDIR") or "/tmp",  # noqa: S108 - what programs use without it
+        "APPTAINER_CACHEDIR": env.get("APPTAINER_CACHEDIR") or str(scene.home / ".apptainer/cache"),
+        "APPTAINER_TMPDIR": env.get("APPTAINER_TMPDIR") or env.get("TMPDIR") or "/tmp",  # noqa: S108
+    }
+    for path, settings in _grouped(places).items():
+        free = free_bytes(Path(path))
+        low = free is not None and free < SCRATCH
+        yield Item(
+            code=DoctorCode.SCRATCH,
+            name=", ".join(settings),
+            state=State.UNKNOWN if free is None else State.WARNING if low else State.OK,
+            found=f"{path} cannot be read" if free is None else f"{gigabytes(free)} free at {path}",
+            why="images that are pulled or unpacked go through it, and homes on clusters have small quotas",
+            repair=f"export {settings[0]}=/scratch/$USER" if low else "",
+        )
+
+
+def _grouped(places: dict[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for setting, path in places.items():
+        found.setdefault(path, []).append(setting)
+    return found
+
+
+def look_at_bus(scene: Scene) -> Iterator[Item]:
+    """IOMMU and ACS: what makes GPUs of one node reach each other slowly, or never."""
+    gpus = scene.facts.gpus or ()
+    if len(gpus) < 2:
+        return
+    kinds = {gpu.iommu for gpu in gpus}
+    metal = scene.facts.virtual == ""
+    why = "with translation on bare metal, copies between GPUs over PCIe hang or arrive damaged"
+    if None in kinds:
+        state, found = State.UNKNOWN, "the kernel does not say how the GPUs' groups are mapped"
+    elif kinds & TRANSLATING:
+        state = State.WARNING if metal else State.OK
+        found = f"translating ({', '.join(sorted(kind for kind in kinds if kind))})" + (
+            "" if metal else ", in a virtual machine"
+        )
+    else:
+        state, found = (
+            State.OK,
+            "pass-through" if kinds <= PASS_THROUGH else ", ".join(sorted(filter(None, kinds))),
+        )
+    yield Item(
+        code=DoctorCode.IOMMU, name="IOMMU", state=state, found=found, why=why,
+        repair="boot with iommu=pt: add it to GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub" if state is State.WARNING else "",
+    )  # fmt: skip
+    yield _acs(scene)
+
+
+def _acs(scene: Scene) -> Item:
+    why = "ACS sends traffic between GPUs under one switch up to the processor and back"
+    bridges = scene.roots.sys / "bus/pci/devices"
+    told = [
+        redirects(bridges / name / "config") for name in names(bridges) or () if _is_bridge(bridges / name)
+    ]
+    gpus = scene.facts.gpus or ()
+    apart = {
+        (one.bus, other.bus)
+        for one in gpus
+        for other in gpus
+        if one.switch and one.switch == other.switch and one.iommu_group != other.iommu_group
+    }
+    if any(told):
+        state, found = State.WARNING, f"on at {sum(map(bool, told))} bridges"
+    elif None not in told:
+        state, found = State.OK, "off"
+    elif apart:
+        state, found = State.WARNING, "it was on at boot: GPUs under one switch are in different IOMMU groups"
+    else:
+        state, found = State.UNKNOWN, "only root can read it"
+    repair = (
+        "turn ACS off in the BIOS, or `setpci -s BRIDGE ECAP_ACS+6.w=0000` after each boot"
+        if state is State.WARNING
+        else ""
+    )
+    return Item(code=DoctorCode.ACS, name="ACS", state=state, found=found, why=why, repair=repair)
+
+
+def _is_bridge(device: Path) -> bool:
+    return (text(device / "class") or "").startswith("0x0604")
+
+
+def look_at_fabric(scene: Scene) -> Iterator[Item]:
+    rdma = scene.facts.rdma
+    why = "NCCL uses InfiniBand or RoCE where a port is active, the library is in the image and its devices are open"
+    if rdma is None:
+        yield Item(
+            code=DoctorCode.RDMA,
+            name="RDMA",
+            state=State.UNKNOWN,
+            found=scene.facts.source("rdma") or "cannot be read",
+            why=why,
+        )
+        return
+    if not rdma:
+        yield Item(
+            code=DoctorCode.RDMA, name="RDMA", state=State.OK, found="no device: NCCL uses sockets", why=why
+        )
+        return
+    active = [port for port in rdma if port.state == "ACTIVE"]
+    devices = [name for name in names(scene.roots.dev / "infiniband") or () if name.startswith("uverbs")]
+    shut = [
+        name for name in devices if not os.access(scene.roots.dev / "infiniband" / name, os.R_OK | os.W_OK)
+    ]
+    trouble = (
+        ["no port is active"] * (not active)
+        + ["/dev/infiniband/uverbs* is not there"] * (not devices)
+        + [f"{', '.join(shut)} is not open to you"] * bool(shut)
+        + ["libibverbs is not installed"] * (scene.facts.verbs is False)
+    )
+    yield Item(
+        code=DoctorCode.RDMA,
+        name="RDMA",
+        state=State.WARNING if trouble else State.OK,
+        found="; ".join(trouble)
+        or f"{len(active)} active ports: {', '.join(port.device for port in active)}",
+        why=why,
+        repair="ibstat; modprobe ib_uverbs; apt-get install rdma-core" if trouble else "",
+    )
+
+
+def has_slurm(environment: Mapping[str, str], root: Path) -> bool:
+    """Whether Slurm is at hand: such a machine is there to run environments, not to build them."""
+    told = any(environment.get(name) for name in ("SLURM_JOB_ID", "SLURM_CONF"))
+    return told or any((root / path).exists() for path in ("etc/slurm/slurm.conf", "run/slurm/conf"))
+
+
+def look_at_slurm(scene: Scene) -> Iterator[Item]:
+    if not has_slurm(scene.environment, scene.roots.root):
+        return
+    said = scene.say("sinfo", "--version", why="ask for Slurm's version")
+    job = scene.environment.get("SLURM_JOB_ID", "")
+    yield Item(
+        code=DoctorCode.SLURM,
+        name="Slurm",
+        state=State.OK,
+        found=(said or "its commands are not here") + (f", in job {job}" if job else ", not in a job"),
+        why="`launch slurm` writes jobs for it; facts of a login node are not those of a compute node",
+    )

@@ -1,0 +1,45 @@
+"""The looks as a table for a person and as data for a program."""
+
+from envbuilder.core.console import columns
+from envbuilder.node.doctor import Purpose, State, Visit
+
+_HEADS = {Purpose.BUILD: "to build environments", Purpose.RUN: "to run them"}
+_MARKS = {State.OK: "ok", State.WARNING: "warning", State.MISSING: "missing", State.UNKNOWN: "unknown"}
+
+
+def text(visit: Visit, width: int = 0) -> str:
+    """A row for what is well, the reason and the repair for what is not, at a terminal of `width`."""
+    longest = max((len(item.name) for item in visit.items), default=0)
+    lines: list[str] = []
+    for purpose, items in visit.found.items():
+        lines += [_HEADS[purpose]]
+        for item in items:
+            lines.append(
+                columns([(f"  {_MARKS[item.state]:<7}", f"{item.name:<{longest}}", item.found)], width)
+            )
+            if item.state is not State.OK:
+                told = [("why:", item.why)] * bool(item.why) + [("repair:", item.repair)] * bool(item.repair)
+                lines += [columns([(" " * 9, f"{name} {words}")], width) for name, words in told]
+        lines.append("")
+    lines += [f"done: {told}" for told in visit.done]
+    return "\n".join(lines).rstrip()
+
+
+def data(visit: Visit) -> dict[str, object]:
+    return {
+        "looks": [
+            {
+                "for": purpose.value,
+                "code": item.code.value,
+                "name": item.name,
+                "state": item.state.value,
+                "found": item.found,
+                "why": item.why,
+                "repair": item.repair,
+                "fixable": item.fix is not None,
+            }
+            for purpose, items in visit.found.items()
+            for item in items
+        ],
+        "fixed": list(visit.done),
+    }

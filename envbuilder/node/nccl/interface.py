@@ -1,0 +1,186 @@
+"""Which interfaces NCCL takes by itself, version by version, and whether they are any good.
+
+The rules of the choice are those of NCCL's `ncclFindInterfaces` (facts/nccl.md, 1.6): simulated here, "nothing to set"
+is a result and not a hope.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from envbuilder.node.nccl.facts import Address, Facts, Interface
+
+MOST = 16  # NCCL's MAX_IFS
+SKIPS_IDLE = (2, 28, 3)  # from here NCCL takes only interfaces with IFF_RUNNING, and virbr* last
+
+# What containers, hypervisors and tunnels make; such an address reaches no other node, or not at speed.
+VIRTUAL = re.compile(
+    r"docker|podman|br-|veth|virbr|vnet\d|cni|flannel|cali|cilium|lxc|lxd|incus|kube|nodelocaldns|weave|"
+    r"vxlan|genev|geneve|ovs|ovn|tun|tap|wg|tailscale|zt|utun|ppp|ipsec|nebula|vboxnet|vmnet|ifb|dummy|sit\d|gre|ip6tnl|teql|vethernet"
+)
+USB = re.compile(r"usb\d|enx[0-9a-f]{12}$|en\w*u\d+(u\d+)*(i\d+)?(c\d+)?$|idrac|bmc")
+WIRELESS = re.compile(r"wl")
+PHYSICAL = re.compile(r"(en|eth|em\d|p\d+p\d|ib|hsn|slingshot|rail|roce|rdma|mlx|bond|team|opa)")
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One interface: `fault` is empty where it is fit to carry a job; `physical` where hardware stands behind it."""
+
+    name: str
+    fault: str
+    physical: bool
+    certain: bool = True  # False where a fact that decides is unknown
+
+
+def nccl_choice(
+    interfaces: tuple[Interface, ...], version: tuple[int, ...] | None, wanted: str = ""
+) -> tuple[str, ...]:
+    """The names that NCCL takes, in its order; `wanted` is NCCL_SOCKET_IFNAME. An unknown version counts as old.
+
+    Ranks meet over the first; the socket transport uses all of them.
+    """
+    modern = version is not None and version >= SKIPS_IDLE
+    names = _named(interfaces, idle=not modern)
+    if len(wanted) > 1:
+        return names_matching(names, wanted)[:MOST]
+    searches = [
+        "ib",
+        "^docker,lo,virbr" if modern else "^docker,lo",
+        "docker",
+        "lo",
+        *(["virbr"] if modern else []),
+    ]
+    for search in searches:
+        found = names_matching(names, search)
+        if found:
+            return found[:MOST]
+    return ()
+
+
+def names_matching(names: tuple[str, ...], wanted: str) -> tuple[str, ...]:
+    """NCCL's own syntax: prefixes, `^` first for all others, `=` for whole names."""
+    negative = wanted.startswith("^")
+    wanted = wanted[1:] if negative else wanted
+    exact = wanted.startswith("=")
+    parts = [part for part in (wanted[1:] if exact else wanted).split(",") if part]
+    return tuple(
+        name
+        for name in names
+        if any(name == part if exact else name.startswith(part) for part in parts) != negative
+    )
+
+
+def _named(interfaces: tuple[Interface, ...], *, idle: bool) -> tuple[str, ...]:
+    """The names that getifaddrs gives, aliases among them, of those with an address that NCCL counts."""
+    names: dict[str, None] = {}
+    for one in interfaces:
+        if one.running is False and not idle:
+            continue
+        for address in one.addresses or ():
+            if address.text != "::1":
+                names[address.label or one.name] = None
+    return tuple(names)
+
+
+def judge_named(name: str, interfaces: tuple[Interface, ...]) -> Judgement:
+    """The same for a name that NCCL took; an alias such as `eno1:avahi` stands for its own address alone."""
+    plain = name.partition(":")[0]
+    for one in interfaces:
+        if one.name == plain:
+            meant = tuple(
+                address for address in one.addresses or () if address.label == (name if ":" in name else "")
+            )
+            return judge(replace(one, addresses=meant) if one.addresses is not None else one, interfaces)
+    return Judgement(name, "it is not in the list of interfaces", physical=False, certain=False)
+
+
+def judge(interface: Interface, others: tuple[Interface, ...]) -> Judgement:
+    """Whether a job on several nodes can use it."""
+    name = interface.name
+    physical = _is_physical(interface, others)
+
+    def verdict(fault: str, *, certain: bool = True) -> Judgement:
+        return Judgement(name, fault, physical, certain)
+
+    if interface.kind == "loopback" or re.fullmatch(r"lo\d*", name):
+        return verdict("it is the loopback")
+    if interface.up is False:
+        return verdict("it is down")
+    if interface.master:
+        return verdict(f"it is a port of `{interface.master}`")
+    if interface.usb or (interface.hardware is None and USB.match(name)):
+        return verdict("it is a USB or management port")
+    if not physical and (VIRTUAL.match(name) or interface.kind in ("veth", "tunnel", "bridge")):
+        return verdict("it was made by containers, virtual machines or a tunnel")
+    if interface.running is False:
+        return verdict("it has no carrier")
+    if interface.addresses is None:
+        return verdict("its addresses are not known", certain=False)
+    texts = [address.text for address in interface.addresses]
+    if not texts:
+        return verdict("it has no address")
+    if any(map(_is_routable, interface.addresses)):
+        return verdict("")
+    if "" in texts:
+        return verdict("its addresses are masked", certain=False)
+    return verdict("it has only link-local addresses")
+
+
+def _is_routable(address: Address) -> bool:
+    if not address.text:
+        return False
+    value = ipaddress.ip_address(address.text)
+    return not (value.is_link_local or value.is_loopback or value.is_unspecified or value.is_multicast)
+
+
+def _is_physical(interface: Interface, others: tuple[Interface, ...], depth: int = 3) -> bool:
+    """It is hardware, or a bond, team, VLAN or bridge that stands on hardware."""
+    if interface.hardware is not None and interface.hardware:
+        return True
+    ports = [one for one in others if one.master == interface.name or one.name in interface.lower]
+    if depth and any(_is_physical(port, others, depth - 1) for port in ports):
+        return True
+    if interface.hardware is False and interface.kind not in ("", "ethernet"):
+        return False
+    return interface.hardware is None and bool(
+        PHYSICAL.match(interface.name) or WIRELESS.match(interface.name)
+    )
+
+
+def spelled(name: str, interfaces: tuple[Interface, ...]) -> str:
+    """The value for NCCL_SOCKET_IFNAME: `=name` only where the plain name is also the beginning of another."""
+    others = [one.name for one in interfaces if one.name != name]
+    others += [address.label for one in interfaces for address in one.addresses or () if address.label]
+    return f"={name}" if any(other.startswith(name) for other in others) else name
+
+
+def networks(names: list[str], interfaces: tuple[Interface, ...]) -> int:
+    """How many different IPv4 networks these interfaces are in; an address without a mask is a network of its own."""
+    nets = set()
+    for one in interfaces:
+        if one.name in names:
+            for address in one.addresses or ():
+                if address.text and ":" not in address.text:
+                    nets.add(str(ipaddress.ip_interface(f"{address.text}/{address.prefix or 32}").network))
+    return len(nets)
+
+
+def choose(facts: Facts) -> tuple[str, str]:
+    """The right interface and how it is known; an empty name where several are equal or none is fit."""
+    interfaces = facts.interfaces or ()
+    fit = {one.name for one in interfaces if not judge(one, interfaces).fault}
+    if facts.job.peer_device in fit and facts.job.peer_device:
+        return facts.job.peer_device, f"it is the way to `{facts.job.peer}`"
+    routes = sorted(facts.routes or (), key=lambda route: route.metric)
+    best = {route.device for route in routes if route.metric == routes[0].metric}
+    if len(best) == 1 and routes[0].device in fit:
+        return routes[0].device, "the default route goes through it"
+    physical = [one.name for one in interfaces if one.name in fit and judge(one, interfaces).physical]
+    if len(physical) == 1:
+        return physical[0], "it is the only physical interface that is up and has an address"
+    return "", ""

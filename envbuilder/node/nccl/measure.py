@@ -1,0 +1,170 @@
+"""A real test of P2P on this node: peer copies for every pair of GPUs, and an all-reduce with P2P and without.
+
+Each run has processes of its own that may hang: they get a time limit and are killed. What a pass or a failure means is
+for `rules`; this only runs and reports.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess  # noqa: TID251 - it runs inside the images, where there is no `envbuilder.core.process`
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Callable, Iterator, Mapping, Sequence
+
+WITHOUT = {"NCCL_P2P_DISABLE": "1"}
+CLEARED = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What is run and for how long it may take."""
+
+    python: str
+    program: str  # rank.py
+    backend: str = "nccl"
+    limit: float = 90.0  # seconds for one run; the import of torch from a cold disk is part of it
+    grace: float = (
+        3.0  # seconds that the others get when one process has failed, and that a killed one gets to go
+    )
+
+
+@dataclass(frozen=True)
+class Ran:
+    """How one run ended; `said` is its answer, or what was wrong."""
+
+    ok: bool
+    said: str
+
+
+def measured_path(environment: Mapping[str, str], node: str) -> Path:
+    """Where a node's verdict is kept, in the user's home; `envbuilder_nccl` in the images says the same."""
+    state = environment.get("XDG_STATE_HOME") or f"{environment.get('HOME', '/nonexistent')}/.local/state"
+    return Path(state, "envbuilder", f"measured-{node}.json")
+
+
+def count_gpus(bench: Bench, environment: Mapping[str, str]) -> int:
+    """How many GPUs torch sees here; 0 where it does not say."""
+    ran = run_together(bench, [("count",)], [environment])
+    return int(ran.said) if ran.ok and ran.said.isdigit() else 0
+
+
+def measure(
+    bench: Bench, count: int, environment: Mapping[str, str], tell: Callable[[str], None]
+) -> tuple[bool, bool, str]:
+    """Whether all passed with P2P as NCCL would use it, whether the all-reduce passed without, and the details."""
+    plain = {name: value for name, value in environment.items() if name not in CLEARED}
+    failures = []
+    for round_ in rounds(count):
+        for one, other in round_:
+            ran = run_together(bench, [("pair", str(one), str(other))], [plain])
+            tell(f"GPU{one} and GPU{other}: {ran.said}")
+            if not ran.ok:
+                failures.append(f"GPU{one} and GPU{other}: {ran.said}")
+    results = []
+    for name, more in (("with P2P", {}), ("without P2P", WITHOUT)):
+        ran = all_reduce(bench, count, {**plain, **more})
+        tell(f"all-reduce over {count} GPUs {name}: {ran.said}")
+        results.append(ran)
+    pairs = count * (count - 1) // 2
+    parts = failures or [f"{pairs} pair{'s' if pairs > 1 else ''} of GPUs: ok"]
+    parts += [f"all-reduce {name}: {ran.said}" for name, ran in zip(("with P2P", "without P2P"), results)]
+    return not failures and results[0].ok, results[1].ok, "; ".join(parts)
+
+
+def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
+    """Every pair once, in rounds in which no GPU has two."""
+    players = list(range(count + count % 2))
+    for _ in range(len(players) - 1):
+        half = len(players) // 2
+        matches = zip(players[:half], reversed(players[half:]))
+        yield [(min(pair), max(pair)) for pair in matches if max(pair) < count]
+        players = [players[0], players[-1], *players[1:-1]]
+
+
+def all_reduce(bench: Bench, count: int, environment: Mapping[str, str]) -> Ran:
+    """One rank for each GPU, meeting on this node."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(count)}
+    ranks = [{**environment, **place, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+    return run_together(bench, [("reduce", bench.backend)] * count, ranks)
+
+
+def run_together(
+    bench: Bench, arguments: Sequence[tuple[str, ...]], environments: Sequence[Mapping[str, str]]
+) -> Ran:
+    """Start all, wait for all; the first that fails, or the time limit, ends the others."""
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in arguments]
+        processes = [
+            subprocess.Popen(
+                [bench.python, bench.program, *words],
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+            for words, environment, out in zip(arguments, environments, files)
+        ]
+        try:
+            late = _wait(processes, bench)
+            return _judge(processes, files, bench.limit, late=late)
+        finally:
+            _end(processes, bench.grace)
+
+
+def _wait(processes: list[subprocess.Popen[bytes]], bench: Bench) -> bool:
+    """Until all have ended, or one has failed and the others had their grace; whether time ran out before that."""
+    deadline = time.monotonic() + bench.limit
+    failed = False
+    while any(process.poll() is None for process in processes):
+        if not failed and any(process.poll() not in (None, 0) for process in processes):
+            failed = True
+            deadline = min(deadline, time.monotonic() + bench.grace)
+        if time.monotonic() > deadline:
+            return not failed
+        time.sleep(0.02)
+    return False
+
+
+def _judge(
+    processes: list[subprocess.Popen[bytes]], files: Sequence[IO[str]], limit: float, *, late: bool
+) -> Ran:
+    if late:
+        hanging = [str(rank) for rank, process in enumerate(processes) if process.poll() is None]
+        who = f"process {', '.join(hanging)} of {len(processes)}" if len(processes) > 1 else "the process"
+        return Ran(ok=False, said=f"hangs: {who} did not end within {limit:.0f} s")
+    for rank, process in enumerate(processes):
+        code = process.poll()
+        if code not in (None, 0):
+            last = _last_line(files[rank]) or "no word"
+            how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with {code}"
+            return Ran(ok=False, said=f"process {rank} {how}: {last}")
+    said = _last_line(files[0])
+    return Ran(ok=True, said=said)
+
+
+def _last_line(file: IO[str]) -> str:
+    file.seek(0)
+    lines = [line.strip() for line in file.read().splitlines() if line.strip()]
+    return lines[-1] if lines else ""
+
+
+def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
+    """Kill what is left, and do not wait for one that the kernel holds: a broken driver can make a process unkillable."""
+    for process in processes:
+        if process.poll() is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+    deadline = time.monotonic() + grace
+    for process in processes:
+        while process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.02)

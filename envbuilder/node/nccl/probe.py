@@ -1,0 +1,250 @@
+"""Machine → facts, without root and without starting a program unless NVML is missing."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+import socket
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+
+from envbuilder.node.nccl.facts import Facts, Job, merge
+from envbuilder.node.nccl.gpus import Run, probe_gpus
+from envbuilder.node.nccl.network import Addresses, probe_network, system_addresses
+from envbuilder.node.nccl.roots import Roots, names, text
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd", "CentaurHauls": "zhaoxin"}
+HYPERVISORS = (
+    "kvm",
+    "qemu",
+    "vmware",
+    "virtualbox",
+    "xen",
+    "microsoft",
+    "amazon",
+    "google",
+    "bochs",
+    "openstack",
+    "parallels",
+    "nutanix",
+)
+TOPOLOGY = "var/run/nvidia-topologyd/virtualTopology.xml"
+CONTAINERS = ((".dockerenv", "docker"), ("run/.containerenv", "podman"), (".singularity.d", "apptainer"))
+
+
+def no_program(argv: tuple[str, ...]) -> str | None:  # noqa: ARG001 - the shape of Run
+    """Answer as where no program is installed."""
+    return None
+
+
+@dataclass(frozen=True)
+class Means:
+    """What a probe may ask beside files; each can be replaced in a test."""
+
+    roots: Roots = field(default_factory=Roots)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    packages: tuple[Path, ...] = ()  # the folders of the environment's Python packages
+    nvml: Any = None  # the module pynvml
+    run: Run = no_program
+    addresses: Callable[[], Addresses | None] = system_addresses
+    way_to: Callable[[str], str | None] = field(default_factory=lambda: way_to)
+    loads: Callable[[str], bool] = field(default_factory=lambda: can_load)
+
+
+def probe(means: Means) -> Facts:
+    """Every fact that a rule asks for, each with its source."""
+    facts = merge(_machine(means), probe_gpus(means.roots, means.nvml, means.run))
+    facts = merge(facts, probe_network(means.roots, means.addresses))
+    if facts.rdma:
+        facts = merge(facts, Facts(verbs=means.loads("libibverbs.so.1"), sources=(("verbs", "dlopen"),)))
+    facts = merge(facts, _packages(means.packages))
+    return merge(facts, _job(means, facts))
+
+
+def import_nvml(folders: Sequence[str] = ()) -> Any:
+    """The module of nvidia-ml-py, also from folders that are not on this Python's path; None where it is not installed."""
+    sys.path += folders
+    try:
+        import pynvml  # noqa: PLC0415 - only where there is a driver to ask
+    except ImportError:
+        return None
+    finally:
+        del sys.path[len(sys.path) - len(folders) :]
+    return pynvml
+
+
+def run_program(argv: tuple[str, ...]) -> str | None:
+    """For the images, where there is no `envbuilder.core.process`."""
+    import subprocess  # noqa: PLC0415, TID251 - only where NVML does not answer
+
+    try:
+        return subprocess.run(argv, capture_output=True, check=True, text=True, timeout=15).stdout
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return None
+
+
+def way_to(host: str) -> str | None:
+    """Our own address that the kernel would use towards that host; nothing is sent."""
+    try:
+        family, kind, _, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as udp:
+            udp.connect(there)
+            return str(udp.getsockname()[0])
+    except OSError:
+        return None
+
+
+def can_load(library: str) -> bool:
+    try:
+        ctypes.CDLL(library)
+    except OSError:
+        return False
+    return True
+
+
+def _machine(means: Means) -> Facts:
+    roots = means.roots
+    cpuinfo = text(roots.proc / "cpuinfo")
+    virtual = _virtual(roots, cpuinfo)
+    shm = None
+    try:
+        numbers = os.statvfs(roots.dev / "shm")
+        shm = numbers.f_frsize * numbers.f_blocks
+    except OSError:
+        pass
+    container = next((name for mark, name in CONTAINERS if (roots.root / mark).exists()), "")
+    kernel = text(roots.proc / "sys/kernel/osrelease") or platform.release()
+    topology = TOPOLOGY if (roots.root / TOPOLOGY).exists() else ""
+    return Facts(
+        kernel=kernel,
+        cpu=_vendor(cpuinfo),
+        virtual=virtual,
+        container=container,
+        shm=shm,
+        topology_file=f"/{topology}" if topology else "",
+        sources=(
+            ("kernel", "/proc/sys/kernel/osrelease"),
+            ("cpu", "/proc/cpuinfo"),
+            (
+                "virtual",
+                "/proc/cpuinfo and /sys/class/dmi/id"
+                if virtual is not None
+                else "neither CPU flags nor DMI say",
+            ),
+            ("container", "marks of the runtimes in /"),
+            ("shm", "statvfs" if shm is not None else "/dev/shm cannot be read"),
+        ),
+    )
+
+
+def _vendor(cpuinfo: str | None) -> str | None:
+    found = re.search(r"^vendor_id\s*:\s*(\S+)", cpuinfo or "", re.MULTILINE)
+    if found:
+        return VENDORS.get(found[1], found[1].lower())
+    return "arm" if re.search(r"^CPU implementer\s*:", cpuinfo or "", re.MULTILINE) else None
+
+
+def _virtual(roots: Roots, cpuinfo: str | None) -> str | None:
+    """The hypervisor's name; empty on bare metal, None where nothing says."""
+    kernel = (text(roots.proc / "sys/kernel/osrelease") or "").lower()
+    if "microsoft" in kernel:
+        return "wsl"
+    folder = roots.sys / "class/dmi/id"
+    maker = " ".join(
+        text(folder / name) or "" for name in ("sys_vendor", "product_name", "bios_vendor")
+    ).lower()
+    metal = "metal" in maker  # a bare-metal instance of a cloud names its cloud as well
+    named = next((name for name in HYPERVISORS if name in maker), "")
+    flags = re.search(r"^flags\s*:.*", cpuinfo or "", re.MULTILINE)
+    if flags:
+        return (named or "hypervisor") if re.search(r"\bhypervisor\b", flags[0]) else ""
+    if named and not metal:
+        return named
+    return "" if maker.strip() else None
+
+
+def _packages(folders: tuple[Path, ...]) -> Facts:
+    """The versions of NCCL and torch that are installed as Python packages."""
+    found: dict[str, str] = {}
+    for folder in folders:
+        for name in names(folder) or ():
+            match = re.fullmatch(r"(nvidia_nccl_cu\d+|torch)-(\d[^-]*)\.dist-info", name)
+            if match:
+                found.setdefault("torch" if match[1] == "torch" else "nccl", match[2])
+    told = ", ".join(map(str, folders))
+    absent = f"not in {told}" if told else "no Python environment was given"
+    return Facts(
+        nccl=found.get("nccl"),
+        torch=found.get("torch"),
+        sources=tuple((name, told if name in found else absent) for name in ("nccl", "torch")),
+    )
+
+
+def _job(means: Means, facts: Facts) -> Facts:
+    """How many nodes the job has, and which interface leads to another of them."""
+    env = means.environment
+    hosts = expand_hosts(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
+    here = env.get("SLURMD_NODENAME", "")
+    peer = next((host for host in hosts if host != here), "") or env.get("MASTER_ADDR", "")
+    nodes = (
+        _number(env, "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "GROUP_WORLD_SIZE")
+        or len(hosts)
+        or None
+    )
+    if nodes is None and "WORLD_SIZE" in env and env.get("WORLD_SIZE") == env.get("LOCAL_WORLD_SIZE"):
+        nodes = 1
+    if nodes is None and env.get("MASTER_ADDR", "") in ("localhost", "127.0.0.1", "::1"):
+        nodes = 1
+    device = None
+    if peer and nodes != 1:
+        ours = means.way_to(peer)
+        device = next(
+            (
+                one.name
+                for one in facts.interfaces or ()
+                for place in one.addresses or ()
+                if place.text == ours
+            ),
+            None,
+        )
+    job = Job(nodes, peer, device, env.get("SLURM_JOB_ID", ""))
+    return Facts(job=job, sources=(("job", "environment"),)) if job != Job() else Facts()
+
+
+def _number(environment: Mapping[str, str], *variables: str) -> int | None:
+    for name in variables:
+        value = environment.get(name, "")
+        if value.isdigit() and int(value) > 0:
+            return int(value)
+    return None
+
+
+def expand_hosts(written: str) -> list[str]:
+    """Slurm's short form: n[01-03,7],login → n01 n02 n03 n7 login; at most 10000 names."""
+    hosts: list[str] = []
+    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", written):
+        pieces = re.split(r"\[([^\]]*)\]", part)
+        found = [pieces[0]]
+        for inner, tail in zip(pieces[1::2], pieces[2::2]):
+            found = [f"{head}{number}{tail}" for head in found for number in _numbers(inner)]
+            if len(found) > 10000:
+                return []
+        hosts += found
+    return hosts
+
+
+def _numbers(inner: str) -> list[str]:
+    numbers: list[str] = []
+    for piece in inner.split(","):
+        first, dash, last = piece.partition("-")
+        if dash and first.isdigit() and last.isdigit() and int(last) - int(first) < 10000:
+            numbers += [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+        else:
+            numbers.append(piece)
+    return numbers

@@ -1,0 +1,153 @@
+"""Facts and decision → what `detect` prints, and its JSON."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Mapping
+
+if TYPE_CHECKING:
+    from envbuilder.node.nccl.decide import Decision, Setting
+    from envbuilder.node.nccl.facts import Facts, Gpu, Interface
+
+UNKNOWN = "unknown"
+LINE = 112  # where a line ends that no terminal ends
+
+
+def as_data(facts: Facts, decision: Decision) -> dict[str, object]:
+    """The data of `detect --json`."""
+    return {
+        "gpus": len(facts.gpus or ()),
+        "links": [list(row) for row in facts.links or ()],
+        "interfaces": [asdict(one) for one in facts.interfaces or ()],
+        "settings": [asdict(one) for one in decision.settings],
+        "hints": list(decision.hints),
+        "left": [asdict(one) for one in decision.left],
+        "damage": list(facts.damage),
+        "facts": asdict(facts),
+    }
+
+
+def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str], width: int = LINE) -> str:
+    """For a person, in lines of `width`: the facts with their sources, each setting with its reason, and what was left alone and why."""
+    every = _fact_rows(facts)
+    rows = [row for row in every if row[1] != UNKNOWN or row[2]]
+    silent = [name for name, value, source in every if value == UNKNOWN and not source]
+    wide = max(len(name) for name, _, _ in rows)
+    lines = ["facts"]
+    for name, value, source in rows:
+        lines += _wrapped(
+            f"{name:<{wide}}  {value}" + (f"  [{source}]" if source else ""), width, hang=wide + 2
+        )
+    for interface in facts.interfaces or ():
+        lines += _wrapped(_interface(interface), width, indent=wide + 4)
+    lines += _wrapped(f"not known: {', '.join(silent)}", width) if silent else []
+    lines += _matrix_lines(facts)
+    lines += ["", "settings"]
+    for one in decision.settings:
+        lines += _setting_lines(one, environment, width)
+    if not decision.settings:
+        lines.append("  nothing to set")
+    lines += ["", "left unset"]
+    reasons: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for left in decision.left:
+        reasons.setdefault((left.reason, left.evidence), []).append(left.name)
+    for (reason, evidence), names in reasons.items():
+        lines += _wrapped(f"{', '.join(names)}: {reason}", width)
+        lines += [line for one in evidence for line in _wrapped(one, width, indent=6)]
+    if decision.hints:
+        lines += ["", "hints", *(line for hint in decision.hints for line in _wrapped(hint, width))]
+    return "\n".join(lines)
+
+
+def kept(setting: Setting, environment: Mapping[str, str]) -> str:
+    """The user's own variable that keeps this setting from being made; an empty value counts as the user's."""
+    return next((name for name in setting.unless if name in environment), "")
+
+
+def _setting_lines(one: Setting, environment: Mapping[str, str], width: int) -> list[str]:
+    own = kept(one, environment)
+    kept_by = f"  (not set: {own} is the user's own)" if own else ""
+    lines = _wrapped(f"{one.name}={one.value}{kept_by}", width)
+    lines += _wrapped(f"because {one.reason}", width, indent=4)
+    for evidence in one.evidence:
+        lines += _wrapped(evidence, width, indent=6)
+    return lines + (_wrapped(f"lapses {one.lapses}", width, indent=4) if one.lapses else [])
+
+
+def _wrapped(text: str, width: int, *, indent: int = 2, hang: int = 2) -> list[str]:
+    """Lines that end two columns before `width`; those after the first hang below it."""
+    blank = " " * indent
+    return textwrap.wrap(
+        text,
+        max(width - 2, 40),
+        initial_indent=blank,
+        subsequent_indent=blank + " " * hang,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _fact_rows(facts: Facts) -> list[tuple[str, str, str]]:
+    job = f"{facts.job.nodes or UNKNOWN} nodes" if facts.job.slurm_id or facts.job.nodes else "none"
+    values: list[tuple[str, str, str | None]] = [
+        ("GPUs", "gpus", None if facts.gpus is None else _gpu_names(facts.gpus)),
+        ("driver", "driver", facts.driver),
+        ("NCCL", "nccl", facts.nccl),
+        ("torch", "torch", facts.torch),
+        ("kernel", "kernel", facts.kernel),
+        ("CPU", "cpu", facts.cpu),
+        ("virtual machine", "virtual", "no" if facts.virtual == "" else facts.virtual),
+        ("container", "container", "no" if facts.container == "" else facts.container),
+        ("IOMMU of the GPUs", "gpus", _iommu(facts.gpus)),
+        ("/dev/shm", "shm", None if facts.shm is None else f"{facts.shm / (1 << 30):.1f} GiB"),
+        ("RDMA ports", "rdma", None if facts.rdma is None else ", ".join(
+            f"{port.device}:{port.port} {port.layer} {port.state}" for port in facts.rdma) or "none"),
+        ("libibverbs", "verbs", None if facts.verbs is None else "yes" if facts.verbs else "no"),
+        ("default route", "routes", None if facts.routes is None else ", ".join(
+            route.device for route in facts.routes) or "none"),
+        ("job", "job", f"{job}" + (f", ranks meet at {facts.job.peer}" if facts.job.peer else "")),
+        ("interfaces", "interfaces", None if facts.interfaces is None else str(len(facts.interfaces))),
+    ]  # fmt: skip
+    return [(name, UNKNOWN if value is None else value, facts.source(field)) for name, field, value in values]
+
+
+def _gpu_names(gpus: tuple[Gpu, ...]) -> str:
+    counts: dict[str, int] = {}
+    for gpu in gpus:
+        counts[gpu.name or "of unknown name"] = counts.get(gpu.name or "of unknown name", 0) + 1
+    return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
+
+
+def _iommu(gpus: tuple[Gpu, ...] | None) -> str | None:
+    kinds = sorted({gpu.iommu for gpu in gpus or () if gpu.iommu is not None})
+    return ", ".join(kinds) or None
+
+
+def _interface(one: Interface) -> str:
+    state = (
+        UNKNOWN
+        if one.up is None
+        else "down"
+        if not one.up
+        else "no carrier"
+        if one.running is False
+        else "up"
+    )
+    addresses = " ".join(address.text or "masked" for address in one.addresses or ())
+    return f"{one.name} ({' '.join(filter(None, (one.kind, state, addresses)))})"
+
+
+def _matrix_lines(facts: Facts) -> list[str]:
+    if not facts.links or len(facts.links) < 2:
+        return []
+    head = "".join(f"{f'GPU{number}':<6}" for number in range(len(facts.links)))
+    rows = [
+        f"  GPU{number:<5} {''.join(f'{cell:<6}' for cell in row)}" for number, row in enumerate(facts.links)
+    ]
+    source = facts.source("links")
+    return [
+        "",
+        f"  {'links':<8} {head}" + (f"  [{source}]" if source else ""),
+        *(row.rstrip() for row in rows),
+    ]

@@ -1,0 +1,320 @@
+"""The rules that set something, or say why nothing is to be set; pure functions of the facts.
+
+Each docstring says when the rule applies, what follows and why. The table in `docs/nccl-rules.md` and the reasons that a person
+reads come from there. For each group of variables the first rule that applies decides, and the last one always does.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Callable, Iterable, Optional
+
+from envbuilder.node.nccl import interface as net
+from envbuilder.node.nccl.facts import FAR_LINKS, PASS_THROUGH, TRANSLATING, Facts, is_nvlink, version_key
+
+RTX_40 = re.compile(r"\bRTX 40[5-9]0(?!\d)")
+RTX_40_REPAIRED = (550, 40, 7)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What one rule decides for its group: values to set, or why nothing is set."""
+
+    values: tuple[tuple[str, str], ...] = ()
+    evidence: tuple[str, ...] = ()
+    hints: tuple[str, ...] = ()
+
+
+Rule = Callable[[Facts], Optional[Verdict]]
+
+
+# Peer-to-peer between GPUs.
+
+
+def measured_failed(facts: Facts) -> Verdict | None:
+    """A real test on these GPUs hung or gave wrong data with P2P, and passed without.
+
+    Then: `NCCL_P2P_LEVEL=NVL` where there is NVLink or the links are not known, else `NCCL_P2P_DISABLE=1`
+    Why: a test on these GPUs failed with P2P and passed without
+    Lapses: with another driver, kernel, NCCL or other GPUs, or when `detect --measure` passes
+    Source: facts P10
+    """
+    found = facts.measured
+    if found is None or found.lapsed(facts) or found.passed or not found.passed_without:
+        return None
+    no_nvlink = _is_clear(facts) and not any(map(is_nvlink, facts.pairs))
+    value = ("NCCL_P2P_DISABLE", "1") if no_nvlink else ("NCCL_P2P_LEVEL", "NVL")
+    return Verdict((value,), (found.detail or "`detect --measure`",))
+
+
+def measured_passed(facts: Facts) -> Verdict | None:
+    """A real test on these GPUs passed with P2P.
+
+    Then: nothing
+    Why: a test on these GPUs passed with P2P
+    Source: facts P11
+    """
+    found = facts.measured
+    if found is None or found.lapsed(facts) or not found.passed:
+        return None
+    return Verdict(evidence=(found.detail or "`detect --measure`",))
+
+
+def too_few(facts: Facts) -> Verdict | None:
+    """There are fewer than two GPUs.
+
+    Then: nothing
+    Why: there is no pair of GPUs
+    Source: design 1, facts P1
+    """
+    return Verdict() if facts.gpus is not None and len(facts.gpus) < 2 else None
+
+
+def unclear(facts: Facts) -> Verdict | None:
+    """The links between the GPUs are not known with certainty: not read, damaged, or listed without NVLink.
+
+    Then: nothing
+    Why: the links between the GPUs are not known with certainty
+    Source: design 1, facts P2
+    """
+    if _is_clear(facts):
+        return None
+    return Verdict(evidence=(facts.links_doubt,) if facts.links_doubt else facts.damage)
+
+
+def nvlink_everywhere(facts: Facts) -> Verdict | None:
+    """Every pair of GPUs has NVLink.
+
+    Then: nothing
+    Why: every pair of GPUs has NVLink, which neither variable could improve
+    Source: design 2, facts P3
+    """
+    return Verdict(evidence=(_matrix(facts),)) if all(map(is_nvlink, facts.pairs)) else None
+
+
+def nvlink_translating(facts: Facts) -> Verdict | None:
+    """Some pairs have NVLink, and the IOMMU translates the GPUs' DMA on bare metal.
+
+    Then: `NCCL_P2P_LEVEL=NVL`
+    Why: PCIe peer copies hang or corrupt data behind a translating IOMMU; NVL keeps NVLink and drops PCIe P2P
+    Lapses: when the IOMMU groups of the GPUs read `identity` (boot with `iommu=pt`)
+    Source: design 2, facts P7
+    """
+    if not any(map(is_nvlink, facts.pairs)) or not translates(facts):
+        return None
+    return Verdict((("NCCL_P2P_LEVEL", "NVL"),), (_matrix(facts), _iommu(facts)))
+
+
+def nvlink_somewhere(facts: Facts) -> Verdict | None:
+    """Some pairs have NVLink.
+
+    Then: nothing
+    Why: NCCL_P2P_DISABLE would throw NVLink away, and nothing speaks against P2P here
+    Source: design 2
+    """
+    return Verdict(evidence=(_matrix(facts),)) if any(map(is_nvlink, facts.pairs)) else None
+
+
+def cpu_interconnect(facts: Facts) -> Verdict | None:
+    """Every pair crosses the CPU interconnect (SYS, SOC), and nothing proves that P2P works there: no test that passed, and not exactly two GPUs of a bare-metal host without DMA translation.
+
+    Then: `NCCL_P2P_DISABLE=1`
+    Why: every pair of GPUs crosses the CPU interconnect, where P2P can hang, and nothing proves that it works here; a hung job costs more than shared memory
+    Lapses: when `detect --measure` passes
+    Source: design 3
+    """
+    if not all(link in FAR_LINKS for link in facts.pairs):
+        return None
+    untranslated = facts.virtual == "" and all(gpu.iommu in PASS_THROUGH for gpu in facts.gpus or ())
+    if len(facts.gpus or ()) == 2 and untranslated:
+        return None
+    return Verdict(
+        (("NCCL_P2P_DISABLE", "1"),), (_matrix(facts), *((_iommu(facts),) if translates(facts) else ()))
+    )
+
+
+def translating(facts: Facts) -> Verdict | None:
+    """There is no NVLink, and the IOMMU translates the GPUs' DMA on bare metal.
+
+    Then: `NCCL_P2P_DISABLE=1`; `iommu=pt` is the repair
+    Why: PCIe peer copies hang or corrupt data behind a translating IOMMU
+    Lapses: when the IOMMU groups of the GPUs read `identity` (boot with `iommu=pt`), or `detect --measure` passes
+    Source: design 4, facts P7
+    """
+    if not translates(facts):
+        return None
+    return Verdict((("NCCL_P2P_DISABLE", "1"),), (_matrix(facts), _iommu(facts)))
+
+
+def rtx_40(facts: Facts) -> Verdict | None:
+    """A GPU is of the GeForce RTX 40 series, and the driver is before 550.40.07.
+
+    Then: `NCCL_P2P_DISABLE=1`
+    Why: drivers before 550.40.07 claim P2P between RTX 40 GPUs and it does not work
+    Lapses: with driver 550.40.07 or newer
+    Source: design 5, facts P8
+    """
+    names = sorted({name for name in facts.gpu_names if name and RTX_40.search(name)})
+    driver = version_key(facts.driver)
+    if not names or driver is None or driver >= RTX_40_REPAIRED:
+        return None
+    return Verdict((("NCCL_P2P_DISABLE", "1"),), (", ".join(names), f"driver {facts.driver}"))
+
+
+def two_untranslated(facts: Facts) -> Verdict | None:
+    """Two GPUs across the CPU interconnect of a bare-metal host whose IOMMU passes through or is off.
+
+    Then: nothing
+    Why: without DMA translation P2P across the CPU interconnect works
+    Source: design 3
+    """
+    if not all(link in FAR_LINKS for link in facts.pairs):
+        return None
+    return Verdict(evidence=(_matrix(facts), _iommu(facts)))
+
+
+def mixture(facts: Facts) -> Verdict | None:
+    """Any other mixture of links.
+
+    Then: nothing, with a hint
+    Why: nothing speaks against P2P here, and shared memory is several times slower than P2P that works
+    Source: design 6, facts P12
+    """
+    hint = "if a job hangs at its first collective, `detect --measure` tells whether P2P is the cause"
+    return Verdict(evidence=(_matrix(facts),), hints=(hint,))
+
+
+P2P_RULES: tuple[Rule, ...] = (
+    measured_failed, measured_passed, too_few, unclear, nvlink_everywhere, nvlink_translating, nvlink_somewhere,
+    cpu_interconnect, translating, rtx_40, two_untranslated, mixture,
+)  # fmt: skip
+
+
+# Interfaces.
+
+
+def one_node(facts: Facts) -> Verdict | None:
+    """The job runs on one node.
+
+    Then: nothing
+    Why: on one node every interface that works will do
+    Source: facts I1
+    """
+    return Verdict() if facts.job.nodes == 1 else None
+
+
+def unknown_interfaces(facts: Facts) -> Verdict | None:
+    """The interfaces, or the addresses of one that NCCL would take, are not known.
+
+    Then: nothing
+    Why: the interfaces or their addresses are not known with certainty
+    Source: design 1
+    """
+    if facts.interfaces is None:
+        return Verdict()
+    if all(one.addresses is None for one in facts.interfaces):
+        return Verdict(evidence=("no address is listed",))
+    doubtful = [one for one in _judged(facts) if not one.certain]
+    return Verdict(evidence=tuple(f"`{one.name}`: {one.fault}" for one in doubtful)) if doubtful else None
+
+
+def good_choice(facts: Facts) -> Verdict | None:
+    """What NCCL takes by itself is fit to carry a job.
+
+    Then: nothing; where the choice is several networks, a hint that lists them
+    Why: what NCCL takes by itself is fit
+    Source: design 7, facts I2, I6, I7
+    """
+    judged = _judged(facts)
+    if any(one.fault for one in judged):
+        return None
+    names = [one.name for one in judged]
+    return Verdict(evidence=(_choice(facts),), hints=_several(names, facts))
+
+
+def right_one(facts: Facts) -> Verdict | None:
+    """NCCL would take an unfit interface (of containers, virtual machines or tunnels, down, link-local), and the right one is known: the way to the peer, else the default route's, else the only physical one that is up.
+
+    Then: `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME` name it; never a list of exclusions
+    Why: NCCL would also use an interface that other nodes cannot reach
+    Lapses: when the interfaces change
+    Source: design 7, facts I4, I5
+    """
+    name, how = net.choose(facts)
+    if not name:
+        return None
+    bad = [f"`{one.name}`: {one.fault}" for one in _judged(facts) if one.fault]
+    values = (("NCCL_SOCKET_IFNAME", net.spelled(name, facts.interfaces or ())), ("GLOO_SOCKET_IFNAME", name))
+    return Verdict(values, (_choice(facts), *bad, f"`{name}`: {how}"))
+
+
+def no_right_one(facts: Facts) -> Verdict | None:
+    """NCCL would take an unfit interface, and several or none are fit.
+
+    Then: nothing, with a hint that lists those that are fit
+    Why: which interface reaches the other nodes is not known
+    Source: design 7, facts I6, I9
+    """
+    interfaces = facts.interfaces or ()
+    fit = [one.name for one in interfaces if not net.judge(one, interfaces).fault]
+    bad = [f"`{one.name}`: {one.fault}" for one in _judged(facts) if one.fault]
+    listed = " or ".join(f"`NCCL_SOCKET_IFNAME={net.spelled(name, interfaces)}`" for name in fit)
+    hint = f"NCCL may take the wrong interface here; name the one that reaches the other nodes: {listed}"
+    return Verdict(evidence=(_choice(facts), *bad), hints=(hint,) if fit else ())
+
+
+INTERFACE_RULES: tuple[Rule, ...] = (one_node, unknown_interfaces, good_choice, right_one, no_right_one)
+
+
+def _is_clear(facts: Facts) -> bool:
+    return facts.links is not None and not facts.links_doubt and len(facts.links) == len(facts.gpus or ()) > 1
+
+
+def translates(facts: Facts) -> bool:
+    return facts.virtual == "" and any(gpu.iommu in TRANSLATING for gpu in facts.gpus or ())
+
+
+def _matrix(facts: Facts) -> str:
+    counts: dict[str, int] = {}
+    for link in facts.pairs:
+        counts[link] = counts.get(link, 0) + 1
+    said = ", ".join(f"{count} {link}" for link, count in sorted(counts.items()))
+    source = facts.source("links")
+    return f"{len(facts.gpus or ())} GPUs, pairs: {said}" + (f" ({source})" if source else "")
+
+
+def _iommu(facts: Facts) -> str:
+    return f"IOMMU groups of the GPUs: {', '.join(sorted({gpu.iommu or '?' for gpu in facts.gpus or ()}))}"
+
+
+def _taken(facts: Facts) -> tuple[str, ...]:
+    """What NCCL takes by itself: by its own log, else by simulation."""
+    return facts.taken or net.nccl_choice(facts.interfaces or (), version_key(facts.nccl))
+
+
+def _judged(facts: Facts) -> list[net.Judgement]:
+    return [net.judge_named(name, facts.interfaces or ()) for name in _taken(facts)]
+
+
+def _choice(facts: Facts) -> str:
+    who = f"NCCL {facts.nccl}" if facts.nccl else "NCCL before 2.28.3"
+    names = ", ".join(f"`{name}`" for name in _taken(facts)) or "none"
+    return f"NCCL's own log: {names}" if facts.taken else f"{who} takes {names}"
+
+
+def _several(names: Iterable[str], facts: Facts) -> tuple[str, ...]:
+    """A hint where NCCL takes several good interfaces; the socket transport uses all of them."""
+    taken = [name.partition(":")[0] for name in names]
+    if (
+        len(set(taken)) < 2
+        or facts.job.nodes == 1
+        or any(port.state == "ACTIVE" for port in facts.rdma or ())
+    ):
+        return ()
+    listed = ", ".join(f"`{name}`" for name in dict.fromkeys(taken))
+    if net.networks(taken, facts.interfaces or ()) < len(set(taken)):
+        return (
+            f"NCCL uses {listed}, of which several are in one subnet: the kernel's routes decide, not the names",
+        )
+    return (f"NCCL uses all of {listed}; if only one reaches the other nodes, name it in NCCL_SOCKET_IFNAME",)

@@ -1,0 +1,62 @@
+"""One decision at the start of a job: this node's facts, or a profile that fits it → what to set, and what to say."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Mapping
+
+from envbuilder.node.nccl.decide import Decision, decide
+from envbuilder.node.nccl.probe import Means, import_nvml, probe, run_program
+from envbuilder.node.nccl.profile import misfit, parse_measured, parse_profile
+from envbuilder.node.nccl.report import as_text
+from envbuilder.node.nccl.roots import Roots
+
+if TYPE_CHECKING:
+    from envbuilder.node.nccl.facts import Facts
+
+
+def node_facts(root: str, packages: list[str], environment: Mapping[str, str]) -> Facts:
+    """What a process of the image sees of its node."""
+    top = Path(root)
+    means = Means(
+        roots=Roots(sys=top / "sys", proc=top / "proc", dev=top / "dev", root=top),
+        environment=environment,
+        packages=tuple(map(Path, packages)),
+        nvml=import_nvml(packages),
+        run=run_program,
+    )
+    return probe(means)
+
+
+def decide_start(
+    root: str, packages: list[str], environment: Mapping[str, str], baked: Mapping[str, Any], measured: object
+) -> dict[str, Any]:
+    """Settings, warnings and a text that explains them, as JSON has them."""
+    facts = node_facts(root, packages, environment)
+    warnings: list[str] = []
+    if measured:
+        try:
+            facts = replace(facts, measured=parse_measured(measured))
+        except ValueError as error:
+            warnings.append(f"the stored test of this node cannot be read: {error}")
+    decision, said = _with_profile(facts, baked)
+    return {
+        "settings": [asdict(one) for one in decision.settings],
+        "warnings": [*warnings, *said],
+        "text": as_text(facts, decision, environment),
+    }
+
+
+def _with_profile(facts: Facts, baked: Mapping[str, Any]) -> tuple[Decision, list[str]]:
+    """The site's settings where its profile fits this node, else those of the node's own facts."""
+    own = decide(facts)
+    if baked.get("mode") != "profile":
+        return own, []
+    profile = parse_profile(baked.get("profile"))
+    reason = misfit(profile, facts)
+    if reason:
+        return own, [f"the site's NCCL profile is not used, for it does not fit this node: {reason}"]
+    if facts.measured is not None and not facts.measured.lapsed(facts):
+        return own, []  # a test on this very node beats what was captured on another
+    return Decision(profile.settings, own.left, own.hints), []

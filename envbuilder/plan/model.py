@@ -1,0 +1,344 @@
+"""The plan: what a build does, in order, without a word about the machine that does it.
+
+`Plan.canonical()` is one text; its sha256 is the build key. Each step has a key of its own, made from its lines and the
+keys of the steps it stands on, so that two recipes share every layer whose inputs are the same.
+"""
+
+import shlex
+from dataclasses import dataclass
+from typing import ClassVar, Final, assert_never
+
+from envbuilder.compat.image_facts import Base
+from envbuilder.compat.tables.toolkit import Toolkit
+from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.lock.base_image.locked import LockedBase
+from envbuilder.lock.model import Artefact, Lock, LockedExtension, blobs
+from envbuilder.recipe.model import Recipe
+
+FORMAT: Final = 1  # raise it when the same inputs would give other bytes
+LAYOUT: Final = 5  # of the extensions layer; a new number makes those layers anew and no other
+ENV_PREFIX: Final = "/opt/env"
+EXTENSIONS: Final = "/opt/envbuilder/extensions"
+LIB: Final = "/opt/envbuilder/lib"
+SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OsStep:
+    """The distribution's packages, or an image with those that it lacks; and gcc of the pinned version under its plain names."""
+
+    name: ClassVar = "os"  # of its layer
+    suite: str
+    gcc: str
+    artefacts: tuple[Artefact, ...]
+    base: LockedBase | None = None  # the image; then there is no suite
+    driver: str = ""  # the gcc of an image or of what is added to it, its path
+
+    @property
+    def image(self) -> str:
+        """Its repository@sha256:…, "" for a suite."""
+        return self.base.pinned if self.base else ""
+
+    def lines(self) -> tuple[str, ...]:
+        if self.base:
+            head = f"step os on {self.image} gcc {self.gcc} at {self.driver} layout 1"
+            return (head, *map(_artefact_line, self.artefacts))
+        return (f"step os {self.suite} gcc {self.gcc} layout 4", *map(_artefact_line, self.artefacts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonStep:
+    """The Python environment at /opt/env."""
+
+    name: ClassVar = "python"  # of its layer
+    python: str  # 3.11
+    artefacts: tuple[Artefact, ...]
+    interpreter: str = ""  # the path of a Python of an image; "" for the distribution's usual one
+
+    @property
+    def site_packages(self) -> str:
+        return site_packages(self.python)
+
+    @property
+    def program(self) -> str:
+        """The Python that the environment stands on."""
+        return self.interpreter or f"/usr/bin/python{self.python}"
+
+    def lines(self) -> tuple[str, ...]:
+        by = f" by {self.interpreter}" if self.interpreter else ""
+        return (f"step python {self.python}{by} layout 2", *map(_artefact_line, self.artefacts))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaStep:
+    """The CUDA toolkit at /usr/local/cuda, its headers and libraries linked from the wheels where they have them."""
+
+    name: ClassVar = "cuda"  # of its layer
+    toolkit: Toolkit
+    artefacts: tuple[Artefact, ...]
+
+    def lines(self) -> tuple[str, ...]:
+        return (
+            f"step cuda {self.toolkit.cuda} layout {sha256_text(repr(self.toolkit))}",
+            *map(_artefact_line, self.artefacts),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionsStep:
+    """The recipe's extensions, compiled for exactly `architectures`."""
+
+    name: ClassVar = "extensions"  # of its layer
+    architectures: tuple[str, ...]  # compute capabilities, e.g. 8.0; empty without CUDA
+    extensions: tuple[LockedExtension, ...]
+
+    @property
+    def artefacts(self) -> tuple[Artefact, ...]:
+        """The source distributions; a repository's tree is made by git and not fetched."""
+        archives = (extension.archive for extension in self.extensions)
+        return tuple(archive for archive in archives if archive is not None and archive.kind == "sdist")
+
+    def lines(self) -> tuple[str, ...]:
+        head = f"step extensions layout {LAYOUT} for {' '.join(self.architectures) or 'cpu'}"
+        return (head, *(line for extension in self.extensions for line in extension_lines(extension)))
+
+
+def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
+    """All that a recipe decides of an extension's bytes."""
+    options: dict[str, tuple[str, ...]] = {
+        "path": (extension.path,) if extension.path else (),
+        "include": extension.include,
+        "cflags": extension.cflags,
+        "cuda_cflags": extension.cuda_cflags,
+        "env": tuple(f"{name}={value}" for name, value in extension.env),
+    }
+    lines = [f"  extension {' '.join((extension.name, *extension.sources))}"]
+    lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
+    lines += [f"    capture {line}" for line in extension.capture]
+    if extension.archive is not None:
+        lines.append(
+            f"    {extension.archive.kind} {extension.archive.name} sha256:{extension.archive.sha256}"
+        )
+    return (*lines, *(f"    file {file.path} sha256:{file.sha256}" for file in extension.files))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartStep:
+    """What each Python of the environment runs first; it is byte-compiled."""
+
+    name: ClassVar = "start"  # of its layer
+    python: str
+    files: tuple[tuple[str, str], ...]  # path below / → text
+
+    @property
+    def artefacts(self) -> tuple[Artefact, ...]:
+        return ()
+
+    @property
+    def site_packages(self) -> str:
+        return site_packages(self.python)
+
+    def lines(self) -> tuple[str, ...]:
+        return (f"step start {self.python}", *map(_file_line, self.files))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeStep:
+    """Plain files: what a runtime reads at start, and the texts that say what this image is."""
+
+    name: ClassVar = "runtime"  # of its layer
+    env: tuple[tuple[str, str], ...]
+    labels: tuple[tuple[str, str], ...]  # of the image and of the SIF
+    files: tuple[tuple[str, str], ...]  # path below / → text
+
+    @property
+    def artefacts(self) -> tuple[Artefact, ...]:
+        return ()
+
+    def lines(self) -> tuple[str, ...]:
+        return (
+            "step runtime layout 2",
+            *(f"  env {name}={value}" for name, value in self.env),
+            *(f"  label {name}={value}" for name, value in self.labels),
+            *map(_file_line, self.files),
+        )
+
+
+Step = OsStep | PythonStep | CudaStep | ExtensionsStep | StartStep | RuntimeStep
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every step of one build, in the order of its layers."""
+
+    name: str
+    platform: str
+    epoch: int
+    steps: tuple[Step, ...]
+
+    def canonical(self) -> str:
+        head = (f"envbuilder plan {FORMAT}", f"platform {self.platform}", f"epoch {self.epoch}")
+        return "\n".join([*head, *(line for step in self.steps for line in step.lines())]) + "\n"
+
+    @property
+    def artefacts(self) -> tuple[Artefact, ...]:
+        """Every file that is fetched for it, and those of the image that it stands on."""
+        own = (one for step in self.steps for one in step.artefacts)
+        return tuple(dict.fromkeys((*own, *(blobs(self.os.base) if self.os.base else ()))))
+
+    @property
+    def key(self) -> Sha256:
+        """The build key."""
+        return sha256_text(self.canonical())
+
+    def step_key(self, step: Step, tools: str) -> Sha256:
+        """The key of one layer: its lines, those of all steps below it that it can see, and the tools that write it.
+
+        The Python layer does not stand on the os layer: byte code and links depend on the minor version alone, and so
+        recipes with the same wheels share it whatever else their distribution holds; so does the start layer.
+        """
+        lines = [line for one in (*self._below(step), step) for line in one.lines()]
+        return sha256_text("\n".join([f"layer {FORMAT} {self.platform} {self.epoch} {tools}", *lines]))
+
+    def _below(self, step: Step) -> tuple[Step, ...]:
+        match step:
+            case OsStep() | PythonStep() | StartStep():
+                return ()
+            case CudaStep():
+                return (self.python,)
+            case ExtensionsStep() | RuntimeStep():  # the latter lists the parts of all others
+                return self.steps[: self.steps.index(step)]
+            case _:
+                assert_never(step)
+
+    @property
+    def extensions(self) -> tuple[LockedExtension, ...]:
+        return tuple(
+            one for step in self.steps if isinstance(step, ExtensionsStep) for one in step.extensions
+        )
+
+    @property
+    def os(self) -> OsStep:
+        return next(step for step in self.steps if isinstance(step, OsStep))
+
+    @property
+    def python(self) -> PythonStep:
+        return next(step for step in self.steps if isinstance(step, PythonStep))
+
+    @property
+    def cuda(self) -> CudaStep | None:
+        return next((step for step in self.steps if isinstance(step, CudaStep)), None)
+
+    @property
+    def start(self) -> StartStep:
+        return next(step for step in self.steps if isinstance(step, StartStep))
+
+    @property
+    def runtime(self) -> RuntimeStep:
+        return next(step for step in self.steps if isinstance(step, RuntimeStep))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartFiles:
+    """Path → text of what goes into site-packages, into `LIB` and, as programs, into /opt/envbuilder."""
+
+    site_packages: tuple[tuple[str, str], ...]
+    lib: tuple[tuple[str, str], ...]
+    entry: tuple[tuple[str, str], ...] = ()
+
+    def step(self, python: str) -> StartStep:
+        folders = {site_packages(python): self.site_packages, LIB: self.lib}
+        files = [(f"{folder[1:]}/{path}", text) for folder, some in folders.items() for path, text in some]
+        return StartStep(python=python, files=tuple(sorted(files)))
+
+
+def make(
+    recipe: Recipe,
+    lock: Lock,
+    *,
+    toolkit: Toolkit | None,
+    architectures: tuple[str, ...],
+    lock_text: str,
+    start: StartFiles,
+    site: tuple[tuple[str, str], ...] = (),
+) -> Plan:
+    """Put the steps in order. `toolkit` is the table's row for the recipe's CUDA, None without CUDA; `site` are files of
+    the site that the image is for: its NCCL profile.
+    """
+    inside = lock.base.inside if lock.base else None
+    steps: list[Step] = [
+        _os_step(recipe, lock),
+        PythonStep(python=recipe.python, artefacts=lock.wheels, interpreter=_interpreter(recipe, lock)),
+    ]
+    if toolkit is not None:
+        steps.append(CudaStep(toolkit=toolkit, artefacts=lock.toolkit))
+    if lock.extensions:
+        steps.append(ExtensionsStep(architectures=architectures, extensions=lock.extensions))
+    steps.append(start.step(recipe.python))
+    env = _environment(recipe, inside=inside, cuda=bool(toolkit or (inside and inside.toolkit(recipe.cuda))))
+    before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps))
+    labels = (("io.envbuilder.plan", f"sha256:{before.key}"), ("org.opencontainers.image.title", recipe.name))
+    files = (
+        ("opt/envbuilder/lock.json", lock_text),
+        ("opt/envbuilder/plan.txt", before.canonical()),
+        ("opt/envbuilder/recipe.yaml", recipe.canonical()),
+        *((f"{LIB[1:].rpartition('/')[0]}/{path}", text) for path, text in start.entry),
+        *site,
+    )
+    return Plan(
+        name=recipe.name,
+        platform=lock.platform,
+        epoch=lock.epoch,
+        steps=(*steps, RuntimeStep(env=env, labels=labels, files=files)),
+    )
+
+
+def _os_step(recipe: Recipe, lock: Lock) -> OsStep:
+    if lock.base is None:
+        return OsStep(suite=recipe.base.partition("/")[2], gcc=recipe.gcc, artefacts=lock.debs)
+    own = lock.base.inside.gcc(recipe.gcc)
+    added = f"gcc-{recipe.gcc}" in {one.name for one in lock.debs}
+    driver = own.path if own and not added else f"/usr/bin/gcc-{recipe.gcc}"
+    return OsStep(suite="", gcc=recipe.gcc, artefacts=lock.debs, base=lock.base, driver=driver)
+
+
+def _interpreter(recipe: Recipe, lock: Lock) -> str:
+    """The path of the image's own Python where that one is used and is not where a distribution has it."""
+    own = lock.base.inside.python(recipe.python) if lock.base else None
+    added = f"python{recipe.python}-minimal" in {one.name for one in lock.debs}
+    usual = f"/usr/bin/python{recipe.python}"
+    return own.path if own and not added and own.path != usual else ""
+
+
+def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tuple[str, str], ...]:
+    """Only what must hold: a value set here beats the user's own export under Apptainer, so defaults stay out.
+
+    An image brings its own variables, and its own PATH behind ours: programs in it may count on them.
+    """
+    own = inside.env if inside else {}
+    path = own.get("PATH", SYSTEM_PATH)
+    search = [
+        f"{ENV_PREFIX}/bin",
+        *(["/usr/local/cuda/bin"] if cuda else []),
+        *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
+        path,
+    ]
+    fixed = own | {
+        "PATH": ":".join(search),
+        "PYTORCH_VERSION": recipe.pytorch,
+    }  # enroot's PyTorch hook looks for the latter
+    if cuda:
+        fixed["CUDA_HOME"] = "/usr/local/cuda"
+    return tuple((fixed | dict(recipe.env)).items())
+
+
+def site_packages(python: str) -> str:
+    return f"{ENV_PREFIX}/lib/python{python}/site-packages"
+
+
+def _file_line(file: tuple[str, str]) -> str:
+    return f"  file {file[0]} sha256:{sha256_text(file[1])}"
+
+
+def _artefact_line(artefact: Artefact) -> str:
+    return f"  {artefact.kind} {artefact.name} {artefact.version} sha256:{artefact.sha256}"

@@ -1,0 +1,170 @@
+"""The plan as a definition file: a first stage makes the root in a folder of its own, a second one takes it whole.
+
+While Apptainer runs a `%post`, the host's /tmp, /var/tmp and perhaps a home are mounted over the stage's own. So everything is
+made below folders that the text makes itself and that must not be there before; what may remove a file runs inside the
+new root, where none of those mounts is, and mount points go by `rmdir`, which removes nothing that holds something.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from envbuilder.plan.render import steps
+from envbuilder.plan.render.kit import Kit
+from envbuilder.plan.render.quote import WRITE, WRITE_MARKED, file_lines, in_comment, marked
+
+_TARGET: Final = "/target"
+_GIVEN: Final = ("artefacts", "context")  # what `--bind` may bring
+_OWN: Final = ("kit", "debs", "parts")
+_SECTION: Final = 50_000  # bytes; Apptainer's limit is 64 KiB
+_MERGED: Final = "bin sbin lib lib32 lib64 libx32"
+# What Debian has below /; the rest is links, and folders that Apptainer makes and mounts.
+_TOP: Final = ("boot", "etc", "home", "media", "mnt", "opt", "root", "run", "srv", "tmp", "usr", "var")
+_HEAD: Final = """\
+# The environment `{name}` without envbuilder: {summary}
+#
+#   apptainer build --fakeroot --bind FOLDER_OF_THE_RECIPE:/context:ro {name}.sif THIS_FILE
+#
+# Every package is fetched by its sha256. What lies in a folder already is taken from there with `--bind FOLDER:/artefacts:ro`;
+# certificates for a proxy that looks into TLS are the file `certificates.pem` in it. Where Docker Hub is not reached:
+# `--build-arg BOOTSTRAP=docker-archive --build-arg BASE=FILE`, an image with apt; nothing of it comes into the SIF.
+
+Bootstrap: {{{{ BOOTSTRAP }}}}
+From: {{{{ BASE }}}}
+Stage: workshop
+
+%arguments
+    BOOTSTRAP=docker
+    BASE={base}
+    DEBIAN_MIRROR=
+    INDEX=
+    PYTORCH_INDEX={pytorch}
+
+%setup
+    # Where `--bind` puts what it brings.
+    mkdir "${{APPTAINER_ROOTFS:?}}/artefacts" "${{APPTAINER_ROOTFS:?}}/context"
+
+"""
+# Mounts in a namespace of their own end with it, so that no later step can reach through them.
+_ENTER: Final = f"""\
+# Runs a script of /kit inside the new root, with what it reads mounted there.
+enter() {{
+  unshare --mount /bin/bash -euc '
+    for name in dev proc {" ".join((*_GIVEN, *_OWN))}; do
+      if [ -d "/$name" ]; then mkdir -p "{_TARGET}/$name" && mount --rbind "/$name" "{_TARGET}/$name"; fi
+    done
+    for name in hosts resolv.conf; do mount --bind "/etc/$name" "{_TARGET}/etc/$name"; done
+    exec env --ignore-environment PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root SOURCE_DATE_EPOCH="$SOURCE_DATE_EPOCH" \\
+      INDEX="$INDEX" PYTORCH_INDEX="$PYTORCH_INDEX" chroot {_TARGET} /bin/bash "/kit/$0"' "$1"
+}}"""
+_LAST: Final = """\
+Bootstrap: scratch
+Stage: final
+
+%setup
+    # `%files`, which ran before, follows a link below /, and leaves a folder that is there as it is.
+    for name in {merged}; do
+      [ -d "${{APPTAINER_ROOTFS:?}}/usr/$name" ] || continue
+      ln -s "usr/$name" "${{APPTAINER_ROOTFS:?}}/$name"
+      touch --no-dereference --date=@{epoch} "${{APPTAINER_ROOTFS:?}}/$name"
+    done
+    for name in tmp root; do mkdir -p "${{APPTAINER_ROOTFS:?}}/$name"; done
+    chmod 1777 "${{APPTAINER_ROOTFS:?}}/tmp"
+    chmod 700 "${{APPTAINER_ROOTFS:?}}/root"
+
+%files from workshop
+{files}
+
+%runscript
+    if [ "$#" -eq 0 ]; then set -- /bin/bash; fi
+    exec /opt/envbuilder/start "$@"
+
+%labels
+{labels}
+"""
+
+
+def render_definition(kit: Kit) -> str:
+    """The whole text; `docs/render.md` says what its SIF has that envbuilder's has not."""
+    head = _HEAD.format(
+        name=kit.plan.name,
+        summary=in_comment(kit.summary) or "see its recipe",
+        base=kit.base,
+        pytorch=kit.pytorch_index.rstrip("/"),
+    )
+    exports = ".singularity.d/env/10-docker2singularity.sh"
+    files = [f"    {_TARGET}/{name} /" for name in _TOP] + [f"    {_TARGET}/{exports} /{exports}"]
+    last = _LAST.format(
+        merged=_MERGED,
+        epoch=kit.plan.epoch,
+        files="\n".join(files),
+        labels="\n".join(f"    {name} {value}" for name, value in kit.plan.runtime.labels),
+    )
+    return head + _sections(marked(_post(kit))) + last
+
+
+def _sections(lines: Sequence[str]) -> str:
+    """The lines as one script in several sections, which Apptainer puts together again: it reads no longer ones.
+
+    Between two sections stands an empty line of the script that is not part of a file.
+    """
+    blocks = [block for block in "\n".join(lines).split("\n\n") if block]
+    sections = [""]
+    for block in blocks:
+        if len(sections[-1].encode()) + len(block.encode()) > _SECTION:
+            sections.append("")
+        sections[-1] += f"{block}\n\n"
+    return "".join(
+        f"%post{'' if number else ' -c /bin/bash'}\n{text}" for number, text in enumerate(sections)
+    )
+
+
+def _post(kit: Kit) -> list[str]:
+    lines = [
+        "set -euo pipefail",
+        "umask 022",
+        f"export SOURCE_DATE_EPOCH={kit.plan.epoch}",
+        'DEBIAN_MIRROR="{{ DEBIAN_MIRROR }}" INDEX="{{ INDEX }}" PYTORCH_INDEX="{{ PYTORCH_INDEX }}"',
+        "export DEBIAN_MIRROR INDEX PYTORCH_INDEX",
+        WRITE_MARKED,
+        _ENTER,
+        "",
+        "# The workshop's tools, and the programs that the steps below run.",
+        *steps.tools(kit, "mount"),
+        *steps.programs(kit),
+        "",
+        "# The distribution's packages, unpacked.",
+        *steps.fetch_debs(kit.plan.os.artefacts, "/debs"),
+        *steps.unpack(_TARGET),
+    ]
+    lines += _inside(
+        "A root of exactly those packages, installed by their own dpkg.", "configure", steps.configure(kit)
+    )
+    lines += _inside("The Python environment.", "python", steps.python(kit))
+    if kit.plan.cuda:
+        lines += ["", "# The CUDA toolkit's packages.", *steps.fetch_parts(kit.plan.cuda.artefacts)]
+        lines += _inside("The CUDA toolkit; what the wheels have is linked.", "cuda", steps.lay_out(kit))
+    for number, one in enumerate(kit.compiles):
+        comment = f"The extension {in_comment(one.name)}, from the recipe's own sources; no GPU is needed."
+        lines += _inside(comment, f"extension-{number}", steps.compile_one(number, out=""))
+    lines += ["", "# What runs first in each Python, and what a runtime reads."]
+    lines += [*steps.start_files(kit, out=_TARGET), *steps.runtime(kit, out=_TARGET)]
+    lines += _inside("", "start", steps.start_code(kit))
+    return [
+        *lines,
+        "",
+        "# The folders that things were mounted on, which are empty now; and no time after the epoch.",
+        f"cd {_TARGET} && rmdir {' '.join((*_GIVEN, 'kit', 'debs', *(['parts'] if kit.plan.cuda else [])))}",
+        f"find {_TARGET} -xdev -newermt @{kit.plan.epoch} -exec touch --no-dereference --date=@{kit.plan.epoch} {{}} +",
+    ]
+
+
+def _inside(comment: str, name: str, lines: Sequence[str]) -> list[str]:
+    """Write the step as a script of its own, and run it in the new root."""
+    writes = [WRITE] if any(line.startswith("file ") for line in lines) else []
+    script = "\n".join(["set -euo pipefail", "umask 022", *writes, *lines]) + "\n"
+    return [
+        "",
+        *([f"# {comment}"] if comment else []),
+        *file_lines(f"/kit/{name}.sh", script),
+        f"enter {name}.sh",
+    ]

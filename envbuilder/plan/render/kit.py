@@ -1,0 +1,61 @@
+"""What a rendered text is made of: the plan, the programs that do its steps inside a container, and what to compile."""
+
+from dataclasses import dataclass
+
+from envbuilder.lock.model import SourceFile
+from envbuilder.plan.model import Plan
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packages:
+    """How Debian's packages become a root: lists as `configure_os.sh` takes them."""
+
+    names: tuple[tuple[str, str], ...]  # plain name → tool, of the pinned compiler
+    exclude: tuple[str, ...]
+    keep: tuple[str, ...]
+    drop: tuple[str, ...]
+    after: str  # a command of the shell with the root as "$1", run when all packages are there
+    repeat: str  # the Python whose library is byte-compiled anew, or ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compile:
+    """One extension: what is compiled, and what its index says of it."""
+
+    name: str
+    files: tuple[SourceFile, ...]  # below the recipe's folder
+    specification: str  # the argument of `compile_extension.py`, or of `build_project.py`, JSON
+    entry: str  # the argument of `place_extension.py`, JSON
+    env: tuple[tuple[str, str], ...]
+    project: str = ""  # the folder in which a project builds itself; "" for a call of torch's `load()`
+
+    @property
+    def sums(self) -> str:
+        """The files as `sha256sum --check` reads them."""
+        return "".join(f"{file.sha256}  {file.path}\n" for file in self.files)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """Everything that a text is written from."""
+
+    plan: Plan
+    summary: str
+    programs: tuple[tuple[str, str], ...]  # name → text; they run inside the container
+    packages: Packages
+    uv: str  # the version of uv that installs the wheels
+    repeatable: bool  # whether uv's workers write the same byte code each time
+    pytorch_index: str
+    labels: tuple[tuple[str, str], ...]  # of the image
+    compiles: tuple[Compile, ...]
+    runtime: tuple[
+        tuple[str, tuple[str, str]], ...
+    ]  # path below / → text and mode of what the runtime layer has
+
+    def program(self, name: str) -> str:
+        return dict(self.programs)[name]
+
+    @property
+    def base(self) -> str:
+        """An image of the recipe's own distribution, by its usual name."""
+        return f"debian:{self.plan.os.suite}"

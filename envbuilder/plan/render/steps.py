@@ -1,0 +1,242 @@
+"""The steps of a rendered text as lines of the shell.
+
+Each runs where the text puts it: `/kit` holds the programs, `/debs`, `/parts` and `/context` what was fetched or given, and
+`/artefacts` files that need not be fetched.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Final
+
+from envbuilder.lock.model import Artefact
+from envbuilder.plan.model import ENV_PREFIX, CudaStep
+from envbuilder.plan.render.kit import Kit
+from envbuilder.plan.render.quote import file_lines, in_shell
+
+CERTIFICATES: Final = [
+    "for ca in /run/secrets/ca /artefacts/certificates.pem; do",
+    '  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi',
+    "done",
+]
+WORKSHOP: Final = "ca-certificates curl python3-pip"  # what fetches; nothing of it stays
+_PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artefacts"
+
+
+def tools(kit: Kit, *programs: str) -> list[str]:
+    """The workshop's own tools, `programs` among them, and uv; all that is written by hand is below /kit."""
+    wanted = " && ".join(f"command -v {name} >/dev/null" for name in ("curl", *programs))
+    return [
+        *CERTIFICATES,
+        "export DEBIAN_FRONTEND=noninteractive",
+        f"if ! {{ {wanted} && python3 -m pip --version >/dev/null 2>&1; }}; then",
+        f"  apt-get update && apt-get install --yes --no-install-recommends {' '.join((WORKSHOP, *programs))}",
+        "fi",
+        "offline=",
+        'for file in /artefacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done',
+        "mkdir /kit",
+        f"{_PIP} $offline --dest /kit/wheel uv=={in_shell(kit.uv)}",
+        "python3 -m zipfile --extract /kit/wheel/uv-*.whl /kit/wheel",
+        "mv /kit/wheel/uv-*.data/scripts/uv /kit/uv && chmod 755 /kit/uv && rm -r /kit/wheel",
+    ]
+
+
+def programs(kit: Kit) -> list[str]:
+    """Write the programs that the later steps run, and their arguments."""
+    # What a step runs, and the programs that one runs itself.
+    wanted = ["configure_os.sh", *_byte_code(kit)]
+    if kit.plan.cuda:
+        wanted.append("lay_out_cuda.py")
+    if kit.compiles:
+        wanted += ["compile_extension.py", "compile_one.sh", "place_extension.py", "steady.sh"]
+    lines: list[str] = []
+    for name in wanted:
+        lines += ["", *file_lines(f"/kit/{name}", kit.program(name))]
+    for number, one in enumerate(kit.compiles):
+        lines += ["", *file_lines(f"/kit/{number}/spec.json", one.specification)]
+        lines += file_lines(f"/kit/{number}/entry.json", one.entry)
+        lines += file_lines(f"/kit/{number}/sources", one.sums)
+        lines += file_lines(f"/kit/{number}/environment", _exports(one.env))
+    if kit.plan.cuda:
+        lines += ["", *file_lines("/kit/cuda.json", rules(kit.plan.cuda))]
+    return lines
+
+
+def fetch_debs(artefacts: Sequence[Artefact], folder: str) -> list[str]:
+    """Packages of Debian, each checked against its sha256."""
+    listed = "".join(f"{one.sha256}  {one.path}\n" for one in artefacts)
+    return [
+        *CERTIFICATES,
+        f"mkdir {folder}",
+        *file_lines(f"{folder}/list", listed),
+        "# shellcheck disable=SC2016  # it is apt that knows what this stands for",
+        "mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)}",
+        "while read -r sha256 path; do",
+        f"  file={folder}/${{path##*/}}",
+        '  if [ -e "/artefacts/${path##*/}" ]; then cp "/artefacts/${path##*/}" "$file"',
+        '  else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi',
+        '  echo "$sha256  $file" | sha256sum --check --quiet',
+        f"done <{folder}/list",
+        f"rm {folder}/list",
+    ]
+
+
+def unpack(root: str) -> list[str]:
+    """Unpack every package into a root of its own; the links of the merged /usr are made first."""
+    return [
+        f"mkdir {root} {root}/usr && cd {root}",
+        "for name in bin sbin lib lib32 lib64 libx32; do mkdir usr/$name; ln -s usr/$name $name; done",
+        'for deb in /debs/*.deb; do dpkg-deb --fsys-tarfile "$deb" | tar --extract --keep-directory-symlink; done',
+        "for name in hostname hosts machine-id resolv.conf; do : >etc/$name; done  # a runtime's, and empty in an image",
+    ]
+
+
+def configure(kit: Kit) -> list[str]:
+    """Let the packages' own dpkg install them."""
+    packages = kit.packages
+    names = " ".join(f"{name}={tool}" for name, tool in packages.names)
+    return [
+        f"export EXCLUDE={in_shell(' '.join(packages.exclude))} KEEP={in_shell(' '.join(packages.keep))}",
+        f"export DROP={in_shell(' '.join(packages.drop))}",
+        f"export NAMES={in_shell(names)}",
+        f"sh /kit/configure_os.sh /debs {in_shell(kit.plan.os.gcc)} {in_shell(packages.repeat)}",
+        "set -- ''",
+        packages.after,
+    ]
+
+
+def python(kit: Kit) -> list[str]:
+    """The environment at /opt/env: an index for what is in PyTorch's own, the package index for the rest."""
+    step = kit.plan.python
+    version = step.python
+    requirements = "/tmp/requirements.txt"  # noqa: S108 - of the root that is made
+    lines = [
+        *CERTIFICATES,
+        f"mkdir -p {ENV_PREFIX}/bin {step.site_packages} && cd {ENV_PREFIX}",
+        f"ln -s lib lib64 && ln -s /usr/bin/python{version} bin/python",
+        f"ln -s python bin/python3 && ln -s python bin/python{version}",
+        f"printf 'home = /usr/bin\\ninclude-system-site-packages = false\\nversion = {version}\\n' >pyvenv.cfg",
+        "export UV_NO_INSTALLER_METADATA=1 UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never UV_CACHE_DIR=/tmp/uv",
+        "export PYTHONHASHSEED=0 PYTHONWARNINGS=ignore PYC_INVALIDATION_MODE=UNCHECKED_HASH",
+        'if [ -n "${INDEX-}" ]; then export UV_DEFAULT_INDEX="$INDEX"; fi',
+    ]
+    compiled = " --compile-bytecode" if kit.repeatable else ""
+    for place, wheels in _by_index(step.artefacts):
+        index = f' --default-index "${{PYTORCH_INDEX}}/{place}"' if place else ""
+        lines += _wanted(wheels, requirements)
+        lines.append(
+            f"/kit/uv pip install --no-config --no-deps --require-hashes --requirement {requirements}"
+            f" --python {ENV_PREFIX}/bin/python --link-mode copy --find-links /artefacts $offline{index}{compiled}"
+        )
+    for program in _byte_code(kit):
+        lines.append(f"/usr/bin/python{version} /kit/{program} {step.site_packages}")
+    return [*lines, f"rm -rf /tmp/uv {requirements} && chmod 644 {ENV_PREFIX}/.lock"]
+
+
+def _byte_code(kit: Kit) -> tuple[str, ...]:
+    """The programs that look after it once the wheels are installed; uv writes what is the same in each process."""
+    return ("check_byte_code.py",) if kit.repeatable else ("compile_all.py", "check_byte_code.py")
+
+
+def _wanted(wheels: Sequence[Artefact], path: str) -> list[str]:
+    """Write the list of requirements; where every file that it names is there, no index is asked."""
+    return [
+        *file_lines(path, _requirements(wheels)),
+        "offline=--no-index",
+        f'while read -r sign name; do [ "$sign" != \'#\' ] || [ -e "/artefacts/$name" ] || offline=; done <{path}',
+    ]
+
+
+def fetch_parts(artefacts: Sequence[Artefact]) -> list[str]:
+    """The toolkit's packages."""
+    lines = fetch_debs([one for one in artefacts if one.kind == "deb"], "/parts")
+    for place, wheels in _by_index([one for one in artefacts if one.kind == "wheel"]):
+        index = f' --index-url "${{PYTORCH_INDEX}}/{place}"' if place else ""
+        lines += _wanted(wheels, "/parts/requirements.txt")
+        lines.append(
+            f"{_PIP} --require-hashes --requirement /parts/requirements.txt $offline --dest /parts{index}"
+        )
+    return lines
+
+
+def lay_out(kit: Kit) -> list[str]:
+    """The CUDA toolkit, out of its packages."""
+    program = f"/usr/bin/python{kit.plan.python.python} /kit/lay_out_cuda.py"
+    return [f"{program} /kit/cuda.json /parts {kit.plan.python.site_packages}"]
+
+
+def compile_one(number: int, *, out: str) -> list[str]:
+    """Compile one extension as its project would, and put it where the image has it."""
+    return [f"sh /kit/compile_one.sh /kit/{number} /context {in_shell(out)}"]
+
+
+def start_files(kit: Kit, *, out: str) -> list[str]:
+    """What each Python of the environment runs first, below the folder `out`."""
+    lines: list[str] = []
+    for path, text in kit.plan.start.files:
+        lines += _file(f"{out}/{path}", text, "755" if text.startswith("#!") else "644")
+    return lines
+
+
+def start_code(kit: Kit) -> list[str]:
+    """Byte code of those files alone, wherever others are."""
+    modules = [in_shell(f"/{path}") for path, _ in kit.plan.start.files if path.endswith(".py")]
+    python = f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python{kit.plan.start.python}"
+    return [f"{python} -m compileall -q --invalidation-mode unchecked-hash \\", *_continued(modules)]
+
+
+def _continued(words: Sequence[str]) -> list[str]:
+    """The last words of a command, a line each."""
+    return [f"  {word} \\" for word in words[:-1]] + [f"  {word}" for word in words[-1:]]
+
+
+def runtime(kit: Kit, *, out: str) -> list[str]:
+    """The small files that a runtime reads, below the folder `out`."""
+    lines: list[str] = []
+    for path, (text, mode) in kit.runtime:
+        lines += _file(f"{out}/{path}", text, mode)
+    return [
+        *lines,
+        "",
+        f"mkdir -p {out}/.singularity.d/libs",
+        f"ln -s .singularity.d/runscript {out}/singularity",
+        f"ln -s .singularity.d/env/90-environment.sh {out}/environment",
+    ]
+
+
+def _file(path: str, text: str, mode: str) -> list[str]:
+    return ["", *file_lines(in_shell(path), text, mode=mode)]
+
+
+def _by_index(wheels: Sequence[Artefact]) -> list[tuple[str, list[Artefact]]]:
+    """`cpu`, `cu126`, … of PyTorch's own indexes, "" for the package index → the wheels that are there."""
+    places: dict[str, list[Artefact]] = {}
+    for one in wheels:
+        places.setdefault(one.path.split("/")[0] if one.source == "pytorch" else "", []).append(one)
+    return sorted(places.items())
+
+
+def _requirements(wheels: Sequence[Artefact]) -> str:
+    return "".join(
+        f"# {one.filename}\n{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in wheels
+    )
+
+
+def _exports(env: tuple[tuple[str, str], ...]) -> str:
+    return "".join(f"export {name}={in_shell(value)}\n" for name, value in env)
+
+
+def rules(step: CudaStep) -> str:
+    """The argument of `lay_out_cuda.py`, JSON: what to take out of which package, and what to link."""
+    files = {one.name: one.filename for one in step.artefacts}
+    value = {
+        "cuda": step.toolkit.cuda,
+        "parts": [
+            {"file": files[part.name], "take": [asdict(take) for take in part.take]}
+            for part in step.toolkit.parts
+        ],
+        "header_wheels": step.toolkit.header_wheels,
+        "links": [(str(link.path), link.target) for link in step.toolkit.links],
+        "files": [(str(file.path), file.text) for file in step.toolkit.files],
+    }
+    return json.dumps(value, indent=1) + "\n"

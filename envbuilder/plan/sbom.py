@@ -1,0 +1,239 @@
+"""What an environment consists of and how it was made, as others' tools read it: an SPDX parts list, SLSA provenance.
+
+Both are texts that follow from the plan and from what the installed packages say of themselves. They name no machine,
+no host and no time of day, so they are the same wherever the same lock is built, and lie inside both artefacts.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import quote
+
+from envbuilder import __version__
+from envbuilder.compat.image_facts import Name
+from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.lock.base_image.locked import LockedBase
+from envbuilder.lock.model import Artefact, LockedExtension
+from envbuilder.plan.license import UNKNOWN, Licence, own_references
+from envbuilder.plan.model import Plan
+
+SBOM: Final = "opt/envbuilder/sbom.spdx.json"
+PROVENANCE: Final = "opt/envbuilder/provenance.json"
+STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
+PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
+BUILD_TYPE: Final = "urn:envbuilder:{engine}:1"
+BUILDER: Final = "urn:envbuilder:local"  # a build on a machine of one's own: SLSA's level 1, whoever signs it
+NOASSERTION: Final = "NOASSERTION"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One thing that a statement is about."""
+
+    name: str
+    sha256: Sha256
+
+    def data(self) -> dict[str, object]:
+        return {"name": self.name, "digest": {"sha256": self.sha256}}
+
+
+def make_sbom(plan: Plan, licences: Mapping[str, Licence]) -> str:
+    """The parts list in SPDX 2.3; `licences` holds what is known by the sha256 of the artefact."""
+    top = "SPDXRef-environment"
+    packages = [*_artefacts(plan, licences), *_image(plan), *map(_extension, plan.extensions)]
+    references = sorted({name for one in licences.values() for name in own_references(one.expression)})
+    document = {
+        "spdxVersion": "SPDX-2.3",
+        "dataLicense": "CC0-1.0",
+        "SPDXID": "SPDXRef-DOCUMENT",
+        "name": plan.name,
+        "documentNamespace": f"https://spdx.org/spdxdocs/envbuilder-{plan.name}-{plan.key}",
+        "creationInfo": {"created": _time(plan.epoch), "creators": [f"Tool: envbuilder-{__version__}"]},
+        "packages": [
+            _package(top, plan.name, plan.key[:12]) | {"primaryPackagePurpose": "CONTAINER"},
+            *packages,
+        ],
+        "hasExtractedLicensingInfos": [
+            {
+                "licenseId": name,
+                "extractedText": "named so, and given in full, in /usr/share/doc/PACKAGE/copyright of the packages that refer to it",
+            }
+            for name in references
+        ],
+        "relationships": [
+            _relation("SPDXRef-DOCUMENT", "DESCRIBES", top),
+            *(_relation(top, "CONTAINS", str(package["SPDXID"])) for package in packages),
+        ],
+    }
+    return _json(document)
+
+
+def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str], engine: str) -> str:
+    """How the subjects were made: an in-toto statement with SLSA's provenance, version 1."""
+    dependencies = [
+        {"name": one.filename, "uri": purl(one), "digest": {"sha256": one.sha256}} for one in _every(plan)
+    ]
+    dependencies += [
+        {"name": base.reference, "uri": _image_purl(base), "digest": {"sha256": base.manifest.digest}}
+        for base in _bases(plan)
+    ]
+    dependencies += [
+        {"name": f"{extension.name}/{file.path}", "digest": {"sha256": file.sha256}}
+        for extension in plan.extensions
+        for file in extension.files
+    ]
+    statement = {
+        "_type": STATEMENT_TYPE,
+        "subject": [subject.data() for subject in subjects],
+        "predicateType": PREDICATE_TYPE,
+        "predicate": {
+            "buildDefinition": {
+                "buildType": BUILD_TYPE.format(engine=engine),
+                "externalParameters": {"recipe": plan.name, "files": _files(plan)},
+                "internalParameters": {"platform": plan.platform, "epoch": plan.epoch, "plan": plan.key},
+                "resolvedDependencies": dependencies,
+            },
+            "runDetails": {
+                "builder": {
+                    "id": BUILDER,
+                    "version": {"envbuilder": __version__} | dict(one.split(" ", 1) for one in tools),
+                }
+            },
+        },
+    }
+    return _json(statement)
+
+
+def restate(statement: str, subjects: Sequence[Subject]) -> str:
+    """The same provenance of other subjects: of the artefacts around the layers that it was written into.
+
+    Raises ValueError when the text is no such statement.
+    """
+    return _json(_parse(statement) | {"subject": [subject.data() for subject in subjects]})
+
+
+def subject_digests(statement: str) -> frozenset[str]:
+    """The sha256 of everything that a statement is about; raises ValueError when it is none."""
+    return frozenset(str(one["digest"]["sha256"]) for one in _parse(statement)["subject"])
+
+
+def purl(artefact: Artefact) -> str:
+    """The package URL of a locked file."""
+    version = quote(artefact.version, safe=".-_~")
+    if artefact.kind == "deb":
+        architecture = artefact.filename.removesuffix(".deb").rpartition("_")[2]
+        return f"pkg:deb/debian/{quote(artefact.name, safe='.-_~')}@{version}?arch={architecture}"
+    if artefact.kind == "git":
+        return f"pkg:generic/{quote(artefact.name, safe='.-_~')}@{version}"
+    return f"pkg:pypi/{artefact.name.lower().replace('_', '-')}@{version}"
+
+
+def _parse(statement: str) -> dict[str, Any]:
+    value = json.loads(statement)
+    if not isinstance(value, dict) or value.get("_type") != STATEMENT_TYPE:
+        raise ValueError("it is not an in-toto statement")
+    return value
+
+
+def _artefacts(plan: Plan, licences: Mapping[str, Licence]) -> Iterator[dict[str, object]]:
+    for one in _every(plan):
+        licence = licences.get(one.sha256, UNKNOWN)
+        package = _package(_identity(one.kind, one.name, one.sha256), one.name, one.version)
+        package = _referred(package, purl(one)) | {
+            "packageFileName": one.filename,
+            "sourceInfo": f"{one.source}: {one.path}",
+            "supplier": "Organization: Debian" if one.source == "debian" else NOASSERTION,
+            "licenseDeclared": licence.expression or NOASSERTION,
+            "checksums": [{"algorithm": "SHA256", "checksumValue": one.sha256}],
+        }
+        if licence.stated and licence.stated != licence.expression:
+            package["licenseComments"] = f"the package says: {licence.stated}"
+        yield package
+
+
+def _bases(plan: Plan) -> Iterator[LockedBase]:
+    """The image that the environment stands on, where it does."""
+    if plan.os.base:
+        yield plan.os.base
+
+
+def _image(plan: Plan) -> Iterator[dict[str, object]]:
+    """That image, and the packages that it brings and nothing replaced."""
+    ours = {one.name for one in plan.os.artefacts}
+    for base in _bases(plan):
+        digest = f"sha256:{base.manifest.digest}"
+        whole = _package(_identity("image", base.repository, base.manifest.digest), base.repository, digest)
+        yield _referred(whole, _image_purl(base))
+        family = base.inside.distribution.partition("/")[0] or "linux"
+        kind = {"dpkg": "deb", "rpm": "rpm"}.get(base.inside.value(Name.MANAGER), "generic")
+        for name, _, version in (one.partition("=") for one in base.packages):
+            if name not in ours:
+                package = _package(_identity("image", name, sha256_text(version)), name, version)
+                package["sourceInfo"] = f"of the image {base.reference}"
+                yield _referred(package, f"pkg:{kind}/{family}/{_quoted(name)}@{_quoted(version)}")
+
+
+def _quoted(text: str) -> str:
+    return quote(text, safe=".-_~")
+
+
+def _referred(package: dict[str, object], locator: str) -> dict[str, object]:
+    reference = {"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": locator}
+    return package | {"externalRefs": [reference]}
+
+
+def _image_purl(base: LockedBase) -> str:
+    place, _, digest = base.pinned.partition("@")
+    name = base.repository.rpartition("/")[2]
+    return f"pkg:oci/{_quoted(name)}@{quote(digest, safe='')}?repository_url={quote(place, safe='/')}"
+
+
+def _extension(extension: LockedExtension) -> dict[str, object]:
+    files = "\n".join(f"sha256:{file.sha256} {file.path}" for file in extension.files)
+    return _package(_identity("extension", extension.name, ""), extension.name, "") | {
+        "comment": f"compiled from the recipe's own sources:\n{files}"
+    }
+
+
+def _package(identity: str, name: str, version: str) -> dict[str, object]:
+    package: dict[str, object] = {
+        "SPDXID": identity,
+        "name": name,
+        "downloadLocation": NOASSERTION,  # a lock names no host
+        "filesAnalyzed": False,
+        "licenseConcluded": NOASSERTION,
+        "licenseDeclared": NOASSERTION,
+        "copyrightText": NOASSERTION,
+        "supplier": NOASSERTION,
+    }
+    return package | ({"versionInfo": version} if version else {})
+
+
+def _every(plan: Plan) -> tuple[Artefact, ...]:
+    """Each artefact once: the CUDA toolkit may lay out a wheel that Python has as well."""
+    return tuple({one.sha256: one for step in plan.steps for one in step.artefacts}.values())
+
+
+def _files(plan: Plan) -> list[dict[str, object]]:
+    return [Subject(name=path, sha256=sha256_text(text)).data() for path, text in plan.runtime.files]
+
+
+def _identity(kind: str, name: str, digest: str) -> str:
+    return "-".join(
+        filter(None, ("SPDXRef", kind, re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-"), digest[:8]))
+    )
+
+
+def _relation(one: str, kind: str, other: str) -> dict[str, object]:
+    return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
+
+
+def _time(epoch: int) -> str:
+    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -1,0 +1,283 @@
+"""Pulls image and SIF from a registry, each to its final name when it is whole and is what its digest says.
+
+Nothing but Python is needed: no engine, no Apptainer, none of the tools of a build. What has come lies beside the output
+in a hidden folder until it is whole, so that a pull that was cut or killed goes on there the next time.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.artifacts.oci.layout import read_layout, save_layout
+from envbuilder.artifacts.oci.model import Descriptor, Manifest
+from envbuilder.artifacts.oci.naming import (
+    BUNDLE_TYPE,
+    SIF_CONFIG,
+    Form,
+    digest_that_is_signed,
+    sif_reference,
+)
+from envbuilder.artifacts.oci.reference import LATEST, Reference
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.core.cache import Sha256, publish, remove_tree, save_text, sha256_file, space_errors
+from envbuilder.core.console import Console
+from envbuilder.core.errors import AbsentError, ContentError, SpaceError, UsageError, VerifyError
+from envbuilder.core.fetch import each
+from envbuilder.registry.client import Client
+from envbuilder.registry.download import fetch_blob, read_blob, read_image, read_manifest, read_referrers
+
+PLATFORM: Final = "linux/amd64"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pulled:
+    """What is here now, and what that took."""
+
+    files: tuple[tuple[Form, Path, Sha256], ...]  # the digest of the image's manifest, of the SIF's bytes
+    verified: bool  # signed with the key that was given
+    total: int  # bytes that were not here before
+    saved: int  # bytes of them that did not have to come again after a break
+
+    def data(self) -> dict[str, object]:
+        return {
+            "files": [
+                {"form": form, "path": str(path), "digest": f"sha256:{digest}"}
+                for form, path, digest in self.files
+            ],
+            "signature_verified": self.verified,
+            "bytes": self.total,
+            "bytes_resumed": self.saved,
+        }
+
+    def text(self) -> str:
+        lines = [f"{form:<6} {path}  sha256:{digest}" for form, path, digest in self.files]
+        new = f"{self.total / 1e6:.1f} MB pulled" if self.total else "nothing to do"
+        resumed = f", {self.saved / 1e6:.1f} MB kept from before a break" if self.saved else ""
+        signed = ", signature verified" if self.verified else ""
+        return "\n".join([*lines, f"{new}{resumed}{signed}"])
+
+
+def pull(
+    reference: Reference,
+    client: Client,
+    *,
+    outputs: Outputs,
+    forms: Sequence[Form],
+    key: Path | None,
+    console: Console,
+) -> Pulled:
+    """Bring what is missing; raises RegistryError, VerifyError, SpaceError or UsageError, and then leaves what was there."""
+    found = find_artefacts(client, reference, forms)
+    with space_errors(outputs.folder), _partial_folder(outputs) as folder:
+        statement = b""
+        if key is not None:
+            for form, manifest in found.items():
+                statement = _signed_statement(client, reference, form, manifest, outputs=outputs, key=key)
+        kept = _kept_blobs(outputs, found)
+        missing = {
+            form: manifest for form, manifest in found.items() if not _is_here(outputs, form, manifest, kept)
+        }
+        blobs = {blob.digest: blob for manifest in missing.values() for blob in _blobs(manifest)}
+        wanted = [blob for blob in blobs.values() if blob.digest not in kept]
+        saved = _fetch(client, reference, wanted, folder, console)
+        for form, manifest in missing.items():
+            _finish(outputs, form, manifest, folder, kept, name=reference)
+        if statement:
+            save_text(outputs.bundle, statement.decode())
+        remove_tree(folder)
+    return Pulled(
+        files=tuple(
+            (form, _final(outputs, form), digest_that_is_signed(form, manifest))
+            for form, manifest in found.items()
+        ),
+        verified=key is not None,
+        total=sum(blob.size for blob in wanted),
+        saved=saved,
+    )
+
+
+def find_artefacts(client: Client, reference: Reference, forms: Sequence[Form]) -> dict[Form, Manifest]:
+    """The manifests of what is asked for; raises RegistryError, and VerifyError when image and SIF do not belong together."""
+    if tuple(forms) == ("sif",):
+        return {"sif": _find_sif(client, reference, None)}
+    image = read_image(client, reference, PLATFORM)
+    if _is_sif(image):
+        if image.subject is None:
+            raise AbsentError(f"`{reference}` is a SIF that names no image", hint="pull it with `--only sif`")
+        sif, image = image, read_manifest(client, reference.with_digest(image.subject.digest))
+        return {"image": image, "sif": sif}
+    if "sif" not in forms:
+        return {"image": image}
+    return {"image": image, "sif": _find_sif(client, reference, image)}
+
+
+def _find_sif(client: Client, reference: Reference, image: Manifest | None) -> Manifest:
+    """The SIF with the image's tag, else what the registry lists as belonging to the image; of `image`, if that is known."""
+    places = [reference] if reference.digest else [sif_reference(reference), reference]
+    for place in places if image is None else places[:-1]:
+        with contextlib.suppress(AbsentError):
+            manifest = read_image(client, place, PLATFORM)
+            if _is_sif(manifest) and (image is None or _subject(manifest) == image.digest):
+                return manifest
+            image = image or (None if _is_sif(manifest) else manifest)
+    if image is not None:
+        for listed in reversed(read_referrers(client, reference.with_digest(image.digest), SIF_CONFIG)):
+            return read_manifest(client, reference.with_digest(listed.digest))
+    raise AbsentError(
+        f"there is no SIF of `{reference}`",
+        hint=f"`envbuilder push` puts it beside the image, as `{sif_reference(reference)}`; `--only image` pulls the image alone",
+    )
+
+
+def _is_sif(manifest: Manifest) -> bool:
+    return (
+        manifest.config is not None and manifest.config.media_type == SIF_CONFIG and len(manifest.layers) == 1
+    )
+
+
+def _subject(manifest: Manifest) -> Sha256 | None:
+    return manifest.subject.digest if manifest.subject else None
+
+
+def _blobs(manifest: Manifest) -> Iterator[Descriptor]:
+    if manifest.config is not None and not _is_sif(manifest):
+        yield manifest.config
+    yield from manifest.layers
+
+
+def _final(outputs: Outputs, form: Form) -> Path:
+    return outputs.image if form == "image" else outputs.sif
+
+
+def _signed_statement(
+    client: Client, reference: Reference, form: Form, manifest: Manifest, *, outputs: Outputs, key: Path
+) -> bytes:
+    """What the key's holder signed of this digest, the newest of it; raises VerifyError where there is nothing."""
+    from envbuilder.artifacts.signing import signed_digests  # noqa: PLC0415 - slow to import
+
+    subject = reference.with_digest(manifest.digest)
+    for listed in reversed(read_referrers(client, subject, BUNDLE_TYPE)):
+        statement = read_manifest(client, reference.with_digest(listed.digest))
+        if not statement.layers:
+            continue
+        text = read_blob(client, subject, statement.layers[0])
+        with _scratch(outputs, text) as path, contextlib.suppress(VerifyError):
+            if digest_that_is_signed(form, manifest) in signed_digests(path, key):
+                return text
+    raise VerifyError(
+        f"the {form} at `{subject}` is not signed with the key of `{key}`",
+        hint="ask who pushed it; `envbuilder push NAME --sign KEY` signs, and nothing was pulled",
+    )
+
+
+@contextlib.contextmanager
+def _scratch(outputs: Outputs, content: bytes) -> Iterator[Path]:
+    path = _hidden(outputs) / "statement"
+    path.write_bytes(content)
+    try:
+        yield path
+    finally:
+        path.unlink()
+
+
+def _kept_blobs(outputs: Outputs, found: dict[Form, Manifest]) -> dict[Sha256, Path]:
+    """The blobs of the image that are here already, each hashed; those of an earlier image under the same name too."""
+    kept = {}
+    for blob in _blobs(found["image"]) if "image" in found else ():
+        path = outputs.image / "blobs/sha256" / blob.digest
+        if _holds(path, blob):
+            kept[blob.digest] = path
+    return kept
+
+
+def _is_here(outputs: Outputs, form: Form, manifest: Manifest, kept: dict[Sha256, Path]) -> bool:
+    """Whether the output is that already, byte for byte."""
+    if form == "sif":
+        return _holds(outputs.sif, manifest.layers[0])
+    try:
+        same = read_layout(outputs.image).manifest.digest == manifest.digest
+    except VerifyError:
+        return False
+    return same and all(blob.digest in kept for blob in _blobs(manifest))
+
+
+def _holds(path: Path, blob: Descriptor) -> bool:
+    return path.is_file() and path.stat().st_size == blob.size and sha256_file(path) == blob.digest
+
+
+def _fetch(
+    client: Client, reference: Reference, wanted: Sequence[Descriptor], folder: Path, console: Console
+) -> int:
+    """Bring the blobs into the folder; returns how many bytes did not have to come again."""
+    if not wanted:
+        return 0
+    total = sum(blob.size for blob in wanted)
+    have = sum(path.stat().st_size for path in folder.iterdir())
+    free = shutil.disk_usage(folder).free
+    if free < total - have:
+        raise SpaceError(
+            f"the pull needs {(total - have) / 1e9:.2f} GB at `{folder.parent}`; {free / 1e9:.2f} GB are free",
+            hint="free space there, or choose another --output",
+        )
+    saved = []
+    with console.transfer(f"pull {reference.repository}", total) as transfer:
+
+        def work(blob: Descriptor, stop: threading.Event) -> None:
+            path = folder / blob.digest
+            saved.append(fetch_blob(client, reference, blob, path, progress=transfer, stop=stop))
+
+        each(sorted(wanted, key=lambda blob: -blob.size), work)
+    return sum(saved)
+
+
+def _finish(
+    outputs: Outputs,
+    form: Form,
+    manifest: Manifest,
+    folder: Path,
+    kept: dict[Sha256, Path],
+    *,
+    name: Reference,
+) -> None:
+    if form == "sif":
+        path = folder / manifest.layers[0].digest
+        path.chmod(0o755)
+        publish(path, outputs.sif)
+        return
+    blobs = {blob.digest: kept.get(blob.digest, folder / blob.digest) for blob in _blobs(manifest)}
+    tag = str(name.with_tag(name.tag or LATEST))
+    try:
+        save_layout(outputs.image, name=tag, platform=PLATFORM, manifest=manifest, blobs=blobs)
+    except ValueError as error:
+        raise ContentError(f"`{name}` is no image that can be used: {error}") from error
+
+
+def _hidden(outputs: Outputs) -> Path:
+    return outputs.folder / f".{outputs.name}.pull"
+
+
+@contextlib.contextmanager
+def _partial_folder(outputs: Outputs) -> Iterator[Path]:
+    """Where blobs grow; one pull at a time."""
+    folder = _hidden(outputs)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        try:
+            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UsageError(
+                f"another pull to `{outputs.folder / outputs.name}` is running",
+                hint="wait for it, or choose another --output",
+            ) from error
+        yield folder
+    finally:
+        os.close(holder)
+        with contextlib.suppress(OSError):  # gone after success; kept with what came before a failure
+            folder.rmdir()

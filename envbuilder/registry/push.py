@@ -1,0 +1,262 @@
+"""Pushes what was built to a registry: the image by its tag, the SIF beside it, and what belongs to both.
+
+The image's digest is that of the build, so nothing about the SIF can stand in it. The SIF's manifest speaks of the image
+instead, as its subject and in its annotations; the registry then lists it for whoever asks what belongs to the image
+(the referrers of the OCI's specification). Parts list, provenance, lock and signature are listed in the same way.
+"""
+
+import json
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from envbuilder.artifacts.oci.layout import Blob, Layout, read_layout
+from envbuilder.artifacts.oci.model import (
+    EMPTY,
+    EMPTY_CONTENT,
+    Descriptor,
+    Manifest,
+    digest_of,
+    make_manifest,
+    parse_manifest,
+)
+from envbuilder.artifacts.oci.naming import (
+    BUNDLE_TYPE,
+    IMAGE_KEY,
+    LOCK_KEY,
+    PROVENANCE_TYPE,
+    SBOM_TYPE,
+    SIF_CONFIG,
+    SIF_LAYER,
+    TITLE,
+    Form,
+    digest_that_is_signed,
+    locked_in,
+    sif_reference,
+)
+from envbuilder.artifacts.oci.reference import LATEST, Reference
+from envbuilder.artifacts.outputs import Outputs, load_any_record
+from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
+from envbuilder.core.cache import Sha256, parse_sha256, save_text
+from envbuilder.core.console import Console
+from envbuilder.core.errors import UsageError, VerifyError
+from envbuilder.core.fetch import each
+from envbuilder.registry.client import Client
+from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_manifest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pushed:
+    """Where the artefacts are now, and what that took."""
+
+    image: Reference | None
+    sif: Reference | None
+    sif_sha256: Sha256 | None
+    attached: int  # documents and signatures
+    blobs: tuple[Sent, ...]
+
+    def data(self) -> dict[str, object]:
+        return {
+            "image": str(self.image) if self.image else None,
+            "sif": str(self.sif) if self.sif else None,
+            "sif_sha256": self.sif_sha256,
+            "attached": self.attached,
+            "blobs": {
+                "sent": sum(not one.there and not one.mounted for one in self.blobs),
+                "there": sum(one.there for one in self.blobs),
+                "mounted": sum(one.mounted for one in self.blobs),
+            },
+            "bytes_sent": sum(one.sent for one in self.blobs),
+            "bytes_resumed": sum(one.saved for one in self.blobs),
+        }
+
+    def text(self) -> str:
+        lines = [f"image  {self.image}"] if self.image else []
+        if self.sif:
+            lines.append(f"SIF    oras://{self.sif}  sha256:{self.sif_sha256}")
+        there = sum(one.there or one.mounted for one in self.blobs)
+        sent = sum(one.sent for one in self.blobs)
+        return "\n".join([*lines, f"{sent / 1e6:.1f} MB sent, {there} of {len(self.blobs)} blobs were there"])
+
+
+def push(
+    outputs: Outputs,
+    reference: Reference,
+    client: Client,
+    *,
+    forms: Sequence[Form],
+    memory: Path,
+    console: Console,
+) -> Pushed:
+    """Push what was built under the reference's tag; raises RegistryError, UsageError or VerifyError.
+
+    `memory` is the file that notes which repositories have which blobs, so that a registry can take one over from another.
+    """
+    tagged = reference.with_tag(reference.tag or LATEST)
+    shipment = _Shipment.load(outputs, forms)
+    noted, sent = _noted(memory, tagged), list[Sent]()
+    total = sum(source.blob.size for source in shipment.sources)
+    with console.transfer(f"push {reference.repository}", total) as transfer:
+
+        def work(source: Source, stop: threading.Event) -> None:
+            sibling = noted.get(source.blob.digest, "")
+            sent.append(push_blob(client, tagged, source, sibling=sibling, progress=transfer, stop=stop))
+
+        each(shipment.sources, work)
+        for form, manifest in shipment.manifests:
+            put_manifest(client, tagged if form == "image" else sif_reference(tagged), manifest)
+        for one in shipment.attached:
+            put_manifest(client, tagged.with_digest(one.digest), one)
+    _note(memory, tagged, [source.blob.digest for source in shipment.sources])
+    found = dict(shipment.manifests)
+    image, sif = found.get("image"), found.get("sif")
+    return Pushed(
+        image=tagged.with_digest(image.digest) if image else None,
+        sif=sif_reference(tagged).with_digest(sif.digest) if sif else None,
+        sif_sha256=sif.layers[0].digest if sif else None,
+        attached=len(shipment.attached),
+        blobs=tuple(sent),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shipment:
+    """Everything that is to be in the registry: blobs, the artefacts' manifests, and those of what belongs to them."""
+
+    sources: tuple[Source, ...]
+    manifests: tuple[tuple[Form, Manifest], ...]
+    attached: tuple[Manifest, ...]
+
+    @classmethod
+    def load(cls, outputs: Outputs, forms: Sequence[Form]) -> "_Shipment":
+        layout = read_layout(outputs.image) if outputs.image.exists() else None
+        image = parse_manifest(layout.path(layout.manifest).read_bytes()) if layout else None
+        sources: list[Source] = []
+        manifests: list[tuple[Form, Manifest]] = []
+        lock, documents = _documents(outputs)
+        marks = {LOCK_KEY: f"sha256:{lock}"} if lock else {}
+        if "image" in forms:
+            if layout is None or image is None:
+                raise _absent(outputs, str(outputs.image))
+            sources += _blobs(layout)
+            manifests.append(("image", image))
+        if "sif" in forms:
+            source = _sif(outputs)
+            if image:
+                marks |= {IMAGE_KEY: f"sha256:{image.digest}"}
+            sources += [source, _small(SIF_CONFIG, EMPTY_CONTENT)]
+            manifests.append(("sif", _sif_manifest(source, outputs.name, image, marks)))
+        documents += _signature(outputs, manifests)
+        if documents:
+            sources += [_small(EMPTY, EMPTY_CONTENT), *documents]
+        attached = [
+            _attachment(document, manifest, marks) for _, manifest in manifests for document in documents
+        ]
+        unique = {source.blob.digest: source for source in sources}
+        largest_first = sorted(unique.values(), key=lambda source: -source.blob.size)
+        return cls(sources=tuple(largest_first), manifests=tuple(manifests), attached=tuple(attached))
+
+
+def _noted(memory: Path, reference: Reference) -> dict[str, str]:
+    """Which other repository of this registry was given a blob, by its digest."""
+    registry = _remembered(memory).get(reference.registry, {})
+    return {digest: name for digest, name in registry.items() if name != reference.repository}
+
+
+def _note(memory: Path, reference: Reference, digests: Sequence[Sha256]) -> None:
+    known = _remembered(memory)
+    known[reference.registry] = known.get(reference.registry, {}) | dict.fromkeys(
+        digests, reference.repository
+    )
+    save_text(memory, json.dumps(known, indent=1, sort_keys=True) + "\n")
+
+
+def _remembered(memory: Path) -> dict[str, dict[str, str]]:
+    """What was noted; nothing when it cannot be read, for then all is sent."""
+    try:
+        known = json.loads(memory.read_text(encoding="utf-8"))
+        return {str(one): {str(key): str(name) for key, name in known[one].items()} for one in known}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def _blobs(layout: Layout) -> Iterator[Source]:
+    for blob in (layout.config_blob, *(layer.blob for layer in layout.layers)):
+        path = layout.path(blob)
+        if not path.is_file() or path.stat().st_size != blob.size:
+            raise damaged(path, f"it is no file of {blob.size} bytes")
+        yield Source(blob=_descriptor(blob), content=path)
+
+
+def _descriptor(blob: Blob) -> Descriptor:
+    return Descriptor(media_type=blob.media_type, digest=blob.digest, size=blob.size)
+
+
+def _sif(outputs: Outputs) -> Source:
+    if not outputs.sif.is_file():
+        raise _absent(outputs, str(outputs.sif))
+    record = load_any_record(outputs)
+    digest = parse_sha256(record.sif) if record else need_recorded(outputs)
+    blob = Descriptor(
+        media_type=SIF_LAYER, digest=digest, size=outputs.sif.stat().st_size,
+        annotations=((TITLE, outputs.sif.name),),
+    )  # fmt: skip
+    return Source(blob=blob, content=outputs.sif)
+
+
+def _sif_manifest(source: Source, name: str, image: Manifest | None, marks: Mapping[str, str]) -> Manifest:
+    return make_manifest(
+        config=_small(SIF_CONFIG, EMPTY_CONTENT).blob,
+        layers=[source.blob],
+        subject=image.descriptor() if image else None,
+        annotations={TITLE: name, **marks},
+    )
+
+
+def _attachment(document: Source, subject: Manifest, marks: Mapping[str, str]) -> Manifest:
+    return make_manifest(
+        config=_small(EMPTY, EMPTY_CONTENT).blob,
+        layers=[document.blob],
+        artifact_type=document.blob.media_type,
+        subject=subject.descriptor(),
+        annotations=marks,
+    )
+
+
+def _documents(outputs: Outputs) -> tuple[Sha256 | None, list[Source]]:
+    """The digest of the lock, and parts list and provenance as they stand in the SIF, where there is one."""
+    if not outputs.sif.is_file():
+        return None, []
+    sif = read_sif(outputs.sif)
+    sbom, provenance = sif.read(DataType.SBOM), sif.read(DataType.JSON)
+    found = [_small(kind, text) for kind, text in ((SBOM_TYPE, sbom), (PROVENANCE_TYPE, provenance)) if text]
+    try:
+        return locked_in(provenance), found
+    except ValueError:
+        return None, found
+
+
+def _signature(outputs: Outputs, manifests: Sequence[tuple[Form, Manifest]]) -> list[Source]:
+    """The signed statement, where the artefacts were signed; raises VerifyError when it is about others."""
+    if not outputs.bundle.is_file():
+        return []
+    from envbuilder.artifacts.signing import signed_digests  # noqa: PLC0415 - slow to import
+
+    signed = signed_digests(outputs.bundle, None)
+    for form, manifest in manifests:
+        if digest_that_is_signed(form, manifest) not in signed:
+            raise VerifyError(
+                f"`{outputs.bundle}` does not speak of the {form} as it is",
+                hint="push with `--sign KEY`, or sign the artefacts again",
+            )
+    return [_small(BUNDLE_TYPE, outputs.bundle.read_bytes())]
+
+
+def _small(media_type: str, content: bytes) -> Source:
+    blob = Descriptor(media_type=media_type, digest=digest_of(content), size=len(content))
+    return Source(blob=blob, content=content)
+
+
+def _absent(outputs: Outputs, path: str) -> UsageError:
+    return UsageError(f"there is no `{path}`", hint=f"`envbuilder build {outputs.name}` makes it")

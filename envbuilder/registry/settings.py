@@ -1,0 +1,59 @@
+"""What this machine's settings say about registries: where names lead, mirrors, plain HTTP, certificates."""
+
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.artifacts.oci.reference import is_loopback
+from envbuilder.core.errors import UsageError
+
+# Where engines look for the certificate authority of one registry (`dockerd`, `containers-certs.d(5)`).
+CERTIFICATES: Final = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.d"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """`prefix` is `registry/folder`, where a recipe's name leads; empty where it is not set."""
+
+    prefix: str = ""
+    mirrors: tuple[tuple[str, str], ...] = ()  # a registry, and `registry/folder` to be asked before it
+    plain: frozenset[str] = frozenset()  # registries without TLS
+    certificates: Path | None = None  # CA bundle
+
+    def scheme(self, registry: str) -> str:
+        return "http" if registry in self.plain or is_loopback(registry) else "https"
+
+    def certificates_of(self, registry: str) -> Path | None:
+        """The authority of this registry alone, as engines are given it."""
+        for folder in CERTIFICATES:
+            for path in sorted((folder / registry).glob("*.crt")):
+                return path
+        return None
+
+
+def probe_settings(environment: Mapping[str, str]) -> Settings:
+    """Read the settings; raises UsageError for a mirror that is none."""
+    mirrors = []
+    for word in environment.get("ENVBUILDER_REGISTRY_MIRRORS", "").split():
+        registry, equals, mirror = word.partition("=")
+        if not equals or "://" in mirror:
+            raise UsageError(
+                f"ENVBUILDER_REGISTRY_MIRRORS holds `{word}`", hint="write REGISTRY=MIRROR or REGISTRY=MIRROR/FOLDER"
+            )  # fmt: skip
+        mirrors.append((registry, mirror.rstrip("/")))
+    names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
+    bundle = next((environment[name] for name in names if environment.get(name)), "")
+    return Settings(
+        prefix=environment.get("ENVBUILDER_REGISTRY", "").rstrip("/"),
+        mirrors=tuple(mirrors),
+        plain=frozenset(environment.get("ENVBUILDER_REGISTRY_HTTP", "").split()),
+        certificates=Path(bundle) if bundle else _system_bundle(),
+    )
+
+
+def _system_bundle() -> Path | None:
+    """The authorities that this machine trusts, a site's own among them."""
+    path = ssl.get_default_verify_paths().cafile
+    return Path(path) if path else None

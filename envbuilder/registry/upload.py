@@ -1,0 +1,305 @@
+"""Writes to a registry: blobs that it lacks, manifests, and what belongs to a manifest.
+
+A blob is sent in one request first, which every registry takes. When that breaks, the registry is asked how much it has,
+and the rest follows in pieces: so also a proxy that hands on whole requests only loses one piece at a time.
+"""
+
+import io
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Final
+from urllib.parse import urlencode, urljoin
+
+from envbuilder.artifacts.oci.model import Descriptor, Manifest, make_index
+from envbuilder.artifacts.oci.reference import Reference
+from envbuilder.core.cache import sha256_file
+from envbuilder.core.errors import AbsentError, AccessError, ContentError, RegistryError, VerifyError
+from envbuilder.core.http.transfer import Progress, Stopped
+from envbuilder.registry.client import Client
+from envbuilder.registry.download import fallback_tag, read_manifest
+
+if TYPE_CHECKING:
+    from envbuilder.core.http.session import Broken, Response
+
+log = logging.getLogger(__name__)
+
+BLOCK: Final = 1 << 20  # bytes that are read and sent at a time
+PIECE: Final = 16 << 20  # bytes of one request after a break
+RIGHT: Final = "pull,push"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """How a blob came to be in the registry; `saved` are bytes that a break did not lose."""
+
+    sent: int = 0
+    saved: int = 0
+    there: bool = False
+    mounted: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """A blob and its bytes: a file, or what is small."""
+
+    blob: Descriptor
+    content: Path | bytes
+
+    def open(self) -> IO[bytes]:
+        return io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content.open("rb")
+
+    def need_right(self) -> None:
+        """Raise VerifyError when the bytes of the file are not those of the digest."""
+        if isinstance(self.content, Path) and (found := sha256_file(self.content)) != self.blob.digest:
+            raise damaged(self.content, f"its sha256 is {found}, not {self.blob.digest}")
+
+
+def damaged(path: Path, why: str) -> VerifyError:
+    """What to raise of a file of ours that cannot be pushed."""
+    return VerifyError(
+        f"`{path}` is damaged: {why}",
+        hint="remove the image or the SIF that it is of, and build or pull it again",
+    )
+
+
+def push_blob(
+    client: Client, reference: Reference, source: Source, *, sibling: str = "", progress: Progress,
+    stop: threading.Event,
+) -> Sent:  # fmt: skip
+    """See to it that the repository has the blob; raises RegistryError, and VerifyError when ours is damaged.
+
+    `sibling` is a repository of the same registry that may have it, so that it need not be sent.
+    """
+    if client.patiently(reference, lambda: _is_there(client, reference, source.blob)):
+        progress.advance(source.blob.size)
+        return Sent(there=True)
+    try:
+        url = client.patiently(reference, lambda: _begin(client, reference, source.blob, sibling))
+    except AccessError:  # to the sibling, perhaps: of this repository the same is asked once more
+        url = client.patiently(reference, lambda: _begin(client, reference, source.blob))
+    if url is None:
+        progress.advance(source.blob.size)
+        return Sent(mounted=True)
+    with client.refusals(reference):
+        return _Upload(client, reference, source, progress=progress, stop=stop).run(url)
+
+
+def put_manifest(client: Client, reference: Reference, manifest: Manifest) -> None:
+    """Name the manifest as the reference says, by tag or by digest; raises RegistryError.
+
+    Where the registry does not keep count of what belongs to a manifest, we do, in the place that the OCI's
+    specification has for it. Two who add something at the same moment may lose one entry there; pushing again adds it.
+    """
+
+    def put() -> bool:
+        url = client.url(reference, f"manifests/{reference.key}")
+        headers = {"Content-Type": manifest.media_type}
+        with client.ask(
+            reference, "PUT", url, right=RIGHT, headers=headers, body=manifest.content, accept=(201,)
+        ) as response:
+            return "OCI-Subject" in response.headers
+
+    counted = client.patiently(reference, put)
+    if manifest.subject and not counted:
+        _count(client, reference.with_digest(manifest.subject.digest), manifest.descriptor())
+
+
+def _count(client: Client, subject: Reference, one: Descriptor) -> None:
+    """Add an entry to the index of what belongs to a manifest, under the tag that is named after its digest."""
+    place = subject.with_tag(fallback_tag(subject))
+    try:
+        listed = read_manifest(client, place).manifests
+    except AbsentError:
+        listed = ()
+    if one not in listed:
+        kept = tuple(other for other in listed if other.digest != one.digest)
+        put_manifest(client, place, make_index((*kept, one)))
+
+
+def _is_there(client: Client, reference: Reference, blob: Descriptor) -> bool:
+    url = client.url(reference, f"blobs/sha256:{blob.digest}")
+    with client.ask(reference, "HEAD", url, right=RIGHT, accept=(200, 404)) as response:
+        return response.status_code == 200
+
+
+def _begin(client: Client, reference: Reference, blob: Descriptor, sibling: str = "") -> str | None:
+    """Where to send the blob, or None when the registry took it over from the sibling."""
+    url = client.url(reference, "blobs/uploads/")
+    if sibling:
+        url += "?" + urlencode({"mount": f"sha256:{blob.digest}", "from": sibling})
+    with client.ask(
+        reference, "POST", url, right=RIGHT, headers={"Content-Length": "0"}, accept=(201, 202)
+    ) as response:
+        return _location(response, url) if response.status_code == 202 else None
+
+
+def _location(response: "Response", url: str) -> str:
+    return urljoin(url, response.headers.get("Location", url))
+
+
+class _Upload:
+    """One blob on its way, and what the registry has of it."""
+
+    def __init__(
+        self,
+        client: Client,
+        reference: Reference,
+        source: Source,
+        *,
+        progress: Progress,
+        stop: threading.Event,
+    ) -> None:
+        self._client = client
+        self._reference = reference
+        self._source = source
+        self._progress = progress
+        self._stop = stop
+        self._url = ""
+        self._have = 0  # bytes that the registry has
+        self._shown = 0  # bytes that the person was told of
+        self._sent = self._saved = 0
+        self._broken = False  # once; then in pieces
+
+    @property
+    def _size(self) -> int:
+        return self._source.blob.size
+
+    def run(self, url: str) -> Sent:
+        """Send it, however often the connection breaks, as long as each time the registry gets further."""
+        from envbuilder.core.http import session as wire  # noqa: PLC0415 - HTTP is slow to import
+
+        self._url, best, failures = url, 0, 0
+        while True:
+            try:
+                if self._step():
+                    return Sent(sent=self._sent, saved=self._saved)
+            except wire.Broken as broken:
+                failures += 1
+                if failures > len(wire.PAUSES):
+                    raise wire.given_up(self._url, broken) from broken
+                log.info("%s: %s at byte %d, trying again", self._reference, broken, self._have)
+                wire.wait(max(wire.PAUSES[failures - 1], broken.pause), self._stop)
+                if self._recover():
+                    return Sent(sent=self._sent, saved=self._saved)
+            if self._have > best + wire.WORTHWHILE:
+                best, failures = self._have, 0
+
+    def _step(self) -> bool:
+        """Send what is next; returns whether the registry has it all and has found it right."""
+        left = self._size - self._have
+        if self._broken and left:
+            self._send_piece(min(left, PIECE))
+            return False
+        joint = "&" if "?" in self._url else "?"
+        url = f"{self._url}{joint}{urlencode({'digest': f'sha256:{self._source.blob.digest}'})}"
+        with self._ask("PUT", url, left, accept=(201, 400, 404, 413, 416)) as response:
+            status = response.status_code
+        if status == 201:
+            self._show(self._size)
+            return True
+        if status == 400:  # for other bytes than the digest says, too
+            self._source.need_right()
+        raise self._lost(f"the registry did not accept what was sent ({status})", anew=status != 413)
+
+    def _send_piece(self, size: int) -> None:
+        start = self._have
+        headers = {"Content-Range": f"{start}-{start + size - 1}", "Content-Type": "application/octet-stream"}
+        with self._ask("PATCH", self._url, size, headers=headers, accept=(202, 400, 404, 416)) as response:
+            if response.status_code != 202:
+                raise self._lost(f"the registry lost what it had ({response.status_code})", anew=True)
+            self._url = _location(response, self._url)
+        self._have = start + size
+        self._show(self._have)
+
+    def _ask(
+        self,
+        method: str,
+        url: str,
+        size: int,
+        *,
+        accept: tuple[int, ...],
+        headers: dict[str, str] | None = None,
+    ) -> "Response":
+        body = _Piece(self._source, self._have, size, self._tell) if size else b""
+        kind = {"Content-Type": "application/octet-stream"}
+        try:
+            return self._client.ask(
+                self._reference, method, url, right=RIGHT, headers=headers or kind, body=body, accept=accept
+            )
+        finally:
+            self._sent += body.told if isinstance(body, _Piece) else 0
+
+    def _lost(self, why: str, *, anew: bool) -> "Broken":
+        from envbuilder.core.http.session import Broken  # noqa: PLC0415 - as above
+
+        if anew:
+            self._url = ""
+        return Broken(why)
+
+    def _recover(self) -> bool:
+        """Find out how much the registry has: all of the blob (returns True), a part, or nothing."""
+        client, reference, blob = self._client, self._reference, self._source.blob
+        self._broken = True
+        if client.patiently(reference, lambda: _is_there(client, reference, blob)):
+            self._show(self._size)
+            return True
+        self._have = client.patiently(reference, self._ask_state) if self._url else 0
+        if not self._url:
+            self._url = client.patiently(reference, lambda: _begin(client, reference, blob)) or ""
+        self._saved += self._have
+        self._show(self._have)
+        return False
+
+    def _ask_state(self) -> int:
+        """The bytes that the registry has of an upload; no address any more where it knows nothing of it."""
+        try:
+            with self._client.ask(self._reference, "GET", self._url, right=RIGHT, accept=(204,)) as response:
+                self._url = _location(response, self._url)
+                last = response.headers.get("Range", "").rpartition("-")[2]
+        except RegistryError as error:
+            log.info("the upload cannot be resumed: %s", error)
+            self._url = ""
+            return 0
+        return int(last) + 1 if last.isdecimal() and last != "0" else 0  # 0-0 stands for nothing at all
+
+    def _tell(self, count: int) -> None:
+        if self._stop.is_set():
+            raise Stopped
+        self._shown += count
+        self._progress.advance(count)
+
+    def _show(self, have: int) -> None:
+        """Correct what the person was told."""
+        self._progress.advance(have - self._shown)
+        self._shown = have
+
+
+class _Piece:
+    """A part of a blob as the body of a request."""
+
+    def __init__(self, source: Source, start: int, size: int, tell: Callable[[int], None]) -> None:
+        self._source, self._start, self._size, self._tell_of = source, start, size, tell
+        self.told = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes]:
+        self._told(-self.told)  # it is sent once more
+        with self._source.open() as stream:
+            stream.seek(self._start)
+            left = self._size
+            while left:
+                block = stream.read(min(left, BLOCK))
+                if not block:
+                    raise ContentError(f"blob {self._source.blob.digest} became shorter while it was sent")
+                left -= len(block)
+                yield block
+                self._told(len(block))
+
+    def _told(self, count: int) -> None:
+        self.told += count
+        self._tell_of(count)

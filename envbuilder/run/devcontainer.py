@@ -1,0 +1,101 @@
+"""What VS Code and other dev container tools are told: the label that makes an image a dev container, and devcontainer.json.
+
+Both say the same, since an image may be used without a file of the project's, and people edit the file. What only the file can
+say (containers.dev: a label carries neither `runArgs` nor the workspace's mount) stands there alone.
+"""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.cache import save_text
+from envbuilder.core.errors import UsageError
+
+LABEL: Final = "devcontainer.metadata"
+FOLDER: Final = ".devcontainer"
+FILE: Final = "devcontainer.json"
+USER: Final = (
+    "vscode"  # of every image; tools give it the number of whoever opens the project, so files stay theirs
+)
+USER_ID: Final = 65000  # Debian reserves it: nobody has it, and so it is always exchanged for a person's own
+SHARED_MEMORY: Final = "type=tmpfs,target=/dev/shm"  # Docker's own has 64 MB, too few for data loaders
+EXTENSIONS: Final = ("ms-python.python", "ms-python.debugpy", "ms-vscode.cpptools")
+CUDA_EXTENSION: Final = "nvidia.nsight-vscode-edition"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Desk:
+    """What an editor must know of an environment."""
+
+    python: str  # 3.11
+    has_cuda: bool
+    has_user: bool = True  # an image that others made may have no user of ours
+
+
+def metadata(desk: Desk) -> dict[str, object]:
+    """What file and label have in common."""
+    user = {"remoteUser": USER, "updateRemoteUserUID": True} if desk.has_user else {}
+    return {
+        "hostRequirements": {"gpu": "optional"},  # `--gpus all` would make it fail where there is none
+        "init": True,
+        "capAdd": ["SYS_PTRACE"],  # for debuggers
+        "mounts": [SHARED_MEMORY],
+        "containerEnv": {"PYTHONNOUSERSITE": "1"},
+        **user,
+        # Debian's /etc/profile would take the environment from PATH.
+        "userEnvProbe": "none",
+        "customizations": {"vscode": {"extensions": list(_extensions(desk)), "settings": _settings(desk)}},
+    }
+
+
+def make_label(desk: Desk) -> tuple[str, str]:
+    """The label's name and text."""
+    return LABEL, json.dumps([metadata(desk)], sort_keys=True, separators=(",", ":"))
+
+
+def make_file(name: str, image: str, desk: Desk) -> str:
+    """The text of devcontainer.json for an environment of that name in that image."""
+    value = {
+        "name": name,
+        "image": image,
+        "workspaceMount": "source=${localWorkspaceFolder},target=/workspaces/${localWorkspaceFolderBasename},type=bind",
+        "workspaceFolder": "/workspaces/${localWorkspaceFolderBasename}",
+        "runArgs": ["--ipc=host"],  # for CUDA IPC with processes outside of the container
+        **metadata(desk),
+    }
+    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+
+
+def save_file(folder: Path, text: str, *, force: bool) -> Path:
+    """Write devcontainer.json into a project's folder; raises UsageError rather than lose what a person changed in it."""
+    path = folder / FOLDER / FILE
+    try:
+        found = path.read_text(encoding="utf-8") if path.exists() else text
+    except (OSError, UnicodeDecodeError):
+        found = ""
+    if found != text and not force:
+        raise UsageError(
+            f"`{path}` is there already and says something else",
+            hint="`--print` shows what would be written; `--force` writes it in place of yours",
+        )
+    try:
+        save_text(path, text)
+    except OSError as error:
+        raise UsageError(f"cannot write `{path}`: {(error.strerror or str(error)).lower()}") from error
+    return path
+
+
+def _extensions(desk: Desk) -> tuple[str, ...]:
+    return (*EXTENSIONS, CUDA_EXTENSION) if desk.has_cuda else EXTENSIONS
+
+
+def _settings(desk: Desk) -> dict[str, object]:
+    torch = f"/opt/env/lib/python{desk.python}/site-packages/torch/include"
+    cuda = ["/usr/local/cuda/include"] if desk.has_cuda else []
+    headers = [torch, f"{torch}/torch/csrc/api/include", *cuda, f"/usr/include/python{desk.python}"]
+    return {
+        "python.defaultInterpreterPath": "/opt/env/bin/python",
+        "C_Cpp.default.compilerPath": "/usr/local/bin/g++",
+        "C_Cpp.default.includePath": ["${workspaceFolder}/**", *headers],
+    }

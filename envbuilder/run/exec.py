@@ -1,0 +1,130 @@
+"""`exec` and `shell`: a command in the SIF or in the image, whichever is there."""
+
+import logging
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import docker
+import docker.errors
+
+from envbuilder.artifacts.docker_engine import connect
+from envbuilder.artifacts.engine_socket import holds
+from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
+from envbuilder.core.errors import ToolError, UsageError
+from envbuilder.run import container as run
+from envbuilder.run.launch.site import Site
+
+Form = Literal["sif", "image", ""]
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inside:
+    """A command in an environment, or without one a shell."""
+
+    name: str  # of a recipe that was built, or a path to a SIF
+    argv: tuple[str, ...]
+    form: Form  # "": whichever is there, SIF first
+    terminal: bool
+    output: Path
+    site: Site
+    folder: Path
+    ids: tuple[int, int]  # user and group
+
+
+def parse_form(text: str) -> Form:
+    known: tuple[Form, ...] = get_args(Form)
+    found = next((form for form in known if form == text), None)
+    if found is None:
+        raise UsageError(
+            f"`--in` takes `sif` or `image`, found `{text}`", hint="leave it out to use whichever is there"
+        )
+    return found
+
+
+def execute(inside: Inside, environment: Mapping[str, str]) -> int:
+    """Run it and return its exit code; a SIF's command takes this process's place."""
+    outputs, around = find_outputs(inside.name, inside.output), _surroundings(inside, environment)
+    if _want_sif(inside, outputs, environment):
+        run.become_sif(outputs.sif, inside.argv, around)
+    client = need_engine(outputs, environment) if inside.form == "image" else connect(environment)
+    if client is None:
+        raise _absent(
+            f"there is no SIF `{outputs.sif}`, and no Docker engine answers", inside.name, environment
+        )
+    also = f"there is no SIF `{outputs.sif}`, and " if not inside.form else ""
+    need_image(client, inside.name, outputs, environment, also=also)
+    return run.talk_in_image(client, outputs.image_name, inside.argv, around, terminal=inside.terminal)
+
+
+def command_line(inside: Inside, environment: Mapping[str, str]) -> str:
+    """What `execute` would run, for a shell to read."""
+    outputs, around = find_outputs(inside.name, inside.output), _surroundings(inside, environment)
+    if _want_sif(inside, outputs, environment):
+        return shlex.join(run.sif_argv(outputs.sif, inside.argv, around))
+    return shlex.join(run.image_argv(outputs.image_name, inside.argv, around, terminal=inside.terminal))
+
+
+def _surroundings(inside: Inside, environment: Mapping[str, str]) -> run.Surroundings:
+    binds = inside.site.present_binds(environment)
+    return run.probe_surroundings(inside.folder, environment=environment, ids=inside.ids, binds=binds)
+
+
+def _want_sif(inside: Inside, outputs: Outputs, environment: Mapping[str, str]) -> bool:
+    if inside.form == "image":
+        return False
+    if inside.form == "sif" or inside.name.endswith(SIF):
+        need_sif(inside.name, inside.output, environment)
+    return outputs.sif.is_file()
+
+
+def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs:
+    """Where a recipe's artefacts are; raises UsageError when the SIF is not among them."""
+    outputs = find_outputs(name, output)
+    if not outputs.sif.is_file():
+        raise _absent(f"there is no SIF `{outputs.sif}`", name, environment)
+    return outputs
+
+
+def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> "docker.DockerClient":
+    """The Docker engine; raises ToolError where none answers."""
+    client = connect(environment)
+    if client is None:
+        raise ToolError(f"no Docker engine answers, so nothing can run in `{outputs.image_name}`")
+    return client
+
+
+def need_image(
+    client: "docker.DockerClient",
+    name: str,
+    outputs: Outputs,
+    environment: Mapping[str, str],
+    *,
+    also: str = "",
+) -> str:
+    """The identity of the engine's image of that name; raises UsageError when it has none.
+
+    Each checkout calls its image the same, so a warning tells of one that is not what was built here.
+    """
+    try:
+        found = client.images.get(outputs.image_name)
+    except docker.errors.APIError as error:  # also of a name that no image can have
+        missing = f"{also}the Docker engine has no image `{outputs.image_name}`"
+        why = "" if isinstance(error, docker.errors.NotFound) else f": {error.explanation or error}"
+        raise _absent(f"{missing}{why}", name, environment) from error
+    record = read_record(outputs)
+    if record is not None and not holds(found.attrs, record.manifest):
+        log.warning(
+            "warning: the Docker engine's `%s` is %.19s, and not sha256:%.12s as `%s` was built; `envbuilder build %s` loads that",
+            outputs.image_name, found.id, record.manifest, outputs.image, name,
+        )  # fmt: skip
+    return str(found.id)
+
+
+def _absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:
+    from envbuilder.recipe.model import hint_to_build, recipes_folder  # noqa: PLC0415 - what is there needs no recipe
+
+    return UsageError(missing, hint=hint_to_build(name, recipes_folder(environment)))

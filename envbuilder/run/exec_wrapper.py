@@ -1,0 +1,35 @@
+"""A command that runs in a SIF with what `exec` gives it, as one script that needs nothing of envbuilder.
+
+A module's commands are such a script under several names: called as `python` it runs the environment's `python`.
+"""
+
+from pathlib import Path
+from typing import Final
+
+from envbuilder import __version__
+from envbuilder.run.container import IMAGE_FOLDERS, IMAGE_TREES, SHARED_BY_APPTAINER
+from envbuilder.run.launch.script import quoted, quoted_list, quoted_path
+from envbuilder.run.launch.site import Site
+
+BODY: Final = Path(__file__).with_suffix(".sh")
+
+
+def render_enter(name: str, sif: Path, site: Site) -> str:
+    """The whole script; called as `NAME-exec` it runs the command that follows."""
+    settings = {
+        "name": quoted(name),
+        "sif": quoted(str(sif)),
+        "apptainer": quoted(site.apptainer),
+        "binds": f"({' '.join(map(quoted_path, site.all_binds))})",
+        "image_trees": quoted_list(IMAGE_TREES),
+        "image_folders": quoted_list(IMAGE_FOLDERS),
+        "shared_trees": quoted_list(SHARED_BY_APPTAINER),
+    }
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    head = [
+        "#!/usr/bin/env bash",
+        f"# Runs a command in the environment {name}. Written by envbuilder {__version__}; it needs nothing of envbuilder.",
+        "# shellcheck disable=SC2016,SC1003 # the settings are as they were given",
+        "set -euo pipefail",
+    ]
+    return "\n".join([*head, "", *lines, "", BODY.read_text(encoding="utf-8")])

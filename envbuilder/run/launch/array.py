@@ -1,0 +1,145 @@
+"""Many builds as one array job of Slurm: a task for each recipe, all with one cache and one folder of artefacts."""
+
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.errors import LaunchError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.run.launch.script import compose, directives, quoted, quoted_list, quoted_path, site_options
+from envbuilder.run.launch.site import OPTION, Site, find_site, need_shape
+from envbuilder.run.launch.start import Script
+
+NAME: Final = "build"  # of the job, its script and its logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Array:
+    """One array job; every path must be the same on all nodes."""
+
+    recipes: tuple[Path, ...]
+    build: tuple[str, ...]  # the command line without the recipe
+    cache: Path
+    folder: Path  # where the builds start
+    logs: Path
+    site: Site
+    at_once: int = 0  # tasks that may run at the same time; 0: as many as Slurm starts
+
+
+def make_array(
+    recipes: tuple[Path, ...],
+    *,
+    cache: Path,
+    output: Path,
+    offline: bool,
+    host: Path | None,
+    profile: str,
+    options: Sequence[str],
+    at_once: int,
+) -> Array:
+    """Raises UsageError for a site profile or an option of `sbatch` that cannot be used."""
+    need_shape("--sbatch", options, OPTION)
+    site = find_site(profile)
+    words = [sys.executable, "-m", "envbuilder", "build", "--output", str(output.absolute())]
+    words += ["--offline"] if offline else []
+    words += ["--host", str(host.absolute())] if host else []
+    return Array(
+        recipes=recipes,
+        build=tuple(words),
+        cache=cache.absolute(),
+        folder=Path.cwd(),
+        logs=output.absolute() / "slurm",
+        site=replace(site, slurm=replace(site.slurm, options=(*site.slurm.options, *options))),
+        at_once=at_once,
+    )
+
+
+def make_script(array: Array) -> Script:
+    return Script(name=NAME, text=render_array(array), folder=array.folder, logs=array.logs)
+
+
+def render_array(array: Array) -> str:
+    """The whole script."""
+    site, count = array.site, len(array.recipes)
+    options = [
+        f"--job-name={NAME}",
+        f"--array=0-{count - 1}" + (f"%{array.at_once}" if array.at_once else ""),
+        *site_options(site.slurm),
+        "--nodes=1",
+        "--ntasks=1",
+        *((f"--cpus-per-task={site.slurm.cpus_per_rank}",) if site.slurm.cpus_per_rank else ()),
+        f"--output={array.logs}/%x-%A_%a.log",
+        *site.slurm.options,
+    ]
+    settings = {
+        "recipes": quoted_list([str(path) for path in array.recipes]),
+        "build": quoted_list(array.build),
+        "cache": quoted(str(array.cache)),
+        "folder": quoted(str(array.folder)),
+        "logs": quoted(str(array.logs)),
+        "variables": quoted_list(tuple(f"{name}={value}" for name, value in site.env)),
+        "modules": quoted_list(site.modules),
+        "node_scratch": quoted_path(site.node_scratch),
+        "shared_scratch": quoted_path(site.scratch),
+    }
+    return compose(
+        (
+            f"builds of {count} recipes, one for each task. `sbatch THIS-FILE` submits it.",
+            "each node must see its Python, the recipes, the cache and the folder of artefacts.",
+        ),
+        directives(options),
+        [f"{name}={value}" for name, value in settings.items()],
+        ("common", "array"),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What became of one task."""
+
+    name: str
+    log: Path
+    node: str = ""
+    code: int = LaunchError.exit_code  # of one that left no word: Slurm ended it, or never began it
+
+    def row(self) -> tuple[str, ...]:
+        if not self.node:
+            return (self.name, "ended by Slurm, or never begun", "-", str(self.log))
+        words = f"failed, exit code {self.code}" if self.code else "built"
+        return (self.name, words, self.node, str(self.log))
+
+    def finding(self) -> Finding:
+        """Why the whole is a failure, for one that failed."""
+        what = (
+            f"the build failed on {self.node}"
+            if self.node
+            else "the task left no word: Slurm ended it, or never began it"
+        )
+        return Finding(
+            code=LaunchError.code, severity=Severity.ERROR, where=self.name, message=what, hint=f"the log is `{self.log}`"
+        )  # fmt: skip
+
+    def summary(self) -> dict[str, object]:
+        return {"name": self.name, "exit_code": self.code, "node": self.node, "log": str(self.log)}
+
+
+def read_ends(array: Array, number: str) -> tuple[Ended, ...]:
+    """What the tasks of a job that has ended left, in the order of the recipes."""
+    found = []
+    for task, path in enumerate(array.recipes):
+        log = array.logs / f"{NAME}-{number}_{task}.log"
+        try:
+            text = (array.logs / number / f"{path.stem}.ended").read_text(encoding="utf-8")
+            code, node, _ = text.split("\t")
+            found.append(Ended(name=path.stem, log=log, node=node, code=int(code)))
+        except (OSError, ValueError):
+            found.append(Ended(name=path.stem, log=log))
+    return tuple(found)
+
+
+def look_command(array: Array, number: str) -> str:
+    """What a person types to see which tasks have ended, and how."""
+    return f"cat {shlex.quote(str(array.logs / number))}/*.ended"

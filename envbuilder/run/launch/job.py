@@ -1,0 +1,227 @@
+"""What is to be launched: an environment, a program, how many ranks and where, all decided before a line is written."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from envbuilder.artifacts.outputs import Outputs, read_record
+from envbuilder.compat.tables.cuda import load_cudas
+from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.errors import UsageError
+from envbuilder.run.launch.site import HOST, OPTION, TIME, WORD, Site, need_shape
+
+Shape = Literal["torchrun", "tasks"]
+Where = Literal["slurm", "ssh", "local"]
+SMOKE: Final = ("-m", "envbuilder_smoke")
+PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
+TORCHRUN_SINCE: Final = (1, 10)
+RANK_IN_LOGS_SINCE: Final = (2, 3)  # with a rank's number in front of its lines, and an address for each node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Environment:
+    """A SIF or an image, and what a launch must know of its inside."""
+
+    name: str
+    place: str  # the SIF's path, or the image's name
+    size: int = 0  # of a SIF
+    sha256: str = ""  # of a SIF
+    image_id: str = ""  # of an image
+    torch: str
+    cuda: str  # "" without
+    driver_floor: str  # the oldest driver that runs this CUDA; "" where there is none or it is not known
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmWish:
+    """What was typed of Slurm's own options; it comes before what a site profile says."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    time: str = ""
+    options: tuple[str, ...] = ()  # any others, as `sbatch` takes them: beside the profile's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What was typed."""
+
+    name: str  # of a recipe that was built, or a path to a SIF
+    program: tuple[str, ...]
+    where: Where
+    folder: Path
+    logs: Path
+    output: Path
+    shape: str = "torchrun"
+    nodes: int | None = None
+    ranks: int | None = None
+    gpus: int | None = None
+    profile: str = ""
+    grace: int
+    smoke: bool
+    slurm: SlurmWish = SlurmWish()
+    hosts: tuple[str, ...] = ()
+    pdsh: bool = False
+    image: bool = False  # run in the image, not in the SIF
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One launch."""
+
+    environment: Environment
+    program: tuple[str, ...]  # as typed: `train.py --fast`, `-m package`, `python train.py`, or any program
+    where: Where
+    shape: Shape
+    nodes: int
+    ranks: int  # on each node
+    gpus: int  # on each node
+    folder: Path  # where the program starts
+    project: Path  # the checkout around it
+    logs: Path
+    site: Site
+    grace: int  # seconds between TERM and KILL
+
+    @property
+    def is_old(self) -> bool:
+        return _version(self.environment.torch) < TORCHRUN_SINCE
+
+
+def torch_has(job: Job, since: tuple[int, ...]) -> bool:
+    return _version(job.environment.torch) >= since
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.partition("+")[0].split(".")[:2])
+
+
+def make_job(wish: Wish, environment: Environment, site: Site, project: Path) -> Job:
+    """Fill in what was not typed; raises UsageError for a job that cannot be."""
+    shapes: tuple[Shape, ...] = get_args(Shape)
+    shape = next((one for one in shapes if one == wish.shape), None)
+    if shape is None:
+        raise UsageError(f"`--shape` takes {' or '.join(shapes)}, found `{wish.shape}`")
+    typed = wish.slurm
+    words = {"--partition": typed.partition, "--account": typed.account, "--qos": typed.qos}
+    for option, text in words.items():
+        need_shape(option, filter(None, (text,)), WORD)
+    need_shape("--time", filter(None, (typed.time,)), TIME)
+    need_shape("--sbatch", typed.options, OPTION)
+    need_shape("--hosts", wish.hosts, HOST)
+    slurm = replace(
+        site.slurm,
+        partition=typed.partition or site.slurm.partition,
+        account=typed.account or site.slurm.account,
+        qos=typed.qos or site.slurm.qos,
+        time=typed.time or site.slurm.time,
+        options=(*site.slurm.options, *typed.options),
+    )
+    ssh = replace(site.ssh, hosts=wish.hosts or site.ssh.hosts, pdsh=wish.pdsh or site.ssh.pdsh)
+    nodes = wish.nodes or (len(ssh.hosts) if wish.where == "ssh" else 1)
+    gpus = wish.gpus if wish.gpus is not None else int(bool(environment.cuda))
+    ranks = wish.ranks or gpus or 1
+    program = (*SMOKE, "--ranks", str(nodes * ranks)) if wish.smoke else wish.program
+    job = Job(
+        environment=environment, program=program, where=wish.where, shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
+        folder=wish.folder, project=project, logs=wish.folder / wish.logs, site=replace(site, slurm=slurm, ssh=ssh),
+        grace=wish.grace,
+    )  # fmt: skip
+    if wish.smoke and wish.program:
+        raise UsageError("`--smoke` launches no program", hint="leave the program out, or `--smoke`")
+    _check(job)
+    return job
+
+
+def _check(job: Job) -> None:
+    if not job.program:
+        raise UsageError(
+            "there is no program to launch",
+            hint=f"envbuilder launch {job.where} {job.environment.name} -- train.py; `--smoke` needs none",
+        )
+    if job.gpus and not job.environment.cuda:
+        raise UsageError(
+            f"`{job.environment.name}` has no CUDA, so its ranks cannot use GPUs",
+            hint="`--ranks-per-node N` alone launches ranks without GPUs",
+        )
+    if job.shape == "tasks" and job.gpus and job.gpus != job.ranks:
+        raise UsageError(
+            f"{job.ranks} ranks cannot have {job.gpus} GPUs one to one", hint="leave `--ranks-per-node` out"
+        )
+    hosts = len(job.site.ssh.hosts)
+    if job.where == "ssh" and hosts < max(job.nodes, 1):
+        raise UsageError(
+            f"{job.nodes} nodes are wanted, and {hosts} hosts are known"
+            if hosts
+            else "no host is known to launch on",
+            hint="`--hosts a,b`, or `hosts` under `ssh` in the site profile, names them",
+        )
+
+
+def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:
+    """The program as torchrun takes it: a script, `-m MODULE`, or any other program after `--no_python`."""
+    if program[0] in ("python", "python3") and len(program) > 1 and not _is_option(program[1:]):
+        return program[1:]
+    return program if program[0] == "-m" or program[0].endswith(".py") else ("--no_python", *program)
+
+
+def words_for_rank(program: tuple[str, ...]) -> tuple[str, ...]:
+    """The program as one rank runs it."""
+    return ("python", *program) if program[0] == "-m" or program[0].endswith(".py") else program
+
+
+def _is_option(words: tuple[str, ...]) -> bool:
+    return words[0].startswith("-") and words[0] != "-m"
+
+
+def probe_environment(outputs: Outputs, read: Callable[[Path, str], str]) -> Environment:
+    """Look at a SIF; `read` gives the text of a file inside one."""
+    sif, torch, cuda = probe_pins(outputs, read)
+    return Environment(
+        name=outputs.name,
+        place=str(sif),
+        size=sif.stat().st_size,
+        sha256=_digest(outputs),
+        torch=torch,
+        cuda=cuda,
+        driver_floor=driver_floor(cuda),
+    )
+
+
+def driver_floor(cuda: str) -> str:
+    return next((row.driver_floor for row in load_cudas().rows if row.cuda == cuda), "")
+
+
+def probe_pins(outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path, str, str]:
+    """The SIF's own path, and its versions of torch and CUDA; raises UsageError where it was not made by envbuilder."""
+    sif = outputs.sif.resolve()
+    try:
+        return sif, *parse_pins(read(sif, PINS))
+    except (KeyError, ValueError) as error:  # there is no such file, or another one
+        raise not_ours(str(sif)) from error
+
+
+def not_ours(place: str) -> UsageError:
+    return UsageError(
+        f"`{place}` was not made by envbuilder: it has no {PINS} that can be read",
+        hint="`envbuilder build NAME` makes one of a recipe; what others made runs without envbuilder",
+    )
+
+
+def parse_pins(text: str) -> tuple[str, str]:
+    """The versions of torch and CUDA that the text in an environment names; raises ValueError."""
+    try:
+        pins = json.loads(text)
+        return str(pins["pytorch"]), str(pins["cuda"])
+    except (TypeError, KeyError) as error:
+        raise ValueError("no pins") from error
+
+
+def _digest(outputs: Outputs) -> Sha256:
+    """The SIF's sha256: from the record of its build while the file is as the build left it, for it is large."""
+    record = read_record(outputs)
+    if record and record.knows_sif(outputs.sif):
+        return Sha256(record.sif)
+    return sha256_file(outputs.sif)

@@ -1,0 +1,202 @@
+"""A job → the text of a script that a person can read, keep and submit.
+
+The text is a head, every setting as a quoted value, and the parts in `parts/`, which are the same in every script: what
+decides is in the settings, and what the parts do can be read, checked and tried without envbuilder.
+"""
+
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final, assert_never
+
+from envbuilder import __version__
+from envbuilder.core.errors import UsageError
+from envbuilder.run.launch.job import (
+    RANK_IN_LOGS_SINCE,
+    Environment,
+    Job,
+    torch_has,
+    words_for_launcher,
+    words_for_rank,
+)
+from envbuilder.run.launch.site import SlurmSite
+
+PARTS: Final = Path(__file__).parent / "parts"
+LEAST_FREE_MB: Final = 1024  # room for what compilers and kernels leave in caches
+
+
+def render(job: Job) -> str:
+    """The whole script."""
+    match job.where:
+        case "slurm":
+            head = [*_slurm_head(job), ""]
+        case "ssh" | "local":
+            head = []
+        case _:
+            assert_never(job.where)
+    return compose(_comment(job), head, _settings(job), _parts(job))
+
+
+def compose(
+    comment: Sequence[str], head: Sequence[str], settings: Sequence[str], parts: Sequence[str]
+) -> str:
+    """A script: what it is, what Slurm reads of it, its settings, and the parts that use them.
+
+    Raises UsageError for a name or a folder with a line break, after which a line would be a command or another option.
+    """
+    for line in (*comment, *head):
+        if re.search(r"[\x00-\x1f\x7f]", line):
+            raise UsageError(
+                f"a script cannot have this in a line: {line!r}", hint="rename the SIF or the folder"
+            )
+    texts = [(PARTS / f"{name}.sh").read_text(encoding="utf-8") for name in parts]
+    told = [
+        f"# {comment[0]}",
+        f"# Written by envbuilder {__version__}; {comment[1]}",
+        "# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name",
+    ]
+    return "\n".join(["#!/usr/bin/env bash", *told, *head, "set -euo pipefail", "", *settings, "", *texts])
+
+
+def _comment(job: Job) -> tuple[str, str]:
+    runs = {
+        "slurm": "`sbatch THIS-FILE` submits it",
+        "ssh": "`bash THIS-FILE` runs it",
+        "local": "`bash THIS-FILE` runs it",
+    }
+    total = job.nodes * job.ranks
+    return (
+        f"{job.environment.name} (torch {job.environment.torch}): {total} ranks on {job.nodes} nodes. {runs[job.where]}.",
+        "it needs nothing of envbuilder to run, and you may change it.",
+    )
+
+
+def _parts(job: Job) -> list[str]:
+    if job.shape == "tasks":
+        ranks = "tasks"
+    elif job.is_old:
+        ranks = "old"
+    else:
+        ranks = "torchrun" if torch_has(job, RANK_IN_LOGS_SINCE) else "torchrun_1"
+    reached = ["attend", "pdsh"] if job.site.ssh.pdsh else ["attend", "ssh", "nodes"]
+    ways = {"slurm": ["slurm"], "ssh": reached, "local": ["attend", "local", "nodes"]}
+    return ["common", "look", "image" if job.environment.image_id else "sif", ranks, *ways[job.where]]
+
+
+def _settings(job: Job) -> list[str]:
+    """The values that a node needs as well, and then those of the place where the script starts."""
+    environment, site = job.environment, job.site
+    program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
+    shared = {
+        **_environment(environment),
+        "program": quoted_list(program),
+        "nodes": str(job.nodes),
+        "ranks_per_node": str(job.ranks),
+        "gpus": str(job.gpus),
+        "folder": quoted(str(job.folder)),
+        "project": quoted(str(job.project)),
+        "logs": quoted(str(job.logs / environment.name)),
+        "binds": f"({' '.join(map(quoted_path, site.all_binds))})",
+        "variables": quoted_list(tuple(f"{name}={value}" for name, value in site.env)),
+        "modules": quoted_list(site.modules),
+        "apptainer": quoted(site.apptainer),
+        "node_scratch": quoted_path(site.node_scratch),
+        "shared_scratch": quoted_path(site.scratch),
+        "master_suffix": quoted(site.master_suffix),
+        "driver_floor": quoted(environment.driver_floor),
+        "least_free_mb": str(LEAST_FREE_MB),
+        "grace": str(job.grace),
+    }
+    lines = [f"{name}={value}" for name, value in shared.items()]
+    own = {"slurm": "srun_options", "ssh": "ssh_options", "local": ""}[job.where]
+    if job.where == "slurm":
+        lines.append(f"{own}={quoted_list(_srun_options(job))}")
+    elif job.where == "ssh":
+        lines += [
+            f"{own}={quoted_list(site.ssh.options)}",
+            f"hosts={quoted_list(site.ssh.hosts[: job.nodes])}",
+        ]
+    names = [*shared, "job"]
+    return [*lines, f"settings=({' '.join(names)})"]
+
+
+def _environment(environment: Environment) -> dict[str, str]:
+    """What it is, and by what a node knows that it is the one."""
+    if environment.image_id:
+        return {"environment": quoted(environment.place), "image_id": quoted(environment.image_id)}
+    return {
+        "environment": quoted(environment.place),
+        "sif_bytes": str(environment.size),
+        "sif_sha256": environment.sha256,
+    }
+
+
+def _srun_options(job: Job) -> tuple[str, ...]:
+    if job.shape == "torchrun":
+        return (f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1")
+    # Ranks that see one GPU each cannot reach each other's (NVIDIA/nccl#1066).
+    peers = ("--gpu-bind=none",) if job.gpus else ()
+    return (f"--nodes={job.nodes}", f"--ntasks-per-node={job.ranks}", *peers, "--label")
+
+
+def _slurm_head(job: Job) -> list[str]:
+    slurm = job.site.slurm
+    tasks = job.ranks if job.shape == "tasks" else 1
+    cpus = slurm.cpus_per_rank * job.ranks // tasks
+    options = [
+        f"--job-name={job.environment.name}",
+        *site_options(slurm),
+        f"--nodes={job.nodes}",
+        f"--ntasks-per-node={tasks}",
+        *((f"--cpus-per-task={cpus}",) if cpus else ()),  # without a number the site's default holds
+        *_gpu_options(job),
+        f"--signal=B:TERM@{job.grace}",
+        f"--output={job.logs}/%x-%j.log",
+        "--open-mode=append",  # a job that is requeued goes on in the same file
+        *slurm.options,
+    ]
+    return directives(options)
+
+
+def directives(options: Sequence[str]) -> list[str]:
+    """The lines of a script that `sbatch` reads."""
+    return [f"#SBATCH {quoted(option)}" for option in options]
+
+
+def site_options(slurm: SlurmSite) -> list[str]:
+    """Where and for how long a job may run, as far as it is known."""
+    known = (
+        ("partition", slurm.partition),
+        ("account", slurm.account),
+        ("qos", slurm.qos),
+        ("time", slurm.time),
+    )
+    return [f"--{key}={value}" for key, value in known if value]
+
+
+def _gpu_options(job: Job) -> tuple[str, ...]:
+    """GPUs by node: those asked for by task would be hidden from each other."""
+    slurm = job.site.slurm
+    if not job.gpus or slurm.gpu_flag == "none":
+        return ()
+    kind = f"{slurm.gpu_type}:" if slurm.gpu_type else ""
+    return (
+        f"--gres=gpu:{kind}{job.gpus}" if slurm.gpu_flag == "gres" else f"--gpus-per-node={kind}{job.gpus}",
+    )
+
+
+def quoted(value: str) -> str:
+    return shlex.quote(value)
+
+
+def quoted_list(words: Sequence[str]) -> str:
+    return f"({' '.join(map(shlex.quote, words))})"
+
+
+def quoted_path(path: str) -> str:
+    """A path that may begin with a variable; it is empty where that is not set."""
+    found = re.match(r"\$(\w+)", path)
+    if found is None:
+        return shlex.quote(path)
+    return f'"${{{found[1]}:+${found[1]}{path[found.end() :]}}}"'

@@ -1,0 +1,198 @@
+"""A site profile: what is true of a cluster and of no recipe, read as strictly as a recipe.
+
+Paths in it may begin with a variable (`$SCRATCH/data`), since a site gives each user folders of their own; one that is not
+set, or a folder that is not there, counts as not written.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal, get_args
+
+from envbuilder.core.decode import Code, Fields, Mistakes, Shape, load, nearest, read_text
+from envbuilder.core.errors import UsageError
+
+GpuFlag = Literal["gpus-per-node", "gres", "none"]
+SITES: Final = Path("sites")
+
+WORD: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9_.,:/@+-]*", expected="a word without spaces")
+# None that `ssh` takes for an option.
+HOST: Final = Shape(pattern=WORD.pattern, expected="a host such as node1 or me@node1")
+_PATH: Final = Shape(
+    pattern=r"(/|\$[A-Za-z_][A-Za-z0-9_]*(?=/|:|$))[^\x00-\x1f\x7f:,$\"'\\`]*",
+    expected="a path such as /scratch or $SCRATCH/data",
+    hint="a variable may stand at its beginning only",
+)
+_BIND: Final = Shape(
+    pattern=rf"{_PATH.pattern}(:/[^\x00-\x1f\x7f:,$\"'\\`]*(:(ro|rw|image-src=/[^:,$\"'\\`]*))?)?",
+    expected="PATH, PATH:PATH or PATH:PATH:ro",
+)
+OPTION: Final = Shape(
+    pattern=r"--[a-z][a-z-]*(=\S+)?", expected="an option such as --constraint=a100", hint="one in each"
+)
+TIME: Final = Shape(
+    pattern=r"(\d+-)?\d+(:\d{1,2}){0,2}|UNLIMITED",
+    expected='a time such as "02:00:00"',
+    hint="days-hours:minutes:seconds",
+)
+_VARIABLE: Final = Shape(pattern=r"[A-Za-z_][A-Za-z0-9_]*", expected="the name of a variable")
+_SUFFIX: Final = Shape(pattern=r"[A-Za-z0-9.-]+", expected="what follows a host name, such as i or .ib.site")
+_PROGRAM: Final = Shape(pattern=r"[A-Za-z0-9_./+-]+", expected="the name of a program or its path")
+
+SLURM_KEYS: Final = (
+    "partition",
+    "account",
+    "qos",
+    "time",
+    "gpu_flag",
+    "gpu_type",
+    "cpus_per_rank",
+    "options",
+)
+SSH_KEYS: Final = ("hosts", "options", "pdsh")
+KEYS: Final = (
+    "summary", "modules", "apptainer", "binds", "scratch", "node_scratch", "master_suffix", "env", "slurm", "ssh",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlurmSite:
+    """What `#SBATCH` lines say at this site; empty for what is left out."""
+
+    partition: str = ""
+    account: str = ""
+    qos: str = ""
+    time: str = ""
+    gpu_flag: GpuFlag = "gpus-per-node"
+    gpu_type: str = ""
+    cpus_per_rank: int = 0
+    options: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SshSite:
+    hosts: tuple[str, ...] = ()
+    options: tuple[str, ...] = ()  # of ssh itself
+    pdsh: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """One cluster; the default is one of which nothing special is known."""
+
+    modules: tuple[str, ...] = ()
+    apptainer: str = "apptainer"
+    binds: tuple[str, ...] = ()
+    scratch: str = ""  # shared and large: downloads of models and data sets go there
+    node_scratch: str = ""  # of one node: compile caches go there; "": $SLURM_TMPDIR, $TMPDIR or /tmp
+    master_suffix: str = ""  # what makes a node's name that of its fast network
+    env: tuple[tuple[str, str], ...] = ()
+    slurm: SlurmSite = SlurmSite()
+    ssh: SshSite = SshSite()
+
+    @property
+    def all_binds(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(one for one in (*self.binds, self.scratch) if one))
+
+    def present_binds(self, environment: Mapping[str, str]) -> tuple[str, ...]:
+        """The bind mounts with their variables filled in; those of which this machine has nothing are left out."""
+        full = (_fill(bind, environment) for bind in self.all_binds)
+        return tuple(bind for bind in full if bind and Path(bind.partition(":")[0]).exists())
+
+
+def _fill(path: str, environment: Mapping[str, str]) -> str:
+    """The path with its variable's value; "" when that is not set."""
+    found = re.match(r"\$(\w+)", path)
+    if found is None:
+        return path
+    value = environment.get(found[1], "")
+    return value + path[found.end() :] if value else ""
+
+
+def need_shape(option: str, given: Iterable[str], shape: Shape) -> None:
+    """Raise UsageError for what was typed and is not what the same key of a profile takes."""
+    for text in given:
+        if not re.fullmatch(shape.pattern, text):
+            raise UsageError(f"`{option}` takes {shape.expected}, found `{text}`", hint=shape.hint)
+
+
+def find_site(given: str, folder: Path = SITES) -> Site:
+    """The profile of that name in the folder, or the path itself; without one a site of which nothing is known."""
+    if not given:
+        return Site()
+    is_path = "/" in given or given.endswith((".yaml", ".yml"))
+    path = Path(given) if is_path else folder / f"{given}.yaml"
+    if not path.exists():
+        known = sorted(one.stem for one in folder.glob("*.yaml"))
+        raise UsageError(
+            f"there is no site profile `{path}`",
+            hint=f"{nearest(given, known)}profiles in `{folder}/`: {', '.join(known) or 'none'}",
+        )
+    return load_site(path)
+
+
+def load_site(path: Path) -> Site:
+    """Read a profile; raises UsageError whose findings hold every mistake in it."""
+    mistakes = Mistakes()
+    root = load(path, mistakes)
+    site = Site()
+    if root is not None:
+        fields = Fields(root, mistakes, optional=KEYS)
+        fields.text("summary")
+        site = Site(
+            modules=fields.texts("modules", WORD),
+            apptainer=fields.text("apptainer", _PROGRAM) or "apptainer",
+            binds=fields.texts("binds", _BIND),
+            scratch=fields.text("scratch", _PATH),
+            node_scratch=fields.text("node_scratch", _PATH),
+            master_suffix=fields.text("master_suffix", _SUFFIX),
+            env=_environment(fields, mistakes),
+            slurm=_slurm(fields, mistakes),
+            ssh=_ssh(fields, mistakes),
+        )
+    if mistakes.findings:
+        raise UsageError(f"the site profile `{path}` cannot be used", findings=mistakes.findings)
+    return site
+
+
+def _environment(fields: Fields, mistakes: Mistakes) -> tuple[tuple[str, str], ...]:
+    for entry in fields.entries("env"):
+        if not re.fullmatch(_VARIABLE.pattern, entry.key):
+            mistakes.add(Code.VALUE, entry.where, f"{entry.node.path}: expected {_VARIABLE.expected}")
+    return tuple((entry.key, read_text(entry.node, mistakes)) for entry in fields.entries("env"))
+
+
+def _slurm(fields: Fields, mistakes: Mistakes) -> SlurmSite:
+    node = fields.node.get("slurm")
+    if node is None:
+        return SlurmSite()
+    slurm = Fields(node, mistakes, optional=SLURM_KEYS)
+    flag = slurm.text("gpu_flag") or "gpus-per-node"
+    known: tuple[GpuFlag, ...] = get_args(GpuFlag)
+    found = next((one for one in known if one == flag), None)
+    if found is None:
+        mistakes.at(
+            node,
+            Code.VALUE,
+            f"expected {', '.join(known)} as `gpu_flag`, found `{flag}`",
+            hint=nearest(flag, known),
+        )
+    return SlurmSite(
+        partition=slurm.text("partition", WORD),
+        account=slurm.text("account", WORD),
+        qos=slurm.text("qos", WORD),
+        time=slurm.text("time", TIME),
+        gpu_flag=found or "gpus-per-node",
+        gpu_type=slurm.text("gpu_type", WORD),
+        cpus_per_rank=slurm.integer("cpus_per_rank"),
+        options=slurm.texts("options", OPTION),
+    )
+
+
+def _ssh(fields: Fields, mistakes: Mistakes) -> SshSite:
+    node = fields.node.get("ssh")
+    if node is None:
+        return SshSite()
+    ssh = Fields(node, mistakes, optional=SSH_KEYS)
+    return SshSite(hosts=ssh.texts("hosts", HOST), options=ssh.texts("options"), pdsh=ssh.flag("pdsh"))

@@ -1,0 +1,160 @@
+"""Submit a script to Slurm, or become it."""
+
+import os
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NoReturn
+
+from envbuilder.artifacts.outputs import Outputs, find_outputs
+from envbuilder.artifacts.squashfs.files import SquashfsTree
+from envbuilder.core.cache import save_text
+from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
+from envbuilder.core.process import Command, Runner, hand_over
+from envbuilder.run.container import Surroundings, project_folder, run_in_image
+from envbuilder.run.exec import need_engine, need_image, need_sif
+from envbuilder.run.launch.job import (
+    PINS,
+    Environment,
+    Job,
+    Wish,
+    driver_floor,
+    make_job,
+    not_ours,
+    parse_pins,
+    probe_environment,
+)
+from envbuilder.run.launch.script import render
+from envbuilder.run.launch.site import find_site
+from envbuilder.verify.compare import opened_sif
+
+EXECUTABLE: Final = 0o755
+HINTS: Final = {
+    "partition": "`sinfo` lists the partitions; `--partition`, or `partition` in the site profile, names one",
+    "account": "`sacctmgr show associations user=$USER` lists yours; `account` in the site profile names one",
+    "qos": "`sacctmgr show qos` lists them; `qos` in the site profile names one",
+    "gres": "`sinfo --format='%P %G'` shows how the GPUs are called: `gpu_flag` and `gpu_type` in the site profile",
+    "node configuration": "`sinfo --Node --long` shows what a node has; `--gpus-per-node`, `cpus_per_rank` in the site profile",
+    "time limit": "`sinfo` shows each partition's limit; `--time` asks for less",
+    "controller": "is this a machine of the cluster? `scontrol ping` asks for the controller",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Script:
+    """What is to be started, and from where."""
+
+    name: str
+    text: str
+    folder: Path  # where it starts
+    logs: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Started:
+    """What became of a script."""
+
+    number: str  # Slurm's, of the job
+    script: Path
+    log: Path
+    code: int = 0
+
+    def text(self) -> str:
+        state = "its ranks failed" if self.code else "submitted"
+        return f"job {self.number}: {state}; log {self.log}, script {self.script}"
+
+
+def prepare(wish: Wish, settings: Mapping[str, str]) -> Job:
+    """Look at the SIF or the image, and the site; raises UsageError for a job that cannot be."""
+    if wish.image:
+        environment = _probe_image(wish.name, find_outputs(wish.name, wish.output), settings)
+    else:
+        environment = probe_environment(need_sif(wish.name, wish.output, settings), read_in_sif)
+    return make_job(wish, environment, find_site(wish.profile), project_folder(wish.folder))
+
+
+def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> Environment:
+    image, client = outputs.image_name, need_engine(outputs, settings)
+    identity = need_image(client, name, outputs, settings)
+    read = run_in_image(client, image, ("cat", PINS), Surroundings(folder=Path("/")))
+    try:
+        torch, cuda = parse_pins(read.output)
+    except ValueError as error:
+        raise not_ours(image) from error
+    return Environment(
+        name=outputs.name,
+        place=image,
+        image_id=identity,
+        torch=torch,
+        cuda=cuda,
+        driver_floor=driver_floor(cuda),
+    )
+
+
+def read_in_sif(sif: Path, path: str) -> str:
+    with opened_sif(sif) as system, SquashfsTree(system, ()).open(path.lstrip("/")) as stream:
+        return stream.read().decode()
+
+
+def script_of(job: Job) -> Script:
+    return Script(name=job.environment.name, text=render(job), folder=job.folder, logs=job.logs)
+
+
+def save_script(path: Path, script: Script) -> Path:
+    """Write a script, ready to be started."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        script.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and fails without a word
+        save_text(path, script.text)
+        path.chmod(EXECUTABLE)
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the script `{path}`: {(error.strerror or str(error)).lower()}",
+            hint="launch from a folder that you may write to, and that every node has",
+        ) from error
+    return path.absolute()
+
+
+def submit(script: Script, runner: Runner, *, wait: bool, tell: Callable[[str], None]) -> Started:
+    """Give the script to Slurm; with `wait` stay until the job has ended. Raises LaunchError when Slurm does not take it."""
+    name = script.name
+    path = save_script(script.logs / f"{name}.sh", script)
+    number = ""
+
+    def hear(line: str) -> None:
+        nonlocal number, path
+        number = number or line.partition(";")[0]
+        path = path.rename(path.with_name(f"{name}-{number}.sh"))
+        tell(f"job {number} is submitted")
+
+    command = Command(
+        argv=("sbatch", "--parsable", *(["--wait"] if wait else []), str(path)),
+        why="submit the job to Slurm",
+        cwd=script.folder,
+    )
+    code = 0
+    try:
+        runner.run(command, on_line=hear)
+    except ToolError as error:
+        hint = (
+            "submit on a machine of the cluster, where Slurm is; the script is written and can be taken there"
+        )
+        raise ToolError(error.message, hint=hint) from error
+    except CommandError as error:
+        if not number:
+            hint = next((hint for word, hint in HINTS.items() if word in error.message.lower()), error.hint)
+            raise LaunchError(error.message, hint=hint) from error
+        code = LaunchError.exit_code
+    return Started(number=number, script=path, log=script.logs / f"{name}-{number}.log", code=code)
+
+
+def become(job: Job) -> NoReturn:
+    """Let the script take this process's place: signals, output and exit code are then its own."""
+    script = save_script(job.logs / f"{job.environment.name}-{os.getpid()}.sh", script_of(job))
+    hand_over(("bash", str(script)))
+
+
+def start_command(job: Job, script: Path) -> str:
+    """What a person types to start a script."""
+    return shlex.join(("sbatch" if job.where == "slurm" else "bash", str(script)))

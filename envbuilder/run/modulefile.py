@@ -1,0 +1,108 @@
+"""An environment as a module of a cluster: `module load a100`, and `python` is the environment's.
+
+A module file for Lmod, one in Tcl for sites without it, and the commands that both put in front of PATH.
+"""
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.cache import save_text
+from envbuilder.core.errors import UsageError
+from envbuilder.run.exec_wrapper import render_enter
+from envbuilder.run.launch.site import Site
+
+COMMANDS: Final = ("python", "python3", "torchrun")  # no pip: what is in a SIF cannot change
+CUDA_COMMANDS: Final = ("nvcc",)
+EXECUTABLE: Final = 0o755
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Module:
+    """What `module` writes."""
+
+    name: str
+    sif: Path
+    torch: str
+    cuda: str  # "" without
+    site: Site
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        return (*COMMANDS, *(CUDA_COMMANDS if self.cuda else ()), f"{self.name}-exec")
+
+    @property
+    def summary(self) -> str:
+        return (
+            f"PyTorch {self.torch} {f'with CUDA {self.cuda}' if self.cuda else 'without CUDA'}, in {self.sif}"
+        )
+
+    @property
+    def help(self) -> str:
+        *programs, any_other = self.commands
+        return f"{self.summary}: {', '.join(programs)}, and any other program of it by {any_other}"
+
+
+def render_lua(module: Module, commands: Path) -> str:
+    return "\n".join(
+        [
+            f"help({_lua(module.help)})",
+            f"whatis({_lua(module.summary)})",
+            'family("envbuilder") -- another environment takes its place',
+            *(f"depends_on({_lua(one)})" for one in module.site.modules),
+            f'prepend_path("PATH", {_lua(str(commands))})',
+            "",
+        ]
+    )
+
+
+def render_tcl(module: Module, commands: Path) -> str:
+    return "\n".join(
+        [
+            "#%Module1.0",
+            f"proc ModulesHelp {{}} {{ puts stderr {_tcl(module.help)} }}",
+            f"module-whatis {_tcl(module.summary)}",
+            *(f"module load {_tcl(one)}" for one in module.site.modules),
+            f"prepend-path PATH {_tcl(str(commands))}",
+            "",
+        ]
+    )
+
+
+def save_module(module: Module, folder: Path) -> Path:
+    """Write the module below `folder`; returns the folder for `module use`. An earlier one of that name is replaced.
+
+    Where Lmod finds a file in Lua it takes no notice of the one in Tcl, and other module systems know only the latter.
+    """
+    files, commands = folder / "modulefiles", folder / "commands" / module.name
+    if ":" in str(commands):
+        raise UsageError(f"`{folder}` cannot stand in PATH: it has a colon", hint="choose another `--write`")
+    try:
+        if commands.is_dir():
+            shutil.rmtree(commands)
+        script = commands / f"{module.name}-exec"
+        save_text(script, render_enter(module.name, module.sif, module.site))
+        script.chmod(EXECUTABLE)
+        for name in module.commands[:-1]:
+            (commands / name).symlink_to(script.name)
+        save_text(files / f"{module.name}.lua", render_lua(module, commands))
+        save_text(files / module.name, render_tcl(module, commands))
+    except OSError as error:
+        raise UsageError(
+            f"cannot write the module to `{folder}`: {(error.strerror or str(error)).lower()}",
+            hint="`--write` names a folder that you may write to and that every node has",
+        ) from error
+    return files
+
+
+def _lua(text: str) -> str:
+    """The text as a string of Lua."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
+    return f'"{escaped}"'
+
+
+def _tcl(text: str) -> str:
+    """The text as a word of Tcl that nothing in it is replaced in."""
+    escaped = "".join(f"\\{character}" if character in '\\"$[]{};' else character for character in text)
+    return '"' + escaped.replace("\n", "\\n") + '"'

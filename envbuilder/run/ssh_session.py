@@ -1,0 +1,133 @@
+"""Sessions in a SIF on a cluster by plain SSH, which is all that VS Code's Remote-SSH needs: no Docker there, no port, no root.
+
+A connection goes to the cluster as it always does; there it starts an sshd of the user's own that speaks through it, and
+whose every session is a command in the SIF. Both ends know each other by keys made for this alone.
+"""
+
+import os
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+
+from envbuilder.core.cache import save_text
+from envbuilder.core.errors import CommandError, LaunchError, UsageError
+from envbuilder.core.process import Command, Runner
+from envbuilder.run.exec_wrapper import render_enter
+from envbuilder.run.launch.script import quoted, quoted_list
+from envbuilder.run.launch.site import HOST, Site, need_shape
+
+BODY: Final = Path(__file__).with_suffix(".sh")
+SECRET: Final = 0o600
+SERVE: Final = ".envbuilder/ssh/{name}/serve"  # below the home on the cluster
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Door:
+    """What leads into an environment on another machine."""
+
+    name: str
+    sif: Path  # as that machine has it
+    host: str  # as `ssh` takes it: a name of its settings, or user@host
+    site: Site
+    folder: Path  # of ours, for settings and keys
+
+    @property
+    def alias(self) -> str:
+        return f"envbuilder-{self.name}"
+
+    def path(self, kind: str) -> Path:
+        return self.folder / f"{self.name}.{kind}"
+
+    @property
+    def ssh(self) -> tuple[str, ...]:
+        return ("ssh", *self.site.ssh.options, "--", self.host)
+
+
+def open_door(door: Door, runner: Runner, *, force: bool) -> Path:
+    """Set the other machine up and write the settings for ours; returns their file.
+
+    Raises UsageError rather than lose what a person changed in them, and LaunchError when the other machine cannot do it.
+    """
+    need_shape("--ssh", (door.host,), HOST)
+    config = door.path("config")
+    public = keep_key(door.path("key"))
+    try:
+        answer = runner.run(
+            Command(
+                argv=(*door.ssh, "bash -s"),
+                why=f"set up sessions on {door.host}",
+                input=render_setup(door, public).encode(),
+            )
+        )
+        user, host_key = answer.splitlines()[-2:]
+    except CommandError as error:
+        raise LaunchError(error.message, hint=f"`ssh {door.host}` must work first") from error
+    except ValueError as error:
+        raise LaunchError(f"`{door.host}` did not say which user and host key it has") from error
+    text = render_config(door, user)
+    if config.exists() and config.read_text(encoding="utf-8", errors="replace") != text and not force:
+        raise UsageError(
+            f"`{config}` is there already and says something else", hint="`--force` writes it anew"
+        )
+    save_text(door.path("known_hosts"), f"{door.alias} {host_key}\n")
+    save_text(config, text)
+    return config
+
+
+def render_setup(door: Door, public: str) -> str:
+    """What the other machine does, as a script for its bash."""
+    settings = {
+        "name": quoted(door.name),
+        "sif": quoted(str(door.sif)),
+        "client": quoted(public),
+        "modules": quoted_list(door.site.modules),
+        "enter": quoted(render_enter(door.name, door.sif, door.site)),
+    }
+    lines = [f"{key}={value}" for key, value in settings.items()]
+    return "\n".join(["set -euo pipefail", *lines, "", BODY.read_text(encoding="utf-8")])
+
+
+def render_config(door: Door, user: str) -> str:
+    """The settings for our `ssh`."""
+    through = _literal(shlex.join((*door.ssh, SERVE.format(name=door.name))))
+    return f"""\
+# Sessions in {door.sif} on {door.host}, written by envbuilder.
+Host {door.alias}
+  User {user}
+  ProxyCommand {through}
+  HostKeyAlias {door.alias}
+  UserKnownHostsFile "{_literal(str(door.path("known_hosts")))}"
+  StrictHostKeyChecking yes
+  IdentityFile "{_literal(str(door.path("key")))}"
+  IdentitiesOnly yes
+"""
+
+
+def _literal(text: str) -> str:
+    """As `ssh` wants what looks like one of its tokens."""
+    return text.replace("%", "%%")
+
+
+def keep_key(path: Path) -> str:
+    """The public half of the key in that file, which is made where there is none."""
+    made = Ed25519PrivateKey.generate()
+    text = made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = made.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
+    half = path.with_name(f"{path.name}.pub")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if path.exists() and half.exists():
+            return half.read_text(encoding="utf-8").strip()
+        path.unlink(missing_ok=True)
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET), "wb") as stream:
+            stream.write(text)
+        save_text(half, f"{public}\n")
+    except OSError as error:
+        raise UsageError(
+            f"cannot keep a key in `{path}`: {(error.strerror or str(error)).lower()}"
+        ) from error
+    return public

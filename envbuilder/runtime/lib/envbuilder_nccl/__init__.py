@@ -1,0 +1,293 @@
+"""Tells NCCL what this node needs, just before torch is imported: set only what is unset, and never stand in the way.
+
+In the user's own process there are only this file and `kept`: it looks whether GPUs are in use, makes a key of what a decision
+depends on, and applies a decision that was saved for that key. A new decision is made by a child process (`__main__`) with a time limit,
+by the rules of `envbuilder.node.nccl`, so that a driver that hangs or crashes cannot touch the program.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+DEADLINE = 2.0  # seconds that all of this may take
+RETRY = 600.0  # seconds that a decision that did not come in time is not asked for again
+MOST_BYTES = 1 << 18
+MARK = "_ENVBUILDER_NCCL"  # what we set, for child processes: it is not the user's own
+NEEDS = "opt/envbuilder/needs.json"
+BAKED = "opt/envbuilder/nccl.json"  # the recipe's `nccl:`, where it is not `auto`
+RENAMED = ("BLOCKING_WAIT", "ASYNC_ERROR_HANDLING", "DESYNC_DEBUG", "ENABLE_TIMING")  # NCCL_… until torch 2.1
+JOB = (
+    "MASTER_ADDR", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "SLURM_JOB_ID", "SLURM_JOB_NODELIST", "SLURM_NNODES",
+    "SLURM_JOB_NUM_NODES", "SLURM_STEP_NODELIST", "SLURM_STEP_NUM_NODES", "SLURMD_NODENAME",
+)  # fmt: skip
+
+
+class Node:
+    """Where this process reads its node; a test gives other folders."""
+
+    def __init__(self, root: str = "/", packages: list[str] | None = None) -> None:
+        self.root = root
+        self.packages = _packages() if packages is None else packages
+
+    def path(self, name: str) -> str:
+        return os.path.join(self.root, name)
+
+    def text(self, name: str) -> str:
+        try:
+            with open(self.path(name), "rb") as stream:
+                return stream.read(MOST_BYTES).decode("utf-8", "replace")
+        except OSError:
+            return ""
+
+    def names(self, name: str) -> list[str]:
+        try:
+            return sorted(os.listdir(self.path(name)))
+        except OSError:
+            return []
+
+
+def prepare(node: Node | None = None) -> None:
+    """Set what is unset; at most DEADLINE seconds. Raises only what a caller should print in one line."""
+    started = time.monotonic()
+    node = node or Node()
+    mode = os.environ.get("ENVBUILDER_NCCL", "")
+    if mode == "explain" and os.environ.get("LOCAL_RANK", "0") != "0":
+        mode = ""  # one rank of a node explains
+    old = old_driver(node)
+    if old and not _is_told(os.environ):
+        _say(old)
+    if mode == "off":
+        return
+    why = unused(node, os.environ)
+    if mode == "explain" and why:
+        _say(f"NCCL: nothing to do: {why}")
+    if why:
+        return
+    from envbuilder_nccl import kept  # noqa: PLC0415 - of no use without GPUs
+
+    for name, value in renamed(os.environ, torch_version(node)).items():
+        os.environ[name] = value
+    key = make_key(node, os.environ)
+    decision = None if mode == "explain" else kept.load(key)
+    if decision is None:
+        decision = _ask(node, key, started)
+    told = _is_told(os.environ)
+    made = apply(decision, os.environ, conf_names(node, os.environ))
+    if mode == "explain":
+        sys.stderr.write(decision.get("text", "") + "\n")
+    elif not told:
+        for line in decision.get("warnings", []):
+            _say(line)
+        for one in made:
+            _say(
+                f"{one['name']}={one['value']}: {one['reason']} (ENVBUILDER_NCCL=explain says more, =off stops it)"
+            )
+
+
+def old_driver(node: Node) -> str:
+    """What CUDA would say less clearly: the driver's version, and the oldest that this environment works with."""
+    driver = node.text("sys/module/nvidia/version").strip()
+    needs = node.text(NEEDS) if driver else ""
+    if not needs:
+        return ""
+    import json  # noqa: PLC0415
+
+    floor = json.loads(needs)["driver"]
+    if _numbers(driver) >= _numbers(floor):
+        return ""
+    return f"driver {driver} is older than this environment needs ({floor})"
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(part) for part in version.split(".") if part.isdigit()]
+
+
+def _is_told(environment: Any) -> bool:
+    """Another process of this job on this node speaks, or has spoken."""
+    return MARK in environment or environment.get("LOCAL_RANK", "0") != "0"
+
+
+def unused(node: Node, environment: Any) -> str:
+    """Why this process has no use for NCCL; empty where it may have."""
+    if not os.path.exists(node.path("dev/nvidiactl")):
+        return "there is no NVIDIA driver here"
+    if environment.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1", "NoDevFiles"):
+        return "CUDA_VISIBLE_DEVICES hides every GPU"
+    if torch_version(node).endswith("+cpu"):
+        return "this torch has no CUDA"
+    if baked(node).get("mode") == "off":
+        return "the recipe says `nccl: off`"
+    return ""
+
+
+def torch_version(node: Node) -> str:
+    return next((name[6:-10] for name in _distributions(node) if name.startswith("torch-")), "")
+
+
+def renamed(environment: Any, torch: str) -> dict[str, str]:
+    """The user's TORCH_NCCL_… variables under the names that torch before 2.2 reads."""
+    parts = torch.split(".")
+    if (
+        len(parts) < 2
+        or not (parts[0].isdigit() and parts[1].isdigit())
+        or (int(parts[0]), int(parts[1])) >= (2, 2)
+    ):
+        return {}
+    pairs = ((f"TORCH_NCCL_{name}", f"NCCL_{name}") for name in RENAMED)
+    return {old: environment[new] for new, old in pairs if new in environment and old not in environment}
+
+
+def baked(node: Node) -> dict[str, Any]:
+    text = node.text(BAKED)
+    if not text:
+        return {}
+    import json  # noqa: PLC0415 - not needed by most
+
+    return dict(json.loads(text))
+
+
+def make_key(node: Node, environment: Any) -> str:
+    """All that a decision depends on and that is quick to read, as one text."""
+    from envbuilder_nccl import kept  # noqa: PLC0415
+
+    network = [
+        (name, node.text(f"sys/class/net/{name}/operstate").strip()) for name in node.names("sys/class/net")
+    ]
+    here = os.path.join(
+        os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "envbuilder", "node", "nccl"
+    )
+    parts = (
+        node.text("proc/sys/kernel/random/boot_id").strip(),
+        node.text("sys/module/nvidia/version").strip(),
+        node.names("proc/driver/nvidia/gpus"),
+        [name for name in node.names("dev") if name.startswith("nvidia")],
+        network,
+        [node.text(f"proc/net/{name}") for name in ("route", "if_inet6")],
+        _own_addresses(node.text("proc/net/fib_trie")),
+        [name for name in _distributions(node) if name.startswith(("torch-", "nvidia_nccl"))],
+        [(name, environment.get(name)) for name in JOB],
+        [_stamp(place) for place in (node.path(BAKED), kept.measured_path(environment))],
+        _rules(here),
+    )
+    return repr(parts)
+
+
+def _own_addresses(trie: str) -> list[str]:
+    """Our IPv4 addresses: in fib_trie, what stands above `/32 host LOCAL`."""
+    lines = trie.split("\n")
+    return sorted({above.split()[-1] for above, line in zip(lines, lines[1:]) if "/32 host LOCAL" in line})
+
+
+def _stamp(path: str) -> tuple[int, int]:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return (0, 0)
+    return (found.st_mtime_ns, found.st_size)
+
+
+def _rules(folder: str) -> list[tuple[str, int]]:
+    """Another image may have other rules; its files have one time, but not the same sizes."""
+    try:
+        return sorted(
+            (entry.name, entry.stat().st_size) for entry in os.scandir(folder) if entry.name.endswith(".py")
+        )
+    except OSError:
+        return []
+
+
+def _packages() -> list[str]:
+    """The folders of Python packages; of /opt/env where this Python was started without them."""
+    found = [path for path in sys.path if path.endswith("-packages")]
+    return found or [f"/opt/env/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"]
+
+
+def _distributions(node: Node) -> list[str]:
+    return [name for folder in node.packages for name in node.names(folder) if name.endswith(".dist-info")]
+
+
+# The decision and the user's environment.
+
+
+def apply(decision: dict[str, Any], environment: Any, fixed: frozenset[str]) -> list[dict[str, Any]]:
+    """Set what neither the user nor a file of NCCL's own has set; returns what was set that was not before.
+
+    What a parent process set by an older decision is ours to change.
+    """
+    ours = dict(pair.partition("=")[::2] for pair in environment.get(MARK, "").split(";") if pair)
+    ours = {name: value for name, value in ours.items() if environment.get(name) == value}
+    users = {name for name in environment if name not in ours} | fixed
+    wanted = [one for one in decision.get("settings", []) if not users.intersection(one["unless"])]
+    for name in ours:
+        if name not in [one["name"] for one in wanted]:
+            del environment[name]
+    for one in wanted:
+        environment[one["name"]] = one["value"]
+    environment[MARK] = ";".join(f"{one['name']}={one['value']}" for one in wanted)
+    return [one for one in wanted if ours.get(one["name"]) != one["value"]]
+
+
+def conf_names(node: Node, environment: Any) -> frozenset[str]:
+    """What nccl.conf files set; NCCL takes the environment first, so a value of ours would beat the user's file."""
+    own = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME", "/"), ".nccl.conf")
+    names = set()
+    for path in (own.lstrip("/"), "etc/nccl.conf"):
+        for line in node.text(path).split("\n"):
+            name, equals, _ = line.partition("=")
+            if equals and not name.startswith("#"):
+                names.add(name)
+    return frozenset(names)
+
+
+def _ask(node: Node, key: str, started: float) -> dict[str, Any]:
+    """Have a child decide; where it does not in time, nothing is set, and nobody asks again for a while."""
+    import json  # noqa: PLC0415 - torch imports all of these as well
+    import subprocess  # noqa: PLC0415
+
+    from envbuilder_nccl import kept  # noqa: PLC0415
+
+    here = os.path.dirname(os.path.abspath(__file__))
+    python = sys.executable or "/opt/env/bin/python"
+    request = json.dumps({"root": node.root, "packages": node.packages, "key": key})
+    child = subprocess.Popen(
+        [python, "-I", "-S", here],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=None if os.environ.get("ENVBUILDER_DEBUG") == "1" else subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        answer, _ = child.communicate(
+            request.encode(), timeout=max(0.1, DEADLINE - 0.2 - (time.monotonic() - started))
+        )
+        return dict(json.loads(answer))
+    except subprocess.TimeoutExpired:
+        why = f"no answer within {DEADLINE:.0f} s"
+    except ValueError:
+        why = "no answer"
+    finally:
+        child.kill()
+        for stream in (child.stdin, child.stdout):
+            if stream is not None:
+                stream.close()
+        try:
+            child.wait(0.1)
+        except subprocess.TimeoutExpired:
+            pass
+    none = {
+        "settings": [],
+        "warnings": [f"NCCL defaults were not decided: {why}"],
+        "until": time.time() + RETRY,
+    }
+    kept.save(key, none)
+    return none
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"envbuilder: {text}\n")

@@ -1,0 +1,92 @@
+"""The child that decides, under the rules of `envbuilder.node.nccl`; `--export` for programs that are not Python; `--measure`.
+
+It forks once: what asks the driver lives on for a while after the one who asked has given up, so that a driver that takes
+long to wake has its decision saved for the next process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+import envbuilder_nccl
+from envbuilder_nccl import kept
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+LONGEST = 20  # seconds
+
+
+def main() -> None:
+    if sys.argv[1:] == ["--export"]:
+        export()
+        return
+    if sys.argv[1:] == ["--measure"]:
+        sys.stdout.write(json.dumps(measure()) + "\n")
+        return
+    request = json.loads(sys.stdin.read())
+    if os.fork():
+        os._exit(0)
+    signal.alarm(LONGEST)
+    from envbuilder.node.nccl.start import decide_start  # noqa: PLC0415 - after the fork: it may hang
+
+    node = envbuilder_nccl.Node(request["root"], request["packages"])
+    measured = kept.read_measured(os.environ)
+    decision = decide_start(node.root, node.packages, os.environ, envbuilder_nccl.baked(node), measured)
+    kept.save(request["key"], {name: value for name, value in decision.items() if name != "text"})
+    sys.stdout.write(json.dumps(decision))
+
+
+def tell(line: str) -> None:
+    sys.stderr.write(f"{line}\n")
+
+
+def measure() -> dict[str, Any]:
+    """Test P2P on this node and keep the verdict in the user's home, for the versions and GPUs that it holds for."""
+    from envbuilder.node.nccl.measure import Bench, count_gpus, measure  # noqa: PLC0415
+    from envbuilder.node.nccl.start import node_facts  # noqa: PLC0415
+
+    node = envbuilder_nccl.Node()
+    facts = node_facts(node.root, node.packages, os.environ)
+    program = os.path.join(os.path.dirname(os.path.abspath(__file__)), "rank.py")
+    bench = Bench(sys.executable, program)
+    count = count_gpus(bench, os.environ)
+    if count < 2:
+        return {"error": f"{count} GPUs are visible to torch here, and P2P needs two"}
+    if count != len(facts.gpus or ()):
+        return {
+            "error": f"{count} of {len(facts.gpus or ())} GPUs are visible to torch here; the test is of all"
+        }
+    plain = {
+        **os.environ,
+        "ENVBUILDER_NCCL": "off",
+    }  # nothing is decided for the ranks: they are what is measured
+    passed, without, detail = measure(bench, count, plain, tell)
+    verdict = {
+        "passed": passed, "passed_without": without, "driver": facts.driver, "kernel": facts.kernel, "nccl": facts.nccl,
+        "gpus": list(facts.gpu_names), "detail": detail,
+    }  # fmt: skip
+    return {"measured": verdict, "kept": kept.save_measured(os.environ, verdict)}
+
+
+def export() -> None:
+    """Print as shell what `prepare` changes."""
+    import shlex  # noqa: PLC0415
+
+    before = dict(os.environ)
+    envbuilder_nccl.prepare()
+    for name, value in os.environ.items():
+        if before.get(name) != value:
+            sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
+    for name in before:
+        if name not in os.environ:
+            sys.stdout.write(f"unset {name}\n")
+
+
+main()

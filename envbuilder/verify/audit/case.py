@@ -1,0 +1,202 @@
+"""The tree as the audits see it: its paths, and of each program and library what its ELF file says of itself."""
+
+import posixpath
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import IO, Final, Protocol, TypeVar
+
+from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSection
+from elftools.elf.elffile import ELFFile
+from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
+
+from envbuilder.layers.entry import Entry, Kind, follow
+
+MAGIC: Final = b"\x7fELF"
+NAMED: Final = 3  # files that one finding names
+_MOST_TEXT: Final = 4 << 20  # bytes
+_MOST: Final = (
+    10_000  # of anything that a real ELF file lists; a damaged one may promise four thousand million
+)
+
+
+Item = TypeVar("Item")
+
+
+class Code(StrEnum):
+    """The findings of the audits."""
+
+    NO_CODE = "EB711"  # a library of torch or an extension holds no code that one of the recipe's GPUs runs
+    ONLY_PTX = "EB712"  # such a GPU runs it only after compiling PTX at the first start
+    SYMBOLS = "EB713"  # a library needs a symbol version that the image's libraries do not have
+    OLDEST_HOST = "EB714"  # a file needs a newer glibc than the oldest host has
+    COPIES = "EB715"  # two copies of a library of CUDA, cuDNN or NCCL
+    WRITABLE = "EB716"  # everybody can write it
+    SET_ID = "EB717"  # it runs with another user's rights
+    SECRET = "EB718"  # a token, a password or a private key  # noqa: S105
+    AUTHORITY = "EB719"  # a certificate authority that no package brought, as a proxy's
+    RUNPATH = "EB720"  # a library is looked for in a folder outside
+    UNREADABLE = "EB721"  # an ELF file that cannot be read
+    RDMA = "EB722"  # NCCL is there, and what it needs for InfiniBand is not
+
+
+class Tree(Protocol):
+    """A root file system whose files can be read."""
+
+    @property
+    def entries(self) -> Sequence[Entry]: ...
+    def open(self, path: str) -> IO[bytes]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elf:
+    """What one ELF file says of itself."""
+
+    entry: Entry
+    soname: str = ""
+    needed: tuple[str, ...] = ()  # sonames
+    runpaths: tuple[str, ...] = ()
+    needs: tuple[tuple[str, str], ...] = ()  # symbol versions, each with the soname that has it
+    gives: tuple[str, ...] = ()  # symbol versions
+
+    @property
+    def path(self) -> str:
+        return self.entry.path
+
+    @property
+    def name(self) -> str:
+        """What it is looked for as."""
+        return self.soname or posixpath.basename(self.path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What an image brings beside its tree."""
+
+    environment: tuple[tuple[str, str], ...] = ()
+    texts: tuple[tuple[str, str], ...] = ()  # history, labels and what else its config says: place, text
+    hidden: tuple[tuple[str, str], ...] = ()  # secrets in files that a later layer removed: path, what
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    tree: Tree
+    paths: Mapping[str, Entry]
+    elves: tuple[Elf, ...]
+    unreadable: Mapping[str, str]  # path → why
+    said: Said
+
+    def read(self, path: str) -> bytes:
+        """The beginning of a file: a text that a person or a package wrote is not longer."""
+        with self.tree.open(path) as stream:
+            return stream.read(_MOST_TEXT)
+
+    def real(self, path: str) -> str | None:
+        """Where an absolute or relative path ends, below the root, links followed; None where nothing is."""
+        return follow(self.paths, path)
+
+
+def read_case(tree: Tree, *, said: Said) -> Case:
+    elves: list[Elf] = []
+    unreadable: dict[str, str] = {}
+    for entry in tree.entries:
+        if _may_be_elf(entry):
+            with tree.open(entry.path) as stream:
+                if stream.read(len(MAGIC)) != MAGIC:
+                    continue
+                try:
+                    elves.append(read_elf(entry, stream))
+                except ValueError as error:
+                    unreadable[entry.path] = str(error)
+    return Case(
+        tree=tree,
+        paths={entry.path: entry for entry in tree.entries},
+        elves=tuple(elves),
+        unreadable=unreadable,
+        said=said,
+    )
+
+
+def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
+    """Raises ValueError when the file is not in the form that its head promises."""
+    try:
+        elf = ELFFile(stream)
+        if elf.num_sections() > _MOST:
+            raise ValueError(f"it is damaged: {elf.num_sections()} sections")
+        dynamic = elf.get_section_by_name(".dynamic")
+        tags = _Tags(dynamic if isinstance(dynamic, DynamicSection) else None)
+        return Elf(
+            entry=entry,
+            soname=next(iter(tags.texts("soname")), ""),
+            needed=tags.texts("needed"),
+            runpaths=_folders(tags),
+            needs=tuple(dict.fromkeys(_bounded(_needs(elf)))),
+            gives=tuple(dict.fromkeys(_bounded(_gives(elf)))),
+        )
+    except (
+        ELFError, UnicodeDecodeError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError, struct.error,
+    ) as error:  # fmt: skip
+        raise ValueError(f"it is damaged: {type(error).__name__} {error}") from error
+
+
+class _Tags:
+    """The texts of a dynamic section, by their kind."""
+
+    def __init__(self, section: DynamicSection | None) -> None:
+        self._tags = list(_bounded(section.iter_tags())) if section else []
+
+    def texts(self, kind: str) -> tuple[str, ...]:
+        return tuple(str(getattr(tag, kind)) for tag in self._tags if tag.entry.d_tag == f"DT_{kind.upper()}")
+
+
+def _folders(tags: _Tags) -> tuple[str, ...]:
+    """The folders of DT_RUNPATH, or of DT_RPATH where there is none, as the loader takes them."""
+    chosen = tags.texts("runpath") or tags.texts("rpath")
+    return tuple(chosen[0].split(":")) if chosen else ()
+
+
+def _needs(elf: ELFFile) -> Iterator[tuple[str, str]]:
+    section = elf.get_section_by_name(".gnu.version_r")
+    if isinstance(section, GNUVerNeedSection):
+        for library, versions in _bounded(section.iter_versions()):
+            yield from ((str(library.name), str(version.name)) for version in _bounded(versions))
+
+
+def _gives(elf: ELFFile) -> Iterator[str]:
+    section = elf.get_section_by_name(".gnu.version_d")
+    if isinstance(section, GNUVerDefSection):
+        for _, names in _bounded(section.iter_versions()):
+            yield str(next(iter(names)).name)  # further names are the versions that it follows
+
+
+def _bounded(items: Iterable[Item]) -> Iterator[Item]:
+    for number, item in enumerate(items):
+        if number >= _MOST:
+            raise ValueError("it is damaged: a list without an end")
+        yield item
+
+
+def _may_be_elf(entry: Entry) -> bool:
+    """Opening each of 30 000 files would cost more than all audits: programs are executable, libraries have the name."""
+    return (
+        entry.kind is Kind.FILE
+        and entry.size > 64
+        and (".so" in posixpath.basename(entry.path) or bool(entry.mode & 0o111))
+    )
+
+
+def some(paths: Sequence[str]) -> str:
+    """The first few of these, and how many more there are."""
+    more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
+    return ", ".join(f"/{path}" for path in paths[:NAMED]) + more
+
+
+def same_in(paths: Sequence[str]) -> str:
+    """Of the files of one finding, those beside the first, which is its place; empty where there is no other."""
+    others = paths[1:]
+    if not others:
+        return ""
+    named = ", ".join(f"/{path}" for path in others[:NAMED])
+    return f"; the same in {len(others)} more: {named}{', …' if len(others) > NAMED else ''}"

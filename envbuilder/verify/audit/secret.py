@@ -1,0 +1,141 @@
+"""Secrets that a layer would carry to everybody: tokens, passwords, private keys, and certificate authorities of a proxy.
+
+Looked at is what the packages did not bring: settings, homes and what lies beside the Python environment. Keys in the tests of some package
+are no secrets, so inside packages only the files are read in which tools keep credentials.
+"""
+
+import posixpath
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.layers.entry import Entry, Kind
+from envbuilder.verify.audit.case import Case, Code
+
+LARGE: Final = 1 << 20  # bytes; what is larger was not typed by a person
+PLACES: Final = (
+    "etc/",
+    "root/",
+    "home/",
+    "tmp/",
+    "srv/",
+    "mnt/",
+    "opt/",
+    "usr/local/",
+    "var/",
+    "run/",
+    ".singularity.d/",
+)
+PACKAGES: Final = ("opt/env/", "usr/local/cuda", "var/lib/dpkg/info/", "opt/envbuilder/extensions/")
+KEEPERS: Final = re.compile(
+    r"\.netrc|_netrc|\.pypirc|\.npmrc|\.git-credentials|\.gitconfig|\.pgpass|\.env|pip\.conf|pip\.ini|uv\.toml|direct_url\.json|credentials(\.json)?"
+    r"|config\.json|auth\.conf|id_(rsa|dsa|ecdsa|ed25519)|.+\.pth|pyvenv\.cfg"
+)
+PATTERNS: Final = tuple(
+    (name, re.compile(pattern))
+    for name, pattern in (
+        ("a private key", rb"-----BEGIN (?:[A-Z]+ )*PRIVATE KEY-----"),
+        ("a token of GitHub", rb"\b(?:gh[pousr]_[A-Za-z0-9]{36}|github_pat_[A-Za-z0-9_]{60})"),
+        ("a token of GitLab", rb"\bglpat-[A-Za-z0-9_-]{20}"),
+        ("a token of Hugging Face", rb"\bhf_[A-Za-z0-9]{30}"),
+        ("a token of a package index", rb"\bpypi-AgE[A-Za-z0-9_-]{50}"),
+        ("a key of Amazon", rb"\b(?:AKIA|ASIA)[A-Z0-9]{16}\b"),
+        ("a key of Weights & Biases", rb"(?i)wandb[^\n]{0,20}\b[0-9a-f]{40}\b"),
+        ("a token of Slack", rb"\bxox[abprs]-[A-Za-z0-9-]{20}"),
+        (
+            "a password in a URL",
+            rb"\b[a-z][a-z0-9+.-]{1,15}://[^\s/@:\"'$<{]{1,64}:[^\s/@\"'$<{*]{3,}@[A-Za-z0-9\[]",
+        ),
+        ("a password for a host", rb"(?m)^\s*machine\s+\S+\s+login\s+\S+\s+password\s+\S+"),
+        ("a token of a registry", rb"\"auth\"\s*:\s*\"[A-Za-z0-9+/=]{8,}\"|_authToken\s*=\s*\S{8}"),
+    )
+)
+# In settings, as `ENV` and `ARG` leave it; a path or a variable says where the secret is, and is none.
+NAMED: Final = re.compile(
+    r"(?i)(?<![\w.-])[\w.-]*(?:password|passwd|secret|token|api_?key|access_?key)=(?![\"']?[/$*])[\"']?[^\s\"']{6,}"
+)
+# Identities that a package's installation makes: whoever has the image would be that machine.
+IDENTITIES: Final = re.compile(
+    r"etc/(machine-id|ssh/ssh_host_\w+_key|munge/munge\.key)|var/lib/(dbus/machine-id|systemd/random-seed)"
+)
+BUNDLE: Final = "etc/ssl/certs/ca-certificates.crt"
+LOCAL_AUTHORITIES: Final = "usr/local/share/ca-certificates/"
+OF_PACKAGES: Final = "usr/share/ca-certificates/"
+_CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
+
+
+class InFiles:
+    """Which files may hold a secret, and which secrets a content holds; the reader of an image's layers looks so too."""
+
+    def wants(self, entry: Entry) -> bool:
+        if entry.size > LARGE:
+            return False
+        if KEEPERS.fullmatch(posixpath.basename(entry.path)):
+            return True
+        return entry.path.startswith(PLACES) and not entry.path.startswith(PACKAGES)
+
+    def finds(self, content: bytes) -> Iterator[str]:
+        return _found(content)
+
+
+IN_FILES: Final = InFiles()
+
+
+def check_secrets(case: Case) -> Iterator[Finding]:
+    texts = [(f"the environment's {name}", f"{name}={value}") for name, value in case.said.environment]
+    texts += [(f"the image's {place}", text) for place, text in case.said.texts]
+    for place, text in texts:
+        known = tuple(_found(text.encode()))
+        for what in known or (["a secret by its name"] if NAMED.search(text) else []):
+            yield _secret(place, what)
+    for path, what in case.said.hidden:
+        yield _secret(f"/{path} of a lower layer", what)
+    for path, entry in case.paths.items():
+        if entry.kind is not Kind.FILE or not entry.size:
+            continue
+        if IDENTITIES.fullmatch(path):
+            yield _secret(f"/{path}", "an identity of one machine")
+        elif IN_FILES.wants(entry):
+            for what in IN_FILES.finds(case.read(path)):
+                yield _secret(f"/{path}", what)
+    yield from _authorities(case)
+
+
+def _found(content: bytes) -> Iterator[str]:
+    return (name for name, pattern in PATTERNS if pattern.search(content))
+
+
+def _secret(where: str, what: str) -> Finding:
+    """What it is and where: never the secret itself."""
+    return Finding(
+        code=Code.SECRET, severity=Severity.ERROR, where=where, message=f"it holds {what}",
+        hint="whoever gets the image has it: replace the secret at its service, then find out what put it there",
+    )  # fmt: skip
+
+
+def _authorities(case: Case) -> Iterator[Finding]:
+    """Certificates in the bundle that no package has; a proxy that reads TLS adds its own to a build machine's."""
+    for path in sorted(case.paths):
+        if path.startswith(LOCAL_AUTHORITIES) and case.paths[path].kind is Kind.FILE:
+            yield _authority(path, "it is a certificate authority of this place's own")
+    if BUNDLE not in case.paths or case.real(BUNDLE) is None:
+        return
+    known: set[bytes] = set()
+    for path, entry in case.paths.items():
+        if path.startswith(OF_PACKAGES) and entry.kind is Kind.FILE:
+            known |= _certificates(case, path)
+    strange = _certificates(case, case.real(BUNDLE) or BUNDLE) - known
+    if strange and known:
+        yield _authority(BUNDLE, f"{len(strange)} of its certificate authorities came with no package")
+
+
+def _certificates(case: Case, path: str) -> set[bytes]:
+    return {b"".join(found.split()) for found in _CERTIFICATE.findall(case.read(path))}
+
+
+def _authority(path: str, message: str) -> Finding:
+    return Finding(
+        code=Code.AUTHORITY, severity=Severity.ERROR, where=f"/{path}", message=message,
+        hint="whoever holds its key could read this environment's connections: build without it, as `fetch` needs it and the image does not",
+    )  # fmt: skip

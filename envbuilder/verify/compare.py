@@ -1,0 +1,294 @@
+"""The proof: image, SIF and plan hold the same files, path by path and byte by byte.
+
+Both artefacts are read back from their final files, by code that shares nothing with the programs that wrote them, and
+each becomes the manifest that the layers had when they were made. What differs is named.
+"""
+
+import contextlib
+import struct
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+from envbuilder.artifacts.oci.layout import Layout, read_layout
+from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.artifacts.sif import read_sif
+from envbuilder.artifacts.squashfs.reader import Squashfs
+from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.errors import VerifyError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.layers.entry import Entry, Kind, path_order, tree_digest
+from envbuilder.layers.layer import Layer, read_manifest
+from envbuilder.layers.overlay import Look
+
+SHOWN: Final = 20  # findings of one comparison; the rest is counted
+
+RUNTIME_ADDS: Final[Mapping[str, str]] = {
+    ".dockerenv": "Docker marks its containers",
+    ".singularity.d/actions": "Apptainer's own start scripts",
+    ".singularity.d/libs": "Apptainer binds the driver's libraries here with --nv",
+    "dev": "devices",
+    "etc/group": "Apptainer adds the user's group",
+    "etc/hostname": "Docker binds the container's name",
+    "etc/hosts": "Docker and Apptainer bind the network's names",
+    "etc/localtime": "Apptainer binds the host's time zone",
+    "etc/mtab": "Docker links the list of mounts",
+    "etc/nsswitch.conf": "Apptainer binds it for the user's name",
+    "etc/passwd": "Apptainer adds the user",
+    "etc/resolv.conf": "Docker and Apptainer bind the name servers",
+    "home": "Apptainer binds the user's home below it",
+    "proc": "processes",
+    "root": "Apptainer binds root's home",
+    "run/secrets": "secrets of a build or a service",
+    "sys": "the kernel's view of devices",
+    "tmp": "Apptainer binds the host's",
+    "var/tmp": "Apptainer binds the host's",
+}
+"""What a runtime adds to a tree at start, and why: a running container may differ from its image here, and below."""
+
+
+BUILDER_ADDS: Final[Mapping[str, str]] = {
+    ".exec": "Apptainer's own links to its start scripts",
+    ".run": "the same",
+    ".shell": "the same",
+    ".singularity.d": "Apptainer's start scripts, environment and labels",
+    ".test": "the same as `.exec`",
+    "environment": "the same",
+    "singularity": "the same",
+}
+"""What `apptainer build` adds to the tree of an image or writes anew, and why; all below it counts too."""
+BUILDER_FOLDERS: Final = (
+    "",
+    "dev",
+    "etc",
+    "home",
+    "proc",
+    "root",
+    "sys",
+    "tmp",
+    "var",
+    "var/tmp",
+)  # made where they are missing
+BUILDER_MARK: Final = ".singularity.d/actions"  # no image has it, and every SIF that Apptainer built
+BUILDER_EMPTIES: Final = ("etc/hosts", "etc/resolv.conf")  # runtimes bind the host's over them
+
+
+class Code(StrEnum):
+    """The findings of `verify`."""
+
+    PRESENCE = "EB701"  # a path is in one of the two only
+    FIELD = "EB702"  # kind, mode, owner, size, time, target or extended attributes differ
+    CONTENT = "EB703"  # a file's bytes differ
+    IMAGE = "EB704"  # the OCI layout is damaged, or is not made of the layers it should be made of
+    SIF = "EB705"  # the SIF is damaged
+    MORE = "EB706"  # how many more findings there are than are shown
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VerifyReport:
+    """What a comparison saw; it proved something only where `findings` is empty."""
+
+    findings: tuple[Finding, ...]
+    paths: int
+    content_size: int  # bytes of all files
+    tree: Sha256  # of the image, see `tree_digest`
+    entries: tuple[Entry, ...] = ()  # of the SIF
+    hidden: tuple[tuple[str, str], ...] = ()  # what `look` found in the image's lower layers, by path
+    passed_over: tuple[str, ...] = ()  # differences that `apptainer build` makes in images of others
+
+
+def verify(
+    image: Path, sif: Path, *, layers: Sequence[Layer] = (), threads: int = 2, look: Look | None = None
+) -> VerifyReport:
+    """Compare an OCI layout and a SIF, and both with the layers they were made from where those are known.
+
+    With `layers` the image is proved by its blobs' digests: each layer's manifest was written in the same pass as its
+    blob. Without, the image may be anybody's, in a folder or an archive (`image_reader`), and every file in it is read: `look` looks into them.
+
+    Where the SIF is one that `apptainer build` wrote, the report says what was passed over because that adds it.
+    """
+    with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
+        promised = pool.submit(_expect, image, layers, look)
+        found, damage = _attempt_sif(sif, threads)
+        expected, hidden, findings = promised.result()
+    passed_over: tuple[str, ...] = ()
+    if not (damage or findings):
+        passed_over = _builder_made(expected, found)
+        findings = compare(expected, found, ("the image", "the SIF"), without=frozenset(passed_over))
+    return VerifyReport(
+        findings=(*findings, *damage),
+        paths=len(expected),
+        content_size=sum(entry.size for entry in expected),
+        tree=tree_digest(expected),
+        entries=found,
+        hidden=hidden,
+        passed_over=tuple(
+            path for path in passed_over if not _is_below(path.rpartition("/")[0], BUILDER_ADDS)
+        ),
+    )
+
+
+def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
+    """Every path of the file system in a SIF, sorted, with the digests of all contents.
+
+    Needs no root and writes nothing. Raises VerifyError when the SIF or its file system is damaged.
+    """
+    with opened_sif(path) as squashfs:
+        return squashfs.entries(threads=threads)
+
+
+@contextlib.contextmanager
+def opened_sif(path: Path) -> Iterator[Squashfs]:
+    """The file system in a SIF; raises VerifyError when the SIF or its file system is damaged."""
+    part = read_sif(path).system
+    try:
+        with Squashfs(path, offset=part.offset, size=part.size) as squashfs:
+            yield squashfs
+    except (OSError, ValueError, IndexError, struct.error) as error:
+        raise VerifyError(
+            f"the file system in `{path}` is damaged: {error}", hint="build it again"
+        ) from error
+
+
+def compare(
+    one: Collection[Entry],
+    other: Collection[Entry],
+    names: tuple[str, str],
+    *,
+    ignore: Collection[str] = (),
+    without: Collection[str] = (),
+) -> tuple[Finding, ...]:
+    """The differences of two trees, sorted by path: a finding for each path, and for each field that differs.
+
+    `ignore` names paths that are passed over with all below them (`RUNTIME_ADDS`, for a running container), `without`
+    single paths.
+    """
+    left = {entry.path: entry for entry in one if not _is_below(entry.path, ignore)}
+    right = {entry.path: entry for entry in other if not _is_below(entry.path, ignore)}
+    for path in without:
+        left.pop(path, None)
+        right.pop(path, None)
+    findings: list[Finding] = []
+    if left != right:
+        for path in sorted(left.keys() | right.keys()):
+            findings += _differences(path, left.get(path), right.get(path), names)
+    if len(findings) > SHOWN:
+        more = f"and {len(findings) - SHOWN} more differences"
+        findings[SHOWN:] = [Finding(code=Code.MORE, severity=Severity.ERROR, where="", message=more)]
+    return tuple(findings)
+
+
+def _builder_made(image: Sequence[Entry], sif: Sequence[Entry]) -> tuple[str, ...]:
+    """The paths that differ because `apptainer build` wrote the SIF; none where it did not."""
+    in_image = {entry.path: entry for entry in image}
+    in_sif = {entry.path: entry for entry in sif}
+    if BUILDER_MARK in in_image or BUILDER_MARK not in in_sif:
+        return ()
+
+    def is_made(entry: Entry) -> bool:
+        is_folder = entry.kind is Kind.DIRECTORY and entry.path in BUILDER_FOLDERS
+        return (
+            _is_below(entry.path, BUILDER_ADDS)
+            or (entry.path in BUILDER_EMPTIES and entry.kind is Kind.FILE and not entry.size)
+            or (is_folder and entry.path not in in_image)
+        )
+
+    gone = [
+        entry.path
+        for entry in image
+        if entry.path not in in_sif
+        and (
+            _is_below(entry.path, BUILDER_ADDS)
+            or (entry.kind is Kind.SPECIAL and _is_below(entry.path, ("dev",)))
+        )
+    ]
+    made = [entry.path for entry in sif if is_made(entry)]
+    different = {path for path in (*made, *gone) if in_image.get(path) != in_sif.get(path)}
+    folders = {path.rpartition("/")[0] for path in different if path}
+    touched = {path for path in folders if _differs_in_time(in_image.get(path), in_sif.get(path))}
+    return tuple(sorted(different | touched))
+
+
+def _differs_in_time(one: Entry | None, other: Entry | None) -> bool:
+    """Whether the time is all that differs, as that of a folder in which something was made."""
+    return one is not None and other is not None and replace(one, mtime=other.mtime) == other
+
+
+def _expect(
+    image: Path, layers: Sequence[Layer], look: Look | None
+) -> tuple[tuple[Entry, ...], tuple[tuple[str, str], ...], tuple[Finding, ...]]:
+    """What the SIF must hold, what `look` found in the image's lower layers, and what is wrong with the image."""
+    expected = tuple(sorted((entry for layer in layers for entry in read_manifest(layer)), key=path_order))
+    try:
+        if not layers:
+            tree = read_tree(image, look=look)
+            return tree.entries, tree.hidden, ()
+        _check_blobs(read_layout(image), layers)
+    except VerifyError as error:
+        return (
+            expected,
+            (),
+            (Finding(code=Code.IMAGE, severity=Severity.ERROR, where=str(image), message=error.message),),
+        )
+    return expected, (), ()
+
+
+def _attempt_sif(sif: Path, threads: int) -> tuple[tuple[Entry, ...], tuple[Finding, ...]]:
+    try:
+        return sif_manifest(sif, threads=threads), ()
+    except VerifyError as error:
+        return (), (Finding(code=Code.SIF, severity=Severity.ERROR, where=str(sif), message=error.message),)
+
+
+def _check_blobs(layout: Layout, layers: Sequence[Layer]) -> None:
+    """Raise VerifyError unless the image is made of these layers and its blobs hold what they are named after."""
+    promised = [(layer.digest, layer.diff_id) for layer in layers]
+    if [(layer.blob.digest, layer.diff_id) for layer in layout.layers] != promised:
+        raise VerifyError(f"`{layout.folder}` is not made of the layers of this plan")
+    for layer in layout.layers:
+        path = layout.path(layer.blob)
+        try:
+            digest = sha256_file(path)
+        except OSError as error:
+            raise VerifyError(f"`{path}` cannot be read: {error}") from error
+        if digest != layer.blob.digest:
+            raise VerifyError(f"`{path}` does not hold what its name says; its sha256 is {digest}")
+
+
+def _differences(
+    path: str, one: Entry | None, other: Entry | None, names: tuple[str, str]
+) -> Iterator[Finding]:
+    where = f"/{path}"
+    if one is None or other is None:
+        message = f"only in {names[0] if one else names[1]}"
+        yield Finding(code=Code.PRESENCE, severity=Severity.ERROR, where=where, message=message)
+        return
+    for field, (left, right) in _fields(one, other).items():
+        if left != right:
+            code = Code.CONTENT if field == "content" else Code.FIELD
+            message = f"{field} is {left} in {names[0]} and {right} in {names[1]}"
+            yield Finding(code=code, severity=Severity.ERROR, where=where, message=message)
+
+
+def _fields(one: Entry, other: Entry) -> dict[str, tuple[str, str]]:
+    return {
+        "kind": (one.kind.value, other.kind.value),
+        "mode": (f"{one.mode:04o}", f"{other.mode:04o}"),
+        "owner": (f"{one.uid}:{one.gid}", f"{other.uid}:{other.gid}"),
+        "size": (str(one.size), str(other.size)),
+        "time": (str(one.mtime), str(other.mtime)),
+        "target": (repr(one.target), repr(other.target)),
+        "extended attributes": (_shown(one.xattrs), _shown(other.xattrs)),
+        "content": (one.sha256 or "none", other.sha256 or "none"),
+    }
+
+
+def _shown(xattrs: tuple[tuple[str, bytes], ...]) -> str:
+    return " ".join(f"{name}={value.hex()}" for name, value in xattrs) or "none"
+
+
+def _is_below(path: str, folders: Collection[str]) -> bool:
+    return any(path == folder or path.startswith(f"{folder}/") for folder in folders)

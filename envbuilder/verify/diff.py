@@ -1,0 +1,247 @@
+"""What is different between two locks, images or SIFs, for a person and as data: packages, files, sizes, environment, NCCL.
+
+Pure: what is compared has been read before, by `examine`. Times are left out: two builds of other days differ in all of them.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Final
+
+from envbuilder.core.console import columns
+from envbuilder.layers.entry import Entry, Kind
+from envbuilder.lock.model import Artefact, Lock, artefacts
+
+LOCK: Final = "opt/envbuilder/lock.json"
+RECIPE: Final = "opt/envbuilder/recipe.yaml"
+DPKG: Final = "var/lib/dpkg/status"
+NCCL_FILE: Final = "etc/nccl.conf"
+EXPORTS: Final = ".singularity.d/env/10-docker2singularity.sh"
+READ: Final = frozenset({LOCK, RECIPE, DPKG, NCCL_FILE, EXPORTS})  # files whose content is looked at
+SHOWN: Final = 15  # files of each kind in the text; the data has all of them
+_NCCL: Final = re.compile(r"(TORCH_)?NCCL_|GLOO_")
+_DIST_INFO: Final = re.compile(
+    r"opt/env/.*/site-packages/([^/]+)-([^/-]+)\.dist-info|.*/dist-packages/([^/]+)-([^/-]+)\.dist-info"
+)
+_DEEP: Final = 5  # folders down to which sizes are told: /opt/env/lib/python3.11/site-packages
+_EXPORT: Final = re.compile(r'^export (\w+)=(?:"?\$\{\1:-)?"?(.*?)"?(?:\}"?)?$', re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One of the two: what it says or holds. `entries` is None for a lock, which holds no files."""
+
+    name: str
+    kind: str  # lock | image | sif
+    packages: Mapping[str, str]  # name → version
+    environment: Mapping[str, str]
+    nccl: Mapping[str, str]
+    size: int  # bytes: of the files, or of what a lock fetches
+    entries: tuple[Entry, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """`before` is None for what is new, `after` for what is gone."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        return " ".join(self.row())
+
+    def row(self) -> tuple[str, str, str]:
+        """A mark for what happened, the name, and the values."""
+        if self.before is None:
+            return "+", self.name, f"{self.after}"
+        if self.after is None:
+            return "-", self.name, f"{self.before}"
+        return "~", self.name, f"{self.before} → {self.after}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    subjects: tuple[tuple[str, str], tuple[str, str]]  # kind and name of each
+    packages: tuple[Change, ...]
+    environment: tuple[Change, ...]
+    nccl: tuple[Change, ...]
+    sizes: tuple[int, int]
+    files: tuple[Change, ...] | None  # None where one of the two is a lock
+    folders: tuple[tuple[str, int], ...]  # where most bytes came or went, most first
+
+    def data(self) -> dict[str, object]:
+        """The data of the JSON answer."""
+        told = asdict(self)
+        del told["folders"]
+        before, after = self.sizes
+        return told | {
+            "subjects": [{"kind": kind, "name": name} for kind, name in self.subjects],
+            "sizes": {"before": before, "after": after, "folders": dict(self.folders)},
+        }
+
+    def text(self, width: int = 0) -> str:
+        """The same for a person, at a terminal of `width`."""
+        before, after = self.sizes
+        (kind, name), (other_kind, other_name) = self.subjects
+        parts = [
+            f"{kind} {name} → {other_kind} {other_name}",
+            _part("packages", self.packages, len(self.packages), width),
+            _part("environment", self.environment, len(self.environment), width),
+            _part("NCCL", self.nccl, len(self.nccl), width),
+            f"size {before / 1e9:.3f} GB → {after / 1e9:.3f} GB ({(after - before) / 1e6:+.1f} MB)",
+            *(f"  {grown / 1e6:+10.1f} MB  /{folder}" for folder, grown in self.folders),
+        ]
+        if self.files is not None:
+            parts.append(_part("files", self.files, SHOWN, width))
+        return "\n".join(parts)
+
+
+def compare(one: Subject, other: Subject) -> Difference:
+    files: tuple[Change, ...] | None = None
+    folders: tuple[tuple[str, int], ...] = ()
+    if one.entries is not None and other.entries is not None:
+        files = tuple(_files(one.entries, other.entries))
+        folders = _folders(one.entries, other.entries)
+    return Difference(
+        subjects=((one.kind, one.name), (other.kind, other.name)),
+        packages=_changes(one.packages, other.packages),
+        environment=_changes(one.environment, other.environment),
+        nccl=_changes(one.nccl, other.nccl),
+        sizes=(one.size, other.size),
+        files=files,
+        folders=folders,
+    )
+
+
+def of_lock(name: str, lock: Lock, *, environment: Mapping[str, str], nccl: str) -> Subject:
+    settings = {key: value for key, value in environment.items() if _NCCL.match(key)}
+    return Subject(
+        name=name,
+        kind="lock",
+        packages=_locked(lock),
+        environment=dict(environment),
+        nccl=settings | ({"recipe": nccl} if nccl else {}),
+        size=sum(artefact.size for artefact in artefacts(lock)),
+    )
+
+
+def of_tree(
+    name: str,
+    kind: str,
+    entries: tuple[Entry, ...],
+    contents: Mapping[str, bytes],
+    *,
+    environment: Mapping[str, str],
+    lock: Lock | None,
+) -> Subject:
+    """`contents` are those of `READ` that the tree has. A tree without a lock is asked which packages it holds."""
+    settings = {key: value for key, value in environment.items() if _NCCL.match(key)}
+    lines = _text(contents, NCCL_FILE).splitlines()
+    settings |= {
+        key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines) if value
+    }
+    if RECIPE in contents:
+        settings |= {"recipe": str(_json(contents[RECIPE]).get("nccl", ""))}
+    return Subject(
+        name=name,
+        kind=kind,
+        packages=_locked(lock) if lock else dict(_installed(entries, _text(contents, DPKG))),
+        environment=dict(environment),
+        nccl={key: value for key, value in settings.items() if value},
+        size=sum(entry.size for entry in entries),
+        entries=entries,
+    )
+
+
+def read_exports(text: str) -> dict[str, str]:
+    """The environment in a SIF's start script, as Apptainer and envbuilder write it."""
+    return {match[1]: match[2].strip("'") for match in _EXPORT.finditer(text)}
+
+
+def _locked(lock: Lock) -> dict[str, str]:
+    def version(artefact: Artefact) -> str:
+        return f"{artefact.version} ({artefact.kind} {artefact.sha256[:12]}, {artefact.size / 1e6:.1f} MB)"
+
+    found = {artefact.name: version(artefact) for artefact in (*lock.debs, *lock.toolkit)}
+    found |= {f"python {artefact.name}": version(artefact) for artefact in lock.wheels}
+    return found | {
+        f"extension {extension.name}": f"{len(extension.files)} files" for extension in lock.extensions
+    }
+
+
+def _installed(entries: Sequence[Entry], status: str) -> Iterator[tuple[str, str]]:
+    for stanza in status.split("\n\n"):
+        fields = dict(re.findall(r"^(Package|Status|Version): (.+)$", stanza, re.MULTILINE))
+        if fields.get("Status", "").endswith(" installed"):
+            yield fields["Package"], fields.get("Version", "")
+    for entry in entries:
+        if match := _DIST_INFO.fullmatch(entry.path):
+            yield f"python {match[1] or match[3]}", match[2] or match[4]
+
+
+def _changes(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Change, ...]:
+    return tuple(
+        Change(name=name, before=one.get(name), after=other.get(name))
+        for name in sorted(one.keys() | other.keys())
+        if one.get(name) != other.get(name)
+    )
+
+
+def _files(one: Sequence[Entry], other: Sequence[Entry]) -> Iterator[Change]:
+    left = {entry.path: replace(entry, mtime=0) for entry in one}
+    right = {entry.path: replace(entry, mtime=0) for entry in other}
+    if left == right:
+        return
+    for path in sorted(left.keys() | right.keys()):
+        before, after = left.get(path), right.get(path)
+        if before != after:
+            yield Change(name=f"/{path}", before=_shown(before), after=_shown(after))
+
+
+def _shown(entry: Entry | None) -> str | None:
+    """A line with all that may differ."""
+    if entry is None:
+        return None
+    what = (
+        f"{entry.size} bytes {entry.sha256[:12]}"
+        if entry.kind is Kind.FILE
+        else f"to {entry.target}"
+        if entry.target
+        else "folder"
+    )
+    owner = "" if entry.uid == entry.gid == 0 else f" {entry.uid}:{entry.gid}"
+    xattrs = "".join(f" {name}={value.hex()}" for name, value in entry.xattrs)
+    return f"{what} {entry.mode:04o}{owner}{xattrs}"
+
+
+def _folders(one: Sequence[Entry], other: Sequence[Entry]) -> tuple[tuple[str, int], ...]:
+    grown: dict[str, int] = {}
+    for sign, entries in ((-1, one), (1, other)):
+        for entry in entries:
+            if entry.size:
+                folder = "/".join(entry.path.split("/")[:-1][: _DEEP + 1])
+                grown[folder] = grown.get(folder, 0) + sign * entry.size
+    changed = [(folder, size) for folder, size in grown.items() if size]
+    return tuple(sorted(changed, key=lambda item: (-abs(item[1]), item[0]))[:SHOWN])
+
+
+def _part(name: str, changes: Sequence[Change], most: int, width: int) -> str:
+    if not changes:
+        return f"{name}: the same"
+    rows = [(f"  {mark}", *rest) for mark, *rest in (change.row() for change in changes[:most])]
+    lines = [f"{name}: {len(changes)} different", columns(rows, width)]
+    return "\n".join([*lines, *([f"  and {len(changes) - most} more"] if len(changes) > most else [])])
+
+
+def _text(contents: Mapping[str, bytes], path: str) -> str:
+    return contents.get(path, b"").decode("utf-8", "replace")
+
+
+def _json(text: bytes) -> Mapping[str, object]:
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}

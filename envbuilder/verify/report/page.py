@@ -1,0 +1,58 @@
+"""The page as data, and the one template that it is poured into: whatever is in it, is text."""
+
+import functools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+
+from envbuilder.verify.report.treemap import Picture
+
+_FOLDER: Final = Path(__file__).parent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    title: str = ""
+    empty: str = "Nothing."  # what stands there without rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Section:
+    title: str
+    tables: tuple[Table, ...]
+    text: str = ""
+    picture: Picture | None = None
+
+    @property
+    def anchor(self) -> str:
+        return self.title.lower().replace(" ", "-")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    title: str
+    summary: str
+    figures: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...]
+    version: str
+
+
+def render(page: Page) -> str:
+    """The page as HTML; every value is escaped."""
+    return _template().render(page=page)
+
+
+@functools.cache
+def _template() -> Template:
+    made = Environment(
+        autoescape=True,
+        loader=FileSystemLoader(_FOLDER),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return made.get_template("page.html.jinja")

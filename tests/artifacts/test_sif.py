@@ -1,0 +1,185 @@
+import os
+import random
+import shutil
+import struct
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envbuilder import cli
+from envbuilder.artifacts.sif import DataType, SifFacts, read_sif, write_sif
+from envbuilder.core.cache import sha256_file
+from envbuilder.core.errors import BuildError, UsageError, VerifyError
+from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.layers.layer import Layer, write_layer
+
+EPOCH = 1_700_000_000
+pytestmark = pytest.mark.programs
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> list[Layer]:
+    return make_layers(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SIF to copy and damage."""
+    folder = tmp_path_factory.mktemp("whole")
+    write(folder / "a.sif", make_layers(folder))
+    return folder / "a.sif"
+
+
+def make_layers(tmp_path: Path) -> list[Layer]:
+    made = []
+    for name in ("os", "python"):
+        tree = tmp_path / name
+        (tree / name).mkdir(parents=True)
+        (tree / name / "big").write_bytes(b"".join(n.to_bytes(4, "little") for n in range(500_000)))
+        (tree / name / "small").write_text(name)
+        (tree / name / "link").symlink_to("/usr/" + "l" * 120)
+        made.append(
+            write_layer(name=name, tree=tree, folder=tmp_path / f"{name}-layer", epoch=EPOCH, threads=1)
+        )
+    return made
+
+
+def write(out: Path, layers: list[Layer]) -> SifFacts:
+    return write_sif(
+        layers=layers, out=out, epoch=EPOCH, definition="# by a test\n", labels={"b": "2", "a": "1"}
+    )
+
+
+def test_the_same_layers_give_the_same_sif(tmp_path: Path, layers: list[Layer]) -> None:
+    facts = [write(tmp_path / name, layers) for name in ("a.sif", "b.sif")]
+    assert len(set(facts)) == 1
+    assert facts[0].sha256 == sha256_file(tmp_path / "a.sif") == sha256_file(tmp_path / "b.sif")
+    assert facts[0].size == (tmp_path / "a.sif").stat().st_size
+
+
+def test_a_sif_that_is_larger_than_the_memory_can_be_written(tmp_path: Path) -> None:
+    """What is held while it is written does not grow with it."""
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree/random").write_bytes(random.Random(0).randbytes(48 << 20))
+    layer = write_layer(name="os", tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=EPOCH, threads=1)
+    tracemalloc.start()
+    facts = write(tmp_path / "a.sif", [layer])
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert facts.size > 48 << 20
+    assert most < 8 << 20
+
+
+def test_other_content_has_another_identity(tmp_path: Path, layers: list[Layer]) -> None:
+    one, other = write(tmp_path / "a.sif", layers), write(tmp_path / "b.sif", layers[:1])
+    assert one.identity != other.identity
+
+
+def test_a_sif_is_read_as_it_was_written(tmp_path: Path, layers: list[Layer]) -> None:
+    facts = write(tmp_path / "a.sif", layers)
+    sif = read_sif(tmp_path / "a.sif")
+    assert (sif.identity, sif.created) == (facts.identity, EPOCH)
+    assert (sif.system.offset, sif.system.size) == (facts.squashfs_offset, facts.squashfs_size)
+    assert sif.read(DataType.DEFINITION) == b"# by a test\n"
+    assert sif.read(DataType.LABELS) == b'{"a":"1","b":"2"}'
+    assert sif.read(DataType.SBOM) == b""
+    assert os.access(tmp_path / "a.sif", os.X_OK)
+
+
+def test_a_sif_takes_the_place_of_an_earlier_one_and_leaves_nothing(
+    tmp_path: Path, layers: list[Layer]
+) -> None:
+    out = tmp_path / "out" / "a.sif"
+    (tmp_path / "out" / ".a.sif.x1.part").mkdir(parents=True)
+    write(out, layers[:1])
+    facts = write(out, layers)
+    assert sha256_file(out) == facts.sha256
+    assert [path.name for path in out.parent.iterdir()] == ["a.sif"]
+
+
+def test_a_failed_build_leaves_the_earlier_sif(tmp_path: Path, layers: list[Layer]) -> None:
+    out = tmp_path / "out" / "a.sif"
+    before = write(out, layers)
+    layers[1].blob.chmod(0o644)
+    os.truncate(layers[1].blob, layers[1].size // 2)
+    with pytest.raises(BuildError, match="it is cut off"):
+        write(out, layers)
+    assert sha256_file(out) == before.sha256
+    assert [path.name for path in out.parent.iterdir()] == ["a.sif"]
+
+
+def test_a_file_of_another_kind_is_left_alone(tmp_path: Path, layers: list[Layer]) -> None:
+    (tmp_path / "thesis").write_text("x")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "link").symlink_to("thesis")
+    for name in ("thesis", "folder", "link"):
+        with pytest.raises(UsageError, match="is not a SIF"):
+            write(tmp_path / name, layers)
+    assert (tmp_path / "thesis").read_text() == "x"
+
+
+def _patched(at: int, data: bytes) -> Callable[[Path], None]:
+    def patch(path: Path) -> None:
+        with path.open("r+b") as stream:
+            stream.seek(at)
+            stream.write(data)
+
+    return patch
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: os.truncate(path, 100),
+        lambda path: os.truncate(path, 5000),
+        lambda path: os.truncate(path, path.stat().st_size - 1),
+        _patched(32, b"GIF"),
+        _patched(80, struct.pack("<3q", 0, 1 << 40, 4096)),
+        _patched(4096, bytes(585 * 3)),
+        _patched(4096, struct.pack("<i", 99)),
+        _patched(4096 + 17, struct.pack("<q", -5)),
+    ],
+)
+def test_a_damaged_sif_is_refused(
+    tmp_path: Path, layers: list[Layer], damage: Callable[[Path], object]
+) -> None:
+    write(tmp_path / "a.sif", layers)
+    damage(tmp_path / "a.sif")
+    with pytest.raises(VerifyError, match="is not a whole SIF"):
+        read_sif(tmp_path / "a.sif")
+
+
+@pytest.mark.skipif(shutil.which("apptainer") is None, reason="apptainer is not installed")
+def test_apptainer_reads_the_sif(tmp_path: Path, layers: list[Layer]) -> None:
+    facts = write(tmp_path / "a.sif", layers)
+    runner = ProcessRunner(os.environ)
+    listed = runner.run(Command(argv=("apptainer", "sif", "list", str(tmp_path / "a.sif")), why="list"))
+    assert f"{facts.squashfs_offset}-{facts.size} " in listed
+    assert "FS (Squashfs/*System/amd64)" in listed
+    header = runner.run(Command(argv=("apptainer", "sif", "header", str(tmp_path / "a.sif")), why="read"))
+    assert str(facts.identity) in header
+    assert "#!/usr/bin/env run-singularity" in header
+
+
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (("module",), 2),
+        (("launch", "slurm", "--smoke"), 2),
+        (("launch", "local", "--smoke"), 2),
+        (("sbom",), 7),
+    ],
+    ids=lambda words: words if isinstance(words, int) else " ".join(words),
+)
+def test_a_sif_of_somebody_else_is_said_to_be_one(
+    tmp_path: Path, whole: Path, words: tuple[str, ...], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copy(whole, tmp_path / "theirs.sif")
+    assert cli.run([*words, str(tmp_path / "theirs.sif")]) == code
+    told = capsys.readouterr().err
+    assert f"`{tmp_path}/theirs.sif` " in told
+    assert "was not made by envbuilder" in told or "envbuilder did not make it" in told

@@ -1,0 +1,577 @@
+"""The assemble engine's parts: what is asked of outside programs, and the files it lays out itself."""
+
+import ast
+import compileall
+import dataclasses
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import uv
+
+from envbuilder import runtime as image
+from envbuilder.build.assemble import os as debian
+from envbuilder.build.assemble import python, runtime, start
+from envbuilder.build.assemble.engine import Assemble, make_root
+from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.engine_names import EngineName
+from envbuilder.build.keys import layer_keys, tools
+from envbuilder.core.cache import Store, sha256_text
+from envbuilder.core.console import Console
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import Command, FakeRunner, ProcessRunner
+from envbuilder.layers.layer import read_manifest, write_layer
+from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
+from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep
+
+KEY = sha256_text("key")
+EPOCH = 1_700_000_000
+FULL = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
+SOURCES = {
+    "csrc/fused.cpp": "int f();\n",
+    "csrc/fused.cu": "// gpu\n",
+    "csrc/include/fused.h": "#pragma once\n",
+}
+runs_programs = pytest.mark.programs
+
+
+def make_extension(files: dict[str, str] | None = None, **change: object) -> LockedExtension:
+    files = SOURCES if files is None else files
+    extension = LockedExtension(
+        name="fused",
+        sources=("csrc/fused.cpp", "csrc/fused.cu"),
+        include=("csrc/include",),
+        cflags=("-O3", "-DNAME=two words"),
+        cuda_cflags=("--use_fast_math",),
+        files=tuple(
+            SourceFile(path=path, sha256=sha256_text(text), size=len(text)) for path, text in files.items()
+        ),
+    )
+    return dataclasses.replace(extension, **change)
+
+
+EXTENSION = make_extension()
+STEP = ExtensionsStep(architectures=("8.0", "9.0"), extensions=(EXTENSION,))
+PYTHON = PythonStep(python="3.11", artefacts=())
+
+
+def artefact(kind: str, name: str, version: str, filename: str) -> Artefact:
+    return Artefact(
+        kind=kind,
+        name=name,
+        version=version,
+        sha256=sha256_text(filename),
+        size=1,
+        source="s",
+        path=f"{name}/{filename}",
+    )
+
+
+DEBS = (artefact("deb", "libc6", "2.36", "libc6.deb"), artefact("deb", "gcc-12", "12.2", "gcc-12.deb"))
+OS = OsStep(suite="bookworm", gcc="12", artefacts=DEBS)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
+
+
+def one_a_line(command: Command) -> str:
+    """A command as text in which each option is a line of its own, for a golden."""
+    lines: list[str] = []
+    for word in command.argv:
+        if word.startswith("--") or not lines or lines[-1] == "--":
+            lines.append(shlex.quote(word))
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    settings = [f"{name}={value}" for name, value in command.env]
+    return "\n".join([f"# could not {command.why}", *settings, *lines]) + "\n"
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+# The sandbox
+
+
+def test_the_sandbox_of_a_plain_program(golden):
+    golden(
+        "sandbox-plain.txt", one_a_line(sandboxed(Root(os=Path("/store/os")), ("true",), why="do nothing"))
+    )
+
+
+def test_the_sandbox_has_no_network():
+    argv = sandboxed(FULL, ("true",), why="x").argv
+    assert ("--unshare-all" in argv, "--share-net" in argv) == (True, False)
+
+
+def test_only_the_mount_that_asks_for_it_can_be_written():
+    mounts = (Mount(source=Path("/a"), target="/x", writable=True), Mount(source=Path("/b"), target="/y"))
+    argv = sandboxed(FULL, ("true",), why="x", mounts=mounts).argv
+    assert [argv[at + 1 : at + 3] for at, word in enumerate(argv) if word == "--bind"] == [("/a", "/x")]
+
+
+def test_the_program_comes_after_every_option():
+    argv = sandboxed(FULL, ("--unshare-net", "x"), why="x").argv
+    assert argv[-3:] == ("--", "--unshare-net", "x")
+
+
+def test_a_setting_of_the_caller_beats_the_sandboxs_own():
+    argv = sandboxed(FULL, ("true",), why="x", env=(("HOME", "/elsewhere"),)).argv
+    homes = [argv[at + 2] for at, word in enumerate(argv) if argv[at : at + 2] == ("--setenv", "HOME")]
+    assert homes == ["/elsewhere"]
+
+
+@pytest.fixture
+def machine() -> Root:
+    """This machine's own folders as the root of a sandbox."""
+    if not shutil.which("bwrap"):
+        pytest.skip("bubblewrap is not installed")
+    return Root(os=Path("/"))
+
+
+def in_sandbox(root: Root, script: str, **options: object) -> str:
+    return ProcessRunner(os.environ).run(
+        sandboxed(root, ("sh", "-c", script), why="try the sandbox", **options)
+    )
+
+
+@runs_programs
+def test_a_real_sandbox_sees_one_network_interface_that_leads_nowhere(machine):
+    assert in_sandbox(machine, "ls /sys/class/net 2>/dev/null; cat /proc/net/dev").count(":") == 1
+
+
+@runs_programs
+def test_a_real_sandbox_sees_no_setting_of_ours(machine):
+    names = in_sandbox(machine, "env | cut -d= -f1").split()
+    assert sorted(names) == ["HOME", "LANG", "LC_ALL", "PATH", "PWD", "TZ"]
+
+
+@runs_programs
+def test_a_real_sandbox_writes_only_where_it_was_allowed_to(machine, tmp_path):
+    mounts = []
+    for name in ("read", "write"):
+        (tmp_path / name).mkdir()
+        mounts.append(Mount(source=tmp_path / name, target=f"/{name}", writable=name == "write"))
+    script = "for place in /usr /etc /var /usr/local/bin /read /write; do touch $place/x 2>/dev/null && echo $place; done"
+    assert in_sandbox(machine, f"{script}; true", mounts=mounts) == "/write\n"
+
+
+# The os layer
+
+
+def bootstrap(**change: object) -> Command:
+    given = {
+        "repository": Path("/work/repository"),
+        "skeleton": Path("/work/skeleton.tar"),
+        "out": Path("/work/os.tar"),
+        "root": True,
+        "epoch": EPOCH,
+    }
+    return debian.bootstrap_command(OS, **(given | change))
+
+
+def test_the_bootstrap_of_a_distribution(golden):
+    golden("bootstrap.txt", one_a_line(bootstrap()))
+
+
+def test_the_bootstrap_of_a_distribution_without_root(golden):
+    golden("bootstrap-rootless.txt", one_a_line(bootstrap(root=False)))
+
+
+def test_the_packages_are_those_of_the_lock_in_a_stable_order():
+    assert "--include=gcc-12,libc6" in bootstrap().argv
+
+
+def test_a_folder_with_blanks_in_its_name_is_one_word_for_mmdebstrap():
+    argv = bootstrap(skeleton=Path("/my work/s.tar")).argv
+    (hook,) = (word for word in argv if word.startswith("--setup-hook="))
+    assert shlex.split(hook.partition("=")[2]) == ["tar-in", "/my work/s.tar", "/"]
+
+
+def test_a_folder_with_blanks_in_its_name_is_one_word_for_apt():
+    assert bootstrap(repository=Path("/my work/r")).argv[-1] == "deb [trusted=yes] copy:///my%20work/r ./"
+
+
+def test_the_index_is_of_the_folder_it_is_written_in():
+    command = debian.index_command(Path("/work/repository"))
+    assert (command.argv, command.cwd) == (("apt-ftparchive", "packages", "."), Path("/work/repository"))
+
+
+def listing(path: Path) -> str:
+    """Every member of a tar with all that decides its bytes."""
+    with tarfile.open(path) as tar:
+        return "".join(
+            f"{member.type.decode()} {member.mode:o} {member.uid}:{member.gid} {member.uname}:{member.gname} "
+            f"{member.mtime} {member.name}{f' -> {member.linkname}' if member.linkname else ''}\n"
+            for member in tar
+        )
+
+
+def test_the_paths_that_no_package_brings(tmp_path, golden):
+    debian.write_skeleton(tmp_path / "skeleton.tar", gcc="12", epoch=EPOCH)
+    golden("skeleton.txt", listing(tmp_path / "skeleton.tar"))
+
+
+def test_the_skeleton_is_the_same_bytes_each_time(tmp_path):
+    for name in ("a", "b"):
+        debian.write_skeleton(tmp_path / name, gcc="12", epoch=EPOCH)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_every_plain_name_leads_to_the_pinned_compiler(tmp_path):
+    debian.write_skeleton(tmp_path / "skeleton.tar", gcc="9", epoch=EPOCH)
+    with tarfile.open(tmp_path / "skeleton.tar") as tar:
+        targets = {member.linkname for member in tar if "usr/local/bin/" in member.name}
+    assert [target for target in targets if not target.endswith("-9")] == []
+
+
+# The Python layer
+
+
+def _as_anywhere(commands: Iterable[Command]) -> str:
+    text = "\n".join(map(one_a_line, commands))
+    return text.replace(uv.find_uv_bin(), "UV").replace(str(image.path("kit")), "KIT")
+
+
+def test_the_install_of_the_wheels(golden):
+    commands = python.install_commands(PYTHON, work=Path("/store/work"), epoch=EPOCH)
+    golden("install.txt", _as_anywhere(commands))
+
+
+@pytest.mark.programs
+def test_byte_code_that_could_not_be_written_is_missed(tmp_path: Path):
+    """A compiler of many files passes over a full disk; what is no Python has none."""
+    (tmp_path / "template.py").write_text("{{ name }} = }")
+    (tmp_path / "module.py").write_text("one = 1")
+    compileall.compile_dir(tmp_path, quiet=2)
+    check = (sys.executable, image.path(python.CHECK), tmp_path)
+    assert subprocess.run(check, check=False).returncode == 0
+    next(tmp_path.rglob("module.*.pyc")).unlink()
+    ended = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert ended.returncode == 1
+    assert "module.py: its byte code was not written" in ended.stderr
+
+
+def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_before(golden):
+    commands = python.install_commands(
+        dataclasses.replace(PYTHON, python="3.9"), work=Path("/store/work"), epoch=EPOCH
+    )
+    golden("install-py39.txt", _as_anywhere(commands))
+
+
+def test_the_byte_code_of_an_old_pythons_own_library_is_written_anew():
+    old = dataclasses.replace(
+        OS, artefacts=(*OS.artefacts, dataclasses.replace(OS.artefacts[0], name="python3.9-minimal"))
+    )
+    command = debian.bootstrap_command(
+        old, repository=Path("/r"), skeleton=Path("/s"), out=Path("/o"), root=True, epoch=EPOCH
+    )
+    hook, _ = (word for word in command.argv if word.startswith("--customize-hook="))
+    assert hook.endswith('chroot "$1" python3.9 -m compileall -q -f /usr/lib/python3.9')
+
+
+def test_an_empty_environment_is_spelled_alike_whoever_makes_it(tmp_path, golden):
+    python.make_environment(tmp_path, PYTHON)
+    lines = []
+    for path in sorted(tmp_path.rglob("*")):
+        name = path.relative_to(tmp_path)
+        if path.is_symlink():
+            lines.append(f"{name} -> {path.readlink()}\n")
+        else:
+            lines.append(f"{name}/\n" if path.is_dir() else f"{name}\n{path.read_text()}")
+    golden("environment.txt", "".join(lines))
+
+
+@runs_programs
+def test_pythons_own_view_of_an_empty_environment(tmp_path):
+    system = Path("/usr/bin/python3")
+    if not system.exists():
+        pytest.skip("the distribution has no Python")
+    minor = system.resolve().name.removeprefix("python")
+    step = PythonStep(python=minor, artefacts=())
+    python.make_environment(tmp_path, step)
+    code = "import sys; print(sys.prefix); print([path for path in sys.path if path.endswith('-packages')])"
+    said = subprocess.run(
+        [tmp_path / "opt/env/bin/python", "-c", code], check=True, capture_output=True, text=True, env={}
+    ).stdout
+    assert said == f"{tmp_path}/opt/env\n['{tmp_path}{step.site_packages}']\n"
+
+
+def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
+    wheel = artefact("wheel", "numpy", "2.2.0", "numpy-2.2.0-py3-none-any.whl")
+    (tmp_path / "wheel").write_text("numpy-2.2.0-py3-none-any.whl")
+    store.add_artefact(wheel.sha256, tmp_path / "wheel")
+    work = tmp_path / "work"
+    (work / "cache").mkdir(parents=True)  # uv would make it
+    step = PythonStep(python="3.11", artefacts=(wheel,))
+    python.build_python(step, (), store=store, runner=FakeRunner(), epoch=EPOCH, work=work)
+    assert (work / "requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
+    assert [path.name for path in (work / "wheels").iterdir()] == ["numpy-2.2.0-py3-none-any.whl"]
+
+
+def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store):
+    names = ("gcc-12", "libc6", "libc6-dev", "python3.11-minimal", "python3.11-dev", "libpython3.9-minimal")
+    locked = [artefact("deb", name, "1", f"{name}.deb") for name in names]
+    commands = python.unpack_commands(PYTHON, locked, store=store, work=Path("/work"))
+    assert [command.why for command in commands] == ["unpack `libc6`", "unpack `python3.11-minimal`"]
+    assert commands[0].argv == (
+        "dpkg-deb", "--extract", str(store.artefact(sha256_text("libc6.deb"))), "/work/interpreter",
+    )  # fmt: skip
+
+
+def test_libraries_of_unpacked_packages_are_found_below_usr(tmp_path):
+    for path in ("lib/x86_64-linux-gnu/libc.so.6", "usr/lib/x86_64-linux-gnu/libz.so.1"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    python.complete_root(tmp_path)
+    assert sorted(path.name for path in (tmp_path / "usr/lib/x86_64-linux-gnu").iterdir()) == [
+        "libc.so.6",
+        "libz.so.1",
+    ]
+    assert all((tmp_path / name).is_dir() for name in ("etc", "var", "usr/local/bin", "usr/lib64"))
+
+
+# The start layer
+
+START = StartStep(
+    python="3.11",
+    files=(
+        ("opt/env/lib/python3.11/site-packages/started/__init__.py", "KNOWN = {'b', 'a'}\n"),
+        ("opt/env/lib/python3.11/site-packages/x.pth", "import started\n"),
+        ("opt/envbuilder/lib/deep/tool.py", "VALUE = 1\n"),
+        ("opt/envbuilder/lib/run", "#!/bin/sh\n"),
+    ),
+)
+
+
+def test_the_sandbox_that_byte_compiles(golden):
+    command = start.compile_command(START, root=FULL, tree=Path("/work/tree"))
+    golden("sandbox-start.txt", one_a_line(command))
+
+
+@runs_programs
+def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_path):
+    """With this machine as the root, for its Python is the only one that is there."""
+    tree = tmp_path / "tree"
+    (tmp_path / "layer").mkdir()
+    python = f"3.{sys.version_info.minor}"
+    step = dataclasses.replace(START, python=python)
+    layer = start.write_start_layer(
+        step, root=Root(os=Path("/")), runner=ProcessRunner(os.environ), tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1
+    )  # fmt: skip
+    tag = f"cpython-3{sys.version_info.minor}"
+    site = "opt/env/lib/python3.11/site-packages"
+    assert {entry.path: oct(entry.mode) for entry in read_manifest(layer) if entry.kind == "file"} == {
+        f"{site}/started/__init__.py": "0o644",
+        f"{site}/started/__pycache__/__init__.{tag}.pyc": "0o644",
+        f"{site}/x.pth": "0o644",
+        "opt/envbuilder/lib/deep/tool.py": "0o644",
+        f"opt/envbuilder/lib/deep/__pycache__/tool.{tag}.pyc": "0o644",
+        "opt/envbuilder/lib/run": "0o755",
+    }
+    compiled = (tree / f"opt/envbuilder/lib/deep/__pycache__/tool.{tag}.pyc").read_bytes()
+    assert int.from_bytes(compiled[4:8], "little") == 1  # by hash, and unchecked (PEP 552)
+    assert b"/opt/envbuilder/lib/deep/tool.py" in compiled
+    assert os.fsencode(tmp_path) not in compiled
+
+
+@pytest.mark.parametrize("name", [name for name, _ in image.files(".") if name.endswith(".py")])
+def test_what_runs_in_the_image_is_written_for_its_oldest_python(name):
+    ast.parse(image.path(name).read_text(encoding="utf-8"), feature_version=(3, 8))
+
+
+# The runtime layer
+
+HOSTILE = (
+    ("PLAIN", "8"),
+    ("EMPTY", ""),
+    ("BLANKS", "  two  words  "),
+    ("QUOTES", """it's "quoted" and `ticked`"""),
+    ("DOLLARS", "$HOME ${HOME} $(echo no) $((1+1))"),
+    ("BACKSLASHES", "a\\b\\n\\"),
+    ("LINES", "one\ntwo\n"),
+    ("SIGNS", "*?[a]~!#&;|<>()%"),
+    ("DASH", "-n -e"),
+    ("UNICODE", "räksmörgås ☃"),
+    ("NEXT", "$PLAIN"),
+)
+
+
+def make_runtime(**change: object) -> RuntimeStep:
+    step = RuntimeStep(
+        env=(("PATH", "/opt/env/bin:/usr/bin:/bin"), ("OMP_NUM_THREADS", "8")),
+        labels=(("b", "2"), ("a", "räksmörgås")),
+        files=(("opt/envbuilder/recipe.yaml", "name: räksmörgås\n"),),
+    )
+    return dataclasses.replace(step, **change)
+
+
+def test_the_files_of_a_runtime_layer(golden):
+    text = "".join(
+        f"== {path} {mode:o}\n{content}"
+        for path, (content, mode) in runtime.runtime_files(make_runtime()).items()
+    )
+    golden("runtime.txt", text)
+
+
+@runs_programs
+def test_a_real_shell_reads_back_every_value_of_the_environment(tmp_path):
+    text, _ = runtime.runtime_files(make_runtime(env=HOSTILE))[".singularity.d/env/10-docker2singularity.sh"]
+    (tmp_path / "env.sh").write_text(text, encoding="utf-8")
+    said = subprocess.run(
+        ["/bin/sh", "-c", f". {tmp_path}/env.sh; exec /usr/bin/env -0"],
+        env={},
+        check=True,
+        capture_output=True,
+    ).stdout
+    seen = dict(line.split("=", 1) for line in said.decode().split("\0") if line)
+    assert {name: seen.get(name) for name, _ in HOSTILE} == dict(HOSTILE)
+
+
+def write_runscript(folder):
+    """The runscript, with the entry point where a test can have it."""
+    (folder / "start").write_text(image.path("entry/start").read_text())
+    (folder / "start").chmod(0o755)
+    (folder / "runscript").write_text(runtime.RUNSCRIPT.replace("/opt/envbuilder/start", f"{folder}/start"))
+
+
+@runs_programs
+def test_the_runscript_hands_its_words_on_as_they_are(tmp_path):
+    write_runscript(tmp_path)
+    said = subprocess.run(
+        ["/bin/sh", tmp_path / "runscript", "printf", "<%s>", "two words", "", "$HOME"],
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout
+    assert said == "<two words><><$HOME>"
+
+
+@runs_programs
+def test_the_runscript_without_words_is_a_shell(tmp_path):
+    write_runscript(tmp_path)
+    said = subprocess.run(
+        ["/bin/sh", tmp_path / "runscript"], input="echo $BASH", check=True, capture_output=True, text=True
+    ).stdout
+    assert said == "/bin/bash\n"
+
+
+def test_the_paths_of_a_runtime_layer(tmp_path, golden):
+    (tmp_path / "layer").mkdir()
+    layer = runtime.write_runtime_layer(
+        make_runtime(),
+        documents={"opt/envbuilder/sbom.spdx.json": "{}"},
+        tree=tmp_path / "tree",
+        folder=tmp_path / "layer",
+        epoch=EPOCH,
+        threads=1,
+    )
+    golden("runtime-paths.txt", "".join(f"{entry.mode:o} {entry.path}\n" for entry in read_manifest(layer)))
+
+
+@runs_programs
+def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
+    """Python warns where a text would be written in the encoding of the user's locale."""
+    script = (
+        "import sys, warnings; from pathlib import Path; from tests.build import test_assemble as t\n"
+        "warnings.simplefilter('error', EncodingWarning)\n"
+        "place = Path(sys.argv[1]); (place / 'layer').mkdir(); (place / 'python').mkdir()\n"
+        "t.runtime.write_runtime_layer(t.make_runtime(), documents={}, tree=place / 'tree', folder=place / 'layer', epoch=1, threads=1)\n"
+        "t.python.make_environment(place / 'python', t.PYTHON)\n"
+    )
+    subprocess.run(
+        [sys.executable, "-B", "-X", "warn_default_encoding", "-c", script, tmp_path],
+        cwd=Path(__file__).parents[2],
+        check=True,
+    )
+    recipe = tmp_path / "tree/opt/envbuilder/recipe.yaml"
+    assert recipe.read_bytes() == "name: räksmörgås\n".encode()
+
+
+# The engine
+
+
+def make_engine(store: Store, *, threads: int = 2, memory: int = 64 << 30) -> Assemble:
+    return Assemble(
+        store=store,
+        runner=FakeRunner(),
+        console=Console(quiet=True),
+        limits=Limits(threads=threads, memory=memory, root=True),
+    )
+
+
+PLAN = Plan(
+    name="x",
+    platform="linux/amd64",
+    epoch=EPOCH,
+    steps=(OS, PYTHON, ExtensionsStep(architectures=(), extensions=(EXTENSION,)), make_runtime()),
+)
+
+
+def test_an_empty_store_lacks_every_layer(store):
+    assert make_engine(store).missing(PLAN) == PLAN.steps
+
+
+def test_a_layer_in_the_store_is_not_missing(store):
+    runtime_step = PLAN.runtime
+    folder = store.layer(layer_keys(PLAN, EngineName.ASSEMBLE)[runtime_step])
+    folder.mkdir()
+    runtime.write_runtime_layer(
+        runtime_step, documents={}, tree=store.root / "work/t", folder=folder, epoch=EPOCH, threads=1
+    )
+    assert make_engine(store).missing(PLAN) == PLAN.steps[:-1]
+
+
+def test_a_python_layer_is_made_of_its_wheels_and_of_the_python_that_installs_them(store):
+    """Also where the os layer is there already, and its packages may no longer be."""
+    folder = store.layer(layer_keys(PLAN, EngineName.ASSEMBLE)[OS])
+    folder.mkdir()
+    write_layer(name="os", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
+    needed = make_engine(store).artefacts(PLAN)
+    assert OS not in make_engine(store).missing(PLAN)
+    assert [one.name for one in needed] == [one.name for one in PYTHON.artefacts] + ["libc6"]
+
+
+def test_the_commands_of_a_build_say_why_in_their_order(store):
+    assert [command.why for command in make_engine(store).commands(PLAN)] == [
+        "index the locked packages",
+        "install the distribution's packages",
+        "unpack `libc6`",
+        "install the locked Python packages",
+        "look for the byte code",
+        "compile the extension `fused`",
+    ]
+
+
+def test_the_commands_are_those_that_a_build_would_run_again(store):
+    engine = make_engine(store)
+    assert engine.commands(PLAN) == engine.commands(PLAN)
+
+
+@pytest.mark.parametrize(
+    ("threads", "gigabytes", "jobs"), [(8, 64, 8), (8, 12, 4), (8, 1, 1), (1, 64, 1)], ids=str
+)
+def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(store, threads, gigabytes, jobs):
+    assert make_engine(store, threads=threads, memory=gigabytes << 30).jobs == jobs
+
+
+def test_a_root_without_cuda_names_no_toolkit():
+    trees = {OsStep: Path("/os"), PythonStep: Path("/python")}
+    assert make_root(PLAN, trees) == Root(os=Path("/os"), python=Path("/python"))
+
+
+def test_the_tools_of_a_layers_key_name_their_versions():
+    words = " ".join(tools()).split()
+    assert (words[0::2], [word for word in words[1::2] if not word[0].isdigit()]) == (["zstd", "uv"], [])

@@ -1,0 +1,420 @@
+"""The toolkit table, and the engine that lays a toolkit out of packages."""
+
+import io
+import os
+import re
+import shutil
+import stat
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from envbuilder.build.assemble.cuda import InstalledPython, LaidOut, lay_out
+from envbuilder.compat.tables.toolkit import DebPart, Toolkit, WheelPart, load_toolkits
+from envbuilder.core.errors import BuildError
+from envbuilder.core.process import ProcessRunner
+
+TABLE = load_toolkits()
+ROW = """
+source: these tests
+read: "2026-11-21"
+rows:
+  - cuda: "9.9"
+    constraints: []
+    header_wheels: []
+    links: {}
+    files: {}
+    parts:
+      - wheel: nvcc==1.0
+        take:
+          - {from: pkg/bin/*, to: bin/}
+"""
+
+
+def load(text: str, folder: Path) -> Toolkit:
+    (folder / "toolkits.yaml").write_text(text)
+    return load_toolkits(folder / "toolkits.yaml")["9.9"]
+
+
+def changed(**values: str) -> str:
+    """The row with other values, e.g. `links="{lib: lib64}"`."""
+    text = ROW
+    for key, value in values.items():
+        text = re.sub(rf"(?m)^    {key}: .*$", lambda _, key=key, value=value: f"    {key}: {value}", text)
+    return text
+
+
+def wheel(path: Path, files: dict[str, str], *, modes: dict[str, int] | None = None) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, text in files.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (modes or {}).get(name, stat.S_IFREG | 0o644) << 16
+            archive.writestr(info, text)
+    return path
+
+
+def deb(path: Path, members: list[tarfile.TarInfo | tuple[str, str, int]]) -> Path:
+    """A real .deb, written without dpkg-deb: an `ar` archive of three members."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w:gz") as archive:
+        for member in members:
+            if isinstance(member, tarfile.TarInfo):
+                archive.addfile(member)
+                continue
+            name, text, mode = member
+            info = tarfile.TarInfo(name)
+            info.size, info.mode = len(text), mode
+            archive.addfile(info, io.BytesIO(text.encode()))
+    control = io.BytesIO()
+    with tarfile.open(fileobj=control, mode="w:gz"):
+        pass
+    parts = {"debian-binary": b"2.0\n", "control.tar.gz": control.getvalue(), "data.tar.gz": data.getvalue()}
+    text = b"!<arch>\n"
+    for name, content in parts.items():
+        text += f"{name:<16}{0:<12}{0:<6}{0:<6}{0o100644:<8o}{len(content):<10}`\n".encode() + content
+        text += b"\n" * (len(content) % 2)
+    path.write_bytes(text)
+    return path
+
+
+def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, target
+    return info
+
+
+def lay(tmp_path: Path, toolkit: Toolkit, *packages: Path) -> LaidOut:
+    site = tmp_path / "site"
+    site.mkdir(exist_ok=True)
+    parts = dict(zip((part.name for part in toolkit.parts), packages, strict=False))
+    python = InstalledPython(site=PurePosixPath("/opt/env/lib/python3.11/site-packages"), folder=site)
+    return lay_out(
+        toolkit, parts=parts, python=python, root=tmp_path / "root", runner=ProcessRunner(os.environ)
+    )
+
+
+def lay_wheel(
+    tmp_path: Path, files: dict[str, str], *, text: str = ROW, modes: dict[str, int] | None = None
+) -> Path:
+    lay(tmp_path, load(text, tmp_path), wheel(tmp_path / "nvcc.whl", files, modes=modes))
+    return tmp_path / "root/usr/local/cuda-9.9"
+
+
+needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="dpkg-deb is not here")
+
+
+# The table.
+
+
+def test_every_toolkit_has_a_compiler_a_profile_a_runtime_link_and_its_licence() -> None:
+    for toolkit in TABLE.values():
+        places = {take.target for part in toolkit.parts for take in part.take}
+        assert {"bin/", "nvvm/bin/"} <= places or {"bin/", "nvvm/"} <= places, toolkit.cuda
+        assert "bin/nvcc.profile" in {str(file.path) for file in toolkit.files}
+        assert "lib64/libcudart.so" in {str(link.path) for link in toolkit.links}
+        assert any("EULA" in place or "copyright" in place for place in places)
+
+
+def test_profiles_find_everything_from_where_nvcc_lies() -> None:
+    for toolkit in TABLE.values():
+        profile = next(file.text for file in toolkit.files if file.path.name == "nvcc.profile")
+        assert profile.startswith("TOP                = $(_HERE_)/..\n")
+        assert "/usr" not in profile
+
+
+def test_library_names_and_versions_of_a_link_agree() -> None:
+    for toolkit in TABLE.values():
+        for link in toolkit.links:
+            if link.path.parts[0] == "lib64":
+                assert PurePosixPath(link.target).name.startswith(link.path.name), link
+
+
+def test_no_row_takes_a_debugger_or_a_static_library_that_nvcc_does_not_link_by_itself() -> None:
+    for toolkit in TABLE.values():
+        sources = [take.source for part in toolkit.parts for take in part.take]
+        static = {PurePosixPath(source).name for source in sources if source.endswith(".a")}
+        assert static <= {"libcudadevrt.a", "libcudart_static.a"}
+        assert not [source for source in sources if "nvdisasm" in source]
+
+
+def test_the_stand_in_for_libcudadevrt_is_an_archive_of_an_index_and_one_empty_object() -> None:
+    archive = next(file.text for file in TABLE["12.4"].files if file.path.name == "libcudadevrt.a").encode()
+    index, member = archive[8:72], archive[72:]
+    assert archive.startswith(b"!<arch>\n/ ")
+    assert int(index[48:58]) == len(index[60:]) == 4
+    assert int(member[48:58]) == len(member[60:]) == 64
+    assert member[60:64] == b"\x7fELF"
+
+
+def test_wheel_parts_are_of_the_row_s_own_cuda_version() -> None:
+    for toolkit in TABLE.values():
+        for part in toolkit.parts:
+            if isinstance(part, WheelPart):
+                assert part.version.startswith(toolkit.cuda + "."), part.name
+
+
+def test_the_table_names_no_host() -> None:
+    for toolkit in TABLE.values():
+        for part in toolkit.parts:
+            if isinstance(part, DebPart):
+                assert part.suite.isalpha()
+                assert part.component in {"main", "contrib", "non-free"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"9.9"', "9.9", "expected text, found a number (9.9)"),
+        ("parts:", "part:", "unknown key `part`"),
+        ("    links: {}\n", "", "the key `links` is missing"),
+        ("nvcc==1.0", "nvcc", "expected `name==version`"),
+        ("nvcc==1.0", "nvcc>=1.0", "expected `name==version`"),
+        ("wheel:", "weel:", "unknown key `weel`"),
+        ("wheel: nvcc==1.0", "deb: nvcc", "the key `suite` is missing"),
+        ("pkg/bin/*", "../bin/*", "expected a path below the folder"),
+        ("pkg/bin/*", "/bin/*", "expected a path below the folder"),
+        ("pkg/bin/*", "pkg/**/bin/*", "`**` at the end only"),
+        ("to: bin/", "to: bin", "so `to` must be a folder"),
+        ("to: bin/", "to: bin/../../x/", "expected a path below the folder"),
+        ("to: bin/", 'to: bin/, mode: "7"', "unknown key `mode`"),
+        ("{from: pkg/bin/*, to: bin/}", "[]", "expected a map"),
+        ("links: {}", "links: {lib: /usr/lib}", "expected a relative target or one that begins with {site}"),
+        ("links: {}", "links: {../lib: x}", "expected a path below the folder"),
+        ("links: {}\n    files: {}", "links: {lib: x}\n    files: {lib: y}", "`lib` is there twice"),
+        ("header_wheels: []", "header_wheels: cublas", "expected a list"),
+        ("constraints: []", "constraints: [cccl]", "expected `name==version`"),
+    ],
+)
+def test_a_wrong_row_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in ROW
+    with pytest.raises(ValueError, match=re.escape(message)):
+        load(ROW.replace(old, new, 1), tmp_path)
+
+
+def test_a_part_may_be_there_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="`nvcc` is there twice"):
+        load(ROW + ROW.split("parts:\n")[1], tmp_path)
+
+
+# The layout.
+
+
+def test_a_wheel_is_laid_out_below_a_versioned_folder_with_a_link_to_it(tmp_path: Path) -> None:
+    home = lay_wheel(tmp_path, {"pkg/bin/nvcc": "compiler", "pkg/bin/deep/x": "", "other": ""})
+    assert (home / "bin/nvcc").read_text() == "compiler"
+    assert [path.name for path in (home / "bin").iterdir()] == ["nvcc"]
+    assert (home.parent / "cuda").readlink() == Path("cuda-9.9")
+
+
+def test_modes_are_0755_and_0644_whatever_the_package_says(tmp_path: Path) -> None:
+    modes = {"pkg/bin/tool": stat.S_IFREG | 0o4700, "pkg/bin/text": stat.S_IFREG | 0o666}
+    before = os.umask(0o077)
+    try:
+        home = lay_wheel(tmp_path, {"pkg/bin/tool": "", "pkg/bin/text": ""}, modes=modes)
+    finally:
+        os.umask(before)
+    found = {
+        path.name: stat.S_IMODE(path.stat().st_mode)
+        for path in (home, home / "bin", *(home / "bin").iterdir())
+    }
+    assert found == {"cuda-9.9": 0o755, "bin": 0o755, "tool": 0o755, "text": 0o644}
+
+
+def test_a_tree_keeps_its_folders_and_loses_what_is_excluded(tmp_path: Path) -> None:
+    text = ROW.replace(
+        "{from: pkg/bin/*, to: bin/}", "{from: pkg/**, to: include/, exclude: ['pkg/a/**', 'pkg/x?.h']}"
+    )
+    home = lay_wheel(tmp_path, {"pkg/a/1.h": "", "pkg/b/c/2.h": "", "pkg/x1.h": "", "pkg/x.h": ""}, text=text)
+    found = sorted(str(path.relative_to(home / "include")) for path in home.rglob("*.h"))
+    assert found == ["b/c/2.h", "x.h"]
+
+
+def test_one_file_can_be_renamed(tmp_path: Path) -> None:
+    text = ROW.replace("{from: pkg/bin/*, to: bin/}", "{from: pkg/License.txt, to: EULA.txt}")
+    assert (lay_wheel(tmp_path, {"pkg/License.txt": "law"}, text=text) / "EULA.txt").read_text() == "law"
+
+
+def test_a_rule_that_takes_nothing_is_an_error_that_names_part_and_rule(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"`nvcc`: the rule `pkg/bin/\*` matches nothing in the package"):
+        lay_wheel(tmp_path, {"pkg/lib/x": ""})
+
+
+def test_a_package_that_was_not_fetched_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="needs the package `nvcc`"):
+        lay(tmp_path, load(ROW, tmp_path))
+
+
+TWO = ROW + "      - wheel: more==1.0\n        take: [{from: 'bin/*', to: bin/}]\n"
+
+
+def test_two_parts_may_bring_the_same_bytes(tmp_path: Path) -> None:
+    first, second = (
+        wheel(tmp_path / "1.whl", {"pkg/bin/a": "same"}),
+        wheel(tmp_path / "2.whl", {"bin/a": "same"}),
+    )
+    assert lay(tmp_path, load(TWO, tmp_path), first, second) == LaidOut(files=1, links=0, size=4)
+
+
+def test_two_parts_that_disagree_about_a_path_are_both_named(tmp_path: Path) -> None:
+    first, second = (
+        wheel(tmp_path / "1.whl", {"pkg/bin/a": "one"}),
+        wheel(tmp_path / "2.whl", {"bin/a": "two"}),
+    )
+    with pytest.raises(BuildError, match="`nvcc` and `more` both lay out `bin/a`"):
+        lay(tmp_path, load(TWO, tmp_path), first, second)
+
+
+def test_a_file_cannot_be_another_part_s_folder(tmp_path: Path) -> None:
+    text = TWO.replace("{from: 'bin/*', to: bin/}", "{from: 'bin/*', to: bin/a/}")
+    first, second = (
+        wheel(tmp_path / "1.whl", {"pkg/bin/a": "one"}),
+        wheel(tmp_path / "2.whl", {"bin/a": "two"}),
+    )
+    with pytest.raises(BuildError, match="`bin/a` is already there from `nvcc`"):
+        lay(tmp_path, load(text, tmp_path), first, second)
+
+
+def test_the_same_packages_give_the_same_tree(tmp_path: Path) -> None:
+    package = wheel(tmp_path / "nvcc.whl", {"pkg/bin/a": "1", "pkg/bin/b": "2"})
+    trees = []
+    for name in "xy":
+        (tmp_path / name).mkdir()
+        lay(tmp_path / name, load(ROW, tmp_path), package)
+        root = tmp_path / name / "root"
+        trees.append(sorted((str(path.relative_to(root)), path.lstat().st_mode) for path in root.rglob("*")))
+    assert trees[0] == trees[1]
+
+
+# What the Python environment already has.
+
+LINKED = changed(
+    header_wheels="[cublas]",
+    links="{lib64/libcublas.so: '{site}/nvidia/cublas/lib/libcublas.so.12', lib: lib64}",
+)
+
+
+def installed(tmp_path: Path) -> None:
+    for name in ("include/cublas.h", "include/__init__.py", "include/crt/x.h", "lib/libcublas.so.12"):
+        path = tmp_path / "site/nvidia/cublas" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def test_headers_and_libraries_of_the_environment_are_linked_so_that_they_hold_below_any_root(
+    tmp_path: Path,
+) -> None:
+    installed(tmp_path)
+    home = lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=LINKED)
+    assert sorted(path.name for path in (home / "include").iterdir()) == ["crt", "cublas.h"]
+    inside = tmp_path / "root/opt/env/lib/python3.11/site-packages"
+    inside.parent.mkdir(parents=True)
+    (tmp_path / "site").rename(inside)
+    assert (home.parent / "cuda/include/cublas.h").resolve() == inside / "nvidia/cublas/include/cublas.h"
+    assert (home / "lib/libcublas.so").resolve() == inside / "nvidia/cublas/lib/libcublas.so.12"
+
+
+def test_a_part_s_header_wins_over_a_wheel_s(tmp_path: Path) -> None:
+    installed(tmp_path)
+    text = LINKED.replace("{from: pkg/bin/*, to: bin/}", "{from: pkg/**, to: include/}")
+    home = lay_wheel(tmp_path, {"pkg/crt/mine.h": "mine"}, text=text)
+    assert not (home / "include/crt").is_symlink()
+    assert (home / "include/cublas.h").is_symlink()
+
+
+def test_a_missing_header_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="headers in `nvidia/cublas/include`"):
+        lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=LINKED)
+
+
+def test_a_missing_library_is_named(tmp_path: Path) -> None:
+    installed(tmp_path)
+    (tmp_path / "site/nvidia/cublas/lib/libcublas.so.12").unlink()
+    with pytest.raises(
+        BuildError, match=r"links `lib64/libcublas\.so` to `nvidia/cublas/lib/libcublas\.so\.12`"
+    ):
+        lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=LINKED)
+
+
+@pytest.mark.parametrize("target", ["../../../etc", "nowhere"])
+def test_a_relative_link_stays_inside_and_points_at_something(tmp_path: Path, target: str) -> None:
+    with pytest.raises(BuildError, match="points at nothing in the toolkit"):
+        lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=changed(links=f"{{lib: {target}}}"))
+
+
+# Hostile archives.
+
+
+@pytest.mark.parametrize("name", ["../evil", "pkg/bin/../../../evil", "/etc/evil", "pkg/bin/..\\evil"])
+def test_a_wheel_member_that_would_leave_the_tree_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BuildError, match="would leave its folder"):
+        lay_wheel(tmp_path, {"pkg/bin/nvcc": "", name: "evil"})
+    assert not list(tmp_path.rglob("evil"))
+
+
+def test_a_link_in_a_wheel_is_refused_when_a_rule_takes_it(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="takes the link `pkg/bin/nvcc`"):
+        lay_wheel(tmp_path, {"pkg/bin/nvcc": "/etc/passwd"}, modes={"pkg/bin/nvcc": stat.S_IFLNK | 0o777})
+
+
+def test_a_device_in_a_wheel_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match="device or pipe `null`"):
+        lay_wheel(tmp_path, {"null": ""}, modes={"null": stat.S_IFCHR | 0o666})
+
+
+def test_a_broken_wheel_is_an_error_of_the_family(tmp_path: Path) -> None:
+    (tmp_path / "nvcc.whl").write_bytes(b"not a zip file")
+    with pytest.raises(BuildError, match="not a readable wheel"):
+        lay(tmp_path, load(ROW, tmp_path), tmp_path / "nvcc.whl")
+
+
+DEB = ROW.replace("wheel: nvcc==1.0", "deb: nvcc\n        suite: trixie\n        component: main").replace(
+    "pkg/bin", "usr/bin"
+)
+
+
+@needs_dpkg
+@pytest.mark.programs
+def test_a_deb_is_read_with_its_modes(tmp_path: Path) -> None:
+    unwanted = special("./usr/lib/profile", tarfile.SYMTYPE, "/etc/profile")
+    package = deb(
+        tmp_path / "nvcc.deb", [("./usr/bin/nvcc", "tool", 0o4755), ("./usr/bin/text", "t", 0o600), unwanted]
+    )
+    assert lay(tmp_path, load(DEB, tmp_path), package) == LaidOut(files=2, links=0, size=5)
+    home = tmp_path / "root/usr/local/cuda-9.9"
+    assert stat.S_IMODE((home / "bin/nvcc").stat().st_mode) == 0o755
+    assert stat.S_IMODE((home / "bin/text").stat().st_mode) == 0o644
+
+
+@needs_dpkg
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("member", "message"),
+    [
+        (("./usr/bin/../../../evil", "", 0o644), "would leave its folder"),
+        (("/usr/bin/evil", "", 0o644), "would leave its folder"),
+        (special("./dev/null", tarfile.CHRTYPE), "device or pipe"),
+        (special("./usr/bin/pipe", tarfile.FIFOTYPE), "device or pipe"),
+        (special("./usr/bin/evil", tarfile.SYMTYPE, "../../../etc/passwd"), "takes the link `usr/bin/evil`"),
+        (special("./usr/bin/evil", tarfile.LNKTYPE, "./etc/passwd"), "takes the link `usr/bin/evil`"),
+    ],
+)
+def test_a_hostile_deb_is_refused(
+    tmp_path: Path, member: tarfile.TarInfo | tuple[str, str, int], message: str
+) -> None:
+    with pytest.raises(BuildError, match=message):
+        lay(
+            tmp_path, load(DEB, tmp_path), deb(tmp_path / "nvcc.deb", [member, ("./usr/bin/nvcc", "", 0o755)])
+        )
+    assert not list(tmp_path.rglob("evil"))
+
+
+@needs_dpkg
+@pytest.mark.programs
+def test_a_broken_deb_is_told_in_dpkg_deb_s_words(tmp_path: Path) -> None:
+    (tmp_path / "nvcc.deb").write_bytes(b"not an archive")
+    with pytest.raises(
+        BuildError, match=r"could not read the package `nvcc`: `dpkg-deb` ended with exit code 2"
+    ):
+        lay(tmp_path, load(DEB, tmp_path), tmp_path / "nvcc.deb")

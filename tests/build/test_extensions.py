@@ -1,0 +1,937 @@
+"""The extensions layer: what decides a compiled extension, how it is made or found, and what the image has of it."""
+
+import dataclasses
+import json
+import os
+import shlex
+import struct
+import tarfile
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from envbuilder import runtime as image
+from envbuilder.build.assemble.sandbox import Root
+from envbuilder.build.extensions import NVCC_MEMORY, Shop, arrange, commands, rows, table
+from envbuilder.build.extensions.call import Call, relative, written_call
+from envbuilder.build.extensions.check_targets import check_call, check_project
+from envbuilder.build.extensions.compiler_errors import explain
+from envbuilder.build.extensions.key import make_key, surroundings
+from envbuilder.build.extensions.slots import Slots
+from envbuilder.build.extensions.stage_sources import place_sources
+from envbuilder.compat.tables.failure import load_failures
+from envbuilder.compat.tables.switch import load_switches
+from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.cache import Store, sha256_text
+from envbuilder.core.console import Console
+from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.process import Command, FakeRunner
+from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
+from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
+from tests.support.elves import elf
+
+ROOT = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
+SOURCES = {
+    "csrc/fused.cpp": "int f();\n",
+    "csrc/fused.cu": "// gpu\n",
+    "csrc/include/fused.h": "#pragma once\n",
+}
+FACTS = {"torch": "2.6.0+cu124", "cuda": "12.4", "cxx11_abi": False, "python": "cpython-311", "files": {}}
+
+
+def artefact(name: str, version: str = "1", *, kind: str = "deb") -> Artefact:
+    return Artefact(
+        kind=kind,
+        name=name,
+        version=version,
+        sha256=sha256_text(f"{name} {version}"),
+        size=1,
+        source="s",
+        path=name,
+    )
+
+
+def locked_files(files: dict[str, str]) -> tuple[SourceFile, ...]:
+    return tuple(
+        SourceFile(path=path, sha256=sha256_text(text), size=len(text))
+        for path, text in sorted(files.items())
+    )
+
+
+def make_extension(files: dict[str, str] | None = None, **change: object) -> LockedExtension:
+    extension = LockedExtension(
+        name="fused",
+        sources=("csrc/fused.cpp", "csrc/fused.cu"),
+        include=("csrc/include",),
+        cflags=("-O3", "-DNAME=two words"),
+        cuda_cflags=("--use_fast_math",),
+        files=locked_files(SOURCES if files is None else files),
+    )
+    return dataclasses.replace(extension, **change)
+
+
+EXTENSION = make_extension()
+PROJECT = make_extension(
+    {"third/dw/setup.py": "# setup\n", "third/dw/csrc/dw.cu": "// gpu\n"},
+    name="dw", sources=(), include=(), cflags=(), cuda_cflags=(), path="third/dw",
+)  # fmt: skip
+CAPTURE = make_extension(
+    {"net/ops/__init__.py": "load(...)\n", "net/ops/scale.cpp": "// cpp\n", "net/ops/scale.h": "// h\n"},
+    name="ops", sources=(), include=(), cflags=(), cuda_cflags=(), path="net", capture=("import ops",),
+)  # fmt: skip
+DEBS = tuple(artefact(name) for name in ("gcc-12", "libc6-dev", "git", "libeigen3-dev"))
+WHEELS = tuple(artefact(name, kind="wheel") for name in ("torch", "nvidia-cublas-cu12", "numpy"))
+
+
+def make_plan(*extensions: LockedExtension, **change: object) -> Plan:
+    """A plan whose parts can be changed one by one: `debs`, `wheels`, `gpus`, `cuda`, `python`, `gcc`, `platform`, `epoch`, `name`."""
+    given: dict[str, object] = {
+        "debs": DEBS,
+        "wheels": WHEELS,
+        "gpus": ("8.0",),
+        "cuda": "12.4",
+        "python": "3.11",
+        "gcc": "12",
+    }
+    given |= change
+    toolkit = CudaStep(toolkit=load_toolkits()[given["cuda"]], artefacts=given.get("parts", ()))
+    steps = (
+        OsStep(suite="bookworm", gcc=given["gcc"], artefacts=given["debs"]),
+        PythonStep(python=given["python"], artefacts=given["wheels"]),
+        toolkit,
+        ExtensionsStep(architectures=given["gpus"], extensions=extensions or (EXTENSION,)),
+        RuntimeStep(env=(), labels=(), files=()),
+    )
+    return Plan(
+        name=given.get("name", "x"),
+        platform=given.get("platform", "linux/amd64"),
+        epoch=given.get("epoch", 1_700_000_000),
+        steps=steps,
+    )
+
+
+def gpu_library(*targets: str) -> bytes:
+    """An ELF file with the heads that nvcc would write for code of these targets, such as sm_80 and compute_80."""
+    images = b"".join(
+        struct.pack(
+            "<2HIQ12xI8xQ", 2 if target.startswith("sm_") else 1, 1, 48, 0, int(target.rpartition("_")[2]), 0
+        )
+        for target in targets
+    )
+    sections = {".text": b"code"}
+    if targets:
+        sections[".nv_fatbin"] = struct.pack("<I2HQ", 0xBA55ED50, 1, 16, len(images)) + images
+    return elf(sections)
+
+
+class Sandbox(FakeRunner):
+    """Stands for bubblewrap and what runs in it: writes what the real programs write into the compile folder."""
+
+    def __init__(
+        self, *, targets: tuple[str, ...] = ("sm_80",), says: str = "", fails: tuple[str, ...] = ()
+    ) -> None:
+        super().__init__()
+        self.targets, self.says, self.fails = targets, says, fails
+        self.calls: list[dict[str, object]] = []
+        self.specifications: list[dict[str, object]] = []
+
+    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
+        self.commands.append(command)
+        space = Path(command.argv[command.argv.index("/space") - 1])
+        specification = json.loads((space / "spec.json").read_text())
+        self.specifications.append(specification)
+        for line in self.says.splitlines():
+            if on_line:
+                on_line(line)
+        if any(name in command.why for name in self.fails):
+            raise CommandError(f"could not {command.why}: `bwrap` ended with exit code 1")
+        if "calls" in specification:
+            (space / "calls.json").write_text(json.dumps(self.calls))
+        elif "project" in specification:
+            library = space / "tree/opt/env/lib/python3.11/site-packages/dw/core.so"
+            library.parent.mkdir(parents=True, exist_ok=True)
+            library.write_bytes(gpu_library(*self.targets))
+        else:
+            name = specification["arguments"]["name"]
+            (space / "build" / f"{name}.so").write_bytes(gpu_library(*self.targets))
+        if "facts" in specification:
+            (space / "facts.json").write_text(json.dumps(FACTS))
+        return ""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "cache")
+
+
+@pytest.fixture
+def stocked(store: Store, tmp_path: Path) -> Store:
+    """A store that holds what the extensions are made of."""
+    for extension in (EXTENSION, PROJECT, CAPTURE):
+        stock(store, tmp_path, extension)
+    return store
+
+
+def stock(store: Store, tmp_path: Path, extension: LockedExtension) -> None:
+    texts = [*SOURCES.values(), "# setup\n", "load(...)\n", "// cpp\n", "// h\n", "// edited\n"]
+    known = {sha256_text(text): text for text in texts}
+    for file in extension.files:
+        (tmp_path / "new").write_text(known[file.sha256])
+        store.add_artefact(file.sha256, tmp_path / "new")
+
+
+def make_shop(store: Store, plan: Plan, runner: FakeRunner, *, jobs: int = 2) -> Shop:
+    step = next(step for step in plan.steps if isinstance(step, ExtensionsStep))
+    console = Console(quiet=True)
+    return Shop(
+        plan=plan, step=step, store=store, runner=runner, console=console, jobs=jobs, root=lambda: ROOT
+    )
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(folder)): path.read_text(encoding="utf-8")
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+# The sources
+
+
+def test_sources_are_placed_as_the_recipe_has_them(stocked, tmp_path):
+    place_sources(EXTENSION, store=stocked, folder=tmp_path / "src")
+    assert contents(tmp_path / "src") == SOURCES
+
+
+def test_a_source_whose_bytes_are_right_is_left_alone(stocked, tmp_path):
+    folder = tmp_path / "src"
+    place_sources(EXTENSION, store=stocked, folder=folder)
+    for path in SOURCES:
+        os.utime(folder / path, (1, 1))
+    place_sources(EXTENSION, store=stocked, folder=folder)
+    assert [(folder / path).stat().st_mtime for path in SOURCES] == [1, 1, 1]
+
+
+def test_only_the_source_that_changed_gets_a_new_time(stocked, tmp_path):
+    folder, edited = tmp_path / "src", make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
+    place_sources(EXTENSION, store=stocked, folder=folder)
+    for path in SOURCES:
+        os.utime(folder / path, (1, 1))
+    stock(stocked, tmp_path, edited)
+    place_sources(edited, store=stocked, folder=folder)
+    assert [path for path in SOURCES if (folder / path).stat().st_mtime != 1] == ["csrc/fused.cu"]
+
+
+def test_going_back_to_older_bytes_gives_a_new_time_too(stocked, tmp_path):
+    folder = tmp_path / "src"
+    os.utime(stocked.artefact(sha256_text(SOURCES["csrc/fused.cu"])), (1, 1))
+    place_sources(EXTENSION, store=stocked, folder=folder)
+    assert (folder / "csrc/fused.cu").stat().st_mtime > 1
+
+
+def test_strangers_among_the_sources_are_removed_but_not_the_objects_of_setuptools(stocked, tmp_path):
+    folder = tmp_path / "src"
+    place_sources(EXTENSION, store=stocked, folder=folder)
+    (folder / "csrc/include/old.h").write_text("gone from the recipe")
+    (folder / "old").mkdir()
+    (folder / "old/old.cpp").write_text("gone from the recipe")
+    (folder / "dangling").symlink_to("nowhere")
+    for place in ("build/lib.linux-x86_64-3.11", "build/temp.linux-x86_64-3.11"):
+        (folder / place).mkdir(parents=True)
+        (folder / place / "x.o").write_text("object")
+    place_sources(EXTENSION, store=stocked, folder=folder)
+    assert contents(folder) == SOURCES | {"build/temp.linux-x86_64-3.11/x.o": "object"}
+
+
+def archive(store: Store, tmp_path: Path, members: dict[str, str | None], kind: str) -> LockedExtension:
+    """An extension that is one tar; None stands for a link to `real`."""
+    path = tmp_path / "archive.tar"
+    with tarfile.open(path, "w") as tar:
+        for name, text in members.items():
+            member = tarfile.TarInfo(name)
+            if text is None:
+                member.type, member.linkname = tarfile.SYMTYPE, "real"
+                tar.addfile(member)
+            else:
+                member.size = len(text)
+                (tmp_path / "member").write_text(text)
+                with (tmp_path / "member").open("rb") as stream:
+                    tar.addfile(member, stream)
+    digest = sha256_text(path.read_bytes().hex())
+    store.add_artefact(digest, path)
+    one = dataclasses.replace(artefact("dw", kind=kind), sha256=digest)
+    return make_extension({}, sources=(), archive=one)
+
+
+def test_an_sdist_is_unpacked_without_its_first_folder(store, tmp_path):
+    extension = archive(store, tmp_path, {"dw-1/setup.py": "s", "dw-1/csrc/a.cu": "a"}, "sdist")
+    place_sources(extension, store=store, folder=tmp_path / "src")
+    assert contents(tmp_path / "src") == {"setup.py": "s", "csrc/a.cu": "a"}
+
+
+def test_a_link_in_a_repository_stands_for_its_file_and_a_dangling_one_for_nothing(store, tmp_path):
+    extension = archive(store, tmp_path, {"real": "r", "link": None, "far/dangling": None}, "git")
+    place_sources(extension, store=store, folder=tmp_path / "src")
+    assert contents(tmp_path / "src") == {"real": "r", "link": "r"}
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x"])
+def test_an_archive_that_would_write_elsewhere_is_refused(store, tmp_path, name):
+    extension = archive(store, tmp_path, {name: "x"}, "git")
+    with pytest.raises(BuildError, match="outside its folder"):
+        place_sources(extension, store=store, folder=tmp_path / "src")
+    assert not (tmp_path / "x").exists()
+
+
+# What decides the bytes
+
+
+def call_key(plan: Plan, extension: LockedExtension = EXTENSION) -> str:
+    files = json.dumps([(file.path, file.sha256) for file in extension.files])
+    return make_key(surroundings(plan, extension), call=written_call(extension).to_json(), files=files).digest
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"wheels": (artefact("torch", "2", kind="wheel"), *WHEELS[1:])},
+        {"wheels": (WHEELS[0], artefact("nvidia-cublas-cu12", "2", kind="wheel"), WHEELS[2])},
+        {"python": "3.9"},
+        {"cuda": "13.2"},
+        {"parts": (artefact("nvidia-cuda-toolkit"),)},
+        {"gpus": ("8.0", "9.0")},
+        {"gpus": ()},
+        {"gcc": "11"},
+        {"debs": (artefact("gcc-12", "2"), *DEBS[1:])},
+        {"debs": (*DEBS[:1], artefact("libc6-dev", "2"), *DEBS[2:])},
+        {"debs": (*DEBS[:3], artefact("libeigen3-dev", "2"))},
+        {"platform": "linux/arm64"},
+    ],
+    ids=" ".join,
+)
+def test_each_thing_that_an_extension_is_compiled_with_decides_its_key(change):
+    assert call_key(make_plan(**change)) != call_key(make_plan())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "another-recipe"},
+        {"epoch": 1},
+        {"debs": (*DEBS[:2], artefact("git", "2"), DEBS[3])},
+        {"debs": (*DEBS, artefact("vim"))},
+        {"wheels": (*WHEELS[:2], artefact("numpy", "2", kind="wheel"))},
+    ],
+    ids=" ".join,
+)
+def test_what_no_compile_reads_does_not_decide_its_key(change):
+    assert call_key(make_plan(**change)) == call_key(make_plan())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "other"},
+        {"sources": ("csrc/fused.cu", "csrc/fused.cpp")},
+        {"include": ()},
+        {"cflags": ("-O2",)},
+        {"cuda_cflags": ()},
+        {"env": (("CPATH", "/x"),)},
+        {"files": locked_files(SOURCES | {"csrc/fused.cu": "// edited\n"})},
+        {"files": locked_files(SOURCES | {"csrc/include/fused.h": "// edited\n"})},
+        {"files": locked_files(SOURCES | {"csrc/include/new.h": "\n"})},
+    ],
+    ids=" ".join,
+)
+def test_each_thing_that_a_recipe_says_of_an_extension_decides_its_key(change):
+    assert call_key(make_plan(), dataclasses.replace(EXTENSION, **change)) != call_key(make_plan())
+
+
+def test_a_flag_that_names_the_environment_makes_every_wheel_decide():
+    extension = make_extension(cflags=("-I/opt/env/lib/python3.11/site-packages/numpy/_core/include",))
+    other = make_plan(wheels=(*WHEELS[:2], artefact("numpy", "2", kind="wheel")))
+    assert call_key(other, extension) != call_key(make_plan(), extension)
+
+
+def test_a_project_stands_on_every_package():
+    for change in ({"debs": (*DEBS, artefact("cmake"))}, {"wheels": WHEELS[:2]}, {"epoch": 1}):
+        keys = {surroundings(plan, PROJECT, reads_all=True) for plan in (make_plan(), make_plan(**change))}
+        assert len(keys) == 2
+
+
+def test_a_key_names_the_fields_that_differ():
+    one = make_key(surroundings(make_plan(), EXTENSION), call="a")
+    other = make_key(surroundings(make_plan(gpus=("9.0",)), EXTENSION), call="b")
+    assert one.differences(other) == ("architectures", "call")
+
+
+# What is run
+
+
+def one_a_line(command: Command) -> str:
+    """A command as text in which each option is a line of its own, for a golden."""
+    lines: list[str] = []
+    for word in command.argv:
+        if word.startswith("--") or not lines or lines[-1] == "--":
+            lines.append(shlex.quote(word))
+        else:
+            lines[-1] += f" {shlex.quote(word)}"
+    return "\n".join([f"# could not {command.why}", *lines]) + "\n"
+
+
+def test_the_sandbox_of_a_compile(golden):
+    command = commands.compile_command(
+        written_call(EXTENSION),
+        EXTENSION,
+        architectures=("8.0", "9.0"),
+        root=ROOT,
+        space=Path("/store/space"),
+        jobs=2,
+    )
+    place = str(image.path("compile_extension.py").parent)
+    golden("sandbox-compile.txt", one_a_line(command).replace(place, "IMAGE"))
+
+
+def test_the_arguments_of_torchs_load(golden):
+    golden("specification.json", commands.compile_specification(written_call(EXTENSION)))
+
+
+def test_the_arguments_of_torchs_load_inline():
+    call = Call(function="load_inline", name="scale", cpp_sources=("int f();",), functions='["f"]')
+    given = json.loads(commands.compile_specification(call))
+    assert given["function"] == "load_inline"
+    assert given["arguments"]["functions"] == ["f"]
+    assert not {"sources", "is_standalone"} & given["arguments"].keys()
+
+
+def test_arguments_that_newer_releases_take_are_handed_on():
+    call = Call(function="load_inline", name="scale", others='{"no_implicit_headers": true}')
+    assert json.loads(commands.compile_specification(call))["arguments"]["no_implicit_headers"] is True
+
+
+@pytest.mark.parametrize(("sources", "with_cuda"), [(("a.cpp",), False), (("a.cpp", "b.cu"), True)])
+def test_cuda_is_asked_for_where_a_source_needs_it(sources, with_cuda):
+    assert written_call(make_extension(sources=sources)).with_cuda is with_cuda
+
+
+def test_the_recipes_variables_of_an_extension_beat_envbuilders_own():
+    extension = dataclasses.replace(PROJECT, env=(("MAX_JOBS", "1"),))
+    command = commands.build_command(
+        extension, architectures=("8.0",), root=ROOT, space=Path("/s"), jobs=8, epoch=1
+    )
+    jobs = [
+        command.argv[at + 2]
+        for at, word in enumerate(command.argv)
+        if command.argv[at : at + 2] == ("--setenv", "MAX_JOBS")
+    ]
+    assert jobs == ["1"]
+
+
+def test_a_project_is_built_under_a_pretended_gpu_of_the_recipe_and_without_network():
+    argv = commands.build_command(
+        PROJECT, architectures=("8.0", "9.0"), root=ROOT, space=Path("/s"), jobs=8, epoch=1
+    ).argv
+    assert argv[argv.index("_ENVBUILDER_CAPABILITY") + 1] == "8.0"
+    assert "--share-net" not in argv
+
+
+def test_without_gpus_none_is_pretended():
+    argv = commands.capture_command(CAPTURE, architectures=(), root=ROOT, space=Path("/s")).argv
+    assert "_ENVBUILDER_CAPABILITY" not in argv
+
+
+@pytest.mark.parametrize(
+    ("path", "base", "found"),
+    [
+        ("/space/src/a/b.cu", "/space/src/a", "b.cu"),
+        ("/space/src/c.h", "/space/src/a", "../c.h"),
+        ("/x", "", "x"),
+    ],
+)
+def test_paths_are_told_relative_to_the_calls_base(path, base, found):
+    assert relative(path, base) == found
+
+
+def test_the_base_of_a_call_is_the_common_folder_of_its_sources():
+    call = Call(function="load", name="x", sources=("/space/src/ops/a.cpp", "/space/src/ops/cuda/b.cu"))
+    assert call.base == "/space/src/ops"
+
+
+# Making and finding
+
+
+def test_what_was_compiled_is_found_again_in_any_recipe(stocked):
+    runner = Sandbox()
+    (made,) = make_shop(stocked, make_plan(name="first"), runner).make()
+    (found,) = make_shop(stocked, make_plan(name="second"), runner).make()
+    assert (len(runner.commands), found.folder, found.compiled.recipe) == (1, made.folder, "first")
+
+
+def test_a_changed_source_is_compiled_in_the_same_folder(stocked, tmp_path):
+    edited = make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
+    stock(stocked, tmp_path, edited)
+    runner = Sandbox()
+    make_shop(stocked, make_plan(), runner).make()
+    make_shop(stocked, make_plan(edited), runner).make()
+    spaces = {command.argv[command.argv.index("/space") - 1] for command in runner.commands}
+    assert (len(runner.commands), len(spaces)) == (2, 1)
+
+
+def test_the_objects_of_an_earlier_compile_are_left_for_ninja(stocked, tmp_path):
+    edited = make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
+    stock(stocked, tmp_path, edited)
+    runner = Sandbox()
+    make_shop(stocked, make_plan(), runner).make()
+    space = Path(runner.commands[0].argv[runner.commands[0].argv.index("/space") - 1])
+    (space / "build/fused.o").write_text("object")
+    (space / "src/csrc/stranger.h").write_text("gone from the recipe")
+    make_shop(stocked, make_plan(edited), runner).make()
+    assert (space / "build/fused.o").read_text() == "object"
+    assert contents(space / "src") == SOURCES | {"csrc/fused.cu": "// edited\n"}
+
+
+def test_the_root_is_not_unpacked_when_the_store_has_everything(stocked):
+    plan = make_plan()
+    make_shop(stocked, plan, Sandbox()).make()
+    shop = dataclasses.replace(
+        make_shop(stocked, plan, Sandbox()), root=lambda: pytest.fail("unpacked for nothing")
+    )
+    assert len(shop.make()) == 1
+
+
+@pytest.mark.parametrize("damage", ["fused.so", "compiled.json"])
+def test_a_damaged_entry_is_made_again(stocked, damage):
+    runner = Sandbox()
+    (made,) = make_shop(stocked, make_plan(), runner).make()
+    (made.folder / damage).unlink()
+    (again,) = make_shop(stocked, make_plan(), runner).make()
+    assert (len(runner.commands), (again.folder / "fused.so").is_file()) == (2, True)
+
+
+def test_one_that_fails_does_not_stop_the_others(stocked):
+    second = make_extension(name="second")
+    runner = Sandbox(fails=("`fused`",), says="csrc/fused.cu(3): error: expected a ';'")
+    with pytest.raises(BuildError, match="`fused` does not compile"):
+        make_shop(stocked, make_plan(EXTENSION, second), runner).make()
+    assert [
+        found.compiled is not None
+        for found in make_shop(stocked, make_plan(EXTENSION, second), runner).find()
+    ] == [
+        False,
+        True,
+    ]
+
+
+def test_every_failure_is_told_at_the_end(stocked):
+    second = make_extension(name="second")
+    with pytest.raises(BuildError, match="2 extensions do not compile") as caught:
+        make_shop(
+            stocked, make_plan(EXTENSION, second), Sandbox(fails=("fused", "second"), says="x: error: y")
+        ).make()
+    assert [finding.code for finding in caught.value.findings] == ["EB629", "EB629"]
+
+
+def test_the_calls_of_a_capture_are_compiled_like_written_ones(stocked):
+    runner = Sandbox(targets=())
+    runner.calls = [
+        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",))),
+        dataclasses.asdict(Call(function="load_inline", name="inline", cpp_sources=("int f();",))),
+    ]
+    kept = make_shop(stocked, make_plan(CAPTURE), runner).make()
+    assert [one.compiled.name for one in kept] == ["scale", "inline"]
+    spaces = [Path(command.argv[command.argv.index("/space") - 1]) for command in runner.commands[1:]]
+    assert all((space / "src").is_dir() for space in spaces), "the sandbox begins there"
+    assert next(command.why for command in runner.commands) == "run the imports of the extension `ops`"
+    assert kept[0].compiled.sources == (("scale.cpp", sha256_text("// cpp\n")),)
+
+
+def test_an_edited_python_file_runs_the_capture_again_and_compiles_nothing(stocked, tmp_path):
+    runner = Sandbox(targets=())
+    runner.calls = [
+        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
+    ]
+    make_shop(stocked, make_plan(CAPTURE), runner).make()
+    files = {
+        "net/ops/__init__.py": "// edited\n",
+        "net/ops/scale.cpp": "// cpp\n",
+        "net/ops/scale.h": "// h\n",
+    }
+    edited = dataclasses.replace(CAPTURE, files=locked_files(files))
+    stock(stocked, tmp_path, edited)
+    runner.commands.clear()
+    make_shop(stocked, make_plan(edited), runner).make()
+    assert [command.why for command in runner.commands] == ["run the imports of the extension `ops`"]
+
+
+def test_an_edited_header_of_a_captured_project_compiles_again(stocked, tmp_path):
+    runner = Sandbox(targets=())
+    runner.calls = [
+        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
+    ]
+    make_shop(stocked, make_plan(CAPTURE), runner).make()
+    files = {
+        "net/ops/__init__.py": "load(...)\n",
+        "net/ops/scale.cpp": "// cpp\n",
+        "net/ops/scale.h": "// edited\n",
+    }
+    edited = dataclasses.replace(CAPTURE, files=locked_files(files))
+    stock(stocked, tmp_path, edited)
+    runner.commands.clear()
+    make_shop(stocked, make_plan(edited), runner).make()
+    assert len(runner.commands) == 2
+
+
+def test_a_capture_that_calls_nothing_is_refused(stocked):
+    with pytest.raises(BuildError, match="compile nothing") as caught:
+        make_shop(stocked, make_plan(CAPTURE), Sandbox()).make()
+    assert caught.value.findings[0].code == "EB632"
+
+
+def test_before_anything_is_built_find_says_what_is_lacking(stocked):
+    plan = make_plan(EXTENSION, PROJECT, CAPTURE)
+    found = list(make_shop(stocked, plan, Sandbox()).find())
+    assert [(one.name, one.compiled) for one in found] == [("fused", None), ("dw", None), ("ops", None)]
+
+
+def test_slots_are_never_overdrawn():
+    slots, running, most, guard = Slots(3), 0, 0, threading.Lock()
+
+    def work(wanted: int) -> None:
+        nonlocal running, most
+        with slots.take(wanted) as got:
+            with guard:
+                running += got
+                most = max(most, running)
+            time.sleep(0.002)
+            with guard:
+                running -= got
+
+    threads = [threading.Thread(target=work, args=(wanted,)) for wanted in (1, 2, 3, 9, 1, 2, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (most, running) == (3, 0)
+
+
+def test_a_compiler_gets_the_memory_that_it_needs():
+    assert NVCC_MEMORY == 3 << 30
+
+
+# The architectures inside
+
+
+def test_the_recipes_gpus_and_no_other_are_right():
+    check_call("fused", ("sm_80", "sm_90"), ("9.0", "8.0"))
+
+
+def test_code_with_all_features_of_a_gpu_is_code_for_it():
+    check_call("fused", ("sm_90a",), ("9.0",))
+
+
+@pytest.mark.parametrize(
+    ("found", "words"),
+    [
+        ((), "holds code for no GPU at all; the recipe's GPUs need sm_80, sm_90"),
+        (("sm_80",), "holds code for sm_80; the recipe's GPUs need sm_80, sm_90"),
+        (
+            ("sm_80", "sm_90", "compute_90"),
+            "holds code for compute_90, sm_80, sm_90; the recipe's GPUs need sm_80, sm_90",
+        ),
+    ],
+)
+def test_a_library_for_other_gpus_than_the_recipes_is_refused(found, words):
+    with pytest.raises(BuildError) as caught:
+        check_call("fused", found, ("8.0", "9.0"))
+    assert caught.value.message == f"the extension `fused` {words}"
+    assert caught.value.findings[0].code == "EB630"
+
+
+def test_a_compile_for_the_wrong_gpu_does_not_reach_the_store(stocked):
+    with pytest.raises(BuildError, match="holds code for sm_70"):
+        make_shop(stocked, make_plan(), Sandbox(targets=("sm_70",))).make()
+    assert list((stocked.root / "extensions").iterdir()) == []
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Callable[[str], Path]:
+    def write(setup: str) -> Path:
+        (tmp_path / "csrc").mkdir()
+        (tmp_path / "csrc/dw.cu").write_text("// gpu\n")
+        (tmp_path / "setup.py").write_text(setup)
+        return tmp_path
+
+    return write
+
+
+def test_a_project_that_left_its_cuda_sources_out_is_refused_with_the_line_that_decides(project):
+    folder = project(
+        "import os, torch\nif torch.cuda.is_available() or os.getenv('FORCE_CUDA') == '1':\n    pass\n"
+    )
+    with pytest.raises(BuildError) as caught:
+        check_project("dw", {"core.so": ()}, ("8.0",), folder)
+    assert (
+        "without code for a GPU, though it has `csrc/dw.cu`: `setup.py:2` asks for a GPU"
+        in caught.value.message
+    )
+    assert 'FORCE_CUDA: "1"' in caught.value.hint
+    assert caught.value.findings[0].code == "EB631"
+
+
+def test_a_project_with_a_list_of_its_own_is_refused_with_its_switch(project):
+    folder = project(
+        "archs = os.environ.get('TCNN_CUDA_ARCHITECTURES')\nflags = ['-gencode=arch=compute_75']\n"
+    )
+    with pytest.raises(BuildError) as caught:
+        check_project("dw", {"core.so": ("sm_75",)}, ("8.0",), folder)
+    assert "holds code for sm_75 in `core.so`" in caught.value.message
+    assert "`setup.py:2` names its own" in caught.value.message
+    assert 'TCNN_CUDA_ARCHITECTURES: "80"' in caught.value.hint
+
+
+def test_a_project_may_hold_libraries_without_gpu_code_beside_one_with(project):
+    check_project("dw", {"core.so": ("sm_80",), "host.so": ()}, ("8.0",), project(""))
+
+
+def test_a_project_without_cuda_sources_needs_no_gpu_code(tmp_path):
+    check_project("dw", {"core.so": ()}, ("8.0",), tmp_path)
+
+
+def test_every_switch_says_what_to_write():
+    settings = {row.variable: row.setting(("8.0", "9.0")) for row in load_switches().rows}
+    assert settings["TCNN_CUDA_ARCHITECTURES"] == 'TCNN_CUDA_ARCHITECTURES: "80;90"'
+    assert settings["CUMM_CUDA_ARCH_LIST"] == 'CUMM_CUDA_ARCH_LIST: "8.0;9.0"'
+    assert not any("{" in setting for setting in settings.values())
+
+
+# Failures in words
+
+
+TROUBLES = [
+    ("/usr/include/python3.9/Python.h:44:10: fatal error: crypt.h: No such file or directory", "EB610"),
+    ("csrc/dcn.cpp:2:10: fatal error: THC/THC.h: No such file or directory", "EB611"),
+    ("auxiliary.h:14:10: fatal error: glm/glm.hpp: No such file or directory", "EB612"),
+    ("nvcc fatal   : Unsupported gpu architecture 'compute_37'", "EB613"),
+    ("#error -- unsupported GNU version! gcc versions later than 12 are not supported!", "EB614"),
+    ("dialect.h:56:6: error: #error Thrust requires at least C++17. Define ...", "EB615"),
+    (
+        "extension.h:4:2: error: #error C++17 or later compatible compiler is required to use PyTorch.",
+        "EB615",
+    ),
+    ("c10/util/C++20.h:12: error: #error You need C++20 to compile PyTorch", "EB615"),
+    ("/bin/sh: 1: /usr/local/cuda/bin/nvcc: not found", "EB616"),
+    ("FileNotFoundError: [Errno 2] No such file or directory: '/usr/local/cuda/bin/nvcc'", "EB616"),
+    (
+        "OSError: CUDA_HOME environment variable is not set. Please set it to your CUDA install root.",
+        "EB617",
+    ),
+    ("    arch_list[-1] += '+PTX'", "EB618"),
+    (
+        "The detected CUDA version (12.4) mismatches the version that was used to compile PyTorch (11.7).",
+        "EB619",
+    ),
+    ('error: no suitable conversion function from "const at::DeprecatedTypeProperties" to ...', "EB620"),
+    ("ModuleNotFoundError: No module named 'setuptools'", "EB621"),
+    ("error: invalid command 'bdist_wheel'", "EB621"),
+    ("fatal: unable to access 'https://x/': Could not resolve host: x", "EB622"),
+    ("RuntimeError: No CUDA GPUs are available", "EB623"),
+    (
+        "bits/mathcalls.h(79): error: exception specification is incompatible with that of previous function",
+        "EB624",
+    ),
+    ("a.cpp:1:10: fatal error: png.h: No such file or directory", "EB625"),
+    ("/usr/bin/ld: cannot find -lcudart: No such file or directory", "EB626"),
+    ("g++: fatal error: Killed signal terminated program cc1plus", "EB627"),
+    ("ImportError: /space/build/fused.so: undefined symbol: _Z3foov", "EB628"),
+    ('csrc/fused.cu(3): error: expected a ";"', "EB629"),
+    ("ninja: build stopped: subcommand failed.", "EB629"),
+]
+
+
+@pytest.mark.parametrize(("line", "code"), TROUBLES)
+def test_each_known_trouble_has_a_code_of_its_own(line, code):
+    said = ["[1/2] c++ -c x.cpp", line, "ninja: build stopped: subcommand failed."]
+    failure = explain("fused", said, CommandError("could not compile: exit code 1"))
+    assert failure.findings[0].code == code
+    assert line.strip()[:60] in failure.message
+    assert failure.hint
+
+
+def test_every_row_of_the_table_is_tried_above():
+    tried = {code for _, code in TROUBLES}
+    assert tried == {row.code for row in load_failures().rows}
+
+
+def test_the_lines_that_matter_are_few():
+    said = [f"a.cu({number}): error: number {number}" for number in range(100)]
+    assert len(explain("fused", said, CommandError("x")).message.splitlines()) < 16
+
+
+def test_the_first_error_is_shown_and_not_torchs_traceback():
+    said = [
+        "[1/2] nvcc -c a.cu",
+        'a.cu(3): error: identifier "x" is undefined',
+        '1 error detected in the compilation of "a.cu".',
+        "ninja: build stopped: subcommand failed.",
+        "Traceback (most recent call last):",
+        "RuntimeError: Error building extension 'fused'",
+    ]
+    message = explain("fused", said, CommandError("x")).message
+    assert 'identifier "x" is undefined' in message
+    assert "Traceback" not in message
+
+
+@pytest.mark.parametrize(
+    ("line", "folder", "where"),
+    [
+        ("/space/src/utils/op.cpp:4:3: error: expected ';'", "", "utils/op.cpp:4:3"),
+        ('/space/src/net/csrc/dw.cu(7): error: expected a ";"', "net", "net/csrc/dw.cu:7"),
+        ("csrc/dw.cpp:4:3: error: expected ';'", "third/dw", "third/dw/csrc/dw.cpp:4:3"),
+        ("/opt/env/include/torch/extension.h:4:3: error: #error", "third/dw", ""),
+        ("ninja: build stopped: subcommand failed.", "third/dw", ""),
+    ],
+)
+def test_a_failure_says_where_as_the_recipe_names_its_files(line, folder, where):
+    (finding,) = explain("fused", [line], CommandError("x"), folder=folder).findings
+    assert finding.where == where
+    assert where.partition(":")[0] in finding.message
+    assert "/space/" not in finding.message
+
+
+def test_a_failed_project_is_told_with_the_place_in_the_recipes_folder(stocked):
+    runner = Sandbox(fails=("`dw`",), says="csrc/dw.cu(3): error: expected a ';'")
+    with pytest.raises(BuildError) as caught:
+        make_shop(stocked, make_plan(PROJECT), runner).make()
+    assert caught.value.findings[0].where == "third/dw/csrc/dw.cu:3"
+
+
+def test_a_failure_without_a_known_word_keeps_the_programs_own(stocked):
+    failure = CommandError("could not compile: `bwrap` ended with exit code 3")
+    assert explain("fused", ["nothing to see"], failure) is failure
+
+
+def test_a_traceback_of_a_capture_is_not_taken_for_a_compilers_words():
+    failure = CommandError("could not run the imports\nValueError: error: no config")
+    assert explain("ops", [], failure, compiles=False) is failure
+
+
+def test_the_line_of_a_capture_that_ended_is_told_with_its_place():
+    last = {"line": "import ops", "error": "ValueError: error: no config", "where": "/space/src/net/ops.py:3"}
+    said = "could not run the imports\nTraceback (most recent call last):\nValueError: error: no config"
+    failure = explain(
+        "ops", [], CommandError(f"{said}\nenvbuilder capture: {json.dumps(last)}"), compiles=False
+    )
+    (finding,) = failure.findings
+    assert (finding.code, finding.where) == ("EB633", "net/ops.py:3")
+    assert (
+        failure.message
+        == "the line `import ops` of `capture` of the extension `ops` ends in ValueError: error: no config"
+    )
+
+
+def test_a_known_trouble_of_a_capture_keeps_its_code_and_gets_its_place():
+    last = {"line": "import ops", "error": "", "where": "/space/src/net/ops.py:3"}
+    said = "could not run the imports\nModuleNotFoundError: No module named 'cv2'"
+    failure = explain(
+        "ops", [], CommandError(f"{said}\nenvbuilder capture: {json.dumps(last)}"), compiles=False
+    )
+    assert (failure.findings[0].code, failure.findings[0].where) == ("EB621", "net/ops.py:3")
+    assert "{" not in failure.message
+
+
+def test_a_package_that_a_capture_lacks_is_told():
+    failure = CommandError("could not run the imports\nModuleNotFoundError: No module named 'cv2'")
+    assert explain("ops", [], failure, compiles=False).findings[0].code == "EB621"
+
+
+# The layer
+
+
+def layer(store: Store, tmp_path: Path, plan: Plan, runner: Sandbox) -> Path:
+    kept = make_shop(store, plan, runner).make()
+    arrange(kept, architectures=("8.0",), tree=tmp_path / "tree")
+    return tmp_path / "tree"
+
+
+def test_the_index_of_the_extensions(stocked, tmp_path, golden):
+    tree = layer(stocked, tmp_path, make_plan(EXTENSION, PROJECT), Sandbox())
+    golden("index.json", (tree / "opt/envbuilder/extensions/index.json").read_text())
+
+
+def test_the_paths_of_an_extensions_layer(stocked, tmp_path):
+    tree = layer(stocked, tmp_path, make_plan(EXTENSION, PROJECT), Sandbox())
+    key = json.loads((tree / "opt/envbuilder/extensions/index.json").read_text())["extensions"][0]["key"]
+    assert sorted(str(path.relative_to(tree)) for path in tree.rglob("*") if not path.is_dir()) == [
+        "opt/env/lib/python3.11/site-packages/dw/core.so",
+        f"opt/envbuilder/extensions/fused-{key[:16]}/fused.so",
+        "opt/envbuilder/extensions/index.json",
+        "opt/envbuilder/extensions/modules/fused.so",
+    ]
+
+
+def test_an_import_finds_an_extension_without_load(stocked, tmp_path):
+    tree = layer(stocked, tmp_path, make_plan(), Sandbox())
+    module = tree / "opt/envbuilder/extensions/modules/fused.so"
+    assert module.resolve().parent.name.startswith("fused-")
+    assert module.read_bytes() == gpu_library("sm_80")
+
+
+def test_a_call_that_two_captures_make_is_there_once(stocked, tmp_path):
+    runner = Sandbox(targets=())
+    runner.calls = [
+        dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
+    ]
+    twin = dataclasses.replace(CAPTURE, name="twin", capture=("import ops as twin",))
+    tree = layer(stocked, tmp_path, make_plan(CAPTURE, twin), runner)
+    index = json.loads((tree / "opt/envbuilder/extensions/index.json").read_text())
+    assert [entry["name"] for entry in index["extensions"]] == ["scale"]
+    assert (tree / "opt/envbuilder/extensions/modules/scale.so").exists()
+
+
+def test_a_library_can_be_executed_whatever_its_mode_was(stocked, tmp_path):
+    tree = layer(stocked, tmp_path, make_plan(), Sandbox())
+    (library,) = (tree / "opt/envbuilder/extensions").glob("fused-*/fused.so")
+    assert library.stat().st_mode & 0o777 == 0o755
+
+
+def test_two_projects_that_install_one_file_are_refused(stocked, tmp_path):
+    twin = dataclasses.replace(PROJECT, name="twin")
+    with pytest.raises(BuildError, match="as another does"):
+        layer(stocked, tmp_path, make_plan(PROJECT, twin), Sandbox())
+
+
+def test_the_index_of_two_machines_is_the_same(tmp_path):
+    texts = []
+    for name in ("one", "two"):
+        folder = tmp_path / name
+        folder.mkdir()
+        store = Store(folder / "cache")
+        stock(store, folder, EXTENSION)
+        tree = layer(store, folder, make_plan(name=name), Sandbox())
+        texts.append((tree / "opt/envbuilder/extensions/index.json").read_text())
+    assert texts[0] == texts[1]
+
+
+# The listing
+
+
+def test_the_listing_says_where_each_extension_came_from(stocked):
+    make_shop(stocked, make_plan(name="first"), Sandbox()).make()
+    shop = make_shop(stocked, make_plan(EXTENSION, PROJECT, name="second"), Sandbox())
+    found = list(rows(shop.find(), recipe="second"))
+    assert [row["origin"] for row in found] == ["the store: compiled for `first`", "not compiled yet"]
+    assert next(row["origin"] for row in rows(shop.find(), recipe="first")) == "compiled for this recipe"
+    assert found[0]["targets"] == ["sm_80"]
+
+
+def test_the_listing_for_a_person_has_a_line_for_each(stocked):
+    make_shop(stocked, make_plan(), Sandbox()).make()
+    shop = make_shop(stocked, make_plan(EXTENSION, PROJECT), Sandbox())
+    head, fused, dw = table(rows(shop.find(), recipe="x")).splitlines()
+    assert head.split()[:3] == ["name", "key", "form"]
+    assert fused.split()[0::3][:2] == ["fused", "sm_80"]
+    assert dw.split()[:3:2] == ["dw", "project"]

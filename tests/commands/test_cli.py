@@ -1,0 +1,805 @@
+"""The command line without a build: answers on stdout, the rest on stderr, and one exit code for each kind of failure."""
+
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import typer
+from typer.main import get_command
+
+from envbuilder import __version__, cli
+from envbuilder.build.extensions.check_targets import refusal
+from envbuilder.commands.examples import EXAMPLES
+from envbuilder.compat import refresh
+from envbuilder.core import process as command
+from envbuilder.core.errors import BuildError
+from envbuilder.recipe.model import list_recipes
+from tests.compat import test_refresh
+
+ROOT = Path(__file__).parents[2]
+GOOD = """\
+base: debian/bookworm
+python: "3.11"
+gcc: "12"
+libxcrypt: "4.4"
+pytorch: "2.13.0"
+extensions:
+  - {name: fused, sources: [fused.cpp]}
+"""
+
+pytestmark = pytest.mark.usefixtures("clean_environment")
+site, tables = test_refresh.site, test_refresh.folder  # an index on this machine, and tables to refresh
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Answer]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Run one command line as a process of its own would: with a new session and no log handler left."""
+
+    def run(*arguments: object) -> Answer:
+        capsys.readouterr()
+        code = cli.run([str(argument) for argument in arguments])
+        return Answer(code, *capsys.readouterr())
+
+    return run
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder of recipes with one recipe, `good`, that has no lock."""
+    recipes = tmp_path / "recipes"
+    recipes.mkdir()
+    (recipes / "good.yaml").write_text(GOOD)
+    (recipes / "fused.cpp").write_text("int one() { return 1; }\n")
+    return recipes
+
+
+@pytest.fixture
+def locked(tmp_path: Path) -> Path:
+    """A copy of this repository's recipes and locks."""
+    return Path(shutil.copytree(ROOT / "recipes", tmp_path / "copy"))
+
+
+def test_the_version_is_told(call: Call):
+    assert call("--version") == (0, f"envbuilder {__version__}\n", "")
+
+
+@pytest.mark.parametrize("words", [(), ("launch",)])
+def test_a_list_of_commands_says_in_whole_words_what_each_does(call: Call, words: tuple[str, ...]):
+    commands = call(*words, "--help").out.partition("Commands:")[2]
+    assert commands
+    assert "..." not in commands
+
+
+def test_help_names_every_command(call: Call):
+    answer = call("--help")
+    assert answer.code == 0
+    for name in ("list", "show", "check", "lock", "build", "verify", "exec"):
+        assert f" {name} " in answer.out
+
+
+def test_extensions_that_were_not_compiled_yet_are_listed_with_their_keys(call: Call):
+    answer = call("extensions", "cpu", "--json")
+    (row,) = json.loads(answer.out)["data"]
+    assert (row["name"], row["form"], row["origin"], len(row["key"])) == (
+        "fused",
+        "load",
+        "not compiled yet",
+        64,
+    )
+    assert "gcc 12" in row["decided_by"]["compiler"]
+
+
+def test_list_has_a_line_for_each_recipe(call: Call):
+    lines = call("list").out.splitlines()
+    assert [line.split()[0] for line in lines] == list(list_recipes(ROOT / "recipes"))
+
+
+def test_list_names_the_mistakes_of_one_recipe_and_lists_the_others(call: Call, folder: Path):
+    (folder / "broken.yaml").write_text(GOOD.replace('"3.11"', "3.11"))
+    for name in ("one", "other"):  # what both extend is told once
+        (folder / f"{name}.yaml").write_text("extends: broken\n")
+    answer = call("list", "--recipes", folder)
+    assert (answer.code, [line.split()[0] for line in answer.out.splitlines()]) == (2, ["good"])
+    assert answer.err.splitlines()[0].startswith(f"error[EB108]: {folder}/broken.yaml:2:9: $.python: ")
+    assert answer.err.count("EB108") == 1
+    told = json.loads(call("list", "--json", "--recipes", folder).out)
+    assert (told["status"], told["exit_code"], len(told["findings"])) == ("failed", 2, 1)
+    assert [row["name"] for row in told["data"]] == ["good"]
+
+
+@pytest.mark.parametrize("place", ["nowhere", "empty"])
+def test_list_of_a_folder_without_recipes_is_no_success(call: Call, tmp_path: Path, place: str):
+    (tmp_path / "empty").mkdir()
+    answer = call("list", "--recipes", tmp_path / place)
+    assert (answer.code, answer.out) == (2, "")
+    assert f"`{tmp_path / place}` holds no recipes" in answer.err
+    assert "hint: `--recipes` names another folder" in answer.err
+
+
+def test_show_says_where_a_value_came_from(call: Call):
+    line = next(line for line in call("show", "a100").out.splitlines() if line.startswith("cuda "))
+    assert line.split()[1] == "12.4"
+    assert "recipes/a100.yaml:" in line
+
+
+@pytest.mark.parametrize("name", list_recipes(ROOT / "recipes"))
+def test_check_passes_each_recipe_of_the_repository(call: Call, name: str):
+    assert call("check", name).code == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "command"),
+    [(("list",), "list"), (("show", "cpu"), "show"), (("check", "cpu"), "check")],
+)
+def test_the_envelope_of_an_answer(call: Call, arguments: tuple[str, ...], command: str):
+    answer = call(*arguments, "--json")
+    envelope = json.loads(answer.out)
+    assert list(envelope) == ["version", "command", "status", "exit_code", "data", "findings"]
+    assert (envelope["version"], envelope["command"], envelope["status"]) == (1, command, "ok")
+    assert (envelope["exit_code"], answer.code, answer.err) == (0, 0, "")
+
+
+def test_the_envelope_of_a_failure(call: Call, folder: Path):
+    (folder / "bad.yaml").write_text(GOOD.replace('"12"', "12"))
+    answer = call("check", folder / "bad.yaml", "--json")
+    envelope = json.loads(answer.out)
+    assert (envelope["status"], envelope["exit_code"], answer.code) == ("failed", 2, 2)
+    (finding,) = envelope["findings"]
+    assert list(finding) == ["code", "severity", "where", "message", "hint"]
+    assert finding["where"].endswith("bad.yaml:3:6")
+    assert answer.err == ""
+
+
+def test_a_failure_without_findings_is_a_finding_itself(call: Call):
+    answer = call("build", "a10", "--json")
+    (finding,) = json.loads(answer.out)["findings"]
+    assert (finding["code"], finding["severity"]) == ("EB200", "error")
+    assert "a100" in finding["hint"]
+
+
+@pytest.mark.parametrize("arguments", [("build", "--json"), ("list", "--json", "--nonsense")])
+def test_wrong_use_is_an_envelope_too(call: Call, arguments: tuple[str, ...]):
+    answer = call(*arguments)
+    envelope = json.loads(answer.out)
+    assert (answer.code, envelope["exit_code"], envelope["status"]) == (2, 2, "failed")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nonsense",),
+        ("list", "--nonsense"),
+        ("build",),
+        ("build", "--all", "cpu"),
+        ("build", "--all", "--jobs", "0"),
+        ("build", "cpu", "--wait"),
+        ("build", "cpu", "--on", "cluster"),
+        ("build", "cpu", "--on", "slurm", "--sbatch", "mem=16G", "--dry-run"),
+        ("build", "cpu", "--on", "slurm", "--engine", "docker"),
+        ("build", "cpu", "a100", "--engine", "docker", "--prepare", "x"),
+        ("lock", "cpu", "numpy"),
+        ("lock", "cpu", "--before", "yesterday"),
+        ("exec", "cpu"),
+        ("exec", "cpu", "--in", "vm", "--", "true"),
+    ],
+)
+def test_wrong_use_is_exit_2_with_a_hint(call: Call, arguments: tuple[str, ...]):
+    answer = call(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("error: ")
+    assert "\nhint: " in answer.err
+
+
+@pytest.mark.parametrize("verb", ["show", "check", "lock", "build"])
+def test_an_unknown_recipe_is_exit_2_and_the_nearest_is_named(call: Call, verb: str):
+    answer = call(verb, "a10")
+    assert (answer.code, answer.out) == (2, "")
+    assert "a10" in answer.err
+    assert "did you mean `a100`" in answer.err
+
+
+def test_a_recipe_file_that_is_not_there_is_exit_2(call: Call, folder: Path):
+    answer = call("build", folder / "none.yaml")
+    assert answer.code == 2
+    assert "none.yaml" in answer.err
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "place", "words"),
+    [
+        ("gcc:", "gc:", "bad.yaml:3:1: $.gc", "did you mean `gcc`"),
+        ('"3.11"', "3.11", "bad.yaml:2:9: $.python", 'write "3.11" in quotes'),
+        ('"12"', "12", "bad.yaml:3:6: $.gcc", 'write "12" in quotes'),
+        ("fused.cpp", "fusd.cpp", "bad.yaml:7:29: $.extensions[0].sources[0]", "there is no file `fusd.cpp`"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place_and_its_repair(
+    call: Call, folder: Path, old: str, new: str, place: str, words: str
+):
+    (folder / "bad.yaml").write_text(GOOD.replace(old, new))
+    answer = call("build", folder / "bad.yaml")
+    assert answer.code == 2
+    assert place in answer.err
+    assert words in answer.err
+
+
+def test_every_mistake_has_one_line(call: Call, folder: Path, golden: Callable[[str, str], None]):
+    (folder / "bad.yaml").write_text(
+        textwrap.dedent("""\
+            base: debian/bookwurm
+            pyton: "3.11"
+            gcc: 12
+            pytorch: "2.13.0"
+            extensions:
+              - {name: fused, sources: [missing.cpp]}
+            """)
+    )
+    answer = call("check", folder / "bad.yaml")
+    assert (answer.code, answer.out) == (2, "")
+    golden("bad-recipe.txt", answer.err.replace(str(folder), "FOLDER"))
+
+
+def test_pins_that_cannot_work_together_are_exit_3(call: Call, folder: Path):
+    (folder / "odd.yaml").write_text(GOOD.replace("bookworm", "bullseye"))
+    answer = call("check", folder / "odd.yaml")
+    assert (answer.code, answer.out) == (3, "")
+    assert "odd.yaml:2:9" in answer.err  # Debian 11 has no Python 3.11
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",), ("--offline",)])
+def test_no_lock_is_exit_4_and_the_command_that_makes_it_is_named(
+    call: Call, folder: Path, options: tuple[str, ...]
+):
+    answer = call("build", "good", "--recipes", folder, "--output", folder / "out", *options)
+    assert answer.code == 4
+    assert "good.lock" in answer.err
+    assert "`envbuilder lock" in answer.err
+    assert not (folder / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "what"),
+    [
+        ("cpu.yaml", "numpy>=2,<3", "numpy>=2.1,<3", "cpu.yaml"),
+        ("fused/fused_bias_act_cpu.cpp", "forward_cpu", "forward_cpu_", "fused_bias_act_cpu.cpp"),
+    ],
+)
+def test_a_stale_lock_is_exit_4_and_says_what_changed(
+    call: Call, locked: Path, file: str, old: str, new: str, what: str
+):
+    path = locked / file
+    path.write_text(path.read_text().replace(old, new))
+    answer = call("build", "cpu", "--recipes", locked, "--output", locked / "out")
+    assert answer.code == 4
+    assert "no longer fits" in answer.err
+    assert "envbuilder lock" in answer.err
+    assert not (locked / "out").exists()
+
+
+def test_a_lock_that_is_no_lock_is_exit_4(call: Call, locked: Path):
+    (locked / "cpu.lock").write_text("<<<<<<< ours\n")
+    answer = call("build", "cpu", "--recipes", locked, "--output", locked / "out")
+    assert answer.code == 4
+    assert "cpu.lock:1" in answer.err
+
+
+def test_a_dry_run_prints_plan_and_commands_and_writes_nothing(
+    call: Call, locked: Path, clean_environment: Path
+):
+    before = sorted(locked.rglob("*"))
+    answer = call("build", "cpu", "--dry-run", "--recipes", locked, "--output", locked / "out")
+    assert (answer.code, answer.err) == (0, "")
+    lines = answer.out.splitlines()
+    assert lines[0].startswith("envbuilder plan ")
+    assert any(line.startswith("step os bookworm") for line in lines)
+    commands = [line for line in lines if line.startswith("$ ")]
+    assert [word for word in ("mmdebstrap", "uv", "bwrap") if any(word in line for line in commands)]
+    assert sorted(locked.rglob("*")) == before
+    assert not clean_environment.exists()
+
+
+def test_the_script_of_an_array_of_builds_is_printed_and_nothing_is_written(
+    call: Call, locked: Path, clean_environment: Path
+):
+    words = (
+        "--recipes",
+        locked,
+        "--output",
+        locked / "out",
+        "--jobs",
+        "2",
+        "--sbatch=--mem=16G",
+        "--dry-run",
+    )
+    answer = call("build", "cpu", "--on", "slurm", *words)
+    assert (answer.code, answer.err) == (0, "")
+    assert answer.out.startswith("#!/usr/bin/env bash\n# builds of 1 recipes, one for each task.")
+    for line in (
+        "#SBATCH --array=0-0%2",
+        "#SBATCH --mem=16G",
+        f"cache={clean_environment}",
+        f"recipes=({locked}/cpu.yaml)",
+    ):
+        assert line in answer.out.splitlines()
+    assert not (locked / "out").exists()
+    assert not clean_environment.exists()
+
+
+def test_exec_without_artefacts_names_the_command_that_makes_them(call: Call, tmp_path: Path):
+    answer = call("exec", "cpu", "--in", "sif", "--output", tmp_path, "--", "true")
+    assert answer.code == 2
+    assert "`envbuilder build cpu`" in answer.err
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "exec {} -- true",
+        "exec {} --in sif -- true",
+        "shell {}",
+        "launch local {} -- true",
+        "module {}",
+        "verify {}",
+    ],
+)
+def test_what_was_never_built_is_exit_2_and_the_recipe_that_was_meant_is_named(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
+):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    verb, rest = line.split("{}")
+    meant, typed = (
+        call(*verb.split(), name, "--output", tmp_path, *rest.split()) for name in ("cpu", "cpuu")
+    )
+    assert (meant.code, typed.code) == (2, 2)
+    assert "hint: `envbuilder build cpu` makes image and SIF" in meant.err
+    assert "did you mean `cpu`?" in typed.err
+
+
+@pytest.mark.parametrize("line", ["build {}", "extensions {}", "render {}", "diff {} cpu", "diff cpu {}"])
+def test_a_recipe_without_a_lock_is_exit_4_and_the_hint_is_a_line_to_paste(
+    call: Call, folder: Path, locked: Path, line: str
+):
+    shutil.copy(locked / "cpu.lock", folder)
+    for typed in ("good", str(folder / "good.yaml")):
+        answer = call(*line.format(typed).split(), "--recipes", folder)
+        assert answer.code == 4
+        assert f"error: there is no lock `{folder}/good.lock`" in answer.err
+        assert f"hint: `envbuilder lock {typed}` makes it" in answer.err
+
+
+def test_what_cannot_be_compared_names_the_recipe_that_was_meant(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
+    answer = call("diff", "cpu", "cpuu")
+    assert answer.code == 2
+    assert answer.err.endswith("hint: did you mean `cpu`?\n")
+
+
+@pytest.mark.parametrize("verb", ["report", "sbom"])
+def test_what_was_not_built_is_named_as_it_was_typed(call: Call, tmp_path: Path, verb: str):
+    answer = call(verb, "recipes/cpu.yaml", "--output", tmp_path)
+    assert answer.code == 2
+    assert f"there is no SIF `{tmp_path}/cpu.sif`" in answer.err
+    assert "`envbuilder build recipes/cpu.yaml` makes image and SIF" in answer.err
+
+
+def test_verify_without_artefacts_is_an_error_and_no_traceback(call: Call, tmp_path: Path):
+    answer = call("verify", "cpu", "--output", tmp_path)
+    assert answer.code in (2, 7)
+    assert answer.err.startswith("error: ")
+
+
+def test_a_cache_that_others_can_write_is_refused(call: Call, locked: Path, clean_environment: Path):
+    clean_environment.mkdir()
+    clean_environment.chmod(0o777)
+    answer = call("build", "cpu", "--recipes", locked, "--output", locked / "out")
+    assert answer.code == 2
+    assert "ENVBUILDER_CACHE" in answer.err
+
+
+@pytest.mark.parametrize("name", ["NO_COLOR", "--no-color"])
+def test_no_colour_codes_in_messages(call: Call, monkeypatch: pytest.MonkeyPatch, name: str):
+    if name == "NO_COLOR":
+        monkeypatch.setenv("NO_COLOR", "1")
+        answer = call("check", "a10")
+    else:
+        answer = call("check", "a10", "--no-color")
+    assert "\x1b" not in answer.err + answer.out
+
+
+def test_the_cache_is_freed_by_kind(call: Call, clean_environment: Path):
+    call("cache")
+    for kind in ("trees", "layers"):
+        (clean_environment / kind / "one").mkdir()
+        (clean_environment / kind / "one" / "file").write_bytes(bytes(5000))
+    before = json.loads(call("cache", "--json").out)["data"]["bytes"]
+    after = json.loads(call("cache", "--gc", "trees", "--json").out)["data"]["bytes"]
+    assert (before["trees"] > 0, before["layers"] > 0) == (True, True)
+    assert (after["trees"], after["layers"]) == (0, before["layers"])
+
+
+def test_what_a_killed_build_left_is_counted_and_freed_alone(call: Call, clean_environment: Path):
+    call("cache")
+    for folder in ("work/left", "trees/one"):
+        (clean_environment / folder).mkdir()
+        (clean_environment / folder / "file").write_bytes(bytes(5000))
+    before = json.loads(call("cache", "--json").out)["data"]["bytes"]
+    after = json.loads(call("cache", "--gc", "work", "--json").out)["data"]["bytes"]
+    assert before["work"] > 0
+    assert after == before | {"work": 0}
+
+
+@pytest.mark.parametrize("arguments", [("--gc", "treees"), ("trees",)])
+def test_what_the_cache_cannot_free_is_wrong_use(call: Call, arguments: tuple[str, ...]):
+    assert call("cache", *arguments).code == 2
+
+
+def test_show_tells_what_follows_from_the_pins(call: Call):
+    (line,) = (line for line in call("show", "a100").out.splitlines() if line.startswith("driver floor "))
+    assert "525.60.13" in line
+    facts = json.loads(call("show", "a100", "--json").out)["data"]["facts"]
+    assert {"name", "value", "source"} == set(facts[0])
+    assert "2.21.5" in [fact["value"] for fact in facts if fact["name"] == "NCCL"]
+
+
+def test_check_refuses_with_the_repair_as_data(call: Call, folder: Path):
+    (folder / "bad.yaml").write_text(GOOD.replace('"12"', '"9"'))
+    answer = call("check", folder / "bad.yaml", "--json")
+    envelope = json.loads(answer.out)
+    assert (answer.code, envelope["data"]["repairs"][0]) == (3, {"gcc": "11"})
+    assert envelope["findings"][0]["hint"].startswith('write `gcc: "11"`')
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("build", "none"),
+        ("lock", "none"),
+        ("verify", "none"),
+        ("report", "none"),
+        ("push", "none", "localhost/none"),
+        ("cache", "vendor", "none", "folder"),
+    ],
+)
+def test_what_takes_long_folds_its_lines_in_the_log_of_ci(
+    call: Call, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("GITHUB_ACTIONS", "true")
+    answer = call(*words)
+    opening, closing, rest = answer.err.split("\n", 2)
+    assert (opening, closing) == (f"::group::{words[words.index('none') - 1]} none", "::endgroup::")
+    assert rest.startswith("error: ")
+
+
+def test_lock_checks_first(call: Call, folder: Path):
+    (folder / "bad.yaml").write_text(GOOD.replace('"12"', '"9"'))
+    assert call("lock", folder / "bad.yaml").code == 3
+
+
+@pytest.mark.parametrize(("driver", "code"), [("550.54.15", 0), ("535.104.05", 0), ("510.47.03", 3)])
+def test_check_judges_the_host(call: Call, tmp_path: Path, driver: str, code: int):
+    facts = tmp_path / "node.json"
+    facts.write_text(json.dumps({"driver": driver, "gpus": ["NVIDIA A100-SXM4-80GB"]}))
+    assert call("check", "a100", "--host", facts).code == code
+
+
+def test_host_facts_with_a_mistake_are_wrong_use(call: Call, tmp_path: Path):
+    (tmp_path / "node.yaml").write_text("drivers: 5\n")
+    answer = call("check", "a100", "--host", tmp_path / "node.yaml")
+    assert answer.code == 2
+    assert "did you mean `driver`?" in answer.err
+
+
+@pytest.fixture
+def maintained(site: test_refresh.Site, tables: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of tables that `tables refresh` writes, with an index that has newer releases."""
+    monkeypatch.setenv("ENVBUILDER_INDEX", site.url)
+    monkeypatch.setenv("ENVBUILDER_DEBIAN_MIRROR", site.url)
+    answers = {"ptxas": f"\n{test_refresh.PTXAS}", "nvcc": f"\n{test_refresh.NVCC}"}
+    monkeypatch.setattr(command, "ProcessRunner", lambda _environment: command.FakeRunner(answers))
+    monkeypatch.setattr(refresh, "TABLES", tables)
+    return tables
+
+
+def test_tables_refresh_prints_changes_and_notes_and_then_has_none(call: Call, maintained: Path):
+    answer = call("tables", "refresh", "--releases", 1, "--compilers", 1)
+    assert answer.code == 0
+    assert {"+ torch 2.16.0", "+ cuda 13.6"} <= set(answer.out.splitlines())
+    assert "note: torch 2.14.1 is no longer in the index; its row stays" in answer.out
+    assert "2.16.0" in (maintained / "torch.yaml").read_text()
+    written = test_refresh.texts(maintained)
+    answer = call("tables", "refresh", "--releases", 1, "--compilers", 1, "--json")
+    envelope = json.loads(answer.out)
+    assert (envelope["command"], envelope["data"]["changes"]) == ("tables refresh", [])
+    assert envelope["data"]["notes"]
+    assert call("tables", "refresh", "--releases", 1).out.startswith("the tables are as they were\n")
+    assert test_refresh.texts(maintained) == written
+
+
+def test_tables_refresh_can_be_told_to_write_nothing(call: Call, maintained: Path):
+    before = test_refresh.texts(maintained)
+    answer = call("tables", "refresh", "--releases", 1, "--check")
+    assert (answer.code, "+ torch 2.16.0" in answer.out) == (0, True)
+    assert test_refresh.texts(maintained) == before
+
+
+def test_tables_refresh_is_exit_5_when_an_artefact_is_not_understood(
+    call: Call, maintained: Path, site: test_refresh.Site
+):
+    test_refresh.put_torch(site, "2.16.0", **{"torch/version.py": "cuda = None"})
+    answer = call("tables", "refresh", "--releases", 1)
+    assert (answer.code, answer.out) == (5, "")
+    assert "could not understand torch 2.16.0" in answer.err
+
+
+def test_diff_of_two_recipes_compares_their_locks(call: Call):
+    data = json.loads(call("diff", "cpu", "a100", "--json").out)["data"]
+    assert [one["name"] for one in data["subjects"]] == ["recipes/cpu.lock", "recipes/a100.lock"]
+    torch = next(one for one in data["packages"] if one["name"] == "python torch")
+    assert torch["before"].startswith("2.13.0+cpu ")
+    assert torch["after"].startswith("2.6.0 ")
+    assert data["files"] is None
+
+
+def test_diff_of_what_is_not_there_names_it(call: Call):
+    answer = call("diff", "cpu", "nothing.sif")
+    assert answer.code == 7
+    assert "`nothing.sif`" in answer.err
+
+
+# At the terminal
+
+
+def commands(group: object = None, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command with its words, those of maintainers too."""
+    for name, one in (group or get_command(cli.app)).commands.items():  # type: ignore[attr-defined]
+        yield from commands(one, (*words, name)) if hasattr(one, "commands") else [(*words, name)]
+
+
+COMMANDS = [" ".join(words) for words in commands()]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_every_command_ends_with_examples(call: Call, name: str):
+    lines = call(*name.split(), "--help").out.rstrip().splitlines()
+    head = lines.index("  Examples:")
+    assert lines[head + 1 :] == [f"    $ {line}" for line in EXAMPLES[name]]
+    assert lines[head + 1 :]
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_every_example_is_understood(line: str):
+    program, *words = shlex.split(line)
+    assert program == "envbuilder"
+    command, context = get_command(cli.app), typer.Context(get_command(cli.app))
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+        context = command.make_context(str(command.name), list(words), parent=context)
+        words = words if hasattr(command, "commands") else []
+    assert context.params
+
+
+def test_no_example_is_of_a_command_that_is_gone():
+    assert set(EXAMPLES) == set(COMMANDS)
+
+
+PROGRAMS = {"exec", "shell", "launch ssh", "launch local"}  # their output is the program's
+
+
+def test_every_command_answers_in_json_but_those_that_run_a_program():
+    without = set()
+    for name in COMMANDS:
+        command = get_command(cli.app)
+        for word in name.split():
+            command = command.commands[word]  # type: ignore[attr-defined]
+        if not any("--json" in one.opts for one in command.params):
+            without.add(name)
+    assert without == PROGRAMS
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        (("biuld", "cpu"), "'build'"),
+        (("launch", "slrum", "cpu"), "'slurm'"),
+        (("build", "cpu", "--ofline"), "--offline"),
+        (("show", "a10"), "`a100`"),
+        (("show", "CPU"), "`cpu`"),
+    ],
+)
+def test_a_slip_of_the_pen_is_answered_with_what_was_meant(
+    call: Call, arguments: tuple[str, ...], meant: str
+):
+    answer = call(*arguments)
+    assert answer.code == 2
+    assert meant in answer.err
+
+
+def test_a_key_that_was_misspelt_is_named(call: Call, folder: Path):
+    (folder / "bad.yaml").write_text(GOOD.replace("pytorch", "pytroch"))
+    assert "did you mean `pytorch`?" in call("check", folder / "bad.yaml").err
+
+
+def test_without_a_command_the_help_is_shown(call: Call):
+    answer = call()
+    assert (answer.code, answer.out) == (2, "")
+    assert answer.err.startswith("Usage: envbuilder")
+
+
+def test_an_error_fits_a_screen_and_names_its_log(monkeypatch: pytest.MonkeyPatch):
+    error = BuildError(
+        "it failed\n" + "\n".join(f"line {number} {'x' * 100}" for number in range(300)), hint="do it"
+    )
+    error.log = "build/cpu.log"
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("LINES", "24")
+    lines = cli._on_a_screen(cli._told(error), error)
+    assert sum(-(-max(1, len(line)) // 80) for line in lines) <= 23
+    assert (lines[0], lines[-2:]) == ("error: it failed", ["hint: do it", "log: build/cpu.log"])
+    assert any(line.startswith("line 299") for line in lines)
+    assert any("more lines; `--json` has all" in line for line in lines)
+
+
+def test_an_error_that_goes_to_a_file_is_whole():
+    error = BuildError("it failed\n" + "line\n" * 300)
+    assert len(cli._on_a_screen(cli._told(error), error)) == 301
+
+
+def test_an_error_that_is_its_only_finding_is_told_once(monkeypatch: pytest.MonkeyPatch):
+    error = refusal("EB629", "`ops` does not compile\n    op.cpp:4:3: error: no", "look there")
+    monkeypatch.setattr(cli.SESSION, "findings", error.findings)
+    assert cli._on_a_screen(cli._told(error), error) == [
+        "error[EB629]: `ops` does not compile",
+        "    op.cpp:4:3: error: no",
+        "",
+        "hint: look there",
+    ]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("arguments", [("show", "cpu"), ("show", "cpu", "--json"), ("check", "nothing")])
+def test_who_reads_no_more_gets_no_traceback(arguments: tuple[str, ...], tmp_path: Path):
+    """As `head` does: the other end is closed before anything is written."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    errors = tmp_path / "errors"
+    with errors.open("wb") as stream:
+        ended = subprocess.run(
+            [ROOT / ".venv/bin/envbuilder", *arguments], cwd=ROOT, stdout=writing, stderr=stream, timeout=120, check=False,
+        )  # fmt: skip
+    os.close(writing)
+    assert ended.returncode == (2 if "nothing" in arguments else 0)
+    assert "Traceback" not in errors.read_text()
+    assert "Broken" not in errors.read_text()
+
+
+@pytest.mark.parametrize("place", ["file", "file/x", "/proc/x"])
+@pytest.mark.parametrize(
+    "words", [("build", "cpu", "--output"), ("detect", "--save"), ("init", "new", "--gpu", "A100", "--pytorch", "2.6.0", "--recipes")],
+    ids=lambda words: words[0],
+)  # fmt: skip
+def test_a_place_that_cannot_be_written_is_wrong_use(
+    call: Call, tmp_path: Path, words: tuple[str, ...], place: str
+):
+    (tmp_path / "file").touch()
+    path = tmp_path / place / ("x" if words[0] == "detect" else "")
+    answer = call(*words, path, "--json")
+    found = json.loads(answer.out)
+    (finding,) = found["findings"]
+    assert (answer.code, found["exit_code"], found["status"], finding["code"]) == (2, 2, "failed", "EB200")
+    assert finding["message"].startswith("cannot write `")
+    assert str(tmp_path / place if place.startswith("/") else tmp_path / "file") in finding["message"]
+    assert finding["hint"]
+
+
+def test_a_cache_that_cannot_be_made_is_wrong_use(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "file"))
+    answer = call("cache")
+    assert answer.code == 2
+    assert answer.err.startswith(f"error: cannot write `{tmp_path}/file`: it is no folder\n\nhint: ")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("line", ["build cpu --output {}", "detect --save {}/x"])
+def test_a_read_only_file_system_is_named(tmp_path: Path, line: str):
+    words = (sys.executable, "-m", "envbuilder", *line.format(tmp_path).split(), "--json")
+    sandbox = ("bwrap", "--dev-bind", "/", "/", "--ro-bind", tmp_path, tmp_path, "--")
+    with tempfile.TemporaryDirectory() as cache:
+        ended = subprocess.run(
+            [*sandbox, *words],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "ENVBUILDER_CACHE": cache},
+        )
+    found = json.loads(ended.stdout)
+    assert (ended.returncode, found["exit_code"]) == (2, 2)
+    assert re.fullmatch(
+        rf"cannot write `{tmp_path}[^`]*`: read-only file system", found["findings"][0]["message"]
+    )
+    assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("much", [False, True])
+def test_where_a_write_failed_is_told_to_who_asks(tmp_path: Path, much: bool):
+    (tmp_path / "file").touch()
+    words = ("detect", "--save", tmp_path / "file/x/y", *(("-vv",) if much else ()))
+    ended = subprocess.run(
+        [sys.executable, "-m", "envbuilder", *words], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 2
+    assert ("Traceback" in ended.stderr) == much
+
+
+# Root may do anything to any file by two rights that it can give up for one program.
+AS_ANYBODY = ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("detect --from {}/closed/x", "cannot reach `{}/closed/x`: "),
+        ("detect --save {}/closed/x", "cannot write `{}/closed`: "),
+        ("detect --save {}/x", "cannot write `{}`: "),
+        ("init x --gpu A100 --pytorch 2.6.0 --recipes {}", "cannot write `{}/schema.json`: "),
+    ],
+)
+def test_a_folder_that_one_may_not_use_is_named(tmp_path: Path, line: str, said: str):
+    (tmp_path / "closed").mkdir(mode=0o000)
+    tmp_path.chmod(0o555)
+    words = [*AS_ANYBODY, sys.executable, "-m", "envbuilder", *line.replace("{}", str(tmp_path)).split()]
+    ended = subprocess.run(words, capture_output=True, text=True, check=False)
+    tmp_path.chmod(0o755)
+    assert ended.returncode == 2
+    assert f"error: {said.format(tmp_path)}permission denied" in ended.stderr
+
+
+BUG = """\
+import sys
+from envbuilder import cli
+from envbuilder.recipe import model as recipe
+recipe.find_recipe = lambda *_: open("/nowhere/it is read")
+sys.argv = ["envbuilder", *sys.argv[1:]]
+cli.main()
+"""
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_a_mistake_of_ours_has_a_traceback_and_with_json_an_answer_as_well(options: tuple[str, ...]):
+    ended = subprocess.run(
+        [sys.executable, "-c", BUG, "show", "cpu", *options], capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Traceback")
+    assert bool(ended.stdout) == bool(options)
+    if options:
+        found = json.loads(ended.stdout)
+        assert (found["command"], found["status"], found["exit_code"]) == ("show", "failed", 1)
+        assert found["findings"][0]["message"].startswith("FileNotFoundError: ")

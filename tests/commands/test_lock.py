@@ -1,0 +1,133 @@
+"""The sentences of `lock` on the command line, with a mirror, an index and an archive of all days that are folders."""
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from envbuilder import cli
+from envbuilder.core.sources import Sources
+from envbuilder.lock import model as locks
+from envbuilder.lock.model import Lock
+from tests.lock.test_resolve import MOVED, moved, world, write_index, write_wheel
+
+__all__ = ["moved", "world"]  # fixtures
+pytestmark = pytest.mark.programs
+
+RECIPE = """\
+base: debian/bookworm
+python: "3.11"
+gcc: "12"
+libxcrypt: "4.4"
+pytorch: "2.13.0"
+packages: ["numpy>=2"]
+apt: [git]
+"""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A recipe with its lock, made where the world was as it is in `world`; `run` asks the world of `moved`."""
+
+    path: Path
+    run: Callable[..., tuple[int, str, str]]
+
+    @property
+    def file(self) -> Path:
+        return self.path.with_suffix(".lock")
+
+    @property
+    def lock(self) -> Lock:
+        return locks.load(self.file)
+
+    def versions(self) -> dict[str, str]:
+        return {one.name: one.version for one in (*self.lock.debs, *self.lock.wheels)}
+
+
+@pytest.fixture
+def place(
+    tmp_path: Path,
+    world: Sources,
+    moved: Sources,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> Place:
+    def run(*words: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        code = cli.run([str(word) for word in words])
+        return (code, *capsys.readouterr())
+
+    def ask(sources: Sources) -> None:
+        monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "cache"))
+        monkeypatch.setenv("ENVBUILDER_DEBIAN_MIRROR", sources.debian[0])
+        monkeypatch.setenv("ENVBUILDER_DEBIAN_KEYRING", str(sources.keyring))
+        monkeypatch.setenv("ENVBUILDER_DEBIAN_SNAPSHOT", sources.snapshot)
+        monkeypatch.setenv("ENVBUILDER_INDEX", sources.indexes[0])
+        monkeypatch.setenv("ENVBUILDER_FOLDERS", str(sources.folders[0]))
+
+    path = tmp_path / "test.yaml"
+    path.write_text(RECIPE)
+    ask(world)
+    for words in (("lock", path), ("cache", "vendor", path, tmp_path / "kept")):
+        code, _, err = run(*words)
+        assert code == 0, err
+    ask(moved)
+    return Place(path, run)
+
+
+def test_a_lock_that_fits_its_recipe_is_left_alone_whatever_is_newer(place: Place):
+    before = place.file.read_bytes()
+    assert place.run("lock", place.path, "--check")[0] == 0
+    assert place.run("lock", place.path)[0] == 0
+    assert place.file.read_bytes() == before
+
+
+def test_check_prints_what_an_edit_would_change_and_writes_nothing(place: Place):
+    place.path.write_text(RECIPE.replace("[git]", "[git, unrelated]"))
+    before = place.file.read_bytes()
+    code, out, _ = place.run("lock", place.path, "--check")
+    assert (code, place.file.read_bytes()) == (4, before)
+    assert "+ unrelated 1" in out.splitlines()
+    code, out, _ = place.run("lock", place.path, "--check", "--json")
+    answer = json.loads(out)
+    assert (code, answer["exit_code"]) == (4, 4)
+    assert any("unrelated" in change for change in answer["data"]["changes"])
+
+
+def test_an_upgrade_of_one_package_moves_it_alone(place: Place):
+    before = place.versions()
+    code, out, _ = place.run("lock", place.path, "--upgrade", "make")
+    assert code == 0
+    assert place.versions() == before | {"make": "4.4"}
+    assert "4.3" in out
+    assert "4.4" in out
+
+
+def test_an_upgrade_of_all_takes_what_is_newest(place: Place):
+    assert place.run("lock", place.path, "--upgrade")[0] == 0
+    wanted = {name: MOVED[name][0] for name in place.versions() if name in MOVED}
+    assert wanted.items() <= place.versions().items()
+    assert len(wanted) > 10
+
+
+def test_before_a_day_asks_the_archive_for_that_day(place: Place):
+    """It has one day alone here, and `test_resolve` shows what comes from that."""
+    before = place.file.read_bytes()
+    code, _, err = place.run("lock", place.path, "--upgrade", "--before", "2001-02-03")
+    assert code == 5
+    assert "20010203T000000Z" in err
+    assert "ENVBUILDER_DEBIAN_SNAPSHOT" in err
+    assert place.file.read_bytes() == before
+
+
+def test_an_upgrade_of_a_wheel_leaves_the_packages(place: Place, tmp_path: Path, world: Sources, monkeypatch):
+    before = place.versions()
+    newer = write_wheel(tmp_path / "files", "numpy", "2.9.0", tag="cp311-cp311-manylinux_2_28_x86_64")
+    write_index(tmp_path / "newer", newer)
+    monkeypatch.setenv("ENVBUILDER_INDEX", f"{world.indexes[0]} {(tmp_path / 'newer').as_uri()}/")
+    assert place.run("lock", place.path)[0] == 0
+    assert place.versions() == before
+    assert place.run("lock", place.path, "--upgrade", "numpy")[0] == 0
+    assert place.versions() == before | {"numpy": "2.9.0"}

@@ -1,0 +1,419 @@
+"""`init`: files of research projects, a machine or three answers become a sound recipe, and each line that does not is told."""
+
+import json
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from envbuilder import cli
+from envbuilder.compat.check import load_tables
+from envbuilder.compat.init import make, new_path, read_source
+from envbuilder.compat.init.gathered import Gathered
+from envbuilder.compat.init.prompt import ask_missing
+from envbuilder.compat.init.readers.conda import read_spec
+from envbuilder.compat.init.readers.machine import read_facts, read_machine
+from envbuilder.compat.init.readers.pip import read_requirement
+from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.errors import IncompatibleError, UsageError
+from envbuilder.core.process import FakeRunner
+from envbuilder.node.nccl.facts import Facts, Gpu
+from envbuilder.recipe.model import Recipe, load
+
+FILES = Path(__file__).parent / "init"
+TABLES = load_tables(load_toolkits())
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the project's files, as the working folder."""
+    folder = Path(shutil.copytree(FILES, tmp_path / "project"))
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
+    capsys.readouterr()
+    code = cli.run(list(arguments))
+    return (code, *capsys.readouterr())
+
+
+@pytest.mark.parametrize("source", ["requirements.txt", "environment.yml", "Dockerfile"])
+def test_a_file_becomes_a_recipe_and_every_line_that_does_not_is_told(
+    source: str, project: Path, capsys, golden
+):
+    code, out, err = call(capsys, "init", "mine", "--from", source, "--gpu", "A100")
+    assert code == 0
+    assert out.splitlines()[0] == "recipes/mine.yaml"
+    golden(f"init-{source}.txt", f"{(project / 'recipes/mine.yaml').read_text()}---\n{err}")
+    assert call(capsys, "check", "mine")[0] == 0
+
+
+def lines(path: Path) -> set[int]:
+    """Those with something to convert; a continuation counts as the line that it begins on."""
+    found, goes_on = set(), False
+    for number, line in enumerate(path.read_text().splitlines(), start=1):
+        if not goes_on and line.strip() and not line.strip().startswith("#"):
+            found.add(number)
+        goes_on = line.endswith("\\")
+    return found
+
+
+def test_no_line_of_a_requirements_file_is_lost(project: Path):
+    gathered = Gathered(gpus=())
+    read_source(Path("requirements.txt"), gathered)
+    kept = {wanted.where for wanted in gathered.packages.values()} | {
+        asked.where for asked in gathered.pins.values()
+    }
+    told = kept | {finding.where for finding in gathered.left}
+    here = {int(where.rpartition(":")[2]) for where in told if where.startswith("requirements.txt:")}
+    followed = {20}  # -r extra/train.txt
+    assert here | followed == lines(Path("requirements.txt"))
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        ("COPY requirements.txt /tmp/", "RUN pip install -r /tmp/requirements.txt"),
+        ("COPY requirements.txt /tmp", "RUN pip install --no-cache-dir -r /tmp/requirements.txt"),
+        ("COPY --chown=1:1 requirements.txt /opt/all.txt", "RUN pip install -r /opt/all.txt"),
+        ('ADD ["requirements.txt", "/opt/"]', "RUN pip install -r/opt/requirements.txt"),
+        ("COPY deep/more.txt requirements.txt /opt", "RUN pip install --requirement=/opt/requirements.txt"),
+        ("COPY require*.txt /opt/", "RUN pip install -r /opt/requirements.txt"),
+        ("COPY . /code", "RUN pip install -r /code/requirements.txt"),
+        ("WORKDIR /code", "COPY requirements.txt .", "RUN pip install -r /code/requirements.txt"),
+        ("WORKDIR /code", "WORKDIR sub", "COPY ./requirements.txt ../", "RUN pip install -r ../requirements.txt"),
+        ("WORKDIR /code", "COPY requirements.txt all.txt", "FROM base", "RUN pip install -r all.txt"),
+        ("RUN pip install -r requirements.txt",),  # brought by something that is not followed
+    ],
+)  # fmt: skip
+def test_a_dockerfile_s_requirements_are_found_where_they_were_copied_from(
+    lines: tuple[str, ...], tmp_path: Path
+):
+    (tmp_path / "requirements.txt").write_text("tqdm\n")
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/more.txt").write_text("wrong\n")
+    file = tmp_path / "Dockerfile"
+    file.write_text("\n".join(("FROM python:3.11", *lines)) + "\n")
+    gathered = Gathered()
+    read_source(file, gathered)
+    assert gathered.packages["tqdm"].where == f"{tmp_path}/requirements.txt:1"
+    assert list(gathered.packages) == ["tqdm"]
+    assert [finding.message for finding in gathered.left if "pip" in finding.message or "-r" in finding.message] == []  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("copy", "why"),
+    [
+        ("RUN true", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY --from=other x.txt HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY 'x.txt HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY --link a** HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY --link HERE/", "no `COPY` or `ADD` brings that file from the Dockerfile's folder"),
+        ("COPY x.txt HERE/", "there is no file `HERE/project/x.txt`"),
+    ],
+)
+def test_no_file_of_this_machine_is_taken_for_one_of_a_dockerfile_s_image(
+    copy: str, why: str, tmp_path: Path
+):
+    (tmp_path / "x.txt").write_text("tqdm\n")
+    file = tmp_path / "project/Dockerfile"
+    file.parent.mkdir()
+    lines = ("FROM python:3.11", copy, "RUN pip install -r HERE/x.txt", "")
+    file.write_text("\n".join(lines).replace("HERE", str(tmp_path)))
+    gathered = Gathered()
+    read_source(file, gathered)
+    assert gathered.packages == {}
+    assert gathered.left[-1].message.endswith(f": {why.replace('HERE', str(tmp_path))}")
+
+
+@pytest.mark.parametrize(
+    ("line", "kept"),
+    [
+        ("numpy", "numpy"),
+        ("NumPy == 1.21.*", "NumPy==1.21.*"),
+        ("tqdm>=4 ; python_version>'3'", 'tqdm>=4; python_version > "3"'),
+        ("torchvision==0.11.2+cu113", "torchvision==0.11.2"),
+        ("rich[jupyter]", "rich[jupyter]"),
+        ("git+https://git.example.org/a/b.git", None),
+        ("b @ git+https://git.example.org/a/b.git@0123456789abcdef0123456789abcdef01234567", None),
+        ("https://files.example.org/a.whl", None),
+        ("./a", None),
+        ("a b c", None),
+        ("nvidia-cudnn-cu12==8.9.2.26", None),
+    ],
+)
+def test_one_requirement(line: str, kept: str | None):
+    gathered = Gathered()
+    read_requirement(line, "x:1", gathered)
+    assert [wanted.text for wanted in gathered.packages.values()] == ([kept] if kept else [])
+    assert bool(gathered.left) == (kept is None or "+" in line)
+
+
+def test_torch_of_a_file_is_a_pin_and_its_build_is_cuda():
+    gathered = Gathered()
+    read_requirement("torch==1.10.1+cu113", "x:1", gathered)
+    assert {key: asked.text for key, asked in gathered.pins.items()} == {
+        "pytorch": "==1.10.1",
+        "cuda": "==11.3",
+    }
+    read_requirement("torch==2.1.0+cpu", "x:2", gathered)
+    assert (gathered.pins["pytorch"].text, gathered.gpus) == ("==2.1.0", ())
+
+
+@pytest.mark.parametrize(
+    ("spec", "kept"),
+    [
+        ("numpy=1.21.2=py38h20f2e39_0", "numpy==1.21.2"),
+        ("numpy=1.21", "numpy==1.21.*"),
+        ("conda-forge::einops", "einops"),
+        ("scipy >=1.5,<1.9", "scipy<1.9,>=1.5"),
+        ("py-opencv=4.5", "opencv-python-headless==4.5.*"),
+        ("openssl=1.1.1l=h7f8727e_0", None),
+        ("pandas=1.3|1.4", None),
+        ("libgcc-ng", None),
+        ("pip=21.0", None),
+        ("librosa=0.9", "librosa==0.9.*"),  # not every name that begins so is a C library's
+    ],
+)  # fmt: skip
+def test_one_spec_of_conda(spec: str, kept: str | None):
+    gathered = Gathered()
+    read_spec(spec, "x:1", gathered)
+    assert [wanted.text for wanted in gathered.packages.values()] == ([kept] if kept else [])
+    assert bool(gathered.left) == (kept is None)
+
+
+def made(folder: Path, gathered: Gathered, name: str = "mine") -> Recipe:
+    return make(name, folder, gathered, ()).recipe
+
+
+def wishes(gpus: tuple[str, ...] = ("A100",), **pins: str) -> Gathered:
+    gathered = Gathered(gpus=gpus)
+    for key, specifier in pins.items():
+        gathered.pin(key, specifier, f"`{key}`")
+    return gathered
+
+
+def test_what_is_offered_is_taken_as_it_is(tmp_path: Path):
+    gathered = wishes(pytorch="==2.6.0", python="==3.11.*", cuda="==12.4", gcc="==12")
+    recipe = made(tmp_path, gathered)
+    assert (recipe.pytorch, recipe.python, recipe.cuda, recipe.gcc, recipe.base) == ("2.6.0", "3.11", "12.4", "12", "debian/bookworm")  # fmt: skip
+    assert gathered.left == []
+
+
+def test_a_bound_takes_the_newest_that_keeps_it(tmp_path: Path):
+    gathered = wishes(pytorch=">=1.9,<2.6", cuda="==12.4")
+    assert made(tmp_path, gathered).pytorch == "2.5.1"
+    assert gathered.left == []
+
+
+def test_a_pin_that_no_environment_can_have_is_told_with_the_nearest(tmp_path: Path):
+    gathered = wishes(pytorch="==1.10.1", python="==3.8.*", cuda="==11.3")
+    recipe = made(tmp_path, gathered)
+    assert [finding.message for finding in gathered.left] == [
+        f"torch {recipe.pytorch} is the nearest to `==1.10.1` that works with the other pins",
+        "Python 3.9 is the nearest to `==3.8.*` that works with the other pins",
+        "CUDA 11.2 instead of `==11.3`: CUDA 11.3 cannot be laid out by this envbuilder; 11.2, 12.4 or 13.2 can",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("cuda-toolkit=11.8", "instead of `==11.8.*`: CUDA 11.8 cannot be laid out by this envbuilder; "),
+        ("cudatoolkit=11.8.0", "instead of `==11.8.0`: CUDA 11.8 cannot be laid out by this envbuilder; "),
+        ("pytorch-cuda=11.9", "instead of `==11.9.*`: there is no CUDA 11.9; "),
+        ("cudatoolkit==11", "is the nearest to `==11` that works with the other pins"),
+    ],
+)
+def test_a_cuda_that_is_not_offered_is_told_in_the_words_of_check(line: str, why: str, tmp_path: Path):
+    gathered = wishes()
+    read_spec(line, "x:1", gathered)
+    made(tmp_path, gathered)
+    (finding,) = gathered.left
+    assert finding.message.startswith(f"CUDA 11.2 {why}")
+
+
+def test_without_a_gpu_there_is_no_cuda(tmp_path: Path):
+    gathered = wishes((), cuda="==11.3")
+    recipe = made(tmp_path, gathered)
+    assert (recipe.cuda, recipe.gpus) == ("", ())
+    assert "no CUDA" in gathered.left[0].message
+
+
+def test_an_old_driver_is_no_ground_for_a_new_cuda(tmp_path: Path):
+    new, old = wishes(), wishes()
+    old.driver = "450.80.02"
+    assert made(tmp_path, new, "new").cuda > made(tmp_path, old, "old").cuda
+
+
+def test_gpus_that_no_pins_serve_together_are_refused_with_the_reason(tmp_path: Path):
+    gathered = wishes(("V100", "B200"))
+    gathered.driver = "390.48"
+    with pytest.raises(IncompatibleError) as caught:
+        made(tmp_path, gathered)
+    assert "V100, B200" in caught.value.message
+    assert caught.value.hint
+    assert not (tmp_path / "mine.yaml").exists()
+
+
+def test_a_package_that_the_pins_rule_out_is_left_with_the_rule(tmp_path: Path):
+    gathered = wishes(pytorch="==1.13.1")
+    gathered.package("numpy", "numpy==2.1.0", "r.txt:3")
+    assert made(tmp_path, gathered).packages == ()
+    (finding,) = [finding for finding in gathered.left if finding.where == "r.txt:3"]
+    assert 'left out "numpy==2.1.0"' in finding.message
+
+
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(lines=["-r\x08"], gpu=())  # a path that the comments of a recipe cannot hold as it is
+@given(
+    lines=st.lists(
+        st.one_of(
+            st.sampled_from(["numpy<2", "torch", "torch>=1.7", "torch==9.9.9", "torch===x", "-f", "-r", "--hash", "-e .", "\\", "'", "a @ b"]),
+            st.text(alphabet=st.characters(codec="utf-8", exclude_characters="\r\0"), max_size=12),
+            st.from_regex(r"[a-z]{1,6}(==|>=|<)[0-9]\.[0-9a-z.*+]{0,4}", fullmatch=True),
+        ),
+        max_size=5,
+    ),
+    gpu=st.sampled_from([(), ("A100",), ("H100", "T4")]),
+)  # fmt: skip
+def test_whatever_stands_in_a_file_the_recipe_is_sound(
+    lines: list[str], gpu: tuple[str, ...], tmp_path: Path
+):
+    folder = tmp_path / "any"
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir()
+    (folder / "r.txt").write_text("\n".join(lines), encoding="utf-8")
+    gathered = Gathered(gpus=gpu)
+    read_source(folder / "r.txt", gathered)
+    recipe = made(folder, gathered)  # which loads and checks what it wrote
+    assert load(folder / "mine.yaml").digest == recipe.digest
+
+
+def test_nothing_is_ever_overwritten(project: Path, capsys):
+    mine = project / "recipes/mine.yaml"
+    mine.parent.mkdir()
+    mine.write_text("mine\n")
+    (mine.parent / "schema.json").write_text("own\n")
+    assert call(capsys, "init", "mine", "--gpu", "none", "--pytorch", "2.6.0")[0] == 2
+    assert mine.read_text() == "mine\n"
+    assert call(capsys, "init", "other", "--gpu", "none", "--pytorch", "2.6.0")[0] == 0
+    assert (mine.parent / "schema.json").read_text() == "own\n"
+
+
+@pytest.mark.parametrize("name", ["Upper", "a b", "../x", ""])
+def test_a_name_that_no_recipe_can_have_is_refused(name: str, tmp_path: Path):
+    with pytest.raises(UsageError):
+        new_path(name, tmp_path)
+
+
+def test_without_a_terminal_the_missing_flags_are_named(project: Path, capsys):
+    code, _, err = call(capsys, "init", "mine")
+    assert code == 2
+    assert "`--gpu MODEL` and `--pytorch VERSION`" in err
+    assert "envbuilder init mine --gpu MODEL --pytorch VERSION" in err
+    assert "`--gpu MODEL`\n" in call(capsys, "init", "mine", "--from", "requirements.txt")[2]
+    assert not (project / "recipes").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--from", "nothing.txt"), "there is no file"),
+        (("--from", "notes.md"), "cannot be told"),
+        (("--gpu", "B20"), "did you mean `B200`"),
+        (("--gpu", "A100", "--pytorch", "99.1"), "no pytorch 99.1 is offered"),
+        (("--gpu", "A100", "--python", "3.8"), "offered: 3.9, 3.11, 3.13"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_with_a_way_on(
+    arguments: tuple[str, ...], words: str, project: Path, capsys
+):
+    (project / "notes.md").touch()
+    code, _, err = call(capsys, "init", "mine", *arguments)
+    assert code == 2
+    assert words in err
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("e.yml", "name: x\n"), ("e.yml", "a: [\n"), ("Dockerfile", "RUN x\n")]
+)
+def test_a_file_that_is_not_what_its_name_says_is_refused(name: str, text: str, tmp_path: Path):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError):
+        read_source(tmp_path / name, Gathered())
+
+
+def test_the_json_answer_holds_the_recipe_and_the_findings(project: Path, capsys):
+    envelope = json.loads(
+        call(capsys, "init", "mine", "--from", "requirements.txt", "--gpu", "A100", "--json")[1]
+    )
+    assert (envelope["data"]["file"], envelope["data"]["gpus"]) == ("recipes/mine.yaml", ["A100"])
+    assert {finding["code"] for finding in envelope["findings"]} >= {"EB140", "EB141"}
+
+
+def test_three_questions_are_asked_until_each_has_an_answer():
+    answers = iter(["A1000", "a100, NVIDIA H100 PCIe", "2.6", "3.10", "3.11"])
+    asked: list[str] = []
+    told: list[str] = []
+
+    def ask(question: str, default: str) -> str:
+        asked.append(question.partition(" ")[0])
+        return next(answers)
+
+    gathered = Gathered()
+    ask_missing(gathered, TABLES, ask, told.append)
+    assert asked == ["GPU", "GPU", "PyTorch", "Python", "Python"]
+    assert [re.sub(":.*", "", line) for line in told] == [
+        "no GPU `A1000` is known",
+        "no python 3.10 is offered",
+    ]
+    assert gathered.gpus == ("A100", "H100")
+    assert {key: one.text for key, one in gathered.pins.items()} == {"pytorch": "==2.6.*", "python": "==3.11"}
+
+
+def test_enter_alone_three_times_makes_a_sound_recipe(tmp_path: Path):
+    gathered = Gathered()
+    ask_missing(gathered, TABLES, lambda _, default: default, pytest.fail)
+    assert made(tmp_path, gathered).gpus == ()
+
+
+def test_the_machine_is_read_by_its_programs():
+    runner = FakeRunner(
+        {
+            "nvcc": "nvcc: NVIDIA (R) Cuda compiler driver\nCuda compilation tools, release 12.4, V12.4.131\n",
+            "gcc": "12\n",
+            "python3": "Python 3.11.2\ntorch 2.6.0+cu124\n",
+        }
+    )
+    gathered = Gathered()
+    read_machine({}, runner, gathered)
+    assert {key: one.text for key, one in gathered.pins.items()} == {
+        "cuda": "==12.4", "gcc": "==12", "python": "==3.11.*", "pytorch": "==2.6.0",
+    }  # fmt: skip
+
+
+def test_the_gpus_of_a_machine_get_the_names_of_recipes():
+    gathered = Gathered()
+    gpus = (Gpu(name="NVIDIA A100-SXM4-80GB"), Gpu(name="NVIDIA A100-SXM4-80GB"), Gpu(name="NVIDIA X1"))
+    read_facts(Facts(gpus=gpus, driver="550.54.15"), gathered)
+    assert (gathered.gpus, gathered.driver) == (("A100",), "550.54.15")
+    assert [finding.message.partition(":")[0] for finding in gathered.left] == ['left out "NVIDIA X1"']
+
+
+@pytest.mark.parametrize("folder", ["recipes", "my recipes"])
+def test_what_it_says_to_do_next_finds_the_recipe(
+    project: Path, capsys: pytest.CaptureFixture[str], folder: str
+):
+    code, out, _ = call(capsys, "init", "mine", "--recipes", folder, "--gpu", "A100", "--pytorch", "2.6.0")
+    assert code == 0
+    commands = [shlex.split(line) for line in out.splitlines() if line.startswith("$ ")]
+    assert [words[:3] for words in commands] == [["$", "envbuilder", "lock"], ["$", "envbuilder", "build"]]
+    for words in commands:
+        assert call(capsys, "show", *words[3:])[0] == 0

@@ -1,0 +1,417 @@
+"""`tables refresh` against an index on this machine with tiny wheels: it is idempotent and never drops what it knows."""
+
+import dataclasses
+import io
+import re
+import shutil
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from envbuilder.compat.refresh import TABLES, Scope, cuda, refresh, torch
+from envbuilder.compat.refresh.rows import Changes, parse_rows
+from envbuilder.compat.tables.cuda import Cuda, load_cudas
+from envbuilder.compat.tables.torch import Torch, load_torches
+from envbuilder.core.errors import FetchError
+from envbuilder.core.fetch.remote_zip import BLOCK, Index
+from envbuilder.core.http import session as wire_module
+from envbuilder.core.process import FakeRunner
+from envbuilder.core.sources import Sources
+
+DAY = date(2026, 12, 1)
+EXTENSION = """
+MINIMUM_GCC_VERSION = (5, 0, 0)
+CUDA_GCC_VERSIONS: VersionMap = {'11.2': (MINIMUM_GCC_VERSION, (11, 0)), '12.4': ((6, 0, 0), (13, 2, 1))}
+CUDA_MISMATCH_MESSAGE = 'no'
+max_excl_compiler_version = 1
+cpp_flag = cpp_flag_prefix + 'c++20'
+def arches():
+    supported_arches = ['3.5', '12.0', '9.0',
+                        '9.0a']
+"""
+ALL_H = "#error C++17 or later compatible compiler is required to use PyTorch.\n"
+PTXAS = """--gpu-name <gpu name>  (-arch)
+        Allowed values for this option:  'compute_75','lto_75','sm_100','sm_100f',
+        'sm_75','sm_90a'.
+        Default value:  'sm_75'.
+
+--other  'sm_10'
+"""
+NVCC = "Options\n--std {c++03|c++17|c++20}  (-std)\n  'c++03','c++17','c++20'.\n\n--more c++99\n"
+HOST_CONFIG = """
+#error -- unsupported GNU version! gcc versions later than 15 are not supported!
+#error -- unsupported HOS clang version! The version must be must be less than 20
+#error -- unsupported clang version! clang version must be less than 22 and greater than 3.2
+"""
+
+
+@dataclass
+class Site:
+    files: dict[str, bytes] = field(default_factory=dict)
+    asked: list[tuple[str, str]] = field(default_factory=list)
+    failing: int = 0  # answers to spoil
+    ranges: bool = True
+    url: str = ""
+
+    def put(self, project: str, filename: str, content: bytes) -> None:
+        self.files[f"/{project}/{filename}"] = content
+
+    def drop(self, filename: str) -> None:
+        self.files = {path: content for path, content in self.files.items() if not path.endswith(filename)}
+
+    def page(self, path: str) -> bytes | None:
+        names = [name for name in self.files if name.startswith(path)]
+        links = "".join(f'<a href="{name}">{name.rpartition("/")[2]}</a>\n' for name in names)
+        return f"<html><body>{links}</body></html>".encode() if names else None
+
+
+class Handler(BaseHTTPRequestHandler):
+    site: Site
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # else each answer waits for the acknowledgement of its headers
+
+    def do_GET(self) -> None:
+        wanted = self.headers.get("Range", "")
+        self.site.asked.append((self.path, wanted))
+        is_page = self.path.endswith("/")
+        body = self.site.page(self.path) if is_page else self.site.files.get(self.path)
+        part = re.fullmatch(r"bytes=(\d+)-(\d+)", wanted) if self.site.ranges else None
+        status = 404 if body is None else 206 if part else 200
+        if part and self.site.failing:
+            self.site.failing -= 1
+            status, part, body = 503, None, b""
+        body = (body or b"")[int(part[1]) : int(part[2]) + 1] if part else body or b""
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Type", "text/html" if is_page else "application/octet-stream")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(body)
+
+    do_HEAD = do_GET  # noqa: N815 - the name that the server calls
+
+    def log_message(self, *_arguments: object) -> None:
+        pass
+
+
+@pytest.fixture
+def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.setattr(wire_module, "PAUSES", (0.01, 0.01, 0.01))
+    for name in ("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+    state = Site()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), type("SiteHandler", (Handler,), {"site": state}))
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    state.url = f"http://127.0.0.1:{server.server_address[1]}/"
+    for version in ("2.15.0", "2.16.0"):
+        put_torch(state, version)
+    put_cuda(state)
+    yield state
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+OVERRIDES = """
+read: "2026-11-21"
+glibc_clashes: ["2.41", "2.42"]
+sources: {hand: {text: a person, read: "2026-11-21"}}
+cuda: [{for: "13.5 -", source: [hand], set: {gcc_min: "6", confidence: verified}}]
+torch:
+  - {for: "2.14.1", source: [hand], set: {numpy: "<9"}}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """The newest rows of our tables, to be refreshed."""
+    for name, key, order, count in (
+        ("torch.yaml", "version", torch.ORDER, 2),
+        ("cuda.yaml", "cuda", cuda.ORDER, 1),
+    ):
+        file = parse_rows((TABLES / name).read_text(), TABLES / name, key)
+        (tmp_path / name).write_text(dataclasses.replace(file, rows=file.rows[-count:]).text(order))
+    (tmp_path / "overrides.yaml").write_text(OVERRIDES)
+    return tmp_path
+
+
+def zipped(members: Mapping[str, str | bytes]) -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as wheel:
+        for name, content in members.items():
+            wheel.writestr(zipfile.ZipInfo(name, (2026, 11, 30, 0, 0, 0)), content)
+    return stream.getvalue()
+
+
+def put_torch(
+    site: Site,
+    version: str,
+    *,
+    pythons: tuple[str, ...] = ("cp312", "cp313"),
+    requires: str = "",
+    **change: str | bytes,
+) -> None:
+    members: dict[str, str | bytes] = {
+        f"torch-{version}.dist-info/METADATA": "Metadata-Version: 2.1\nName: torch\n"
+        "Requires-Dist: setuptools>=77; python_version >= '3.12'\nRequires-Dist: nvidia-nccl-cu13==2.31.1\n"
+        "Requires-Dist: nvidia-cudnn-cu13 (==9.27.0.1)\nRequires-Dist: cuda-toolkit[nvrtc]==13.2.2\n"
+        f"Requires-Dist: numpy<9; extra == 'x'\n{requires}\n",
+        "torch/version.py": "cuda: Optional[str] = '13.2'\nhip: Optional[str] = None\n",
+        "torch/utils/cpp_extension.py": EXTENSION,
+        "torch/lib/libtorch_python.so": b"\x7fELF\0sm_1 sm_2\0sm_75 sm_90 sm_120 compute_120\0",
+        "torch/share/cmake/Torch/TorchConfig.cmake": "set(X 1)\n",
+        "torch/include/torch/csrc/api/include/torch/all.h": ALL_H,
+        "torch/include/c10/util/C++17.h": "#error We need GCC 9 or later.\n",
+    }
+    for python in pythons:
+        abi = python
+        name = f"torch-{version}-{python.removesuffix('t')}-{abi}-manylinux_2_28_x86_64.whl"
+        site.put("torch", name, zipped(members | change))
+    site.put("torch", f"torch-{version}-cp314-cp314-manylinux_2_28_aarch64.whl", b"never read")
+
+
+def put_cuda(site: Site, version: str = "13.6.10", **change: str) -> None:
+    tags = "py3-none-manylinux2014_x86_64.manylinux_2_17_x86_64"
+    headers = {
+        "nvidia/cu13/include/crt/host_config.h": HOST_CONFIG,
+        "nvidia/cu13/include/crt/math_functions.h": "#if __GLIBC_PREREQ(2,41) && X\n",
+    }
+    site.put("nvidia-cuda-crt", f"nvidia_cuda_crt-{version}-{tags}.whl", zipped(headers | change))
+    compiler = {
+        "nvidia/cu13/bin/nvcc": "", "nvidia/cu13/bin/ptxas": "",
+        f"nvidia_cuda_nvcc-{version}.dist-info/METADATA": "Name: nvidia-cuda-nvcc\nRequires-Dist: nvidia-nvvm\n",
+    }  # fmt: skip
+    site.put("nvidia-cuda-nvcc", f"nvidia_cuda_nvcc-{version}-{tags}.whl", zipped(compiler))
+    site.put("nvidia-cuda-nvcc", f"nvidia_cuda_nvcc-{version}.whl", b"no wheel's name")
+    minor = version.rpartition(".")[0]
+    for release, more in (
+        (f"{minor}.0", ""),
+        (f"{minor}.1.0", "Requires-Dist: nvidia-nvvm==1; extra == 'nvcc'\n"),
+    ):
+        metadata = f"Name: cuda-toolkit\nRequires-Dist: nvidia-cuda-nvcc==1; extra == 'nvcc'\n{more}"
+        wheel = zipped({f"cuda_toolkit-{release}.dist-info/METADATA": metadata})
+        site.put("cuda-toolkit", f"cuda_toolkit-{release}-py3-none-any.whl", wheel)
+
+
+def run(site: Site, folder: Path, *, day: date = DAY, releases: int = 1, save: bool = True) -> Changes:
+    index = Index(Sources(debian=(), indexes=(site.url,)))
+    runner = FakeRunner({"ptxas": f"\n{PTXAS}", "nvcc": f"\n{NVCC}"})
+    scope = Scope(releases=releases, compilers=1)
+    return refresh(index, runner, today=day, scope=scope, folder=folder, save=save)
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.glob("*.yaml")}
+
+
+def torch_row(folder: Path, version: str) -> Torch:
+    # A copy: the loader reads each path once.
+    copy = folder / f"copy-{len(list(folder.iterdir()))}"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("copy-*"))
+    return next(row for row in load_torches(copy / "torch.yaml").rows if row.version == version)
+
+
+def cuda_row(folder: Path, version: str) -> Cuda:
+    copy = folder / f"copy-{len(list(folder.iterdir()))}"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("copy-*"))
+    return next(row for row in load_cudas(copy / "cuda.yaml").rows if row.cuda == version)
+
+
+@pytest.mark.parametrize(
+    ("name", "key", "order"), [("torch.yaml", "version", torch.ORDER), ("cuda.yaml", "cuda", cuda.ORDER)]
+)
+def test_our_tables_are_as_a_refresh_writes_them(name, key, order):
+    text = (TABLES / name).read_text()
+    assert parse_rows(text, TABLES / name, key).text(order) == text
+
+
+def test_a_new_torch_gets_a_row_out_of_its_wheel(site, folder):
+    put_torch(site, "2.16.0", pythons=("cp312", "cp313", "cp313t"))
+    changes = run(site, folder)
+    assert "+ torch 2.16.0" in changes.done
+    row = torch_row(folder, "2.16.0")
+    assert row.pythons == ("3.12", "3.13", "3.13t")
+    assert (row.build.name, row.build.architectures, row.build.ptx) == (
+        "cu132",
+        ("7.5", "9.0", "12.0"),
+        ("12.0",),
+    )
+    assert (row.nccl, row.cudnn, row.cuda_toolkit) == ("2.31.1", "9.27.0.1", "13.2.2")
+    assert (row.setuptools, row.numpy) == (">=77", "")
+    assert (row.std, row.std_min, row.gcc_min, row.glibc) == (20, 17, "9", "2.28")
+    assert (row.cxx11_abi, row.checks_cuda) == (True, True)
+    assert row.arch_names == ("3.5", "9.0", "9.0a", "12.0")
+    assert [(bound.cuda, bound.allowed) for bound in row.gcc_bounds] == [
+        ("11.2", ">=5,<11"),
+        ("12.4", ">=6,<13.2.1"),
+    ]
+    assert (row.released, row.read, row.source) == ("2026-11-30", "2026-12-01", ("index", "wheels"))
+
+
+def test_a_new_compiler_gets_a_row_out_of_its_headers_and_programs(site, folder):
+    changes = run(site, folder)
+    assert "+ cuda 13.6" in changes.done
+    row = cuda_row(folder, "13.6")
+    assert (row.compiler, row.gcc_max, row.clang_max, row.std_max) == ("13.6.10", "15", "21", 20)
+    assert row.architectures == ("7.5", "9.0a", "10.0", "10.0f")
+    assert (row.glibc_below, row.unpinned) == ("2.42", ("13.6.0",))
+    assert row.read == "2026-12-01"
+
+
+def test_a_second_run_changes_nothing(site, folder):
+    run(site, folder, releases=2)
+    before = texts(folder)
+    assert run(site, folder, releases=2).done == ()
+    assert texts(folder) == before
+
+
+def test_a_day_later_only_the_day_of_reading_changes(site, folder):
+    run(site, folder)
+    before = texts(folder)
+    assert run(site, folder, day=date(2026, 12, 2)).done == ("read on 2026-12-02", "read on 2026-12-02")
+    after = texts(folder)
+    assert {name for name in after if after[name] != before[name]} == {"torch.yaml", "cuda.yaml"}
+    lines = set(after["torch.yaml"].splitlines()) - set(before["torch.yaml"].splitlines())
+    assert all('"2026-12-02"' in line and not line.startswith("    ") for line in lines)
+
+
+def test_no_row_is_dropped_and_one_that_is_gone_upstream_is_told(site, folder):
+    changes = run(site, folder)
+    assert "torch 2.14.1 is no longer in the index; its row stays" in changes.notes
+    assert "nvcc 13.5.37 is no longer in the index; its row stays" in changes.notes
+    assert not any("2.15.0 is no longer" in note for note in changes.notes)
+    rows = parse_rows((folder / "torch.yaml").read_text(), folder, "version").rows
+    assert [row["version"] for row in rows] == ["2.14.1", "2.15.0", "2.16.0"]
+
+
+def test_what_an_artefact_no_longer_shows_is_kept_and_told(site, folder):
+    run(site, folder)
+    put_torch(site, "2.16.0", **{"torch/include/c10/util/C++17.h": "// nothing"})
+    changes = run(site, folder)
+    assert 'torch 2.16.0: `gcc_min` was not found now, "9" is kept' in changes.notes
+    assert changes.done == ()
+    assert torch_row(folder, "2.16.0").gcc_min == "9"
+
+
+def test_what_changed_in_a_release_is_told_key_by_key(site, folder):
+    run(site, folder)
+    put_torch(site, "2.16.0", pythons=("cp312", "cp313", "cp314"))
+    assert run(site, folder).done == ('torch 2.16.0: pythons: ["3.12", "3.13"] → ["3.12", "3.13", "3.14"]',)
+
+
+def test_the_hand_written_file_is_not_touched_and_wins(site, folder):
+    path = folder / "overrides.yaml"
+    text = path.read_text() + '  - {for: "2.16.0", source: [hand], set: {gcc_min: "11"}}\n'
+    path.write_text(text)
+    put_torch(site, "2.16.0")
+    with pytest.raises(FetchError, match=r"no row of `torch` is in this range"):
+        run(site, folder, releases=0)
+    run(site, folder)
+    assert path.read_text() == text
+    assert torch_row(folder, "2.16.0").gcc_min == "11"
+
+
+def test_without_saving_nothing_is_written(site, folder):
+    before = texts(folder)
+    assert "+ torch 2.16.0" in run(site, folder, save=False).done
+    assert texts(folder) == before
+
+
+def test_previews_yanked_and_foreign_files_are_no_releases(site, folder):
+    for name in ("torch-2.17.0rc1-cp313-cp313", "torch-2.17.0+cpu-cp313-cp313"):
+        site.put("torch", f"{name}-manylinux_2_28_x86_64.whl", b"never read")
+    site.put("torch", "torch-2.17.0.tar.gz", b"never read")
+    site.put("torch", "torch-2.17.0-cp313-none-win_amd64.whl", b"never read")
+    assert "+ torch 2.16.0" in run(site, folder).done
+
+
+def test_a_second_upload_of_a_release_is_the_one_that_is_read(site, folder):
+    put_torch(site, "2.16.0", pythons=("cp313",))
+    (path,) = (path for path in site.files if "2.16.0-cp313-cp313-many" in path)
+    old = zipped({"torch/version.py": "made otherwise"})
+    site.files[path.replace("2.16.0-", "2.16.0-3-")] = site.files[path]
+    site.files[path] = old
+    assert "+ torch 2.16.0" in run(site, folder).done
+
+
+@pytest.mark.parametrize(
+    ("member", "content", "words"),
+    [
+        ("torch/lib/libtorch_python.so", b"no flags", "expected one list of architectures"),
+        ("torch/version.py", "cuda = None", "its CUDA is written in another way"),
+        ("torch/utils/cpp_extension.py", "cpp_flag_prefix + 'c++17'", "`supported_arches` is not in"),
+    ],
+)
+def test_a_wheel_of_a_new_form_is_an_error_and_nothing_is_written(site, folder, member, content, words):
+    before = texts(folder)
+    put_torch(site, "2.16.0", **{member: content})
+    with pytest.raises(FetchError, match=f"could not understand torch 2.16.0: {words}"):
+        run(site, folder)
+    assert texts(folder) == before
+
+
+def test_a_reading_that_breaks_the_tables_rules_is_not_written(site, folder):
+    before = texts(folder)
+    put_torch(
+        site, "2.16.0", **{"torch/include/torch/csrc/api/include/torch/all.h": ALL_H.replace("17", "26")}
+    )
+    with pytest.raises(FetchError, match=r"(?s)nothing is written.*`std_min` is not above `std`"):
+        run(site, folder)
+    assert texts(folder) == before
+
+
+def test_a_wheel_without_a_member_or_that_is_no_zip_is_an_error(site, folder):
+    put_cuda(site, "13.6.11", **{"nvidia/cu13/include/other/crt/host_config.h": ""})
+    with pytest.raises(FetchError, match="expected one"):
+        run(site, folder)
+    put_cuda(site, "13.6.11")
+    put_torch(site, "2.16.0", pythons=("cp313",))
+    (path,) = (path for path in site.files if "2.16.0-cp313-cp313-many" in path)
+    site.files[path] = b"no zip file at all"
+    with pytest.raises(FetchError, match=r"could not read `torch-2.16.0.*not a zip file"):
+        run(site, folder)
+
+
+def test_only_parts_of_a_wheel_are_fetched(site, folder):
+    path = "/torch/torch-2.16.0-cp313-cp313-manylinux_2_28_x86_64.whl"
+    padding = zipfile.ZipInfo("torch/lib/libtorch_cuda.so")
+    stream = io.BytesIO(site.files[path])
+    with zipfile.ZipFile(stream, "a") as wheel:
+        wheel.writestr(padding, bytes(8 * BLOCK))
+    site.files[path] = stream.getvalue()
+    run(site, folder)
+    ranges = [wanted for asked, wanted in site.asked if asked == path and wanted]
+    assert sorted(ranges) == [f"bytes=0-{BLOCK - 1}", f"bytes={8 * BLOCK}-{len(stream.getvalue()) - 1}"]
+
+
+def test_a_busy_server_is_asked_again_and_one_without_ranges_is_told(site, folder):
+    site.failing = 2
+    run(site, folder)
+    site.ranges = False
+    with pytest.raises(FetchError, match="the server does not give parts of a file"):
+        run(site, folder)
+
+
+def test_an_index_on_disk_serves_as_well(site, folder, tmp_path):
+    disk = tmp_path / "index"
+    for path, content in site.files.items():
+        (disk / path[1:]).parent.mkdir(parents=True, exist_ok=True)
+        (disk / path[1:]).write_bytes(content)
+    for project in disk.iterdir():
+        links = "".join(f'<a href="{file.name}">{file.name}</a>\n' for file in sorted(project.iterdir()))
+        (project / "index.html").write_text(links)
+    site.url = f"{disk.as_uri()}/"
+    assert "+ torch 2.16.0" in run(site, folder).done
+
+
+def test_a_table_of_another_form_is_no_table(tmp_path):
+    with pytest.raises(ValueError, match="is no table of rows"):
+        parse_rows("rows: []", tmp_path, "version")

@@ -1,0 +1,328 @@
+"""What a person sees: a line for each start and end where there is no terminal, a live view where there is one."""
+
+import io
+import logging
+import re
+import sys
+import threading
+
+import pytest
+
+from envbuilder.core import console as console_module
+from envbuilder.core.console import Console, columns, folds, log_to, setup
+from envbuilder.core.errors import BuildError
+
+TIME = re.compile(r"\(\d+\.\d s\)")
+ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+class Screen(io.StringIO):
+    """A terminal that keeps everything written to it."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.fixture(autouse=True)
+def plain_terminal(monkeypatch):
+    for name in ("NO_COLOR", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLORTERM"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TERM", "xterm-256color")
+    monkeypatch.setenv("COLUMNS", "200")
+
+
+@pytest.fixture
+def our_logger():
+    logger = logging.getLogger("envbuilder")
+    before = (logger.level, list(logger.handlers))
+    yield logger
+    logger.setLevel(before[0])
+    logger.handlers = before[1]
+
+
+def open_screen(monkeypatch) -> Screen:
+    """Not a fixture: pytest sets its own stderr between a test's fixtures and the test."""
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    return screen
+
+
+def lines(capsys) -> list[str]:
+    out, err = capsys.readouterr()
+    assert out == ""
+    return TIME.sub("(T)", err).splitlines()
+
+
+def fail(console: Console) -> None:
+    with console.step("bake"):
+        raise ZeroDivisionError
+
+
+def test_without_a_terminal_a_step_is_a_line_at_its_start_and_one_at_its_end(capsys):
+    console = Console()
+    with console.step("bake"):
+        assert lines(capsys) == ["… bake"]
+    assert lines(capsys) == ["✓ bake (T)"]
+
+
+def test_a_step_that_fails_has_another_mark(capsys):
+    with pytest.raises(ZeroDivisionError):
+        fail(Console())
+    assert lines(capsys) == ["… bake", "✗ bake (T)"]
+
+
+def test_the_last_word_of_a_step_is_kept(capsys):
+    with Console().step("bake") as step:
+        step.tell("dough")
+        step.tell("crust")
+    assert lines(capsys) == ["… bake", "✓ bake crust (T)"]
+
+
+def test_steps_may_stand_inside_steps(capsys):
+    console = Console()
+    with console.step("outer"), console.step("inner"):
+        pass
+    assert lines(capsys) == ["… outer", "… inner", "✓ inner (T)", "✓ outer (T)"]
+
+
+def test_a_short_transfer_without_a_terminal_is_two_lines(capsys):
+    with Console().transfer("fetch", 100) as transfer:
+        transfer.advance(100)
+    assert lines(capsys) == ["… fetch", "✓ fetch (T)"]
+
+
+def test_a_long_transfer_without_a_terminal_says_now_and_then_how_far_it_is(capsys, monkeypatch):
+    monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
+    with Console().transfer("fetch [all]", 5_000_000) as transfer:
+        transfer.advance(1_000_000)
+        transfer.advance(2_000_000)
+    assert lines(capsys)[1:3] == ["  fetch [all]: 1 of 5 MB", "  fetch [all]: 3 of 5 MB"]
+
+
+@pytest.mark.parametrize(
+    "text", ["a [red]word[/red]", "/tmp/[x]", "test: d = {1:fire:2}", "[/]", "back\\slash\\", "{task.id}"]
+)
+def test_words_are_shown_as_they_are(capsys, text):
+    console = Console()
+    console.say(text)
+    with console.step(text) as step:
+        step.tell(text)
+    assert lines(capsys) == [text, f"… {text}", f"✓ {text} {text} (T)"]
+
+
+def test_long_lines_are_not_broken(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    Console().say("word " * 20)
+    assert lines(capsys) == ["word " * 20]
+
+
+def test_a_quiet_console_says_nothing(capsys):
+    console = Console(quiet=True)
+    console.say("words")
+    with console.step("bake"), console.transfer("fetch", 1):
+        pass
+    assert lines(capsys) == []
+
+
+def test_without_a_terminal_there_are_no_colours(capsys):
+    with pytest.raises(ZeroDivisionError):
+        fail(Console())
+    assert "\x1b" not in capsys.readouterr().err
+
+
+def test_at_a_terminal_running_steps_are_in_a_live_view(monkeypatch):
+    screen = open_screen(monkeypatch)
+    console = Console()
+    with console.step("bake") as step:
+        step.tell("the dough")
+        assert console._screen.live is not None
+        console._screen.live.refresh()
+    shown = ESCAPE.sub("", screen.getvalue())
+    assert re.search(r"bake +the dough", shown)
+    assert TIME.sub("(T)", shown.splitlines()[-1]).strip() == "✓ bake the dough (T)"
+
+
+def test_at_a_terminal_a_transfer_shows_bytes(monkeypatch):
+    screen = open_screen(monkeypatch)
+    console = Console()
+    with console.transfer("fetch", 5_000_000) as transfer:
+        transfer.advance(3_000_000)
+        assert console._screen.live is not None
+        console._screen.live.refresh()
+    assert re.search(r"fetch +3/5 MB", ESCAPE.sub("", screen.getvalue()))
+
+
+@pytest.mark.parametrize("text", ["[red]word[/red]", "[/]", "d = {1:fire:2}"])
+def test_a_live_view_shows_words_as_they_are(monkeypatch, text):
+    screen = open_screen(monkeypatch)
+    console = Console()
+    with console.step(f"bake {text}") as step:
+        step.tell(f"now {text}")
+        assert console._screen.live is not None
+        console._screen.live.refresh()
+    before_the_end = ESCAPE.sub("", screen.getvalue()).partition("✓")[0]
+    assert re.search(re.escape(f"bake {text}") + " +" + re.escape(f"now {text}"), before_the_end)
+
+
+def test_a_live_view_is_gone_with_the_last_step(monkeypatch):
+    screen = open_screen(monkeypatch)
+    console = Console()
+    with console.step("one"):
+        with console.step("two"):
+            pass
+        assert console._screen.live is not None
+    assert console._screen.live is None
+    assert screen.getvalue().count("\x1b[?25l") == screen.getvalue().count("\x1b[?25h") == 1  # the cursor
+
+
+def test_closing_gives_the_cursor_back_while_steps_run(monkeypatch):
+    screen = open_screen(monkeypatch)
+    console = Console()
+    with console.step("bake"):
+        console.close()
+        assert "\x1b[?25h" in screen.getvalue()
+    assert console._screen.live is None
+
+
+def test_a_step_after_closing_leaves_no_live_view(monkeypatch):
+    open_screen(monkeypatch)
+    console = Console()
+    with console.step("one"):
+        console.close()
+    with console.step("two"):
+        pass
+    assert console._screen.live is None
+
+
+def test_at_a_terminal_marks_have_colours(monkeypatch):
+    screen = open_screen(monkeypatch)
+    with Console().step("bake"):
+        pass
+    assert "\x1b[32m✓" in screen.getvalue()
+
+
+def colours(text: str) -> list[str]:
+    """The escape sequences that set a foreground or background colour."""
+    return re.findall(r"\x1b\[(?:[0-9;]*;)?(?:3[0-8]|4[0-8]|9[0-7])[0-9;]*m", text)
+
+
+def test_the_choice_of_no_colour_is_obeyed(monkeypatch):
+    screen = open_screen(monkeypatch)
+    with Console(color=False).step("bake"):
+        pass
+    assert colours(screen.getvalue()) == []
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_steps_of_several_threads_all_end(terminal, monkeypatch):
+    stream = Screen() if terminal else io.StringIO()
+    monkeypatch.setattr(sys, "stderr", stream)
+    console = Console()
+
+    def work(number: int) -> None:
+        for _ in range(5):
+            with console.transfer(f"part {number}", 10) as transfer:
+                transfer.advance(10)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert ESCAPE.sub("", stream.getvalue()).count("✓ part") == 40
+    assert console._screen.live is None
+
+
+def test_a_log_holds_every_step_with_its_time(tmp_path, capsys, our_logger):
+    setup(0)
+    console = Console()
+    with log_to(tmp_path / "a/x.log"), console.step("bake"):
+        console.say("it is hot")
+    said = (tmp_path / "a/x.log").read_text(encoding="utf-8")
+    assert [line.split(" ", 3)[3] for line in TIME.sub("(T)", said).splitlines()] == [
+        "start: bake",
+        "it is hot",
+        "end: bake (T)",
+    ]
+
+
+def test_a_log_ends_with_its_build(tmp_path, capsys, our_logger):
+    setup(0)
+    with log_to(tmp_path / "x.log"):
+        pass
+    Console().say("later")
+    assert (tmp_path / "x.log").read_text(encoding="utf-8") == ""
+
+
+@pytest.mark.parametrize(
+    ("verbosity", "seen"),
+    [(0, ["warning"]), (1, ["warning", "command"]), (2, ["warning", "command", "output"])],
+)
+def test_each_v_shows_more(capsys, our_logger, verbosity, seen):
+    setup(verbosity)
+    logger = logging.getLogger("envbuilder.x")
+    logger.warning("warning")
+    logger.info("command")
+    logger.debug("output")
+    assert lines(capsys) == seen
+
+
+def test_handlers_are_set_once(capsys, our_logger):
+    setup(0)
+    setup(0)
+    logging.getLogger("envbuilder").warning("once")
+    assert lines(capsys) == ["once"]
+
+
+def test_columns_are_aligned_and_whole_where_no_terminal_is():
+    assert columns([("a", "bb", "c"), ("aaa", "b", "")], 0) == "a    bb  c\naaa  b"
+    assert columns([("a", "word " * 60)], 0) == f"a  {'word ' * 60}".rstrip()
+    assert columns([], 80) == ""
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+def test_at_a_terminal_no_line_is_wider_and_nothing_is_lost(width):
+    rows = [("name", "torch 2.6.0", "words " * 30), ("a[b]", ":fire:", "x" * 70)]
+    table = columns(rows, width)
+    assert max(map(len, table.splitlines())) <= width
+    said = re.sub(r"\s", "", table)
+    assert (said.count("words"), said.count("x"), said.count(":fire:"), said.count("a[b]")) == (30, 70, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("environment", "opening", "closing"),
+    [
+        ({}, "", ""),
+        ({"GITHUB_ACTIONS": "true"}, "::group::build cpu\n", "::endgroup::\n"),
+        ({"GITLAB_CI": "true"}, r"\x1b\[0Ksection_start:\d+:build_cpu\[collapsed=true\]\r\x1b\[0Kbuild cpu\n",
+         r"\x1b\[0Ksection_end:\d+:build_cpu\r\x1b\[0K\n"),
+    ],
+)  # fmt: skip
+def test_the_log_of_a_ci_system_is_folded(capsys, environment, opening, closing):
+    console = Console(folds=folds(environment))
+    with console.group("build cpu"), console.step("bake"):
+        pass
+    err = TIME.sub("(T)", capsys.readouterr().err)
+    assert re.fullmatch(f"{opening}… bake\n✓ bake \\(T\\)\n{closing}", err)
+
+
+def test_a_fold_ends_before_a_failure_is_told(capsys):
+    console = Console(folds="github")
+
+    def fail_inside() -> None:
+        with console.group("build cpu"):
+            raise BuildError("no")
+
+    with pytest.raises(BuildError):
+        fail_inside()
+    assert capsys.readouterr().err == "::group::build cpu\n::endgroup::\n"
+
+
+def test_an_error_names_the_log_of_its_build(tmp_path, our_logger):
+    def fail_inside() -> None:
+        with log_to(tmp_path / "x.log"):
+            raise BuildError("no")
+
+    with pytest.raises(BuildError) as caught:
+        fail_inside()
+    assert caught.value.log == str(tmp_path / "x.log")

@@ -1,0 +1,90 @@
+"""The tools that a build needs: every missing or too-old one is named, with the reason and the way to get it."""
+
+import pytest
+
+from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.findings import Severity
+from envbuilder.core.process import FakeRunner
+from envbuilder.core.required_tools import BUILD_TOOLS, BWRAP, MMDEBSTRAP, Tool, check_tools
+
+SAYS = {  # as the programs of Debian 12 do
+    "mmdebstrap": "mmdebstrap 1.3.5\n",
+    "apt-ftparchive": "apt 2.6.1 (amd64)\n",
+    "dpkg-deb": "Debian 'dpkg-deb' package archive backend version 1.21.22 (amd64).\n",
+    "bwrap": "bubblewrap 0.8.0\n",
+}
+
+
+class Machine(FakeRunner):
+    """A machine on which some programs are missing or broken."""
+
+    def __init__(self, says: dict[str, str], *, broken: tuple[str, ...] = ()) -> None:
+        super().__init__(says)
+        self._there, self._broken = set(says), broken
+
+    def run(self, command, *, on_line=None):
+        if command.argv[0] in self._broken:
+            raise CommandError("it does not run")
+        if command.argv[0] not in self._there:
+            raise ToolError("it is not installed")
+        return super().run(command, on_line=on_line)
+
+
+def test_a_machine_with_all_tools_has_no_findings():
+    assert check_tools(BUILD_TOOLS, Machine(SAYS)) == ()
+
+
+def test_a_bare_machine_lists_every_tool_at_once():
+    found = check_tools(BUILD_TOOLS, Machine({}))
+    assert [finding.message.split("`")[1] for finding in found] == [tool.name for tool in BUILD_TOOLS]
+
+
+@pytest.mark.parametrize("tool", BUILD_TOOLS, ids=lambda tool: tool.name)
+def test_a_missing_tool_is_named_with_its_reason_and_its_package(tool):
+    (found,) = check_tools(
+        BUILD_TOOLS, Machine({name: said for name, said in SAYS.items() if name != tool.name})
+    )
+    assert (found.code, found.severity) == ("EB801", Severity.ERROR)
+    assert found.message == f"`{tool.name}` is needed to {tool.why}, and it is not installed or does not run"
+    assert (
+        found.hint == f"`apt-get install {tool.package}`; `scripts/setup` installs all of them on Debian 12"
+    )
+
+
+def test_a_tool_that_does_not_run_is_as_good_as_missing():
+    (found,) = check_tools([BWRAP], Machine(SAYS, broken=("bwrap",)))
+    assert found.code == "EB801"
+
+
+@pytest.mark.parametrize(
+    ("tool", "said", "message"),
+    [
+        (
+            MMDEBSTRAP,
+            "mmdebstrap 0.7.5\n",
+            "`mmdebstrap` 1.3 or newer is needed to install the distribution's packages; found 0.7.5",
+        ),
+        (BWRAP, "", "`bwrap` 0.4 or newer is needed to build in a sandbox; found no version"),
+        (BWRAP, "bubblewrap (version unknown)", "`bwrap` 0.4 or newer is needed to build in a sandbox; found no version"),
+    ],
+)  # fmt: skip
+def test_a_tool_that_is_too_old_says_what_is_needed_and_what_is_there(tool, said, message):
+    (found,) = check_tools([tool], Machine({tool.name: said}))
+    assert (found.code, found.message) == ("EB802", message)
+    assert tool.package in found.hint
+
+
+@pytest.mark.parametrize("version", ["1.3", "1.3.0", "1.10", "2.0"])
+def test_versions_are_compared_as_numbers(version):
+    assert check_tools([MMDEBSTRAP], Machine({"mmdebstrap": f"mmdebstrap {version}\n"})) == ()
+
+
+def test_a_tool_of_any_version_needs_no_version():
+    tool = Tool(name="x", why="do it", package="x")
+    assert check_tools([tool], Machine({"x": "hello\n"})) == ()
+
+
+def test_a_tool_is_asked_in_its_own_way():
+    runner = Machine({"x": "x 1.0\n"})
+    check_tools([Tool(name="x", why="do it", package="x", version=("-V", "--short"))], runner)
+    assert [command.argv for command in runner.commands] == [("x", "-V", "--short")]

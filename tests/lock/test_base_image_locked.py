@@ -1,0 +1,140 @@
+"""A base image in a lock: read back as it was written, told in differences, and part of what decides a build."""
+
+import dataclasses
+import json
+from dataclasses import replace
+
+import pytest
+
+from envbuilder.core.cache import Sha256
+from envbuilder.core.errors import LockError
+from envbuilder.lock import model as locks
+from envbuilder.lock.base_image.locked import Blob, LockedBase
+from envbuilder.lock.model import Lock, diff, dump, parse
+from envbuilder.plan.model import SYSTEM_PATH
+from tests.lock.test_base_image_inspect import look
+from tests.lock.test_lock import LOCK
+from tests.plan.test_plan import make_plan
+from tests.support import bases
+
+
+def locked(shape: bases.Shape, reference: str = "site/base:1", registry: str = "") -> LockedBase:
+    packed, inside = bases.pack(shape), look(shape)
+
+    def blob(data: bytes, kind: str) -> Blob:
+        return Blob(
+            digest=Sha256(bases.sha256(data).removeprefix("sha256:")), size=len(data), media_type=kind
+        )
+
+    return LockedBase(
+        reference=reference,
+        registry=registry,
+        repository="site/base",
+        manifest=blob(packed.manifest, "application/vnd.oci.image.manifest.v1+json"),
+        config=blob(packed.config, "application/vnd.oci.image.config.v1+json"),
+        layers=tuple(blob(data, kind) for data, kind in zip(packed.blobs, packed.media_types, strict=True)),
+        facts=inside.facts,
+        packages=inside.packages,
+    )
+
+
+BASE = locked(bases.devel())
+
+
+def on(base: LockedBase | None) -> Lock:
+    return dataclasses.replace(LOCK, base=base)
+
+
+@pytest.mark.parametrize("shape", [bases.debian(), bases.devel()])
+def test_a_lock_on_an_image_is_read_back_with_every_fact_and_its_place(shape: bases.Shape):
+    lock = on(locked(shape))
+    assert parse(dump(lock), "x.lock") == lock
+
+
+def test_a_lock_on_a_suite_says_nothing_of_images():
+    assert "base" not in json.loads(dump(LOCK))
+
+
+def test_an_engine_is_given_the_repository_at_exactly_the_manifest_and_the_registry_only_where_the_recipe_names_it():
+    assert BASE.pinned == f"site/base@sha256:{BASE.manifest.digest}"
+    named = locked(bases.debian(), "127.0.0.1:5000/site/base:1", "127.0.0.1:5000")
+    assert named.pinned == f"127.0.0.1:5000/site/base@sha256:{named.manifest.digest}"
+
+
+def test_what_no_line_of_text_can_hold_is_written_out():
+    shape = dataclasses.replace(bases.debian(), env=("A=one\ntwo\x1b[31m", "B=\udcff"))
+    lock = on(locked(shape))
+    again = parse(dump(lock), "x.lock")
+    assert again == lock
+    assert again.base
+    assert again.base.inside.env == {"A": "one\\x0atwo\\x1b[31m", "B": "\\udcff"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value"),
+    [
+        ("manifest", ...),
+        ("manifest.digest", "sha256:1"),
+        ("facts", {}),
+        ("facts.0.source", ""),
+        ("layers.0.size", "x"),
+    ],
+)
+def test_a_damaged_base_is_refused_with_its_place(path: str, value: object):
+    whole = json.loads(dump(on(BASE)))
+    *parts, last = (int(part) if part.isdigit() else part for part in path.split("."))
+    place = whole["base"]
+    for part in parts:
+        place = place[part]
+    if value is ...:
+        del place[last]
+    else:
+        place[last] = value
+    with pytest.raises(LockError) as caught:
+        parse(json.dumps(whole), "x.lock")
+    assert all("$.base" in one.message for one in caught.value.findings)
+
+
+def test_a_difference_of_images_is_told_by_what_they_have():
+    newer = locked(bases.over(bases.devel(), bases.gcc("13.2.0")))
+    lines = diff(on(BASE), on(newer))
+    assert lines[0].startswith("~ base site/base:1: sha256:")
+    assert "+ base has gcc 13.2.0 /usr/bin/gcc-13" in lines
+    assert diff(on(BASE), on(BASE)) == ()
+    assert diff(LOCK, on(BASE)) == ("+ base site/base:1",)
+    assert diff(on(BASE), LOCK) == ("- base site/base:1",)
+    moved = dataclasses.replace(BASE, reference="site/base:2")
+    assert diff(on(BASE), on(moved)) == ("~ base site/base:1 → site/base:2",)
+
+
+def test_a_newer_revision_may_say_more_of_a_base():
+    whole = json.loads(dump(on(BASE)))
+    whole["revision"] = locks.REVISION + 1
+    whole["base"]["signature"] = whole["base"]["facts"][0]["sure"] = "yes"
+    assert parse(json.dumps(whole), "x.lock").base == BASE
+
+
+def test_the_image_decides_the_build_and_its_variables_stay():
+    plain, image = make_plan(), make_plan(lock=on(BASE))
+    other = make_plan(lock=on(locked(bases.over(bases.devel(), {"x": ""}))))
+    assert len({plan.key for plan in (plain, image, other)}) == 3
+    assert f"step os on {BASE.pinned} gcc 12 at /usr/bin/gcc-12 layout 1" in image.canonical()
+    env = dict(image.runtime.env)
+    assert env["LD_LIBRARY_PATH"] == "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
+    own = BASE.inside.env["PATH"]
+    assert env["PATH"] == f"/opt/env/bin:/usr/local/cuda/bin:{own}"
+
+
+def test_the_compilers_plain_names_are_found_on_an_image_whose_path_leaves_their_folder_out():
+    image = make_plan(lock=on(locked(replace(bases.debian(), env=("PATH=/site:/usr/bin",)))))
+    assert dict(image.runtime.env)["PATH"].endswith(":/usr/local/bin:/site:/usr/bin")
+    assert "/usr/local/bin" in SYSTEM_PATH
+
+
+def test_an_images_own_python_and_gcc_are_the_environments():
+    shape = bases.over(bases.debian(), bases.python("3.11.9", "usr/local"))
+    lock = replace(on(locked(shape)), debs=())
+    first, python, *_ = make_plan(lock=lock).steps
+    assert (first.driver, python.program) == ("/usr/bin/gcc-12", "/usr/local/bin/python3.11")
+    assert "step python 3.11 by /usr/local/bin/python3.11" in make_plan(lock=lock).canonical()
+    assert make_plan().steps[1].program == "/usr/bin/python3.11"

@@ -1,0 +1,852 @@
+"""Recipe → lock: the choices that are made here, what is taken over, and one whole run on sources in a folder."""
+
+import base64
+import contextlib
+import hashlib
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import threading
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+import pytest
+import uv
+
+from envbuilder.compat.tables.distribution import Distribution, load_all_distributions
+from envbuilder.core.cache import Store, sha256_file, sha256_text
+from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
+from envbuilder.core.fetch import Fetcher
+from envbuilder.core.process import FakeRunner, ProcessRunner
+from envbuilder.core.sources import Sources
+from envbuilder.lock import model as lock_module
+from envbuilder.lock.model import Artefact, Lock, recipe_inputs
+from envbuilder.lock.resolve import (
+    Means,
+    Target,
+    Wish,
+    lock_extensions,
+    make_target,
+    resolve,
+    store_sources,
+)
+from envbuilder.lock.resolve import wheels as wheel_module
+from envbuilder.lock.resolve.debs import os_packages, resolve_debs
+from envbuilder.lock.resolve.wheels import choose_wheel, implied_wheels, resolve_wheels, torch_requirement
+from envbuilder.lock.source_files import own_files, source_digests
+from envbuilder.recipe.model import Extension, Recipe
+
+DAY, LATER = date(2026, 11, 21), date(2027, 1, 2)
+EPOCH = 1795219200  # 2026-11-21 00:00 UTC
+
+
+def make_recipe(folder: Path, **changes: object) -> Recipe:
+    values: dict[str, object] = {
+        "name": "test",
+        "path": folder / "test.yaml",
+        "summary": "",
+        "gpus": (),
+        "base": "debian/bookworm",
+        "python": "3.11",
+        "cuda": "",
+        "gcc": "12",
+        "libxcrypt": "4.4",
+        "pytorch": "2.13.0",
+        "packages": ("numpy>=2",),
+        "apt": (),
+        "extensions": (),
+        "env": (),
+        "tests": (),
+        "places": (),
+    }
+    return Recipe(**(values | changes))  # type: ignore[arg-type]
+
+
+def make_artefact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Artefact:
+    source, path = (
+        ("pypi", f"{name}/{name}-{version}-py3-none-any.whl")
+        if kind == "wheel"
+        else ("debian", f"pool/{name}_{version}.deb")
+    )
+    return Artefact(
+        kind=kind,
+        name=name,
+        version=version,
+        sha256=sha256_text(name + version),
+        size=1,
+        source=source,
+        path=path,
+    )
+
+
+def make_lock(recipe: Recipe, target: Target) -> Lock:
+    parts = target.toolkit.parts if target.toolkit else ()
+    toolkit = [
+        make_artefact(
+            part.name, getattr(part, "version", "1.0"), kind="wheel" if hasattr(part, "version") else "deb"
+        )
+        for part in parts
+    ]
+    debs = [
+        make_artefact(name, kind="deb")
+        for name in (*os_packages(recipe), "libgomp1")
+        if not name.startswith("?")
+    ]
+    return Lock(
+        recipe=recipe.digest,
+        epoch=EPOCH,
+        platform="linux/amd64",
+        inputs=recipe_inputs(recipe),
+        debs=tuple(sorted(debs, key=lambda one: one.name)),
+        toolkit=tuple(sorted(toolkit, key=lambda one: one.name)),
+        wheels=(
+            make_artefact("numpy", "2.2.0"),
+            *((make_artefact("nvidia-ml-py", "13.1"),) if recipe.cuda else ()),
+            make_artefact("torch", "2.13.0+cpu"),
+        ),
+        extensions=(),
+    )
+
+
+class Asked(Exception):  # noqa: N818
+    """Some part was resolved, so a source was asked for."""
+
+
+def make_idle_means(tmp_path: Path) -> Means:
+    """Means that may not be used: nothing is to be resolved."""
+
+    def ask() -> Sources:
+        raise Asked
+
+    store = Store(tmp_path / "cache")
+    return Means(store=store, runner=FakeRunner(), sources=ask, client=no_client, fetcher=Fetcher(store, ask))
+
+
+def no_client() -> NoReturn:
+    raise AssertionError("no registry is asked for a suite")
+
+
+# Which wheel
+
+
+@pytest.mark.parametrize(
+    ("python", "glibc", "filenames", "chosen"),
+    [
+        (
+            "3.11",
+            "2.36",
+            ["a-1-cp311-cp311-manylinux1_x86_64.whl", "a-1-cp310-cp310-manylinux1_x86_64.whl"],
+            0,
+        ),
+        ("3.11", "2.36", ["a-1-py3-none-any.whl", "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"], 1),
+        (
+            "3.11",
+            "2.36",
+            ["a-1-cp311-cp311-manylinux_2_17_x86_64.whl", "a-1-cp311-cp311-manylinux_2_28_x86_64.whl"],
+            1,
+        ),
+        (
+            "3.9",
+            "2.31",
+            ["a-1-cp39-cp39-manylinux_2_34_x86_64.whl", "a-1-cp39-cp39-manylinux2014_x86_64.whl"],
+            1,
+        ),
+        ("3.11", "2.36", ["a-1-cp39-abi3-manylinux_2_17_x86_64.whl", "a-1-py3-none-any.whl"], 0),
+        ("3.9", "2.31", ["a-1-2-py3-none-manylinux1_x86_64.whl", "a-1-py3-none-manylinux1_x86_64.whl"], 0),
+        ("3.9", "2.31", ["a-1-2-py3-none-manylinux1_x86_64.whl", "a-1-10-py3-none-manylinux1_x86_64.whl"], 1),
+        ("3.11", "2.36", ["not a wheel.whl", "a-1-py3-none-any.whl"], 1),
+    ],
+)
+def test_the_wheel_is_the_one_that_an_installer_there_would_take(
+    python: str, glibc: str, filenames: list[str], chosen: int
+) -> None:
+    assert choose_wheel(filenames, python=python, glibc=glibc) == filenames[chosen]
+
+
+@pytest.mark.parametrize(
+    "filename",
+    ["a-1-cp312-cp312-manylinux1_x86_64.whl", "a-1-cp311-cp311-musllinux_1_2_x86_64.whl", "a-1-cp311-cp311-manylinux_2_39_x86_64.whl",
+     "a-1-cp311-cp311-macosx_11_0_arm64.whl", "a-1-cp311-cp311-manylinux_2_17_aarch64.whl", "a-1-cp311-cp311t-manylinux1_x86_64.whl"],
+)  # fmt: skip
+def test_a_wheel_for_another_target_is_none(filename: str) -> None:
+    assert choose_wheel([filename], python="3.11", glibc="2.36") is None
+
+
+@pytest.mark.parametrize(
+    ("pytorch", "cuda", "requirement", "build"),
+    [
+        ("2.6.0", "12.4", "torch==2.6.0", ""),  # the package index's own build
+        ("2.6.0", "12.6", "torch==2.6.0+cu126", "cu126"),
+        (
+            "1.13.1",
+            "11.2",
+            "torch==1.13.1",
+            "",
+        ),  # no build at all with 11.2: the nearest is the package index's
+        ("2.13.0", "", "torch==2.13.0+cpu", "cpu"),
+    ],
+)
+def test_the_build_of_torch_follows_the_toolkit(
+    tmp_path: Path, pytorch: str, cuda: str, requirement: str, build: str
+) -> None:
+    recipe = make_recipe(tmp_path, pytorch=pytorch, cuda=cuda)
+    target = replace(make_target(replace(recipe, cuda="")), toolkit=None)
+    assert torch_requirement(recipe, target, folders=()) == (requirement, build)
+
+
+def test_a_build_of_torch_in_a_folder_spares_its_index(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    (tmp_path / "torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl").touch()
+    assert torch_requirement(recipe, make_target(recipe), folders=(tmp_path,)) == ("torch==2.13.0+cpu", "")
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    "base", [row for row in load_all_distributions().rows if row.buildable], ids=lambda row: row.name
+)
+def test_uv_knows_the_machine_of_every_base(base: Distribution, tmp_path: Path) -> None:
+    (tmp_path / "none.in").touch()
+    command = [
+        uv.find_uv_bin(),
+        "pip",
+        "compile",
+        "none.in",
+        "--quiet",
+        "--offline",
+        "--cache-dir",
+        "cache",
+        "--python-platform",
+    ]
+    subprocess.run([*command, wheel_module.uv_platform(base.glibc)], cwd=tmp_path, check=True, timeout=60)
+
+
+# The recipe's own files
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"// {name}\n")
+
+
+def test_sources_and_every_header_near_them_are_locked(tmp_path: Path) -> None:
+    write(
+        tmp_path, "csrc/a.cpp", "csrc/a.h", "csrc/deep/b.cuh", "csrc/other.cpp", "csrc/notes.txt", "csrc/.git/x.h", "include/c.hpp", "far/d.h"
+    )  # fmt: skip
+    extension = Extension(name="fused", sources=("csrc/a.cpp",), include=("include",))
+    (files,) = own_files(make_recipe(tmp_path, extensions=(extension,))).values()
+    assert [file.path for file in files] == [
+        "csrc/a.cpp",
+        "csrc/a.h",
+        "csrc/deep/b.cuh",
+        "include/c.hpp",
+    ]
+    assert files[0].size == len("// csrc/a.cpp\n")
+    assert files[0].sha256 == sha256_text("// csrc/a.cpp\n")
+
+
+def test_every_missing_source_is_named(tmp_path: Path) -> None:
+    write(tmp_path, "a.cpp")
+    extension = Extension(name="fused", sources=("a.cpp", "b.cpp", "c.cu"))
+    with pytest.raises(RecipeError, match=r"`b\.cpp`.*\n.*`c\.cu`"):
+        own_files(make_recipe(tmp_path, extensions=(extension,)))
+
+
+def test_the_files_come_into_the_store(tmp_path: Path) -> None:
+    write(tmp_path, "a.cpp")
+    recipe = make_recipe(tmp_path, extensions=(Extension(name="fused", sources=("a.cpp",)),))
+    means = make_idle_means(tmp_path)
+    locked = lock_extensions(recipe, means, old=None)
+    store_sources(recipe, locked, means)
+    assert means.store.artefact(source_digests(own_files(recipe))["a.cpp"]).read_text() == "// a.cpp\n"
+
+
+# What is taken over
+
+
+def test_a_lock_whose_inputs_stay_is_taken_over_without_asking_anyone(tmp_path: Path) -> None:
+    write(tmp_path, "a.cpp")
+    before = make_recipe(tmp_path)
+    recipe = replace(before, extensions=(Extension(name="fused", sources=("a.cpp",)),), env=(("A", "1"),))
+    target = make_target(recipe)
+    old = make_lock(before, target)
+    new = resolve(recipe, target, old=old, wish=Wish(today=LATER), means=make_idle_means(tmp_path))
+    assert (new.debs, new.toolkit, new.wheels, new.epoch) == (old.debs, old.toolkit, old.wheels, old.epoch)
+    assert new.recipe == recipe.digest
+    assert [extension.name for extension in new.extensions] == ["fused"]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"packages": ("numpy>=2", "scipy")}, {"apt": ("git",)}, {"gcc": "11"}],
+    ids=["packages", "apt", "gcc"],
+)
+def test_a_part_whose_inputs_changed_is_resolved(tmp_path: Path, changes: dict[str, object]) -> None:
+    before, after = make_recipe(tmp_path), make_recipe(tmp_path, **changes)
+    target = make_target(before)
+    with pytest.raises(Asked):
+        resolve(
+            after,
+            target,
+            old=make_lock(before, target),
+            wish=Wish(today=DAY),
+            means=make_idle_means(tmp_path),
+        )
+
+
+@pytest.mark.parametrize(
+    "wish",
+    [Wish(today=DAY, upgrade=True), Wish(today=DAY, upgrade_only=("NumPy",)), Wish(today=DAY, upgrade_only=("make",)),
+     Wish(today=DAY, before=DAY)],
+)  # fmt: skip
+def test_a_wish_for_newer_or_older_packages_is_followed(tmp_path: Path, wish: Wish) -> None:
+    recipe = make_recipe(tmp_path)
+    target = make_target(recipe)
+    with pytest.raises(Asked):
+        resolve(recipe, target, old=make_lock(recipe, target), wish=wish, means=make_idle_means(tmp_path))
+
+
+def test_upgrading_what_the_lock_does_not_hold_is_refused(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    target = make_target(recipe)
+    wish = Wish(today=DAY, upgrade_only=("numpy", "numpi"))
+    with pytest.raises(UsageError, match="no `numpi`"):
+        resolve(recipe, target, old=make_lock(recipe, target), wish=wish, means=make_idle_means(tmp_path))
+
+
+def test_an_environment_with_cuda_holds_what_nccl_and_its_start_need(tmp_path: Path) -> None:
+    rdma = {"libibverbs1", "ibverbs-providers"}
+    with_cuda, without = make_recipe(tmp_path, cuda="12.4", pytorch="2.6.0"), make_recipe(tmp_path)
+    assert rdma <= set(os_packages(with_cuda))
+    assert not rdma & set(os_packages(without))
+    assert "nvidia-ml-py" in implied_wheels(with_cuda, make_target(with_cuda))
+    assert implied_wheels(without, make_target(without)) == ()
+
+
+def test_a_toolkit_that_is_laid_out_from_other_parts_now_is_resolved(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, cuda="12.4", pytorch="2.6.0")
+    target = make_target(recipe)
+    old = make_lock(recipe, target)
+    taken = resolve(recipe, target, old=old, wish=Wish(today=DAY), means=make_idle_means(tmp_path))
+    assert taken.toolkit == old.toolkit
+    with pytest.raises(Asked):
+        resolve(
+            recipe,
+            target,
+            old=replace(old, toolkit=old.toolkit[1:]),
+            wish=Wish(today=DAY),
+            means=make_idle_means(tmp_path),
+        )
+
+
+@pytest.mark.parametrize(("key", "value"), [("base", "debian/potato"), ("cuda", "9.9")])
+def test_pins_that_no_table_knows_are_refused(tmp_path: Path, key: str, value: str) -> None:
+    with pytest.raises(IncompatibleError, match=value):
+        make_target(make_recipe(tmp_path, **{key: value}))
+
+
+def test_without_a_mirror_the_hint_says_how_to_name_one(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    store, sources = Store(tmp_path / "cache"), Sources(debian=())
+    means = Means(
+        store=store,
+        runner=FakeRunner(),
+        sources=lambda: sources,
+        client=no_client,
+        fetcher=Fetcher(store, lambda: sources),
+    )
+    with pytest.raises(FetchError) as caught:
+        resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+    assert "ENVBUILDER_DEBIAN_MIRROR" in caught.value.hint
+
+
+def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path)
+    store = Store(tmp_path / "cache")
+    sources = Sources(debian=("http://mirror.invalid/debian/",), keyring=tmp_path / "none.gpg")
+    means = Means(
+        store=store,
+        runner=FakeRunner(),
+        sources=lambda: sources,
+        client=no_client,
+        fetcher=Fetcher(store, lambda: sources),
+    )
+    with pytest.raises(ToolError, match=r"none\.gpg"):
+        resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+
+
+# A whole run: apt and uv on a mirror and an index that are folders
+
+PACKAGES = {  # name → version, dependencies
+    "base-files": ("12", ""),
+    "ca-certificates": ("1", ""),
+    "libc6": ("2.36-9", ""),
+    "libc6-dev": ("2.36-9", "libc6 (= 2.36-9)"),
+    "libcrypt-dev": ("1:4.4.33-2", ""),
+    "gcc-12": ("12.2.0-14", "libc6"),
+    "g++-12": ("12.2.0-14", "gcc-12"),
+    "binutils": ("2.40", ""),
+    "make": ("4.3", ""),
+    "ninja-build": ("1.11", ""),
+    "python3.11": ("3.11.2-6", "libc6"),
+    "python3.11-dev": ("3.11.2-6", "python3.11"),
+    "usr-is-merged": ("37~deb12u1", ""),
+    "git": ("1:2.39.5-0+deb12u2", "libc6"),
+    "unrelated": ("1", ""),
+}
+
+
+def write_deb(folder: Path, name: str, version: str, depends: str) -> str:
+    """Write a package into the mirror's pool and return its stanza of the package lists."""
+    control = f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n"
+    control += "Essential: yes\n" if name == "base-files" else ""
+    control += f"Depends: {depends}\n" if depends else ""
+    path = f"pool/main/{name}_{version.rpartition(':')[2]}_amd64.deb"
+    with tempfile.TemporaryDirectory() as work:
+        (Path(work) / "DEBIAN").mkdir(mode=0o755)
+        text = f"{control}Maintainer: test <test@example.org>\nDescription: test\n"
+        (Path(work) / "DEBIAN/control").write_text(text)
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        subprocess.run(
+            ["dpkg-deb", "-Znone", "--build", work, folder / path], check=True, capture_output=True
+        )
+    content = (folder / path).read_bytes()
+    return f"{control}Filename: {path}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
+
+
+def write_mirror(folder: Path, keyring: Path, packages: Mapping[str, tuple[str, str]] = PACKAGES) -> None:
+    stanzas = [write_deb(folder, name, *rest) for name, rest in packages.items()]
+    index = folder / "dists/bookworm/main/binary-amd64/Packages"
+    index.parent.mkdir(parents=True)
+    index.write_text("\n".join(stanzas))
+    text = index.read_bytes()
+    release = (
+        "Origin: Debian\nLabel: Debian\nSuite: stable\nCodename: bookworm\nArchitectures: amd64\nComponents: main\n"
+        "Date: Sat, 10 Jun 2023 08:00:00 UTC\nSHA256:\n"
+        f" {hashlib.sha256(text).hexdigest()} {len(text)} main/binary-amd64/Packages\n"
+    )
+    with tempfile.TemporaryDirectory() as home:  # its path must be short: the agent's socket lies there
+        gpg = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
+        subprocess.run(
+            [*gpg, "--quick-gen-key", "test <test@example.org>", "ed25519", "sign"],
+            check=True,
+            capture_output=True,
+        )
+        signed = subprocess.run(
+            [*gpg, "--clearsign"], input=release.encode(), check=True, capture_output=True
+        ).stdout
+        keyring.write_bytes(subprocess.run([*gpg, "--export"], check=True, capture_output=True).stdout)
+        subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True, capture_output=True)
+    (folder / "dists/bookworm/InRelease").write_bytes(signed)
+
+
+def write_wheel(
+    folder: Path, name: str, version: str, *, tag: str = "py3-none-any", requires: tuple[str, ...] = ()
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}-{version}-{tag}.whl"
+    info = f"{name}-{version}.dist-info"
+    files = {
+        f"{name}.py": "",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+        + "".join(f"Requires-Dist: {one}\n" for one in requires),
+        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
+    }
+    record = ""
+    with zipfile.ZipFile(path, "w") as archive:
+        for file, text in files.items():
+            archive.writestr(file, text)
+            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
+            record += f"{file},sha256={digest},{len(text)}\n"
+        archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
+    return path
+
+
+def write_index(folder: Path, *wheels: Path) -> None:
+    projects = sorted({wheel.name.partition("-")[0] for wheel in wheels})
+    for project in projects:
+        (folder / project).mkdir(parents=True)
+        links = [
+            f'<a href="{wheel.as_uri()}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}">{wheel.name}</a>'
+            for wheel in wheels
+            if wheel.name.startswith(f"{project}-")
+        ]
+        (folder / project / "index.html").write_text(
+            f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>"
+        )
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[Sources]:
+    """A mirror, an index and a folder of wheels on disk: everything that a recipe without CUDA needs."""
+    if not all(shutil.which(program) for program in ("apt-get", "gpg", "gpgconf")):
+        pytest.skip("needs apt-get and gpg")
+    with tempfile.TemporaryDirectory(prefix="envbuilder-world-") as name:
+        folder = Path(name)
+        write_mirror(folder / "mirror", folder / "keyring.gpg")
+        files = folder / "files"
+        write_index(
+            folder / "simple",
+            write_wheel(files, "numpy", "2.2.0", tag="cp311-cp311-manylinux_2_17_x86_64"),
+            write_wheel(files, "numpy", "2.4.0", tag="cp311-cp311-manylinux_2_28_x86_64"),
+            write_wheel(files, "numpy", "2.5.0", tag="cp311-cp311-macosx_11_0_arm64"),
+            write_wheel(files, "setuptools", "80.0.0"),
+            write_wheel(files, "filelock", "3.0.0"),
+            write_wheel(files, "newglibc", "1.0", tag="cp311-cp311-manylinux_2_39_x86_64"),
+        )
+        write_wheel(
+            folder / "wheels",
+            "torch",
+            "2.13.0+cpu",
+            tag="cp311-cp311-manylinux_2_28_x86_64",
+            requires=("filelock", "setuptools>=77"),
+        )
+        yield Sources(
+            debian=(f"{(folder / 'mirror').as_uri()}/",),
+            keyring=folder / "keyring.gpg",
+            indexes=(f"{(folder / 'simple').as_uri()}/",),
+            folders=(folder / "wheels",),
+        )
+
+
+def make_means(tmp_path: Path, sources: Sources) -> Means:
+    store = Store(tmp_path / "cache")
+    runner = ProcessRunner({"HOME": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
+    return Means(
+        store=store,
+        runner=runner,
+        sources=lambda: sources,
+        client=no_client,
+        fetcher=Fetcher(store, lambda: sources),
+    )
+
+
+@pytest.mark.programs
+def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, world: Sources) -> None:
+    recipe = make_recipe(tmp_path, apt=("git",))
+    lock = resolve(
+        recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=make_means(tmp_path, world)
+    )
+    assert {deb.name for deb in lock.debs} == PACKAGES.keys() - {"unrelated"}
+    git = next(deb for deb in lock.debs if deb.name == "git")
+    file = Path(urlsplit(world.debian[0]).path) / "pool/main/git_2.39.5-0+deb12u2_amd64.deb"
+    assert git == Artefact(
+        kind="deb",
+        name="git",
+        version="1:2.39.5-0+deb12u2",
+        sha256=sha256_file(file),
+        size=file.stat().st_size,
+        source="debian",
+        path="pool/main/git_2.39.5-0+deb12u2_amd64.deb",
+    )
+    assert [(wheel.source, wheel.path) for wheel in lock.wheels] == [
+        ("pypi", "filelock/filelock-3.0.0-py3-none-any.whl"),
+        ("pypi", "numpy/numpy-2.4.0-cp311-cp311-manylinux_2_28_x86_64.whl"),
+        ("pypi", "setuptools/setuptools-80.0.0-py3-none-any.whl"),
+        ("pytorch", "cpu/torch/torch-2.13.0+cpu-cp311-cp311-manylinux_2_28_x86_64.whl"),
+    ]
+    torch = lock.wheels[-1]
+    assert torch.size == (world.folders[0] / torch.filename).stat().st_size
+    assert lock.epoch == EPOCH
+    assert lock_module.parse(lock_module.dump(lock), "test.lock") == lock
+    assert str(tmp_path) not in lock_module.dump(lock)
+
+
+@pytest.mark.programs
+def test_a_large_wheel_in_a_folder_is_locked_as_it_is_though_uv_sees_its_metadata_alone(
+    tmp_path: Path, world: Sources, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wheel_module, "LARGE", 100)
+    recipe, means = make_recipe(tmp_path), make_means(tmp_path, world)
+    lock = resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+    torch = next(wheel for wheel in lock.wheels if wheel.name == "torch")
+    assert torch.sha256 == sha256_file(world.folders[0] / torch.filename)
+    assert torch.size == (world.folders[0] / torch.filename).stat().st_size
+    assert "filelock" in [wheel.name for wheel in lock.wheels]
+
+
+@pytest.mark.programs
+def test_what_was_locked_can_be_fetched(tmp_path: Path, world: Sources) -> None:
+    recipe, means = make_recipe(tmp_path), make_means(tmp_path, world)
+    lock = resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+    means.fetcher.fetch(lock.wheels)
+    assert not means.fetcher.missing(lock.wheels)
+
+
+@pytest.mark.programs
+def test_other_packages_keep_their_versions_until_an_upgrade(tmp_path: Path, world: Sources) -> None:
+    means, target = make_means(tmp_path, world), make_target(make_recipe(tmp_path))
+    old = resolve(
+        make_recipe(tmp_path, packages=("numpy<2.3",)), target, old=None, wish=Wish(today=DAY), means=means
+    )
+    loose = make_recipe(tmp_path, packages=("numpy",))
+    kept = resolve(loose, target, old=old, wish=Wish(today=LATER), means=means)
+    assert kept.wheels == old.wheels
+    assert kept.epoch == old.epoch
+    moved = resolve(loose, target, old=kept, wish=Wish(today=LATER, upgrade_only=("numpy",)), means=means)
+    assert [wheel.version for wheel in moved.wheels if wheel.name == "numpy"] == ["2.4.0"]
+    assert moved.epoch == old.epoch
+    new = resolve(loose, target, old=kept, wish=Wish(today=LATER, upgrade=True), means=means)
+    assert new.epoch > old.epoch
+    assert (
+        resolve(loose, target, old=new, wish=Wish(today=date(2028, 1, 1), upgrade=True), means=means) == new
+    )
+
+
+@pytest.mark.programs
+def test_a_version_is_kept_that_another_index_has_for_another_python_alone(
+    tmp_path: Path, world: Sources
+) -> None:
+    """uv drops the wish for such a version."""
+    write_index(
+        tmp_path / "more",
+        write_wheel(tmp_path / "files", "numpy", "2.2.0", tag="cp310-cp310-manylinux_2_17_x86_64"),
+    )
+    sources = replace(world, indexes=(*world.indexes, f"{(tmp_path / 'more').as_uri()}/"))
+    means, target = make_means(tmp_path, sources), make_target(make_recipe(tmp_path))
+    strict = make_recipe(tmp_path, packages=("numpy==2.2.0",))
+    old = resolve(strict, target, old=None, wish=Wish(today=DAY), means=means)
+    kept = resolve(
+        make_recipe(tmp_path, packages=("numpy",)), target, old=old, wish=Wish(today=LATER), means=means
+    )
+    assert kept.wheels == old.wheels
+
+
+MOVED = PACKAGES | {
+    "libc6": ("2.36-10", ""),
+    "libc6-dev": ("2.36-10", "libc6 (= 2.36-10)"),
+    "git": ("1:2.40-1", "libc6 (>= 2.36-10), perl"),
+    "perl": ("5.36", ""),
+    "make": ("4.4", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def moved(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """The same world after a point release; the mirror that was is kept by a service that has every day's."""
+    folder = tmp_path_factory.mktemp("moved")
+    write_mirror(folder / "mirror", folder / "keyring.gpg", MOVED)
+    day = folder / "snapshot/archive/debian" / f"{DAY:%Y%m%d}T000000Z"
+    write_mirror(day, folder / "old.gpg")
+    return replace(
+        world,
+        debian=(f"{(folder / 'mirror').as_uri()}/",),
+        keyring=folder / "keyring.gpg",
+        snapshot=f"{(folder / 'snapshot').as_uri()}/",
+    )
+
+
+def versions(debs: Sequence[Artefact]) -> dict[str, str]:
+    return {deb.name: deb.version for deb in debs}
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("names", "changes"),
+    [
+        (("make",), {"make": "4.4"}),
+        (("git",), {"git": "1:2.40-1", "perl": "5.36", "libc6": "2.36-10", "libc6-dev": "2.36-10"}),
+        (("binutils",), {}),
+    ],
+    ids=["alone", "with what it needs", "nothing newer"],
+)
+def test_an_upgrade_of_some_packages_leaves_the_others_where_they_are(
+    tmp_path: Path, world: Sources, moved: Sources, names: tuple[str, ...], changes: dict[str, str]
+) -> None:
+    recipe, before = make_recipe(tmp_path, apt=("git",)), make_means(tmp_path, world)
+    target = make_target(recipe)
+    old = resolve(recipe, target, old=None, wish=Wish(today=DAY), means=before)
+    before.fetcher.fetch(old.debs)
+    wish = Wish(today=LATER, upgrade_only=names)
+    new = resolve(recipe, target, old=old, wish=wish, means=make_means(tmp_path, moved))
+    assert versions(new.debs) == versions(old.debs) | changes
+    assert (new.wheels, new.epoch) == (old.wheels, old.epoch)
+
+
+@pytest.mark.programs
+def test_a_lock_can_be_made_as_of_a_day(tmp_path: Path, world: Sources, moved: Sources) -> None:
+    """Of the package index here no file has a date, and uv passes over those: the wheels are not asked for anew."""
+    recipe = make_recipe(tmp_path, apt=("git",))
+    target = make_target(recipe)
+    now = resolve(recipe, target, old=None, wish=Wish(today=LATER), means=make_means(tmp_path, moved))
+    assert versions(now.debs)["git"] == "1:2.40-1"
+    then = replace(moved, keyring=Path(moved.keyring).with_name("old.gpg"), debian=())
+    debs = resolve_debs(recipe, target, make_means(tmp_path, then), wish=Wish(today=LATER, before=DAY))
+    assert versions(debs) == {name: version for name, (version, _) in PACKAGES.items() if name != "unrelated"}
+
+
+@contextlib.contextmanager
+def dated_index(wheels: Mapping[Path, str]) -> Iterator[str]:
+    """An index as PEP 691 and PEP 700 have it, which knows when each wheel was uploaded; gives its address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            name = self.path.rstrip("/").rpartition("/")[2]
+            content = {wheel.name: wheel.read_bytes() for wheel in wheels}.get(name) or self.page(name)
+            self.send_response(200)
+            is_page = self.path.startswith("/simple/")
+            kind = "application/vnd.pypi.simple.v1+json" if is_page else "application/octet-stream"
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(content)
+
+        do_HEAD = do_GET  # noqa: N815 - http.server's own name
+
+        def page(self, name: str) -> bytes:
+            files = [
+                {
+                    "filename": wheel.name,
+                    "url": f"/files/{wheel.name}",
+                    "hashes": {"sha256": sha256_file(wheel)},
+                    "size": wheel.stat().st_size,
+                    "upload-time": f"{day}T12:00:00Z",
+                }
+                for wheel, day in wheels.items()
+                if wheel.name.startswith(f"{name}-")
+            ]
+            return json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": files}).encode()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_address[1]}/simple/"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("before", "numpy"), [(None, "2.5.0"), (LATER, "2.5.0"), (DAY, "2.4.0")])
+def test_wheels_are_those_of_the_day_that_is_asked_for(
+    tmp_path: Path, world: Sources, before: date | None, numpy: str
+) -> None:
+    files = tmp_path / "files"
+    wheels = {
+        write_wheel(files, "numpy", "2.4.0"): "2026-11-20",
+        write_wheel(files, "numpy", "2.5.0"): str(DAY),  # of that day, so not of the time before it
+        write_wheel(files, "setuptools", "80.0.0"): "2026-01-01",
+        write_wheel(files, "filelock", "3.0.0"): "2026-01-01",
+    }
+    recipe = make_recipe(tmp_path)
+    with dated_index(wheels) as index:
+        means = make_means(tmp_path, replace(world, indexes=(index,)))
+        found = resolve_wheels(recipe, make_target(recipe), means, prefer=(), before=before)
+    assert {one.name: one.version for one in found if one.name in ("numpy", "torch")} == {
+        "numpy": numpy,
+        "torch": "2.13.0+cpu",  # of a folder, whose files have no day
+    }
+
+
+@pytest.mark.programs
+def test_a_day_that_the_archive_of_all_days_does_not_have_is_said(tmp_path: Path, moved: Sources) -> None:
+    recipe = make_recipe(tmp_path)
+    with pytest.raises(FetchError, match="package lists of `bookworm`") as caught:
+        resolve_debs(
+            recipe,
+            make_target(recipe),
+            make_means(tmp_path, moved),
+            wish=Wish(today=LATER, before=date(2001, 1, 1)),
+        )
+    assert "ENVBUILDER_DEBIAN_SNAPSHOT" in caught.value.hint
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("changes", "message", "hint"),
+    [
+        ({"gcc": "9"}, "no `gcc-9`", "it has gcc-12"),
+        ({"python": "3.12"}, r"no `python3\.12`", r"it has python3\.11"),
+        ({"libxcrypt": "4.5"}, "libxcrypt 4.5 is pinned", r'libxcrypt: "4\.4"'),
+        ({"apt": ("gti",)}, "no package `gti`", "did you mean `git`"),
+        ({"packages": ("numpy>=3",)}, "no set of wheels", "loosen"),
+        ({"packages": ("newglibc",)}, "no set of wheels", "has a wheel for this Python$"),
+        (
+            {"packages": ("numpy", "NewGlibc==1.0")},
+            "no set of wheels",
+            r"; or build it as an extension: `extensions: \[\{name: newglibc, sdist: NewGlibc==1.0\}\]`$",
+        ),
+        ({"packages": ("No_such>=2", "numpy")}, "^no package index knows `No_such`\n", "that pip installs"),
+    ],
+    ids=["gcc", "python", "libxcrypt", "apt", "no-version", "newer-glibc", "no-wheel", "no-package"],
+)
+def test_what_the_sources_do_not_have_is_said(
+    tmp_path: Path, world: Sources, changes: dict[str, object], message: str, hint: str
+) -> None:
+    recipe = make_recipe(tmp_path, **changes)
+    with pytest.raises(IncompatibleError, match=message) as caught:
+        resolve(
+            recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=make_means(tmp_path, world)
+        )
+    assert re.search(hint, caught.value.hint)
+
+
+@pytest.mark.programs
+def test_a_mirror_without_the_suite_is_an_error_of_fetching(tmp_path: Path, world: Sources) -> None:
+    recipe = make_recipe(tmp_path, base="debian/bullseye", python="3.9", gcc="9")
+    with pytest.raises(FetchError, match="package lists of `bullseye`"):
+        resolve(
+            recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=make_means(tmp_path, world)
+        )
+
+
+@pytest.fixture(params=[401, 403])
+def guarded(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address, with a password in it, of a server that refuses everybody."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(request.param)
+            self.send_header("WWW-Authenticate", 'Basic realm="all"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    yield f"http://reader:s3cret@127.0.0.1:{server.server_address[1]}/"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("source", ["debian", "indexes", "pytorch"])
+def test_a_source_that_refuses_the_password_is_not_one_without_the_package(
+    tmp_path: Path, world: Sources, guarded: str, source: str
+) -> None:
+    changed = {"folders": (), "pytorch": guarded}  # the package index has torch, and not the build for CPUs
+    changed |= {} if source == "pytorch" else {source: (guarded,)}
+    recipe, means = make_recipe(tmp_path), make_means(tmp_path, replace(world, **changed))
+    with pytest.raises(FetchError) as caught:
+        resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+    assert "~/.netrc" in caught.value.hint
+    assert "s3cret" not in caught.value.message
+    assert "127.0.0.1" in caught.value.message
+
+
+@pytest.mark.programs
+def test_a_mirror_that_another_key_signed_is_refused(tmp_path: Path, world: Sources) -> None:
+    stranger = replace(world, keyring=tmp_path / "empty.gpg")
+    stranger.keyring.touch()
+    recipe = make_recipe(tmp_path)
+    with pytest.raises(FetchError, match="package lists of `bookworm`"):
+        resolve(
+            recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=make_means(tmp_path, stranger)
+        )

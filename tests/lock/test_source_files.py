@@ -1,0 +1,234 @@
+"""What an extension is built from: a project's own files, a git commit with its submodules, an sdist; and how a lock keeps it."""
+
+import dataclasses
+import os
+import subprocess
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.cache import Store, sha256_file, sha256_text
+from envbuilder.core.errors import CommandError, FetchError, LockError
+from envbuilder.core.fetch import Fetcher
+from envbuilder.core.process import FakeRunner, ProcessRunner
+from envbuilder.core.sources import Sources
+from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
+from envbuilder.lock.resolve import Means, lock_extensions, store_sources
+from envbuilder.lock.resolve.git import export_commit
+from envbuilder.lock.source_files import own_files
+from envbuilder.plan.model import extension_lines
+from envbuilder.recipe.extension import Extension
+from envbuilder.recipe.model import Recipe
+from tests.lock.test_resolve import no_client
+
+runs_programs = pytest.mark.programs
+
+
+def make_recipe(folder: Path, *extensions: Extension) -> Recipe:
+    return Recipe(
+        name="x", path=folder / "x.yaml", summary="", gpus=(), base="debian/bookworm", python="3.11", cuda="", gcc="12",
+        libxcrypt="", pytorch="2.13.0", packages=(), apt=(), extensions=extensions, env=(), tests=(), places=(),
+    )  # fmt: skip
+
+
+def make_means(tmp_path: Path, *folders: Path, runner: object = None) -> Means:
+    store = Store(tmp_path / "cache")
+    sources = Sources(debian=(), indexes=(), folders=folders)
+    return Means(
+        store=store,
+        runner=runner or FakeRunner(),
+        sources=lambda: sources,
+        client=no_client,
+        fetcher=Fetcher(store, lambda: sources),
+    )
+
+
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"// {name}\n")
+
+
+# A project's own files
+
+
+def test_a_projects_files_are_locked_without_what_a_build_left(tmp_path: Path):
+    write(
+        tmp_path, "dw/setup.py", "dw/csrc/a.cu", "dw/dw/data.bin", "dw/build/lib/x.py", "dw/dist/dw.tar.gz", "dw/dw.egg-info/PKG",
+        "dw/dw/__pycache__/x.pyc", "dw/dw/core.so", "dw/.git/config", "dw/dw/build/kept.py", "other/b.cu",
+    )  # fmt: skip
+    (files,) = own_files(make_recipe(tmp_path, Extension(name="dw", path="dw"))).values()
+    assert [file.path for file in files] == [
+        "dw/csrc/a.cu",
+        "dw/dw/build/kept.py",
+        "dw/dw/data.bin",
+        "dw/setup.py",
+    ]
+
+
+def test_of_a_captured_project_code_is_locked_and_data_is_not(tmp_path: Path):
+    write(
+        tmp_path,
+        "net/ops/__init__.py",
+        "net/ops/a.cu",
+        "net/ops/a.cuh",
+        "net/config.yaml",
+        "net/weights.pth",
+        "net/x.png",
+    )
+    extension = Extension(name="ops", path="net", capture=("import ops",))
+    (files,) = own_files(make_recipe(tmp_path, extension)).values()
+    assert [Path(file.path).name for file in files] == ["config.yaml", "__init__.py", "a.cu", "a.cuh"]
+
+
+# A commit
+
+
+def git(folder: Path, *words: str) -> str:
+    identity = ("-c", "user.name=x", "-c", "user.email=x@x", "-c", "protocol.file.allow=always")
+    return subprocess.run(
+        ["git", "-C", folder, *identity, *words], check=True, capture_output=True, text=True
+    ).stdout.strip()
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, str]:
+    """URL and first commit of a repository with a submodule, an executable and a link; a second commit follows."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".gitconfig").write_text("[protocol.file]\nallow = always\n")
+    for name in ("glm", "project"):
+        (tmp_path / name).mkdir()
+        git(tmp_path / name, "init", "--quiet")
+    write(tmp_path, "glm/glm.hpp", "project/csrc/a.cu", "project/build.sh")
+    (tmp_path / "project/build.sh").chmod(0o755)
+    (tmp_path / "project/link").symlink_to("csrc/a.cu")
+    git(tmp_path / "glm", "add", "."), git(tmp_path / "glm", "commit", "-qm", "glm")
+    git(tmp_path / "project", "submodule", "--quiet", "add", "--", str(tmp_path / "glm"), "third/glm")
+    git(tmp_path / "project", "add", "."), git(tmp_path / "project", "commit", "-qm", "one")
+    commit = git(tmp_path / "project", "rev-parse", "HEAD")
+    write(tmp_path, "project/later.cu")
+    git(tmp_path / "project", "add", "."), git(tmp_path / "project", "commit", "-qm", "two")
+    return f"file://{tmp_path}/project", commit
+
+
+def export(repository: tuple[str, str], cache: Path) -> tuple[Artefact, Store]:
+    store = Store(cache)
+    return export_commit(*repository, store=store, runner=ProcessRunner(os.environ)), store
+
+
+@runs_programs
+def test_a_commit_is_exported_with_its_submodules_and_nothing_of_git(repository, tmp_path):
+    artefact, store = export(repository, tmp_path / "cache")
+    with tarfile.open(store.artefact(artefact.sha256)) as tar:
+        members = {member.name: (member.mode, member.linkname) for member in tar}
+    assert members == {
+        ".gitmodules": (0o644, ""),
+        "build.sh": (0o755, ""),
+        "csrc/a.cu": (0o644, ""),
+        "link": (0o777, "csrc/a.cu"),
+        "third/glm/glm.hpp": (0o644, ""),
+    }
+    assert (artefact.kind, artefact.name, artefact.version) == ("git", "project", repository[1])
+
+
+@runs_programs
+def test_a_commit_is_the_same_bytes_each_time(repository, tmp_path):
+    first, _ = export(repository, tmp_path / "one")
+    second, _ = export(repository, tmp_path / "two")
+    assert first == second
+
+
+@runs_programs
+def test_a_commit_that_is_not_there_is_told_with_its_name(repository, tmp_path):
+    with pytest.raises(CommandError, match="0" * 40):
+        export((repository[0], "0" * 40), tmp_path / "cache")
+
+
+@runs_programs
+def test_a_repository_that_gives_other_files_than_were_locked_is_refused(repository, tmp_path):
+    url, commit = repository
+    means = make_means(tmp_path, runner=ProcessRunner(os.environ))
+    extension = Extension(name="p", git=url, commit=commit)
+    (locked,) = lock_extensions(make_recipe(tmp_path, extension), means, old=None)
+    assert locked.archive is not None
+    wrong = dataclasses.replace(
+        locked, archive=dataclasses.replace(locked.archive, sha256=sha256_text("other"))
+    )
+    with pytest.raises(LockError, match="gives other files"):
+        store_sources(make_recipe(tmp_path, extension), (wrong,), means)
+
+
+def locked_commit(content: bytes, tmp_path: Path) -> LockedExtension:
+    (tmp_path / "content").write_bytes(content)
+    archive = Artefact(
+        kind="git", name="p", version="a" * 40, sha256=sha256_file(tmp_path / "content"), size=len(content), source="git",
+        path=f"{'a' * 40}.tar",
+    )  # fmt: skip
+    return LockedExtension(
+        name="p", sources=(), include=(), cflags=(), cuda_cflags=(), files=(), git="https://h/p", commit="a" * 40, archive=archive
+    )  # fmt: skip
+
+
+def test_a_commit_that_was_vendored_needs_no_repository(tmp_path):
+    locked = locked_commit(b"tree", tmp_path)
+    (tmp_path / "files").mkdir()
+    (tmp_path / f"files/{'a' * 40}.tar").write_bytes(b"tree")
+    means = make_means(tmp_path, tmp_path / "files")
+    store_sources(make_recipe(tmp_path), (locked,), means, offline=True)
+    assert means.store.artefact(locked.archive.sha256).read_bytes() == b"tree"
+
+
+def test_offline_a_commit_that_nobody_has_is_told_with_the_name_of_its_file(tmp_path):
+    locked = locked_commit(b"tree", tmp_path)
+    with pytest.raises(FetchError, match="this run is offline") as caught:
+        store_sources(make_recipe(tmp_path), (locked,), make_means(tmp_path), offline=True)
+    assert f"{'a' * 40}.tar" in caught.value.hint
+
+
+def test_a_locked_commit_is_not_asked_for_again(tmp_path):
+    extension = Extension(name="p", git="https://h/p", commit="a" * 40)
+    old = locked_commit(b"tree", tmp_path)
+    lock = type("Old", (), {"extensions": (old,)})()
+    means = make_means(tmp_path)
+    (new,) = lock_extensions(make_recipe(tmp_path, extension), means, old=lock)
+    assert (new, means.runner.commands) == (old, [])
+
+
+# A source distribution
+
+
+def test_an_sdist_is_found_in_a_folder_and_hashed(tmp_path):
+    (tmp_path / "wheels").mkdir()
+    (tmp_path / "wheels/torch_scatter-2.1.2.tar.gz").write_bytes(b"sdist")
+    (tmp_path / "wheels/other-1.tar.gz").write_bytes(b"other")
+    means = make_means(tmp_path, tmp_path / "wheels")
+    extension = Extension(name="scatter", sdist="torch-scatter==2.1.2")
+    (locked,) = lock_extensions(make_recipe(tmp_path, extension), means, old=None)
+    assert locked.archive is not None
+    assert locked.archive.path == "torch-scatter/torch_scatter-2.1.2.tar.gz"
+    assert means.store.artefact(locked.archive.sha256).read_bytes() == b"sdist"
+
+
+def test_an_sdist_that_nobody_has_is_told(tmp_path):
+    extension = Extension(name="scatter", sdist="torch-scatter==2.1.2")
+    with pytest.raises(FetchError, match=r"source distribution of torch-scatter 2\.1\.2"):
+        lock_extensions(make_recipe(tmp_path, extension), make_means(tmp_path), old=None)
+
+
+# The plan
+
+
+def test_each_thing_that_a_lock_says_of_an_extension_is_in_the_plan():
+    plain = LockedExtension(name="x", sources=(), include=(), cflags=(), cuda_cflags=(), files=())
+    archive = Artefact(
+        kind="sdist", name="x", version="1", sha256=sha256_text("x"), size=1, source="pypi", path="x/x.tar.gz"
+    )
+    changes = [
+        {"name": "y"}, {"sources": ("a.cu",)}, {"include": ("i",)}, {"cflags": ("-O3",)}, {"cuda_cflags": ("-O3",)}, {"path": "p"},
+        {"capture": ("import x",)}, {"env": (("A", "1"),)}, {"archive": archive},
+        {"files": (SourceFile(path="a.cu", sha256=sha256_text("a"), size=1),)},
+    ]  # fmt: skip
+    texts = {extension_lines(dataclasses.replace(plain, **change)) for change in ({}, *changes)}
+    assert len(texts) == len(changes) + 1

@@ -1,0 +1,176 @@
+"""A vendored lock: everything that it names, in a folder that serves alone."""
+
+import dataclasses
+import hashlib
+import shutil
+from pathlib import Path
+
+import pytest
+
+from envbuilder.artifacts.oci.model import parse_manifest
+from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.core.cache import Sha256, Store, sha256_file, sha256_text
+from envbuilder.core.errors import UsageError
+from envbuilder.core.fetch import Fetcher
+from envbuilder.core.process import FakeRunner
+from envbuilder.core.sources import Sources
+from envbuilder.lock import model as locks
+from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
+from envbuilder.lock.resolve import Means, make_target, store_sources
+from envbuilder.lock.vendor import FILES, vendor
+from envbuilder.recipe.model import Recipe, load
+from tests.core.test_fetch import CONTENT, make_deb, make_wheel
+from tests.lock.test_base_image_locked import locked
+from tests.lock.test_resolve import make_lock, make_recipe, no_client
+from tests.support import bases
+
+RECIPE = """\
+extends: base
+packages:
+  - numpy
+  - requirements: more.txt
+"""
+BASE = """\
+gpus: []
+base: debian/bookworm
+python: "3.11"
+gcc: "12"
+pytorch: "2.13.0"
+"""
+
+
+def make_git(content: bytes) -> Artefact:
+    digest = Sha256(hashlib.sha256(content).hexdigest())
+    name = f"{'a' * 40}.tar"
+    return Artefact(
+        kind="git", name="dw", version="a" * 40, sha256=digest, size=len(content), source="git", path=name
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """A recipe with its lock, and a store that holds all that the lock names."""
+
+    recipe: Recipe
+    lock: locks.Lock
+    store: Store
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    folder = tmp_path / "recipes"
+    (folder / "csrc").mkdir(parents=True)
+    for name, text in {
+        "mine.yaml": RECIPE,
+        "base.yaml": BASE,
+        "more.txt": "scipy\n",
+        "csrc/a.cpp": "// a\n",
+    }.items():
+        (folder / name).write_text(text)
+    recipe = load(folder / "mine.yaml")
+    source = SourceFile(path="csrc/a.cpp", sha256=sha256_file(folder / "csrc/a.cpp"), size=5)
+    plain = LockedExtension(
+        name="a", sources=("csrc/a.cpp",), include=(), cflags=(), cuda_cflags=(), files=(source,)
+    )
+    tar = b"a tar of a commit"
+    from_git = dataclasses.replace(
+        plain,
+        name="dw",
+        sources=(),
+        files=(),
+        git="https://code.invalid/dw",
+        commit="a" * 40,
+        archive=make_git(tar),
+    )
+    small = make_recipe(folder)
+    lock = dataclasses.replace(
+        make_lock(small, make_target(small)),
+        debs=(make_deb(),), wheels=(make_wheel(b"wheel"),), toolkit=(), extensions=(plain, from_git),
+    )  # fmt: skip
+    (folder / "mine.lock").write_text(locks.dump(lock))
+    store = Store(tmp_path / "cache")
+    for content, artefact in ((CONTENT, lock.debs[0]), (b"wheel", lock.wheels[0]), (tar, make_git(tar))):
+        (tmp_path / "file").write_bytes(content)
+        store.add_artefact(artefact.sha256, tmp_path / "file")
+    return World(recipe, lock, store)
+
+
+def offline_means(tmp_path: Path, *folders: Path) -> Means:
+    """A machine with an empty cache, no network and no git."""
+    store = Store(tmp_path / "elsewhere")
+    sources = Sources(debian=("http://127.0.0.1:9/",), indexes=("http://127.0.0.1:9/",), folders=folders)
+    fetcher = Fetcher(store, lambda: sources, offline=True)
+    return Means(store=store, runner=FakeRunner(), sources=lambda: sources, client=no_client, fetcher=fetcher)
+
+
+def test_a_vendored_lock_needs_neither_cache_nor_network_nor_git(tmp_path: Path, world: World):
+    done = vendor(world.recipe, world.lock, tmp_path / "out", world.store)
+    shutil.rmtree(world.recipe.path.parent)
+    carried = load(tmp_path / "out/mine.yaml")
+    assert carried.digest == world.recipe.digest
+    lock = locks.load(tmp_path / "out/mine.lock")
+    means = offline_means(tmp_path, tmp_path / "out" / FILES)
+    store_sources(carried, lock.extensions, means, offline=True)
+    means.fetcher.fetch(locks.artefacts(lock))
+    assert not means.fetcher.missing(locks.artefacts(lock))
+    assert means.store.artefact(lock.extensions[0].files[0].sha256).read_text() == "// a\n"
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert (done.count, done.size) == (len(written), sum(path.stat().st_size for path in written))
+
+
+def test_a_second_time_only_what_is_wrong_is_written_again(tmp_path: Path, world: World):
+    vendor(world.recipe, world.lock, tmp_path / "out", world.store)
+    right = tmp_path / "out" / FILES / world.lock.wheels[0].filename
+    wrong = tmp_path / "out" / FILES / world.lock.debs[0].filename
+    wrong.write_bytes(b"damaged")
+    before = right.stat().st_mtime_ns
+    vendor(world.recipe, world.lock, tmp_path / "out", world.store)
+    assert wrong.read_bytes() == CONTENT
+    assert right.stat().st_mtime_ns == before
+
+
+def on_image(world: World, shape: bases.Shape, reference: str) -> locks.Lock:
+    """The world's lock on that image, all of which the store has."""
+    packed = bases.pack(shape)
+    for content in (packed.manifest, packed.config, *packed.blobs):
+        path = world.store.artefact(Sha256(bases.sha256(content).removeprefix("sha256:")))
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+    return dataclasses.replace(world.lock, base=locked(shape, reference))
+
+
+def test_an_image_is_carried_as_a_layout_that_others_can_read(tmp_path: Path, world: World):
+    lock = on_image(world, bases.devel(), "site/base:1")
+    done = vendor(world.recipe, lock, tmp_path / "out", world.store)
+    written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert (done.count, done.size) == (len(written), sum(path.stat().st_size for path in written))
+    shutil.rmtree(world.recipe.path.parent)
+    means = offline_means(tmp_path, tmp_path / "out" / FILES)
+    means.fetcher.fetch(locks.artefacts(lock))
+    assert not means.fetcher.missing(locks.artefacts(lock))
+    image = read_tree(tmp_path / "out" / FILES)
+    assert "usr/local/cuda-12.4/version.json" in {entry.path for entry in image.entries}
+
+
+def test_the_images_of_several_recipes_are_named_in_one_layout(tmp_path: Path, world: World):
+    first = on_image(world, bases.devel(), "site/base:1")
+    again = on_image(world, bases.over(bases.devel(), {"x": "y"}), "site/base:1")  # its tag was moved
+    other = on_image(world, bases.debian(), "site/other:1")
+    for lock in (first, other, again):
+        vendor(world.recipe, lock, tmp_path / "out", world.store)
+    named = parse_manifest((tmp_path / "out" / FILES / "index.json").read_bytes()).manifests
+    assert [(one.digest, one.annotations[0][1]) for one in named] == [
+        (lock.base.manifest.digest, lock.base.reference) for lock in (again, other) if lock.base
+    ]
+    (tmp_path / "out" / FILES / "index.json").write_text("damaged")
+    vendor(world.recipe, first, tmp_path / "out", world.store)
+    (only,) = parse_manifest((tmp_path / "out" / FILES / "index.json").read_bytes()).manifests
+    assert first.base
+    assert only.digest == first.base.manifest.digest
+
+
+def test_two_files_of_one_name_are_refused(tmp_path: Path, world: World):
+    other = dataclasses.replace(world.lock.debs[0], sha256=sha256_text("other"))
+    lock = dataclasses.replace(world.lock, toolkit=(other,))
+    with pytest.raises(UsageError, match="two different files"):
+        vendor(world.recipe, lock, tmp_path / "out", world.store)

@@ -1,0 +1,398 @@
+"""The plan: one text from a recipe and its lock, and a key for each layer that knows exactly what it stands on."""
+
+import dataclasses
+import subprocess
+import sys
+from pathlib import Path, PurePosixPath
+
+import pytest
+
+from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink
+from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.lock import model as locks
+from envbuilder.lock.model import Artefact, Inputs, Lock, LockedExtension, SourceFile
+from envbuilder.plan.model import (
+    CudaStep,
+    ExtensionsStep,
+    OsStep,
+    Plan,
+    PythonStep,
+    RuntimeStep,
+    StartFiles,
+    StartStep,
+    make,
+)
+from envbuilder.recipe.model import Extension, Recipe
+
+OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME = "os", "python", "cuda", "extensions", "start", "runtime"
+KINDS = {
+    OsStep: OS,
+    PythonStep: PYTHON,
+    CudaStep: CUDA,
+    ExtensionsStep: EXTENSIONS,
+    StartStep: START,
+    RuntimeStep: RUNTIME,
+}
+ALL = {OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME}
+
+
+def digest(text: str) -> Sha256:
+    return sha256_text(text)
+
+
+def deb(name: str, version: str) -> Artefact:
+    path = f"pool/main/{name[0]}/{name}_{version}_amd64.deb"
+    return Artefact(
+        kind="deb", name=name, version=version, sha256=digest(path), size=10, source="debian", path=path
+    )
+
+
+def wheel(name: str, version: str) -> Artefact:
+    path = f"{name}/{name}-{version}-py3-none-any.whl"
+    return Artefact(
+        kind="wheel", name=name, version=version, sha256=digest(path), size=20, source="pypi", path=path
+    )
+
+
+EXTENSION = LockedExtension(
+    name="fused",
+    sources=("csrc/fused.cpp", "csrc/fused.cu"),
+    include=("csrc/include",),
+    cflags=("-O3", "-DNAME=two words"),
+    cuda_cflags=("--use_fast_math",),
+    files=tuple(
+        SourceFile(path=path, sha256=digest(path), size=30)
+        for path in ("csrc/fused.cpp", "csrc/fused.cu", "csrc/include/fused.h")
+    ),
+)
+RECIPE = Recipe(
+    name="x", path=Path("x.yaml"), summary="", gpus=("A100",), base="debian/bookworm", python="3.11", cuda="12.4",
+    gcc="12", libxcrypt="4.4", pytorch="2.6.0", packages=("numpy",), apt=("git",),
+    extensions=(
+        Extension(name="fused", sources=EXTENSION.sources, include=EXTENSION.include, cflags=EXTENSION.cflags),
+    ),
+    env=(("OMP_NUM_THREADS", "8"),), tests=("python -c 'import fused'",), places=(("$", "x.yaml:1:1"),),
+)  # fmt: skip
+LOCK = Lock(
+    recipe=RECIPE.digest,
+    epoch=1_700_000_000,
+    platform="linux/amd64",
+    inputs=Inputs(debs=digest("debs"), toolkit=digest("toolkit"), wheels=digest("wheels")),
+    debs=(deb("gcc-12", "12.2.0-14"), deb("libc6", "2.36-9")),
+    toolkit=(deb("nvidia-cuda-toolkit", "12.4.1"),),
+    wheels=(wheel("numpy", "2.2.0"), wheel("torch", "2.6.0")),
+    extensions=(EXTENSION,),
+)
+TOOLKIT = Toolkit(
+    cuda="12.4",
+    constraints=("nvidia-cublas==12.4.5",),
+    parts=(
+        DebPart(
+            name="nvidia-cuda-toolkit",
+            suite="bookworm",
+            component="non-free",
+            take=(Take(source="usr/bin/*", target="bin"),),
+        ),
+    ),
+    header_wheels=("cublas",),
+    links=(ToolkitLink(path=PurePosixPath("lib64/libcublas.so"), target="{site}/nvidia/cublas/lib"),),
+    files=(ToolkitFile(path=PurePosixPath("version.txt"), text="12.4\n"),),
+)
+ARCHITECTURES = ("8.0",)
+START_FILES = StartFiles(
+    site_packages=(("envbuilder.pth", "import envbuilder_start\n"),), lib=(("tool.py", "x = 1\n"),)
+)
+
+
+def make_plan(
+    recipe: Recipe = RECIPE,
+    lock: Lock = LOCK,
+    *,
+    toolkit: Toolkit | None = TOOLKIT,
+    architectures: tuple[str, ...] = ARCHITECTURES,
+    start: StartFiles = START_FILES,
+) -> Plan:
+    return make(
+        recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=locks.dump(lock), start=start
+    )
+
+
+def keys(plan: Plan, tools: str = "tools 1") -> dict[str, str]:
+    return {KINDS[type(step)]: plan.step_key(step, tools) for step in plan.steps}
+
+
+def changed(before: Plan, after: Plan) -> set[str]:
+    """The layers whose keys differ."""
+    old, new = keys(before), keys(after)
+    return {name for name in old | new if old.get(name) != new.get(name)}
+
+
+def with_deb(**change: object) -> Lock:
+    return dataclasses.replace(LOCK, debs=(dataclasses.replace(LOCK.debs[0], **change), *LOCK.debs[1:]))
+
+
+def with_wheel(**change: object) -> Lock:
+    return dataclasses.replace(LOCK, wheels=(dataclasses.replace(LOCK.wheels[0], **change), *LOCK.wheels[1:]))
+
+
+def with_part(**change: object) -> Lock:
+    return dataclasses.replace(LOCK, toolkit=(dataclasses.replace(LOCK.toolkit[0], **change),))
+
+
+def with_extension(**change: object) -> Lock:
+    return dataclasses.replace(LOCK, extensions=(dataclasses.replace(EXTENSION, **change),))
+
+
+def test_the_canonical_text_of_a_plan_with_cuda(golden):
+    golden("plan.txt", make_plan().canonical())
+
+
+def test_the_canonical_text_of_a_plan_without_cuda(golden):
+    recipe = dataclasses.replace(RECIPE, cuda="", gpus=())
+    lock = dataclasses.replace(
+        with_extension(
+            sources=("csrc/fused.cpp",), include=(), cflags=(), cuda_cflags=(), files=EXTENSION.files[:1]
+        ),
+        toolkit=(),
+    )
+    golden("plan-cpu.txt", make_plan(recipe, lock, toolkit=None, architectures=()).canonical())
+
+
+def test_the_same_recipe_and_lock_give_the_same_text():
+    assert make_plan().canonical() == make_plan().canonical()
+
+
+def test_a_lock_that_went_through_its_file_gives_the_same_text(tmp_path):
+    path = tmp_path / "x.lock"
+    path.write_text(locks.dump(LOCK), encoding="utf-8")
+    assert make_plan(lock=locks.load(path)).canonical() == make_plan().canonical()
+
+
+@pytest.mark.programs
+def test_another_process_with_other_hash_seeds_gives_the_same_keys():
+    code = "import test_plan; print(test_plan.make_plan().key, sorted(test_plan.keys(test_plan.make_plan()).values()))"
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            cwd=Path(__file__).parent,
+            env={"PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1"},
+            check=True,
+            capture_output=True,
+            text=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert said == {f"{make_plan().key} {sorted(keys(make_plan()).values())}\n"}
+
+
+def test_the_build_key_is_the_digest_of_the_text():
+    assert make_plan().key == sha256_text(make_plan().canonical())
+
+
+def test_the_plan_knows_nothing_of_where_the_recipe_lies(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    moved = dataclasses.replace(RECIPE, path=tmp_path / "x.yaml", places=(("$", f"{tmp_path}/x.yaml:1:1"),))
+    assert make_plan(moved).canonical() == make_plan().canonical()
+
+
+def test_the_steps_come_in_the_order_of_their_layers():
+    assert [KINDS[type(step)] for step in make_plan().steps] == [
+        OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME,
+    ]  # fmt: skip
+
+
+def test_without_cuda_there_is_no_cuda_step():
+    assert set(keys(make_plan(toolkit=None))) == ALL - {CUDA}
+
+
+def test_without_extensions_there_is_no_extensions_step():
+    assert set(keys(make_plan(lock=dataclasses.replace(LOCK, extensions=())))) == ALL - {EXTENSIONS}
+
+
+def test_each_step_brings_the_artefacts_that_its_part_of_the_lock_names():
+    brought = {KINDS[type(step)]: step.artefacts for step in make_plan().steps}
+    assert brought == {
+        OS: LOCK.debs, PYTHON: LOCK.wheels, CUDA: LOCK.toolkit, EXTENSIONS: (), START: (), RUNTIME: (),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lock", "layers"),
+    [
+        pytest.param(with_deb(name="gcc-13"), {OS, EXTENSIONS, RUNTIME}, id="deb name"),
+        pytest.param(with_deb(version="12.2.0-15"), {OS, EXTENSIONS, RUNTIME}, id="deb version"),
+        pytest.param(with_deb(sha256=digest("other")), {OS, EXTENSIONS, RUNTIME}, id="deb digest"),
+        pytest.param(with_deb(path="pool/elsewhere.deb"), {RUNTIME}, id="deb path"),
+        pytest.param(with_deb(source="snapshot"), {RUNTIME}, id="deb source"),
+        pytest.param(with_deb(size=11), {RUNTIME}, id="deb size"),
+        pytest.param(
+            dataclasses.replace(LOCK, debs=LOCK.debs[1:]), {OS, EXTENSIONS, RUNTIME}, id="one deb less"
+        ),
+        pytest.param(with_wheel(name="scipy"), ALL - {OS, START}, id="wheel name"),
+        pytest.param(with_wheel(version="2.2.1"), ALL - {OS, START}, id="wheel version"),
+        pytest.param(with_wheel(sha256=digest("other")), ALL - {OS, START}, id="wheel digest"),
+        pytest.param(with_wheel(path="numpy/elsewhere.whl"), {RUNTIME}, id="wheel path"),
+        pytest.param(with_part(kind="wheel"), {CUDA, EXTENSIONS, RUNTIME}, id="part kind"),
+        pytest.param(with_part(version="12.4.2"), {CUDA, EXTENSIONS, RUNTIME}, id="part version"),
+        pytest.param(with_part(sha256=digest("other")), {CUDA, EXTENSIONS, RUNTIME}, id="part digest"),
+        pytest.param(with_extension(name="melted"), {EXTENSIONS, RUNTIME}, id="extension name"),
+        pytest.param(
+            with_extension(sources=EXTENSION.sources[::-1]), {EXTENSIONS, RUNTIME}, id="order of sources"
+        ),
+        pytest.param(with_extension(include=()), {EXTENSIONS, RUNTIME}, id="include"),
+        pytest.param(with_extension(cflags=("-O2",)), {EXTENSIONS, RUNTIME}, id="cflags"),
+        pytest.param(
+            with_extension(cflags=("-O3", "-DNAME=two", "words")), {EXTENSIONS, RUNTIME}, id="where a flag ends"
+        ),
+        pytest.param(with_extension(cuda_cflags=()), {EXTENSIONS, RUNTIME}, id="cuda_cflags"),
+        pytest.param(
+            with_extension(cflags=EXTENSION.cuda_cflags, cuda_cflags=EXTENSION.cflags),
+            {EXTENSIONS, RUNTIME},
+            id="flags of the other compiler",
+        ),
+        pytest.param(
+            with_extension(
+                files=(dataclasses.replace(EXTENSION.files[0], sha256=digest("x")), *EXTENSION.files[1:])
+            ),
+            {EXTENSIONS, RUNTIME},
+            id="bytes of a source",
+        ),
+        pytest.param(with_extension(files=EXTENSION.files[:2]), {EXTENSIONS, RUNTIME}, id="one header less"),
+        pytest.param(dataclasses.replace(LOCK, epoch=LOCK.epoch + 1), ALL, id="epoch"),
+        pytest.param(dataclasses.replace(LOCK, platform="linux/arm64"), ALL, id="platform"),
+        pytest.param(dataclasses.replace(LOCK, recipe=digest("other")), {RUNTIME}, id="digest of the recipe"),
+    ],
+)  # fmt: skip
+def test_a_change_of_the_lock_changes_the_layers_that_stand_on_it_and_no_other(lock, layers):
+    assert changed(make_plan(), make_plan(lock=lock)) == layers
+
+
+@pytest.mark.parametrize(
+    ("change", "layers"),
+    [
+        ({"name": "y"}, {RUNTIME}),
+        ({"summary": "words"}, set()),
+        ({"tests": ()}, set()),
+        ({"places": ()}, set()),
+        ({"base": "debian/trixie"}, {OS, EXTENSIONS, RUNTIME}),
+        ({"gcc": "11"}, {OS, EXTENSIONS, RUNTIME}),
+        ({"python": "3.12"}, ALL - {OS}),
+        ({"env": (("OMP_NUM_THREADS", "9"),)}, {RUNTIME}),
+        ({"env": ()}, {RUNTIME}),
+        ({"pytorch": "2.6.1"}, {RUNTIME}),
+        ({"libxcrypt": ""}, {RUNTIME}),
+        ({"packages": ()}, {RUNTIME}),
+        ({"apt": ()}, {RUNTIME}),
+        ({"gpus": ("H100",)}, {RUNTIME}),
+    ],
+    ids=str,
+)
+def test_a_change_of_the_recipe_changes_the_layers_that_stand_on_it_and_no_other(change, layers):
+    assert changed(make_plan(), make_plan(dataclasses.replace(RECIPE, **change))) == layers
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cuda": "12.6"},
+        {"constraints": ()},
+        {"parts": ()},
+        {"header_wheels": ()},
+        {"links": ()},
+        {"files": ()},
+    ],
+    ids=str,
+)
+def test_a_change_of_the_toolkit_table_changes_what_is_compiled_with_it(change):
+    toolkit = dataclasses.replace(TOOLKIT, **change)
+    assert changed(make_plan(), make_plan(toolkit=toolkit)) == {CUDA, EXTENSIONS, RUNTIME}
+
+
+def test_other_gpus_change_the_extensions_but_not_what_they_are_compiled_with():
+    assert changed(make_plan(), make_plan(architectures=("8.0", "9.0"))) == {EXTENSIONS, RUNTIME}
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        dataclasses.replace(START_FILES, lib=()),
+        dataclasses.replace(START_FILES, site_packages=(("envbuilder.pth", "import other\n"),)),
+    ],
+)
+def test_what_each_python_starts_with_is_a_layer_of_its_own(start):
+    assert changed(make_plan(), make_plan(start=start)) == {START, RUNTIME}
+
+
+def test_other_tools_change_every_layer_but_not_the_build_key():
+    plan = make_plan()
+    before, after = keys(plan, "zstd 1"), keys(plan, "zstd 2")
+    assert {name for name in before if before[name] != after[name]} == ALL
+
+
+def test_a_step_that_the_plan_does_not_know_has_no_key():
+    with pytest.raises(AssertionError):
+        make_plan().step_key(object(), "tools")
+
+
+def test_every_layer_has_a_key_of_its_own():
+    assert len(set(keys(make_plan()).values())) == len(ALL)
+
+
+def test_every_change_of_a_layer_changes_the_build_key():
+    assert (
+        len({make_plan(lock=lock).key for lock in (LOCK, with_deb(version="1"), with_wheel(version="1"))})
+        == 3
+    )
+
+
+def test_recipes_with_the_same_wheels_share_the_python_layer_whatever_their_distribution_holds():
+    other = dataclasses.replace(RECIPE, base="debian/trixie", gcc="14", apt=(), env=())
+    assert keys(make_plan())[PYTHON] == keys(make_plan(other, with_deb(version="1"), toolkit=None))[PYTHON]
+
+
+def test_the_python_step_says_where_its_packages_are():
+    step = PythonStep(python="3.9", artefacts=())
+    assert step.site_packages == "/opt/env/lib/python3.9/site-packages"
+
+
+def test_the_environment_begins_with_what_must_hold_and_ends_with_the_recipes_own():
+    recipe = dataclasses.replace(RECIPE, env=(("A", "1"), ("B", "two words")))
+    search = "/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    assert make_plan(recipe).runtime.env == (
+        ("PATH", search),
+        ("PYTORCH_VERSION", "2.6.0"),
+        ("CUDA_HOME", "/usr/local/cuda"),
+        ("A", "1"),
+        ("B", "two words"),
+    )
+
+
+def test_without_cuda_the_environment_does_not_speak_of_it():
+    names = [
+        name for name, value in make_plan(toolkit=None).runtime.env if "cuda" in f"{name}{value}".lower()
+    ]
+    assert names == []
+
+
+def test_the_recipes_own_value_beats_ours():
+    recipe = dataclasses.replace(RECIPE, env=(("CUDA_HOME", "/elsewhere"),))
+    assert dict(make_plan(recipe).runtime.env)["CUDA_HOME"] == "/elsewhere"
+
+
+def test_the_image_holds_the_lock_the_recipe_and_the_plan_up_to_these_files():
+    plan = make_plan()
+    before = dataclasses.replace(plan, steps=plan.steps[:-1])
+    assert dict(plan.runtime.files) == {
+        "opt/envbuilder/lock.json": locks.dump(LOCK),
+        "opt/envbuilder/plan.txt": before.canonical(),
+        "opt/envbuilder/recipe.yaml": RECIPE.canonical(),
+    }
+
+
+def test_the_labels_name_the_recipe_and_the_plan_up_to_the_runtime_step():
+    plan = make_plan()
+    before = dataclasses.replace(plan, steps=plan.steps[:-1])
+    assert plan.runtime.labels == (
+        ("io.envbuilder.plan", f"sha256:{before.key}"),
+        ("org.opencontainers.image.title", "x"),
+    )

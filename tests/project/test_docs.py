@@ -1,0 +1,112 @@
+"""What the documents say is so: files exist, versions agree, settings and exit codes are those of the code."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from envbuilder import __version__, cli
+from envbuilder.core import errors
+from envbuilder.recipe.model import list_recipes, load
+
+ROOT = Path(__file__).parents[2]
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md")
+MADE = ("build/", "recipes/mine.yaml", "recipes/NAME")  # by the reader, not in the repository
+FOLDERS = "envbuilder|tests|recipes|scripts|bench|apptainer|build"
+
+
+def text(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def rows(name: str, head: str) -> list[list[str]]:
+    """The cells of the table whose first row starts with `head`."""
+    lines = text(name).splitlines()
+    start = next(number for number, line in enumerate(lines) if line.startswith(f"| {head} |"))
+    table = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        table.append([cell.strip().strip("`") for cell in line.strip("|").split("|")])
+    return table
+
+
+@pytest.mark.parametrize("name", DOCUMENTS[:3])
+def test_every_file_that_a_document_names_exists(name: str):
+    words = re.findall(
+        rf"`((?:{FOLDERS})/[\w./-]+|[\w.]+\.(?:md|toml|lock|base)|\.devcontainer/[\w.]+)`", text(name)
+    )
+    named = [word for word in words if not word.startswith(MADE) and not word.startswith("NAME")]
+    assert named
+    assert [word for word in named if not (ROOT / word).exists()] == []
+
+
+def test_the_architecture_names_every_folder():
+    package = ROOT / "envbuilder"
+    told = text("ARCHITECTURE.md")
+    folders = {path.parent.name for path in package.glob("*/__init__.py")}
+    assert len(folders) == 14
+    assert {name for name in folders if f"envbuilder/{name}" not in told} == set()
+
+
+def test_the_changelog_begins_with_this_version():
+    newest = re.search(r"^## (\S+)", text("CHANGELOG.md"), re.MULTILINE)
+    assert newest
+    assert newest[1] == __version__
+
+
+@pytest.mark.parametrize(("head", "inside"), [("setting", False), ("setting inside", True)])
+def test_the_readme_lists_every_setting_and_no_other(head: str, inside: bool):
+    package = ROOT / "envbuilder"
+    files = [path for path in package.rglob("*.py") if path.is_relative_to(package / "runtime") == inside]
+    used = {name for path in files for name in re.findall(r"(?<!_)ENVBUILDER_[A-Z_]+", path.read_text())}
+    assert {row[0] for row in rows("README.md", head)} == used
+
+
+def test_the_readme_lists_every_exit_code_and_no_other():
+    kinds = [errors.EnvbuilderError, *errors.EnvbuilderError.__subclasses__()]
+    known = {0, cli.INTERRUPTED, *(kind.exit_code for kind in kinds)}
+    assert {int(row[0]) for row in rows("README.md", "exit code")} == known
+
+
+def test_the_readme_lists_every_command_and_no_other():
+    section = text("README.md").partition("## Commands")[2].partition("Every command")[0]
+    listed = {
+        name
+        for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+        for name in re.findall(r"`(\w+)", cell)
+    }
+    assert listed == set(get_command(cli.app).commands)  # type: ignore[attr-defined]
+
+
+def test_the_readme_lists_every_recipe_with_its_pins():
+    told = {row[0]: row[1:] for row in rows("README.md", "recipe")}
+    assert sorted(told) == sorted(list_recipes(ROOT / "recipes"))
+    for name, (torch, cuda, _, gcc, python, suite) in told.items():
+        recipe = load(ROOT / f"recipes/{name}.yaml")
+        assert [torch, cuda.strip("-"), gcc, python, f"debian/{suite}"] == [
+            recipe.pytorch, recipe.cuda, recipe.gcc, recipe.python, recipe.base,
+        ]  # fmt: skip
+
+
+def test_the_example_recipe_of_the_readme_is_the_one_in_the_repository(tmp_path: Path):
+    example = re.search(r"```yaml\n(.*?)```", text("README.md"), re.DOTALL)
+    assert example
+    folder = tmp_path / "cpu"
+    shutil.copytree(ROOT / "recipes/fused", folder / "fused")
+    (folder / "cpu.yaml").write_text(example[1])
+    shown, whole = (
+        json.loads(load(path).canonical()) for path in (folder / "cpu.yaml", ROOT / "recipes/cpu.yaml")
+    )
+    left_out = {"summary", "tests"}  # neither is needed to understand a recipe
+    assert {key: value for key, value in whole.items() if key not in left_out} == {
+        key: value for key, value in shown.items() if key not in left_out
+    }
+
+
+def test_requirements_lock_names_no_host():
+    assert "://" not in text("requirements.lock")
+    assert text("requirements.lock").startswith("# Made by `scripts/lock`; do not edit.\n")

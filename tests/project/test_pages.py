@@ -1,0 +1,206 @@
+"""The documentation cannot go stale: reference pages are the code's own, commands print what is written, links lead somewhere."""
+
+import itertools
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import make_reference
+import pytest
+import typer
+from typer.main import get_command
+
+from envbuilder import cli
+from tests.support import pages
+from tests.support.pages import DOCS, PAGES, ROOT
+
+SECONDS = 120  # for what takes five, on a machine that builds as well
+DOCUMENTS = [
+    *PAGES,
+    *(ROOT / f"{name}.md" for name in ("README", "ARCHITECTURE", "CONTRIBUTING", "CHANGELOG")),
+]
+WITH_COMMANDS = [page for page in PAGES if any(block.language == "console" for block in pages.blocks(page))]
+NEITHER_RUN_NOR_FENCED = re.compile(r"^```(\S*)", re.MULTILINE)
+LANGUAGES = {"console", "sh", "yaml", "json", "python", "text", "", "{toctree}", "{include}"}
+# What else a block of commands that are not run may start with: programs that people have.
+OTHERS = {
+    "apptainer",
+    "docker",
+    "buildah",
+    "enroot",
+    "podman",
+    "sed",
+    "make",
+    ".",
+    "export",
+    "ssh",
+    "srun",
+    "pip",
+    "module",
+    "python",
+    "torchrun",
+    "nvcc",
+    "a100-exec",
+    "nvidia-smi",
+}
+
+
+def short(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def test_the_reference_is_what_the_code_says(request: pytest.FixtureRequest):
+    made = make_reference.pages()
+    if request.config.getoption("--update-golden"):
+        for name, text in made.items():
+            (DOCS / "reference" / name).write_text(text, encoding="utf-8")
+    assert {path.name: path.read_text(encoding="utf-8") for path in (DOCS / "reference").iterdir()} == made
+
+
+def test_every_code_is_explained():
+    used = {
+        code
+        for path in (ROOT / "envbuilder").rglob("*.py")
+        for code in re.findall(r'"(EB[0-8]\d\d)"', path.read_text(encoding="utf-8"))
+    }
+    explained = make_reference.codes()
+    assert used - set(explained) == set()
+    assert [code for code, (_, words) in explained.items() if not words] == []
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("page", WITH_COMMANDS, ids=short)
+def test_commands_print_what_the_page_says(page: Path, tmp_path: Path, request: pytest.FixtureRequest):
+    """Without a network, a Docker engine or anything that was built."""
+    folder = tmp_path / "project"
+    pages.place(folder)
+    env = {
+        "ENVBUILDER_CACHE": str(tmp_path / "cache"),
+        "DOCKER_HOST": "unix:///nonexistent",
+        **dict.fromkeys(
+            ("ENVBUILDER_INDEX", "ENVBUILDER_PYTORCH_INDEX", "ENVBUILDER_DEBIAN_MIRROR"),
+            "http://127.0.0.1:9/",
+        ),
+        "HOME": str(tmp_path),
+    }
+    different = pages.differences(page, folder, built=False, env=env, seconds=SECONDS)
+    if request.config.getoption("--update-golden"):
+        pages.update(page, different)
+    assert not different, pages.told(different)
+
+
+@pytest.mark.parametrize("page", [page for page in DOCUMENTS if "diagnose/" not in str(page)], ids=short)
+def test_commands_that_are_not_run_are_understood(page: Path):
+    for block in pages.blocks(page):
+        assert block.language in LANGUAGES, f"{short(page)}:{block.line}"
+        if block.language != "sh" or block.file:
+            continue
+        for line in block.text.replace("\\\n", " ").splitlines():
+            for words in simple_commands(line):
+                if words[0] == "envbuilder":
+                    understand(words[1:])
+                else:
+                    assert words[0] in OTHERS, f"{short(page)}:{block.line}: {line}"
+
+
+def simple_commands(line: str) -> Iterator[list[str]]:
+    """The words of each command of a line, without variables before it and without where its output goes."""
+    lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
+    lexer.whitespace_split = True
+    for found, words in itertools.groupby(lexer, lambda word: word not in ("|", "&&", ";")):
+        if found:
+            plain = itertools.takewhile(lambda word: word not in (">", ">>", "<"), words)
+            command = list(itertools.dropwhile(lambda word: re.match(r"[A-Z_]+=", word), plain))
+            if command:
+                yield command
+
+
+def understand(words: list[str]) -> None:
+    command, context = get_command(cli.app), typer.Context(get_command(cli.app))
+    while hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+        context = command.make_context(str(command.name), list(words), parent=context)
+    assert context.params
+
+
+def anchors(page: Path) -> set[str]:
+    """The places of a page that a link can name, as GitHub and the site make them."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    heads = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=short)
+def test_links_lead_somewhere(page: Path):
+    text = re.sub(
+        r"^```.*?^```$|`[^`\n]*`", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL
+    )
+    for target in re.findall(r"\]\(([^)\s]+)\)", text):
+        if re.match(r"https?://|mailto:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        goal = (page.parent / name).resolve() if name else page
+        assert goal.is_file(), f"{short(page)}: {target}"
+        assert not anchor or anchor in anchors(goal), f"{short(page)}: {target}"
+
+
+def test_every_page_has_its_place_in_the_site():
+    """The site's own making says so too, but only where it is made."""
+    placed = {page for page in PAGES if page.parent.name == "diagnose" and page.stem != "README"}
+    for page in PAGES:
+        for block in pages.blocks(page):
+            if block.language == "{toctree}":
+                entries = [line for line in block.text.split() if not line.startswith(":")]
+                placed |= {(page.parent / f"{entry}.md").resolve() for entry in entries}
+    assert set(PAGES) - placed == {DOCS / "index.md"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=short)
+def test_files_that_a_page_names_exist(page: Path):
+    folders = "envbuilder|tests|scripts|bench|apptainer|docs"
+    named = re.findall(rf"`((?:{folders})/[\w./-]+\w)`", page.read_text(encoding="utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
+
+
+@pytest.mark.parametrize(
+    ("wanted", "printed", "same"),
+    [
+        ("a\n", "a\n", True),
+        ("a\n", "b\n", False),
+        ("a … c\n", "a 0.1 c\n", True),
+        ("a … c\n", "a 0.1 d\n", False),
+        ("a …\n", "a b\nc\n", False),  # within its line
+        ("…\nz\n", "a\nb\nz\n", True),
+        ("…\nz\n", "z\n", True),
+        ("…\nz\n", "a\nb\n", False),
+        ("", "a\n", False),
+        ("a.\n", "ab\n", False),
+    ],
+)
+def test_what_varies_is_the_only_thing_that_may_differ(wanted: str, printed: str, same: bool):
+    assert pages.agrees(wanted, printed) is same
+
+
+@pytest.mark.programs
+def test_a_page_that_says_something_else_is_found_and_can_be_put_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(pages, "ROOT", tmp_path)
+    (tmp_path / "folder").mkdir()
+    page = tmp_path / "page.md"
+    page.write_text(
+        "```text file=folder/x\n7\n```\n\n"
+        "```console\n$ cd folder\n$ echo a \\\n> b\nb\n$ cat x; (exit 3)\n7\n$ echo $?\n…\n$ date; echo x\n…\ny\n```\n\n"
+        "```console built\n$ false\nnot run\n```\n"
+    )
+    different = pages.differences(page, tmp_path, built=False, env={})
+    assert [
+        (one.place, said.endswith(end)) for (one, said), end in zip(different, ("a b\n", "x\n"), strict=True)
+    ] == [
+        ("page.md:7", True),
+        ("page.md:14", True),
+    ]
+    pages.update(page, different)
+    assert pages.differences(page, tmp_path, built=False, env={}) in ([], different[1:])  # the date goes on
+    assert "$ echo a \\\n> b\na b\n$ cat x" in page.read_text()

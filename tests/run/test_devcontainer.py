@@ -1,0 +1,177 @@
+"""devcontainer.json and the label: valid by the specification's rules, the same in both, and never in place of a person's own."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from envbuilder import cli
+from envbuilder.build.build import image_config
+from envbuilder.core.errors import UsageError
+from envbuilder.lock.base_image.locked import LockedBase
+from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
+from envbuilder.run.devcontainer import LABEL, Desk, make_file, make_label, metadata, save_file
+from tests.lock.test_base_image_locked import BASE
+
+ROOT = Path(__file__).parents[2]
+CPU = Desk(python="3.11", has_cuda=False)
+CUDA = Desk(python="3.10", has_cuda=True)
+
+TEXT = {"type": "string"}
+TEXTS = {"type": "array", "items": TEXT}
+FLAG = {"type": "boolean"}
+COMMAND = {"type": ["string", "array", "object"]}
+# The rules of containers.dev's devContainer.base.schema.json for what has an image or a Dockerfile, with every name that may
+# stand in a label first.
+IN_A_LABEL = {
+    "hostRequirements": {
+        "properties": {
+            "cpus": {"type": "integer"}, "memory": TEXT, "storage": TEXT,
+            "gpu": {"oneOf": [{"enum": [True, False, "optional"]}, {"type": "object"}]},
+        },
+        "additionalProperties": False,
+    },
+    "init": FLAG, "privileged": FLAG, "overrideCommand": FLAG, "updateRemoteUserUID": FLAG,
+    "capAdd": TEXTS, "securityOpt": TEXTS,
+    "mounts": {"type": "array", "items": {"anyOf": [TEXT, {"type": "object", "required": ["type", "target"]}]}},
+    "containerEnv": {"type": "object", "additionalProperties": TEXT},
+    "remoteEnv": {"type": "object", "additionalProperties": {"type": ["string", "null"]}},
+    "containerUser": TEXT, "remoteUser": TEXT,
+    "userEnvProbe": {"enum": ["none", "loginShell", "loginInteractiveShell", "interactiveShell"]},
+    "customizations": {"type": "object"},
+    "onCreateCommand": COMMAND, "updateContentCommand": COMMAND, "postCreateCommand": COMMAND,
+    "postStartCommand": COMMAND, "postAttachCommand": COMMAND,
+    "shutdownAction": {"enum": ["none", "stopContainer"]},
+}  # fmt: skip
+IN_A_FILE = IN_A_LABEL | {
+    "name": TEXT, "image": TEXT, "runArgs": TEXTS, "workspaceFolder": TEXT, "workspaceMount": TEXT,
+    "features": {"type": "object"}, "initializeCommand": COMMAND, "forwardPorts": {"type": "array"},
+    "build": {
+        "properties": {"dockerfile": TEXT, "context": TEXT, "target": TEXT, "args": {"type": "object"}},
+        "required": ["dockerfile"],
+        "additionalProperties": False,
+    },
+}  # fmt: skip
+SCHEMA = {
+    "$schema": "https://json-schema.org/draft/2019-09/schema",
+    "type": "object",
+    "properties": IN_A_FILE,
+    "additionalProperties": False,
+    "oneOf": [{"required": ["image"]}, {"required": ["build"]}],
+    "dependentRequired": {"workspaceMount": ["workspaceFolder"], "workspaceFolder": ["workspaceMount"]},
+}
+LABEL_SCHEMA = {"type": "array", "items": {"properties": IN_A_LABEL, "additionalProperties": False}}
+
+
+def check_schema(value: object, schema: dict[str, object]) -> None:
+    jsonschema.Draft201909Validator.check_schema(schema)
+    jsonschema.Draft201909Validator(schema).validate(value)
+
+
+def without_comments(text: str) -> str:
+    return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
+
+
+@pytest.mark.parametrize("desk", [CPU, CUDA], ids=["cpu", "cuda"])
+def test_the_file_is_valid(desk: Desk):
+    check_schema(json.loads(make_file("x", "envbuilder/x:latest", desk)), SCHEMA)
+
+
+@pytest.mark.parametrize("desk", [CPU, CUDA], ids=["cpu", "cuda"])
+def test_the_label_is_valid_and_says_nothing_that_only_a_file_can(desk: Desk):
+    name, text = make_label(desk)
+    assert name == LABEL
+    check_schema(json.loads(text), LABEL_SCHEMA)
+
+
+def test_the_projects_own_file_is_valid():
+    text = (ROOT / ".devcontainer/devcontainer.json").read_text(encoding="utf-8")
+    value = json.loads(without_comments(text))
+    check_schema(value, SCHEMA)
+    folder = ROOT / ".devcontainer"
+    assert (folder / value["build"]["dockerfile"]).is_file()
+    assert (folder / value["build"]["context"]).resolve() == ROOT
+
+
+def test_the_schema_refuses_what_the_specification_has_not():
+    with pytest.raises(jsonschema.ValidationError, match="gpus"):
+        check_schema({"image": "x", "gpus": "all"}, SCHEMA)
+    with pytest.raises(jsonschema.ValidationError):
+        check_schema([{"runArgs": []}], LABEL_SCHEMA)
+
+
+def test_the_whole_file(golden):
+    golden("devcontainer.json", make_file("a100", "envbuilder/a100:latest", CUDA))
+
+
+def test_an_environment_without_cuda_points_at_no_cuda():
+    assert "cuda" not in make_file("x", "y", CPU).lower()
+    assert "nvidia" not in make_file("x", "y", CPU)
+
+
+def test_an_image_of_others_gets_no_user_of_ours():
+    assert "remoteUser" not in metadata(Desk(python="3.11", has_cuda=False, has_user=False))
+
+
+def make_plan(base: LockedBase | None = None, cuda: str = "/usr/local/cuda") -> Plan:
+    return Plan(
+        name="x",
+        platform="linux/amd64",
+        epoch=0,
+        steps=(
+            OsStep(suite="bookworm", gcc="12", artefacts=(), base=base),
+            PythonStep(python="3.10", artefacts=()),
+            RuntimeStep(env=(("CUDA_HOME", cuda),) if cuda else (), labels=(("a", "b"),), files=()),
+        ),
+    )
+
+
+def test_an_image_says_what_its_file_says():
+    labels = dict(image_config(make_plan()).labels)
+    assert labels["a"] == "b"
+    (label,) = json.loads(labels[LABEL])
+    written = json.loads(make_file("x", "y", CUDA))
+    assert label == {key: value for key, value in written.items() if key in label}
+
+
+def test_what_stands_on_an_image_of_others_has_no_user_of_ours():
+    labels = dict(image_config(make_plan(base=BASE, cuda="")).labels)
+    (label,) = json.loads(labels[LABEL])
+    assert "remoteUser" not in label
+    assert "cuda" not in labels[LABEL].lower()
+
+
+def test_a_file_is_written_once_and_again(tmp_path: Path):
+    path = save_file(tmp_path, "{}\n", force=False)
+    assert (path, path.read_text()) == (tmp_path / ".devcontainer/devcontainer.json", "{}\n")
+    assert save_file(tmp_path, "{}\n", force=False) == path
+
+
+def test_a_persons_edits_are_kept_unless_they_say_otherwise(tmp_path: Path):
+    path = save_file(tmp_path, "{}\n", force=False)
+    path.write_bytes(b"\xff mine")
+    with pytest.raises(UsageError, match="says something else") as refused:
+        save_file(tmp_path, "{}\n", force=False)
+    assert "--force" in refused.value.hint
+    assert path.read_bytes() == b"\xff mine"
+    save_file(tmp_path, "{}\n", force=True)
+    assert path.read_text() == "{}\n"
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path):
+    (tmp_path / ".devcontainer").touch()
+    with pytest.raises(UsageError, match="cannot write"):
+        save_file(tmp_path, "{}\n", force=False)
+
+
+def test_the_verb_writes_and_prints(
+    clean_environment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert cli.run(["devcontainer", "cpu", "--write", str(tmp_path), "--image", "registry.local/cpu:1"]) == 0
+    path = tmp_path / ".devcontainer/devcontainer.json"
+    assert capsys.readouterr().out == f"{path}\n"
+    assert json.loads(path.read_text())["image"] == "registry.local/cpu:1"
+    assert cli.run(["devcontainer", "cpu", "--write", str(tmp_path)]) == 2
+    assert cli.run(["devcontainer", "cpu", "--write", str(tmp_path), "--print"]) == 0
+    assert json.loads(capsys.readouterr().out)["image"] == "envbuilder/cpu:latest"

@@ -1,0 +1,563 @@
+"""From a wish to a script: profiles, jobs and whole texts, which shellcheck reads as well."""
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from envbuilder import __version__
+from envbuilder.core.cache import Sha256
+from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
+from envbuilder.core.process import FakeRunner
+from envbuilder.run.launch import start
+from envbuilder.run.launch.array import Array, Ended, read_ends, render_array
+from envbuilder.run.launch.job import (
+    Environment,
+    Job,
+    SlurmWish,
+    Wish,
+    make_job,
+    words_for_launcher,
+    words_for_rank,
+)
+from envbuilder.run.launch.script import PARTS, render
+from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, load_site
+
+ROOT = Path(__file__).parents[2]
+CPU = Environment(
+    name="cpu", place="/shared/env/cpu.sif", size=395354112, sha256=Sha256("ab" * 32), torch="2.13.0", cuda="", driver_floor="",
+)  # fmt: skip
+A100 = replace(
+    CPU,
+    name="a100",
+    place="/shared/my env/a100.sif",
+    torch="2.6.0",
+    cuda="12.4",
+    driver_floor="525.60.13",
+)
+WISH = Wish(
+    name="cpu", program=("train.py", "--text", "it's $HOME"), where="slurm", folder=Path("/home/me/project/src"),
+    logs=Path("logs"), output=Path("build"), grace=120, smoke=False,
+)  # fmt: skip
+PLAIN = Site()
+CLUSTER = Site(
+    modules=("apptainer/1.3",), binds=("$PROJECT/data set", "/scratch:/scratch:ro"), scratch="$SCRATCH", master_suffix="i",
+    env=(("NCCL_DEBUG", "WARN"),),
+    slurm=SlurmSite(partition="gpu", account="me", time="02:00:00", gpu_type="a100", cpus_per_rank=8, options=("--exclusive",)),
+)  # fmt: skip
+HOSTS = Site(ssh=SshSite(hosts=("me@n1", "n2", "n3"), options=("-p", "2222")), node_scratch="/local")
+
+
+def job(wish: Wish = WISH, environment: Environment = CPU, site: Site = PLAIN, **changes: object) -> Job:
+    return make_job(replace(wish, **changes), environment, site, Path("/home/me/project"))
+
+
+JOBS = {
+    "launch-slurm-torchrun.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4),
+    "launch-slurm-tasks.sh": job(environment=A100, site=CLUSTER, nodes=2, gpus=4, shape="tasks"),
+    "launch-ssh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2),
+    "launch-pdsh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2, pdsh=True),
+    "launch-local-image.sh": job(
+        environment=replace(A100, place="envbuilder/a100:latest", size=0, sha256="", image_id="sha256:12"),
+        where="local",
+        nodes=1,
+        gpus=2,
+    ),
+    "launch-local.sh": job(where="local", nodes=1, ranks=2, smoke=True, program=()),
+    "launch-slurm-old-torch.sh": job(environment=replace(A100, torch="1.9.1"), nodes=2, gpus=1),
+    "launch-slurm-torch-1.sh": job(environment=replace(A100, torch="1.13.1"), nodes=2, gpus=1),
+}
+
+
+ARRAY = Array(
+    recipes=(Path("/home/me/recipes/cpu.yaml"), Path("/home/me/my recipes/a100.yaml")),
+    build=("/home/me/.venv/bin/python", "-m", "envbuilder", "build", "--output", "/home/me/a folder"),
+    cache=Path("/scratch/me/cache"), folder=Path("/home/me"), logs=Path("/home/me/a folder/slurm"), site=CLUSTER, at_once=4,
+)  # fmt: skip
+TEXTS = {name: render(made) for name, made in JOBS.items()} | {"launch-array.sh": render_array(ARRAY)}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_whole_text_of_a_script(name, golden):
+    golden(name, TEXTS[name].replace(f"envbuilder {__version__}", "envbuilder VERSION"))
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("name", TEXTS)
+def test_shellcheck_finds_nothing_in_a_script(name, tmp_path):
+    script = tmp_path / name
+    script.write_text(TEXTS[name])
+    checked = subprocess.run(["shellcheck", script], capture_output=True, text=True, check=False)
+    assert checked.stdout == ""
+
+
+@pytest.mark.programs
+def test_every_value_reaches_bash_as_it_was_given(tmp_path):
+    nasty = job(
+        environment=replace(A100, place="/a b/$(touch x)'\".sif"), program=("a;b.py", "new\nline", "$HOME", "`id`", "*"), gpus=1,
+    )  # fmt: skip
+    text = render(nasty)
+    settings = text[text.index("\nenvironment=") : text.index("\nsay()")]
+    script = settings + '\nprintf "%s\\0" "$environment" "${program[@]}"'
+    said = subprocess.run(
+        ["bash", "-euc", script], capture_output=True, text=True, check=True, cwd=tmp_path
+    ).stdout
+    assert said.split("\0")[:-1] == [nasty.environment.place, *words_for_launcher(nasty.program)]
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.programs
+def test_a_bind_with_a_variable_that_is_not_set_is_empty():
+    text = render(JOBS["launch-slurm-torchrun.sh"])
+    line = next(line for line in text.splitlines() if line.startswith("binds="))
+    show = f'{line}; printf "%s|" "${{binds[@]}}"'
+    env = {"PATH": "/usr/bin:/bin", "PROJECT": "/p"}
+    said = subprocess.run(["bash", "-euc", show], capture_output=True, text=True, check=True, env=env)
+    assert said.stdout == "/p/data set|/scratch:/scratch:ro||"
+
+
+def options(script: str) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+
+
+def test_torchrun_is_one_task_with_all_cores_of_a_node():
+    head = options(render(JOBS["launch-slurm-torchrun.sh"]))
+    assert {"--ntasks-per-node=1", "--cpus-per-task=32", "--gpus-per-node=a100:4"} <= set(head)
+
+
+def test_tasks_are_one_a_rank_that_see_each_others_gpus():
+    text = render(JOBS["launch-slurm-tasks.sh"])
+    assert {"--ntasks-per-node=4", "--cpus-per-task=8", "--gpus-per-node=a100:4"} <= set(options(text))
+    assert "--gpu-bind=none" in text
+    assert "--gpus-per-task" not in text
+
+
+@pytest.mark.parametrize(
+    ("flag", "wanted"), [("gres", ["--gres=gpu:2"]), ("gpus-per-node", ["--gpus-per-node=2"]), ("none", [])]
+)
+def test_each_site_asks_for_gpus_in_its_way(flag, wanted):
+    text = render(job(environment=A100, site=Site(slurm=SlurmSite(gpu_flag=flag)), gpus=2))
+    assert [one for one in options(text) if "gpu" in one] == wanted
+
+
+@pytest.mark.parametrize(
+    ("program", "launcher", "rank"),
+    [
+        (("train.py", "-x"), ("train.py", "-x"), ("python", "train.py", "-x")),
+        (("python", "train.py"), ("train.py",), ("python", "train.py")),
+        (
+            ("python", "-u", "train.py"),
+            ("--no_python", "python", "-u", "train.py"),
+            ("python", "-u", "train.py"),
+        ),
+        (("-m", "pkg", "x"), ("-m", "pkg", "x"), ("python", "-m", "pkg", "x")),
+        (("./run", "a b"), ("--no_python", "./run", "a b"), ("./run", "a b")),
+    ],
+)
+def test_a_program_is_given_as_its_launcher_takes_it(program, launcher, rank):
+    assert (words_for_launcher(program), words_for_rank(program)) == (launcher, rank)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"program": ()}, "there is no program to launch"),
+        ({"gpus": 2}, "`cpu` has no CUDA"),
+        ({"shape": "mpi"}, "`--shape` takes torchrun or tasks, found `mpi`"),
+        ({"where": "ssh"}, "no host is known to launch on"),
+        ({"where": "ssh", "hosts": ("n1",), "nodes": 2}, "2 nodes are wanted, and 1 hosts are known"),
+        ({"smoke": True}, "`--smoke` launches no program"),
+    ],
+)
+def test_a_job_that_cannot_be_is_refused(changes, said):
+    with pytest.raises(UsageError, match=said):
+        job(**changes)
+
+
+def test_a_written_script_has_a_folder_for_its_log(tmp_path):
+    """Slurm does not make one, and fails without a word."""
+    start.save_script(tmp_path / "job.sh", start.script_of(job(folder=tmp_path)))
+    assert (tmp_path / "logs").is_dir()
+
+
+def test_what_was_typed_comes_before_the_profile():
+    typed = SlurmWish(partition="debug", qos="short", time="5", options=("--constraint=h100", "--mem=0"))
+    head = options(render(job(site=CLUSTER, slurm=typed)))
+    wanted = {"--partition=debug", "--qos=short", "--time=5", "--account=me", "--exclusive", "--mem=0"}
+    assert wanted | {"--constraint=h100"} <= set(head)
+    assert "--account=mine" in options(render(job(site=CLUSTER, slurm=SlurmWish(account="mine"))))
+
+
+@pytest.mark.parametrize("option", ["constraint=h100", "--mem 0", "--x=1\n#SBATCH --y"])
+def test_what_is_no_option_of_sbatch_stays_out_of_the_script(option):
+    with pytest.raises(UsageError, match="`--sbatch` takes an option such as"):
+        job(slurm=SlurmWish(options=(option,)))
+
+
+@pytest.mark.parametrize("key", ["partition", "account", "qos", "time"])
+@pytest.mark.parametrize("text", ["a b", "x\n#SBATCH --foo", "-x"])
+def test_what_was_typed_is_as_strict_as_the_profile(key, text):
+    with pytest.raises(UsageError, match=f"`--{key}` takes a"):
+        job(slurm=SlurmWish(**{key: text}))
+
+
+@pytest.mark.parametrize("time", ["5", "120:00", "1-12", "100:00:00", "UNLIMITED"])
+def test_every_time_that_slurm_takes_is_taken(time):
+    assert f"--time={time}" in options(render(job(slurm=SlurmWish(time=time))))
+
+
+@pytest.mark.parametrize("where", ["slurm", "local"])
+def test_a_name_cannot_begin_another_line_of_a_script(where):
+    with pytest.raises(UsageError, match="a script cannot have this in a line"):
+        render(job(environment=replace(CPU, name="x\ntouch y"), where=where))
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch${IFS}x", "a b", "n1;id", "a\nb"])
+@pytest.mark.parametrize("pdsh", [False, True])
+def test_a_host_is_no_option_and_no_command(host, pdsh):
+    with pytest.raises(UsageError, match="`--hosts` takes a host such as"):
+        job(where="ssh", hosts=("n1", host), pdsh=pdsh)
+
+
+@pytest.mark.programs
+def test_ssh_takes_what_stands_for_the_host_for_one(tmp_path):
+    """Whatever wrote the script: of a word that looks like an option `ssh` must not run the command in it."""
+    script = (PARTS / "ssh.sh").read_text(encoding="utf-8")
+    settings = f"master_suffix= ssh_options=(-F none) hosts=('-oProxyCommand=touch {tmp_path}/ran')"
+    subprocess.run(
+        ["bash", "-uc", f'{settings}\n{script}\nreach "${{hosts[0]}}" </dev/null'],
+        capture_output=True,
+        check=False,
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.programs
+def test_a_machine_that_does_not_answer_ends_as_a_job_that_could_not_be_started(tmp_path):
+    nobody = Site(ssh=SshSite(hosts=("127.0.0.1",), options=("-F", "none", "-p", "1")))
+    script = tmp_path / "job.sh"
+    script.write_text(render(job(where="ssh", site=nobody, folder=tmp_path)))
+    ended = subprocess.run(["bash", script], capture_output=True, text=True, check=False)
+    assert ended.returncode == LaunchError.exit_code, ended.stderr
+    assert "no rank was started" in ended.stderr
+
+
+def test_without_a_word_there_is_a_rank_a_gpu_and_a_node_a_host():
+    assert (job(environment=A100).gpus, job(environment=A100, gpus=4).ranks, job().gpus) == (1, 4, 0)
+    assert job(where="ssh", site=HOSTS).nodes == 3
+
+
+# ---- profiles
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "sites").glob("*.yaml")), ids=lambda path: path.stem)
+def test_the_example_profiles_are_read(path):
+    assert load_site(path) != Site()
+
+
+def test_a_profile_says_every_mistake_with_its_place(tmp_path):
+    path = tmp_path / "x.yaml"
+    path.write_text(
+        "bind: [/scratch]\nscratch: scratch\nslurm: {partitoin: gpu, gpu_flag: gpu-per-node, time: 60, options: [exclusive]}\nenv: {1x: a}\n"
+    )
+    with pytest.raises(UsageError) as caught:
+        load_site(path)
+    said = [f"{finding} {finding.hint}" for finding in caught.value.findings]
+    assert [one.partition(": ")[0].removeprefix(f"{path}:") for one in said] == [
+        "1:1", "2:10", "3:8", "3:9", "3:55", "3:69", "4:7",
+    ]  # fmt: skip
+    assert "did you mean `binds`?" in said[0]
+    assert "did you mean `partition`?" in said[3]
+    assert "did you mean `gpus-per-node`?" in said[2]
+
+
+def test_a_profile_is_found_by_its_name_or_the_nearest_is_told(tmp_path):
+    (tmp_path / "juwels.yaml").write_text("master_suffix: i\n")
+    assert find_site("juwels", tmp_path).master_suffix == "i"
+    assert find_site(str(tmp_path / "juwels.yaml")).master_suffix == "i"
+    assert find_site("") == Site()
+    with pytest.raises(UsageError, match="there is no site profile") as caught:
+        find_site("juwel", tmp_path)
+    assert "did you mean `juwels`?" in caught.value.hint
+
+
+def test_binds_are_those_that_this_machine_has(tmp_path):
+    (tmp_path / "data").mkdir()
+    site = Site(binds=("$BASE/data:/data:ro", "$UNSET/x", "/nowhere"), scratch="$BASE")
+    assert site.present_binds({"BASE": str(tmp_path)}) == (f"{tmp_path}/data:/data:ro", str(tmp_path))
+
+
+# Profiles in the manner of five sites (docs/launch-sites.md), and what their guides want to see in a script.
+FIVE_SITES = {
+    "LUMI": (
+        ("modules: [LUMI, bindings]\nbinds: ['$SCRATCH/env.sqsh:/user-software:image-src=/']\n"
+         "slurm: {account: project_1, cpus_per_rank: 7, options: [--exclusive]}"),
+        "torchrun",
+        ["--gpus-per-node=4", "--cpus-per-task=28", "--ntasks-per-node=1", "--exclusive", "--account=project_1"],
+        ['binds=("${SCRATCH:+$SCRATCH/env.sqsh:/user-software:image-src=/}")', "modules=(LUMI bindings)"],
+    ),
+    "CSC": (
+        ("binds: [/users, /projappl, /scratch]\nscratch: /scratch/project_1\nnode_scratch: $LOCAL_SCRATCH\n"
+         "slurm: {gpu_flag: gres, gpu_type: a100, cpus_per_rank: 32, time: '1:00:00'}"),
+        "torchrun",
+        ["--gres=gpu:a100:4", "--ntasks-per-node=1", "--time=1:00:00"],
+        ["binds=(/users /projappl /scratch /scratch/project_1)", 'node_scratch="${LOCAL_SCRATCH:+$LOCAL_SCRATCH}"'],
+    ),
+    "Princeton": (
+        "apptainer: singularity\nslurm: {gpu_flag: gres, cpus_per_rank: 8}",
+        "tasks",
+        ["--gres=gpu:4", "--ntasks-per-node=4", "--cpus-per-task=8"],
+        ["apptainer=singularity", "RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS"],
+    ),
+    "NERSC": (
+        "modules: [nccl-plugin]\nslurm: {account: m1_g, qos: regular, cpus_per_rank: 32, options: [--constraint=gpu]}",
+        "tasks",
+        ["--qos=regular", "--constraint=gpu", "--gpus-per-node=4"],
+        ["modules=(nccl-plugin)", "--gpu-bind=none"],
+    ),
+    "JSC": (
+        "master_suffix: i\nslurm: {account: me, partition: booster, gpu_flag: gres, cpus_per_rank: 12}",
+        "torchrun",
+        ["--gres=gpu:4", "--partition=booster", "--cpus-per-task=48"],
+        ["master_suffix=i", "export SRUN_CPUS_PER_TASK=", '--local_addr="$(this_node)"'],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FIVE_SITES)
+def test_what_a_site_recommends_is_written(tmp_path, name):
+    profile, shape, head, body = FIVE_SITES[name]
+    path = tmp_path / "site.yaml"
+    path.write_text(profile)
+    text = render(job(environment=A100, site=load_site(path), nodes=2, gpus=4, shape=shape))
+    assert set(head) <= set(options(text))
+    for line in [*body, 'scontrol show hostnames "$SLURM_JOB_NODELIST"', "--kill-on-bad-exit=1"]:
+        assert line in text
+
+
+# ---- submitting
+
+
+class Slurm(FakeRunner):
+    """Takes a job, or refuses it."""
+
+    def __init__(self, refusal: str = "", answer: str = "77;cluster\n") -> None:
+        super().__init__({"sbatch": answer})
+        self._refusal = refusal
+
+    def run(self, command, *, on_line=None):
+        said = super().run(command, on_line=on_line)
+        if self._refusal:
+            raise CommandError(
+                f"could not submit the job to Slurm: `sbatch` ended with exit code 1\n{self._refusal}"
+            )
+        return said
+
+
+def submit(runner: FakeRunner, folder: Path, *, wait: bool = False) -> start.Started:
+    told: list[str] = []
+    made = job(folder=folder, site=Site(slurm=SlurmSite(cpus_per_rank=1)))
+    return start.submit(start.script_of(made), runner, wait=wait, tell=told.append)
+
+
+def test_a_submitted_script_is_kept_under_the_number_of_its_job(tmp_path):
+    runner = Slurm()
+    started = submit(runner, tmp_path)
+    assert [shlex.join(command.argv[:2]) for command in runner.commands] == ["sbatch --parsable"]
+    assert (started.number, started.code) == ("77", 0)
+    assert started.script == tmp_path / "logs/cpu-77.sh"
+    assert started.script.read_text().startswith("#!/usr/bin/env bash\n")
+    assert started.script.stat().st_mode & 0o111
+
+
+@pytest.mark.parametrize(
+    ("refusal", "hint"),
+    [
+        ("sbatch: error: invalid partition specified: nope", "sinfo"),
+        (
+            "sbatch: error: Batch job submission failed: Requested node configuration is not available",
+            "what a node has",
+        ),
+        ("sbatch: error: Unable to contact slurm controller (connect failure)", "scontrol ping"),
+    ],
+)
+def test_a_refused_job_says_where_to_look(tmp_path, refusal, hint):
+    with pytest.raises(LaunchError, match="could not submit the job") as caught:
+        submit(Slurm(refusal, answer=""), tmp_path)
+    assert hint in caught.value.hint
+
+
+def test_without_slurm_the_hint_is_another_machine(tmp_path):
+    """What `scripts/setup` installs has no Slurm in it."""
+
+    class Bare(FakeRunner):
+        def run(self, command, **_):
+            raise ToolError(
+                f"could not {command.why}: `sbatch` is not installed", hint="`scripts/setup` installs it"
+            )
+
+    with pytest.raises(ToolError) as caught:
+        submit(Bare(), tmp_path)
+    assert "machine of the cluster" in caught.value.hint
+    assert "scripts/setup" not in caught.value.hint
+
+
+def test_a_job_that_was_waited_for_and_failed_is_told_by_its_code(tmp_path):
+    assert submit(Slurm("exit code 1"), tmp_path, wait=True).code == LaunchError.exit_code
+
+
+def test_the_parts_have_no_line_that_nothing_uses():
+    used = {part for text in TEXTS.values() for part in PARTS.glob("*.sh") if part.read_text() in text}
+    assert used == set(PARTS.glob("*.sh"))
+
+
+# ---- an array of builds
+
+
+def run_task(folder: Path, build: str, *, cache: str = "cache") -> "subprocess.CompletedProcess[str]":
+    """Run the second task of an array whose builds are this line of bash, as Slurm runs it on a node."""
+    (folder / "cache").mkdir(exist_ok=True)
+    made = replace(
+        ARRAY, build=("bash", "-c", build, "bash"), cache=folder / cache, folder=folder, logs=folder / "logs", site=PLAIN
+    )  # fmt: skip
+    (folder / "logs").mkdir(exist_ok=True)
+    script = folder / "array.sh"
+    script.write_text(render_array(made))
+    env = {
+        "PATH": "/usr/bin:/bin",
+        "TMPDIR": str(folder),
+        "SLURM_ARRAY_TASK_ID": "1",
+        "SLURM_ARRAY_JOB_ID": "7",
+    }
+    return subprocess.run(["bash", script], capture_output=True, text=True, check=False, env=env)
+
+
+def ends(folder: Path) -> tuple[Ended, Ended]:
+    first, second = read_ends(replace(ARRAY, logs=folder / "logs"), "7")
+    return first, second
+
+
+@pytest.mark.programs
+def test_a_task_builds_its_recipe_with_the_shared_cache_and_leaves_a_word(tmp_path):
+    ran = run_task(tmp_path, 'printf "%s|" "$1" "$ENVBUILDER_CACHE"')
+    assert (ran.returncode, ran.stdout) == (0, f"/home/me/my recipes/a100.yaml|{tmp_path}/cache|"), ran.stderr
+    first, second = ends(tmp_path)
+    assert (second.name, second.code, second.row()[1]) == ("a100", 0, "built")
+    assert second.log == tmp_path / "logs/build-7_1.log"
+    assert (first.name, first.code, first.node) == ("cpu", 9, "")  # of which nobody has heard
+    assert "never begun" in first.row()[1]
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("build", "cache", "code"),
+    [("exit 6", "cache", 6), ("true", "none", 9), ("kill -TERM $PPID", "cache", 143)],
+)
+def test_a_task_that_fails_says_how(build, cache, code, tmp_path):
+    ran = run_task(tmp_path, build, cache=cache)
+    assert ran.returncode == code, ran.stderr
+    _, second = ends(tmp_path)
+    assert (second.code, second.row()[1]) == (code, f"failed, exit code {code}")
+    assert str(second.log) in second.finding().hint
+
+
+def test_an_array_asks_for_what_the_site_and_the_person_say():
+    head = options(TEXTS["launch-array.sh"])
+    assert {"--array=0-1%4", "--partition=gpu", "--account=me", "--time=02:00:00", "--exclusive"} <= set(head)
+    assert {"--nodes=1", "--ntasks=1", "--cpus-per-task=8"} <= set(head)
+    assert not [one for one in head if "gpu" in one and not one.startswith("--partition")]
+    assert "--array=0-1" in options(render_array(replace(ARRAY, at_once=0, site=PLAIN)))
+
+
+# ---- the look at a node
+
+
+def preflight(
+    folder: Path, *, smi: str, gpus: int = 2, floor: str = "525.60.13"
+) -> "subprocess.CompletedProcess[str]":
+    """What a node of these programs says; Apptainer is a stand-in that finds nothing wrong."""
+    sif = folder / "x.sif"
+    sif.write_bytes(b"sif")
+    programs = folder / "bin"
+    programs.mkdir()
+    for name, text in (("apptainer", "exit 0"), ("nvidia-smi", smi)):
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    digest = Sha256(hashlib.sha256(b"sif").hexdigest())
+    environment = replace(A100, place=str(sif), size=3, sha256=digest, driver_floor=floor)
+    made = job(
+        environment=environment, site=Site(node_scratch=str(folder)), gpus=gpus, folder=folder, where="local"
+    )
+    text = render(made)
+    script = text[: text.index("\nhosts=(localhost)")] + "\nMASTER_ADDR=127.0.0.1 MASTER_PORT=1\npreflight\n"
+    (folder / "look.sh").write_text(script)
+    return look_at_node(folder)
+
+
+def look_at_node(folder: Path) -> "subprocess.CompletedProcess[str]":
+    """The same once more."""
+    env = {"PATH": f"{folder}/bin:/usr/bin:/bin"}
+    return subprocess.run(["bash", folder / "look.sh"], capture_output=True, text=True, check=False, env=env)
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("smi", "said"),
+    [
+        ("printf '550.54.14\\n550.54.14\\n'", ""),
+        ("printf '525.60.13\\n525.60.13\\n'", ""),
+        ("echo 550.54.14", "2 GPUs are wanted, and 1 are here"),
+        ("printf '515.105.01\\n515.105.01\\n'", "driver 515.105.01 is too old: this CUDA needs 525.60.13"),
+        ("echo no devices were found; exit 6", "the NVIDIA driver does not answer: no devices were found"),
+    ],
+    ids=["newer", "just new enough", "too few", "too old", "none"],
+)
+def test_a_node_is_judged_by_its_driver_and_gpus(tmp_path, smi, said):
+    ended = preflight(tmp_path, smi=smi)
+    assert (ended.returncode, said in ended.stderr) == (9 if said else 0, True), ended.stderr
+
+
+@pytest.mark.programs
+def test_a_driver_whose_floor_is_not_known_is_taken(tmp_path):
+    assert preflight(tmp_path, smi="printf '400.1\\n400.1\\n'", floor="").returncode == 0
+
+
+@pytest.mark.programs
+def test_a_node_reads_the_whole_sif_once_and_again_when_it_was_touched(tmp_path):
+    sif, looks = tmp_path / "x.sif", []
+
+    def look() -> str:
+        """What the node says; `looks` gets whether it read the SIF."""
+        counted, real = tmp_path / "counted", shutil.which("sha256sum")
+        (tmp_path / "bin/sha256sum").write_text(f"#!/bin/sh\ntouch '{counted}'\nexec {real}\n")
+        (tmp_path / "bin/sha256sum").chmod(0o755)
+        ended = look_at_node(tmp_path)
+        looks.append(counted.exists())
+        counted.unlink(missing_ok=True)
+        return ended.stderr
+
+    preflight(tmp_path, smi="printf '550.1\\n550.1\\n'")
+    assert (look(), looks) == ("", [False])
+    os.utime(sif, ns=(1, 1))
+    assert (look(), look(), looks) == ("", "", [False, True, False])
+    sif.write_bytes(b"fis")
+    os.utime(sif, ns=(1, 1))  # as it was, to all that can be set
+    assert "is not the file that this script was written for: it has 3 bytes, sha256 " in look()
+    sif.write_bytes(b"longer")
+    assert "it has 6 bytes\n" in look()
+    assert looks == [False, True, False, True, False]
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_scratch_of_somebody_else_is_not_used(tmp_path):
+    (tmp_path / "envbuilder-0").mkdir()
+    os.chown(tmp_path / "envbuilder-0", 1234, 1234)
+    ended = preflight(tmp_path, smi="exit 0")
+    assert ended.returncode == LaunchError.exit_code
+    assert "envbuilder-0 belongs to another user" in ended.stderr

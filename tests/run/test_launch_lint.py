@@ -1,0 +1,333 @@
+"""What `launch lint` finds in sbatch scripts: each mistake where it stands, and nothing in a script that is right."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from envbuilder.core.errors import UsageError
+from envbuilder.core.findings import Severity
+from envbuilder.run.launch.lint import LintCode, lint, lint_files
+
+GOOD = """\
+#!/bin/bash
+#SBATCH --nodes=2
+#SBATCH --ntasks-per-node=1
+#SBATCH --gpus-per-node=4
+#SBATCH --cpus-per-task=32
+#SBATCH --signal=B:TERM@120
+set -e
+MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
+export MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000)) SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+export TRITON_CACHE_DIR=$TMPDIR/triton PYTHONNOUSERSITE=1
+srun --kill-on-bad-exit=1 apptainer exec --nv env.sif \\
+  torchrun --nnodes=2 --nproc-per-node=4 --rdzv-id=$SLURM_JOB_ID \\
+  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT train.py
+"""
+TASKS = """\
+#!/bin/bash
+#SBATCH -N 2
+#SBATCH --ntasks-per-node=4
+#SBATCH --gres=gpu:4
+#SBATCH -c 8
+#SBATCH --signal=B:TERM@120
+export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)
+export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000)) SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
+export TRITON_CACHE_DIR=$TMPDIR/triton PYTHONNOUSERSITE=1
+srun --kill-on-bad-exit=1 --gpu-bind=none apptainer exec --nv env.sif \\
+  sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS exec python train.py'
+"""
+MEETS = "--rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
+ALONE = GOOD.replace(
+    f"--nnodes=2 --nproc-per-node=4 {MEETS}",
+    "--nproc-per-node=4",
+)
+LAUNCH = "srun --kill-on-bad-exit=1 apptainer"
+C10D = "--rdzv-backend=c10d"
+
+
+def found(text: str) -> list[tuple[str, int]]:
+    return [(finding.code, int(finding.where.rpartition(":")[2])) for finding in lint(Path("job.sh"), text)]
+
+
+@pytest.mark.parametrize("text", [GOOD, TASKS], ids=["torchrun", "tasks"])
+def test_nothing_is_found_in_a_script_that_is_right(text):
+    assert found(text) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted((Path(__file__).parents[1] / "golden").glob("launch-slurm-*.sh")),
+    ids=lambda path: path.stem,
+)
+def test_nothing_is_found_in_what_is_generated(name):
+    assert lint_files([name]) == ()
+
+
+# Code, the script, what stands there, what stands there instead, and the line that is told.
+CASES = [
+    (LintCode.GPUS_PER_TASK, GOOD, "#SBATCH --gpus-per-node=4", "#SBATCH --gpus-per-task=1", 4),
+    (LintCode.GPUS_PER_TASK, TASKS, "--gpu-bind=none", "--gpu-bind=single:1", 10),
+    (LintCode.MASTER_GUESSED, GOOD, "| head -n1)", "| head -n1 || echo localhost)", 8),
+    (LintCode.MASTER_GUESSED, TASKS, 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)', "MASTER_ADDR=127.0.0.1", 7),
+    (LintCode.MASTER_GUESSED, GOOD, "endpoint=$MASTER_ADDR:$MASTER_PORT", "endpoint=localhost:0", 11),
+    (LintCode.MASTER_INSIDE, GOOD, "torchrun --nnodes", "bash -c 'scontrol show hostnames'; torchrun --nnodes", 11),
+    (LintCode.MASTER_NODE_IP, TASKS, '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)', "$SLURM_LAUNCH_NODE_IPADDR", 7),
+    (LintCode.MASTER_NODE_IP, TASKS, '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)', "$(hostname --ip-address)", 7),
+    (LintCode.PORT_FIXED, GOOD, "$((20000 + SLURM_JOB_ID % 12000))", "29500", 9),
+    (LintCode.PORT_FIXED, GOOD, "$MASTER_ADDR:$MASTER_PORT", "$MASTER_ADDR:29500", 11),
+    (LintCode.CPUS_NOT_INHERITED, GOOD, " SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "", 5),
+    (LintCode.CPUS_NOT_INHERITED, TASKS, " SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "", 5),
+    (LintCode.KEEPS_RUNNING, GOOD, " --kill-on-bad-exit=1", "", 11),
+    (LintCode.NODE_RANK_UNUSED, GOOD, C10D, f"{C10D} --node-rank=$SLURM_NODEID", 11),
+    (LintCode.NODE_RANK_MISSING, GOOD, MEETS, "--master-addr=$MASTER_ADDR", 11),
+    (LintCode.CLEAN_ENVIRONMENT, GOOD, "exec --nv", "exec --cleanenv --nv", 11),
+    (LintCode.CLEAN_ENVIRONMENT, GOOD, "#SBATCH --nodes=2", "#SBATCH --nodes=2\n#SBATCH --export=NONE", 3),
+    (LintCode.RANK_TOO_EARLY, TASKS, "export TRITON", "export RANK=$SLURM_PROCID\nexport TRITON", 9),
+    (LintCode.RANK_TOO_EARLY, GOOD, MEETS, "--node-rank=$SLURM_NODEID --master-addr=$MASTER_ADDR", 11),
+    (LintCode.NO_SIGNAL, GOOD, "#SBATCH --signal=B:TERM@120\n", "", 10),
+    (LintCode.NO_NV, GOOD, "exec --nv", "exec", 11),
+    (LintCode.OWN_PYTHON, GOOD, " PYTHONNOUSERSITE=1", "", 11),
+    (LintCode.TASKS_AND_TORCHRUN, GOOD, "--ntasks-per-node=1", "--ntasks-per-node=4", 3),
+    (LintCode.CACHES_AT_HOME, GOOD, "TRITON_CACHE_DIR=$TMPDIR/triton ", "", 11),
+    (LintCode.CRLF, GOOD, "set -e\n", "set -e\r\n", 7),
+    (LintCode.SBATCH_TOO_LATE, GOOD, "set -e\n", "set -e\n#SBATCH --time=10\n", 8),
+    (LintCode.NNODES_MISSING, GOOD, "--nnodes=2 ", "", 11),
+    (LintCode.NCCL_FORCED, GOOD, "set -e\n", "set -e\nexport NCCL_IB_DISABLE=1\n", 8),
+    (LintCode.NCCL_FORCED, TASKS, "exec --nv", 'exec --env NCCL_P2P_DISABLE="1" --nv', 10),
+    (LintCode.PRIVATE_SHM, TASKS, "exec --nv", "exec --contain --nv", 10),
+    (LintCode.NO_SCRIPT, GOOD, GOOD, "", 1),
+    (LintCode.NO_SCRIPT, GOOD, GOOD, "#!/bin/bash\n#SBATCH --time=10\n# python is told of here alone\n", 1),
+    (LintCode.FIRST_NODE_ALONE, GOOD, LAUNCH, "apptainer", 11),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "text", "there", "instead", "line"), CASES)
+def test_a_mistake_is_found_where_it_stands(code, text, there, instead, line):
+    assert there in text
+    assert found(text.replace(there, instead)) == [(code, line)]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        "--time=1:00:00 --nodes=2",
+        "-t 60 -N 2",
+        "-t60 -N2",
+        "--exclusive --nodes 2  # not 1",
+        "--nodes=2 --requeue",
+    ],
+)
+def test_options_are_read_in_each_form_that_sbatch_takes(options):
+    assert found(ALONE.replace("--nodes=2", options)) == [(LintCode.NNODES_MISSING, 11)]
+    assert found(ALONE.replace("--nodes=2", "--nodes=1 --comment=x  # for --nodes=2 see the other")) == []
+
+
+def test_an_option_that_is_not_the_first_of_its_line_is_found():
+    assert found(GOOD.replace("--gpus-per-node=4", "--time=60 --gpus-per-task=1")) == [
+        (LintCode.GPUS_PER_TASK, 4)
+    ]
+    assert found(TASKS.replace("--gres=gpu:4", "--gres=gpu:4 --gpu-bind=none")) == []
+    assert found(TASKS.replace("--gres=gpu:4", "--gres=gpu:4 --gpu-bind=closest")) == [
+        (LintCode.GPUS_PER_TASK, 4)
+    ]
+
+
+def test_every_rule_has_a_case():
+    assert {case[0] for case in CASES} == set(LintCode)
+
+
+def test_a_comment_is_no_command():
+    assert found(GOOD.replace("set -e", "# srun --gpus-per-task=1 || echo localhost")) == []
+
+
+def test_one_node_may_meet_at_localhost():
+    one = TASKS.replace("-N 2", "-N 1").replace(
+        '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)', "localhost"
+    )
+    assert found(one) == []
+
+
+def test_a_finding_says_what_to_do():
+    (finding,) = lint(Path("job.sh"), GOOD.replace(" SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", ""))
+    assert (finding.severity, finding.where) == (Severity.ERROR, "job.sh:5")
+    assert finding.hint == "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
+
+
+UNSET = re.sub(r"MASTER_ADDR=.*\n", "", ALONE).replace(
+    "MASTER_ADDR MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000)) ", ""
+)
+
+
+PORTLESS = ALONE.replace(" MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))", "")
+
+
+@pytest.mark.parametrize("text", [ALONE, PORTLESS, UNSET], ids=["address and port", "no port", "neither"])
+def test_torchrun_without_nodes_is_right_with_exactly_what_the_hint_says(text):
+    """The repair makes the job one world that can meet, in one go."""
+    assert "rdzv" not in text
+    (finding,) = lint(Path("job.sh"), text)
+    assert (finding.code, finding.severity) == (LintCode.NNODES_MISSING, Severity.ERROR)
+    assert "each node trains apart" in finding.message
+    assert "master" not in finding.message
+    options, _, before = finding.hint.partition(", before it: ")
+    repaired = text.replace("torchrun ", f"torchrun {options} ")
+    repaired = repaired.replace("srun ", f"{before}\nsrun ") if before else repaired
+    assert found(repaired) == []
+    assert "--nnodes=$SLURM_NNODES --rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID" in repaired
+    assert repaired.count("MASTER_ADDR=$(scontrol") == repaired.count("MASTER_PORT=$((") == 1
+
+
+def test_a_rendezvous_alone_is_not_enough():
+    half = ALONE.replace(
+        "torchrun ", "torchrun --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT "
+    )
+    (finding,) = lint(Path("job.sh"), half)
+    assert (finding.code, finding.hint) == (LintCode.NNODES_MISSING, "--nnodes=$SLURM_NNODES")
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [("torchrun ", "torchrun --standalone "), ("srun ", "srun --nodes=1 "), ("srun ", "srun -N1 ")],
+)
+def test_a_torchrun_that_is_to_have_one_node_is_left_alone(there, instead):
+    assert found(ALONE.replace(there, instead)) == []
+
+
+def test_the_hint_for_node_ranks_is_one_that_lint_lets_pass():
+    text = ALONE.replace("torchrun ", "torchrun --nnodes=2 --master-addr=$MASTER_ADDR ")
+    (finding,) = lint(Path("job.sh"), text)
+    assert finding.code == LintCode.NODE_RANK_MISSING
+    assert found(text.replace("torchrun ", f"torchrun {finding.hint} ")) == []
+
+
+BARE = GOOD.replace(LAUNCH, "apptainer")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        BARE,
+        BARE.replace("--ntasks-per-node=1", "--ntasks-per-node=4"),
+        BARE.replace("apptainer exec --nv env.sif", "").replace("torchrun", "python -m torch.distributed.run"),
+        BARE.replace("train.py", "train.py --tensor-parallel 2"),
+        BARE.replace("set -e", "set -e\nwhere=$(srun --nodes=1 --ntasks=1 hostname)\necho torchrun starts"),
+    ],
+    ids=["plain", "several tasks", "python -m", "parallel", "srun asks for a name"],
+)  # fmt: skip
+def test_torchrun_without_srun_is_right_with_exactly_what_the_hint_says(text):
+    """A batch script runs on the first node only: nothing starts the others' torchrun."""
+    (finding,) = lint(Path("job.sh"), text)
+    assert (finding.code, finding.severity) == (LintCode.FIRST_NODE_ALONE, Severity.ERROR)
+    before = finding.hint.removesuffix(" in front of it")
+    repaired = "\n".join(
+        f"{before} {line}" if re.match(r"\s*(?:apptainer|python)", line) else line
+        for line in text.split("\n")
+    )
+    assert before in repaired
+    assert found(repaired) == []
+
+
+def test_what_else_is_wrong_is_said_without_srun_too():
+    """The repair brings srun, and with it all that srun needs: it is said at once."""
+    bare = BARE.replace("#SBATCH --signal=B:TERM@120\n", "").replace("TRITON_CACHE_DIR=$TMPDIR/triton ", "")
+    bare = bare.replace(" SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "")
+    assert {code for code, _ in found(bare)} == {
+        LintCode.FIRST_NODE_ALONE, LintCode.NO_SIGNAL, LintCode.CACHES_AT_HOME, LintCode.CPUS_NOT_INHERITED,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("there", "instead"),
+    [
+        ("apptainer", "mpirun --npernode 1 apptainer"),
+        ("apptainer", "clush -w $SLURM_JOB_NODELIST apptainer"),
+        ("apptainer", "for host in $(scontrol show hostnames); do ssh $host apptainer"),
+        ("--nnodes=2", "--standalone"),
+        ("--nnodes=2", "--nnodes=1"),
+        ("--nodes=2", "--nodes=1"),
+        ("set -e", "set -e\nstart() { srun $1; }"),
+    ],
+)
+def test_a_torchrun_that_is_brought_to_its_nodes_is_left_alone(there, instead):
+    assert found(BARE.replace(there, instead)) == []
+
+
+NUMBERED = GOOD.replace(MEETS, "--node_rank $SLURM_NODEID --master-addr=$MASTER_ADDR")
+NUMBERS = [
+    "--node_rank $SLURM_NODEID", "--node-rank=$SLURM_PROCID", '--node_rank="$SLURM_NODEID"', "--node-rank ${SLURM_PROCID}",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+@pytest.mark.parametrize("head", ["torchrun", 'bash -c "torchrun', '--comment="it\'s" torchrun'])
+def test_a_node_rank_that_the_batch_shell_fills_is_right_with_exactly_what_the_hint_says(number, head):
+    """The batch shell knows one value, its own node's: every node gets 0."""
+    text = NUMBERED.replace("--node_rank $SLURM_NODEID", number).replace("torchrun", head)
+    text = text.replace("train.py", 'train.py"') if "bash" in head else text
+    (finding,) = lint(Path("job.sh"), text)
+    assert (finding.code, finding.where) == (LintCode.RANK_TOO_EARLY, "job.sh:11")
+    assert found(text.replace(number, finding.hint.removeprefix("instead of it "))) == []
+
+
+def test_what_the_hint_for_node_ranks_needs_is_in_it():
+    text = NUMBERED.replace(" MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))", "")
+    (finding,) = lint(Path("job.sh"), text)
+    options, _, before = finding.hint.removeprefix("instead of it ").partition(", before it: ")
+    assert before == "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
+    assert (
+        found(text.replace("--node_rank $SLURM_NODEID", options).replace("srun ", f"{before}\nsrun ")) == []
+    )
+
+
+@pytest.mark.parametrize("number", NUMBERS)
+def test_a_node_rank_that_each_node_fills_is_right(number):
+    text = NUMBERED.replace("--node_rank $SLURM_NODEID", number)
+    single = text.replace("torchrun", "bash -c 'torchrun").replace("train.py", "train.py'")
+    escaped = text.replace("torchrun", 'bash -c "torchrun').replace("train.py", 'train.py"')
+    escaped = escaped.replace(number, number.replace("$", "\\$").replace('"', ""))
+    assert found(single) == found(escaped) == []
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        "--rdzv-endpoint=localhost:$MASTER_PORT", "--rdzv_endpoint 127.0.0.1:$MASTER_PORT", '--rdzv-endpoint="localhost"',
+        "--master-addr=localhost", "--master_addr 127.0.0.1",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("address", [True, False], ids=["address set", "unset"])
+def test_nodes_that_each_meet_themselves_are_right_with_exactly_what_the_hint_says(there, address):
+    text = GOOD.replace("--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT", there)
+    if not address:
+        text = re.sub("MASTER_ADDR=.*\n", "", text).replace("MASTER_ADDR ", "")
+    (finding,) = lint(Path("job.sh"), text)
+    assert (finding.code, finding.where) == (LintCode.MASTER_GUESSED, f"job.sh:{10 + address}")
+    options, _, before = finding.hint.removeprefix("instead of it ").partition(", before it: ")
+    assert before.startswith("export MASTER_ADDR=$(scontrol") is not address
+    repaired = text.replace(there, options).replace("srun ", f"{before}\nsrun ")
+    assert found(repaired) == []
+    assert "$MASTER_ADDR" in repaired
+
+
+def test_a_world_of_one_node_may_meet_at_itself():
+    text = GOOD.replace("$MASTER_ADDR:$MASTER_PORT", "localhost:0")
+    assert found(text.replace("--nodes=2", "--nodes=1")) == []
+    assert found(text.replace("--nnodes=2", "--nnodes=1")) == []
+    assert found(text.replace("--nnodes=2", "--standalone")) == []
+
+
+@pytest.mark.parametrize("text", ["#SBATCH --time=10\n./run\n", "srun ./run\n", "./run.sh\n"])
+def test_a_script_that_may_be_handed_to_sbatch_is_one(text):
+    assert found(f"#!/bin/bash\n{text}") == []
+
+
+def test_what_is_forced_is_said_with_its_reason():
+    (finding,) = lint(Path("job.sh"), GOOD.replace("set -e", "set -e; export NCCL_IB_DISABLE=1"))
+    assert finding.severity is Severity.WARNING
+    assert "most of the bandwidth would be lost" in finding.message
+
+
+def test_a_script_that_cannot_be_read_is_said(tmp_path):
+    with pytest.raises(UsageError, match="a script cannot be read"):
+        lint_files([tmp_path / "none.sh"])

@@ -1,0 +1,247 @@
+"""What runs in the image and needs neither torch nor a GPU: the wait for torch, GPUs and what they run, failures in words."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from envbuilder import runtime as image
+
+sys.path.insert(0, str(image.path("lib")))
+
+from envbuilder_extensions import compiling, gpus
+
+runs_programs = pytest.mark.programs
+
+A100, A10, H100 = gpus.Gpu("A100", 8, 0), gpus.Gpu("A10", 8, 6), gpus.Gpu("H100", 9, 0)
+B200, RTX5090, SPARK = gpus.Gpu("B200", 10, 0), gpus.Gpu("RTX 5090", 12, 0), gpus.Gpu("GB10", 12, 1)
+
+
+# The wait for torch: a Python with a package `torch` that is only files, and a LIB of the test's own
+
+EVENTS = "import builtins\nbuiltins.events = getattr(builtins, 'events', [])\n"
+FILES = {
+    "site/torch/__init__.py": EVENTS + "builtins.events.append('torch')\n",
+    "site/torch/utils/__init__.py": "",
+    "site/torch/utils/cpp_extension.py": EVENTS + "builtins.events.append('cpp_extension')\n",
+    "lib/envbuilder_nccl/__init__.py": EVENTS
+    + "from envbuilder_nccl import part\ndef prepare(): builtins.events.append('prepare')\n",
+    "lib/envbuilder_nccl/part.py": "",
+    "lib/envbuilder_extensions/__init__.py": EVENTS
+    + "def install(module): builtins.events.append('install ' + module.__name__)\n",
+}
+
+
+def python(folder: Path, script: str, files: dict[str, str] | None = None, **env: str) -> list[str]:
+    """What a Python prints that started with the watcher, and its stderr."""
+    for name, text in {**FILES, **(files or {})}.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    begin = (
+        f"import sys\nsys.path[:0] = [{str(folder / 'site')!r}, {str(image.path('start'))!r}]\n"
+        f"import envbuilder_start\nenvbuilder_start.LIB = {str(folder / 'lib')!r}\n" + EVENTS
+    )
+    ended = subprocess.run(
+        [sys.executable, "-B", "-c", begin + script], env=env, check=True, capture_output=True, text=True
+    )
+    return [ended.stdout, ended.stderr]
+
+
+@runs_programs
+def test_nccl_is_prepared_just_before_torch_and_load_is_wrapped_just_after_it_is_there(tmp_path):
+    script = "import torch.utils.cpp_extension\nimport importlib\nimportlib.reload(torch)\nprint(events)\n"
+    said = ["prepare", "torch", "cpp_extension", "install torch.utils.cpp_extension", "torch"]
+    assert python(tmp_path, script) == [f"{said}\n", ""]
+
+
+@runs_programs
+def test_to_look_for_torch_is_not_to_import_it(tmp_path):
+    script = (
+        "from importlib.util import find_spec\nprint(find_spec('torch').name, find_spec('tor'), events)\n"
+    )
+    assert python(tmp_path, script) == ["torch None []\n", ""]
+
+
+@runs_programs
+def test_the_loader_is_the_one_it_was(tmp_path):
+    script = (
+        "import torch, inspect\n"
+        "print(vars(torch.__spec__.loader).keys() & {'exec_module'}, inspect.getsource(torch)[:15])\n"
+    )
+    assert python(tmp_path, script) == ["set() import builtins\n", ""]
+
+
+@runs_programs
+@pytest.mark.parametrize(
+    ("name", "function", "failure"),
+    [
+        ("envbuilder_nccl", "prepare", "NCCL defaults were not set"),
+        ("envbuilder_extensions", "install", "prebuilt extensions are not used"),
+    ],
+)
+def test_what_fails_is_one_line_and_torch_comes_up(tmp_path, name, function, failure):
+    for text, told in {
+        f"def {function}(*_): raise OSError('two\\nlines')": "OSError: two lines",
+        "import no_such_thing": "ModuleNotFoundError: No module named 'no_such_thing'",
+        "": f"AttributeError: module '{name}' has no attribute '{function}'",
+    }.items():
+        script = "import torch.utils.cpp_extension\nprint(events[-1])\n"
+        said = python(tmp_path, script, {f"lib/{name}/__init__.py": text})
+        assert (len(said[0].splitlines()), said[1]) == (1, f"envbuilder: {failure}: {told}\n")
+
+
+@runs_programs
+def test_the_watcher_can_be_switched_off_and_what_is_not_there_is_not_missed(tmp_path):
+    script = "import torch.utils.cpp_extension\nprint(events)\n"
+    assert python(tmp_path / "off", script, ENVBUILDER_START="off") == ["['torch', 'cpp_extension']\n", ""]
+    assert python(tmp_path / "no", "envbuilder_start.LIB = '/nowhere'\n" + script) == [
+        "['torch', 'cpp_extension']\n",
+        "",
+    ]
+
+
+# GPUs
+
+
+@pytest.mark.parametrize(
+    ("targets", "runs", "runs_not"),
+    [
+        (["sm_80"], [A100, A10], [H100, B200]),
+        (["sm_86"], [A10], [A100, H100]),
+        (["compute_80"], [A100, A10, H100, B200], []),
+        (["compute_90"], [H100, B200], [A100, A10]),
+        (["sm_75", "sm_90"], [H100], [A100]),
+        (["sm_90a"], [H100], [B200]),
+        (["compute_90a"], [H100], [B200]),
+        (["sm_100f"], [B200], [RTX5090]),
+        (["sm_120"], [RTX5090, SPARK], [B200]),
+        (["sm_120a"], [RTX5090], [SPARK]),
+    ],
+)
+def test_what_code_a_gpu_runs(targets, runs, runs_not):
+    assert [gpu.name for gpu in (*runs, *runs_not) if gpus.covers(targets, gpu)] == [gpu.name for gpu in runs]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "seen"),
+    [
+        (None, ["A100", "H100"]),
+        ("", []),
+        ("-1", []),
+        ("GPU-b", ["H100"]),
+        ("GPU-b,GPU-a", ["H100", "A100"]),
+        ("MIG-c", []),
+        ("0", []),  # which of the two that is depends on what CUDA thinks is fastest
+    ],
+)
+def test_which_gpus_the_user_has_chosen(monkeypatch, chosen, seen):
+    monkeypatch.delenv("CUDA_DEVICE_ORDER", raising=False)
+    assert [gpu.name for gpu in gpus.select([("GPU-a", A100), ("GPU-b", H100)], chosen)] == seen
+
+
+def test_the_number_of_a_gpu_counts_where_the_order_is_known(monkeypatch):
+    assert gpus.select([("GPU-a", A100), ("GPU-b", A100)], "1,5") == [A100]
+    monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    assert gpus.select([("GPU-a", A100), ("GPU-b", H100)], "1") == [H100]
+
+
+# Failures
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (RuntimeError("Error building extension 'x': …\n/usr/include/python3.9/Python.h:44:10: fatal error: crypt.h: No such file or directory"), "include crypt.h"),
+        (RuntimeError("Ninja is required to load C++ extensions"), "torch compiles with ninja"),
+        (OSError("CUDA_HOME environment variable is not set. Please set it to your CUDA install root."), "CUDA compiler was not found"),
+        (RuntimeError("Error building extension 'x': /bin/sh: 1: /usr/local/cuda/bin/nvcc: not found"), "CUDA compiler was not found"),
+        (FileNotFoundError(2, "No such file or directory", "/usr/local/cuda/bin/nvcc"), "CUDA compiler was not found"),
+        (RuntimeError("nvcc fatal   : Unsupported gpu architecture 'compute_120'"), "does not know the GPU"),
+        (ImportError("/lib/x86_64-linux-gnu/libstdc++.so.6: version `GLIBCXX_3.4.32' not found (required by /tmp/x.so)"), "newer g++"),
+        (ImportError("/tmp/x.so: undefined symbol: _ZN3c106detail14torchCheckFailE"), "another torch"),
+        (ImportError("/tmp/x.so: failed to map segment from shared object"), "noexec"),
+        (OSError(28, "No space left on device"), "disk is full"),
+        (RuntimeError("c++: fatal error: Killed signal terminated program cc1plus"), "out of memory"),
+        (OSError(30, "Read-only file system", "/opt/x/lock"), "read-only"),
+        (PermissionError(13, "Permission denied", "/data/x/lock"), "somebody else"),
+        (FileNotFoundError(2, "No such file or directory", "c++"), "no C++ compiler"),
+        (RuntimeError("Error building extension 'x': /bin/sh: 1: c++: not found\nninja: build stopped: subcommand failed."), "no C++ compiler"),
+        (RuntimeError("Error building extension 'x': [1/2] c++ …\nx.cu(3): error: identifier \"y\" is undefined\nninja: build stopped"), 'x.cu(3): error: identifier "y"'),
+        (IndexError("list index out of range"), "no GPU is visible"),
+        (ValueError("anything else"), "ValueError: anything else"),
+    ],
+)  # fmt: skip
+def test_each_failure_of_the_guides_has_its_own_words(monkeypatch, error, told):
+    monkeypatch.delenv("TORCH_CUDA_ARCH_LIST", raising=False)
+    assert told in compiling._explain("x", error)
+
+
+def test_the_words_of_the_failures_are_all_reached():
+    shown = {meaning for _, meaning, _ in compiling.FAILURES}
+    parameters = test_each_failure_of_the_guides_has_its_own_words.pytestmark[0].args[1]
+    reached = {
+        meaning for error, _ in parameters for meaning in shown if meaning in compiling._explain("x", error)
+    }
+    assert reached == shown
+
+
+def test_a_private_folder_is_made_for_this_user_alone(monkeypatch, tmp_path):
+    for name in ("SLURM_TMPDIR", "TMPDIR"):
+        monkeypatch.setenv(name, str(tmp_path))
+    folder = Path(compiling.private_folder())
+    assert (folder.parent, folder.stat().st_mode & 0o777) == (tmp_path, 0o700)
+    assert compiling.private_folder() == str(folder)
+
+
+@pytest.mark.parametrize("trap", ["open", "link", "file"])
+def test_a_folder_that_somebody_else_prepared_is_not_taken(monkeypatch, tmp_path, trap):
+    own = tmp_path / "own"
+    own.mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("SLURM_TMPDIR", str(own))
+    name = Path(compiling.private_folder()).name
+    monkeypatch.setenv("SLURM_TMPDIR", str(tmp_path))
+    monkeypatch.setenv("TMPDIR", str(own))
+    prepared = tmp_path / name
+    if trap == "open":
+        prepared.mkdir()
+        prepared.chmod(0o770)
+    elif trap == "link":
+        prepared.symlink_to(own)
+    else:
+        prepared.touch()
+    assert Path(compiling.private_folder()).parent == own
+
+
+@pytest.mark.parametrize(
+    ("modes", "there", "reason"),
+    [
+        ({"": 0o755}, True, ""),
+        ({"": 0o775}, True, ""),  # shared with a group by whoever owns it
+        ({"": 0o777}, True, "everybody can write in `{}`"),
+        ({"": 0o1777}, True, "everybody can write in `{}`"),  # files in it can be anybody's
+        ({"..": 0o1777}, False, ""),  # as below /tmp: what we make there is ours
+        ({"..": 0o777}, False, "everybody can write in `{}`"),
+    ],
+)
+def test_code_is_not_loaded_from_where_everybody_can_write(tmp_path, modes, there, reason):
+    folder = tmp_path / "above/extensions"
+    folder.mkdir(parents=True)
+    for name, mode in modes.items():
+        (folder / name).resolve().chmod(mode)
+    if not there:
+        folder.rmdir()
+    assert compiling._unsafe(str(folder)) == reason.format(folder if there else folder.parent)
+
+
+def test_code_of_another_user_is_not_loaded(monkeypatch, tmp_path):
+    """What root made is the machine's own."""
+    if os.geteuid() == 0:
+        assert compiling._unsafe(str(tmp_path)) == ""
+        os.chown(tmp_path, 12345, -1)
+    owner = tmp_path.stat().st_uid
+    monkeypatch.setattr(compiling.os, "geteuid", lambda: owner + 1)
+    assert compiling._unsafe(str(tmp_path)) == f"`{tmp_path}` belongs to user {owner}"

@@ -1,0 +1,41 @@
+"""A real browser without a window, for pages that are to be seen and not only to exist."""
+
+import re
+import struct
+from pathlib import Path
+
+from tests.support.workbench import attempt
+
+# Root has no sandbox of its own to give, and the tests run as root in CI.
+BROWSER = (
+    "chromium-headless-shell",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--hide-scrollbars",
+)
+
+
+def browse(
+    page: Path, scratch: Path, *options: str, size: tuple[int, int] = (1200, 3000)
+) -> tuple[str, set[str]]:
+    """What it prints, and every address of another machine that it asked for."""
+    log = scratch / "net.json"
+    said = attempt(
+        *BROWSER,
+        f"--window-size={size[0]},{size[1]}",
+        f"--user-data-dir={scratch / 'profile'}",
+        f"--log-net-log={log}",
+        *options,
+        page.as_uri(),
+        timeout=120,
+    )
+    assert said.returncode == 0, said.stderr
+    return said.stdout, set(re.findall(r'"url":"(https?://[^"]*)', log.read_text()))
+
+
+def picture(page: Path, scratch: Path, shot: Path, size: tuple[int, int] = (1200, 3000)) -> bytes:
+    """A screenshot of that size, as PNG."""
+    browse(page, scratch, f"--screenshot={shot}", size=size)
+    data = shot.read_bytes()
+    assert struct.unpack(">II", data[16:24]) == size
+    return data

@@ -1,0 +1,373 @@
+"""What can happen to a build, done to it: kills, full disks, cut connections, damaged caches, several builds at once.
+
+Each fault ends in an `Outcome`: how the build ended, what was wrong afterwards, and whether the next one gave the digests
+that an undisturbed build gives. tests/e2e/test_trouble.py does some of each; bench/faults does all.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from envbuilder.artifacts.sif import read_sif
+from envbuilder.core.cache import link_or_copy, sha256_file
+from envbuilder.layers.layer import load_layer
+from envbuilder.lock.model import Artefact, Lock
+from tests.support.index import Manner, package_index
+from tests.support.tiny import make_tiny
+from tests.support.workbench import (
+    NO_ENGINE,
+    WITHOUT_NETWORK,
+    attempt,
+    build_command,
+    cache_with_artefacts,
+    link_tree,
+    start,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One fault: what was done, how the build ended, and all that is wrong, which should be nothing."""
+
+    fault: str
+    detail: str
+    ended: int
+    wrong: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A tiny recipe, its lock, and what it is when nothing happens to its build."""
+
+    folder: Path
+    recipe: Path
+    lock: Lock
+    digests: tuple[str, str]
+    states: tuple[Path, ...]  # caches to begin with: artefacts alone; with the os layer; with all layers
+    seconds: tuple[float, ...] = ()  # that a build takes from each
+
+    def cache(self, state: int) -> Path:
+        """A new cache in that state, for one fault."""
+        cache = self.folder / "one/cache"
+        shutil.rmtree(cache, ignore_errors=True)
+        _copy_cache(self.states[state], cache)
+        return cache
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "out"
+
+    def command(self, *options: object) -> tuple[object, ...]:
+        return build_command(self.recipe, self.output, *options)
+
+    def env(self, cache: Path) -> dict[str, str]:
+        return NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
+
+
+def set_up(folder: Path) -> Bench:
+    """Build the tiny recipe once from each state of a cache, undisturbed."""
+    recipe, lock = make_tiny(folder / "recipe")
+    states = (cache_with_artefacts(folder, recipe), folder / "with-os", folder / "with-layers")
+    bench = Bench(folder=folder, recipe=recipe, lock=lock, digests=("", ""), states=states)
+    _copy_cache(states[0], states[2])
+    first, digests = _timed(bench, states[2])
+    shutil.rmtree(states[2] / "trees")
+    _copy_cache(states[2], states[1])
+    for path in (states[1] / "layers").iterdir():
+        layer = load_layer(path)
+        if layer is None or layer.name != "os":
+            shutil.rmtree(path)
+    bench = replace(bench, digests=digests)
+    rest = [_timed(bench, bench.cache(number))[0] for number in (1, 2)]
+    return replace(bench, seconds=(first, *rest))
+
+
+def _timed(bench: Bench, cache: Path) -> tuple[float, tuple[str, str]]:
+    shutil.rmtree(bench.output, ignore_errors=True)
+    began = time.monotonic()
+    digests, wrong = _next_build(bench, cache)
+    if wrong:
+        raise AssertionError(f"an undisturbed build failed: {wrong}")
+    return time.monotonic() - began, digests
+
+
+def _copy_cache(source: Path, target: Path) -> None:
+    link_tree(source, target)
+    target.chmod(0o700)
+
+
+# --------------------------------------------------------------------------------------------------- the faults
+
+
+def kill(bench: Bench, moment: float, *, state: int) -> Outcome:
+    """SIGKILL to the whole process group, as a job scheduler does, `moment` seconds after the start."""
+    cache = bench.cache(state)
+    shutil.rmtree(bench.output, ignore_errors=True)
+    process = start(*WITHOUT_NETWORK, *bench.command("--offline"), env=bench.env(cache))
+    time.sleep(moment)
+    with contextlib.suppress(ProcessLookupError):  # it had ended by itself
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return _judge(bench, cache, "kill", f"after {moment:.2f} s, cache {state}", process.returncode)
+
+
+def fill_disk(bench: Bench, spare: int, *, after: float, state: int) -> Outcome:
+    """Take the disk away in mid-build: cache and output lie on a file system that shrinks to `spare` free bytes."""
+    disk = bench.folder / "disk"
+    disk.mkdir(exist_ok=True)
+    cache, output = disk / "cache", disk / "out"
+    source = bench.states[state]
+    script = (
+        'set -e; disk=$1 source=$2 spare=$3 after=$4; shift 4\n'
+        'mount -t tmpfs -o size=6g,mode=0700 none "$disk"; cp -a "$source" "$disk/cache"; mkdir "$disk/out"\n'
+        '(sleep "$after"; used=$(df --output=used -B1 "$disk" | tail -n 1); mount -o "remount,size=$((used + spare))" "$disk") &\n'
+        'code=0; "$@" || code=$?\n'
+        'wait; mount -o remount,size=6g "$disk"; cp -a "$disk/." "$disk.after/"; exit $code\n'
+    )  # fmt: skip
+    after_it = bench.folder / "disk.after"
+    shutil.rmtree(after_it, ignore_errors=True)
+    after_it.mkdir(mode=0o700)
+    command = build_command(bench.recipe, output, "--offline")
+    ended = attempt(
+        "unshare", "--mount", "--", "sh", "-c", script, "sh", disk, source, spare, after, *command,
+        env=bench.env(cache), timeout=900,
+    )  # fmt: skip
+    shutil.rmtree(bench.output, ignore_errors=True)
+    if (after_it / "out").exists():
+        (after_it / "out").rename(bench.output)
+    outcome = _judge(
+        bench,
+        after_it / "cache",
+        "full disk",
+        f"{spare >> 20} MiB left after {after:.1f} s, cache {state}",
+        ended.returncode,
+    )
+    odd = (
+        ()
+        if ended.returncode in (0, 6)
+        else (f"ended with {ended.returncode}: {ended.stdout[-800:]}{ended.stderr[-800:]}",)
+    )
+    return Outcome(
+        fault=outcome.fault, detail=outcome.detail, ended=outcome.ended, wrong=(*odd, *outcome.wrong)
+    )
+
+
+def damage(bench: Bench, how: str) -> Outcome:
+    """Damage the largest wheel in the cache; a folder has the right one."""
+    cache, wheel = bench.cache(1), largest_wheel(bench)
+    right = bench.folder / "right"
+    right.mkdir(exist_ok=True)
+    link_or_copy(cache / "artefacts" / wheel.sha256[:2] / wheel.sha256, right / wheel.filename)
+    _damage(cache / "artefacts" / wheel.sha256[:2] / wheel.sha256, how)
+    shutil.rmtree(bench.output, ignore_errors=True)
+    env = bench.env(cache) | {"ENVBUILDER_FOLDERS": str(right)}
+    ended = attempt(*WITHOUT_NETWORK, *bench.command("--offline"), env=env)
+    shutil.rmtree(right)
+    return _judge(bench, cache, f"artefact {how}", wheel.name, ended.returncode, allowed=(0,))
+
+
+def largest_wheel(bench: Bench) -> Artefact:
+    return max(bench.lock.wheels, key=lambda one: one.size)
+
+
+def damage_layer(bench: Bench, how: str, name: str) -> Outcome:
+    """Damage one layer in the cache. A build may notice it and end; it says so, and the next one makes it anew."""
+    cache = bench.cache(2)
+    (folder,) = (
+        one for one in (cache / "layers").iterdir() if (layer := load_layer(one)) and layer.name == name
+    )
+    _damage(folder / "layer.tar.zst", how)
+    shutil.rmtree(bench.output, ignore_errors=True)
+    ended = attempt(*WITHOUT_NETWORK, *bench.command("--offline"), env=bench.env(cache))
+    return _judge(bench, cache, f"layer {how}", name, ended.returncode, allowed=(0, 6, 7))
+
+
+def _damage(path: Path, how: str) -> None:
+    content = bytearray(path.read_bytes())
+    match how:
+        case "truncated":
+            content = content[: len(content) // 2]
+        case "empty":
+            content.clear()
+        case "one bit":
+            content[len(content) // 2] ^= 1
+        case "longer":
+            content += b"\0"
+        case _:
+            raise ValueError(how)
+    path.unlink()  # other caches hold the same file
+    path.write_bytes(content)
+
+
+def cut_download(bench: Bench, after: int) -> Outcome:
+    """Downloads from a server on loopback that cuts each connection after so many bytes."""
+    cache = _without_wheels(bench)
+    with package_index(bench.lock, bench.states[0], Manner(cut=after)) as host:
+        ended = attempt(*bench.command(), env=_fetching(bench, cache, host))
+    # One that sends next to nothing is a source that cannot be reached; any other is asked again for the rest.
+    return _judge(
+        bench, cache, "connection cut", f"after {after} bytes each", ended.returncode,
+        allowed=(0,) if after > 100 else (5,), refill=True,
+    )  # fmt: skip
+
+
+def kill_download(bench: Bench) -> Outcome:
+    """SIGKILL when half of a file is there; the next build goes on from that half, which is damaged meanwhile."""
+    cache, wheel = _without_wheels(bench), largest_wheel(bench)
+    half = cache / "partial" / wheel.sha256
+    with package_index(bench.lock, bench.states[0], Manner(cut=wheel.size // 2, delay=60)) as host:
+        process = start(*bench.command(), env=_fetching(bench, cache, host))
+        while process.poll() is None and not (half.exists() and half.stat().st_size >= wheel.size // 4):
+            time.sleep(0.05)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    _damage(half, "one bit")
+    with package_index(bench.lock, bench.states[0], Manner()) as host:
+        ended = attempt(*bench.command(), env=_fetching(bench, cache, host))
+    return _judge(
+        bench, cache, "killed download", "its half damaged", ended.returncode, allowed=(0,), refill=True
+    )
+
+
+def _without_wheels(bench: Bench) -> Path:
+    """A cache that has the os layer, and no wheel."""
+    cache = bench.cache(1)
+    shutil.rmtree(bench.output, ignore_errors=True)
+    for wheel in bench.lock.wheels:
+        (cache / "artefacts" / wheel.sha256[:2] / wheel.sha256).unlink()
+    return cache
+
+
+def _fetching(bench: Bench, cache: Path, host: str) -> dict[str, str]:
+    url = f"http://{host}/simple/"
+    return bench.env(cache) | {
+        "ENVBUILDER_INDEX": url, "ENVBUILDER_PYTORCH_INDEX": url, "ENVBUILDER_FOLDERS": "/nonexistent",
+    }  # fmt: skip
+
+
+def at_once(bench: Bench, other: Path, builds: int = 4) -> Iterator[Outcome]:
+    """Builds of two recipes at the same moment with one cache, two into the same folder and the rest each in its own."""
+    cache = bench.cache(0)
+    shutil.rmtree(bench.output, ignore_errors=True)
+    recipes = [(bench.recipe, other)[number % 2] for number in range(builds)]
+    places = [bench.output if number < 3 else bench.folder / f"out-{number}" for number in range(builds)]
+    running = [
+        start(*WITHOUT_NETWORK, *build_command(recipe, place, "--offline"), env=bench.env(cache))
+        for recipe, place in zip(recipes, places, strict=True)
+    ]
+    answers = [(one, *one.communicate(timeout=600)) for one in running]
+    for number, (process, out, err) in enumerate(answers):
+        wrong = [] if process.returncode == 0 else [f"ended with {process.returncode}: {err[-800:]}"]
+        if not wrong and recipes[number] == bench.recipe and digests(out) != bench.digests:
+            wrong.append("it gave other digests")
+        yield Outcome(
+            fault="at once", detail=f"build {number + 1} of {builds}, {recipes[number].stem}",
+            ended=process.returncode, wrong=tuple(wrong),
+        )  # fmt: skip
+
+
+def moments(bench: Bench, count: int, *, seed: int) -> Iterator[tuple[float, int]]:
+    """Random moments of builds that begin with caches of random states; a cold one costs most."""
+    chance = random.Random(seed)
+    for _ in range(count):
+        state = chance.choice((0, *4 * (1,), *5 * (2,)))
+        yield chance.uniform(0.3, bench.seconds[state]), state
+
+
+# -------------------------------------------------------------------------------------------------- what must hold
+
+
+def _judge(
+    bench: Bench,
+    cache: Path,
+    fault: str,
+    detail: str,
+    ended: int,
+    *,
+    allowed: Sequence[int] = (),
+    refill: bool = False,
+) -> Outcome:
+    """Look at what a fault left, then build once more; with `refill`, the network is back and all can be fetched again."""
+    wrong = [f"ended with {ended}"] if allowed and ended not in allowed else []
+    wrong += list(broken_outputs(bench))
+    if not fault.startswith(("artefact", "layer")):  # there it is we who broke the cache
+        wrong += list(broken_cache(cache))
+    if refill:
+        link_missing(bench.states[0] / "artefacts", cache / "artefacts")
+    _, failed = _next_build(bench, cache)
+    wrong += failed
+    wrong += [f"left {path}" for path in (cache / "work").iterdir()]
+    wrong += [f"left {path.name}" for path in bench.output.iterdir() if path.name.startswith(".")]
+    return Outcome(fault=fault, detail=detail, ended=ended, wrong=tuple(wrong))
+
+
+def link_missing(source: Path, target: Path) -> None:
+    for path in source.glob("*/*"):
+        place = target / path.parent.name / path.name
+        place.parent.mkdir(mode=0o700, exist_ok=True)
+        if not place.exists():
+            link_or_copy(path, place)
+
+
+def _next_build(bench: Bench, cache: Path) -> tuple[tuple[str, str], list[str]]:
+    """Build once more, undisturbed and without network; a lock that still holds would let it wait for ever."""
+    try:
+        ended = attempt(*WITHOUT_NETWORK, *bench.command("--offline"), env=bench.env(cache), timeout=900)
+    except subprocess.TimeoutExpired:
+        return ("", ""), ["the next build did not end"]
+    if ended.returncode:
+        return ("", ""), [f"the next build ended with {ended.returncode}: {ended.stdout[-800:]}"]
+    found = digests(ended.stdout)
+    same = bench.digests in (found, ("", ""))
+    return found, [] if same else [f"the next build gave {found}"]
+
+
+def digests(answer: str) -> tuple[str, str]:
+    (row,) = json.loads(answer)["data"]
+    return str(row["manifest"]), str(row["sif_sha256"])
+
+
+def broken_cache(cache: Path) -> Iterator[str]:
+    """Whatever stands in the cache under a final name and is not what that name promises."""
+    for path in (cache / "artefacts").glob("*/*"):
+        if sha256_file(path) != path.name:
+            yield f"artefact {path.name} is not what it is called"
+    for folder in (cache / "layers").glob("*"):
+        layer = load_layer(folder)
+        if layer is None or sha256_file(layer.blob) != layer.digest:
+            yield f"layer {folder.name} is not whole"
+
+
+def broken_outputs(bench: Bench) -> Iterator[str]:
+    """Whatever stands in the output folder under a final name and is not what an undisturbed build puts there."""
+    sif, layout = (bench.output / f"{bench.recipe.stem}{suffix}" for suffix in (".sif", ".oci"))
+    if sif.exists():
+        read_sif(sif)
+        if sha256_file(sif) != bench.digests[1]:
+            yield "the SIF is not the right one"
+    for blob in (layout / "blobs/sha256").glob("*"):
+        if hashlib.sha256(blob.read_bytes()).hexdigest() != blob.name:
+            yield f"the blob {blob.name} is damaged"
+    if layout.exists() and not (layout / "index.json").is_file():
+        yield "the layout has no index"
+
+
+def summary(outcomes: Sequence[Outcome]) -> str:
+    """A line for each kind of fault: how many were done, how many survived, and how the builds ended."""
+    lines = ["| fault | done | survived | the disturbed build ended with |", "|:--|--:|--:|:--|"]
+    for kind in dict.fromkeys(one.fault for one in outcomes):
+        some = [one for one in outcomes if one.fault == kind]
+        codes = ", ".join(
+            f"{code} x {sum(o.ended == code for o in some)}" for code in sorted({o.ended for o in some})
+        )
+        lines.append(f"| {kind} | {len(some)} | {sum(not one.wrong for one in some)} | {codes} |")
+    return "\n".join(lines)

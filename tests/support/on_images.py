@@ -1,0 +1,116 @@
+"""Recipes that stand on images of a registry, made of the root of a recipe that was built."""
+
+import io
+import json
+import os
+import sys
+import tarfile
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.support.workbench import CACHE, ROOT, Built
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from envbuilder.build.context import Workshop
+from envbuilder.core.cache import Store, save_text
+from envbuilder.core.console import Console
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import ProcessRunner
+from envbuilder.lock import model as locks
+from envbuilder.lock.resolve import Wish, look
+from envbuilder.recipe.model import load
+from tests.support import bases
+
+RECIPE = """\
+base: {{image: "{image}"}}
+python: "3.11"
+gcc: "12"
+libxcrypt: "4.4"
+pytorch: "{torch}"
+{more}"""
+
+
+@dataclass(frozen=True)
+class World:
+    """A recipe that stands on a suite, built by both engines, and a registry with images made of its root."""
+
+    recipe: Path
+    lock: locks.Lock
+    composed: Built
+    baked: Built
+    host: str  # of the registry
+    login: dict[str, str]  # what finds the registry's password
+
+    @property
+    def folder(self) -> Path:
+        return self.recipe.parent
+
+
+SHAPES = {
+    "engine-debian": bases.Shape([{"etc/site.conf": "of the site"}], env=("PATH=/site/bin:/usr/bin:/bin", "SITE=a b")),
+    "engine-devel": replace(
+        bases.devel(),
+        # With compilers that only look like some: nothing has to be added.
+        layers=[bases.cuda("12.4.1") | bases.plain_cuda("12.4"), bases.gcc("12.2.0") | {"etc/apt/sources.list.d/cuda.list": "deb https://index.example/cuda /"}],
+    ),
+}  # fmt: skip
+
+
+def blob(built: Built, digest: str) -> bytes:
+    return (built.layout / "blobs/sha256" / digest.removeprefix("sha256:")).read_bytes()
+
+
+def open_to_all() -> bytes:
+    """A layer with a folder and a file that everybody may write, as some images have them, and a pipe."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name, kind, mode in (
+            ("work", tarfile.DIRTYPE, 0o777),
+            ("work/all", tarfile.REGTYPE, 0o666),
+            ("work/pipe", tarfile.FIFOTYPE, 0o644),
+        ):
+            member = tarfile.TarInfo(name)
+            member.type, member.mode = kind, mode
+            archive.addfile(member)
+    return out.getvalue()
+
+
+def pack(world: World, shape: bases.Shape) -> bases.Packed:
+    """The image of `shape` with the root of the world's recipe below it."""
+    index = json.loads((world.composed.layout / "index.json").read_text())
+    manifest = json.loads(blob(world.composed, index["manifests"][0]["digest"]))
+    below = json.loads(blob(world.composed, manifest["config"]["digest"]))["rootfs"]["diff_ids"][0]
+    root, more, last = manifest["layers"][0], bases.pack(shape), open_to_all()
+    config = json.loads(more.config)
+    config["rootfs"]["diff_ids"] = [below, *config["rootfs"]["diff_ids"], bases.sha256(last)]
+    return bases.Packed(
+        config=json.dumps(config).encode(),
+        blobs=[blob(world.composed, root["digest"]), *more.blobs, last],
+        media_types=[root["mediaType"], *more.media_types, "application/vnd.oci.image.layer.v1.tar"],
+    )
+
+
+def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Path:
+    """A recipe on that image, and its lock: what the image really has, and the packages of `cpu` that it lacks."""
+    path = world.folder / f"{name}.yaml"
+    path.write_text(RECIPE.format(image=f"{world.host}/site/{name}:1", torch=torch, more=more))
+    recipe = load(path)
+    shop = Workshop(
+        store=Store(CACHE), runner=ProcessRunner(os.environ), console=Console(quiet=True),
+        environment=os.environ | world.login, recipes=world.folder, limits=Limits(threads=2, memory=4 << 30, root=True),
+    )  # fmt: skip
+    means, wish = shop.means(offline=False), Wish(today=datetime.now(UTC).date())
+    base = look(recipe, means, old=None, wish=wish, transfer=shop.console.transfer)
+    there = {deb.name for deb in world.lock.debs}
+    cpu = locks.load(ROOT / "recipes/cpu.lock")
+    lacking = () if base.inside.gcc("12") else cpu.debs
+    lock = replace(
+        world.lock,
+        recipe=recipe.digest,
+        inputs=locks.recipe_inputs(recipe),
+        base=base,
+        debs=tuple(deb for deb in lacking if deb.name not in there),
+    )
+    save_text(path.with_suffix(".lock"), locks.dump(lock))
+    return path

@@ -1,0 +1,127 @@
+"""The blocks of the documentation's pages, and the terminal that runs them.
+
+A fenced block says in its first line what it is:
+
+    ```console          commands after `$ `, each with what it prints; a line after `> ` goes on with its command
+    ```console built    the same, where the recipe `cpu` has been built: run by `tests/e2e/test_site.py`
+    ```yaml file=NAME   any block with `file=`: it is written there before the page's commands run
+    ```sh               commands that need a cluster, a GPU or a registry: not run, but each must be understood
+
+In what a command prints, `…` stands for anything within a line, and alone on a line for any lines.
+"""
+
+import os
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+BUILT = "built"
+_FENCE = re.compile(r"^```(\S*) *([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_MARK = "\x1e"  # no command prints it
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    words: tuple[str, ...]
+    text: str
+
+    @property
+    def file(self) -> str:
+        return next((word.removeprefix("file=") for word in self.words if word.startswith("file=")), "")
+
+
+@dataclass(frozen=True)
+class Command:
+    place: str
+    text: str
+    printed: str
+    line: int  # of the page, where what it prints begins
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(page, text.count("\n", 0, found.start()) + 1, found[1], tuple(found[2].split()), found[3])
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def commands(block: Block) -> list[Command]:
+    """Each command of a console block with what the page says that it prints."""
+    assert block.text.startswith("$ "), f"{block.page}:{block.line}: a console block begins with a command"
+    found: list[Command] = []
+    for number, line in enumerate(block.text.splitlines(), start=block.line + 1):
+        if line.startswith("$ "):
+            found.append(Command(f"{block.page.relative_to(ROOT)}:{number}", line[2:], "", number + 1))
+        elif line.startswith("> ") and not found[-1].printed:
+            found[-1] = replace(found[-1], text=f"{found[-1].text}\n{line[2:]}", line=number + 1)
+        else:
+            found[-1] = replace(found[-1], printed=f"{found[-1].printed}{line}\n")
+    return found
+
+
+def agrees(wanted: str, printed: str) -> bool:
+    """Whether a command printed what the page says, where `…` stands for what varies."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line == "…" else ".*?".join(map(re.escape, line.split("…"))) + r"\n"
+        for line in wanted.splitlines()
+    )
+    return re.fullmatch(pattern, printed) is not None
+
+
+def place(folder: Path) -> None:
+    """What a page finds where its commands run: recipes and sites, as in a clone."""
+    for name in ("recipes", "sites"):
+        shutil.copytree(ROOT / name, folder / name)
+
+
+def differences(
+    page: Path, folder: Path, *, built: bool, env: dict[str, str], seconds: float = 120
+) -> list[tuple[Command, str]]:
+    """Run a page's commands in one shell, in order; those that print something else than the page says, with what they print."""
+    every = blocks(page)
+    for block in every:
+        if block.file:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+    kinds = [block for block in every if block.language == "console" and (built or BUILT not in block.words)]
+    wanted = [command for block in kinds for command in commands(block)]
+    script = "".join(f"{one.text}\n__rc=$?; printf '{_MARK}'; (exit $__rc)\n" for one in wanted)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("ENVBUILDER_")}
+    path = f"{ROOT / '.venv/bin'}{os.pathsep}{os.environ['PATH']}"
+    ended = subprocess.run(
+        ["bash", "--norc", "-c", script], cwd=folder, timeout=seconds, text=True, check=False,
+        env=clean | {"PATH": path, "TERM": "dumb", "LC_ALL": "C.UTF-8", **env},
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    printed = ended.stdout.split(_MARK)
+    assert len(printed) == len(wanted) + 1, f"{page}: the shell ended early\n{ended.stdout[-2000:]}"
+    pairs = zip(wanted, printed, strict=False)
+    return [(one, said) for one, said in pairs if not agrees(one.printed, said)]
+
+
+def told(different: list[tuple[Command, str]]) -> str:
+    return "\n".join(
+        f"{one.place}: $ {one.text}\n--- the page\n{one.printed}--- printed\n{said}"
+        for one, said in different
+    )
+
+
+def update(page: Path, different: list[tuple[Command, str]]) -> None:
+    """Write what was printed into the page, but for lines that agree; a person then puts `…` where it varies."""
+    lines = page.read_text(encoding="utf-8").splitlines(keepends=True)
+    for one, said in reversed(different):
+        plain = re.sub(r"^\$ ", "… ", said, flags=re.MULTILINE)  # a command that is named, not one to run
+        before, after = one.printed.splitlines(keepends=True), plain.splitlines(keepends=True)
+        if len(before) == len(after):
+            after = [old if agrees(old, new) else new for old, new in zip(before, after, strict=True)]
+        lines[one.line - 1 : one.line - 1 + len(before)] = after
+    page.write_text("".join(lines), encoding="utf-8")

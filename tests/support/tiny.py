@@ -1,0 +1,77 @@
+"""An environment that builds in seconds: a distribution with Python alone and a few small wheels.
+
+Its lock is a part of the lock of `cpu`, so that nothing is fetched for it: the packages that Debian calls essential,
+Python, what those need, and wheels without needs. There is no torch in it.
+"""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.cache import save_text
+from envbuilder.lock import model as locks
+from envbuilder.lock.model import Artefact, Lock
+from envbuilder.recipe.model import load
+from tests.support.workbench import CACHE, ROOT, run
+
+RECIPE: Final = """\
+base: debian/bookworm
+python: "3.11"
+gcc: "12"
+libxcrypt: "4.4"
+pytorch: "2.13.0"
+env: {WHICH: %s}
+"""
+WHEELS: Final = ("filelock", "markupsafe", "numpy", "typing-extensions")
+ROOTS: Final = ("python3.11", "libcrypt1", "usr-is-merged")
+
+
+def make_tiny(folder: Path, name: str = "tiny", wheels: tuple[str, ...] = WHEELS) -> tuple[Path, Lock]:
+    """Write the recipe and its lock into `folder`; returns the recipe's file and the lock."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.yaml"
+    save_text(path, RECIPE % name)
+    recipe, cpu = load(path), locks.load(ROOT / "recipes/cpu.lock")
+    lock = replace(
+        cpu,
+        recipe=recipe.digest,
+        inputs=locks.recipe_inputs(recipe),
+        debs=_closure(cpu.debs),
+        wheels=tuple(one for one in cpu.wheels if one.name.lower().replace("_", "-") in wheels),
+        extensions=(),
+    )
+    save_text(path.with_suffix(".lock"), locks.dump(lock))
+    return path, lock
+
+
+def _closure(debs: tuple[Artefact, ...]) -> tuple[Artefact, ...]:
+    """The essential packages and `ROOTS`, with all that they depend on among `debs`."""
+    facts = {one.name: _control(one) for one in debs}
+    providers = {
+        provided: name for name, fields in facts.items() for provided in _names(fields.get("Provides", ""))
+    }
+    providers |= {name: name for name in facts}
+    todo = [name for name, fields in facts.items() if fields.get("Essential") == "yes" or name in ROOTS]
+    seen: set[str] = set()
+    while todo:
+        name = todo.pop()
+        if name not in seen:
+            seen.add(name)
+            needs = [
+                one for field in ("Depends", "Pre-Depends") for one in facts[name].get(field, "").split(",")
+            ]
+            for need in needs:  # of alternatives, the first that is there
+                there = [providers[one] for one in _names(need.replace("|", ",")) if one in providers]
+                todo += there[:1]
+    return tuple(one for one in debs if one.name in seen)
+
+
+def _control(deb: Artefact) -> dict[str, str]:
+    path = CACHE / "artefacts" / deb.sha256[:2] / deb.sha256
+    text = run("dpkg-deb", "-f", path, "Essential", "Depends", "Pre-Depends", "Provides")
+    return dict(re.findall(r"^([\w-]+): (.*)$", text, re.MULTILINE))
+
+
+def _names(listing: str) -> list[str]:
+    return [one.split()[0].partition(":")[0] for one in listing.split(",") if one.strip()]

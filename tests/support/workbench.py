@@ -1,0 +1,208 @@
+"""The hands of the end-to-end tests: the real command line, the runtimes, and folders that other users can enter."""
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from envbuilder.core.cache import link_or_copy
+from tests.support.conditions import Conditions
+
+ROOT = Path(__file__).parents[2]
+ENVBUILDER = str(ROOT / ".venv/bin/envbuilder")
+CACHE = Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
+CI = "CI" in os.environ  # its disk is small, and nobody builds there again
+SPACIOUS = Path("/var/tmp")  # on disk, and not /tmp: Apptainer shows the host's to its containers
+NOBODY = 65534
+WITHOUT_NETWORK = ("unshare", "--net", "--")
+# Apptainer's own gzip takes eleven times the CPU, and none of the tests that say this is about it.
+WITH_ZSTD = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
+NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
+
+# Forward and backward of the recipe's own extension against torch's own operations.
+NUMBERS = """
+import torch, fused
+from torch.nn.functional import leaky_relu
+torch.manual_seed(0)
+for kind, near in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+    x = torch.randn(2, 3, 5, 7, dtype=kind, requires_grad=True)
+    bias = torch.randn(3, dtype=kind, requires_grad=True)
+    wanted = 1.4 * leaky_relu(x + bias.view(1, -1, 1, 1), 0.2)
+    y = fused.forward(x.detach(), bias.detach(), 0.2, 1.4)
+    assert torch.allclose(y, wanted, atol=near), "forward"
+    grad = torch.randn_like(y)
+    wanted.backward(grad)
+    gx = fused.backward(grad, y, 0.2, 1.4)
+    assert torch.allclose(gx, x.grad, atol=near), "gradient of x"
+    assert torch.allclose(gx.sum((0, 2, 3)), bias.grad, atol=10 * near), "gradient of the bias"
+try:
+    fused.forward(x.detach(), torch.zeros(4), 0.2, 1.4)
+except RuntimeError as error:
+    assert "one value per channel" in str(error)
+else:
+    raise AssertionError("a bias of the wrong length was taken")
+print("numbers agree")
+"""
+
+
+@dataclass(frozen=True)
+class Built:
+    """A recipe's artefacts, and what `build --json` said of them."""
+
+    name: str
+    output: Path
+    data: dict[str, object]
+
+    @property
+    def sif(self) -> Path:
+        return self.output / f"{self.name}.sif"
+
+    @property
+    def layout(self) -> Path:
+        return self.output / f"{self.name}.oci"
+
+    @property
+    def image(self) -> str:
+        return f"envbuilder/{self.name}:latest"
+
+    @property
+    def digests(self) -> tuple[object, object]:
+        return self.data["manifest"], self.data["sif_sha256"]
+
+
+def run(*argv: object, env: dict[str, str] | None = None, cwd: Path = ROOT, timeout: float = 600) -> str:
+    """Run a program that must succeed; returns its stdout."""
+    ended = attempt(*argv, env=env, cwd=cwd, timeout=timeout)
+    assert ended.returncode == 0, (
+        f"{argv}\nexit code {ended.returncode}\n{ended.stdout[-4000:]}\n{ended.stderr[-4000:]}"
+    )
+    return ended.stdout
+
+
+def attempt(
+    *argv: object, env: dict[str, str] | None = None, cwd: Path = ROOT, timeout: float = 600
+) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [str(word) for word in argv], env=os.environ | (env or {}), cwd=cwd, timeout=timeout,
+        stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+def start(*argv: object, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+    """Start a program in a process group of its own, so that it can be killed with all that it started."""
+    return subprocess.Popen(
+        [str(word) for word in argv], env=os.environ | (env or {}), cwd=ROOT, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+
+
+def build_command(name: object, output: Path, *options: object) -> tuple[object, ...]:
+    return (ENVBUILDER, "build", name, "--output", output, "--json", *options)
+
+
+def build(
+    name: str, output: Path, *options: object, env: dict[str, str] | None = None, prefix: Sequence[str] = ()
+) -> Built:
+    answer = json.loads(run(*prefix, *build_command(name, output, *options), env=env, timeout=3000))
+    return Built(name, output, answer["data"][0])
+
+
+def findings(ended: "subprocess.CompletedProcess[str]") -> list[dict[str, str]]:
+    """The findings of a failed command that was called with `--json`; its envelope must agree with its exit code."""
+    answer = json.loads(ended.stdout)
+    assert (answer["status"], answer["exit_code"]) == ("failed", ended.returncode), (
+        ended.stdout + ended.stderr
+    )
+    return list(answer["findings"])
+
+
+def seconds(*argv: object, tries: int = 3) -> float:
+    """The shortest wall time of a few runs: other load on the machine only ever adds."""
+    times = []
+    for _ in range(tries):
+        began = time.monotonic()
+        run(*argv)
+        times.append(time.monotonic() - began)
+    return min(times)
+
+
+def as_nobody(*argv: object, groups: str = "") -> tuple[object, ...]:
+    """The command line that runs another one as an ordinary user without a home."""
+    if os.geteuid() != 0:
+        return argv
+    extra = ("--groups", groups) if groups else ("--clear-groups",)
+    return (
+        "setpriv", "--reuid", NOBODY, "--regid", NOBODY, *extra,
+        "env", "-u", "XDG_RUNTIME_DIR", "HOME=/nonexistent", *argv,
+    )  # fmt: skip
+
+
+@contextlib.contextmanager
+def open_folder() -> Iterator[Path]:
+    """A temporary folder that every user can enter."""
+    folder = Path(tempfile.mkdtemp(prefix="envbuilder-e2e-", dir=SPACIOUS))
+    folder.chmod(0o755)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def link_tree(source: Path, target: Path) -> None:
+    """A copy of a folder; its files are second names of the same ones where the disk allows it."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if attempt("cp", "-al", source, target).returncode != 0:
+        shutil.rmtree(target, ignore_errors=True)
+        run("cp", "-a", source, target)
+
+
+def locked_artefacts(recipe: str | Path) -> list[dict[str, object]]:
+    """What the lock of a recipe fetches: of one of the repository's by its name, of any by its file."""
+    path = ROOT / f"recipes/{recipe}.lock" if isinstance(recipe, str) else recipe.with_suffix(".lock")
+    lock = json.loads(path.read_text())
+    return [*lock["debs"], *lock["toolkit"], *lock["wheels"]]
+
+
+def cache_with_artefacts(folder: Path, recipe: str | Path, *, copy: bool = False) -> Path:
+    """A new cache that holds what the lock of `recipe` fetches and nothing else; with `copy`, in files of its own."""
+    cache = folder / "cache"
+    cache.mkdir(mode=0o700)
+    for artefact in locked_artefacts(recipe):
+        digest = str(artefact["sha256"])
+        target = cache / "artefacts" / digest[:2] / digest
+        target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        source = CACHE / "artefacts" / digest[:2] / digest
+        (shutil.copyfile if copy else link_or_copy)(source, target)
+    return cache
+
+
+def builds_in(
+    several: Sequence[Conditions], recipe: str | Path, *, tell: Callable[[str], None] = print
+) -> list[dict[str, object]]:
+    """Build a lock in each of several conditions from an empty cache, offline; returns what each build said.
+
+    Each build's cache and artefacts are removed after it.
+    """
+    answers = []
+    for conditions in several:
+        tell(f"{recipe}: {conditions.shown}")
+        with open_folder() as folder:
+            place = folder / conditions.folder
+            place.mkdir(parents=True)
+            cache = cache_with_artefacts(place, recipe, copy=bool(conditions.user))
+            if conditions.user:
+                run("chown", "-R", f"{conditions.user}:{conditions.user}", place)
+            command = conditions.command(*build_command(recipe, place / "out", "--offline"), place=place)
+            env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
+            answer = run(*WITHOUT_NETWORK, *command, env=env, timeout=3000)
+            answers.append(json.loads(answer)["data"][0])
+            tell(f"  {answers[-1]['manifest']} {answers[-1]['sif_sha256']}")
+    return answers

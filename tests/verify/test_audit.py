@@ -1,0 +1,273 @@
+"""Each audit finds what is planted for it and is silent about a tree that is as it should be."""
+
+import hashlib
+import io
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envbuilder.core.findings import Severity
+from envbuilder.layers.entry import Entry, Kind
+from envbuilder.verify.audit import Code, Said, audit
+from tests.support.elves import library
+
+SITE = "opt/env/lib/python3.11/site-packages"
+SYSTEM = "usr/lib/x86_64-linux-gnu"
+FATBINS = Path(__file__).parent / "fatbins"
+SM_70_80 = (FATBINS / "cuda-11.2.fatbin").read_bytes()  # sm_70, sm_80 and PTX for 8.0
+SM_80_90A = (FATBINS / "cuda-12.4-compressed.fatbin").read_bytes()  # sm_80, sm_90a and PTX for 9.0
+CERTIFICATE = "-----BEGIN CERTIFICATE-----\n{}\n-----END CERTIFICATE-----\n"
+
+
+@dataclass(frozen=True)
+class MadeTree:
+    """A tree out of a table; `->` in front of a text makes a link."""
+
+    entries: tuple[Entry, ...]
+    contents: Mapping[str, bytes]
+
+    def open(self, path: str) -> IO[bytes]:
+        return io.BytesIO(self.contents[path])
+
+
+def make_tree(
+    files: Mapping[str, bytes | str], modes: Mapping[str, int] = {}, folders: Mapping[str, int] = {}
+) -> MadeTree:
+    entries = []
+    contents = {name: text.encode() if isinstance(text, str) else text for name, text in files.items()}
+    above = {str(parent) for name in files for parent in Path(name).parents if str(parent) != "."}
+    for name in sorted(above | folders.keys()):
+        mode = folders.get(name, 0o755)
+        entries.append(Entry(path=name, kind=Kind.DIRECTORY, mode=mode, uid=0, gid=0, mtime=0))
+    for name, content in contents.items():
+        plain = Entry(path=name, kind=Kind.FILE, mode=modes.get(name, 0o644), uid=0, gid=0, mtime=0)
+        if content.startswith(b"->"):
+            entries.append(replace(plain, kind=Kind.LINK, target=content[2:].decode()))
+        else:
+            digest = hashlib.sha256(content).hexdigest()
+            entries.append(replace(plain, size=len(content), sha256=digest))
+    return MadeTree(tuple(entries), contents)
+
+
+CLEAN: dict[str, bytes | str] = {
+    f"{SYSTEM}/libc.so.6": library(soname="libc.so.6", gives=("GLIBC_2.2.5", "GLIBC_2.36")),
+    f"{SYSTEM}/libstdc++.so.6.0.30": library(soname="libstdc++.so.6", gives=("GLIBCXX_3.4", "GLIBCXX_3.4.30")),
+    f"{SYSTEM}/libcrypt.so.1": library(soname="libcrypt.so.1", gives=("XCRYPT_2.0",)),
+    "lib": "->usr/lib",
+    "usr/bin/su": library(needed=("libc.so.6",)),
+    f"{SITE}/torch/lib/libtorch_cuda.so": library(
+        soname="libtorch_cuda.so", needed=("libcudart.so.12",), runpath="$ORIGIN:$ORIGIN/../../nvidia/cuda_runtime/lib:/usr/local/cuda/lib64",
+        needs={"libc.so.6": ("GLIBC_2.2.5",), "libstdc++.so.6": ("GLIBCXX_3.4.30",)}, sections={".nv_fatbin": SM_80_90A},
+    ),
+    f"{SITE}/nvidia/cuda_runtime/lib/libcudart.so.12": library(soname="libcudart.so.12", needs={"libc.so.6": ("GLIBC_2.2.5",)}),
+    f"{SYSTEM}/libibverbs.so.1.14.44.0": library(soname="libibverbs.so.1", needed=("libnl-3.so.200", "libc.so.6")),
+    f"{SYSTEM}/libibverbs.so.1": "->libibverbs.so.1.14.44.0",
+    f"{SYSTEM}/libnl-3.so.200": library(soname="libnl-3.so.200"),
+    f"{SYSTEM}/libibverbs/libmlx5-rdmav34.so": library(needed=("libibverbs.so.1",)),
+    "etc/libibverbs.d/mlx5.driver": "driver mlx5\n",
+    f"{SITE}/tornado/test/test.key": "-----BEGIN PRIVATE KEY-----\n",
+    "usr/local/cuda/lib64/libcudart.so": f"->/{SITE}/nvidia/cuda_runtime/lib/libcudart.so.12",
+    "opt/envbuilder/extensions/fused/fused.so": library(needs={"libcrypt.so.1": ("XCRYPT_2.0",)}, sections={".nv_fatbin": SM_70_80}),
+    "usr/share/ca-certificates/mozilla/one.crt": CERTIFICATE.format("AAAA"),
+    "etc/ssl/certs/ca-certificates.crt": CERTIFICATE.format("AAAA"),
+    "etc/machine-id": "",
+    "etc/pip.conf": "[global]\nindex-url = https://index.example.org/simple\n",
+}  # fmt: skip
+MODES = {"usr/bin/su": 0o4755}
+
+
+def found(tree: MadeTree, **options: object) -> list[tuple[str, str]]:
+    return [(finding.code, finding.where) for finding in audit(tree, **{"gpus": ("8.0",), **options})]
+
+
+def with_files(files: Mapping[str, bytes | str]) -> MadeTree:
+    return make_tree(CLEAN | dict(files), MODES)
+
+
+def test_a_tree_that_is_as_it_should_be_has_no_findings():
+    tree = make_tree(CLEAN, MODES, {"tmp": 0o1777})
+    assert audit(tree, gpus=("8.0",), oldest_glibc="2.28", said=ORDINARY) == ()
+
+
+ORDINARY = Said(
+    environment=(
+        ("PATH", "/opt/env/bin"),
+        ("TOKENIZERS_PARALLELISM", "false"),
+        ("WANDB_TOKEN_FILE", "/run/secrets/wandb"),
+    ),
+    texts=(
+        ("config.Labels.maintainer", "maintainer=someone@example.org"),
+        (
+            "history[0].created_by",
+            "RUN /bin/sh -c export API_TOKEN=$(cat /run/secrets/token) && git clone https://h.example/a",
+        ),
+        ("history[1].created_by", "ENV SECRET="),
+        ("history[2].created_by", "ARG TOKEN=/run/secrets/token"),
+    ),
+)
+
+PLANTED = {
+    "a GPU without code": ({}, {"gpus": ("8.0", "7.5")}, Code.NO_CODE, f"/{SITE}/torch/lib/libtorch_cuda.so"),
+    "a GPU with PTX alone": (
+        {"opt/envbuilder/extensions/b/b.so": library(sections={".nv_fatbin": SM_70_80})},
+        {"gpus": ("8.0", "9.0")}, Code.ONLY_PTX, "/opt/envbuilder/extensions/b/b.so",
+    ),
+    "a fat binary that cannot be read": (
+        {"opt/envbuilder/extensions/b/b.so": library(sections={".nv_fatbin": b"no fat binary at all"})},
+        {}, Code.UNREADABLE, "/opt/envbuilder/extensions/b/b.so",
+    ),
+    "a newer glibc": ({f"{SITE}/a.so": library(needs={"libc.so.6": ("GLIBC_2.38",)})}, {}, Code.SYMBOLS, f"/{SITE}/a.so"),
+    "a newer libstdc++": ({f"{SITE}/a.so": library(needs={"libstdc++.so.6": ("CXXABI_1.3.15",)})}, {}, Code.SYMBOLS, f"/{SITE}/a.so"),
+    "a newer libxcrypt": ({f"{SITE}/a.so": library(needs={"libcrypt.so.1": ("XCRYPT_4.4",)})}, {}, Code.SYMBOLS, f"/{SITE}/a.so"),
+    "an older host": (
+        {f"{SITE}/a.so": library(needs={"libc.so.6": ("GLIBC_2.2.5", "GLIBC_2.36")})}, {"oldest_glibc": "2.31"}, Code.OLDEST_HOST, f"/{SITE}/a.so",
+    ),
+    "a second NCCL": (
+        {f"{SITE}/nvidia/nccl/lib/libnccl.so.2": library(soname="libnccl.so.2"), f"{SYSTEM}/libnccl.so.2": library(soname="libnccl.so.2", gives=("A",)),
+         f"{SITE}/b.so": library(needed=("libnccl.so.2",), runpath="$ORIGIN/nvidia/nccl/lib")},
+        {}, Code.COPIES, f"/{SITE}/nvidia/nccl/lib/libnccl.so.2",
+    ),
+    "a run path that the image has not": ({f"{SITE}/a.so": library(runpath="/opt/elsewhere/lib")}, {}, Code.RUNPATH, f"/{SITE}/a.so"),
+    "a run path that others may write": ({f"{SITE}/a.so": library(rpath="/tmp/build/lib")}, {}, Code.RUNPATH, f"/{SITE}/a.so"),
+    "a run path where it is started": ({f"{SITE}/a.so": library(runpath="$ORIGIN:")}, {}, Code.RUNPATH, f"/{SITE}/a.so"),
+    "a run path above the root": ({"opt/a.so": library(runpath="$ORIGIN/../../lib")}, {}, Code.RUNPATH, "/opt/a.so"),
+    "a token": ({"root/.netrc": "machine a.example login b password c"}, {}, Code.SECRET, "/root/.netrc"),
+    "a password in an index": ({"etc/pip.conf": "index-url = https://me:s3cret@index.example/simple"}, {}, Code.SECRET, "/etc/pip.conf"),
+    "where a package came from": ({f"{SITE}/a.dist-info/direct_url.json": '{"url": "https://me:s3cret@h.example/a.whl"}'}, {}, Code.SECRET,
+                                  f"/{SITE}/a.dist-info/direct_url.json"),
+    "a private key": ({"etc/ssl/private/host.key": "-----BEGIN RSA PRIVATE KEY-----\n"}, {}, Code.SECRET, "/etc/ssl/private/host.key"),
+    "an identity": ({"etc/machine-id": "0123456789abcdef0123456789abcdef\n"}, {}, Code.SECRET, "/etc/machine-id"),
+    "a token in the environment": ({}, {"said": Said(environment=(("HF_TOKEN", "hf_" + "a" * 34),))}, Code.SECRET, "the environment's HF_TOKEN"),
+    "a password in the environment": ({}, {"said": Said(environment=(("DB_PASSWORD", "correcthorse"),))}, Code.SECRET, "the environment's DB_PASSWORD"),
+    "a token in a label": ({}, {"said": Said(texts=(("config.Labels.ci.token", "ci.token=0123456789"),))}, Code.SECRET,
+                           "the image's config.Labels.ci.token"),
+    "an index's password in the history": (
+        {}, {"said": Said(texts=(("history[3].created_by", "RUN /bin/sh -c pip install --index-url https://me:s3cret@h.example/s numpy"),))},
+        Code.SECRET, "the image's history[3].created_by",
+    ),
+    "a build argument in the history": (
+        {}, {"said": Said(texts=(("history[1].created_by", "RUN |1 PIP_TOKEN=s3cr3t-word /bin/sh -c make"),))}, Code.SECRET,
+        "the image's history[1].created_by",
+    ),
+    "a file that a later layer removed": ({}, {"said": Said(hidden=(("root/.netrc", "a password for a host"),))}, Code.SECRET,
+                                          "/root/.netrc of a lower layer"),
+    "a proxy's authority": ({"usr/local/share/ca-certificates/proxy.crt": CERTIFICATE.format("BBBB")}, {}, Code.AUTHORITY,
+                            "/usr/local/share/ca-certificates/proxy.crt"),
+    "a proxy's authority in the bundle": ({"etc/ssl/certs/ca-certificates.crt": CERTIFICATE.format("AAAA") + CERTIFICATE.format("BBBB")}, {},
+                                          Code.AUTHORITY, "/etc/ssl/certs/ca-certificates.crt"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLANTED)
+def test_what_is_planted_is_found_and_nothing_else(name: str):
+    files, options, code, where = PLANTED[name]
+    seen = found(with_files(files), **options)
+    assert (code, where) in seen
+    assert {one for one, _ in seen} == {code}
+
+
+@pytest.mark.parametrize(
+    ("files", "modes", "folders", "code", "where"),
+    [
+        ({"opt/x": "x"}, {"opt/x": 0o666}, {}, Code.WRITABLE, "/opt/x"),
+        ({}, {}, {"opt/open": 0o777}, Code.WRITABLE, "/opt/open"),
+        ({"usr/bin/helper": "#!/bin/sh\n"}, {"usr/bin/helper": 0o4755}, {}, Code.SET_ID, "/usr/bin/helper"),
+        ({"usr/bin/helper": "#!/bin/sh\n"}, {"usr/bin/helper": 0o2755}, {}, Code.SET_ID, "/usr/bin/helper"),
+    ],
+)
+def test_rights_that_go_too_far_are_found(files, modes, folders, code, where):
+    tree = make_tree(CLEAN | files, MODES | modes, folders)
+    assert found(tree) == [(code, where)]
+
+
+def test_a_second_copy_says_who_loads_which_and_what_it_costs():
+    files, _, _, _ = PLANTED["a second NCCL"]
+    (finding,) = [one for one in audit(with_files(files)) if one.code == Code.COPIES]
+    assert f"/{SITE}/nvidia/nccl/lib/libnccl.so.2 is loaded by /{SITE}/b.so" in finding.message
+    assert "different bytes" in finding.message
+    assert finding.hint.endswith("MB")
+
+
+def test_files_with_the_same_run_paths_are_one_finding_and_each_is_named_once():
+    odd = library(runpath="/lib/intel64:/lib/win-x64:/tmp/build")
+    files = {f"{SITE}/torch/bin/{name}Test": odd for name in "ABCDEF"} | {
+        f"{SITE}/x.so": library(runpath="/x")
+    }
+    one, other = [
+        each
+        for each in audit(make_tree(CLEAN | files, MODES | dict.fromkeys(files, 0o755)))
+        if each.code == Code.RUNPATH
+    ]
+    assert (one.where, other.where) == (f"/{SITE}/torch/bin/ATest", f"/{SITE}/x.so")
+    assert one.message == (
+        "looks for libraries in `/lib/intel64`, `/lib/win-x64` (not in the image), and `/tmp/build` (not the image's, and"
+        f" others may write there); the same in 5 more: /{SITE}/torch/bin/BTest, /{SITE}/torch/bin/CTest, /{SITE}/torch/bin/DTest, …"
+    )
+    assert other.message == "looks for libraries in `/x` (not in the image)"
+
+
+def test_a_secret_is_never_shown():
+    tree = with_files({"root/.git-credentials": "https://me:s3cretpassword@code.example"})
+    (finding,) = [one for one in audit(tree) if one.code == Code.SECRET]
+    assert "s3cret" not in str(finding) + finding.hint
+    assert finding.severity is Severity.ERROR
+
+
+def test_without_gpus_their_code_is_not_judged():
+    assert Code.NO_CODE not in {code for code, _ in found(make_tree(CLEAN, MODES), gpus=())}
+
+
+@pytest.mark.parametrize(
+    ("without", "said"),
+    [
+        (
+            f"{SYSTEM}/libibverbs.so.1.14.44.0",
+            ["`libibverbs.so.1` is not", "a provider of libibverbs is not"],
+        ),
+        (f"{SYSTEM}/libnl-3.so.200", ["it needs libnl-3.so.200"]),
+        (f"{SYSTEM}/libibverbs/libmlx5-rdmav34.so", ["a provider of libibverbs is not"]),
+        ("etc/libibverbs.d/mlx5.driver", ["a provider of libibverbs is not"]),
+    ],
+)
+def test_nccl_without_whole_libraries_for_infiniband_is_told(without: str, said: list[str]):
+    tree = make_tree({path: text for path, text in CLEAN.items() if path != without}, MODES)
+    findings = audit(tree, gpus=("8.0",))
+    assert [finding.code for finding in findings] == ["EB722"] * len(said)
+    assert all(part in finding.message for part, finding in zip(said, findings, strict=True))
+
+
+def test_a_tree_without_nccl_needs_none_of_them():
+    tree = make_tree({f"{SYSTEM}/libc.so.6": CLEAN[f"{SYSTEM}/libc.so.6"]}, {})
+    assert audit(tree) == ()
+
+
+WHOLE = library(
+    soname="a.so", needed=("libc.so.6",), runpath="$ORIGIN", needs={"libc.so.6": ("A", "B")}, gives=("C",)
+)
+
+
+@settings(max_examples=80, deadline=1000)
+@given(st.lists(st.tuples(st.integers(0, len(WHOLE) - 1), st.sampled_from((0, 1, 127, 255))), max_size=6))
+def test_a_damaged_elf_file_is_told_soon_and_never_a_crash(damage: list[tuple[int, int]]):
+    content = bytearray(WHOLE)
+    for at, value in damage:
+        content[at] = value
+    assert {code for code, _ in found(make_tree({"opt/a.so": bytes(content)}))} <= {
+        Code.UNREADABLE,
+        Code.RUNPATH,
+        Code.SYMBOLS,  # a version that nobody asked for before
+    }
+
+
+def test_a_list_without_an_end_is_told():
+    content = library(soname="a.so", gives=("C",))  # its only entry names itself as the next
+    entries = content.rindex(struct.pack("<2I", 1, 1)) + 4  # how many the head of the section promises
+    endless = content[:entries] + b"\xff" * 4 + content[entries + 4 :]
+    assert found(make_tree({"opt/a.so": content})) == []
+    assert found(make_tree({"opt/a.so": endless})) == [(Code.UNREADABLE, "/opt/a.so")]

@@ -1,0 +1,414 @@
+import hashlib
+import os
+import random
+import shutil
+import tarfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from PySquashfsImage import SquashFsImage
+
+from envbuilder import cli
+from envbuilder.artifacts.oci.layout import ImageConfig, read_layout, write_layout
+from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.artifacts.sif import read_sif, write_sif
+from envbuilder.artifacts.squashfs.files import SquashfsTree
+from envbuilder.artifacts.squashfs.reader import Squashfs
+from envbuilder.core.errors import VerifyError
+from envbuilder.core.process import Command, ProcessRunner
+from envbuilder.layers.entry import Entry, Kind, path_order
+from envbuilder.layers.layer import Layer, read_manifest, write_layer, write_layer_from_tar
+from envbuilder.verify.compare import RUNTIME_ADDS, SHOWN, compare, opened_sif, sif_manifest, verify
+
+EPOCH = 1_700_000_000
+CAPABILITY = "\x01\x00\x00\x02\x00\x20\x00\x00"
+
+
+def read_entries(image: Path) -> tuple[Entry, ...]:
+    return read_tree(image).entries
+
+
+@dataclass(frozen=True)
+class Pair:
+    """An image and a SIF of the same layers."""
+
+    image: Path
+    sif: Path
+    layers: list[Layer]
+
+
+def write_os_tar(
+    path: Path, *, leave_out: str = "", link: str = "../" + "t" * 130, **changes: object
+) -> Path:
+    """A small root file system with everything that a tree can have; `changes` are those of `bin/tool`."""
+    with tarfile.open(path, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name in ("", "bin", "etc", "opt", "tmp", "empty"):
+            folder = tarfile.TarInfo(f"./{name}")
+            folder.type, folder.mode, folder.mtime = tarfile.DIRTYPE, 0o1777 if name == "tmp" else 0o755, 7
+            tar.addfile(folder)
+        content = b"".join(n.to_bytes(4, "big") for n in range(200_000))
+        for name, data in {
+            "bin/tool": content, "bin/zeros": bytes(700_000), "bin/small": b"small", "bin/none": b"", "bin/" + "ü" * 60: b"u",
+        }.items():  # fmt: skip
+            item = tarfile.TarInfo(name)
+            item.mode, item.uid, item.gid, item.mtime = 0o755, 3, 65534, 11
+            item.pax_headers = {"SCHILY.xattr.security.capability": CAPABILITY, "SCHILY.xattr.user.a": "b"}
+            if name == "bin/tool":
+                data = changes.pop("content", data)  # type: ignore[assignment]  # noqa: PLW2901
+                for key, value in changes.items():
+                    setattr(item, key, value)
+            item.size = len(data)
+            if name != leave_out:
+                with Path(path.with_suffix(".data")).open("w+b") as stream:
+                    stream.write(data)
+                    stream.seek(0)
+                    tar.addfile(item, stream)
+        for name, kind, target in (
+            ("bin/hard", tarfile.LNKTYPE, "bin/small"),
+            ("bin/sh", tarfile.SYMTYPE, link),
+        ):
+            item = tarfile.TarInfo(name)
+            item.type, item.linkname, item.mtime = kind, target, 13
+            tar.addfile(item)
+    return path
+
+
+def make_layers(folder: Path, tar: Path) -> list[Layer]:
+    folder.mkdir()
+    (folder / "tree" / "opt" / "env" / "lib").mkdir(parents=True)
+    for number in range(300):
+        (folder / "tree" / "opt" / "env" / "lib" / f"module_{number}.py").write_text(
+            f"x = {number}\n" * (number % 50)
+        )
+    upper = write_layer(
+        name="python", tree=folder / "tree", folder=folder / "up", epoch=EPOCH, threads=1, omit=("opt",)
+    )
+    return [write_layer_from_tar(name="os", tar=tar, folder=folder / "low", epoch=EPOCH, threads=1), upper]
+
+
+def make_pair(folder: Path, layers: list[Layer], sif_layers: list[Layer] | None = None) -> Pair:
+    write_layout(
+        layers=layers,
+        config=ImageConfig(),
+        epoch=EPOCH,
+        platform="linux/amd64",
+        folder=folder / "image",
+        name="a:1",
+    )
+    write_sif(
+        layers=sif_layers or layers,
+        out=folder / "a.sif",
+        epoch=EPOCH,
+        definition="",
+        labels={},
+    )
+    return Pair(image=folder / "image", sif=folder / "a.sif", layers=layers)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Pair:
+    folder = tmp_path_factory.mktemp("built")
+    return make_pair(folder / "out", make_layers(folder / "layers", write_os_tar(folder / "os.tar")))
+
+
+@pytest.fixture
+def pair(tmp_path: Path, built: Pair) -> Pair:
+    """A copy, for a test to damage."""
+    shutil.copytree(built.image.parent, tmp_path / "out")
+    return replace(built, image=tmp_path / "out" / "image", sif=tmp_path / "out" / "a.sif")
+
+
+def everything(pair: Pair) -> list[Entry]:
+    return sorted((e for layer in pair.layers for e in read_manifest(layer)), key=path_order)
+
+
+@pytest.mark.programs
+def test_image_and_sif_of_the_same_layers_are_proved_equal(pair: Pair) -> None:
+    for layers in (pair.layers, []):
+        report = verify(pair.image, pair.sif, layers=layers)
+        assert report.findings == ()
+        assert report.paths == len(everything(pair))
+
+
+@pytest.mark.programs
+@pytest.mark.usefixtures("clean_environment")
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("{image} {none}", "there is no SIF `{none}`"),
+        ("{image} {image}", "`{image}` is a folder, and a SIF is wanted there"),
+        ("{sif} {image}", "the image comes first: envbuilder verify {image} {sif}"),
+        ("{sif} {sif}", "`envbuilder diff {sif} {sif}` compares two SIFs"),
+    ],
+)
+def test_what_is_no_image_and_sif_is_told_before_either_is_read(
+    pair: Pair, capsys: pytest.CaptureFixture[str], words: str, said: str
+) -> None:
+    places = {"image": pair.image, "sif": pair.sif, "none": pair.sif.with_name("none.sif")}
+    code = cli.run(["verify", *words.format(**places).split()])
+    err = capsys.readouterr().err
+    assert (code, err.startswith("error: ")) == (2, True)  # no step was begun
+    assert said.format(**places) in err
+
+
+@pytest.mark.programs
+@pytest.mark.usefixtures("clean_environment")
+def test_a_comparison_that_finds_a_difference_is_a_step_that_failed(
+    pair: Pair, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.truncate(pair.sif, pair.sif.stat().st_size // 2)
+    code = cli.run(["verify", str(pair.image), str(pair.sif)])
+    err = capsys.readouterr().err
+    assert code == 7
+    assert "✗ verify image ≡ SIF" in err
+    assert "✓" not in err
+
+
+@pytest.mark.programs
+def test_both_readers_see_the_layers_as_they_were_written(pair: Pair) -> None:
+    assert list(read_entries(pair.image)) == everything(pair)
+    assert list(sif_manifest(pair.sif)) == everything(pair)
+    assert list(sif_manifest(pair.sif, threads=1)) == everything(pair)
+
+
+@pytest.mark.programs
+def test_an_independent_reader_agrees_about_the_sif(pair: Pair) -> None:
+    part = read_sif(pair.sif).system
+    with SquashFsImage.from_file(str(pair.sif), part.offset) as image:
+        seen = [
+            Entry(
+                path=item.path.strip("/"),
+                kind=Kind.FILE if item.is_file else Kind.LINK if item.is_symlink else Kind.DIRECTORY,
+                mode=item.mode & 0o7777,
+                uid=item.uid,
+                gid=item.gid,
+                mtime=item.time,
+                size=item.size if item.is_file else 0,
+                sha256=hashlib.sha256(item.read_bytes()).hexdigest() if item.is_file else "",
+                target=item.readlink() if item.is_symlink else "",
+            )
+            for item in image
+        ]
+    ours = [
+        replace(entry, xattrs=()) for entry in sif_manifest(pair.sif)
+    ]  # it does not read them from every file
+    assert sorted(seen, key=path_order) == ours
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("changes", "code", "words"),
+    [
+        (
+            {"content": b"\1" + b"".join(n.to_bytes(4, "big") for n in range(200_000))[1:]},
+            "EB703",
+            "content is",
+        ),
+        ({"mode": 0o750}, "EB702", "mode is 0755 in the image and 0750 in the SIF"),
+        ({"uid": 4}, "EB702", "owner is 3:65534 in the image and 4:65534 in the SIF"),
+        ({"mtime": 12}, "EB702", "time is 11 in the image and 12 in the SIF"),
+        ({"pax_headers": {"SCHILY.xattr.user.a": "c"}}, "EB702", "extended attributes"),
+        ({"leave_out": "bin/tool"}, "EB701", "only in the image"),
+    ],
+)
+def test_a_planted_difference_is_named(
+    tmp_path: Path, changes: dict[str, object], code: str, words: str
+) -> None:
+    layers = make_layers(tmp_path / "one", write_os_tar(tmp_path / "os.tar"))
+    other = make_layers(tmp_path / "two", write_os_tar(tmp_path / "other.tar", **changes))  # type: ignore[arg-type]
+    planted = make_pair(tmp_path / "out", layers, other)
+    for known in (layers, []):
+        (finding,) = verify(planted.image, planted.sif, layers=known).findings
+        assert (finding.code, finding.where) == (code, "/bin/tool")
+        assert words in finding.message
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("one", "other", "code", "where", "words"),
+    [
+        ({}, {"link": "../elsewhere"}, "EB702", "/bin/sh", "and '../elsewhere' in the SIF"),
+        ({"leave_out": "bin/tool"}, {}, "EB701", "/bin/tool", "only in the SIF"),
+    ],
+    ids=["another link", "an extra file"],
+)
+def test_a_planted_link_or_extra_file_is_named(
+    tmp_path: Path, one: dict[str, str], other: dict[str, str], code: str, where: str, words: str
+) -> None:
+    layers = make_layers(tmp_path / "one", write_os_tar(tmp_path / "one.tar", **one))
+    changed = make_layers(tmp_path / "two", write_os_tar(tmp_path / "two.tar", **other))
+    planted = make_pair(tmp_path / "out", layers, changed)
+    for known in (layers, []):
+        (finding,) = verify(planted.image, planted.sif, layers=known).findings
+        assert (finding.code, finding.where) == (code, where)
+        assert words in finding.message
+
+
+@pytest.mark.programs
+def test_the_files_of_a_sif_can_be_read_in_any_order(pair: Pair) -> None:
+    choose = random.Random(3)
+    with opened_sif(pair.sif) as system:
+        tree = SquashfsTree(system, system.entries(threads=2))
+        for path in ("bin/tool", "bin/zeros", "bin/small", "bin/none", "opt/env/lib/module_7.py"):
+            with tree.open(path) as stream:
+                whole = stream.read()
+                entry = next(entry for entry in tree.entries if entry.path == path)
+                assert (len(whole), hashlib.sha256(whole).hexdigest()) == (entry.size, entry.sha256)
+                for _ in range(20):
+                    at, size = choose.randrange(len(whole) + 5), choose.randrange(400_000)
+                    stream.seek(at)
+                    assert stream.read(size) == whole[at : at + size]
+
+
+@pytest.mark.programs
+def test_names_that_are_no_text_are_in_both(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    Path(os.fsdecode(os.fsencode(tmp_path / "tree") + b"/\xff\n")).write_text("x")
+    layer = write_layer(name="x", tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=EPOCH, threads=1)
+    made = make_pair(tmp_path / "out", [layer])
+    assert sif_manifest(made.sif)[1:] == read_entries(made.image) == read_manifest(layer)
+
+
+@pytest.mark.programs
+def test_an_image_of_other_layers_is_named(tmp_path: Path, pair: Pair) -> None:
+    other = make_layers(tmp_path / "two", write_os_tar(tmp_path / "other.tar", mode=0o700))
+    (finding,) = verify(pair.image, pair.sif, layers=other).findings
+    assert (finding.code, "not made of the layers" in finding.message) == ("EB704", True)
+
+
+def _flip(path: Path, at: int) -> None:
+    path.chmod(0o644)
+    with path.open("r+b") as stream:
+        stream.seek(at)
+        (byte,) = stream.read(1)
+        stream.seek(at)
+        stream.write(bytes([byte ^ 1]))
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("known", [True, False])
+def test_one_changed_bit_of_a_blob_is_found(pair: Pair, known: bool) -> None:
+    layout = read_layout(pair.image)
+    blob = layout.path(layout.layers[0].blob)
+    _flip(blob, blob.stat().st_size // 2)
+    (finding,) = verify(pair.image, pair.sif, layers=pair.layers if known else []).findings
+    assert finding.code == "EB704"
+
+
+@pytest.mark.programs
+def test_no_changed_bit_of_a_sif_breaks_the_reader(pair: Pair) -> None:
+    part = read_sif(pair.sif).system
+    truth = sif_manifest(pair.sif)
+    with pair.sif.open("rb") as stream:
+        stream.seek(part.offset)
+        head = stream.read(96)
+    used, inodes = (int.from_bytes(head[at : at + 8], "little") for at in (40, 64))
+    choose = random.Random(7)
+    places = [
+        *range(96),
+        *(choose.randrange(96, inodes) for _ in range(60)),
+        *(choose.randrange(inodes, used) for _ in range(200)),
+    ]
+    outcomes = set()
+    for place in places:
+        _flip(pair.sif, part.offset + place)
+        try:
+            outcomes.add("same" if sif_manifest(pair.sif) == truth else "different")
+        except VerifyError:
+            outcomes.add("refused")
+        _flip(pair.sif, part.offset + place)
+    assert outcomes >= {"different", "refused"}
+    assert sif_manifest(pair.sif) == truth
+
+
+@pytest.mark.programs
+def test_changed_content_of_a_sif_is_named_by_its_path(pair: Pair) -> None:
+    part = read_sif(pair.sif).system
+    _flip(pair.sif, part.offset + 1000)
+    (finding,) = verify(pair.image, pair.sif, layers=pair.layers).findings
+    assert finding.code in {"EB703", "EB705"}
+
+
+@pytest.mark.programs
+def test_missing_artefacts_are_findings(tmp_path: Path, pair: Pair) -> None:
+    codes = [finding.code for finding in verify(tmp_path / "no", tmp_path / "no.sif").findings]
+    assert codes == ["EB704", "EB705"]
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
+@pytest.mark.parametrize("packing", ["gzip", "xz", "zstd"])
+def test_a_file_system_of_another_writer_is_read(tmp_path: Path, packing: str) -> None:
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    (tree / "a").write_bytes(b"x" * 300_000)
+    (tree / "b").write_bytes(os.urandom(300_000))
+    layer = write_layer(name="x", tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1)
+    argv = (
+        "mksquashfs",
+        str(tree),
+        str(tmp_path / "fs"),
+        "-comp",
+        packing,
+        "-all-root",
+        "-all-time",
+        str(EPOCH),
+        "-no-progress",
+    )
+    ProcessRunner(os.environ).run(Command(argv=argv, why="write"))
+    with Squashfs(tmp_path / "fs") as squashfs:
+        assert squashfs.entries(threads=2)[1:] == read_manifest(layer)
+
+
+@pytest.mark.programs
+@pytest.mark.skipif(shutil.which("mksquashfs") is None, reason="mksquashfs is not installed")
+def test_devices_and_fifos_of_others_are_named_as_what_they_are(tmp_path: Path) -> None:
+    (tmp_path / "tree").mkdir()
+    os.mkfifo(tmp_path / "tree/fifo")
+    argv = ("mksquashfs", str(tmp_path / "tree"), str(tmp_path / "fs"), "-no-progress", "-p", "null c 666 0 0 1 3", "-p", "disk b 660 0 6 259 300")  # fmt: skip
+    ProcessRunner(os.environ).run(Command(argv=argv, why="write"))
+    with Squashfs(tmp_path / "fs") as squashfs:
+        found = {entry.path: (entry.kind, entry.target) for entry in squashfs.entries(threads=1)[1:]}
+    assert found == {
+        "disk": (Kind.SPECIAL, "block 259:300"),
+        "fifo": (Kind.SPECIAL, "fifo"),
+        "null": (Kind.SPECIAL, "char 1:3"),
+    }
+
+
+# --- comparing ---
+
+FILE = Entry(path="a", kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=1, size=1, sha256="0" * 64)
+NAMES = ("the image", "the SIF")
+
+
+def test_equal_trees_have_no_findings() -> None:
+    assert compare([FILE], [replace(FILE)], NAMES) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda e: replace(e, kind=Kind.LINK, target="b", sha256="", size=1, mode=0o644), "kind is file in the image and link in the SIF"),
+        (lambda e: replace(e, size=2), "size is 1 in the image and 2 in the SIF"),
+        (lambda e: replace(e, gid=5), "owner is 0:0 in the image and 0:5 in the SIF"),
+        (lambda e: replace(e, sha256="1" * 64), f"content is {'0' * 64} in the image and {'1' * 64} in the SIF"),
+    ],
+)  # fmt: skip
+def test_a_field_that_differs_is_named(change: Callable[[Entry], Entry], message: str) -> None:
+    assert message in [finding.message for finding in compare([FILE], [change(FILE)], NAMES)]
+
+
+def test_many_differences_are_counted() -> None:
+    one = [replace(FILE, path=f"a{number:03}") for number in range(SHOWN + 5)]
+    findings = compare(one, [], NAMES)
+    assert len(findings) == SHOWN + 1
+    assert findings[0].where == "/a000"
+    assert (findings[-1].code, findings[-1].message) == ("EB706", "and 5 more differences")
+
+
+def test_what_a_runtime_adds_can_be_passed_over() -> None:
+    added = [replace(FILE, path=path) for path in ("etc/hosts", "dev/null", "tmpfile")]
+    assert [found.where for found in compare([], added, NAMES, ignore=RUNTIME_ADDS)] == ["/tmpfile"]

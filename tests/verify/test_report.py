@@ -1,0 +1,168 @@
+"""The page of an environment: its areas are its sizes, and whatever stands in it is text and asks nobody."""
+
+import io
+import math
+from html.parser import HTMLParser
+from typing import IO
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from envbuilder.layers.entry import Entry, Kind
+from envbuilder.verify.report.page import Page, Section, Table, render
+from envbuilder.verify.report.sizes import Part, layer_sizes, measure
+from envbuilder.verify.report.treemap import HEIGHT, WIDTH, Rect, draw, squarify
+
+ROOM = Rect(x=0, y=0, width=WIDTH, height=HEIGHT)
+HOSTILE = "<script>alert(1)</script><img src=https://evil.example/x>\"'&"
+
+
+class FakeTree:
+    """A tree whose files are texts."""
+
+    def __init__(self, files: dict[str, str]) -> None:
+        self._files = files
+        self.entries = tuple(
+            Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=0, size=len(text))
+            for path, text in files.items()
+        )
+
+    def open(self, path: str) -> IO[bytes]:
+        return io.BytesIO(self._files[path].encode())
+
+
+class Reader(HTMLParser):
+    """Collects tags with their attributes, and the text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+@given(st.lists(st.floats(1, 1e9), min_size=1, max_size=60))
+def test_areas_are_as_the_sizes_and_fill_the_room(sizes: list[float]):
+    sizes.sort(reverse=True)
+    rects = squarify(sizes, ROOM)
+    scale = WIDTH * HEIGHT / sum(sizes)
+    for size, rect in zip(sizes, rects, strict=True):
+        assert math.isclose(rect.width * rect.height, size * scale, rel_tol=1e-3, abs_tol=1e-3)
+        assert rect.x >= -1e-6
+        assert rect.y >= -1e-6
+        assert rect.x + rect.width <= WIDTH + 1e-3
+        assert rect.y + rect.height <= HEIGHT + 1e-3
+
+
+def test_equal_sizes_are_near_squares():
+    assert all(0.4 < rect.width / rect.height < 2.5 for rect in squarify([1.0] * 12, ROOM))
+
+
+@settings(max_examples=30)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.text(min_size=1, max_size=9), st.integers(0, 10**10)),
+        max_size=30,
+    )
+)
+def test_every_picture_stays_in_its_frame_and_names_what_it_shows(found: list[tuple[str, str, int]]):
+    parts = tuple(Part(layer=layer, name=name, size=size) for layer, name, size in found)
+    picture = draw(parts)
+    for box in picture.boxes:
+        assert 0 <= box.x <= box.x + box.width <= WIDTH + 0.2
+        assert 0 <= box.y <= box.y + box.height <= HEIGHT + 0.2
+    assert bool(picture.boxes) == any(part.size for part in parts)
+    assert all(box.title for box in picture.boxes)
+
+
+def test_each_byte_is_counted_once_for_who_brought_it():
+    files = {
+        "var/lib/dpkg/info/libc6:amd64.list": "/.\n/lib\n/lib/libc.so.6\n/usr/share/doc/libc6\n",
+        "usr/lib/libc.so.6": "c" * 100,
+        "etc/passwd": "p" * 7,
+        "opt/env/lib/python3.11/site-packages/torch-2.6.0.dist-info/RECORD": "torch/a.py,,\ntorch/lib/b.so,,\n../../../bin/torchrun,,\n",
+        "opt/env/lib/python3.11/site-packages/torch/a.py": "a" * 20,
+        "opt/env/lib/python3.11/site-packages/torch/lib/b.so": "b" * 1000,
+        "opt/env/lib/python3.11/site-packages/torch/__pycache__/a.pyc": "y" * 5,
+        "opt/env/bin/torchrun": "t" * 3,
+        "opt/env/pyvenv.cfg": "v",
+        "usr/local/cuda-12.4/bin/nvcc": "n" * 50,
+        "opt/envbuilder/extensions/fused-0123/fused.so": "f" * 9,
+        "opt/envbuilder/lock.json": "l" * 4,
+    }
+    parts = {(part.layer, part.name): part.size for part in measure(FakeTree(files))}
+    listed = len(files["var/lib/dpkg/info/libc6:amd64.list"])
+    record = len(files["opt/env/lib/python3.11/site-packages/torch-2.6.0.dist-info/RECORD"])
+    assert parts == {
+        ("os", "libc6"): 100,
+        ("os", "made while installing"): 7 + listed,
+        ("python", "torch"): 20 + 1000 + 5 + 3,
+        ("python", "byte code and start-up"): 1 + record,
+        ("cuda", "bin of the toolkit"): 50,
+        ("extensions", "fused-0123"): 9,
+        ("envbuilder", "lock, plan, start-up"): 4,
+    }
+    assert sum(parts.values()) == sum(map(len, files.values()))
+    assert next(iter(layer_sizes(measure(FakeTree(files))))) == "python"
+
+
+def hostile_page() -> Page:
+    parts = (Part(layer=HOSTILE, name=HOSTILE, size=10**9), Part(layer="os", name="x", size=10**8))
+    table = Table(head=(HOSTILE,), rows=((HOSTILE,),), title=HOSTILE)
+    sections = (
+        Section(title="Audit", text=HOSTILE, tables=(table,), picture=draw(parts)),
+        Section(title="Build times", tables=(Table(head=("a",), rows=(), empty=HOSTILE),)),
+    )
+    return Page(title=HOSTILE, summary=HOSTILE, figures=((HOSTILE, HOSTILE),), sections=sections, version="1")
+
+
+def test_whatever_stands_in_it_is_text():
+    reader = Reader()
+    reader.feed(render(hostile_page()))
+    assert {tag for tag, _ in reader.tags} & {"script", "img", "iframe", "link", "object", "base"} == set()
+    assert any(HOSTILE in word for word in reader.words)
+    assert not any(name.startswith("on") for _, attributes in reader.tags for name in attributes)
+
+
+def test_the_page_asks_no_other_machine():
+    reader = Reader()
+    reader.feed(render(hostile_page()))
+    for _, attributes in reader.tags:
+        for name in ("src", "href", "data", "action"):
+            assert (attributes.get(name) or "#").startswith("#")
+    style = render(hostile_page()).partition("<style>")[2].partition("</style>")[0]
+    assert "url(" not in style
+    assert "@import" not in style
+    policy = next(
+        one["content"] for tag, one in reader.tags if one.get("http-equiv") == "Content-Security-Policy"
+    )
+    assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_a_section_without_rows_says_so():
+    page = Page(
+        title="x",
+        summary="",
+        figures=(),
+        sections=(Section(title="Audit", tables=(Table(head=("a",), rows=(), empty="none"),)),),
+        version="1",
+    )
+    reader = Reader()
+    reader.feed(render(page))
+    assert "none" in reader.words
+    assert "table" not in {tag for tag, _ in reader.tags}
+
+
+@pytest.mark.parametrize("title", ["Build times", "Audit"])
+def test_every_section_can_be_jumped_to(title: str):
+    reader = Reader()
+    reader.feed(render(hostile_page()))
+    anchor = title.lower().replace(" ", "-")
+    assert ("section", {"id": anchor}) in reader.tags
+    assert ("a", {"href": f"#{anchor}"}) in reader.tags
