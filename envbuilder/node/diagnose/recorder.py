@@ -3,6 +3,7 @@
 import io
 import json
 import pickle
+import struct
 from collections.abc import Mapping, Sequence
 from pathlib import PurePath
 from typing import IO, Final, NoReturn
@@ -26,7 +27,7 @@ _OPCODES: Final = b"}]()qrhjXJKMGNaesutR.c\x80\x85\x86\x87\x88\x89\x8a\x8c\x94\x
 # What reading of damaged or hostile bytes ends in, beside what the formats themselves raise.
 _DAMAGE: Final = (
     pickle.UnpicklingError, ValueError, EOFError, RecursionError, ArithmeticError, LookupError, TypeError, AttributeError,
-    MemoryError,
+    MemoryError, struct.error,
 )  # fmt: skip
 
 
