@@ -18,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec, ed25519, padding, rsa
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.oci.naming import BUNDLE_TYPE, PROVENANCE_TYPE
 from envbuilder.artifacts.sif import DataType, read_sif
+from envbuilder.artifacts.statement import Subject, restate, subject_digests
 from envbuilder.core.cache import beside, save_text, sha256_file, sha256_text
 from envbuilder.core.errors import CommandError, UsageError, VerifyError
 from envbuilder.core.process import Command, Runner
-from envbuilder.plan.sbom import Subject, restate, subject_digests
 
 _KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
 _MOST: Final = 64 << 20  # bytes of a bundle that a reader believes

@@ -13,12 +13,13 @@ from packaging.metadata import parse_email
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
+from envbuilder.artifacts.statement import Subject
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Kind
 from envbuilder.layers.layer import Layer, read_files, read_manifest
 from envbuilder.plan.license import Licence, debian_licence, wheel_licence
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.plan.sbom import PROVENANCE, SBOM, Subject, make_provenance, make_sbom
+from envbuilder.plan.sbom import PROVENANCE, SBOM, make_provenance, make_sbom
 
 _STATUS: Final = "var/lib/dpkg/status"
 _DOC: Final = "usr/share/doc/"

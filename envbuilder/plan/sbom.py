@@ -7,14 +7,14 @@ no host and no time of day, so they are the same wherever the same lock is built
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 from urllib.parse import quote
 
 from envbuilder import __version__
+from envbuilder.artifacts.statement import Subject, make_statement
 from envbuilder.compat.image_facts import Name
-from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.core.cache import sha256_text
 from envbuilder.lock.base_image.locked import LockedBase
 from envbuilder.lock.model import Artefact, LockedExtension
 from envbuilder.plan.license import UNKNOWN, Licence, own_references
@@ -22,22 +22,10 @@ from envbuilder.plan.model import Plan
 
 SBOM: Final = "opt/envbuilder/sbom.spdx.json"
 PROVENANCE: Final = "opt/envbuilder/provenance.json"
-STATEMENT_TYPE: Final = "https://in-toto.io/Statement/v1"
 PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
 BUILD_TYPE: Final = "urn:envbuilder:{engine}:1"
 BUILDER: Final = "urn:envbuilder:local"  # a build on a machine of one's own: SLSA's level 1, whoever signs it
 NOASSERTION: Final = "NOASSERTION"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
-    """One thing that a statement is about."""
-
-    name: str
-    sha256: Sha256
-
-    def data(self) -> dict[str, object]:
-        return {"name": self.name, "digest": {"sha256": self.sha256}}
 
 
 def make_sbom(plan: Plan, licences: Mapping[str, Licence]) -> str:
@@ -85,39 +73,21 @@ def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str
         for extension in plan.extensions
         for file in extension.files
     ]
-    statement = {
-        "_type": STATEMENT_TYPE,
-        "subject": [subject.data() for subject in subjects],
-        "predicateType": PREDICATE_TYPE,
-        "predicate": {
-            "buildDefinition": {
-                "buildType": BUILD_TYPE.format(engine=engine),
-                "externalParameters": {"recipe": plan.name, "files": _files(plan)},
-                "internalParameters": {"platform": plan.platform, "epoch": plan.epoch, "plan": plan.key},
-                "resolvedDependencies": dependencies,
-            },
-            "runDetails": {
-                "builder": {
-                    "id": BUILDER,
-                    "version": {"envbuilder": __version__} | dict(one.split(" ", 1) for one in tools),
-                }
-            },
+    predicate = {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE.format(engine=engine),
+            "externalParameters": {"recipe": plan.name, "files": _files(plan)},
+            "internalParameters": {"platform": plan.platform, "epoch": plan.epoch, "plan": plan.key},
+            "resolvedDependencies": dependencies,
+        },
+        "runDetails": {
+            "builder": {
+                "id": BUILDER,
+                "version": {"envbuilder": __version__} | dict(one.split(" ", 1) for one in tools),
+            }
         },
     }
-    return _json(statement)
-
-
-def restate(statement: str, subjects: Sequence[Subject]) -> str:
-    """The same provenance of other subjects: of the artefacts around the layers that it was written into.
-
-    Raises ValueError when the text is no such statement.
-    """
-    return _json(_parse(statement) | {"subject": [subject.data() for subject in subjects]})
-
-
-def subject_digests(statement: str) -> frozenset[str]:
-    """The sha256 of everything that a statement is about; raises ValueError when it is none."""
-    return frozenset(str(one["digest"]["sha256"]) for one in _parse(statement)["subject"])
+    return make_statement(subjects, predicate_type=PREDICATE_TYPE, predicate=predicate)
 
 
 def purl(artefact: Artefact) -> str:
@@ -129,13 +99,6 @@ def purl(artefact: Artefact) -> str:
     if artefact.kind == "git":
         return f"pkg:generic/{quote(artefact.name, safe='.-_~')}@{version}"
     return f"pkg:pypi/{artefact.name.lower().replace('_', '-')}@{version}"
-
-
-def _parse(statement: str) -> dict[str, Any]:
-    value = json.loads(statement)
-    if not isinstance(value, dict) or value.get("_type") != STATEMENT_TYPE:
-        raise ValueError("it is not an in-toto statement")
-    return value
 
 
 def _artefacts(plan: Plan, licences: Mapping[str, Licence]) -> Iterator[dict[str, object]]:

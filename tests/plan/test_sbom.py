@@ -12,6 +12,7 @@ from in_toto_attestation.v1.statement import Statement
 from spdx_tools.spdx.parser.jsonlikedict.json_like_dict_parser import JsonLikeDictParser
 from spdx_tools.spdx.validation.document_validator import validate_full_spdx_document
 
+from envbuilder.artifacts.statement import Subject, subject_digests
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import write_layer
@@ -19,16 +20,7 @@ from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
 from envbuilder.plan.documents import write_documents
 from envbuilder.plan.license import UNKNOWN, Licence, debian_licence, own_references, wheel_licence
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.plan.sbom import (
-    PROVENANCE,
-    SBOM,
-    Subject,
-    make_provenance,
-    make_sbom,
-    purl,
-    restate,
-    subject_digests,
-)
+from envbuilder.plan.sbom import PROVENANCE, SBOM, make_provenance, make_sbom, purl
 
 EPOCH = 1_700_000_000
 
@@ -105,20 +97,6 @@ def test_the_provenance_is_a_statement_that_in_totos_own_library_accepts():
     names = [one.name for one in provenance.build_definition.resolved_dependencies]
     assert names == [DEB.filename, LINKED.filename, WHEEL.filename, "fused/a.cpp"]
     assert dict(provenance.run_details.builder.version)["uv"] == "0.9.0"
-
-
-def test_provenance_can_speak_of_other_subjects():
-    other = Subject(name="x.sif", sha256=sha256_text("sif"))
-    text = make_provenance(PLAN, SUBJECTS, TOOLS, "assemble")
-    again = restate(text, (other,))
-    assert subject_digests(again) == {other.sha256}
-    assert json.loads(again)["predicate"] == json.loads(text)["predicate"]
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", "x", '{"_type": "other"}'])
-def test_what_is_no_statement_is_not_restated(text):
-    with pytest.raises(ValueError, match=r"in-toto|Expecting"):
-        restate(text, SUBJECTS)
 
 
 def test_package_urls_escape_what_versions_hold():
