@@ -90,7 +90,6 @@ def load_cudas(path: Path = FILE) -> Table[Cuda]:
     """The table, oldest first; raises ValueError when it breaks its own rules."""
     return load_table(
         path, _KEYS, _row, lambda row: version_key(row.cuda), optional=_OPTIONAL, overridden="cuda",
-        types=(BrokenGcc, Confidence, Cuda),
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def load_distributions(path: Path = FILE) -> Table[Distribution]:
 @functools.cache
 def load_all_distributions(path: Path = FILE) -> Table[Distribution]:
     """Every row, also of distributions that envbuilder cannot build on."""
-    return load_table(path, _KEYS, _row, _order, optional=("note",), types=(Distribution,))
+    return load_table(path, _KEYS, _row, _order, optional=("note",))
 
 
 @functools.cache

@@ -51,7 +51,6 @@ def load_gpus(path: Path = FILE) -> Table[Gpu]:
         _row,
         lambda row: (*version_key(row.capability), row.name),
         optional=("arm_host", "note"),
-        types=(Gpu, Market),
     )
 
 

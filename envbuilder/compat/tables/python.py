@@ -39,7 +39,6 @@ def load_pythons(path: Path = FILE) -> Table[Python]:
         _row,
         lambda row: version_key(row.python),
         optional=("crypt_h_below", "note"),
-        types=(Python,),
     )
 
 

@@ -22,7 +22,7 @@ class Standard:
 @functools.cache
 def load_standards(path: Path = FILE) -> Table[Standard]:
     """The table; raises ValueError when it breaks its own rules."""
-    return load_table(path, ("standard", "gcc"), _row, lambda row: (row.standard,), types=(Standard,))
+    return load_table(path, ("standard", "gcc"), _row, lambda row: (row.standard,))
 
 
 def _row(fields: Fields) -> Standard:

@@ -2,20 +2,15 @@
 
 Rows are the file's own, changed by `overrides.yaml` beside it: `tables refresh` writes some files anew and never that one,
 so what a person knows better than the artefacts outlives every refresh.
-
-To read YAML with the place of every value takes 30 ms more than `check` may, so `written.py` has what came out of it, each
-table with the digest of its texts: while those are the same, it serves instead.
 """
 
 import functools
-import hashlib
 import itertools
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Generic, TypeVar
 
-from envbuilder.compat.tables.written import TABLES
 from envbuilder.core.decode import DATE, LINE, Code, Entry, Fields, Kind, Mistakes, Node, Shape, load
 
 OVERRIDES: Final = "overrides.yaml"  # its name, beside the table
@@ -78,19 +73,12 @@ def load_table(
     *,
     optional: Iterable[str] = (),
     overridden: str = "",
-    types: Collection[type] = (),
 ) -> Table[Row]:
     """Read a table whose rows have these keys; raises ValueError with every mistake, a line each.
 
     `order` gives what rows are sorted by, and no two rows may be equal in it. `overridden` is the section of
-    `overrides.yaml` that changes rows; the first of `keys` is the version that it names them by. `types` are what
-    rows consist of, of a table that `written.py` has.
+    `overrides.yaml` that changes rows; the first of `keys` is the version that it names them by.
     """
-    if types and path.name in TABLES:
-        digest, make_table = TABLES[path.name]
-        if digest == digest_of(path, overridden):
-            table: Table[Row] = make_table(**{one.__name__: one for one in (Source, Table, *types)})
-            return table
     mistakes = Mistakes()
     root = load(path, mistakes)
     if root is None:
@@ -113,15 +101,6 @@ def load_table(
     if mistakes.findings:
         raise ValueError(_listing(mistakes))
     return Table(sources=tuple(sources.values()), read=read, rows=tuple(rows))
-
-
-def digest_of(path: Path, overridden: str) -> str:
-    """Of the texts that decide a table; "" where one cannot be read, which the reader has words for."""
-    try:
-        texts = [one.read_bytes() for one in ([path, path.with_name(OVERRIDES)] if overridden else [path])]
-    except OSError:
-        return ""
-    return hashlib.sha256(b"\0".join(texts)).hexdigest()
 
 
 def _sources(fields: Fields) -> dict[str, Source]:

@@ -104,8 +104,7 @@ def load_toolkits(path: Path = FILE) -> Mapping[str, Toolkit]:
 
 
 def read_toolkits(path: Path) -> Table[Toolkit]:
-    types = (DebPart, PurePosixPath, Take, Toolkit, ToolkitFile, ToolkitLink, WheelPart)
-    return load_table(path, _KEYS, _toolkit, lambda row: tuple(map(int, row.cuda.split("."))), types=types)
+    return load_table(path, _KEYS, _toolkit, lambda row: tuple(map(int, row.cuda.split("."))))
 
 
 def _toolkit(fields: Fields) -> Toolkit:

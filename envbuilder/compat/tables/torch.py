@@ -102,7 +102,6 @@ def load_torches(path: Path = FILE) -> Table[Torch]:
     """The table, oldest first; raises ValueError when it breaks its own rules."""
     return load_table(
         path, _KEYS, _row, lambda row: version_key(row.version), optional=_OPTIONAL, overridden="torch",
-        types=(Build, GccBound, Torch),
     )  # fmt: skip
 
 
