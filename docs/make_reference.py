@@ -3,6 +3,8 @@
 `pytest --update-golden tests/project/test_pages.py` writes them; the same test says when they are not what the code says.
 """
 
+import importlib
+import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +15,14 @@ import typer.core
 import yaml
 from typer.main import get_command
 
+import envbuilder
 from envbuilder import cli
 from envbuilder.commands.context import SESSION
 from envbuilder.commands.examples import EXAMPLES
 from envbuilder.compat.check import Tables, load_tables
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core import errors
+from envbuilder.core.findings import CodeEnum
 from envbuilder.node.diagnose.catalogue import load_catalogue
 from envbuilder.recipe import json_schema as schema
 
@@ -233,24 +237,25 @@ def _shape(one: Mapping[str, object]) -> str:
 
 
 def codes() -> dict[str, tuple[str, str]]:
-    """Every code with its name and what it says: of the line that names it, of the family of errors, of the tables."""
-    found: dict[str, tuple[str, str]] = {}
-    for path in sorted(PACKAGE.rglob("*.py")):
-        found |= _named(path.read_text(encoding="utf-8"))
-    for name, code, words in re.findall(r"(\w+)\s+(EB\d{3})\s+\d\s+(.+)", errors.__doc__ or ""):
-        found[code] = (name, words)
+    """Return every code with its name and what it means."""
+    for module in pkgutil.walk_packages(envbuilder.__path__, "envbuilder."):
+        if not module.name.startswith(("envbuilder.runtime", "envbuilder.__main__")):
+            importlib.import_module(module.name)
+    found = {
+        str(code): (code.name.lower().replace("_", " "), code.meaning)
+        for kind in CodeEnum.__subclasses__()
+        for code in kind
+    }
+    found |= {kind.code: (kind.__name__, kind.meaning) for kind in _errors(errors.EnvbuilderError)}
     for row in yaml.safe_load((PACKAGE / "compat/tables/failures.yaml").read_text(encoding="utf-8"))["rows"]:
         found[row["code"]] = ("", re.sub(r"`?\{(\w+)\}`?", r"*\1*", row["message"]))
     return dict(sorted(found.items()))
 
 
-def _named(source: str) -> dict[str, tuple[str, str]]:
-    """`NAME = "EB123"  # words`: the comment is what the code says."""
-    pattern = r'^ *(\w+)(?:: Final)? = "(EB\d{3})"(?:  # (.*?))?(?:  # noqa.*)?$'
-    return {
-        code: (name.lower().replace("_", " "), words or "")
-        for name, code, words in re.findall(pattern, source, re.MULTILINE)
-    }
+def _errors(kind: type[errors.EnvbuilderError]) -> Iterator[type[errors.EnvbuilderError]]:
+    yield kind
+    for below in kind.__subclasses__():
+        yield from _errors(below)
 
 
 def codes_page() -> str:

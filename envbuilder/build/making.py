@@ -34,7 +34,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, EnvbuilderError, SpaceError, ToolError, UsageError, VerifyError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.fetch.request import Wanted
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer
 from envbuilder.lock.resolve import Means, store_sources
@@ -47,7 +47,10 @@ from envbuilder.verify.compare import verify
 # for each step that is built, and the SIF (1.2) always; so much once more for the image where its layers cannot be links.
 SPACE_PER_STEP: Final = 3.2
 SPACE_PER_BUILD: Final = 1.2
-UNTRIED: Final = "EB650"  # the tests of the recipe were not run in the SIF
+
+
+class BuildCode(CodeEnum):
+    UNTRIED = "EB650", "the tests of the recipe were not run in the SIF"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,7 +225,7 @@ def try_out(recipe: Recipe, outputs: Outputs, workshop: Workshop, *, image: str)
             except ToolError as error:
                 findings.append(
                     Finding(
-                        code=UNTRIED, severity=Severity.WARNING, where=recipe.place("$.tests"), hint=error.hint,
+                        code=BuildCode.UNTRIED, severity=Severity.WARNING, where=recipe.place("$.tests"), hint=error.hint,
                         message="the recipe's tests were not run in the SIF: Apptainer is not installed",
                     )
                 )  # fmt: skip

@@ -3,68 +3,67 @@
 import difflib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TypeVar
 
 from envbuilder.compat.context import Case
 from envbuilder.compat.tables.table import Table, version_key
-from envbuilder.core.findings import Severity
+from envbuilder.core.findings import CodeEnum, Severity
 
 Row = TypeVar("Row")
 
 
-class CheckCode(StrEnum):
+class CheckCode(CodeEnum):
     """Stable; a new rule takes the next free one."""
 
-    BASE = "EB301"  # no such suite, or none that can be built on
-    GPU = "EB302"  # no such GPU
-    PYTHON = "EB303"  # not the suite's Python
-    GCC = "EB304"  # not packaged in the suite
-    LIBXCRYPT = "EB305"  # not the suite's version
-    TORCH = "EB306"  # no such release
-    TORCH_NEWER = "EB307"  # newer than the tables
-    TORCH_PYTHON = "EB308"  # no wheel of this torch for this Python
-    TORCH_CUDA = "EB309"  # toolkit and torch of different major versions of CUDA
-    TORCH_CUDA_MINOR = "EB310"  # the same major version, but another minor one
-    TOOLKIT = "EB311"  # a CUDA that envbuilder cannot lay out
-    CUDA_SOURCE = "EB312"  # a .cu file and no CUDA
-    CUDA = "EB313"  # no such release
-    CUDA_NEWER = "EB314"  # newer than the tables
-    NVCC_GCC_NEW = "EB315"  # gcc above what nvcc takes
-    NVCC_GCC_OLD = "EB316"  # gcc below it
-    NVCC_GCC_BROKEN = "EB317"  # a patch release of gcc that nvcc takes and fails with
-    NVCC_GLIBC = "EB318"  # the toolkit's headers clash with the suite's C library
-    ARCHITECTURE = "EB319"  # a GPU that the toolkit does not compile for
-    KERNELS = "EB320"  # a GPU for which torch's build holds no code
-    ARCHITECTURE_NAME = "EB321"  # a GPU that torch's TORCH_CUDA_ARCH_LIST has no word for
-    STANDARD_NVCC = "EB322"  # a C++ standard that nvcc does not take
-    STANDARD_GCC = "EB323"  # a C++ standard that gcc does not take
-    STANDARD_TORCH = "EB324"  # a C++ standard below what torch's headers take
-    TORCH_GCC = "EB325"  # gcc below what torch's headers take
-    TORCH_GCC_BOUND = "EB326"  # gcc that torch's own check of a setup.py refuses
-    TORCH_GLIBC = "EB327"  # the suite's C library is older than the wheel needs
-    CRYPT_H = "EB328"  # Python.h includes crypt.h, and nothing in the recipe brings it
-    NUMPY = "EB329"  # numpy that this torch does not work with
-    SETUPTOOLS = "EB330"  # setuptools that this torch's cpp_extension does not work with
-    COMPILER_PARTS = "EB331"  # a compiler from the package index with parts of another release
-    DRIVER = "EB332"  # the host's driver is too old
-    DRIVER_MINOR = "EB333"  # it runs by minor-version compatibility
-    DRIVER_FORWARD = "EB334"  # it runs by forward compatibility
-    HOST_GPU = "EB335"  # a GPU of the host that the recipe does not compile for
-    HOST_GPU_UNKNOWN = "EB336"  # a GPU of the host that the tables do not know
-    ARM_HOST = "EB337"  # a GPU that exists only beside an aarch64 processor
-    BASE_UNSEEN = "EB338"  # a base image that nobody looked into
-    BASE_FOREIGN = "EB339"  # a base for another processor
-    BASE_LIBC = "EB340"  # a base with musl, or without a C library
-    BASE_OS = "EB341"  # a base of an unknown distribution
-    GCC_BESIDE = "EB342"  # a second gcc beside the base's own
-    CUDA_TWICE = "EB343"  # CUDA in the base and once more in the environment
-    CUDA_SEVERAL = "EB344"  # a base with several CUDAs
-    CUDA_UNUSED = "EB345"  # a base with CUDA for a recipe without
-    DRIVER_REQUIRED = "EB346"  # the base's own demand on the host's driver
-    TORCH_TWICE = "EB347"  # a base with a torch of its own
-    BASE_PARTS = "EB348"  # a part that the base lacks and nothing brings
-    HOST_EMPTY = "EB349"  # a host without a GPU, as a login node is
+    BASE = "EB301", "no such suite, or none that can be built on"
+    GPU = "EB302", "no such GPU"
+    PYTHON = "EB303", "not the suite's Python"
+    GCC = "EB304", "not packaged in the suite"
+    LIBXCRYPT = "EB305", "not the suite's version"
+    TORCH = "EB306", "no such release"
+    TORCH_NEWER = "EB307", "newer than the tables"
+    TORCH_PYTHON = "EB308", "no wheel of this torch for this Python"
+    TORCH_CUDA = "EB309", "toolkit and torch of different major versions of CUDA"
+    TORCH_CUDA_MINOR = "EB310", "the same major version, but another minor one"
+    TOOLKIT = "EB311", "a CUDA that envbuilder cannot lay out"
+    CUDA_SOURCE = "EB312", "a .cu file and no CUDA"
+    CUDA = "EB313", "no such release"
+    CUDA_NEWER = "EB314", "newer than the tables"
+    NVCC_GCC_NEW = "EB315", "gcc above what nvcc takes"
+    NVCC_GCC_OLD = "EB316", "gcc below it"
+    NVCC_GCC_BROKEN = "EB317", "a patch release of gcc that nvcc takes and fails with"
+    NVCC_GLIBC = "EB318", "the toolkit's headers clash with the suite's C library"
+    ARCHITECTURE = "EB319", "a GPU that the toolkit does not compile for"
+    KERNELS = "EB320", "a GPU for which torch's build holds no code"
+    ARCHITECTURE_NAME = "EB321", "a GPU that torch's TORCH_CUDA_ARCH_LIST has no word for"
+    STANDARD_NVCC = "EB322", "a C++ standard that nvcc does not take"
+    STANDARD_GCC = "EB323", "a C++ standard that gcc does not take"
+    STANDARD_TORCH = "EB324", "a C++ standard below what torch's headers take"
+    TORCH_GCC = "EB325", "gcc below what torch's headers take"
+    TORCH_GCC_BOUND = "EB326", "gcc that torch's own check of a setup.py refuses"
+    TORCH_GLIBC = "EB327", "the suite's C library is older than the wheel needs"
+    CRYPT_H = "EB328", "Python.h includes crypt.h, and nothing in the recipe brings it"
+    NUMPY = "EB329", "numpy that this torch does not work with"
+    SETUPTOOLS = "EB330", "setuptools that this torch's cpp_extension does not work with"
+    COMPILER_PARTS = "EB331", "a compiler from the package index with parts of another release"
+    DRIVER = "EB332", "the host's driver is too old"
+    DRIVER_MINOR = "EB333", "it runs by minor-version compatibility"
+    DRIVER_FORWARD = "EB334", "it runs by forward compatibility"
+    HOST_GPU = "EB335", "a GPU of the host that the recipe does not compile for"
+    HOST_GPU_UNKNOWN = "EB336", "a GPU of the host that the tables do not know"
+    ARM_HOST = "EB337", "a GPU that exists only beside an aarch64 processor"
+    BASE_UNSEEN = "EB338", "a base image that nobody looked into"
+    BASE_FOREIGN = "EB339", "a base for another processor"
+    BASE_LIBC = "EB340", "a base with musl, or without a C library"
+    BASE_OS = "EB341", "a base of an unknown distribution"
+    GCC_BESIDE = "EB342", "a second gcc beside the base's own"
+    CUDA_TWICE = "EB343", "CUDA in the base and once more in the environment"
+    CUDA_SEVERAL = "EB344", "a base with several CUDAs"
+    CUDA_UNUSED = "EB345", "a base with CUDA for a recipe without"
+    DRIVER_REQUIRED = "EB346", "the base's own demand on the host's driver"
+    TORCH_TWICE = "EB347", "a base with a torch of its own"
+    BASE_PARTS = "EB348", "a part that the base lacks and nothing brings"
+    HOST_EMPTY = "EB349", "a host without a GPU, as a login node is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

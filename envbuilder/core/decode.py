@@ -17,7 +17,7 @@ from typing import Final
 
 import yaml
 
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 
 MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 20  # maps and lists inside each other
@@ -25,18 +25,18 @@ MAX_DEPTH: Final = 20  # maps and lists inside each other
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
-class Code(StrEnum):
+class Code(CodeEnum):
     """What can be wrong with a file as such; `recipe` and `check` have codes of their own."""
 
-    UNREADABLE = "EB101"  # a file that is not there, too large or not UTF-8
-    SYNTAX = "EB102"  # it is not YAML
-    FEATURE = "EB103"  # YAML that is not taken: anchors, tags, several documents, deep nesting
-    DUPLICATE = "EB104"  # a key that is given twice
-    UNKNOWN_KEY = "EB105"  # with the nearest that is known
-    MISSING_KEY = "EB106"  # a key that every file of the kind has
-    TYPE = "EB107"  # a list, map or text where another of these is wanted
-    UNQUOTED = "EB108"  # a number or a word such as `no` where text is wanted
-    VALUE = "EB109"  # a text of another shape than the key takes
+    UNREADABLE = "EB101", "a file that is not there, too large or not UTF-8"
+    SYNTAX = "EB102", "it is not YAML"
+    FEATURE = "EB103", "YAML that is not taken: anchors, tags, several documents, deep nesting"
+    DUPLICATE = "EB104", "a key that is given twice"
+    UNKNOWN_KEY = "EB105", "with the nearest that is known"
+    MISSING_KEY = "EB106", "a key that every file of the kind has"
+    TYPE = "EB107", "a list, map or text where another of these is wanted"
+    UNQUOTED = "EB108", "a number or a word such as `no` where text is wanted"
+    VALUE = "EB109", "a text of another shape than the key takes"
 
 
 class Kind(StrEnum):

@@ -1,23 +1,23 @@
 """The closed family of errors; only `cli` catches them and turns them into exit codes.
 
-    EnvbuilderError        EB000   1  base, never raised itself
-    ├── UsageError         EB200   2  what was typed: names, options, paths
-    │   └── RecipeError    EB201   2  what was written in a recipe, every mistake at once
-    ├── IncompatibleError  EB300   3  pins that cannot work together
-    ├── LockError          EB400   4  lock missing or stale
-    ├── FetchError         EB500   5  download, mirror or registry
-    │   └── RegistryError  EB520   5  a registry does not do what was asked
-    │       ├── AccessError   EB521   5  it refuses access (401, 403)
-    │       ├── AbsentError   EB522   5  it has no such thing (404)
-    │       ├── BusyError     EB523   5  it is busy or out of order (429, 5xx)
-    │       ├── CutError      EB524   5  it does not answer, or stopped in the middle
-    │       └── ContentError  EB525   5  what it sends is not what its digest says
-    ├── BuildError         EB600   6  a build step failed
-    │   ├── CommandError   EB601   6  an outside program failed
-    │   └── SpaceError     EB602   6  the disk is full
-    ├── VerifyError        EB700   7  what was built is not what was promised
-    ├── ToolError          EB800   8  a needed tool is missing or too old
-    └── LaunchError        EB850   9  a job could not be started
+    EnvbuilderError        EB000   1
+    ├── UsageError         EB200   2
+    │   └── RecipeError    EB201   2
+    ├── IncompatibleError  EB300   3
+    ├── LockError          EB400   4
+    ├── FetchError         EB500   5
+    │   └── RegistryError  EB520   5
+    │       ├── AccessError   EB521   5
+    │       ├── AbsentError   EB522   5
+    │       ├── BusyError     EB523   5
+    │       ├── CutError      EB524   5
+    │       └── ContentError  EB525   5
+    ├── BuildError         EB600   6
+    │   ├── CommandError   EB601   6
+    │   └── SpaceError     EB602   6
+    ├── VerifyError        EB700   7
+    ├── ToolError          EB800   8
+    └── LaunchError        EB850   9
 
 Anything outside the family is a bug and keeps its traceback.
 """
@@ -31,6 +31,7 @@ class EnvbuilderError(Exception):
     """A failure a person can act on: a full sentence, an optional hint, and the findings behind it."""
 
     code: ClassVar[str] = "EB000"
+    meaning: ClassVar[str] = "base, never raised itself"
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "", findings: tuple[Finding, ...] = ()) -> None:
@@ -44,75 +45,92 @@ class EnvbuilderError(Exception):
 
 class UsageError(EnvbuilderError):
     code = "EB200"
+    meaning = "what was typed: names, options, paths"
     exit_code = 2
 
 
 class RecipeError(UsageError):
     code = "EB201"
+    meaning = "what was written in a recipe, every mistake at once"
 
 
 class IncompatibleError(EnvbuilderError):
     code = "EB300"
+    meaning = "pins that cannot work together"
     exit_code = 3
 
 
 class LockError(EnvbuilderError):
     code = "EB400"
+    meaning = "lock missing or stale"
     exit_code = 4
 
 
 class FetchError(EnvbuilderError):
     code = "EB500"
+    meaning = "download, mirror or registry"
     exit_code = 5
 
 
 class RegistryError(FetchError):
     code = "EB520"
+    meaning = "a registry does not do what was asked"
 
 
 class AccessError(RegistryError):
     code = "EB521"
+    meaning = "it refuses access (401, 403)"
 
 
 class AbsentError(RegistryError):
     code = "EB522"
+    meaning = "it has no such thing (404)"
 
 
 class BusyError(RegistryError):
     code = "EB523"
+    meaning = "it is busy or out of order (429, 5xx)"
 
 
 class CutError(RegistryError):
     code = "EB524"
+    meaning = "it does not answer, or stopped in the middle"
 
 
 class ContentError(RegistryError):
     code = "EB525"
+    meaning = "what it sends is not what its digest says"
 
 
 class BuildError(EnvbuilderError):
     code = "EB600"
+    meaning = "a build step failed"
     exit_code = 6
 
 
 class CommandError(BuildError):
     code = "EB601"
+    meaning = "an outside program failed"
 
 
 class SpaceError(BuildError):
     code = "EB602"
+    meaning = "the disk is full"
 
 
 class VerifyError(EnvbuilderError):
     code = "EB700"
+    meaning = "what was built is not what was promised"
     exit_code = 7
 
 
 class ToolError(EnvbuilderError):
     code = "EB800"
+    meaning = "a needed tool is missing or too old"
     exit_code = 8
 
 
 class LaunchError(EnvbuilderError):
     code = "EB850"
+    meaning = "a job could not be started"
     exit_code = 9

@@ -5,11 +5,24 @@ The lowest module of the story: everything that judges returns findings, and onl
 
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Self
 
 
 class Severity(StrEnum):
     ERROR = "error"
     WARNING = "warning"
+
+
+class CodeEnum(StrEnum):
+    """Codes of findings. Declare a member as `NAME = "EB301", "what the code means"`; a code never changes its meaning."""
+
+    meaning: str
+
+    def __new__(cls, code: str, meaning: str) -> Self:
+        member = str.__new__(cls, code)
+        member._value_ = code
+        member.meaning = meaning
+        return member
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

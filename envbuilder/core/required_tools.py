@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from envbuilder.core.errors import CommandError, ToolError
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Runner
 
-ABSENT: Final = "EB801"  # a program that is not installed or does not run
-OLD: Final = "EB802"  # a program that is older than is needed
+
+class ToolCode(CodeEnum):
+    ABSENT = "EB801", "a program that is not installed or does not run"
+    OLD = "EB802", "a program that is older than is needed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,13 +60,13 @@ def _check(tool: Tool, runner: Runner) -> Finding | None:
         found = tool_version(tool, runner)
     except (ToolError, CommandError):
         return Finding(
-            code=ABSENT, severity=Severity.ERROR, where="", hint=hint,
+            code=ToolCode.ABSENT, severity=Severity.ERROR, where="", hint=hint,
             message=f"`{tool.name}` is needed to {tool.why}, and it is not installed or does not run",
         )  # fmt: skip
     if not tool.floor or (found and tuple(map(int, found.split("."))) >= tool.floor):
         return None
     wanted = ".".join(map(str, tool.floor))
     return Finding(
-        code=OLD, severity=Severity.ERROR, where="", hint=hint,
+        code=ToolCode.OLD, severity=Severity.ERROR, where="", hint=hint,
         message=f"`{tool.name}` {wanted} or newer is needed to {tool.why}; found {found or 'no version'}",
     )  # fmt: skip

@@ -10,7 +10,6 @@ import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from dataclasses import fields as dataclass_fields
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +27,7 @@ from envbuilder.core.decode import (
     read_text,
 )
 from envbuilder.core.errors import LockError
+from envbuilder.core.findings import CodeEnum
 from envbuilder.core.sources import REGISTRY
 from envbuilder.lock.base_image.locked import Blob, LockedBase, diff_bases, read_locked_base
 from envbuilder.recipe.extension import Extension, Form
@@ -57,11 +57,11 @@ _PATH: Final = Shape(
 )
 
 
-class LockCode(StrEnum):
+class LockCode(CodeEnum):
     """What can be wrong with a lock beyond the form of its values."""
 
-    ORDER = "EB410"  # entries that are doubled or not sorted
-    SOURCES = "EB411"  # an extension whose sources have no digest
+    ORDER = "EB410", "entries that are doubled or not sorted"
+    SOURCES = "EB411", "an extension whose sources have no digest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

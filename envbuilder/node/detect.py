@@ -10,7 +10,7 @@ from typing import Final
 from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import BuildError, CommandError, ToolError, UsageError
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Runner
 from envbuilder.lock import model as locks
 from envbuilder.node.nccl.decide import Decision, decide
@@ -25,9 +25,6 @@ from envbuilder.recipe.model import load as load_recipe
 
 MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
 MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
-DAMAGED: Final = "EB660"  # a saved output is cut or cannot be read
-NOTHING_FOUND: Final = "EB661"  # no output that `detect` knows
-NO_INTERFACE: Final = "EB662"  # NCCL_SOCKET_IFNAME, as it is set, matches no interface
 # What somebody saves → what it says.
 READS: Final = {
     "`nvidia-smi topo -m`": "how each pair of GPUs is linked",
@@ -40,6 +37,12 @@ READS: Final = {
     "`python -m torch.utils.collect_env`": "torch, NCCL, the driver and the GPUs",
     "a log with `NCCL_DEBUG=INFO`": "NCCL, the interface that it took, and its adapters",
 }
+
+
+class DetectCode(CodeEnum):
+    DAMAGED = "EB660", "a saved output is cut or cannot be read"
+    NOTHING_FOUND = "EB661", "no output that `detect` knows"
+    NO_INTERFACE = "EB662", "NCCL_SOCKET_IFNAME, as it is set, matches no interface"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +148,7 @@ def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Findi
     names = ", ".join(one.name for one in facts.interfaces)
     return (
         Finding(
-            code=NO_INTERFACE, severity=Severity.WARNING, where="NCCL_SOCKET_IFNAME",
+            code=DetectCode.NO_INTERFACE, severity=Severity.WARNING, where="NCCL_SOCKET_IFNAME",
             message=f"`{own}` matches no interface with an address here", hint=f"there are {names}",
         ),
     )  # fmt: skip
@@ -157,7 +160,7 @@ def detect_pasted(path: Path, versions: Versions) -> Detected:
     facts = versions.over(parsed)
     findings = [
         Finding(
-            code=DAMAGED, severity=Severity.WARNING, where=str(path), message=damage,
+            code=DetectCode.DAMAGED, severity=Severity.WARNING, where=str(path), message=damage,
             hint="save the whole output anew, for instance `nvidia-smi topo -m > topo.txt`",
         )
         for damage in facts.damage
@@ -165,7 +168,7 @@ def detect_pasted(path: Path, versions: Versions) -> Detected:
     if is_empty(parsed):
         findings.append(
             Finding(
-                code=NOTHING_FOUND, severity=Severity.WARNING, where=str(path),
+                code=DetectCode.NOTHING_FOUND, severity=Severity.WARNING, where=str(path),
                 message="no output that `detect` knows was found",
                 hint=f"it reads {', '.join(READS)}",
             )

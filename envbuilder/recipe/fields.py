@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -22,6 +21,7 @@ from envbuilder.core.decode import (
     read_text,
     shown,
 )
+from envbuilder.core.findings import CodeEnum
 
 BELOW: Final = Shape(
     pattern=r"(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f\\]+",
@@ -34,16 +34,16 @@ VARIABLE: Final = Shape(
 )
 
 
-class RecipeCode(StrEnum):
+class RecipeCode(CodeEnum):
     """What can be wrong with a recipe beyond its form as a file."""
 
-    EXTENDS = "EB120"  # an unknown base recipe, or a circle
-    REQUIREMENT = "EB121"  # not a requirement of PEP 508, or one that envbuilder decides itself
-    PATH = "EB122"  # a path that is absolute, outside the recipe's folder, or not there
-    EXTENSION = "EB123"  # keys that exclude each other, a name or a source of no known kind
-    VARIABLE = "EB124"  # a variable that envbuilder sets itself
-    NAME = "EB125"  # a file name that cannot name a recipe
-    PAIR = "EB126"  # a key that makes sense only with another
+    EXTENDS = "EB120", "an unknown base recipe, or a circle"
+    REQUIREMENT = "EB121", "not a requirement of PEP 508, or one that envbuilder decides itself"
+    PATH = "EB122", "a path that is absolute, outside the recipe's folder, or not there"
+    EXTENSION = "EB123", "keys that exclude each other, a name or a source of no known kind"
+    VARIABLE = "EB124", "a variable that envbuilder sets itself"
+    NAME = "EB125", "a file name that cannot name a recipe"
+    PAIR = "EB126", "a key that makes sense only with another"
 
 
 def read_packages(fields: Fields, folder: Path, mistakes: Mistakes) -> Iterator[tuple[str, str]]:

@@ -9,7 +9,6 @@ import struct
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +18,7 @@ from envbuilder.artifacts.sif import read_sif
 from envbuilder.artifacts.squashfs.reader import Squashfs
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import VerifyError
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.layers.entry import Entry, Kind, path_order, tree_digest
 from envbuilder.layers.layer import Layer, read_manifest
 from envbuilder.layers.overlay import Look
@@ -76,15 +75,15 @@ BUILDER_MARK: Final = ".singularity.d/actions"  # no image has it, and every SIF
 BUILDER_EMPTIES: Final = ("etc/hosts", "etc/resolv.conf")  # runtimes bind the host's over them
 
 
-class Code(StrEnum):
+class Code(CodeEnum):
     """The findings of `verify`."""
 
-    PRESENCE = "EB701"  # a path is in one of the two only
-    FIELD = "EB702"  # kind, mode, owner, size, time, target or extended attributes differ
-    CONTENT = "EB703"  # a file's bytes differ
-    IMAGE = "EB704"  # the OCI layout is damaged, or is not made of the layers it should be made of
-    SIF = "EB705"  # the SIF is damaged
-    MORE = "EB706"  # how many more findings there are than are shown
+    PRESENCE = "EB701", "a path is in one of the two only"
+    FIELD = "EB702", "kind, mode, owner, size, time, target or extended attributes differ"
+    CONTENT = "EB703", "a file's bytes differ"
+    IMAGE = "EB704", "the OCI layout is damaged, or is not made of the layers it should be made of"
+    SIF = "EB705", "the SIF is damaged"
+    MORE = "EB706", "how many more findings there are than are shown"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ def family(root: type[EnvbuilderError] = EnvbuilderError) -> list[type[Envbuilde
 
 
 def documented() -> dict[str, tuple[str, int]]:
-    rows = re.findall(r"(\w+Error) +(EB\d{3}) +(\d+) ", errors.__doc__ or "")
+    rows = re.findall(r"(\w+Error) +(EB\d{3}) +(\d+)\b", errors.__doc__ or "")
     return {name: (code, int(exit_code)) for name, code, exit_code in rows}
 
 

@@ -10,19 +10,22 @@ from envbuilder.build.buildkit.folder import BASE, DOCKERFILE, arguments
 from envbuilder.build.buildkit.progress import Progress
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Runner
-from envbuilder.core.required_tools import ABSENT, OLD
+from envbuilder.core.required_tools import ToolCode
 from envbuilder.plan.model import Plan
 
 FLOOR: Final = (0, 13)  # of buildx: the first with `--progress rawjson`
-NO_EXPORT: Final = "EB803"  # a BuildKit that cannot do what is needed
-NO_CACHE: Final = "EB804"  # a build cache that BuildKit cannot write
 # Of a place that is none, before anything is built.
 _BAD_CACHE: Final = re.compile(
     r"unknown cache exporter.*|failed to configure \S+ cache exporter.*|\S+ cache exporter requires .*"
 )
 _SETUP: Final = "`scripts/setup` sets up a Docker engine on Debian 12"
+
+
+class BuildxCode(CodeEnum):
+    NO_EXPORT = "EB803", "a BuildKit that cannot do what is needed"
+    NO_CACHE = "EB804", "a build cache that BuildKit cannot write"
 
 
 def is_context(builder: Builder, runner: Runner) -> bool:
@@ -109,15 +112,19 @@ def _judge(builder: Builder, runner: Runner) -> tuple[Finding, ...]:
     try:
         said = runner.run(asked)
     except ToolError:
-        return (_finding(ABSENT, "`docker` is needed to drive BuildKit, and it is not installed", _SETUP),)
+        return (
+            _finding(
+                ToolCode.ABSENT, "`docker` is needed to drive BuildKit, and it is not installed", _SETUP
+            ),
+        )
     except CommandError:
         hint = "`apt-get install docker-buildx`, or docker-buildx-plugin of Docker's own packages"
-        return (_finding(ABSENT, "`docker` has no plugin `buildx`, which drives BuildKit", hint),)
+        return (_finding(ToolCode.ABSENT, "`docker` has no plugin `buildx`, which drives BuildKit", hint),)
     found = re.search(r"\d+(?:\.\d+)+", said)
     if not found or tuple(map(int, found[0].split("."))) < FLOOR:
         wanted = ".".join(map(str, FLOOR))
         told = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
-        return (_finding(OLD, told, _SETUP),)
+        return (_finding(ToolCode.OLD, told, _SETUP),)
     inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (builder.name,)))
     try:
         told = runner.run(Command(argv=inspect, why="ask the builder"))
@@ -129,13 +136,13 @@ def _judge(builder: Builder, runner: Runner) -> tuple[Finding, ...]:
         return ()
     name = f"the builder `{builder.name}`" if builder.name else "the Docker engine"
     hint = "`docker buildx ls` lists builders, `envbuilder doctor` looks at the engine"
-    return (_finding(ABSENT, f"{name} does not answer: {last}", hint),)
+    return (_finding(ToolCode.ABSENT, f"{name} does not answer: {last}", hint),)
 
 
 def _no_export(words: str) -> Finding:
     said = next((line for line in words.splitlines() if "not supported" in line), words)
     return _finding(
-        NO_EXPORT,
+        BuildxCode.NO_EXPORT,
         said.removeprefix("ERROR: "),
         'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine, '
         "or name another builder: `docker buildx create`, then `--builder NAME`",
@@ -145,7 +152,7 @@ def _no_export(words: str) -> Finding:
 def _no_cache(said: str) -> Finding:
     is_plain = "server gave HTTP response to HTTPS client" in said
     return _finding(
-        NO_CACHE,
+        BuildxCode.NO_CACHE,
         f"`--cache-to`: {said}",
         "a registry without TLS must be among the `insecure-registries` of the builder's own /etc/docker/daemon.json"
         if is_plain

@@ -19,7 +19,7 @@ from envbuilder.build.extensions import commands
 from envbuilder.build.extensions.call import SPACE, Call, relative, written_call
 from envbuilder.build.extensions.captured import Captured, load_captured, read_captured
 from envbuilder.build.extensions.check_targets import (
-    NOTHING,
+    ExtensionCode,
     check_call,
     check_project,
     libraries_of,
@@ -241,7 +241,7 @@ class Shop:
                 captured = read_captured(space, space / commands.CALLS, self.store)
                 if not captured.calls:
                     raise refusal(
-                        NOTHING,
+                        ExtensionCode.NOTHING,
                         f"the lines of `capture` of the extension `{extension.name}` compile nothing",
                         "name the import, or the function, that reaches torch's `load()` or `load_inline()`",
                     )

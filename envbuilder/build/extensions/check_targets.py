@@ -8,17 +8,20 @@ from typing import Final
 from envbuilder.build.extensions.compiled import TREE
 from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import BuildError
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 
-WRONG: Final = "EB630"  # an extension holds code for other GPUs than the recipe's
-WITHOUT: Final = "EB631"  # an extension with CUDA sources was built without code for a GPU
-NOTHING: Final = "EB632"  # a `capture` reached no load()
-ENDED: Final = "EB633"  # a line of a `capture` ended in an error
 _SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
 _GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
 _OWN_LIST: Final = re.compile(
     r"-gencode|-arch[= ]|arch=compute_|environ\W+TORCH_CUDA_ARCH_LIST\W+\s*=[^=]|CMAKE_CUDA_ARCHITECTURES"
 )
+
+
+class ExtensionCode(CodeEnum):
+    WRONG = "EB630", "an extension holds code for other GPUs than the recipe's"
+    WITHOUT = "EB631", "an extension with CUDA sources was built without code for a GPU"
+    NOTHING = "EB632", "a `capture` reached no load()"
+    ENDED = "EB633", "a line of a `capture` ended in an error"
 
 
 def targets_of(library: Path) -> tuple[str, ...]:
@@ -41,7 +44,7 @@ def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) ->
     """Raise BuildError unless the one library of a call is for exactly these GPUs."""
     if _bare(found) != _wanted(architectures):
         raise refusal(
-            WRONG,
+            ExtensionCode.WRONG,
             f"the extension `{name}` holds code for {_names(found)}; the recipe's GPUs need {_names(_wanted(architectures))}",
             "look for `-gencode` or `-arch` among its flags: they override the recipe's GPUs",
         )
@@ -57,7 +60,7 @@ def check_project(
         why = _places(scripts, _GATE)
         because = f": {why[0]} asks for a GPU" if why else ""
         raise refusal(
-            WITHOUT,
+            ExtensionCode.WITHOUT,
             f"the extension `{name}` was built without code for a GPU, though it has `{sources[0]}`{because}",
             _switch_hint(scripts, "cuda", architectures)
             or "look in its setup.py for what decides between CPP and CUDA sources, and set that in `env` of the extension",
@@ -72,7 +75,7 @@ def check_project(
         own = _places(scripts, _OWN_LIST)
         because = f": {own[0]} names its own" if own else ""
         raise refusal(
-            WRONG,
+            ExtensionCode.WRONG,
             f"the extension `{name}` holds code for {_names(targets)} in `{library}`; "
             f"the recipe's GPUs need {_names(_wanted(architectures))}{because}",
             _switch_hint(scripts, "architectures", architectures)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from envbuilder.build.extensions.call import SOURCE
-from envbuilder.build.extensions.check_targets import ENDED, refusal
+from envbuilder.build.extensions.check_targets import ExtensionCode, refusal
 from envbuilder.compat.tables.failure import load_failures
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.findings import Finding, Severity
@@ -49,7 +49,7 @@ def explain(
                 return BuildError(message, hint=row.repair_for(match), findings=(finding,))
     if ended:
         return refusal(
-            ENDED,
+            ExtensionCode.ENDED,
             f"the line `{ended['line']}` of `capture` of the extension `{name}` ends in {ended['error']}",
             "it runs in the folder that `path` names, without a GPU and without a network; the log has the whole traceback",
             where=ended["where"],

@@ -2,14 +2,13 @@
 
 import re
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
 from envbuilder.core.decode import shown
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.fields import VARIABLE
 from envbuilder.recipe.model import SHAPES
@@ -17,9 +16,9 @@ from envbuilder.recipe.model import SHAPES
 CONFIGURED: Final = "packages come from the indexes of the machine that locks"
 
 
-class InitCode(StrEnum):
-    LEFT = "EB140"  # a line that no key of a recipe can say
-    NEAREST = "EB141"  # a pin that is not offered, and the nearest that is
+class InitCode(CodeEnum):
+    LEFT = "EB140", "a line that no key of a recipe can say"
+    NEAREST = "EB141", "a pin that is not offered, and the nearest that is"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from envbuilder.core.cache import Store, publish, sha256_file, space_errors
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.request import PARALLEL, Pull, Refusal, Wanted
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.http.transfer import Progress
 from envbuilder.core.sources import REGISTRY, Sources, file_path
 
@@ -39,7 +39,6 @@ GONE_HINT: Final = (
     "ENVBUILDER_FOLDERS and, for Debian, ENVBUILDER_DEBIAN_SNAPSHOT name places that may have kept it; "
     "`envbuilder lock NAME --upgrade` chooses from what the sources have now"
 )
-LOST: Final = "EB510"  # the finding for one of several files that no source gives
 WRONG_HINT: Final = (
     "the source holds another file than the one that was locked: find out which is right before relocking"
 )
@@ -48,6 +47,10 @@ NO_SOURCE_HINT: Final = (
 )
 
 Item = TypeVar("Item")
+
+
+class FetchCode(CodeEnum):
+    LOST = "EB510", "one of several files that no source gives"
 
 
 class Fetcher:
@@ -247,7 +250,7 @@ def _failure(lost: Sequence[_Lost]) -> FetchError:
         f"could not fetch {len(lost)} of the files that the lock names",
         hint="\n".join(dict.fromkeys(one.hint for one in ordered)),
         findings=tuple(
-            Finding(code=LOST, severity=Severity.ERROR, where="", message=f"{one.name}: {one.why}")
+            Finding(code=FetchCode.LOST, severity=Severity.ERROR, where="", message=f"{one.name}: {one.why}")
             for one in ordered
         ),
     )

@@ -7,38 +7,39 @@ from enum import StrEnum
 from pathlib import Path
 
 from envbuilder.core.errors import CommandError, ToolError
+from envbuilder.core.findings import CodeEnum
 from envbuilder.core.http.reachable import Reached
 from envbuilder.core.process import Command, Runner
 from envbuilder.node.nccl.facts import Facts
 from envbuilder.node.nccl.roots import Roots
 
 
-class DoctorCode(StrEnum):
+class DoctorCode(CodeEnum):
     """Stable; a new look takes the next free one."""
 
-    PYTHON = "EB810"  # no virtual environment around envbuilder
-    TOOL = "EB811"  # a program that a build uses
-    DOCKER = "EB812"  # no engine answers, or one before 25
-    BUILDX = "EB813"  # what the docker engine drives
-    IMAGE_STORE = "EB814"  # images are not kept in containerd's store
-    APPTAINER = "EB815"  # Apptainer is not installed
-    NAMESPACES = "EB816"  # an ordinary user can make no user namespace
-    SUBIDS = "EB817"  # an ordinary user has no ids to map
-    FUSE = "EB818"  # an ordinary user cannot mount a SIF
-    SPACE = "EB819"  # too little for an environment
-    CACHE = "EB820"  # not a folder that belongs to you alone, or with leftovers of killed builds
-    LOCKS = "EB821"  # locks that killed compilations of torch's load() left
-    SOURCES = "EB822"  # a mirror or an index that does not answer
-    CLOCK = "EB823"  # not synchronised, or far from that of the sources
-    DRIVER = "EB824"  # NVIDIA's driver is not there or does not answer
-    RECIPE = "EB825"  # what a recipe needs of the driver and the GPUs
-    SHARED_MEMORY = "EB826"  # /dev/shm is small
-    IOMMU = "EB827"  # it translates what GPUs send each other
-    ACS = "EB828"  # it sends what GPUs exchange through the CPU
-    RDMA = "EB829"  # InfiniBand or RoCE is there, and a part that it needs is not
-    LIMITS = "EB830"  # too little memory may be locked
-    SLURM = "EB831"  # what is here of Slurm; never a fault
-    SCRATCH = "EB832"  # little room where temporary files and caches go
+    PYTHON = "EB810", "no virtual environment around envbuilder"
+    TOOL = "EB811", "a program that a build uses"
+    DOCKER = "EB812", "no engine answers, or one before 25"
+    BUILDX = "EB813", "what the docker engine drives"
+    IMAGE_STORE = "EB814", "images are not kept in containerd's store"
+    APPTAINER = "EB815", "Apptainer is not installed"
+    NAMESPACES = "EB816", "an ordinary user can make no user namespace"
+    SUBIDS = "EB817", "an ordinary user has no ids to map"
+    FUSE = "EB818", "an ordinary user cannot mount a SIF"
+    SPACE = "EB819", "too little for an environment"
+    CACHE = "EB820", "not a folder that belongs to you alone, or with leftovers of killed builds"
+    LOCKS = "EB821", "locks that killed compilations of torch's load() left"
+    SOURCES = "EB822", "a mirror or an index that does not answer"
+    CLOCK = "EB823", "not synchronised, or far from that of the sources"
+    DRIVER = "EB824", "NVIDIA's driver is not there or does not answer"
+    RECIPE = "EB825", "what a recipe needs of the driver and the GPUs"
+    SHARED_MEMORY = "EB826", "a small /dev/shm"
+    IOMMU = "EB827", "it translates what GPUs send each other"
+    ACS = "EB828", "it sends what GPUs exchange through the CPU"
+    RDMA = "EB829", "InfiniBand or RoCE is there, and a part that it needs is not"
+    LIMITS = "EB830", "too little memory may be locked"
+    SLURM = "EB831", "what is here of Slurm; never a fault"
+    SCRATCH = "EB832", "little room where temporary files and caches go"
 
 
 class State(StrEnum):

@@ -7,43 +7,42 @@ that projects have reported; where a line shows the opposite, a rule is silent.
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Final
 
 from envbuilder.core.decode import Mistakes, load_text
 from envbuilder.core.errors import UsageError
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.node.nccl.decide import NEVER
 from envbuilder.run.launch.sbatch import C10D, LAUNCHER, ONE_NODE, ONE_WANTED, Line, Script, script_lines
 
 
-class LintCode(StrEnum):
+class LintCode(CodeEnum):
     """What can be wrong with an sbatch script."""
 
-    GPUS_PER_TASK = "EB870"  # `--gpus-per-task` or `--gpu-bind=single`: ranks cannot reach each other's GPUs
-    MASTER_GUESSED = "EB871"  # MASTER_ADDR falls back to localhost, or the nodes are to meet there
-    MASTER_INSIDE = "EB872"  # `scontrol` within the container, where it is not
-    MASTER_NODE_IP = "EB873"  # MASTER_ADDR from `SLURM_LAUNCH_NODE_IPADDR` or `hostname -i`
-    PORT_FIXED = "EB874"  # two jobs on a node want the same one
-    CPUS_NOT_INHERITED = "EB875"  # `--cpus-per-task` without `SRUN_CPUS_PER_TASK`
-    KEEPS_RUNNING = "EB876"  # no `--kill-on-bad-exit`: the other ranks wait
-    NODE_RANK_UNUSED = "EB877"  # `--node-rank` with c10d, where it has no effect
-    NODE_RANK_MISSING = "EB878"  # torchrun on several nodes without `--node-rank` and without a rendezvous
-    CLEAN_ENVIRONMENT = "EB879"  # `--cleanenv` or `--export=NONE`: ranks cannot meet
-    RANK_TOO_EARLY = "EB880"  # RANK or `--node-rank` from Slurm outside the step
-    NO_SIGNAL = "EB881"  # no `--signal`: the end comes without warning
-    NO_NV = "EB882"  # GPUs in the job, and no `--nv`
-    OWN_PYTHON = "EB883"  # packages of `~/.local` shadow the image's
-    TASKS_AND_TORCHRUN = "EB884"  # several tasks on a node that each start torchrun
-    CACHES_AT_HOME = "EB885"  # compile caches at home, from many nodes
-    CRLF = "EB886"  # lines end as on Windows
-    SBATCH_TOO_LATE = "EB887"  # `#SBATCH` below the first command
-    PRIVATE_SHM = "EB888"  # `--contain`: a /dev/shm for each container
-    NNODES_MISSING = "EB889"  # torchrun on several nodes without `--nnodes`: each node trains apart
-    NCCL_FORCED = "EB890"  # NCCL_IB_DISABLE and the like for every host, whatever it has
-    FIRST_NODE_ALONE = "EB891"  # torchrun without srun: the batch script runs on the first node only
-    NO_SCRIPT = "EB892"  # a file without any command
+    GPUS_PER_TASK = "EB870", "`--gpus-per-task` or `--gpu-bind=single`: ranks cannot reach each other's GPUs"
+    MASTER_GUESSED = "EB871", "MASTER_ADDR falls back to localhost, or the nodes are to meet there"
+    MASTER_INSIDE = "EB872", "`scontrol` within the container, where it is not"
+    MASTER_NODE_IP = "EB873", "MASTER_ADDR from `SLURM_LAUNCH_NODE_IPADDR` or `hostname -i`"
+    PORT_FIXED = "EB874", "two jobs on a node want the same one"
+    CPUS_NOT_INHERITED = "EB875", "`--cpus-per-task` without `SRUN_CPUS_PER_TASK`"
+    KEEPS_RUNNING = "EB876", "no `--kill-on-bad-exit`: the other ranks wait"
+    NODE_RANK_UNUSED = "EB877", "`--node-rank` with c10d, where it has no effect"
+    NODE_RANK_MISSING = "EB878", "torchrun on several nodes without `--node-rank` and without a rendezvous"
+    CLEAN_ENVIRONMENT = "EB879", "`--cleanenv` or `--export=NONE`: ranks cannot meet"
+    RANK_TOO_EARLY = "EB880", "RANK or `--node-rank` from Slurm outside the step"
+    NO_SIGNAL = "EB881", "no `--signal`: the end comes without warning"
+    NO_NV = "EB882", "GPUs in the job, and no `--nv`"
+    OWN_PYTHON = "EB883", "packages of `~/.local` shadow the image's"
+    TASKS_AND_TORCHRUN = "EB884", "several tasks on a node that each start torchrun"
+    CACHES_AT_HOME = "EB885", "compile caches at home, from many nodes"
+    CRLF = "EB886", "lines end as on Windows"
+    SBATCH_TOO_LATE = "EB887", "`#SBATCH` below the first command"
+    PRIVATE_SHM = "EB888", "`--contain`: a /dev/shm for each container"
+    NNODES_MISSING = "EB889", "torchrun on several nodes without `--nnodes`: each node trains apart"
+    NCCL_FORCED = "EB890", "NCCL_IB_DISABLE and the like for every host, whatever it has"
+    FIRST_NODE_ALONE = "EB891", "torchrun without srun: the batch script runs on the first node only"
+    NO_SCRIPT = "EB892", "a file without any command"
 
 
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"

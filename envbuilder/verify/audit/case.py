@@ -4,7 +4,6 @@ import posixpath
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import IO, Final, Protocol, TypeVar
 
 from elftools.common.exceptions import ELFError
@@ -12,6 +11,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerDefSection, GNUVerNeedSection
 
+from envbuilder.core.findings import CodeEnum
 from envbuilder.layers.entry import Entry, Kind, follow
 
 MAGIC: Final = b"\x7fELF"
@@ -25,21 +25,21 @@ _MOST: Final = (
 Item = TypeVar("Item")
 
 
-class Code(StrEnum):
+class Code(CodeEnum):
     """The findings of the audits."""
 
-    NO_CODE = "EB711"  # a library of torch or an extension holds no code that one of the recipe's GPUs runs
-    ONLY_PTX = "EB712"  # such a GPU runs it only after compiling PTX at the first start
-    SYMBOLS = "EB713"  # a library needs a symbol version that the image's libraries do not have
-    OLDEST_HOST = "EB714"  # a file needs a newer glibc than the oldest host has
-    COPIES = "EB715"  # two copies of a library of CUDA, cuDNN or NCCL
-    WRITABLE = "EB716"  # everybody can write it
-    SET_ID = "EB717"  # it runs with another user's rights
-    SECRET = "EB718"  # a token, a password or a private key  # noqa: S105
-    AUTHORITY = "EB719"  # a certificate authority that no package brought, as a proxy's
-    RUNPATH = "EB720"  # a library is looked for in a folder outside
-    UNREADABLE = "EB721"  # an ELF file that cannot be read
-    RDMA = "EB722"  # NCCL is there, and what it needs for InfiniBand is not
+    NO_CODE = "EB711", "a library of torch or an extension holds no code that one of the recipe's GPUs runs"
+    ONLY_PTX = "EB712", "such a GPU runs it only after compiling PTX at the first start"
+    SYMBOLS = "EB713", "a library needs a symbol version that the image's libraries do not have"
+    OLDEST_HOST = "EB714", "a file needs a newer glibc than the oldest host has"
+    COPIES = "EB715", "two copies of a library of CUDA, cuDNN or NCCL"
+    WRITABLE = "EB716", "everybody can write it"
+    SET_ID = "EB717", "it runs with another user's rights"
+    SECRET = "EB718", "a token, a password or a private key"
+    AUTHORITY = "EB719", "a certificate authority that no package brought, as a proxy's"
+    RUNPATH = "EB720", "a library is looked for in a folder outside"
+    UNREADABLE = "EB721", "an ELF file that cannot be read"
+    RDMA = "EB722", "NCCL is there, and what it needs for InfiniBand is not"
 
 
 class Tree(Protocol):
