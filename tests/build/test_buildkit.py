@@ -33,8 +33,8 @@ from envbuilder.core.process import Command, FakeRunner, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
 from envbuilder.lock.model import Artefact
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
-from tests.lock.test_base_image_locked import BASE
-from tests.plan.test_render import make_small_kit
+from tests.support.locked_base import BASE
+from tests.support.plans import make_small_kit
 
 EPOCH = 1_700_000_000
 

@@ -11,7 +11,6 @@ import tempfile
 import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import typer
@@ -24,7 +23,9 @@ from envbuilder.compat import refresh
 from envbuilder.core import process as command
 from envbuilder.core.errors import BuildError
 from envbuilder.recipe.model import list_recipes
-from tests.compat import test_refresh
+from tests.support import command_line, wheel_index
+from tests.support.command_line import Call
+from tests.support.wheel_index import NVCC, PTXAS, Site, put_torch, texts
 
 ROOT = Path(__file__).parents[2]
 GOOD = """\
@@ -38,28 +39,11 @@ extensions:
 """
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
-site, tables = test_refresh.site, test_refresh.folder  # an index on this machine, and tables to refresh
-
-
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Call = Callable[..., Answer]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Run one command line as a process of its own would: with a new session and no log handler left."""
-
-    def run(*arguments: object) -> Answer:
-        capsys.readouterr()
-        code = cli.run([str(argument) for argument in arguments])
-        return Answer(code, *capsys.readouterr())
-
-    return run
+call, site, tables = (
+    command_line.call,
+    wheel_index.site,
+    wheel_index.newest_rows,
+)  # an index on this machine, and tables to refresh
 
 
 @pytest.fixture
@@ -511,11 +495,11 @@ def test_host_facts_with_a_mistake_are_wrong_use(call: Call, tmp_path: Path):
 
 
 @pytest.fixture
-def maintained(site: test_refresh.Site, tables: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def maintained(site: Site, tables: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of tables that `tables refresh` writes, with an index that has newer releases."""
     monkeypatch.setenv("ENVBUILDER_INDEX", site.url)
     monkeypatch.setenv("ENVBUILDER_DEBIAN_MIRROR", site.url)
-    answers = {"ptxas": f"\n{test_refresh.PTXAS}", "nvcc": f"\n{test_refresh.NVCC}"}
+    answers = {"ptxas": f"\n{PTXAS}", "nvcc": f"\n{NVCC}"}
     monkeypatch.setattr(command, "ProcessRunner", lambda _environment: command.FakeRunner(answers))
     monkeypatch.setattr(refresh, "TABLES", tables)
     return tables
@@ -527,26 +511,26 @@ def test_tables_refresh_prints_changes_and_notes_and_then_has_none(call: Call, m
     assert {"+ torch 2.16.0", "+ cuda 13.6"} <= set(answer.out.splitlines())
     assert "note: torch 2.14.1 is no longer in the index; its row stays" in answer.out
     assert "2.16.0" in (maintained / "torch.yaml").read_text()
-    written = test_refresh.texts(maintained)
+    written = texts(maintained)
     answer = call("tables", "refresh", "--releases", 1, "--compilers", 1, "--json")
     envelope = json.loads(answer.out)
     assert (envelope["command"], envelope["data"]["changes"]) == ("tables refresh", [])
     assert envelope["data"]["notes"]
     assert call("tables", "refresh", "--releases", 1).out.startswith("the tables are as they were\n")
-    assert test_refresh.texts(maintained) == written
+    assert texts(maintained) == written
 
 
 def test_tables_refresh_can_be_told_to_write_nothing(call: Call, maintained: Path):
-    before = test_refresh.texts(maintained)
+    before = texts(maintained)
     answer = call("tables", "refresh", "--releases", 1, "--check")
     assert (answer.code, "+ torch 2.16.0" in answer.out) == (0, True)
-    assert test_refresh.texts(maintained) == before
+    assert texts(maintained) == before
 
 
 def test_tables_refresh_is_exit_5_when_an_artefact_is_not_understood(
-    call: Call, maintained: Path, site: test_refresh.Site
+    call: Call, maintained: Path, site: Site
 ):
-    test_refresh.put_torch(site, "2.16.0", **{"torch/version.py": "cuda = None"})
+    put_torch(site, "2.16.0", **{"torch/version.py": "cuda = None"})
     answer = call("tables", "refresh", "--releases", 1)
     assert (answer.code, answer.out) == (5, "")
     assert "could not understand torch 2.16.0" in answer.err

@@ -11,9 +11,10 @@ from envbuilder import cli
 from envbuilder.core.sources import Sources
 from envbuilder.lock import model as locks
 from envbuilder.lock.model import Lock
-from tests.lock.test_resolve import MOVED, moved, world, write_index, write_wheel
+from tests.support import package_sources
+from tests.support.package_sources import MOVED, write_index, write_wheel
 
-__all__ = ["moved", "world"]  # fixtures
+moved, world = package_sources.moved, package_sources.world
 pytestmark = pytest.mark.programs
 
 RECIPE = """\

@@ -15,15 +15,10 @@ from envbuilder.compat.rules.wheels import can_meet
 from envbuilder.compat.suggest import apply
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.recipe.model import Extension, Recipe, find_recipe, list_recipes, load
+from envbuilder.recipe.model import Extension, find_recipe, list_recipes, load
+from tests.support.check_inputs import RECIPE, TABLES
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-TABLES = load_tables(["11.2", "12.4", "12.6", "13.2"])
-RECIPE = Recipe(
-    name="x", path=Path("x.yaml"), summary="", gpus=("A100",), base="debian/bookworm", python="3.11", cuda="12.4",
-    gcc="12", libxcrypt="4.4", pytorch="2.6.0", packages=(), apt=(), extensions=(), env=(), tests=(),
-    places=(("$", "x.yaml:1:1"), ("$.cuda", "x.yaml:5:7"), ("$.gpus[0]", "x.yaml:2:8")),
-)  # fmt: skip
 CPU = {"cuda": "", "gpus": ()}
 BULLSEYE = {"base": "debian/bullseye", "python": "3.9", "gcc": "9"}
 T4 = BULLSEYE | {"gpus": ("T4",), "cuda": "11.2", "pytorch": "1.13.1"}

@@ -11,9 +11,9 @@ from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.nvidia_require import parse_require
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.model import Extension
-from tests.compat.test_check import RECIPE, TABLES
-from tests.lock.test_base_image_inspect import base
 from tests.support import bases
+from tests.support.check_inputs import RECIPE, TABLES
+from tests.support.locked_base import base
 
 IMAGE = {"base": "", "image": "site/base:1"}
 CPU = {"cuda": "", "gpus": ()}

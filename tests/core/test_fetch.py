@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import pytest
 
 from envbuilder.core import fetch as fetch_module
-from envbuilder.core.cache import Sha256, Store
+from envbuilder.core.cache import Store
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import session as wire_module
@@ -25,10 +25,9 @@ from envbuilder.lock.model import Artefact, blobs
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import fetch_part
 from envbuilder.registry.settings import Settings
-from tests.lock.test_base_image_locked import locked
 from tests.support import bases
-
-CONTENT = bytes(range(256)) * 4096  # 1 MiB
+from tests.support.downloads import CONTENT, make_deb, make_wheel
+from tests.support.locked_base import locked
 
 
 @dataclass
@@ -122,27 +121,6 @@ class Counter:
     def advance(self, count: int, /) -> None:
         with self.guard:
             self.total += count
-
-
-def make_deb(content: bytes = CONTENT, *, name: str = "tool", size: int | None = None) -> Artefact:
-    return Artefact(
-        kind="deb",
-        name=name,
-        version="1.0",
-        sha256=Sha256(hashlib.sha256(content).hexdigest()),
-        size=len(content) if size is None else size,
-        source="debian",
-        path=f"pool/{name}_1.0_amd64.deb",
-    )
-
-
-def make_wheel(
-    content: bytes = CONTENT, *, source: str = "pypi", path: str = "tool/tool-1.0-py3-none-any.whl"
-) -> Artefact:
-    digest = Sha256(hashlib.sha256(content).hexdigest())
-    return Artefact(
-        kind="wheel", name="tool", version="1.0", sha256=digest, size=len(content), source=source, path=path
-    )
 
 
 def make_fetcher(

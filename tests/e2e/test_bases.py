@@ -3,7 +3,6 @@
 import contextlib
 import hashlib
 import json
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -11,21 +10,17 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-import requests
 
-from tests.support.registries import Registry, registry
-from tests.support.workbench import ENVBUILDER, attempt, findings, run
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from envbuilder.compat.image_facts import Name
 from envbuilder.lock import model as locks
-from tests.lock.test_resolve import write_index, write_mirror, write_wheel
 from tests.support import bases
+from tests.support.package_sources import write_index, write_mirror, write_wheel
+from tests.support.registries import IMAGE, Registry, push, put_manifest, registry
+from tests.support.workbench import ENVBUILDER, attempt, findings, run
 
 pytestmark = pytest.mark.builds
 
 INDEX = "application/vnd.oci.image.index.v1+json"
-IMAGE = "application/vnd.oci.image.manifest.v1+json"
 RECIPE = 'base: {{image: "{image}"}}\npython: "3.11"\ngcc: "{gcc}"\nlibxcrypt: "4.4"\npytorch: "{torch}"\n'
 
 
@@ -38,26 +33,6 @@ class World:
 
     def image(self, name: str) -> str:
         return f"{self.registry.host}/site/{name}:1"
-
-
-def upload(host: str, repository: str, data: bytes) -> None:
-    began = requests.post(f"http://{host}/v2/{repository}/blobs/uploads/", timeout=10)
-    place = began.headers["Location"]
-    mark = "&" if "?" in place else "?"
-    done = requests.put(f"{place}{mark}digest={bases.sha256(data)}", data=data, timeout=10)
-    assert done.status_code == 201, done.text
-
-
-def put_manifest(host: str, repository: str, tag: str, text: bytes, kind: str) -> None:
-    url = f"http://{host}/v2/{repository}/manifests/{tag}"
-    answer = requests.put(url, data=text, headers={"Content-Type": kind}, timeout=10)
-    assert answer.status_code == 201, answer.text
-
-
-def push(host: str, name: str, packed: bases.Packed, tag: str = "1") -> None:
-    for data in (packed.config, *packed.blobs):
-        upload(host, f"site/{name}", data)
-    put_manifest(host, f"site/{name}", tag, packed.manifest, IMAGE)
 
 
 def push_index(host: str, name: str, packed: bases.Packed, *platforms: tuple[str, str]) -> None:

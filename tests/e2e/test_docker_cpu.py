@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.e2e.test_docker_engine import inside, need_the_same
+from tests.support.two_engines import inside, need_the_same
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, run
 
 pytestmark = pytest.mark.builds

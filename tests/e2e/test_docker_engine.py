@@ -10,16 +10,14 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.core.cache import save_text
 from envbuilder.lock import model as locks
-from envbuilder.verify.compare import compare
-from tests.e2e.test_bases import push
 from tests.support.cluster import REGISTRY
 from tests.support.elsewhere import Far, open_far
 from tests.support.on_images import SHAPES, World, pack, write_on_image
-from tests.support.registries import PASSWORD, USER, registry
+from tests.support.registries import PASSWORD, USER, push, registry
 from tests.support.tiny import make_tiny
+from tests.support.two_engines import inside, need_the_same
 from tests.support.workbench import (
     ENVBUILDER,
     NO_ENGINE,
@@ -36,7 +34,6 @@ from tests.support.workbench import (
 
 pytestmark = pytest.mark.builds
 
-DIFFERS = {"opt/envbuilder/provenance.json": "says which engine made the layers"}
 NAME = "docker-engine"
 CUDA = 'cuda: "12.4"\ngpus: [A100]\n'
 
@@ -76,15 +73,6 @@ def plant(folder: Path, host: str) -> dict[str, str]:
     return {"DOCKER_CONFIG": str(settings)}
 
 
-def need_the_same(composed: Built, baked: Built) -> None:
-    """But for what is known to differ, which does."""
-    mine, theirs = read_tree(composed.layout), read_tree(baked.layout)
-    assert compare(mine.entries, theirs.entries, ("assemble", "docker"), without=DIFFERS) == ()
-    others = {entry.path: entry for entry in theirs.entries}
-    assert {one.path for one in mine.entries if others[one.path] != one} == set(DIFFERS)
-    assert (theirs.image.env, theirs.image.labels) == (mine.image.env, mine.image.labels)
-
-
 def test_both_engines_make_the_same_files(world: World):
     need_the_same(world.composed, world.baked)
 
@@ -102,10 +90,6 @@ def test_what_the_docker_engine_built_is_verified_and_then_there_is_nothing_to_d
 
 
 # Images
-
-
-def inside(built: Built, recipe: Path, *argv: str, place: str = "sif") -> str:
-    return run(ENVBUILDER, "exec", recipe, "--output", built.output, "--in", place, "--", *argv)
 
 
 @pytest.fixture(scope="module")

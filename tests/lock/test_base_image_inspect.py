@@ -7,27 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.image_facts import Base, Fact, Name
+from envbuilder.compat.image_facts import Fact, Name
 from envbuilder.layers.overlay import DAMAGED, Overlay
-from envbuilder.lock.base_image.inspect import Inside, is_wanted, look_inside
+from envbuilder.lock.base_image.inspect import is_wanted
 from envbuilder.lock.base_image.packages import RPM, read_dpkg, read_rpm
 from envbuilder.lock.base_image.settings import read_settings
 from tests.support import bases
-
-
-def look(shape: bases.Shape) -> Inside:
-    packed = bases.pack(shape)
-    settings = read_settings(packed.config)
-    tree = Overlay(is_wanted)
-    for data, diff_id in zip(packed.blobs, settings.diff_ids, strict=True):
-        digest = bases.sha256(data).removeprefix("sha256:")
-        tree.lay_over(io.BytesIO(data), name="layer", sha256=digest, diff_id=diff_id)
-    return look_inside(tree, tree.contents(), settings)
-
-
-def base(shape: bases.Shape) -> Base:
-    found = look(shape)
-    return Base(facts=found.facts, packages=found.packages)
+from tests.support.locked_base import base, look
 
 
 def said(fact: Fact | None) -> tuple[str, str, str] | None:

@@ -6,39 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
 from envbuilder.lock import model as locks
-from envbuilder.lock.base_image.locked import Blob, LockedBase
+from envbuilder.lock.base_image.locked import LockedBase
 from envbuilder.lock.model import Lock, diff, dump, parse
 from envbuilder.plan.model import SYSTEM_PATH
-from tests.lock.test_base_image_inspect import look
-from tests.lock.test_lock import LOCK
-from tests.plan.test_plan import make_plan
 from tests.support import bases
-
-
-def locked(shape: bases.Shape, reference: str = "site/base:1", registry: str = "") -> LockedBase:
-    packed, inside = bases.pack(shape), look(shape)
-
-    def blob(data: bytes, kind: str) -> Blob:
-        return Blob(
-            digest=Sha256(bases.sha256(data).removeprefix("sha256:")), size=len(data), media_type=kind
-        )
-
-    return LockedBase(
-        reference=reference,
-        registry=registry,
-        repository="site/base",
-        manifest=blob(packed.manifest, "application/vnd.oci.image.manifest.v1+json"),
-        config=blob(packed.config, "application/vnd.oci.image.config.v1+json"),
-        layers=tuple(blob(data, kind) for data, kind in zip(packed.blobs, packed.media_types, strict=True)),
-        facts=inside.facts,
-        packages=inside.packages,
-    )
-
-
-BASE = locked(bases.devel())
+from tests.support.locked_base import BASE, locked
+from tests.support.plans import LOCK, make_plan
 
 
 def on(base: LockedBase | None) -> Lock:

@@ -1,21 +1,15 @@
 """Recipe → lock: the choices that are made here, what is taken over, and one whole run on sources in a folder."""
 
-import base64
 import contextlib
-import hashlib
 import json
 import re
-import shutil
 import subprocess
-import tempfile
 import threading
-import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import NoReturn
 from urllib.parse import urlsplit
 
 import pytest
@@ -28,10 +22,9 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import FakeRunner, ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock import model as lock_module
-from envbuilder.lock.model import Artefact, Lock, recipe_inputs
+from envbuilder.lock.model import Artefact
 from envbuilder.lock.resolve import (
     Means,
-    Target,
     Wish,
     lock_extensions,
     make_target,
@@ -42,78 +35,12 @@ from envbuilder.lock.resolve import wheels as wheel_module
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs
 from envbuilder.lock.resolve.wheels import choose_wheel, implied_wheels, resolve_wheels, torch_requirement
 from envbuilder.lock.source_files import own_files, source_digests
-from envbuilder.recipe.model import Extension, Recipe
+from envbuilder.recipe.model import Extension
+from tests.support import package_sources
+from tests.support.locks import EPOCH, make_lock, make_recipe, no_client
+from tests.support.package_sources import DAY, LATER, PACKAGES, write_index, write_wheel
 
-DAY, LATER = date(2026, 11, 21), date(2027, 1, 2)
-EPOCH = 1795219200  # 2026-11-21 00:00 UTC
-
-
-def make_recipe(folder: Path, **changes: object) -> Recipe:
-    values: dict[str, object] = {
-        "name": "test",
-        "path": folder / "test.yaml",
-        "summary": "",
-        "gpus": (),
-        "base": "debian/bookworm",
-        "python": "3.11",
-        "cuda": "",
-        "gcc": "12",
-        "libxcrypt": "4.4",
-        "pytorch": "2.13.0",
-        "packages": ("numpy>=2",),
-        "apt": (),
-        "extensions": (),
-        "env": (),
-        "tests": (),
-        "places": (),
-    }
-    return Recipe(**(values | changes))  # type: ignore[arg-type]
-
-
-def make_artefact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Artefact:
-    source, path = (
-        ("pypi", f"{name}/{name}-{version}-py3-none-any.whl")
-        if kind == "wheel"
-        else ("debian", f"pool/{name}_{version}.deb")
-    )
-    return Artefact(
-        kind=kind,
-        name=name,
-        version=version,
-        sha256=sha256_text(name + version),
-        size=1,
-        source=source,
-        path=path,
-    )
-
-
-def make_lock(recipe: Recipe, target: Target) -> Lock:
-    parts = target.toolkit.parts if target.toolkit else ()
-    toolkit = [
-        make_artefact(
-            part.name, getattr(part, "version", "1.0"), kind="wheel" if hasattr(part, "version") else "deb"
-        )
-        for part in parts
-    ]
-    debs = [
-        make_artefact(name, kind="deb")
-        for name in (*os_packages(recipe), "libgomp1")
-        if not name.startswith("?")
-    ]
-    return Lock(
-        recipe=recipe.digest,
-        epoch=EPOCH,
-        platform="linux/amd64",
-        inputs=recipe_inputs(recipe),
-        debs=tuple(sorted(debs, key=lambda one: one.name)),
-        toolkit=tuple(sorted(toolkit, key=lambda one: one.name)),
-        wheels=(
-            make_artefact("numpy", "2.2.0"),
-            *((make_artefact("nvidia-ml-py", "13.1"),) if recipe.cuda else ()),
-            make_artefact("torch", "2.13.0+cpu"),
-        ),
-        extensions=(),
-    )
+world, moved = package_sources.world, package_sources.moved
 
 
 class Asked(Exception):  # noqa: N818
@@ -128,10 +55,6 @@ def make_idle_means(tmp_path: Path) -> Means:
 
     store = Store(tmp_path / "cache")
     return Means(store=store, runner=FakeRunner(), sources=ask, client=no_client, fetcher=Fetcher(store, ask))
-
-
-def no_client() -> NoReturn:
-    raise AssertionError("no registry is asked for a suite")
 
 
 # Which wheel
@@ -385,137 +308,6 @@ def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
 
 # A whole run: apt and uv on a mirror and an index that are folders
 
-PACKAGES = {  # name → version, dependencies
-    "base-files": ("12", ""),
-    "ca-certificates": ("1", ""),
-    "libc6": ("2.36-9", ""),
-    "libc6-dev": ("2.36-9", "libc6 (= 2.36-9)"),
-    "libcrypt-dev": ("1:4.4.33-2", ""),
-    "gcc-12": ("12.2.0-14", "libc6"),
-    "g++-12": ("12.2.0-14", "gcc-12"),
-    "binutils": ("2.40", ""),
-    "make": ("4.3", ""),
-    "ninja-build": ("1.11", ""),
-    "python3.11": ("3.11.2-6", "libc6"),
-    "python3.11-dev": ("3.11.2-6", "python3.11"),
-    "usr-is-merged": ("37~deb12u1", ""),
-    "git": ("1:2.39.5-0+deb12u2", "libc6"),
-    "unrelated": ("1", ""),
-}
-
-
-def write_deb(folder: Path, name: str, version: str, depends: str) -> str:
-    """Write a package into the mirror's pool and return its stanza of the package lists."""
-    control = f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n"
-    control += "Essential: yes\n" if name == "base-files" else ""
-    control += f"Depends: {depends}\n" if depends else ""
-    path = f"pool/main/{name}_{version.rpartition(':')[2]}_amd64.deb"
-    with tempfile.TemporaryDirectory() as work:
-        (Path(work) / "DEBIAN").mkdir(mode=0o755)
-        text = f"{control}Maintainer: test <test@example.org>\nDescription: test\n"
-        (Path(work) / "DEBIAN/control").write_text(text)
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        subprocess.run(
-            ["dpkg-deb", "-Znone", "--build", work, folder / path], check=True, capture_output=True
-        )
-    content = (folder / path).read_bytes()
-    return f"{control}Filename: {path}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
-
-
-def write_mirror(folder: Path, keyring: Path, packages: Mapping[str, tuple[str, str]] = PACKAGES) -> None:
-    stanzas = [write_deb(folder, name, *rest) for name, rest in packages.items()]
-    index = folder / "dists/bookworm/main/binary-amd64/Packages"
-    index.parent.mkdir(parents=True)
-    index.write_text("\n".join(stanzas))
-    text = index.read_bytes()
-    release = (
-        "Origin: Debian\nLabel: Debian\nSuite: stable\nCodename: bookworm\nArchitectures: amd64\nComponents: main\n"
-        "Date: Sat, 10 Jun 2023 08:00:00 UTC\nSHA256:\n"
-        f" {hashlib.sha256(text).hexdigest()} {len(text)} main/binary-amd64/Packages\n"
-    )
-    with tempfile.TemporaryDirectory() as home:  # its path must be short: the agent's socket lies there
-        gpg = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
-        subprocess.run(
-            [*gpg, "--quick-gen-key", "test <test@example.org>", "ed25519", "sign"],
-            check=True,
-            capture_output=True,
-        )
-        signed = subprocess.run(
-            [*gpg, "--clearsign"], input=release.encode(), check=True, capture_output=True
-        ).stdout
-        keyring.write_bytes(subprocess.run([*gpg, "--export"], check=True, capture_output=True).stdout)
-        subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True, capture_output=True)
-    (folder / "dists/bookworm/InRelease").write_bytes(signed)
-
-
-def write_wheel(
-    folder: Path, name: str, version: str, *, tag: str = "py3-none-any", requires: tuple[str, ...] = ()
-) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{name}-{version}-{tag}.whl"
-    info = f"{name}-{version}.dist-info"
-    files = {
-        f"{name}.py": "",
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-        + "".join(f"Requires-Dist: {one}\n" for one in requires),
-        f"{info}/WHEEL": f"Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: {tag}\n",
-    }
-    record = ""
-    with zipfile.ZipFile(path, "w") as archive:
-        for file, text in files.items():
-            archive.writestr(file, text)
-            digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=").decode()
-            record += f"{file},sha256={digest},{len(text)}\n"
-        archive.writestr(f"{info}/RECORD", record + f"{info}/RECORD,,\n")
-    return path
-
-
-def write_index(folder: Path, *wheels: Path) -> None:
-    projects = sorted({wheel.name.partition("-")[0] for wheel in wheels})
-    for project in projects:
-        (folder / project).mkdir(parents=True)
-        links = [
-            f'<a href="{wheel.as_uri()}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}">{wheel.name}</a>'
-            for wheel in wheels
-            if wheel.name.startswith(f"{project}-")
-        ]
-        (folder / project / "index.html").write_text(
-            f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>"
-        )
-
-
-@pytest.fixture(scope="module")
-def world() -> Iterator[Sources]:
-    """A mirror, an index and a folder of wheels on disk: everything that a recipe without CUDA needs."""
-    if not all(shutil.which(program) for program in ("apt-get", "gpg", "gpgconf")):
-        pytest.skip("needs apt-get and gpg")
-    with tempfile.TemporaryDirectory(prefix="envbuilder-world-") as name:
-        folder = Path(name)
-        write_mirror(folder / "mirror", folder / "keyring.gpg")
-        files = folder / "files"
-        write_index(
-            folder / "simple",
-            write_wheel(files, "numpy", "2.2.0", tag="cp311-cp311-manylinux_2_17_x86_64"),
-            write_wheel(files, "numpy", "2.4.0", tag="cp311-cp311-manylinux_2_28_x86_64"),
-            write_wheel(files, "numpy", "2.5.0", tag="cp311-cp311-macosx_11_0_arm64"),
-            write_wheel(files, "setuptools", "80.0.0"),
-            write_wheel(files, "filelock", "3.0.0"),
-            write_wheel(files, "newglibc", "1.0", tag="cp311-cp311-manylinux_2_39_x86_64"),
-        )
-        write_wheel(
-            folder / "wheels",
-            "torch",
-            "2.13.0+cpu",
-            tag="cp311-cp311-manylinux_2_28_x86_64",
-            requires=("filelock", "setuptools>=77"),
-        )
-        yield Sources(
-            debian=(f"{(folder / 'mirror').as_uri()}/",),
-            keyring=folder / "keyring.gpg",
-            indexes=(f"{(folder / 'simple').as_uri()}/",),
-            folders=(folder / "wheels",),
-        )
-
 
 def make_means(tmp_path: Path, sources: Sources) -> Means:
     store = Store(tmp_path / "cache")
@@ -618,30 +410,6 @@ def test_a_version_is_kept_that_another_index_has_for_another_python_alone(
         make_recipe(tmp_path, packages=("numpy",)), target, old=old, wish=Wish(today=LATER), means=means
     )
     assert kept.wheels == old.wheels
-
-
-MOVED = PACKAGES | {
-    "libc6": ("2.36-10", ""),
-    "libc6-dev": ("2.36-10", "libc6 (= 2.36-10)"),
-    "git": ("1:2.40-1", "libc6 (>= 2.36-10), perl"),
-    "perl": ("5.36", ""),
-    "make": ("4.4", ""),
-}
-
-
-@pytest.fixture(scope="module")
-def moved(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources:
-    """The same world after a point release; the mirror that was is kept by a service that has every day's."""
-    folder = tmp_path_factory.mktemp("moved")
-    write_mirror(folder / "mirror", folder / "keyring.gpg", MOVED)
-    day = folder / "snapshot/archive/debian" / f"{DAY:%Y%m%d}T000000Z"
-    write_mirror(day, folder / "old.gpg")
-    return replace(
-        world,
-        debian=(f"{(folder / 'mirror').as_uri()}/",),
-        keyring=folder / "keyring.gpg",
-        snapshot=f"{(folder / 'snapshot').as_uri()}/",
-    )
 
 
 def versions(debs: Sequence[Artefact]) -> dict[str, str]:

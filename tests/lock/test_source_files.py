@@ -20,7 +20,7 @@ from envbuilder.lock.source_files import own_files
 from envbuilder.plan.model import extension_lines
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
-from tests.lock.test_resolve import no_client
+from tests.support.locks import no_client
 
 runs_programs = pytest.mark.programs
 

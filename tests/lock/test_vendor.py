@@ -19,10 +19,10 @@ from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
 from envbuilder.lock.resolve import Means, make_target, store_sources
 from envbuilder.lock.vendor import FILES, vendor
 from envbuilder.recipe.model import Recipe, load
-from tests.core.test_fetch import CONTENT, make_deb, make_wheel
-from tests.lock.test_base_image_locked import locked
-from tests.lock.test_resolve import make_lock, make_recipe, no_client
 from tests.support import bases
+from tests.support.downloads import CONTENT, make_deb, make_wheel
+from tests.support.locked_base import locked
+from tests.support.locks import make_lock, make_recipe, no_client
 
 RECIPE = """\
 extends: base

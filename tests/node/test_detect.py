@@ -11,8 +11,8 @@ from envbuilder.core.process import FakeRunner
 from envbuilder.node.detect import READS, Versions, detect_here, detect_pasted
 from envbuilder.plan.site import need_files, site_files
 from envbuilder.recipe.model import load
-from tests.commands import test_cli
-from tests.commands.test_cli import Call
+from tests.support import command_line
+from tests.support.command_line import Call
 
 FOUR_T4 = "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\n" + "".join(
     f"GPU{row}\t" + "\t".join(" X " if row == column else "SYS" for column in range(4)) + "\t0-7\n"
@@ -34,7 +34,7 @@ TEAM = """\
 
 
 pytestmark = pytest.mark.usefixtures("clean_environment")
-call = test_cli.call
+call = command_line.call
 
 
 @pytest.fixture

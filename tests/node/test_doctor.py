@@ -34,7 +34,7 @@ from envbuilder.node.doctor.machine import make_scene, probe_clock
 from envbuilder.node.doctor.node import has_slurm
 from envbuilder.node.nccl.facts import Facts, Gpu, RdmaPort
 from envbuilder.node.nccl.roots import Roots
-from tests.core.test_required_tools import SAYS, Machine
+from tests.support.programs import SAYS, Machine
 
 ROOT = Path(__file__).parents[2]
 ALL = SAYS | {

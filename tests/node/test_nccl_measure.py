@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from itertools import combinations
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -21,9 +22,9 @@ from envbuilder.node.nccl.measure import (
     rounds,
     run_together,
 )
-from tests.node import test_nccl_start as test_host_start
+from tests.support import nccl_in_image
 
-nccl, kept = test_host_start.nccl, test_host_start.kept
+nccl, kept = nccl_in_image.nccl, nccl_in_image.kept
 programs = pytest.mark.programs
 ENVIRONMENT = {"PATH": os.environ["PATH"]}
 
@@ -123,7 +124,7 @@ def test_a_process_may_leave_others_behind_and_they_are_killed_too(tmp_path: Pat
     assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
-def test_a_verdict_is_kept_where_a_start_looks_for_it(tmp_path: Path, kept: test_host_start.ModuleType):
+def test_a_verdict_is_kept_where_a_start_looks_for_it(tmp_path: Path, kept: ModuleType):
     verdict = {
         "passed": True,
         "passed_without": True,

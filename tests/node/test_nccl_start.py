@@ -1,6 +1,5 @@
 """What happens when torch is imported on a node: decided once, saved safely, applied where nothing is set, and never in the way."""
 
-import importlib
 import json
 import os
 import re
@@ -16,6 +15,7 @@ from envbuilder import runtime as image
 from envbuilder.node.nccl.decide import decide
 from envbuilder.node.nccl.facts import Facts, Gpu, Measured
 from envbuilder.node.nccl.profile import make_profile, profile_data
+from tests.support import nccl_in_image
 
 HOST = Path(__file__).parents[2] / "envbuilder/node/nccl"
 TOPO = "\tGPU0\tGPU1\tCPU Affinity\nGPU0\t X \t{0}\t0-7\nGPU1\t{0}\t X \t8-15\n"
@@ -27,6 +27,7 @@ case "$*" in
 esac
 """
 programs = pytest.mark.programs
+nccl, kept = nccl_in_image.nccl, nccl_in_image.kept
 
 
 @pytest.fixture
@@ -103,21 +104,6 @@ class Started:
 @pytest.fixture
 def node(tmp_path: Path, lib: Path) -> Node:
     return Node(tmp_path, lib)
-
-
-@pytest.fixture
-def nccl(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module in this process, for what it decides by itself."""
-    monkeypatch.syspath_prepend(image.path("lib"))
-    for name in ("envbuilder_nccl", "envbuilder_nccl.kept"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    return importlib.import_module("envbuilder_nccl")
-
-
-@pytest.fixture
-def kept(nccl: ModuleType) -> ModuleType:
-    """Where it keeps decisions."""
-    return importlib.import_module("envbuilder_nccl.kept")
 
 
 OFF = {"NCCL_P2P_DISABLE": "1"}

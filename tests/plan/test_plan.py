@@ -3,122 +3,36 @@
 import dataclasses
 import subprocess
 import sys
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink
-from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.core.cache import sha256_text
 from envbuilder.lock import model as locks
-from envbuilder.lock.model import Artefact, Inputs, Lock, LockedExtension, SourceFile
+from envbuilder.lock.model import Lock
 from envbuilder.plan.model import (
-    CudaStep,
-    ExtensionsStep,
-    OsStep,
     Plan,
     PythonStep,
-    RuntimeStep,
-    StartFiles,
-    StartStep,
-    make,
 )
-from envbuilder.recipe.model import Extension, Recipe
+from tests.support.plans import (
+    CUDA,
+    EXTENSION,
+    EXTENSIONS,
+    KINDS,
+    LOCK,
+    OS,
+    PYTHON,
+    RECIPE,
+    RUNTIME,
+    START,
+    START_FILES,
+    TOOLKIT,
+    digest,
+    keys,
+    make_plan,
+)
 
-OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME = "os", "python", "cuda", "extensions", "start", "runtime"
-KINDS = {
-    OsStep: OS,
-    PythonStep: PYTHON,
-    CudaStep: CUDA,
-    ExtensionsStep: EXTENSIONS,
-    StartStep: START,
-    RuntimeStep: RUNTIME,
-}
 ALL = {OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME}
-
-
-def digest(text: str) -> Sha256:
-    return sha256_text(text)
-
-
-def deb(name: str, version: str) -> Artefact:
-    path = f"pool/main/{name[0]}/{name}_{version}_amd64.deb"
-    return Artefact(
-        kind="deb", name=name, version=version, sha256=digest(path), size=10, source="debian", path=path
-    )
-
-
-def wheel(name: str, version: str) -> Artefact:
-    path = f"{name}/{name}-{version}-py3-none-any.whl"
-    return Artefact(
-        kind="wheel", name=name, version=version, sha256=digest(path), size=20, source="pypi", path=path
-    )
-
-
-EXTENSION = LockedExtension(
-    name="fused",
-    sources=("csrc/fused.cpp", "csrc/fused.cu"),
-    include=("csrc/include",),
-    cflags=("-O3", "-DNAME=two words"),
-    cuda_cflags=("--use_fast_math",),
-    files=tuple(
-        SourceFile(path=path, sha256=digest(path), size=30)
-        for path in ("csrc/fused.cpp", "csrc/fused.cu", "csrc/include/fused.h")
-    ),
-)
-RECIPE = Recipe(
-    name="x", path=Path("x.yaml"), summary="", gpus=("A100",), base="debian/bookworm", python="3.11", cuda="12.4",
-    gcc="12", libxcrypt="4.4", pytorch="2.6.0", packages=("numpy",), apt=("git",),
-    extensions=(
-        Extension(name="fused", sources=EXTENSION.sources, include=EXTENSION.include, cflags=EXTENSION.cflags),
-    ),
-    env=(("OMP_NUM_THREADS", "8"),), tests=("python -c 'import fused'",), places=(("$", "x.yaml:1:1"),),
-)  # fmt: skip
-LOCK = Lock(
-    recipe=RECIPE.digest,
-    epoch=1_700_000_000,
-    platform="linux/amd64",
-    inputs=Inputs(debs=digest("debs"), toolkit=digest("toolkit"), wheels=digest("wheels")),
-    debs=(deb("gcc-12", "12.2.0-14"), deb("libc6", "2.36-9")),
-    toolkit=(deb("nvidia-cuda-toolkit", "12.4.1"),),
-    wheels=(wheel("numpy", "2.2.0"), wheel("torch", "2.6.0")),
-    extensions=(EXTENSION,),
-)
-TOOLKIT = Toolkit(
-    cuda="12.4",
-    constraints=("nvidia-cublas==12.4.5",),
-    parts=(
-        DebPart(
-            name="nvidia-cuda-toolkit",
-            suite="bookworm",
-            component="non-free",
-            take=(Take(source="usr/bin/*", target="bin"),),
-        ),
-    ),
-    header_wheels=("cublas",),
-    links=(ToolkitLink(path=PurePosixPath("lib64/libcublas.so"), target="{site}/nvidia/cublas/lib"),),
-    files=(ToolkitFile(path=PurePosixPath("version.txt"), text="12.4\n"),),
-)
-ARCHITECTURES = ("8.0",)
-START_FILES = StartFiles(
-    site_packages=(("envbuilder.pth", "import envbuilder_start\n"),), lib=(("tool.py", "x = 1\n"),)
-)
-
-
-def make_plan(
-    recipe: Recipe = RECIPE,
-    lock: Lock = LOCK,
-    *,
-    toolkit: Toolkit | None = TOOLKIT,
-    architectures: tuple[str, ...] = ARCHITECTURES,
-    start: StartFiles = START_FILES,
-) -> Plan:
-    return make(
-        recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=locks.dump(lock), start=start
-    )
-
-
-def keys(plan: Plan, tools: str = "tools 1") -> dict[str, str]:
-    return {KINDS[type(step)]: plan.step_key(step, tools) for step in plan.steps}
 
 
 def changed(before: Plan, after: Plan) -> set[str]:
@@ -170,11 +84,11 @@ def test_a_lock_that_went_through_its_file_gives_the_same_text(tmp_path):
 
 @pytest.mark.programs
 def test_another_process_with_other_hash_seeds_gives_the_same_keys():
-    code = "import test_plan; print(test_plan.make_plan().key, sorted(test_plan.keys(test_plan.make_plan()).values()))"
+    code = "from tests.support.plans import keys, make_plan; print(make_plan().key, sorted(keys(make_plan()).values()))"
     said = {
         subprocess.run(
             [sys.executable, "-c", code],
-            cwd=Path(__file__).parent,
+            cwd=Path(__file__).parents[2],
             env={"PYTHONHASHSEED": seed, "PYTHONDONTWRITEBYTECODE": "1"},
             check=True,
             capture_output=True,

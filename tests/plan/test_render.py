@@ -15,11 +15,8 @@ from hypothesis import strategies as some
 from envbuilder import runtime as image
 from envbuilder.build.render import DIFFERS, PAPERS, RENDERERS, make_kit
 from envbuilder.commands.recipe import Form
-from envbuilder.compat.tables.gpu import capabilities, load_gpus
-from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import UsageError
-from envbuilder.lock import model as locks
-from envbuilder.plan.model import OsStep, StartFiles, make
+from envbuilder.plan.model import OsStep
 from envbuilder.plan.render import Kit, render_definition, render_dockerfile
 from envbuilder.plan.render.quote import (
     WRITE,
@@ -31,7 +28,8 @@ from envbuilder.plan.render.quote import (
     marked,
 )
 from envbuilder.recipe.model import load
-from tests.lock.test_base_image_locked import BASE
+from tests.support.locked_base import BASE
+from tests.support.plans import make_small_kit
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -50,28 +48,6 @@ HOSTILE = (
     "<<'SCRIPT'",
     "RUN true",
 )
-
-
-def make_small_kit(name: str) -> Kit:
-    """The kit of a recipe of this repository, with stand-ins for what changes for reasons of its own: keys, programs, versions."""
-    recipe = load(RECIPES / f"{name}.yaml")
-    start = StartFiles(
-        site_packages=(("first.py", ""), ("first.pth", "import first\n")),
-        lib=(),
-        entry=(("start", '#!/bin/sh\nexec "$@"\n'),),
-    )
-    plan = make(
-        recipe,
-        locks.load(RECIPES / f"{name}.lock"),
-        toolkit=load_toolkits()[recipe.cuda] if recipe.cuda else None,
-        architectures=capabilities(recipe.gpus, load_gpus().rows),
-        lock_text="{}\n",
-        start=start,
-    )
-    plan = replace(plan, steps=(*plan.steps[:-1], replace(plan.runtime, labels=(("a.label", "its value"),))))
-    kit = make_kit(recipe, plan, pytorch_index="https://index.example/pytorch/")
-    programs = tuple((one, f"the program {one}\n") for one, _ in kit.programs)
-    return replace(kit, uv="1.2.3", programs=programs)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -12,7 +12,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.lock.base_image.locked import LockedBase
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.run.devcontainer import LABEL, Desk, make_file, make_label, metadata, save_file
-from tests.lock.test_base_image_locked import BASE
+from tests.support.locked_base import BASE
 
 ROOT = Path(__file__).parents[2]
 CPU = Desk(python="3.11", has_cuda=False)

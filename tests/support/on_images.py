@@ -3,15 +3,11 @@
 import io
 import json
 import os
-import sys
 import tarfile
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from tests.support.workbench import CACHE, ROOT, Built
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from envbuilder.build.context import Workshop
 from envbuilder.core.cache import Store, save_text
 from envbuilder.core.console import Console
@@ -21,6 +17,7 @@ from envbuilder.lock import model as locks
 from envbuilder.lock.resolve import Wish, look
 from envbuilder.recipe.model import load
 from tests.support import bases
+from tests.support.workbench import CACHE, ROOT, Built
 
 RECIPE = """\
 base: {{image: "{image}"}}

@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import requests
+
+from tests.support import bases
+
 USER = "ann"
 PASSWORD = "s3cr3t-planted"
 HTPASSWD = "ann:$2b$04$lQmQ2Hwmvh62vzsf1aZS.uf1Pam4tNDrAGBRcUISwzT3EuJuAek8q"
@@ -202,3 +206,26 @@ def faulty(behind: Registry) -> Iterator[Proxy]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+IMAGE = "application/vnd.oci.image.manifest.v1+json"
+
+
+def upload(host: str, repository: str, data: bytes) -> None:
+    began = requests.post(f"http://{host}/v2/{repository}/blobs/uploads/", timeout=10)
+    place = began.headers["Location"]
+    mark = "&" if "?" in place else "?"
+    done = requests.put(f"{place}{mark}digest={bases.sha256(data)}", data=data, timeout=10)
+    assert done.status_code == 201, done.text
+
+
+def put_manifest(host: str, repository: str, tag: str, text: bytes, kind: str) -> None:
+    url = f"http://{host}/v2/{repository}/manifests/{tag}"
+    answer = requests.put(url, data=text, headers={"Content-Type": kind}, timeout=10)
+    assert answer.status_code == 201, answer.text
+
+
+def push(host: str, name: str, packed: bases.Packed, tag: str = "1") -> None:
+    for data in (packed.config, *packed.blobs):
+        upload(host, f"site/{name}", data)
+    put_manifest(host, f"site/{name}", tag, packed.manifest, IMAGE)

@@ -1,0 +1,49 @@
+"""A base image of our own making as a lock holds it."""
+
+import io
+
+from envbuilder.compat.image_facts import Base
+from envbuilder.core.cache import Sha256
+from envbuilder.layers.overlay import Overlay
+from envbuilder.lock.base_image.inspect import Inside, is_wanted, look_inside
+from envbuilder.lock.base_image.locked import Blob, LockedBase
+from envbuilder.lock.base_image.settings import read_settings
+from tests.support import bases
+
+
+def look(shape: bases.Shape) -> Inside:
+    packed = bases.pack(shape)
+    settings = read_settings(packed.config)
+    tree = Overlay(is_wanted)
+    for data, diff_id in zip(packed.blobs, settings.diff_ids, strict=True):
+        digest = bases.sha256(data).removeprefix("sha256:")
+        tree.lay_over(io.BytesIO(data), name="layer", sha256=digest, diff_id=diff_id)
+    return look_inside(tree, tree.contents(), settings)
+
+
+def base(shape: bases.Shape) -> Base:
+    found = look(shape)
+    return Base(facts=found.facts, packages=found.packages)
+
+
+def locked(shape: bases.Shape, reference: str = "site/base:1", registry: str = "") -> LockedBase:
+    packed, inside = bases.pack(shape), look(shape)
+
+    def blob(data: bytes, kind: str) -> Blob:
+        return Blob(
+            digest=Sha256(bases.sha256(data).removeprefix("sha256:")), size=len(data), media_type=kind
+        )
+
+    return LockedBase(
+        reference=reference,
+        registry=registry,
+        repository="site/base",
+        manifest=blob(packed.manifest, "application/vnd.oci.image.manifest.v1+json"),
+        config=blob(packed.config, "application/vnd.oci.image.config.v1+json"),
+        layers=tuple(blob(data, kind) for data, kind in zip(packed.blobs, packed.media_types, strict=True)),
+        facts=inside.facts,
+        packages=inside.packages,
+    )
+
+
+BASE = locked(bases.devel())

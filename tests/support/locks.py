@@ -1,0 +1,86 @@
+"""A recipe and a matching lock whose artifacts exist in no source."""
+
+from pathlib import Path
+from typing import NoReturn
+
+from envbuilder.core.cache import sha256_text
+from envbuilder.lock.model import Artefact, Lock, recipe_inputs
+from envbuilder.lock.resolve import (
+    Target,
+)
+from envbuilder.lock.resolve.debs import os_packages
+from envbuilder.recipe.model import Recipe
+
+EPOCH = 1795219200  # 2026-11-21 00:00 UTC
+
+
+def make_recipe(folder: Path, **changes: object) -> Recipe:
+    values: dict[str, object] = {
+        "name": "test",
+        "path": folder / "test.yaml",
+        "summary": "",
+        "gpus": (),
+        "base": "debian/bookworm",
+        "python": "3.11",
+        "cuda": "",
+        "gcc": "12",
+        "libxcrypt": "4.4",
+        "pytorch": "2.13.0",
+        "packages": ("numpy>=2",),
+        "apt": (),
+        "extensions": (),
+        "env": (),
+        "tests": (),
+        "places": (),
+    }
+    return Recipe(**(values | changes))  # type: ignore[arg-type]
+
+
+def make_artefact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Artefact:
+    source, path = (
+        ("pypi", f"{name}/{name}-{version}-py3-none-any.whl")
+        if kind == "wheel"
+        else ("debian", f"pool/{name}_{version}.deb")
+    )
+    return Artefact(
+        kind=kind,
+        name=name,
+        version=version,
+        sha256=sha256_text(name + version),
+        size=1,
+        source=source,
+        path=path,
+    )
+
+
+def make_lock(recipe: Recipe, target: Target) -> Lock:
+    parts = target.toolkit.parts if target.toolkit else ()
+    toolkit = [
+        make_artefact(
+            part.name, getattr(part, "version", "1.0"), kind="wheel" if hasattr(part, "version") else "deb"
+        )
+        for part in parts
+    ]
+    debs = [
+        make_artefact(name, kind="deb")
+        for name in (*os_packages(recipe), "libgomp1")
+        if not name.startswith("?")
+    ]
+    return Lock(
+        recipe=recipe.digest,
+        epoch=EPOCH,
+        platform="linux/amd64",
+        inputs=recipe_inputs(recipe),
+        debs=tuple(sorted(debs, key=lambda one: one.name)),
+        toolkit=tuple(sorted(toolkit, key=lambda one: one.name)),
+        wheels=(
+            make_artefact("numpy", "2.2.0"),
+            *((make_artefact("nvidia-ml-py", "13.1"),) if recipe.cuda else ()),
+            make_artefact("torch", "2.13.0+cpu"),
+        ),
+        extensions=(),
+    )
+
+
+def no_client() -> NoReturn:
+    raise AssertionError("no registry is asked for a suite")

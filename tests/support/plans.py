@@ -1,0 +1,154 @@
+"""Recipes, locks and plans without I/O, for tests that need any plan."""
+
+from dataclasses import replace
+from pathlib import Path, PurePosixPath
+
+from envbuilder.build.render import make_kit
+from envbuilder.compat.tables.gpu import capabilities, load_gpus
+from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink, load_toolkits
+from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.lock import model as locks
+from envbuilder.lock.model import Artefact, Inputs, Lock, LockedExtension, SourceFile
+from envbuilder.plan.model import (
+    CudaStep,
+    ExtensionsStep,
+    OsStep,
+    Plan,
+    PythonStep,
+    RuntimeStep,
+    StartFiles,
+    StartStep,
+    make,
+)
+from envbuilder.plan.render import Kit
+from envbuilder.recipe.model import Extension, Recipe, load
+
+RECIPES = Path(__file__).parents[2] / "recipes"
+OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME = "os", "python", "cuda", "extensions", "start", "runtime"
+
+
+KINDS = {
+    OsStep: OS,
+    PythonStep: PYTHON,
+    CudaStep: CUDA,
+    ExtensionsStep: EXTENSIONS,
+    StartStep: START,
+    RuntimeStep: RUNTIME,
+}
+
+
+def digest(text: str) -> Sha256:
+    return sha256_text(text)
+
+
+def deb(name: str, version: str) -> Artefact:
+    path = f"pool/main/{name[0]}/{name}_{version}_amd64.deb"
+    return Artefact(
+        kind="deb", name=name, version=version, sha256=digest(path), size=10, source="debian", path=path
+    )
+
+
+def wheel(name: str, version: str) -> Artefact:
+    path = f"{name}/{name}-{version}-py3-none-any.whl"
+    return Artefact(
+        kind="wheel", name=name, version=version, sha256=digest(path), size=20, source="pypi", path=path
+    )
+
+
+EXTENSION = LockedExtension(
+    name="fused",
+    sources=("csrc/fused.cpp", "csrc/fused.cu"),
+    include=("csrc/include",),
+    cflags=("-O3", "-DNAME=two words"),
+    cuda_cflags=("--use_fast_math",),
+    files=tuple(
+        SourceFile(path=path, sha256=digest(path), size=30)
+        for path in ("csrc/fused.cpp", "csrc/fused.cu", "csrc/include/fused.h")
+    ),
+)
+
+
+RECIPE = Recipe(
+    name="x", path=Path("x.yaml"), summary="", gpus=("A100",), base="debian/bookworm", python="3.11", cuda="12.4",
+    gcc="12", libxcrypt="4.4", pytorch="2.6.0", packages=("numpy",), apt=("git",),
+    extensions=(
+        Extension(name="fused", sources=EXTENSION.sources, include=EXTENSION.include, cflags=EXTENSION.cflags),
+    ),
+    env=(("OMP_NUM_THREADS", "8"),), tests=("python -c 'import fused'",), places=(("$", "x.yaml:1:1"),),
+)  # fmt: skip
+
+
+LOCK = Lock(
+    recipe=RECIPE.digest,
+    epoch=1_700_000_000,
+    platform="linux/amd64",
+    inputs=Inputs(debs=digest("debs"), toolkit=digest("toolkit"), wheels=digest("wheels")),
+    debs=(deb("gcc-12", "12.2.0-14"), deb("libc6", "2.36-9")),
+    toolkit=(deb("nvidia-cuda-toolkit", "12.4.1"),),
+    wheels=(wheel("numpy", "2.2.0"), wheel("torch", "2.6.0")),
+    extensions=(EXTENSION,),
+)
+
+
+TOOLKIT = Toolkit(
+    cuda="12.4",
+    constraints=("nvidia-cublas==12.4.5",),
+    parts=(
+        DebPart(
+            name="nvidia-cuda-toolkit",
+            suite="bookworm",
+            component="non-free",
+            take=(Take(source="usr/bin/*", target="bin"),),
+        ),
+    ),
+    header_wheels=("cublas",),
+    links=(ToolkitLink(path=PurePosixPath("lib64/libcublas.so"), target="{site}/nvidia/cublas/lib"),),
+    files=(ToolkitFile(path=PurePosixPath("version.txt"), text="12.4\n"),),
+)
+
+
+ARCHITECTURES = ("8.0",)
+
+
+START_FILES = StartFiles(
+    site_packages=(("envbuilder.pth", "import envbuilder_start\n"),), lib=(("tool.py", "x = 1\n"),)
+)
+
+
+def make_plan(
+    recipe: Recipe = RECIPE,
+    lock: Lock = LOCK,
+    *,
+    toolkit: Toolkit | None = TOOLKIT,
+    architectures: tuple[str, ...] = ARCHITECTURES,
+    start: StartFiles = START_FILES,
+) -> Plan:
+    return make(
+        recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=locks.dump(lock), start=start
+    )
+
+
+def keys(plan: Plan, tools: str = "tools 1") -> dict[str, str]:
+    return {KINDS[type(step)]: plan.step_key(step, tools) for step in plan.steps}
+
+
+def make_small_kit(name: str) -> Kit:
+    """The kit of a recipe of this repository, with stand-ins for what changes for reasons of its own: keys, programs, versions."""
+    recipe = load(RECIPES / f"{name}.yaml")
+    start = StartFiles(
+        site_packages=(("first.py", ""), ("first.pth", "import first\n")),
+        lib=(),
+        entry=(("start", '#!/bin/sh\nexec "$@"\n'),),
+    )
+    plan = make(
+        recipe,
+        locks.load(RECIPES / f"{name}.lock"),
+        toolkit=load_toolkits()[recipe.cuda] if recipe.cuda else None,
+        architectures=capabilities(recipe.gpus, load_gpus().rows),
+        lock_text="{}\n",
+        start=start,
+    )
+    plan = replace(plan, steps=(*plan.steps[:-1], replace(plan.runtime, labels=(("a.label", "its value"),))))
+    kit = make_kit(recipe, plan, pytorch_index="https://index.example/pytorch/")
+    programs = tuple((one, f"the program {one}\n") for one, _ in kit.programs)
+    return replace(kit, uv="1.2.3", programs=programs)
