@@ -40,12 +40,52 @@ GROUPS: Final = {
     "4": ("The lock", "Exit code 4."),
     "5": ("Downloads and registries", "Exit code 5."),
     "6": ("Builds and extensions", "Exit code 6, where it is an error."),
-    "7": ("What was built", "Exit code 7, where it is an error. `README.md` says which are warnings."),
+    "7": (
+        "What was built",
+        "Exit code 7, where it is an error. [Verify](../verify.md) says which are warnings.",
+    ),
     "8": (
         "Tools, machines and jobs",
         "Exit code 8 for a tool, 9 for a job; `doctor` and `launch lint` only tell.",
     ),
     "0": ("Anything else", "Exit code 1."),
+}
+EXIT_CODES: Final = {
+    0: "done",
+    1: "unexpected error: a bug in envbuilder",
+    2: "a mistake in what you typed or in a recipe",
+    3: "pins that cannot work together",
+    4: "the lock is missing or stale",
+    5: "a download failed, or a source refused it",
+    6: "a build step failed, or the disk is full",
+    7: "verification failed: the artifacts differ from the plan",
+    8: "a required program is missing or too old",
+    9: "a job could not be started, or failed",
+    130: "interrupted",
+}
+SETTINGS: Final = {
+    "ENVBUILDER_CACHE": "the cache folder; `~/.cache/envbuilder` if unset",
+    "ENVBUILDER_SITE": "the site profile of `exec`, `shell`, `launch` and `build --on slurm`",
+    "ENVBUILDER_RECIPES": "the folder of recipes; `recipes` if unset",
+    "ENVBUILDER_DEBIAN_MIRROR": "Debian mirrors, separated by spaces; if unset, those of this machine's apt",
+    "ENVBUILDER_DEBIAN_KEYRING": "the keys that sign these mirrors",
+    "ENVBUILDER_DEBIAN_SNAPSHOT": "an archive with Debian as it was on each day, for `lock --before` and for packages that the mirrors"
+    " have dropped; `snapshot.debian.org` if unset, none if empty",
+    "ENVBUILDER_INDEX": "Python package indexes, separated by spaces; if unset, those of uv or pip",
+    "ENVBUILDER_PYTORCH_INDEX": "the parent of PyTorch's own indexes (`cpu`, `cu126`, …)",
+    "ENVBUILDER_REGISTRY": "the registry that `push` and `pull` use for the name of a recipe: `registry.site.org/team`",
+    "ENVBUILDER_REGISTRY_MIRRORS": "`REGISTRY=MIRROR/FOLDER`, separated by spaces: mirrors to ask before a registry",
+    "ENVBUILDER_KEY": "the public key of `pull --key`",
+    "ENVBUILDER_KEY_PASSPHRASE": "the passphrase of the private key of `sign` and `push --sign`; a terminal asks for it",
+    "ENVBUILDER_REGISTRY_HTTP": "registries without TLS, separated by spaces; those on loopback need not be named",
+    "ENVBUILDER_FOLDERS": "folders of wheels and .debs, and OCI layouts of base images, separated by `:`; if unset, pip's find-links",
+}
+SETTINGS_INSIDE: Final = {
+    "ENVBUILDER_EXTENSIONS": "what `load()` does when the image holds another version of the code: `error`, `build` (compile it) or"
+    " `off` (torch alone); if unset, `error` in a read-only image and `build` elsewhere",
+    "ENVBUILDER_NCCL": "`explain`: print facts, settings and reasons when torch is imported; `off`: leave NCCL alone",
+    "ENVBUILDER_DEBUG": "`1`: print what was done and why",
+    "ENVBUILDER_START": "`off`: start Python without anything of envbuilder",
 }
 ENVELOPE: Final = {
     "version": "of this form; it changes when a key is taken away or means something else",
@@ -107,7 +147,15 @@ def commands() -> str:
         "All but four take `--json` and answer with [one envelope](json.md). Data goes to stdout, everything else to stderr.",
         "A command ends with one of these [exit codes](exit-codes.md).", "",
     ]  # fmt: skip
-    for name, command in _leaves(app):
+    leaves = list(_leaves(app))
+    lines += table(("command", "what it does"), [
+        [f"[`{name}`](#envbuilder-{name.replace(' ', '-')})", _prose(command.get_short_help_str(limit=200))] for name, command in leaves
+    ])  # fmt: skip
+    lines += [
+        "`envbuilder --install-completion` completes commands, options, their fixed values and recipes in bash, zsh and fish.",
+        "",
+    ]
+    for name, command in leaves:
         lines += _one_command(name, command)
     return "\n".join(lines)
 
@@ -287,18 +335,15 @@ def exit_codes() -> str:
         errors.EnvbuilderError,
         *errors.EnvbuilderError.__subclasses__(),
     ]
-    words = dict(
-        re.findall(r"^\| (\d+) \| (.*?) \|$", _section("Where things are", before=True), re.MULTILINE)
-    )
-    numbers = sorted({0, cli.INTERRUPTED, *(kind.exit_code for kind in kinds)})
-    lines = made("Exit codes", "`envbuilder/core/errors.py` and the table of `README.md`")
-    lines += table(("exit code", "", "codes"), [
-        [str(number), words[str(number)], ", ".join(f"`{kind.code}`" for kind in kinds if kind.exit_code == number and number)]
-        for number in numbers
+    lines = made("Exit codes", "`envbuilder/core/errors.py` and `EXIT_CODES` of `docs/make_reference.py`")
+    lines += table(("exit code", "means", "codes"), [
+        [str(number), words, ", ".join(f"`{kind.code}`" for kind in kinds if kind.exit_code == number and number)]
+        for number, words in EXIT_CODES.items()
     ])  # fmt: skip
     lines += [
-        "`exec`, `shell`, and `launch ssh` and `local` end with the exit code of the program that they run.",
-        "Where a machine cannot be reached or is not ready, `launch` starts none and ends with 9. `diagnose` ends with 0 whatever it finds.", "",
+        "`exec`, `shell`, `launch ssh` and `launch local` end with the exit code of the program that they run.",
+        "If a machine cannot be reached or is not ready, `launch` starts no rank and ends with 9.",
+        "`diagnose` ends with 0 whatever it finds.", "",
     ]  # fmt: skip
     return "\n".join(lines)
 
@@ -318,15 +363,11 @@ def envelope() -> str:
 
 
 def settings() -> str:
-    section = _section("Where things are")
-    lines = made("Settings", "the tables of `README.md`, which a test compares with the code")
-    for title, head in (("Outside", "| setting |"), ("Inside an environment", "| setting inside |")):
-        rows = section[section.index(head) :].partition("\n\n")[0]
-        lines += [f"## {title}", "", rows, ""]
+    lines = made(
+        "Settings", "`SETTINGS` of `docs/make_reference.py`; a test compares its names with the code"
+    )
+    lines += ["Environment variables that envbuilder reads.", ""]
+    for title, known in (("Outside", SETTINGS), ("Inside an environment", SETTINGS_INSIDE)):
+        lines += [f"## {title}", ""]
+        lines += table(("variable", "meaning"), [[f"`{name}`", words] for name, words in known.items()])
     return "\n".join(lines)
-
-
-def _section(title: str, *, before: bool = False) -> str:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    head, _, rest = readme.partition(f"\n## {title}\n")
-    return head if before else rest.partition("\n## ")[0]

@@ -117,7 +117,7 @@ def check(
         session.data = {"name": recipe.name, "repairs": [repair.data() for repair in report.repairs]}
         need_sound(recipe, report)
         session.findings = report.findings
-        session.text = f"{name}: nothing that cannot work" if not report.findings else ""
+        session.text = f"{name}: no problems found" if not report.findings else ""
 
 
 def _known_base(recipe: "Recipe", *, session: Session, recipes: Path) -> "Base | None":

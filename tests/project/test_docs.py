@@ -1,16 +1,17 @@
-"""What the documents say is so: files exist, versions agree, settings and exit codes are those of the code."""
+"""What the documents say is so: files exist, versions agree, the reference lists the code's settings and exit codes."""
 
 import json
 import re
 import shutil
 from pathlib import Path
 
+import make_reference
 import pytest
-from typer.main import get_command
 
 from envbuilder import __version__, cli
 from envbuilder.core import errors
 from envbuilder.recipe.model import list_recipes, load
+from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md")
@@ -58,32 +59,37 @@ def test_the_changelog_begins_with_this_version():
     assert newest[1] == __version__
 
 
-@pytest.mark.parametrize(("head", "inside"), [("setting", False), ("setting inside", True)])
-def test_the_readme_lists_every_setting_and_no_other(head: str, inside: bool):
+@pytest.mark.parametrize(
+    ("listed", "inside"), [(make_reference.SETTINGS, False), (make_reference.SETTINGS_INSIDE, True)]
+)
+def test_the_reference_lists_every_setting_and_no_other(listed: dict[str, str], inside: bool):
     package = ROOT / "envbuilder"
     files = [path for path in package.rglob("*.py") if path.is_relative_to(package / "runtime") == inside]
     used = {name for path in files for name in re.findall(r"(?<!_)ENVBUILDER_[A-Z_]+", path.read_text())}
-    assert {row[0] for row in rows("README.md", head)} == used
+    assert set(listed) == used
 
 
-def test_the_readme_lists_every_exit_code_and_no_other():
+def test_the_reference_lists_every_exit_code_and_no_other():
     kinds = [errors.EnvbuilderError, *errors.EnvbuilderError.__subclasses__()]
-    known = {0, cli.INTERRUPTED, *(kind.exit_code for kind in kinds)}
-    assert {int(row[0]) for row in rows("README.md", "exit code")} == known
+    assert set(make_reference.EXIT_CODES) == {0, cli.INTERRUPTED, *(kind.exit_code for kind in kinds)}
 
 
-def test_the_readme_lists_every_command_and_no_other():
-    section = text("README.md").partition("## Commands")[2].partition("Every command")[0]
-    listed = {
-        name
-        for cell in re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
-        for name in re.findall(r"`(\w+)", cell)
-    }
-    assert listed == set(get_command(cli.app).commands)  # type: ignore[attr-defined]
+def test_the_readme_fits_on_two_screens():
+    lines = [line for line in text("README.md").splitlines() if not line.startswith("|")]
+    assert len(text("README.md").splitlines()) <= 120
+    assert [line for line in lines if len(line) > 100] == []
 
 
-def test_the_readme_lists_every_recipe_with_its_pins():
-    told = {row[0]: row[1:] for row in rows("README.md", "recipe")}
+def test_the_readme_shows_what_the_first_page_shows():
+    """Tests run the commands of `docs/start.md`, so they hold for the README too."""
+    shown = [part.text for part in pages.blocks(ROOT / "README.md") if part.language == "console"]
+    first_page = "".join(part.text for part in pages.blocks(ROOT / "docs/start.md"))
+    assert shown
+    assert [part for part in shown if part not in first_page] == []
+
+
+def test_the_documentation_lists_every_recipe_with_its_pins():
+    told = {row[0]: row[1:] for row in rows("docs/recipes.md", "recipe")}
     assert sorted(told) == sorted(list_recipes(ROOT / "recipes"))
     for name, (torch, cuda, _, gcc, python, suite) in told.items():
         recipe = load(ROOT / f"recipes/{name}.yaml")

@@ -178,7 +178,7 @@ def look_at_sources(scene: Scene) -> Iterator[Item]:
             state=State.WARNING if one.trouble else State.OK,
             found=f"{one.url} {one.trouble or 'answers'}",
             why="`lock` and the first build fetch from it; later ones need it no more",
-            repair="look at the network, the proxy, or the settings in README.md (ENVBUILDER_INDEX, …)"
+            repair="look at the network, the proxy, or the settings of docs/reference/settings.md (ENVBUILDER_INDEX, …)"
             if one.trouble
             else "",
         )
