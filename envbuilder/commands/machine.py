@@ -1,5 +1,6 @@
 """Verbs on machines and their logs: detect, diagnose, doctor."""
 
+import functools
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -45,18 +46,19 @@ def detect(
     no_color: NoColor = False,
 ) -> None:
     """Say what to tell NCCL on this machine, with a reason for each setting and for each that is left unset."""
+    from envbuilder.commands import _detect_versions  # noqa: PLC0415
     from envbuilder.core.process import ProcessRunner  # noqa: PLC0415
     from envbuilder.node import detect as verbs  # noqa: PLC0415
     from envbuilder.node.nccl.report import LINE, as_data, as_text  # noqa: PLC0415
 
     with verb("detect", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        versions = verbs.recipe_versions(recipe, recipes)
+        versions = _detect_versions.recipe_versions(recipe, recipes)
         runner = ProcessRunner(session.environment)
         if pasted and measure:
             raise UsageError(
                 "`--measure` is for this machine, and `--from` for another", hint="give one of them"
             )
-        measured = verbs.measure_in(recipe, output) if measure else None
+        measured = _detect_versions.measure_in(recipe, output) if measure else None
         found = (
             verbs.detect_pasted(pasted, versions)
             if pasted
@@ -110,6 +112,7 @@ def doctor(
     no_color: NoColor = False,
 ) -> None:
     """Say what this machine can and cannot do for envbuilder, why it matters, and what repairs it."""
+    from envbuilder.commands._recipe_needs import recipe_needs  # noqa: PLC0415
     from envbuilder.core.process import ProcessRunner  # noqa: PLC0415
     from envbuilder.node.doctor import (  # noqa: PLC0415
         Purpose,
@@ -130,7 +133,9 @@ def doctor(
         runner = ProcessRunner(env)
         usual = [Purpose.RUN] if has_slurm(env, Path("/")) else list(Purpose)
         seen = visit(
-            lambda: make_scene(env, runner, cache=cache, output=output, recipes=recipes),
+            lambda: make_scene(
+                env, runner, cache=cache, output=output, needs=functools.partial(recipe_needs, recipes)
+            ),
             [Purpose(purpose)] if purpose else usual,
             fix=fix,
             tell=lambda line: print(line, file=sys.stderr),

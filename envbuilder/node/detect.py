@@ -1,4 +1,4 @@
-"""The verb `detect`: facts of this machine, or of one whose outputs were saved, and what to tell NCCL there."""
+"""Facts of this machine, or of one whose outputs were saved, and what to tell NCCL there."""
 
 import json
 import platform
@@ -7,12 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.core.cache import save_text
-from envbuilder.core.errors import BuildError, CommandError, ToolError, UsageError
+from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Runner
-from envbuilder.lock import model as locks
 from envbuilder.node.nccl.decide import Decision, decide
 from envbuilder.node.nccl.facts import Facts, Measured, version_key
 from envbuilder.node.nccl.interface import nccl_choice
@@ -20,10 +18,7 @@ from envbuilder.node.nccl.measure import measured_path
 from envbuilder.node.nccl.pasted import is_empty, parse_pasted
 from envbuilder.node.nccl.probe import Means, import_nvml, probe
 from envbuilder.node.nccl.profile import make_profile, parse_measured, profile_data
-from envbuilder.recipe.model import find_recipe
-from envbuilder.recipe.model import load as load_recipe
 
-MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
 MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
 # What somebody saves → what it says.
 READS: Final = {
@@ -77,37 +72,6 @@ class Versions:
             torch=self.torch or facts.torch,
             sources=tuple((dict(facts.sources) | dict(source)).items()),
         )
-
-
-def recipe_versions(name: str, folder: Path) -> Versions:
-    """Those of a recipe's lock; none without a name. Raises RecipeError, UsageError or LockError."""
-    if not name:
-        return Versions()
-    lock = locks.load(load_recipe(find_recipe(name, folder)).path.with_suffix(".lock"), recipe=name)
-    found = {wheel.name: wheel.version for wheel in lock.wheels}
-    nccl = next((version for name, version in found.items() if name.startswith("nvidia-nccl-cu")), "")
-    return Versions(nccl=nccl, torch=found.get("torch", ""))
-
-
-def measure_in(recipe: str, output: Path) -> Measured:
-    """Test P2P on this machine's GPUs with the torch and NCCL of a SIF; raises UsageError where that cannot be."""
-    from envbuilder.run.container import Surroundings, run_in_sif  # noqa: PLC0415 - its SDKs are slow to import
-
-    if not recipe:
-        raise UsageError("`--measure` runs inside an environment", hint="name it: `--recipe a100`")
-    sif = find_outputs(recipe, output).sif
-    if not sif.exists():
-        raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {recipe}` makes it")
-    ran = run_in_sif(sif, MEASURE, Surroundings(folder=Path("/"), gpu=True))
-    answer = next((line for line in reversed(ran.output.splitlines()) if line.startswith("{")), "")
-    if ran.code or not answer:
-        raise BuildError(f"the test in `{sif}` ended with exit code {ran.code}\n{ran.output[-2000:]}")
-    told = json.loads(answer)
-    if "error" in told:
-        raise UsageError(
-            told["error"], hint="run it on the node with the GPUs, in a job that has all of them"
-        )
-    return parse_measured(told["measured"])
 
 
 def stored_verdict(environment: Mapping[str, str]) -> Measured | None:

@@ -1,5 +1,6 @@
 """What the doctor says of made-up machines, and of this one as root and as an ordinary user."""
 
+import functools
 import http.server
 import json
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
+from envbuilder.commands._recipe_needs import recipe_needs
 from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import (
@@ -72,7 +74,7 @@ def scene(tmp_path: Path) -> Scene:
         facts=Facts(gpus=(), shm=8 << 30, rdma=(), virtual=""),
         cache=tmp_path / "cache",
         output=tmp_path / "build",
-        recipes=ROOT / "recipes",
+        needs=functools.partial(recipe_needs, ROOT / "recipes"),
         uid=os.geteuid(),
         user="kim",
         home=tmp_path / "home",
@@ -453,7 +455,7 @@ def test_this_machine_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ENVBUILDER_PYTORCH_INDEX", tmp_path.as_uri())
     runner = ProcessRunner(os.environ)
     scene = make_scene(
-        os.environ, runner, cache=tmp_path / "c", output=tmp_path / "o", recipes=ROOT / "recipes"
+        os.environ, runner, cache=tmp_path / "c", output=tmp_path / "o", needs=lambda _driver, _gpus: ()
     )
     found = looks(scene)
     assert found["mmdebstrap"].state is State.OK
@@ -472,7 +474,7 @@ from envbuilder.node.doctor.machine import make_scene
 if os.geteuid() == 0:  # what is imported by now need not be open to the user
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 env = dict(os.environ, HOME="/nonexistent")
-scene = make_scene(env, ProcessRunner(env), cache=Path("/nonexistent/c"), output=Path("/nonexistent/o"), recipes=Path("/nonexistent"))
+scene = make_scene(env, ProcessRunner(env), cache=Path("/nonexistent/c"), output=Path("/nonexistent/o"), needs=lambda _driver, _gpus: ())
 print(json.dumps(report.data(examine(scene, list(Purpose)))))
 """
 

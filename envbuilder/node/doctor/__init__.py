@@ -8,7 +8,7 @@ from typing import Final
 from envbuilder.core.errors import ToolError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.node.doctor import build, node
-from envbuilder.node.doctor.item import DoctorCode, Item, Scene, State
+from envbuilder.node.doctor.item import DoctorCode, Item, RecipeNeeds, Scene, State
 
 Look = Callable[[Scene], Iterator[Item]]
 
@@ -100,6 +100,7 @@ __all__ = [
     "DoctorCode",
     "Item",
     "Purpose",
+    "RecipeNeeds",
     "Scene",
     "State",
     "Visit",

@@ -71,6 +71,18 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeNeeds:
+    """One recipe with CUDA, compared with a driver and GPUs."""
+
+    name: str
+    cuda: str
+    messages: tuple[str, ...]  # what stands against it here; empty where it runs
+
+
+NeedsOf = Callable[[str, Sequence[str]], Sequence[RecipeNeeds]]  # driver and GPU names → each recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
     """The machine as the looks see it; each part can be another one in a test."""
 
@@ -80,7 +92,7 @@ class Scene:
     facts: Facts
     cache: Path
     output: Path
-    recipes: Path
+    needs: NeedsOf
     uid: int
     user: str
     home: Path

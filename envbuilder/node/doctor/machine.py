@@ -13,7 +13,7 @@ from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.sources import probe_sources
-from envbuilder.node.doctor.item import Scene
+from envbuilder.node.doctor.item import NeedsOf, Scene
 from envbuilder.node.nccl.probe import Means, import_nvml, probe
 from envbuilder.node.nccl.roots import Roots
 
@@ -23,7 +23,7 @@ _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
 
 
 def make_scene(
-    environment: Mapping[str, str], runner: Runner, *, cache: Path, output: Path, recipes: Path
+    environment: Mapping[str, str], runner: Runner, *, cache: Path, output: Path, needs: NeedsOf
 ) -> Scene:
     roots, uid = Roots(), os.geteuid()
 
@@ -45,7 +45,7 @@ def make_scene(
         facts=probe(Means(roots=roots, environment=environment, nvml=import_nvml(), run=run)),
         cache=cache,
         output=output,
-        recipes=recipes,
+        needs=needs,
         uid=uid,
         user=_user(uid),
         home=Path(environment.get("HOME") or "/"),

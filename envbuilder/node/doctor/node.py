@@ -8,17 +8,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.context import load_tables, make_case
-from envbuilder.compat.host_file import HostFacts
-from envbuilder.compat.rules.driver import check_driver, check_host_gpus
-from envbuilder.compat.tables.toolkit import load_toolkits
-from envbuilder.core.errors import EnvbuilderError
-from envbuilder.core.findings import Severity
 from envbuilder.node.doctor.acs import redirects
 from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Scene, State, free_bytes, gigabytes
 from envbuilder.node.nccl.facts import PASS_THROUGH, TRANSLATING
 from envbuilder.node.nccl.roots import names, text
-from envbuilder.recipe.model import list_recipes, load
 
 SHARED: Final = 1 << 30
 SCRATCH: Final = 5 * 10**9
@@ -176,30 +169,15 @@ def look_at_driver(scene: Scene) -> Iterator[Item]:
 
 
 def _recipes(scene: Scene, driver: str) -> Iterator[Item]:
-    """Each recipe's floor against this driver and these GPUs, by the rules of `check --host`."""
-    tables = load_tables(load_toolkits())
     gpus = tuple(dict.fromkeys(gpu.name for gpu in scene.facts.gpus or () if gpu.name))
-    for name in list_recipes(scene.recipes):
-        path = scene.recipes / f"{name}.yaml"
-        try:
-            recipe = load(path)
-        except EnvbuilderError:
-            continue  # `check` says what is wrong with it
-        if not recipe.cuda:
-            continue
-        case = make_case(
-            recipe, tables, HostFacts(path=Path("this machine"), driver=driver, gpus=gpus or None)
-        )
-        faults = [*check_driver(case), *check_host_gpus(case)]
-        errors = [fault for fault in faults if fault.severity is Severity.ERROR]
+    for recipe in scene.needs(driver, gpus):
         yield Item(
             code=DoctorCode.RECIPE,
-            name=f"recipe {name}",
-            state=State.WARNING if faults else State.OK,
-            found="; ".join(fault.message for fault in errors or faults)
-            or f"CUDA {recipe.cuda} runs on {driver}",
+            name=f"recipe {recipe.name}",
+            state=State.WARNING if recipe.messages else State.OK,
+            found="; ".join(recipe.messages) or f"CUDA {recipe.cuda} runs on {driver}",
             why="an environment needs the driver of its CUDA and code for the GPU at hand",
-            repair=f"envbuilder check {name} --host FILE" if faults else "",
+            repair=f"envbuilder check {recipe.name} --host FILE" if recipe.messages else "",
         )
 
 
