@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from envbuilder.artifacts.outputs import Outputs
+from envbuilder.build.artifacts import build_artifacts
 from envbuilder.build.assemble.engine import Assemble
-from envbuilder.build.build import build
 from envbuilder.build.pipeline import make_plan
 from envbuilder.commands.context import Session, workshop
 
@@ -17,7 +17,7 @@ engine = Assemble(store=shop.store, runner=shop.runner, console=shop.console, li
 if engine.missing(plan):
     sys.exit("the store lacks a layer")
 output.mkdir(parents=True, exist_ok=True)
-build(
+build_artifacts(
     plan, Outputs(folder=output, name=name), engine=engine, runner=shop.runner, console=shop.console,
     part_done=lambda _: None, image_done=lambda _: None,
 )  # fmt: skip

@@ -10,13 +10,14 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuilder.build.context import Workshop
-from envbuilder.build.pipeline import Result
+from envbuilder.build.artifacts import worker_threads
+from envbuilder.build.context import BuildContext
+from envbuilder.build.pipeline import BuildResult
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.model import find_recipe, need_recipes
 
-Build = Callable[[str, Workshop], Result]
+Build = Callable[[str, BuildContext], BuildResult]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,7 @@ class Outcome:
 
     name: str
     seconds: float
-    result: Result | None = None
+    result: BuildResult | None = None
     error: EnvbuilderError | None = None
 
     @property
@@ -102,24 +103,22 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
 
 
 def build_several(
-    names: Sequence[str], workshop: Workshop, build: Build, *, jobs: int
+    names: Sequence[str], context: BuildContext, build: Build, *, jobs: int
 ) -> tuple[Outcome, ...]:
     """Build each, `jobs` at a time; one that fails stops no other. An error outside our family stops all."""
-    from envbuilder.build.build import worker_threads  # noqa: PLC0415 - a build with nothing to do has no need of it
-
     parts = min(jobs, len(names))
-    with worker_threads(parts, workshop.runner) as pool:
-        coming = [pool.submit(_one, name, workshop, build, parts=parts) for name in names]
+    with worker_threads(parts, context.runner) as pool:
+        coming = [pool.submit(_one, name, context, build, parts=parts) for name in names]
         for done in as_completed(coming):
             done.result()
     return tuple(one.result() for one in coming)
 
 
-def _one(name: str, workshop: Workshop, build: Build, *, parts: int) -> Outcome:
-    own = workshop if parts == 1 else workshop.share(Path(name).stem, parts)
+def _one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outcome:
+    own = context if parts == 1 else context.share(Path(name).stem, parts)
     began = time.monotonic()
 
-    def outcome(*, result: Result | None = None, error: EnvbuilderError | None = None) -> Outcome:
+    def outcome(*, result: BuildResult | None = None, error: EnvbuilderError | None = None) -> Outcome:
         seconds = time.monotonic() - began
         return Outcome(name=Path(name).stem, seconds=seconds, result=result, error=error)
 

@@ -1,49 +1,136 @@
-"""What a build asks of an engine, whichever it is: it turns a plan into layers, each in the store under a key of its own."""
+"""Engines turn a plan into layers: their names, what a build asks of them, and the keys of what they write.
+
+`assemble` composes layers itself; `docker` drives BuildKit. The store keeps each layer under a key of its own.
+"""
 
 from concurrent.futures import Executor, Future
-from typing import Protocol
+from dataclasses import dataclass, field
+from enum import StrEnum
+from importlib import metadata
+from typing import Final, Protocol
 
-from envbuilder.build.engine_names import EngineName
-from envbuilder.build.keys import layer_keys
-from envbuilder.core.cache import Store, remove_tree, sha256_file
+import zstandard
+
+from envbuilder import __version__
+from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file
+from envbuilder.core.errors import UsageError
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer, load_layer
+from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artefact
-from envbuilder.plan.model import Plan, Step
+from envbuilder.plan.model import Plan, RuntimeStep, Step
+
+
+class EngineName(StrEnum):
+    """The engines, as `--engine` spells them."""
+
+    ASSEMBLE = "assemble"
+    DOCKER = "docker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Builder:
+    """Where BuildKit runs and which caches it may use. It decides where layers are made, never their bytes."""
+
+    name: str = ""  # of buildx; "" for its current builder
+    cache_from: tuple[str, ...] = ()
+    cache_to: tuple[str, ...] = ()
+    no_cache: bool = False
+
+    def given(self) -> tuple[tuple[str, ...], ...]:
+        """Return each option that was given with its value. `docker buildx build` and `envbuilder build` share the spelling."""
+        return (
+            *((("--builder", self.name),) if self.name else ()),
+            *(("--cache-from", one) for one in self.cache_from),
+            *(("--cache-to", one) for one in self.cache_to),
+            *((("--no-cache",),) if self.no_cache else ()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineChoice:
+    """The engine and the builder that the user named."""
+
+    engine: EngineName | None = None
+    builder: Builder = field(default_factory=Builder)
+
+    def name_for(self, plan: Plan) -> EngineName:
+        """Choose the engine for a plan: the one the user named, otherwise the first that supports it.
+
+        Raises UsageError for builder options that the engine does not have.
+        """
+        name = self.engine or (EngineName.DOCKER if plan.os.base else EngineName.ASSEMBLE)
+        options = " and ".join(dict.fromkeys(f"`{option}`" for option, *_ in self.builder.given()))
+        if options and name is not EngineName.DOCKER:
+            raise UsageError(
+                f"{options}: the engine `{name}` has no builder, and `{plan.name}` would be built by it",
+                hint="add `--engine docker`",
+            )
+        return name
 
 
 class Engine(Protocol):
-    """One of the ways from a plan to its layers."""
+    """One way from a plan to its layers."""
 
     @property
     def name(self) -> EngineName: ...
 
     def need_tools(self) -> None:
-        """Raise ToolError with a finding for every program that is missing, too old or not set up."""
+        """Raise ToolError with a finding for each program that is missing, too old or not set up."""
         ...
 
     def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
-        """What the layers that the store lacks are made of; raises BuildError for a plan that this engine cannot follow."""
+        """Return the inputs of the layers that the store lacks. Raises BuildError for a plan that the engine cannot build."""
         ...
 
     def start(self, plan: Plan, pool: Executor) -> "tuple[Future[Layer], ...]":
-        """Begin every layer of the plan; `pool` needs a thread for each of them and its tree."""
+        """Start every layer of the plan. `pool` needs a thread for each layer and for each tree."""
         ...
 
     def commands(self, plan: Plan) -> tuple[Command, ...]:
-        """The commands of the layers that the store lacks, with `WORK` for the folder that each run makes anew."""
+        """Return the commands of the layers that the store lacks. `WORK` stands for the temporary folder of a run."""
         ...
 
 
+# How layers are packed; it decides their bytes.
+PACKING: Final = (
+    f"frames of {BLOCK_SIZE}, {', '.join(f'{name} {value}' for name, value in PARAMETERS.items())}"
+)
+RUNTIME: Final = 2  # raise it when the runtime layer is written in another way
+OURS: Final = f"envbuilder {__version__}, runtime {RUNTIME}"
+# What an engine adds to the keys of its layers. Raise its number when it makes other bytes of the same plan.
+_ENGINES: Final = {EngineName.ASSEMBLE: (), EngineName.DOCKER: ("docker 1",)}
+
+
+def tools() -> tuple[str, ...]:
+    """Return the tools whose versions decide a layer's bytes. They are part of every layer's key."""
+    return (f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}", f"uv {metadata.version('uv')}")
+
+
+def layer_keys(plan: Plan, engine: EngineName) -> dict[Step, Sha256]:
+    """Return the key of each step's layer and tree in the store, in the order of the plan."""
+    every = (*tools(), PACKING, *_ENGINES[engine])
+    return {
+        # The runtime layer names the version of envbuilder that made it.
+        step: plan.step_key(step, " ".join((*every, OURS) if isinstance(step, RuntimeStep) else every))
+        for step in plan.steps
+    }
+
+
+def record_key(plan: Plan, engine: EngineName) -> str:
+    """Return the key of a build record: the build key, and the tools and the engine that decide bytes beside it."""
+    return " ".join((plan.key, *tools(), PACKING, *_ENGINES[engine], OURS))
+
+
 def missing_steps(plan: Plan, store: Store, engine: EngineName) -> tuple[Step, ...]:
-    """The steps whose layers are not in the store."""
+    """Return the steps whose layers are not in the store."""
     return tuple(
         step for step, key in layer_keys(plan, engine).items() if load_layer(store.layer(key)) is None
     )
 
 
 def discard_damaged(plan: Plan, store: Store, engine: EngineName) -> tuple[str, ...]:
-    """Remove layers that are no longer what they were when they were made, and their trees; returns their names."""
+    """Remove layers whose bytes changed since they were written, and their trees. Returns their names."""
     names: list[str] = []
     for key in layer_keys(plan, engine).values():
         with store.lock(f"layer-{key}"):

@@ -1,81 +1,74 @@
-"""The story on one page: recipe → lock → plan → layers → image and SIF → verified.
+"""The whole story of a build, read top to bottom.
 
-Each function here is one verb of the command line. They put the stages in order and hand values on; every decision is
-made in the module that owns it.
+recipe → lock → plan → nothing to do? → layers → artifacts → verified → loaded → tested
+
+Each function puts stages in order and hands values on. Every decision is made in the module that owns it.
 """
 
 import contextlib
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from envbuilder import runtime as image
+from envbuilder import runtime
+from envbuilder.artifacts import sif
+from envbuilder.artifacts.docker_engine import (
+    Background,
+    connect,
+    drop_untried,
+    load,
+    load_part,
+    load_untried,
+)
 from envbuilder.artifacts.engine_socket import has_image, is_absent
-from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_any_record, load_record
-from envbuilder.build.context import Workshop
+from envbuilder.artifacts.oci import layout as oci
+from envbuilder.artifacts.outputs import Outputs, Record, drop_refused, load_record, refused
+from envbuilder.build.artifacts import build_artifacts, write_image
+from envbuilder.build.assemble.engine import Assemble
+from envbuilder.build.buildkit import Docker
+from envbuilder.build.context import BuildContext
+from envbuilder.build.engine import Engine, EngineChoice, EngineName, discard_damaged, record_key
+from envbuilder.build.extensions import rows
+from envbuilder.build.inputs import fetch_inputs, need_space
+from envbuilder.build.recipe_tests import run_recipe_tests
+from envbuilder.build.render import RENDERERS, make_kit
 from envbuilder.compat.check import BaseOf, examine, examine_file, load_tables, need_sound
-from envbuilder.compat.image_facts import Base
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import load_toolkits
-from envbuilder.core.cache import Store, save_text, sha256_file, sha256_text
+from envbuilder.core.cache import Sha256, beside, publish, save_text, sha256_text
 from envbuilder.core.console import log_to
-from envbuilder.core.errors import LockError, UsageError, VerifyError
+from envbuilder.core.errors import BuildError, EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.core.findings import Finding
 from envbuilder.core.sources import PYTORCH_INDEX
+from envbuilder.layers.layer import Layer
 from envbuilder.lock import model as locks
+from envbuilder.lock.known_base import known_base, lock_path
+from envbuilder.lock.model import Lock
+from envbuilder.lock.resolve import Means, Wish, look, make_target, resolve, status_of, store_sources
 from envbuilder.lock.source_files import own_files, source_digests
+from envbuilder.lock.vendor import Vendored, vendor
+from envbuilder.plan import model as plans
 from envbuilder.plan.model import Plan, StartFiles
-from envbuilder.plan.model import make as plan_of
 from envbuilder.plan.site import need_files, site_files
-from envbuilder.recipe.model import Recipe, find_recipe, hint_to_build, load
+from envbuilder.recipe.model import Recipe, find_recipe
+from envbuilder.recipe.model import load as load_recipe
+from envbuilder.verify.compare import verify
 
-if TYPE_CHECKING:
-    from envbuilder.build.engine_choice import Choice
-    from envbuilder.lock.resolve import Wish
-    from envbuilder.lock.vendor import Vendored
-
-
-def load_checked(
-    name: str, folder: Path, host: Path | None = None, *, base_of: BaseOf = lambda _: None
-) -> tuple[Recipe, tuple[Finding, ...]]:
-    """The recipe and the warnings of `check`; raises IncompatibleError when something in it cannot work."""
-    recipe, report = examine_file(name, folder, host, base_of=base_of)
-    need_sound(recipe, report)
-    return recipe, report.findings
+# ---- recipe → lock
 
 
-def known_base(recipe: Recipe, *, store: Store) -> Base | None:
-    """What the lock knows of the image that the recipe names, else the last one who tried to lock it."""
-    try:
-        base = locks.load(lock_path(recipe)).base
-    except LockError:
-        base = None
-    if base is None or base.reference != recipe.image:
-        from envbuilder.lock.resolve import recall  # noqa: PLC0415 - few recipes stand on an image
-
-        base = recall(store, recipe.image)
-    return base.inside if base else None
-
-
-def lock_path(recipe: Recipe) -> Path:
-    return recipe.path.with_suffix(".lock")
-
-
-def lock_recipe(name: str, workshop: Workshop, *, wish: "Wish", save: bool = True) -> tuple[str, ...]:
-    """Resolve the recipe and write its lock beside it; returns what changed, a line each."""
-    from envbuilder.lock.resolve import look, make_target, resolve, status_of  # noqa: PLC0415 - a build has no need of it
-
-    means, transfer = workshop.means(offline=False), workshop.console.transfer
-    recipe = load(find_recipe(name, workshop.recipes))
+def lock_recipe(name: str, context: BuildContext, *, wish: Wish, save: bool = True) -> tuple[str, ...]:
+    """Resolve the recipe and write its lock beside it. Returns the changes, one line each."""
+    means, transfer = context.means(offline=False), context.console.transfer
+    recipe = load_recipe(find_recipe(name, context.recipes))
     path = lock_path(recipe)
-    with workshop.store.in_use():
+    with context.store.in_use():
         old = locks.load(path, recipe=name) if path.exists() else None
         known = old.base if old else None
         base = look(recipe, means, old=known, wish=wish, transfer=transfer) if recipe.image else None
         need_sound(recipe, examine(recipe, load_tables(load_toolkits()), base=base.inside if base else None))
-        with workshop.console.step(f"lock {recipe.name}"):
+        with context.console.step(f"lock {recipe.name}"):
             target = make_target(recipe, base, lambda: status_of(base, means, transfer) if base else "")
             new = resolve(recipe, target, old=old, wish=wish, means=means)
     if save and new != old:
@@ -83,12 +76,19 @@ def lock_recipe(name: str, workshop: Workshop, *, wish: "Wish", save: bool = Tru
     return locks.diff(old, new) if old else (f"+ {path}",)
 
 
-def make_plan(
-    name: str, workshop: Workshop, host: Path | None = None
-) -> tuple[Recipe, Plan, tuple[Finding, ...]]:
-    """Recipe and lock → plan; raises LockError when the lock is missing or no longer fits the recipe."""
-    base_of = functools.partial(known_base, store=workshop.store)
-    recipe, findings = load_checked(name, workshop.recipes, host, base_of=base_of)
+# ---- lock → plan
+
+
+def load_locked(
+    name: str, context: BuildContext, host: Path | None = None
+) -> tuple[Recipe, Lock, tuple[Finding, ...]]:
+    """Check the recipe and read its lock. Returns the warnings of `check` as well.
+
+    Raises IncompatibleError for a recipe that cannot work, LockError for a lock that is missing or no longer fits the recipe.
+    """
+    base_of: BaseOf = functools.partial(known_base, store=context.store)
+    recipe, report = examine_file(name, context.recipes, host, base_of=base_of)
+    need_sound(recipe, report)
     path = lock_path(recipe)
     lock = locks.load(path, recipe=name)
     stale = locks.check_fresh(recipe, lock, source_digests(own_files(recipe)))
@@ -97,53 +97,46 @@ def make_plan(
             f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
             hint=f"`envbuilder lock {name}` renews what changed and keeps the rest",
         )
-    architectures = capabilities(recipe.gpus, load_gpus().rows)
-    own = bool(lock.base and lock.base.inside.toolkit(recipe.cuda))
-    toolkit = load_toolkits()[recipe.cuda] if recipe.cuda and not own else None
-    plan = plan_of(
+    return recipe, lock, report.findings
+
+
+def make_plan(
+    name: str, context: BuildContext, host: Path | None = None
+) -> tuple[Recipe, Plan, tuple[Finding, ...]]:
+    """Make the plan of a locked recipe. `host` is a profile of the site. Raises what `load_locked` raises."""
+    recipe, lock, findings = load_locked(name, context, host)
+    has_own_toolkit = bool(lock.base and lock.base.inside.toolkit(recipe.cuda))
+    plan = plans.make(
         recipe,
         lock,
-        toolkit=toolkit,
-        architectures=architectures,
+        toolkit=load_toolkits()[recipe.cuda] if recipe.cuda and not has_own_toolkit else None,
+        architectures=capabilities(recipe.gpus, load_gpus().rows),
         lock_text=locks.dump(lock),
         start=StartFiles(
-            site_packages=image.files("start"),
-            lib=(*image.files("lib"), *image.modules("node/nccl")),
-            entry=image.files("entry"),
+            site_packages=runtime.files("start"),
+            lib=(*runtime.files("lib"), *runtime.modules("node/nccl")),
+            entry=runtime.files("entry"),
         ),
         site=(*site_files(recipe, host), *need_files(recipe)),
     )
     return recipe, plan, findings
 
 
-def vendor_recipe(name: str, workshop: Workshop, folder: Path) -> "Vendored":
-    """Fetch what a lock names and write all of it into a folder; raises LockError, FetchError or SpaceError."""
-    from envbuilder.build.making import fetch_all  # noqa: PLC0415 - a build with nothing to do must say so at once
-    from envbuilder.lock.resolve import store_sources  # noqa: PLC0415
-    from envbuilder.lock.vendor import vendor  # noqa: PLC0415
-
-    recipe, _, _ = make_plan(name, workshop)
-    lock = locks.load(lock_path(recipe), recipe=name)
-    with workshop.store.in_use():
-        means = workshop.means(offline=False)
-        store_sources(recipe, lock.extensions, means)
-        fetch_all(locks.artefacts(lock), means.fetcher, workshop.console)
-        with workshop.console.step(f"copy into `{folder}`"):
-            return vendor(recipe, lock, folder, workshop.store)
+# ---- plan → artifacts that are verified, loaded and tested
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Result:
-    """What `build` has to tell."""
+class BuildResult:
+    """The artifacts of a recipe after a build, and what the build reports."""
 
     outputs: Outputs
     record: Record
     done: bool  # False: there was nothing to do
-    image: str  # its name in the Docker engine; "" where no engine answered
+    image: str  # its name in the Docker engine; "" without an engine
     findings: tuple[Finding, ...]
 
     def summary(self) -> dict[str, object]:
-        """The data of the JSON answer."""
+        """Return the data of the JSON answer."""
         return {
             "name": self.outputs.name,
             "sif": str(self.outputs.sif),
@@ -157,14 +150,13 @@ class Result:
         }
 
     def text(self) -> str:
-        """The same for a person."""
-        head = (
-            f"{self.outputs.name}: built and verified" if self.done else f"{self.outputs.name}: nothing to do"
-        )
+        """Return the answer for people."""
+        status = "built and verified" if self.done else "nothing to do"
+        image = self.image or "not loaded: no Docker engine answers"
         lines = [
-            head,
+            f"{self.outputs.name}: {status}",
             f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
-            f"  image  {self.image or 'not loaded: no Docker engine answers'}  sha256:{self.record.manifest}",
+            f"  image  {image}  sha256:{self.record.manifest}",
             f"  layout {self.outputs.image}  (a tree of {self.record.content_size / 1e9:.2f} GB)",
         ]
         return "\n".join(lines)
@@ -172,79 +164,172 @@ class Result:
 
 def build_recipe(
     name: str,
-    workshop: Workshop,
+    context: BuildContext,
     *,
     output: Path,
     offline: bool,
     host: Path | None = None,
-    choice: "Choice | None" = None,
-) -> Result:
-    """Lock → verified artefacts, and the image in the Docker engine where one answers; `host` is a profile of the site.
+    choice: EngineChoice | None = None,
+) -> BuildResult:
+    """Build the locked recipe, verify both artifacts, and load the image where a Docker engine is running.
 
-    `choice` says who makes the layers.
-
-    Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
+    `host` is a profile of the site. Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
     """
-    from envbuilder.build.engine_choice import Choice  # noqa: PLC0415 - `check` has no need of it
-    from envbuilder.build.keys import record_key  # noqa: PLC0415 - as above
-
-    recipe, plan, findings = make_plan(name, workshop, host)
-    choice = choice or Choice()
+    recipe, plan, findings = make_plan(name, context, host)
+    choice = choice or EngineChoice()
     key = record_key(plan, choice.name_for(plan))
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
-    with workshop.store.in_use(), _alone(outputs, workshop):
-        # BuildKit has a cache to fill whatever we have.
+    with context.store.in_use(), alone(outputs, context):
+        # `--cache-to` asks BuildKit to fill a cache, whatever is built already.
         record = None if choice.builder.cache_to else load_record(outputs, key)
         if record is not None:
-            image = _image_of(outputs, record, workshop)
-            return Result(outputs=outputs, record=record, done=False, image=image, findings=findings)
-        from envbuilder.build.making import make  # noqa: PLC0415 - a build with nothing to do must say so at once
-
-        workshop.store.sweep()
-        with log_to(outputs.log, workshop.console.owner):
-            made = make(recipe, plan, outputs, workshop, offline=offline, choice=choice)
-        made.record.save(outputs.record)  # last: until then there is something to do
-        return Result(
-            outputs=outputs,
-            record=made.record,
-            done=True,
-            image=made.image,
-            findings=(*findings, *made.findings),
-        )
+            image = _load_again(outputs, record, context)
+            return BuildResult(outputs=outputs, record=record, done=False, image=image, findings=findings)
+        context.store.sweep()
+        with log_to(outputs.log, context.console.owner):
+            result = _build(recipe, plan, outputs, context, offline=offline, choice=choice)
+        result.record.save(outputs.record)  # last: without a record there is something to do
+    return replace(result, findings=(*findings, *result.findings))
 
 
-def prepare_recipe(name: str, workshop: Workshop, folder: Path, *, offline: bool, choice: "Choice") -> str:
-    """Fetch everything, fill a new folder with what BuildKit reads, and return the command that builds an image of it."""
-    from envbuilder.build.making import prepare  # noqa: PLC0415 - a build with nothing to do must say so at once
+@contextlib.contextmanager
+def alone(outputs: Outputs, context: BuildContext) -> Iterator[None]:
+    """Let one process at a time write these artifacts. A second build waits, and then has nothing to do."""
 
-    if folder.exists():
-        raise UsageError(f"`{folder}` is there already", hint="name a folder that is to be made")
-    recipe, plan, _ = make_plan(name, workshop)
-    with workshop.store.in_use():
-        return str(prepare(recipe, plan, folder.absolute(), workshop, offline=offline, choice=choice))
+    def report() -> None:
+        context.console.say(f"another build of `{outputs.name}` is running; waiting for it")
 
-
-def render_recipe(name: str, workshop: Workshop, form: str) -> str:
-    """The plan as text of one of `RENDERERS`, that builds the same environment without envbuilder."""
-    from envbuilder.build.render import RENDERERS, make_kit  # noqa: PLC0415 - one verb's
-
-    recipe, plan, _ = make_plan(name, workshop)
-    return RENDERERS[form](make_kit(recipe, plan, pytorch_index=PYTORCH_INDEX))
+    with context.store.lock(f"build-{sha256_text(str(outputs.sif))}", waiting=report):
+        yield
 
 
-def _image_of(outputs: Outputs, record: Record, workshop: Workshop) -> str:
-    """The image's name in the Docker engine, where it is brought unless it is there; "" where no engine answers."""
-    if is_absent(workshop.environment):
+def _load_again(outputs: Outputs, record: Record, context: BuildContext) -> str:
+    """Load the image of an earlier build unless the Docker engine has it. Returns its name there, "" without an engine."""
+    if is_absent(context.environment):
         return ""
-    if has_image(workshop.environment, outputs.image_name, record.manifest):
+    if has_image(context.environment, outputs.image_name, record.manifest):
         return outputs.image_name
-    from envbuilder.artifacts.docker_engine import load as load_image  # noqa: PLC0415 - its SDK is slow to import
+    return load(outputs, record.manifest, context.environment, context.console)
 
-    return load_image(outputs, record.manifest, workshop.environment, workshop.console)
+
+def _build(
+    recipe: Recipe,
+    plan: Plan,
+    outputs: Outputs,
+    context: BuildContext,
+    *,
+    offline: bool,
+    choice: EngineChoice,
+) -> BuildResult:
+    """Build under temporary names. Only artifacts that are verified and tested replace earlier ones.
+
+    If the cause of a failure is a damaged layer in the cache, the layer is made again.
+    """
+    oci.check_place(outputs.image)
+    sif.check_place(outputs.sif)
+    means = context.means(offline=offline)
+    store_sources(recipe, plan.extensions, means, offline=offline)
+    engine = open_engine(plan, choice, context)
+    with beside(outputs.folder / outputs.name) as work:
+        staged = replace(outputs, folder=work)
+        try:
+            record, image = _build_once(plan, outputs, staged, context, engine=engine, means=means)
+        except (BuildError, VerifyError):
+            damaged = discard_damaged(plan, context.store, engine.name)
+            if not damaged:
+                raise
+            context.console.say(f"damaged in the cache, and made again: {', '.join(damaged)}")
+            record, image = _build_once(plan, outputs, staged, context, engine=engine, means=means)
+        try:
+            with _keep_rejected(outputs, staged):
+                findings = run_recipe_tests(
+                    recipe, staged.sif, image=image, environment=context.environment, console=context.console
+                )
+        except EnvbuilderError:
+            drop_untried(outputs, context.environment)
+            raise
+        outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced now
+        oci.move_layout(staged.image, outputs.image)
+        staged.sif.rename(outputs.sif)
+    image = load(outputs, record.manifest, context.environment, context.console)
+    return BuildResult(outputs=outputs, record=record, done=True, image=image, findings=findings)
+
+
+def _build_once(
+    plan: Plan, outputs: Outputs, staged: Outputs, context: BuildContext, *, engine: Engine, means: Means
+) -> tuple[Record, str]:
+    """Build and verify in the folder of `staged`. Returns the record, and the image's name in the Docker engine."""
+    console, limits, environment = context.console, context.limits, context.environment
+    drop_refused(outputs)
+    engine.need_tools()
+    wanted = engine.artefacts(plan)
+    need_space(plan, wanted, means.fetcher.missing(wanted), outputs, context.store)
+    fetch_inputs(wanted, means.fetcher, console)
+    loading, images = Background(), list[str]()
+
+    def image_done(manifest: Sha256) -> None:
+        loading.begin(lambda: images.append(load_untried(staged, manifest, environment, console)))
+
+    built = build_artifacts(
+        plan,
+        staged,
+        engine=engine,
+        runner=context.runner,
+        console=console,
+        part_done=lambda layers: loading.begin(lambda: _load_part(plan, layers, outputs, context)),
+        image_done=image_done,
+    )
+    with console.step("verify image ≡ SIF ≡ plan"):
+        report = verify(staged.image, staged.sif, layers=built.layers, threads=limits.threads)
+        if report.findings:
+            with _keep_rejected(outputs, staged):
+                raise VerifyError(
+                    "what was built is not what was promised",
+                    findings=report.findings,
+                    hint=f"the log is `{outputs.log}`",
+                )
+    loading.finish()
+    return built.record, images[0]
+
+
+@contextlib.contextmanager
+def _keep_rejected(outputs: Outputs, staged: Outputs) -> Iterator[None]:
+    """If the block fails, keep the rejected artifacts for inspection and mention the SIF in the error's hint."""
+    try:
+        yield
+    except EnvbuilderError as error:
+        staged.image.rename(refused(outputs.image))
+        staged.sif.rename(refused(outputs.sif))
+        kept = f"the SIF is kept as `{refused(outputs.sif)}` until the next build; earlier artefacts stay as they were"
+        error.hint = f"{error.hint}; {kept}" if error.hint else kept
+        raise
+
+
+def _load_part(plan: Plan, layers: tuple[Layer, ...], outputs: Outputs, context: BuildContext) -> None:
+    """Load the finished layers into the Docker engine, if one is running, while the extensions are still compiled."""
+    client = connect(context.environment)
+    if client is not None:
+        with context.store.workspace() as work:
+            write_image(plan, layers, work / "image", name=outputs.image_name)
+            load_part(client, work / "image", name=outputs.image_name, console=context.console)
+
+
+def open_engine(plan: Plan, choice: EngineChoice, context: BuildContext) -> Engine:
+    """Open the engine of this plan. Raises UsageError for a choice that does not fit the plan."""
+    if choice.name_for(plan) is EngineName.ASSEMBLE:
+        return Assemble(
+            store=context.store, runner=context.runner, console=context.console, limits=context.limits
+        )
+    return Docker(
+        store=context.store, runner=context.runner, console=context.console, limits=context.limits, builder=choice.builder
+    )  # fmt: skip
+
+
+# ---- what else a plan is good for
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Explained:
+class DryRun:
     """What a build would do."""
 
     name: str
@@ -253,80 +338,60 @@ class Explained:
 
 
 def explain(
-    name: str, workshop: Workshop, host: Path | None = None, choice: "Choice | None" = None
-) -> Explained:
-    """The plan, and the commands of the layers that the store lacks; nothing is written or started."""
-    from envbuilder.build.engine_choice import Choice, open_engine  # noqa: PLC0415 - as above
-
-    recipe, plan, _ = make_plan(name, workshop, host)
-    engine = open_engine(
-        plan, choice or Choice(),
-        store=workshop.store, runner=workshop.runner, console=workshop.console, limits=workshop.limits,
-    )  # fmt: skip
-    return Explained(name=recipe.name, plan=plan.canonical(), commands=tuple(map(str, engine.commands(plan))))
+    name: str, context: BuildContext, host: Path | None = None, choice: EngineChoice | None = None
+) -> DryRun:
+    """Return the plan and the commands of the layers that the store lacks. Nothing is written or started."""
+    recipe, plan, _ = make_plan(name, context, host)
+    engine = open_engine(plan, choice or EngineChoice(), context)
+    return DryRun(name=recipe.name, plan=plan.canonical(), commands=tuple(map(str, engine.commands(plan))))
 
 
-def list_extensions(name: str, workshop: Workshop) -> tuple[dict[str, object], ...]:
-    """What the store has of each extension of a recipe, a row each."""
-    from envbuilder.build.assemble.engine import Assemble  # noqa: PLC0415 - as above
-    from envbuilder.build.extensions import rows  # noqa: PLC0415
+def prepare_recipe(
+    name: str, context: BuildContext, folder: Path, *, offline: bool, choice: EngineChoice
+) -> str:
+    """Fetch everything and fill a new folder with what BuildKit reads. Returns the command that builds an image of it.
 
-    recipe, plan, _ = make_plan(name, workshop)
+    Raises UsageError for a folder that exists, and for an engine that reads no folder.
+    """
+    if folder.exists():
+        raise UsageError(f"`{folder}` is there already", hint="name a folder that is to be made")
+    recipe, plan, _ = make_plan(name, context)
+    folder = folder.absolute()
+    with context.store.in_use():
+        means, engine = context.means(offline=offline), open_engine(plan, choice, context)
+        if not isinstance(engine, Docker):
+            raise UsageError(
+                f"`--prepare`: the engine `{engine.name}` needs no folder", hint="add `--engine docker`"
+            )
+        store_sources(recipe, plan.extensions, means, offline=offline)
+        fetch_inputs(plan.artefacts, means.fetcher, context.console)
+        with beside(folder) as work, context.console.step(f"write `{folder}`"):
+            command = engine.prepare(plan, work / "folder", folder)
+            publish(work / "folder", folder)
+    return str(command)
+
+
+def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
+    """Fetch what a lock names and write all of it into a folder. Raises LockError, FetchError or SpaceError."""
+    recipe, lock, _ = load_locked(name, context)
+    with context.store.in_use():
+        means = context.means(offline=False)
+        store_sources(recipe, lock.extensions, means)
+        fetch_inputs(locks.artefacts(lock), means.fetcher, context.console)
+        with context.console.step(f"copy into `{folder}`"):
+            return vendor(recipe, lock, folder, context.store)
+
+
+def render_recipe(name: str, context: BuildContext, form: str) -> str:
+    """Return the plan as text in one of the forms of `RENDERERS`. It builds the same environment without envbuilder."""
+    recipe, plan, _ = make_plan(name, context)
+    return RENDERERS[form](make_kit(recipe, plan, pytorch_index=PYTORCH_INDEX))
+
+
+def list_extensions(name: str, context: BuildContext) -> tuple[dict[str, object], ...]:
+    """Return a row for each extension of a recipe: what the store has of it."""
+    recipe, plan, _ = make_plan(name, context)
     engine = Assemble(
-        store=workshop.store, runner=workshop.runner, console=workshop.console, limits=workshop.limits
+        store=context.store, runner=context.runner, console=context.console, limits=context.limits
     )
     return tuple(rows(engine.find_extensions(plan), recipe=recipe.name))
-
-
-def need_built(outputs: Outputs, name: str, recipes: Path) -> None:
-    """Raise UsageError where image or SIF of NAME, as the user called it, is not there."""
-    for path in (outputs.image, outputs.sif):
-        if not path.exists():
-            raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, recipes))
-
-
-def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
-    """The parts list and the provenance of a recipe that was built, or of a SIF wherever it was built."""
-    path = find_outputs(target, output).sif
-    if not path.is_file():
-        raise UsageError(f"there is no SIF `{path}`", hint=hint_to_build(target, recipes))
-    from envbuilder.artifacts.sif import DataType, read_sif  # noqa: PLC0415 - as above
-
-    sif = read_sif(path)
-    sbom, provenance = sif.read(DataType.SBOM).decode(), sif.read(DataType.JSON).decode()
-    if not sbom or not provenance:
-        raise VerifyError(
-            f"`{path}` holds no parts list",
-            hint="envbuilder did not make it, or one too old to write a parts list",
-        )
-    return sbom, provenance
-
-
-def sign_artefacts(name: str, workshop: Workshop, *, output: Path, key: Path) -> dict[str, object]:
-    """Sign what was built with the user's own key; a later build still has nothing to do."""
-    from envbuilder.artifacts.sif import need_recorded  # noqa: PLC0415 - as above
-    from envbuilder.artifacts.signing import sign  # noqa: PLC0415 - cryptography is slow to import
-
-    outputs = find_outputs(name, output.absolute())
-    with workshop.store.in_use(), _alone(outputs, workshop):
-        need_built(outputs, name, workshop.recipes)
-        need_recorded(outputs)
-        record = load_any_record(outputs)
-        sign(
-            outputs.image, outputs.sif, outputs.bundle, key=key, runner=workshop.runner,
-            passphrase=lambda: workshop.environment.get("ENVBUILDER_KEY_PASSPHRASE") or workshop.console.ask_secret(f"passphrase of {key}: "),
-        )  # fmt: skip
-        if record is not None:
-            record.of_sif(outputs.sif).save(outputs.record)
-    return {"sif": str(outputs.sif), "sif_sha256": sha256_file(outputs.sif), "bundle": str(outputs.bundle)}
-
-
-@contextlib.contextmanager
-def _alone(outputs: Outputs, workshop: Workshop) -> Iterator[None]:
-    """One build of the same artefacts at a time; a second one waits, and then has nothing to do."""
-
-    def tell() -> None:
-        workshop.console.say(f"another build of `{outputs.name}` is running; waiting for it")
-
-    with workshop.store.lock(f"build-{sha256_text(str(outputs.sif))}", waiting=tell):
-        yield

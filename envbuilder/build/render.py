@@ -5,10 +5,10 @@ from importlib import metadata
 from typing import Final
 
 from envbuilder import runtime as image
+from envbuilder.build.artifacts import image_config
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble.byte_code import is_repeatable
 from envbuilder.build.assemble.runtime import runtime_files
-from envbuilder.build.build import image_config
 from envbuilder.build.extensions.arguments import need_sources, written
 from envbuilder.core.errors import UsageError
 from envbuilder.plan.model import Plan

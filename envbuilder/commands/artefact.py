@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from envbuilder.build.engine_names import EngineName
+from envbuilder.build.engine import EngineName
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
@@ -27,7 +27,7 @@ from envbuilder.core.errors import UsageError
 
 if TYPE_CHECKING:
     from envbuilder.build.batch import Build
-    from envbuilder.build.context import Workshop
+    from envbuilder.build.context import BuildContext
     from envbuilder.run.launch.array import Array
 
 app = typer.Typer()
@@ -108,14 +108,13 @@ def build(
 ) -> None:
     """Build image and SIF from the lock, verify them, and load the image where a Docker engine answers."""
     from envbuilder.build.batch import choose, find_files, need_place  # noqa: PLC0415
-    from envbuilder.build.buildkit.builder import Builder  # noqa: PLC0415
-    from envbuilder.build.engine_choice import Choice  # noqa: PLC0415
+    from envbuilder.build.engine import Builder, EngineChoice  # noqa: PLC0415
     from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe  # noqa: PLC0415
 
     with verb("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         need_place(where, without=not (sbatch or write or wait))
         chosen = choose(names or (), recipes, every=every, jobs=jobs)
-        choice = Choice(
+        choice = EngineChoice(
             engine=engine,
             builder=Builder(
                 name=builder,
@@ -125,7 +124,7 @@ def build(
             ),
         )
         if where:
-            if prepare or choice != Choice():
+            if prepare or choice != EngineChoice():
                 raise UsageError(
                     "a task of `--on` takes the engine that its recipe needs",
                     hint="leave `--on` out, or `--prepare` and the options of an engine",
@@ -169,7 +168,7 @@ def build(
 
 
 def _build_several(
-    session: Session, shop: "Workshop", names: tuple[str, ...], make: "Build", *, jobs: int
+    session: Session, shop: "BuildContext", names: tuple[str, ...], make: "Build", *, jobs: int
 ) -> None:
     from envbuilder.build.batch import build_several, worst  # noqa: PLC0415
     from envbuilder.core.console import columns  # noqa: PLC0415
@@ -309,7 +308,7 @@ def sbom(
     no_color: NoColor = False,
 ) -> None:
     """Print the parts list of what was built, in SPDX: every package with its version, licence and hash."""
-    from envbuilder.build.pipeline import read_documents  # noqa: PLC0415
+    from envbuilder.build.built import read_documents  # noqa: PLC0415
     from envbuilder.recipe.model import recipes_folder  # noqa: PLC0415
 
     with verb("sbom", as_json=as_json, verbose=verbose, no_color=no_color) as session:
@@ -331,10 +330,10 @@ def sign(
     no_color: NoColor = False,
 ) -> None:
     """Sign image and SIF with a key of yours, without a network; it takes the place of an earlier signature."""
-    from envbuilder.build.pipeline import sign_artefacts  # noqa: PLC0415
+    from envbuilder.build.built import sign_artifacts  # noqa: PLC0415
 
     with verb("sign", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        facts = sign_artefacts(name, workshop(session, RECIPES), output=output, key=key)
+        facts = sign_artifacts(name, workshop(session, RECIPES), output=output, key=key)
         session.data = facts
         session.text = f"signed {facts['sif']} and the image; the statement is {facts['bundle']}"
 
@@ -413,7 +412,7 @@ def cache(
         session.text = "\n".join(columns(part, session.width) for part in ([(str(store.root),)], rows))
 
 
-def _vendor(session: Session, shop: "Workshop", name: str, folder: Path) -> None:
+def _vendor(session: Session, shop: "BuildContext", name: str, folder: Path) -> None:
     from envbuilder.build.pipeline import vendor_recipe  # noqa: PLC0415
 
     with shop.console.group(f"vendor {name}"):

@@ -14,7 +14,7 @@ import typer
 from envbuilder.core.findings import Finding
 
 if TYPE_CHECKING:
-    from envbuilder.build.context import Workshop
+    from envbuilder.build.context import BuildContext
     from envbuilder.core.console import Console
     from envbuilder.core.process import ProcessRunner
 
@@ -98,15 +98,15 @@ def console(session: Session, runner: "ProcessRunner | None" = None) -> "Console
     return shown
 
 
-def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "Workshop":
+def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "BuildContext":
     """What the environment says: cache folder, cores, memory."""
-    from envbuilder.build.context import Workshop  # noqa: PLC0415
+    from envbuilder.build.context import BuildContext  # noqa: PLC0415
     from envbuilder.core.cache import Store  # noqa: PLC0415
     from envbuilder.core.limits import Limits, usable_cores, usable_memory  # noqa: PLC0415
     from envbuilder.core.process import ProcessRunner  # noqa: PLC0415
 
     runner = ProcessRunner(session.environment)
-    return Workshop(
+    return BuildContext(
         store=Store(cache_folder(session), create=writes),
         runner=runner,
         console=console(session, runner),

@@ -63,9 +63,9 @@ def push(
                 f"`{target}` names a digest", hint="a push goes to a tag; what it becomes has the digest"
             )
         if key is not None:
-            from envbuilder.build.pipeline import sign_artefacts  # noqa: PLC0415
+            from envbuilder.build.built import sign_artifacts  # noqa: PLC0415
 
-            sign_artefacts(name, workshop(session, RECIPES), output=output, key=key)
+            sign_artifacts(name, workshop(session, RECIPES), output=output, key=key)
         outputs, shown = Outputs(folder=output.absolute(), name=name), console(session)
         memory = Store(cache_folder(session)).pushed()
         with shown.group(f"push {name}"):

@@ -15,10 +15,10 @@ from envbuilder.artifacts.oci.reader import read_image, read_tree
 from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_any_record
 from envbuilder.artifacts.sif import is_sif
 from envbuilder.artifacts.squashfs.files import SquashfsTree
-from envbuilder.build.context import Workshop
-from envbuilder.build.engine_names import EngineName
-from envbuilder.build.keys import layer_keys, record_key
-from envbuilder.build.pipeline import make_plan, need_built
+from envbuilder.build.built import need_built
+from envbuilder.build.context import BuildContext
+from envbuilder.build.engine import EngineName, layer_keys, record_key
+from envbuilder.build.pipeline import make_plan
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.decode import nearest
 from envbuilder.core.errors import EnvbuilderError, LockError, UsageError, VerifyError
@@ -76,7 +76,7 @@ class Verified:
 
 
 def verify_built(
-    name: str, workshop: Workshop, *, output: Path, oldest_host: str = "", key: Path | None = None
+    name: str, workshop: BuildContext, *, output: Path, oldest_host: str = "", key: Path | None = None
 ) -> Verified:
     """Prove that a recipe's image and SIF hold the same files, and those of the plan where the cache still has its layers.
 
@@ -91,7 +91,7 @@ def verify_built(
 
 
 def verify_pair(
-    image: str, sif: Path, workshop: Workshop, *, oldest_host: str = "", key: Path | None = None
+    image: str, sif: Path, workshop: BuildContext, *, oldest_host: str = "", key: Path | None = None
 ) -> Verified:
     """Compare any image with any SIF, and audit what they hold; raises VerifyError, and UsageError for what is no such pair."""
     _need_pair(image, sif)
@@ -114,7 +114,12 @@ def _need_pair(image: str, sif: Path) -> None:
 
 
 def _verify(
-    place: Path, names: tuple[str, Path], workshop: Workshop, *, layers: tuple[Layer, ...], oldest_host: str
+    place: Path,
+    names: tuple[str, Path],
+    workshop: BuildContext,
+    *,
+    layers: tuple[Layer, ...],
+    oldest_host: str,
 ) -> Verified:
     image, sif = names
     glibc = _glibc(oldest_host)
@@ -135,7 +140,7 @@ def _verify(
     return Verified(image=image, sif=sif, report=report, with_plan=bool(layers), findings=findings)
 
 
-def _check_signatures(image: Path, sif: Path, key: Path | None, workshop: Workshop) -> None:
+def _check_signatures(image: Path, sif: Path, key: Path | None, workshop: BuildContext) -> None:
     """With a public key, both must be what its holder signed; raises VerifyError."""
     if key is not None:
         from envbuilder.artifacts.signing import verify_signatures  # noqa: PLC0415 - cryptography is slow to import
@@ -167,7 +172,7 @@ def _glibc(oldest_host: str) -> str:
 
 
 @contextlib.contextmanager
-def opened_image(text: str, workshop: Workshop, *, hint: str = "") -> Iterator[Path]:
+def opened_image(text: str, workshop: BuildContext, *, hint: str = "") -> Iterator[Path]:
     """An image by its path, or by its name in the Docker engine: that one is saved to a file for as long as it is looked at."""
     if Path(text).exists():
         yield Path(text)
@@ -192,7 +197,7 @@ def opened_image(text: str, workshop: Workshop, *, hint: str = "") -> Iterator[P
         yield saved
 
 
-def _layers(name: str, workshop: Workshop, record: Record | None) -> tuple[Layer, ...]:
+def _layers(name: str, workshop: BuildContext, record: Record | None) -> tuple[Layer, ...]:
     """The layers that the recipe's plan promises, by the engine that made them; none where the recipe or one of them is not here."""
     try:
         _, plan, _ = make_plan(name, workshop)
@@ -204,12 +209,12 @@ def _layers(name: str, workshop: Workshop, record: Record | None) -> tuple[Layer
     return tuple(layer for layer in found if layer) if all(found) else ()
 
 
-def diff(one: str, other: str, workshop: Workshop) -> Difference:
+def diff(one: str, other: str, workshop: BuildContext) -> Difference:
     """What is different between two locks, images or SIFs; raises UsageError, LockError or VerifyError for what cannot be read."""
     return compare(read_subject(one, workshop), read_subject(other, workshop))
 
 
-def read_subject(text: str, workshop: Workshop) -> Subject:
+def read_subject(text: str, workshop: BuildContext) -> Subject:
     """A lock by its path or its recipe's name, a SIF by its path, an image by its path or its name in the Docker engine."""
     path = Path(text)
     if path.suffix in (".lock", SUFFIX, ".yml"):
@@ -240,7 +245,7 @@ def _lock_subject(path: Path, recipe: str = "") -> Subject:
     return of_lock(str(path), lock, environment=environment, nccl=wishes.nccl if wishes else "")
 
 
-def _sif_subject(path: Path, workshop: Workshop) -> Subject:
+def _sif_subject(path: Path, workshop: BuildContext) -> Subject:
     with workshop.console.step(f"read `{path}`"), opened_sif(path) as system:
         tree = SquashfsTree(system, system.entries(threads=workshop.limits.threads))
         there = [entry.path for entry in tree.entries if entry.path in READ and entry.size <= MOST_KEPT]

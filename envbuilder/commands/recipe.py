@@ -122,7 +122,7 @@ def check(
 
 def _known_base(recipe: "Recipe", *, session: Session, recipes: Path) -> "Base | None":
     """Few recipes stand on an image, and for the others the whole pipeline need not be imported."""
-    from envbuilder.build.pipeline import known_base  # noqa: PLC0415
+    from envbuilder.lock.known_base import known_base  # noqa: PLC0415
 
     return known_base(recipe, store=workshop(session, recipes, writes=False).store)
 

@@ -11,8 +11,9 @@ from typing import Any, Final
 from envbuilder import __version__
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.squashfs.files import SquashfsTree
-from envbuilder.build.context import Workshop
-from envbuilder.build.pipeline import list_extensions, read_documents
+from envbuilder.build.built import read_documents
+from envbuilder.build.context import BuildContext
+from envbuilder.build.pipeline import list_extensions
 from envbuilder.commands.inspect_artifacts import verify_built
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, driver_floor, facts
@@ -49,7 +50,7 @@ class Report:
         }
 
 
-def make_report(name: str, workshop: Workshop, *, output: Path) -> Report:
+def make_report(name: str, workshop: BuildContext, *, output: Path) -> Report:
     """Read recipe, artefacts and log of what was built, and write `NAME.html` beside them; raises UsageError where it was not built."""
     recipe = load(find_recipe(name, workshop.recipes))
     outputs = Outputs(folder=output, name=recipe.name)
@@ -88,7 +89,7 @@ class _Audited:
     entries: tuple[Entry, ...] = ()  # of the SIF, where it was read to its end
 
 
-def _audit(name: str, workshop: Workshop, output: Path) -> _Audited:
+def _audit(name: str, workshop: BuildContext, output: Path) -> _Audited:
     try:
         verified = verify_built(name, workshop, output=output)
     except VerifyError as error:

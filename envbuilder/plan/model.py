@@ -6,7 +6,8 @@ keys of the steps it stands on, so that two recipes share every layer whose inpu
 
 import shlex
 from dataclasses import dataclass
-from typing import ClassVar, Final, assert_never
+from pathlib import PurePosixPath
+from typing import ClassVar, Final
 
 from envbuilder.compat.image_facts import Base
 from envbuilder.compat.tables.toolkit import Toolkit
@@ -18,8 +19,10 @@ from envbuilder.recipe.model import Recipe
 FORMAT: Final = 1  # raise it when the same inputs would give other bytes
 LAYOUT: Final = 5  # of the extensions layer; a new number makes those layers anew and no other
 ENV_PREFIX: Final = "/opt/env"
-EXTENSIONS: Final = "/opt/envbuilder/extensions"
-LIB: Final = "/opt/envbuilder/lib"
+OWN: Final = "/opt/envbuilder"
+EXTENSIONS: Final = f"{OWN}/extensions"
+LIB: Final = f"{OWN}/lib"
+SITE_PACKAGES: Final = f"{ENV_PREFIX}/lib/python{{python}}/site-packages"
 SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -28,6 +31,8 @@ class OsStep:
     """The distribution's packages, or an image with those that it lacks; and gcc of the pinned version under its plain names."""
 
     name: ClassVar = "os"  # of its layer
+    reads: ClassVar[tuple[str, ...] | None] = ()
+    shares: ClassVar[tuple[str, ...]] = ()
     suite: str
     gcc: str
     artefacts: tuple[Artefact, ...]
@@ -51,6 +56,9 @@ class PythonStep:
     """The Python environment at /opt/env."""
 
     name: ClassVar = "python"  # of its layer
+    # Not the os layer: byte code and links depend on the minor version alone, so recipes with the same wheels share this layer.
+    reads: ClassVar[tuple[str, ...] | None] = ()
+    shares: ClassVar[tuple[str, ...]] = ("/opt",)
     python: str  # 3.11
     artefacts: tuple[Artefact, ...]
     interpreter: str = ""  # the path of a Python of an image; "" for the distribution's usual one
@@ -74,6 +82,8 @@ class CudaStep:
     """The CUDA toolkit at /usr/local/cuda, its headers and libraries linked from the wheels where they have them."""
 
     name: ClassVar = "cuda"  # of its layer
+    reads: ClassVar[tuple[str, ...] | None] = ("python",)
+    shares: ClassVar[tuple[str, ...]] = ("/usr/local",)
     toolkit: Toolkit
     artefacts: tuple[Artefact, ...]
 
@@ -89,6 +99,8 @@ class ExtensionsStep:
     """The recipe's extensions, compiled for exactly `architectures`."""
 
     name: ClassVar = "extensions"  # of its layer
+    reads: ClassVar[tuple[str, ...] | None] = None
+    shares: ClassVar[tuple[str, ...]] = (SITE_PACKAGES, f"{ENV_PREFIX}/bin", OWN)
     architectures: tuple[str, ...]  # compute capabilities, e.g. 8.0; empty without CUDA
     extensions: tuple[LockedExtension, ...]
 
@@ -127,6 +139,8 @@ class StartStep:
     """What each Python of the environment runs first; it is byte-compiled."""
 
     name: ClassVar = "start"  # of its layer
+    reads: ClassVar[tuple[str, ...] | None] = ()  # as the Python layer
+    shares: ClassVar[tuple[str, ...]] = (SITE_PACKAGES, OWN)
     python: str
     files: tuple[tuple[str, str], ...]  # path below / → text
 
@@ -147,6 +161,8 @@ class RuntimeStep:
     """Plain files: what a runtime reads at start, and the texts that say what this image is."""
 
     name: ClassVar = "runtime"  # of its layer
+    reads: ClassVar[tuple[str, ...] | None] = None  # it lists the packages of all others
+    shares: ClassVar[tuple[str, ...]] = ("/etc", OWN, "/.singularity.d")
     env: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...]  # of the image and of the SIF
     files: tuple[tuple[str, str], ...]  # path below / → text
@@ -192,24 +208,16 @@ class Plan:
         return sha256_text(self.canonical())
 
     def step_key(self, step: Step, tools: str) -> Sha256:
-        """The key of one layer: its lines, those of all steps below it that it can see, and the tools that write it.
-
-        The Python layer does not stand on the os layer: byte code and links depend on the minor version alone, and so
-        recipes with the same wheels share it whatever else their distribution holds; so does the start layer.
-        """
-        lines = [line for one in (*self._below(step), step) for line in one.lines()]
+        """Return the key of one layer: its lines, those of the steps that it reads, and the tools that write it."""
+        below = self.steps[: self.steps.index(step)]
+        read = [one for one in below if step.reads is None or one.name in step.reads]
+        lines = [line for one in (*read, step) for line in one.lines()]
         return sha256_text("\n".join([f"layer {FORMAT} {self.platform} {self.epoch} {tools}", *lines]))
 
-    def _below(self, step: Step) -> tuple[Step, ...]:
-        match step:
-            case OsStep() | PythonStep() | StartStep():
-                return ()
-            case CudaStep():
-                return (self.python,)
-            case ExtensionsStep() | RuntimeStep():  # the latter lists the parts of all others
-                return self.steps[: self.steps.index(step)]
-            case _:
-                assert_never(step)
+    def shared_folders(self, step: Step) -> tuple[str, ...]:
+        """Return the folders of a step's layer that a lower layer brings, as a tar spells them. No two layers own the same path."""
+        shared = [PurePosixPath(path.format(python=self.python.python)) for path in step.shares]
+        return tuple({str(folder)[1:] for path in shared for folder in (path, *path.parents)} - {""})
 
     @property
     def extensions(self) -> tuple[LockedExtension, ...]:
@@ -333,7 +341,7 @@ def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tu
 
 
 def site_packages(python: str) -> str:
-    return f"{ENV_PREFIX}/lib/python{python}/site-packages"
+    return SITE_PACKAGES.format(python=python)
 
 
 def _file_line(file: tuple[str, str]) -> str:

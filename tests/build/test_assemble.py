@@ -20,8 +20,7 @@ from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble import python, runtime, start
 from envbuilder.build.assemble.engine import Assemble, make_root
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
-from envbuilder.build.engine_names import EngineName
-from envbuilder.build.keys import layer_keys, tools
+from envbuilder.build.engine import EngineName, layer_keys, tools
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
@@ -368,8 +367,9 @@ def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_pa
     (tmp_path / "layer").mkdir()
     python = f"3.{sys.version_info.minor}"
     step = dataclasses.replace(START, python=python)
-    layer = start.write_start_layer(
-        step, root=Root(os=Path("/")), runner=ProcessRunner(os.environ), tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1
+    start.write_start_files(step, tree, root=Root(os=Path("/")), runner=ProcessRunner(os.environ))
+    layer = write_layer(
+        name="start", tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1, omit=PLAN.shared_folders(START)
     )  # fmt: skip
     tag = f"cpython-3{sys.version_info.minor}"
     site = "opt/env/lib/python3.11/site-packages"
@@ -470,14 +470,11 @@ def test_the_runscript_without_words_is_a_shell(tmp_path):
 
 def test_the_paths_of_a_runtime_layer(tmp_path, golden):
     (tmp_path / "layer").mkdir()
-    layer = runtime.write_runtime_layer(
-        make_runtime(),
-        documents={"opt/envbuilder/sbom.spdx.json": "{}"},
-        tree=tmp_path / "tree",
-        folder=tmp_path / "layer",
-        epoch=EPOCH,
-        threads=1,
-    )
+    runtime.write_runtime_files(make_runtime(), tmp_path / "tree", {"opt/envbuilder/sbom.spdx.json": "{}"})
+    layer = write_layer(
+        name="runtime", tree=tmp_path / "tree", folder=tmp_path / "layer", epoch=EPOCH, threads=1,
+        omit=PLAN.shared_folders(make_runtime()),
+    )  # fmt: skip
     golden("runtime-paths.txt", "".join(f"{entry.mode:o} {entry.path}\n" for entry in read_manifest(layer)))
 
 
@@ -487,8 +484,8 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
     script = (
         "import sys, warnings; from pathlib import Path; from tests.build import test_assemble as t\n"
         "warnings.simplefilter('error', EncodingWarning)\n"
-        "place = Path(sys.argv[1]); (place / 'layer').mkdir(); (place / 'python').mkdir()\n"
-        "t.runtime.write_runtime_layer(t.make_runtime(), documents={}, tree=place / 'tree', folder=place / 'layer', epoch=1, threads=1)\n"
+        "place = Path(sys.argv[1]); (place / 'python').mkdir()\n"
+        "t.runtime.write_runtime_files(t.make_runtime(), place / 'tree')\n"
         "t.python.make_environment(place / 'python', t.PYTHON)\n"
     )
     subprocess.run(
@@ -528,9 +525,7 @@ def test_a_layer_in_the_store_is_not_missing(store):
     runtime_step = PLAN.runtime
     folder = store.layer(layer_keys(PLAN, EngineName.ASSEMBLE)[runtime_step])
     folder.mkdir()
-    runtime.write_runtime_layer(
-        runtime_step, documents={}, tree=store.root / "work/t", folder=folder, epoch=EPOCH, threads=1
-    )
+    write_layer(name="runtime", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
     assert make_engine(store).missing(PLAN) == PLAN.steps[:-1]
 
 

@@ -10,8 +10,8 @@ import pytest
 
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.build.batch import build_several, choose, worst
-from envbuilder.build.context import Workshop
-from envbuilder.build.pipeline import Result
+from envbuilder.build.context import BuildContext
+from envbuilder.build.pipeline import BuildResult
 from envbuilder.core.cache import Sha256, Store
 from envbuilder.core.console import Console, log_to, setup
 from envbuilder.core.errors import BuildError, CommandError, LockError, UsageError
@@ -24,8 +24,8 @@ WARNING = Finding(code="EB999", severity=Severity.WARNING, where="a.yaml", messa
 
 
 @pytest.fixture
-def shop(tmp_path: Path) -> Workshop:
-    return Workshop(
+def shop(tmp_path: Path) -> BuildContext:
+    return BuildContext(
         store=Store(tmp_path / "cache"),
         runner=FakeRunner(),
         console=Console(color=False),
@@ -44,15 +44,15 @@ def logger() -> Iterator[logging.Logger]:
     one.handlers = before[1]
 
 
-def result(name: str, *, done: bool = True, findings: tuple[Finding, ...] = ()) -> Result:
+def result(name: str, *, done: bool = True, findings: tuple[Finding, ...] = ()) -> BuildResult:
     record = Record(
         key="k", manifest=Sha256("0" * 64), sif=Sha256("1" * 64), sif_size=40_000_000, sif_time=0, content_size=1
     )  # fmt: skip
     outputs = Outputs(folder=Path("build"), name=name)
-    return Result(outputs=outputs, record=record, done=done, image="", findings=findings)
+    return BuildResult(outputs=outputs, record=record, done=done, image="", findings=findings)
 
 
-def build(name: str, shop: Workshop) -> Result:
+def build(name: str, shop: BuildContext) -> BuildResult:
     match name:
         case "stale":
             raise LockError("the lock is old\nin two ways", hint="lock it")
@@ -113,11 +113,11 @@ def test_a_folder_without_recipes_is_no_success(tmp_path: Path):
 # ---- at a time
 
 
-def test_as_many_builds_run_at_a_time_as_were_asked_for(shop: Workshop):
+def test_as_many_builds_run_at_a_time_as_were_asked_for(shop: BuildContext):
     guard, both = threading.Lock(), threading.Barrier(2, timeout=WAIT)
     running = most = 0
 
-    def meet(name: str, shop: Workshop) -> Result:
+    def meet(name: str, shop: BuildContext) -> BuildResult:
         nonlocal running, most
         with guard:
             running += 1
@@ -137,11 +137,11 @@ def test_as_many_builds_run_at_a_time_as_were_asked_for(shop: Workshop):
     ("jobs", "names", "wanted"), [(1, 3, (8, 800)), (2, 3, (4, 400)), (9, 3, (2, 266)), (20, 20, (1, 40))]
 )
 def test_cores_and_memory_are_divided_among_the_builds_of_one_time(
-    shop: Workshop, jobs: int, names: int, wanted: tuple[int, int]
+    shop: BuildContext, jobs: int, names: int, wanted: tuple[int, int]
 ):
     seen: set[tuple[int, int]] = set()
 
-    def look(name: str, shop: Workshop) -> Result:
+    def look(name: str, shop: BuildContext) -> BuildResult:
         seen.add((shop.limits.threads, shop.limits.memory))
         return result(name)
 
@@ -150,7 +150,9 @@ def test_cores_and_memory_are_divided_among_the_builds_of_one_time(
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_one_that_fails_stops_no_other_and_the_highest_exit_code_is_that_of_all(shop: Workshop, jobs: int):
+def test_one_that_fails_stops_no_other_and_the_highest_exit_code_is_that_of_all(
+    shop: BuildContext, jobs: int
+):
     outcomes = build_several(("stale", "good", "broken", "same"), shop, build, jobs=jobs)
     assert [one.exit_code for one in outcomes] == [4, 0, 6, 0]
     assert worst(outcomes) == 6
@@ -162,8 +164,8 @@ def test_one_that_fails_stops_no_other_and_the_highest_exit_code_is_that_of_all(
     ]
 
 
-def test_a_mistake_of_ours_is_not_taken_for_a_build_that_failed(shop: Workshop):
-    def stumble(name: str, shop: Workshop) -> Result:
+def test_a_mistake_of_ours_is_not_taken_for_a_build_that_failed(shop: BuildContext):
+    def stumble(name: str, shop: BuildContext) -> BuildResult:
         raise ZeroDivisionError(name)
 
     with pytest.raises(ZeroDivisionError):
@@ -201,7 +203,7 @@ def test_ending_all_programs_ends_those_of_each_build(tmp_path: Path):
 # ---- what is said
 
 
-def test_the_answer_of_each_has_the_same_keys(shop: Workshop):
+def test_the_answer_of_each_has_the_same_keys(shop: BuildContext):
     good, broken = build_several(("good", "broken"), shop, build, jobs=1)
     assert json.loads(json.dumps(broken.summary() | {"seconds": 0})) == {
         "name": "broken", "built": False, "log": "build/broken.log", "exit_code": 6, "seconds": 0,
@@ -209,7 +211,7 @@ def test_the_answer_of_each_has_the_same_keys(shop: Workshop):
     assert set(good.summary()) == {*result("good").summary(), "exit_code", "seconds"}
 
 
-def test_what_failed_is_a_finding_beside_what_it_found_itself(shop: Workshop):
+def test_what_failed_is_a_finding_beside_what_it_found_itself(shop: BuildContext):
     (odd, broken) = build_several(("odd", "broken"), shop, build, jobs=1)
     assert odd.findings() == (WARNING,)
     found, why = broken.findings()
@@ -218,11 +220,11 @@ def test_what_failed_is_a_finding_beside_what_it_found_itself(shop: Workshop):
     assert "build/broken.log" in why.hint
 
 
-def talk(folder: Path) -> Callable[[str, Workshop], Result]:
+def talk(folder: Path) -> Callable[[str, BuildContext], BuildResult]:
     """A build that writes its log, with both of a time talking before either ends."""
     both = threading.Barrier(2, timeout=WAIT)
 
-    def work(name: str, shop: Workshop) -> Result:
+    def work(name: str, shop: BuildContext) -> BuildResult:
         with log_to(folder / f"{name}.log", shop.console.owner):
             both.wait()
             with shop.console.step(f"bake {name}-bread"):
@@ -235,9 +237,9 @@ def talk(folder: Path) -> Callable[[str, Workshop], Result]:
 
 
 @pytest.mark.programs
-def test_each_line_and_each_log_is_of_one_build(shop: Workshop, tmp_path: Path, logger, capsys):
+def test_each_line_and_each_log_is_of_one_build(shop: BuildContext, tmp_path: Path, logger, capsys):
     setup(1)
-    shop = Workshop(
+    shop = BuildContext(
         store=shop.store, runner=ProcessRunner({}), console=Console(color=False), environment={}, recipes=tmp_path,
         limits=shop.limits,
     )  # fmt: skip
@@ -254,8 +256,8 @@ def test_each_line_and_each_log_is_of_one_build(shop: Workshop, tmp_path: Path, 
         assert other not in log
 
 
-def test_one_after_the_other_folds_and_several_at_a_time_do_not(shop: Workshop, tmp_path: Path, capsys):
-    shop = Workshop(
+def test_one_after_the_other_folds_and_several_at_a_time_do_not(shop: BuildContext, tmp_path: Path, capsys):
+    shop = BuildContext(
         store=shop.store, runner=shop.runner, console=Console(folds="github"), environment={}, recipes=tmp_path,
         limits=shop.limits,
     )  # fmt: skip

@@ -15,16 +15,13 @@ import pytest
 from envbuilder import runtime as image
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.buildkit import Docker, buildx
-from envbuilder.build.buildkit.builder import Builder
 from envbuilder.build.buildkit.engine import STAGES, read_layout
 from envbuilder.build.buildkit.folder import arguments, write_base, write_root
 from envbuilder.build.buildkit.progress import Progress, title
-from envbuilder.build.engine_choice import Choice
-from envbuilder.build.engine_names import EngineName
+from envbuilder.build.engine import Builder, EngineChoice, EngineName, layer_keys, record_key
 from envbuilder.build.extensions import commands
 from envbuilder.build.extensions.arguments import written
 from envbuilder.build.extensions.key import project_key
-from envbuilder.build.keys import layer_keys, record_key
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
@@ -115,21 +112,21 @@ def test_a_context_of_dockers_is_named_as_one():
 
 
 def test_an_image_picks_the_docker_engine_and_a_suite_the_other():
-    assert Choice().name_for(plan_of("cpu")) is EngineName.ASSEMBLE
-    assert Choice().name_for(plan_of("cpu", on_image=True)) is EngineName.DOCKER
-    assert Choice(engine=EngineName.DOCKER).name_for(plan_of("cpu")) is EngineName.DOCKER
+    assert EngineChoice().name_for(plan_of("cpu")) is EngineName.ASSEMBLE
+    assert EngineChoice().name_for(plan_of("cpu", on_image=True)) is EngineName.DOCKER
+    assert EngineChoice(engine=EngineName.DOCKER).name_for(plan_of("cpu")) is EngineName.DOCKER
 
 
 @pytest.mark.parametrize(
     ("choice", "option"),
     [
-        (Choice(builder=Builder(name="x")), "`--builder`"),
-        (Choice(builder=Builder(cache_from=("x",))), "`--cache-from`"),
-        (Choice(builder=Builder(cache_to=("x",))), "`--cache-to`"),
-        (Choice(builder=Builder(no_cache=True)), "`--no-cache`"),
+        (EngineChoice(builder=Builder(name="x")), "`--builder`"),
+        (EngineChoice(builder=Builder(cache_from=("x",))), "`--cache-from`"),
+        (EngineChoice(builder=Builder(cache_to=("x",))), "`--cache-to`"),
+        (EngineChoice(builder=Builder(no_cache=True)), "`--no-cache`"),
     ],
 )
-def test_an_option_of_buildkit_is_refused_where_it_does_nothing(choice: Choice, option: str):
+def test_an_option_of_buildkit_is_refused_where_it_does_nothing(choice: EngineChoice, option: str):
     with pytest.raises(UsageError, match=option) as caught:
         choice.name_for(plan_of("cpu"))
     assert caught.value.hint == "add `--engine docker`"

@@ -7,7 +7,7 @@ from threading import Event, current_thread
 import pytest
 
 from envbuilder.artifacts.docker_engine import Background
-from envbuilder.build.build import all_of
+from envbuilder.build.artifacts import wait_for_layers
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import Layer, write_layer
 
@@ -27,7 +27,7 @@ def test_the_first_layers_are_told_of_once_and_before_the_others_are_there(tmp_p
         last.set_result(extensions)  # nothing else would ever make it
 
     first.set_result(os_layer)
-    assert all_of([first, last], [first], part_done=tell) == (os_layer, extensions)
+    assert wait_for_layers([first, last], [first], part_done=tell) == (os_layer, extensions)
     assert told == [(os_layer,)]
 
 
@@ -35,7 +35,7 @@ def test_a_failure_does_not_wait_for_the_other_work() -> None:
     never, fails = Future[Layer](), Future[Layer]()
     fails.set_exception(BuildError("broken"))
     with pytest.raises(BuildError, match="broken"):
-        all_of([never, fails], [never], part_done=lambda _: None)
+        wait_for_layers([never, fails], [never], part_done=lambda _: None)
 
 
 def test_work_in_the_background_is_done_in_its_order() -> None:

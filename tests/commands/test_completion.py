@@ -12,7 +12,7 @@ from typer.main import get_command
 from envbuilder import __main__ as program
 from envbuilder import __version__, cli
 from envbuilder.artifacts.oci.naming import FORMS
-from envbuilder.build.engine_names import EngineName
+from envbuilder.build.engine import EngineName
 from envbuilder.commands import completion
 from envbuilder.commands.completion import complete, offers
 from envbuilder.commands.recipe import Form as Rendered

@@ -15,7 +15,6 @@ from envbuilder.build.assemble.engine import Assemble, Run
 from envbuilder.build.buildkit import Docker, buildx
 from envbuilder.build.buildkit.engine import STAGES, read_layout
 from envbuilder.build.extensions import Kept
-from envbuilder.build.folders import shared_folders
 from envbuilder.build.pipeline import make_plan
 from envbuilder.commands import context as sessions
 from envbuilder.core.console import Console
@@ -141,7 +140,7 @@ def test_the_docker_engine_makes_the_same_layer_of_a_project(spacious: Path):
     (step,) = (step for step in plan.steps if isinstance(step, ExtensionsStep))
     baked = write_layer_from_tar(
         name=step.name, tar=read_layout(layout, STAGES["edited"])[step.name], folder=spacious / "baked", epoch=plan.epoch,
-        threads=2, omit=("", *shared_folders(step, plan.python.python)), plain=True,
+        threads=2, omit=("", *plan.shared_folders(step)), plain=True,
     )  # fmt: skip
     assert read_manifest(baked) == read_manifest(composed)
     assert [one.path for one in read_manifest(baked) if re.search(r"opt/env/.*/core\..*so$", one.path)]

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from envbuilder import cli
-from envbuilder.build.build import image_config
+from envbuilder.build.artifacts import image_config
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.base_image.locked import LockedBase
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from envbuilder.build.context import Workshop
+from envbuilder.build.context import BuildContext
 from envbuilder.core.cache import Store, save_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
@@ -93,7 +93,7 @@ def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Pa
     path = world.folder / f"{name}.yaml"
     path.write_text(RECIPE.format(image=f"{world.host}/site/{name}:1", torch=torch, more=more))
     recipe = load(path)
-    shop = Workshop(
+    shop = BuildContext(
         store=Store(CACHE), runner=ProcessRunner(os.environ), console=Console(quiet=True),
         environment=os.environ | world.login, recipes=world.folder, limits=Limits(threads=2, memory=4 << 30, root=True),
     )  # fmt: skip

@@ -16,10 +16,7 @@ from envbuilder.build import extensions
 from envbuilder.build.assemble import cuda, python, runtime, start
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.engine import missing_steps
-from envbuilder.build.engine_names import EngineName
-from envbuilder.build.folders import shared_folders
-from envbuilder.build.keys import layer_keys, tools
+from envbuilder.build.engine import EngineName, layer_keys, missing_steps, tools
 from envbuilder.core.cache import Store, publish, remove_tree
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
@@ -28,6 +25,7 @@ from envbuilder.core.process import Command, Runner
 from envbuilder.core.required_tools import BUILD_TOOLS, need_tools
 from envbuilder.layers.layer import Layer, extract, load_layer, write_layer
 from envbuilder.lock.model import Artefact
+from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import (
     CudaStep,
     ExtensionsStep,
@@ -196,43 +194,31 @@ class Run:
                 kind = type(step)
                 tree = self._need(kind)
                 with self._console.step(f"write the {step.name} layer"):
-                    write_layer(
-                        name=step.name,
-                        tree=tree,
-                        folder=out,
-                        epoch=epoch,
-                        threads=threads,
-                        omit=shared_folders(step, self._plan.python.python),
-                    )
+                    self._pack(step, tree, out)
             case ExtensionsStep():
-                tree = self._compile(step, work / "tree")
-                omit = shared_folders(step, self._plan.python.python)
-                write_layer(name="extensions", tree=tree, folder=out, epoch=epoch, threads=threads, omit=omit)
+                self._pack(step, self._compile(step, work / "tree"), out)
             case StartStep():
-                start.write_start_layer(
-                    step, root=Root(os=self._need(OsStep)), runner=self._runner,
-                    tree=work / "tree", folder=out, epoch=epoch, threads=threads,
-                )  # fmt: skip
+                tree = work / "tree"
+                start.write_start_files(step, tree, root=Root(os=self._need(OsStep)), runner=self._runner)
+                self._pack(step, tree, out)
             case RuntimeStep():
-                runtime.write_runtime_layer(
-                    step,
-                    documents=self._documents(),
-                    tree=work / "tree",
-                    folder=out,
-                    epoch=epoch,
-                    threads=threads,
-                )
+                runtime.write_runtime_files(step, work / "tree", self._documents())
+                self._pack(step, work / "tree", out)
             case _:
                 assert_never(step)
 
+    def _pack(self, step: Step, tree: Path, out: Path) -> None:
+        write_layer(
+            name=step.name, tree=tree, folder=out, epoch=self._plan.epoch, threads=self._threads,
+            omit=self._plan.shared_folders(step),
+        )  # fmt: skip
+
     def _documents(self) -> dict[str, str]:
         """What can be said of the environment when all its other layers are there."""
-        from envbuilder.plan import documents as parts  # noqa: PLC0415 - its licence parser is slow to import, and a build may have nothing to do
-
         steps = [step for step in self._plan.steps if not isinstance(step, RuntimeStep)]
         layers = {type(step): self.layer(step).result() for step in steps}
         trees = {type(step): self._store.tree(self._keys[step]) for step in steps}
-        return parts.write_documents(self._plan, layers, trees, tools(), self._engine.name)
+        return write_documents(self._plan, layers, trees, tools(), self._engine.name)
 
     def _need(self, kind: type[OsStep | PythonStep | CudaStep]) -> Path:
         tree = self._tree(kind)

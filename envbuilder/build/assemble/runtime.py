@@ -6,8 +6,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from envbuilder.build.folders import shared_folders
-from envbuilder.layers.layer import Layer, write_layer
 from envbuilder.plan.model import RuntimeStep
 
 # Apptainer sources env/*.sh in order and execs the runscript. Its own action scripts come with the runtime since 3.6.
@@ -49,12 +47,3 @@ def write_runtime_files(step: RuntimeStep, tree: Path, documents: Mapping[str, s
     (tree / ".singularity.d/libs").mkdir()
     (tree / "singularity").symlink_to(".singularity.d/runscript")
     (tree / "environment").symlink_to(".singularity.d/env/90-environment.sh")
-
-
-def write_runtime_layer(
-    step: RuntimeStep, *, documents: Mapping[str, str], tree: Path, folder: Path, epoch: int, threads: int
-) -> Layer:
-    """The layer with its documents."""
-    write_runtime_files(step, tree, documents)
-    omit = shared_folders(step, "")
-    return write_layer(name="runtime", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=omit)

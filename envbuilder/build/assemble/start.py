@@ -4,9 +4,7 @@ from pathlib import Path
 
 from envbuilder.build.assemble.byte_code import ENVIRONMENT
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
-from envbuilder.build.folders import shared_folders
 from envbuilder.core.process import Command, Runner
-from envbuilder.layers.layer import Layer, write_layer
 from envbuilder.plan.model import StartStep
 
 
@@ -21,14 +19,11 @@ def compile_command(step: StartStep, *, root: Root, tree: Path) -> Command:
     )  # fmt: skip
 
 
-def write_start_layer(
-    step: StartStep, *, root: Root, runner: Runner, tree: Path, folder: Path, epoch: int, threads: int
-) -> Layer:
+def write_start_files(step: StartStep, tree: Path, *, root: Root, runner: Runner) -> None:
+    """Write the layer's files below `tree`, and their byte code."""
     for path, text in step.files:
         target = tree / path
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(text, encoding="utf-8")
         target.chmod(0o755 if text.startswith("#!") else 0o644)
     runner.run(compile_command(step, root=root, tree=tree))
-    omit = shared_folders(step, step.python)
-    return write_layer(name="start", tree=tree, folder=folder, epoch=epoch, threads=threads, omit=omit)

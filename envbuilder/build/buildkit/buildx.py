@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.build.buildkit.builder import Builder
 from envbuilder.build.buildkit.folder import BASE, DOCKERFILE, arguments
 from envbuilder.build.buildkit.progress import Progress
+from envbuilder.build.engine import Builder
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity

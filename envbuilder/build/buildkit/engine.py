@@ -10,21 +10,18 @@ from typing import Final
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble import runtime
 from envbuilder.build.buildkit import buildx
-from envbuilder.build.buildkit.builder import Builder
 from envbuilder.build.buildkit.folder import fill
-from envbuilder.build.engine import missing_steps
-from envbuilder.build.engine_names import EngineName
+from envbuilder.build.engine import Builder, EngineName, layer_keys, missing_steps, tools
 from envbuilder.build.extensions.arguments import need_calls
-from envbuilder.build.folders import shared_folders
-from envbuilder.build.keys import layer_keys, tools
 from envbuilder.core.cache import Sha256, Store, publish, remove_tree
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.required_tools import DPKG_DEB, need_tools
-from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
+from envbuilder.layers.layer import Layer, load_layer, write_layer, write_layer_from_tar
 from envbuilder.lock.model import Artefact
+from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import OsStep, Plan, RuntimeStep, Step
 
 JOBS: Final = (
@@ -119,7 +116,7 @@ class Docker:
         write_layer_from_tar(
             name=step.name, tar=tar, folder=out, epoch=plan.epoch, threads=self.limits.threads,
             drop=debian.DROP if isinstance(step, OsStep) and not step.base else (),
-            omit=() if is_os else ("", *shared_folders(step, plan.python.python)), plain=not is_os,
+            omit=() if is_os else ("", *plan.shared_folders(step)), plain=not is_os,
         )  # fmt: skip
         with self.store.lock(f"layer-{key}"):
             if final.exists() and load_layer(final) is None:  # damaged: `publish` would take it for finished
@@ -127,15 +124,15 @@ class Docker:
             publish(out, final)
 
     def _write_runtime(self, plan: Plan, step: RuntimeStep, layers: Mapping[type[Step], Layer]) -> Layer:
-        from envbuilder.plan import documents as parts  # noqa: PLC0415 - its licence parser is slow to import, and a build may have nothing to do
-
         final = self.store.layer(layer_keys(plan, self.name)[step])
         if found := load_layer(final):
             return found
-        documents = parts.write_documents(plan, dict(layers), {}, tools(), self.name)
+        documents = write_documents(plan, dict(layers), {}, tools(), self.name)
         with self.store.workspace() as work:
-            runtime.write_runtime_layer(
-                step, documents=documents, tree=work / "tree", folder=work / "layer", epoch=plan.epoch, threads=self.limits.threads
+            runtime.write_runtime_files(step, work / "tree", documents)
+            write_layer(
+                name=step.name, tree=work / "tree", folder=work / "layer", epoch=plan.epoch,
+                threads=self.limits.threads, omit=plan.shared_folders(step),
             )  # fmt: skip
             if final.exists():
                 remove_tree(final)

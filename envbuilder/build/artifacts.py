@@ -1,7 +1,7 @@
-"""Plan → artefacts: runs the engine and writes the OCI layout and the SIF from the same layers.
+"""Layers → artifacts: run the engine, then write the OCI layout and the SIF from the same layers.
 
-The image's blobs are hard links to the layers and the SIF is a copy of their bytes, so both wait for the last layer and
-cost little then.
+The image's blobs are hard links to the layers and the SIF is a copy of their bytes. Both wait for the last layer and take little
+time then.
 """
 
 import contextlib
@@ -14,8 +14,7 @@ from typing import Final
 from envbuilder.artifacts.oci.layout import ImageConfig, write_layout
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import DataType, Document, SifFacts, write_sif
-from envbuilder.build.engine import Engine
-from envbuilder.build.keys import record_key
+from envbuilder.build.engine import Engine, record_key
 from envbuilder.core.cache import Sha256
 from envbuilder.core.console import Console
 from envbuilder.core.process import Runner
@@ -24,17 +23,23 @@ from envbuilder.plan.model import CudaStep, OsStep, Plan, PythonStep
 from envbuilder.plan.sbom import PROVENANCE, SBOM
 from envbuilder.run.devcontainer import Desk, make_label
 
-FIRST: Final = (OsStep, PythonStep, CudaStep)  # what extensions are compiled in, and nearly all of the bytes
+FIRST: Final = (
+    OsStep,
+    PythonStep,
+    CudaStep,
+)  # extensions stand on these layers, and they are nearly all of the bytes
 THREADS: Final = 16  # more than a plan has layers and trees: a future may wait for another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
+class Artifacts:
+    """An image and a SIF under temporary names: their record, and the layers that they are made of."""
+
     record: Record
     layers: tuple[Layer, ...]
 
 
-def build(
+def build_artifacts(
     plan: Plan,
     outputs: Outputs,
     *,
@@ -43,16 +48,16 @@ def build(
     console: Console,
     part_done: Callable[[tuple[Layer, ...]], None],
     image_done: Callable[[Sha256], None],
-) -> Built:
-    """Make every layer that the store lacks, then both artefacts in the folder of `outputs`, which exists.
+) -> Artifacts:
+    """Make every layer that the store lacks, then both artifacts in the folder of `outputs`, which exists.
 
-    `part_done` is called with the layers that the extensions stand on, `image_done` with the manifest's digest when the
-    image is whole; both while the rest is still being made.
+    `part_done` gets the layers that the extensions stand on. `image_done` gets the manifest's digest once the image is written.
+    Both are called while the rest is still being made.
     """
     with worker_threads(THREADS, runner) as pool:
-        coming = engine.start(plan, pool)
-        first = [layer for step, layer in zip(plan.steps, coming, strict=True) if isinstance(step, FIRST)]
-        layers = all_of(coming, first, part_done=part_done)
+        pending = engine.start(plan, pool)
+        first = [layer for step, layer in zip(plan.steps, pending, strict=True) if isinstance(step, FIRST)]
+        layers = wait_for_layers(pending, first, part_done=part_done)
     check_disjoint(layers)
     with console.step("write the OCI layout"):
         manifest = write_image(plan, layers, outputs.image, name=outputs.image_name)
@@ -67,16 +72,16 @@ def build(
         sif_time=outputs.sif.stat().st_mtime_ns,
         content_size=sum(layer.content_size for layer in layers),
     )
-    return Built(record=record, layers=layers)
+    return Artifacts(record=record, layers=layers)
 
 
-def all_of(
+def wait_for_layers(
     layers: Sequence["Future[Layer]"],
     first: Sequence["Future[Layer]"],
     *,
     part_done: Callable[[tuple[Layer, ...]], None],
 ) -> tuple[Layer, ...]:
-    """Every layer; the first failure is raised at once."""
+    """Return every layer. Calls `part_done` as soon as the `first` ones are there, and raises the first failure at once."""
     waiting = set(first)
     for done in as_completed(layers):
         done.result()
@@ -88,17 +93,45 @@ def all_of(
 
 @contextlib.contextmanager
 def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
-    """A pool whose work ends with the context; after a failure the programs that still run are ended first."""
+    """Yield a pool whose work ends with the block. After a failure, the programs that still run are stopped first."""
     pool = ThreadPoolExecutor(count, thread_name_prefix="build")
     try:
         yield pool
     except BaseException as error:
-        # An interrupted person waits for nobody; after a failure, what still runs tidies up.
+        # After Ctrl-C nothing is waited for; after a failure, running work cleans up.
         interrupted = not isinstance(error, Exception)
         runner.stop(for_good=interrupted)
         pool.shutdown(wait=not interrupted, cancel_futures=True)
         raise
     pool.shutdown()
+
+
+def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str) -> Sha256:
+    """Write the OCI layout of these layers of the plan, as the image `name`. Returns the digest of its manifest."""
+    return write_layout(
+        layers=layers,
+        config=image_config(plan),
+        epoch=plan.epoch,
+        platform=plan.platform,
+        folder=folder,
+        name=name,
+    )
+
+
+def image_config(plan: Plan) -> ImageConfig:
+    """Return the settings of the plan's image: variables, labels, and the commands that a container starts."""
+    return ImageConfig(
+        env=plan.runtime.env,
+        cmd=("/bin/bash",),
+        entrypoint=("/opt/envbuilder/start",),
+        labels=(*plan.runtime.labels, make_label(desk_of(plan))),
+    )
+
+
+def desk_of(plan: Plan) -> Desk:
+    """Return what an editor must know of the plan's environment."""
+    has_cuda = "CUDA_HOME" in dict(plan.runtime.env)
+    return Desk(python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base)
 
 
 def _write_sif(plan: Plan, outputs: Outputs, layers: Sequence[Layer]) -> SifFacts:
@@ -113,35 +146,9 @@ def _write_sif(plan: Plan, outputs: Outputs, layers: Sequence[Layer]) -> SifFact
 
 
 def _documents(runtime: Layer) -> tuple[Document, ...]:
-    """The parts list and the provenance, as they stand in the runtime layer."""
+    """Return the SBOM and the provenance that lie in the runtime layer."""
     texts = read_files(runtime, {SBOM, PROVENANCE})
     kinds = ((SBOM, DataType.SBOM), (PROVENANCE, DataType.JSON))
     return tuple(
         Document(data_type=kind, name=PurePosixPath(path).name, content=texts[path]) for path, kind in kinds
     )
-
-
-def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str) -> Sha256:
-    """Write the OCI layout of these layers of the plan, as the image `name`, and return its manifest's digest."""
-    return write_layout(
-        layers=layers,
-        config=image_config(plan),
-        epoch=plan.epoch,
-        platform=plan.platform,
-        folder=folder,
-        name=name,
-    )
-
-
-def image_config(plan: Plan) -> ImageConfig:
-    return ImageConfig(
-        env=plan.runtime.env,
-        cmd=("/bin/bash",),
-        entrypoint=("/opt/envbuilder/start",),
-        labels=(*plan.runtime.labels, make_label(desk_of(plan))),
-    )
-
-
-def desk_of(plan: Plan) -> Desk:
-    has_cuda = "CUDA_HOME" in dict(plan.runtime.env)
-    return Desk(python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base)

@@ -1,0 +1,50 @@
+"""Commands on artifacts that are built: find them, read the documents inside, sign both."""
+
+from pathlib import Path
+
+from envbuilder.artifacts.outputs import Outputs, find_outputs, load_any_record
+from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
+from envbuilder.artifacts.signing import sign
+from envbuilder.build.context import BuildContext
+from envbuilder.build.pipeline import alone
+from envbuilder.core.cache import sha256_file
+from envbuilder.core.errors import UsageError, VerifyError
+from envbuilder.recipe.model import hint_to_build
+
+
+def need_built(outputs: Outputs, name: str, recipes: Path) -> None:
+    """Raise UsageError if the image or the SIF is missing. `name` is how the user called the recipe."""
+    for path in (outputs.image, outputs.sif):
+        if not path.exists():
+            raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, recipes))
+
+
+def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
+    """Return the SBOM and the provenance of a built recipe, or of a SIF from anywhere."""
+    path = find_outputs(target, output).sif
+    if not path.is_file():
+        raise UsageError(f"there is no SIF `{path}`", hint=hint_to_build(target, recipes))
+    sif = read_sif(path)
+    sbom, provenance = sif.read(DataType.SBOM).decode(), sif.read(DataType.JSON).decode()
+    if not sbom or not provenance:
+        raise VerifyError(
+            f"`{path}` holds no SBOM",
+            hint="envbuilder did not make it, or one too old to write an SBOM",
+        )
+    return sbom, provenance
+
+
+def sign_artifacts(name: str, context: BuildContext, *, output: Path, key: Path) -> dict[str, object]:
+    """Sign both artifacts with the user's own key. A later build still has nothing to do."""
+    outputs = find_outputs(name, output.absolute())
+    with context.store.in_use(), alone(outputs, context):
+        need_built(outputs, name, context.recipes)
+        need_recorded(outputs)
+        record = load_any_record(outputs)
+        sign(
+            outputs.image, outputs.sif, outputs.bundle, key=key, runner=context.runner,
+            passphrase=lambda: context.environment.get("ENVBUILDER_KEY_PASSPHRASE") or context.console.ask_secret(f"passphrase of {key}: "),
+        )  # fmt: skip
+        if record is not None:
+            record.of_sif(outputs.sif).save(outputs.record)
+    return {"sif": str(outputs.sif), "sif_sha256": sha256_file(outputs.sif), "bundle": str(outputs.bundle)}
