@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 import yaml
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 
@@ -112,6 +113,22 @@ class Shape:
     pattern: str
     expected: str
     hint: str = ""
+
+    def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, object]:
+        """Return the schema of such a text; `patternErrorMessage` is what editors show, in the loader's words."""
+        words = f"expected {self.expected}" + (f" ({self.hint})" if self.hint else "")
+        return {"type": "string", "pattern": f"^(?:{self.pattern})$", "patternErrorMessage": words}
+
+    def check(self, value: object) -> str:
+        """Return the text; raises PydanticCustomError for a value that is no text of this shape."""
+        if isinstance(value, str) and re.fullmatch(self.pattern, value):
+            return value
+        raise PydanticCustomError(
+            "shape", "expected {expected}", {"expected": self.expected, "hint": self.hint}
+        )
 
 
 LINE: Final = Shape(pattern=r"(?=.*\S)[^\x00-\x1f\x7f]+", expected="one line of text")

@@ -276,7 +276,9 @@ def test_a_row_whose_source_is_not_known_is_refused(tmp_path):
 
 def test_a_gpu_of_an_unknown_market_is_refused(tmp_path):
     rows = gpu("T4", "7.5").replace("consumer", "gamers")
-    assert "`market` is one of data-center" in refusal(tmp_path, load_gpus, f"{HEAD}rows:\n{rows}")
+    assert 'expected data-center, workstation or consumer, found "gamers"' in refusal(
+        tmp_path, load_gpus, f"{HEAD}rows:\n{rows}"
+    )
 
 
 def test_a_table_without_its_source_or_rows_is_refused(tmp_path):
@@ -321,9 +323,12 @@ def table(row: dict[str, str], **change: str) -> str:
     ("change", "message"),
     [
         ({"others": '{cu117: "8.0"}'}, "stands there once"),
-        ({"others": '{cpu: "8.0"}'}, "expected a build such as cu124, found cpu"),
+        ({"others": '{cpu: "8.0"}'}, 'expected a build such as cu124, found "cpu"'),
         ({"std_min": "20"}, "`std_min` is not above `std`"),
-        ({"architectures": '"9.0 8.0"'}, "`architectures` is ascending, each once"),
+        (
+            {"architectures": '"9.0 8.0"'},
+            "$.rows[0].architectures: expected ascending architectures, each once, found 9.0 8.0",
+        ),
         ({"numpy": '"2"'}, "expected a PEP 440 specifier"),
         ({"gcc_bounds": '{"12.4": "14"}'}, "expected a PEP 440 specifier"),
         ({"cxx11_abi": '"yes"'}, "expected true or false, found yes"),
@@ -339,7 +344,7 @@ def test_a_torch_that_breaks_a_rule_is_refused(tmp_path, change, message):
         ({"gcc_min": '"14"'}, "`gcc_min` is not above `gcc_max`, found 14 and 13"),
         ({"driver": '"550.54"', "minor_driver": '"551.1"'}, "`minor_driver` is not above `driver`"),
         ({"compiler": '"12.5.1"'}, "the compiler 12.5.1 is not one of 12.4"),
-        ({"confidence": "sure"}, "`confidence` is one of verified, secondary, uncertain"),
+        ({"confidence": "sure"}, 'expected verified, secondary or uncertain, found "sure"'),
         (
             {"broken_gccs": '[{from: "11.4", below: "11.2", certain: true, why: x}]'},
             "`from` is not below `below`",

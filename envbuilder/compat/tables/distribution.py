@@ -2,17 +2,18 @@
 
 import functools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
+
+from pydantic import Field
 
 from envbuilder.compat.tables.table import Table, load_table, version_key
-from envbuilder.core.decode import MAJOR_MINOR, Code, Fields, Shape
+from envbuilder.core.decode import Shape
+from envbuilder.core.models import STRICT, Flag, Line, MajorMinor, Mistake, Rule
 
 FILE: Final = Path(__file__).with_name("distributions.yaml")
-_KEYS: Final = (
-    "name", "release", "glibc", "python", "gcc", "gccs", "libxcrypt", "crypt_h", "components", "buildable", "source",
-)  # fmt: skip
 _RELEASE: Final = Shape(pattern=r"\d+(\.\d+)?|unstable", expected='a release such as "12", or unstable')
 _PYTHON: Final = Shape(pattern=r"3\.\d+(\.\d+)?", expected='a version such as "3.11.2"')
 _PATCH: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "4.4.33"')
@@ -20,18 +21,21 @@ _PATCH: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "4.4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    name: str  # debian/bookworm, as a recipe's `base` says it
-    release: str  # 12
-    glibc: str
-    python_version: str  # 3.11.2; without its patch number where that is not known
-    default_gcc: str  # 12.2.0: a member of gcc_versions
-    gcc_versions: tuple[str, ...]  # ascending, one of each major version
-    libxcrypt: str  # 4.4.33
-    has_crypt_h: bool  # libc6-dev brings libcrypt-dev, and with it crypt.h
-    components: tuple[str, ...]
-    buildable: bool  # envbuilder can build on it
-    note: str
-    source: tuple[str, ...]
+    __pydantic_config__ = STRICT
+    name: Line  # debian/bookworm, as a recipe's `base` says it
+    release: Annotated[str, _RELEASE]  # 12
+    glibc: MajorMinor
+    python_version: Annotated[str, _PYTHON, Field(alias="python")]  # 3.11.2; the patch number may be unknown
+    default_gcc: Annotated[str, _PATCH, Field(alias="gcc")]  # 12.2.0: a member of gcc_versions
+    gcc_versions: Annotated[
+        tuple[Annotated[str, _PATCH], ...], Field(alias="gccs")
+    ]  # ascending, one of a major
+    libxcrypt: Annotated[str, _PATCH]  # 4.4.33
+    has_crypt_h: Annotated[Flag, Field(alias="crypt_h")]  # libc6-dev brings libcrypt-dev, and with it crypt.h
+    components: tuple[Line, ...]
+    buildable: Flag  # envbuilder can build on it
+    note: Line = ""
+    source: tuple[Line, ...]
 
     @property
     def suite(self) -> str:
@@ -65,7 +69,7 @@ def load_distributions(path: Path = FILE) -> Table[Distribution]:
 @functools.cache
 def load_all_distributions(path: Path = FILE) -> Table[Distribution]:
     """Every row, also of distributions that envbuilder cannot build on."""
-    return load_table(path, _KEYS, _row, _order, optional=("note",))
+    return load_table(path, Annotated[Distribution, Rule(_check)], _order)
 
 
 @functools.cache
@@ -83,29 +87,10 @@ def _major(version: str) -> str:
     return version.partition(".")[0]
 
 
-def _row(fields: Fields) -> Distribution:
-    row = Distribution(
-        name=fields.text("name"),
-        release=fields.text("release", _RELEASE),
-        glibc=fields.text("glibc", MAJOR_MINOR),
-        python_version=fields.text("python", _PYTHON),
-        default_gcc=fields.text("gcc", _PATCH),
-        gcc_versions=fields.texts("gccs", _PATCH),
-        libxcrypt=fields.text("libxcrypt", _PATCH),
-        has_crypt_h=fields.flag("crypt_h"),
-        components=fields.texts("components"),
-        buildable=fields.flag("buildable"),
-        note=fields.text("note"),
-        source=fields.texts("source"),
-    )
-    if "" in row.gcc_versions or not row.default_gcc:
-        return row  # told already
+def _check(row: Distribution) -> Iterator[Mistake]:
     majors = [version_key(major) for major in row.gccs]
     if row.default_gcc not in row.gcc_versions or majors != sorted(set(majors)):
-        fields.mistakes.at(
-            fields.node,
-            Code.VALUE,
-            "`gccs` is ascending, has one of each major version and holds the default, "
-            f"found {row.gcc_versions} and {row.default_gcc}",
+        yield Mistake(
+            message="`gccs` is ascending, has one of each major version and holds the default, "
+            f"found {row.gcc_versions} and {row.default_gcc}"
         )
-    return row

@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.tables.table import Table, load_table, version_key
-from envbuilder.core.decode import MAJOR_MINOR, Code, Fields
+from envbuilder.core.models import STRICT, Flag, Line, MajorMinor
 
 FILE: Final = Path(__file__).with_name("gpus.yaml")
-_KEYS: Final = ("name", "capability", "market", "interconnect", "source")
 
 
 class Market(StrEnum):
@@ -24,13 +23,14 @@ class Market(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    name: str
-    capability: str  # 8.0, as TORCH_CUDA_ARCH_LIST says it
+    __pydantic_config__ = STRICT
+    name: Line
+    capability: MajorMinor  # 8.0, as TORCH_CUDA_ARCH_LIST says it
     market: Market
-    interconnect: str  # how GPUs of this kind reach each other, for people
-    arm_host: bool  # exists only beside an aarch64 processor, for which envbuilder builds nothing
-    note: str
-    source: tuple[str, ...]
+    interconnect: Line  # how GPUs of this kind reach each other, for people
+    arm_host: Flag = False  # exists only beside an aarch64 processor, for which envbuilder builds nothing
+    note: Line = ""
+    source: tuple[Line, ...]
 
     @property
     def target(self) -> str:
@@ -45,32 +45,10 @@ class Gpu:
 @functools.cache
 def load_gpus(path: Path = FILE) -> Table[Gpu]:
     """The table; raises ValueError when it breaks its own rules."""
-    return load_table(
-        path,
-        _KEYS,
-        _row,
-        lambda row: (*version_key(row.capability), row.name),
-        optional=("arm_host", "note"),
-    )
+    return load_table(path, Gpu, lambda row: (*version_key(row.capability), row.name))
 
 
 def capabilities(names: Iterable[str], known: Iterable[Gpu]) -> tuple[str, ...]:
     """The compute capabilities of these GPUs, ascending and each once; raises KeyError for an unknown name."""
     by_name = {gpu.name: gpu.capability for gpu in known}
     return tuple(sorted({by_name[name] for name in names}, key=version_key))
-
-
-def _row(fields: Fields) -> Gpu:
-    market = fields.text("market")
-    if market not in list(Market):
-        fields.mistakes.at(fields.node, Code.VALUE, f"`market` is one of {', '.join(Market)}")
-        market = Market.CONSUMER
-    return Gpu(
-        name=fields.text("name"),
-        capability=fields.text("capability", MAJOR_MINOR),
-        market=Market(market),
-        interconnect=fields.text("interconnect"),
-        arm_host=fields.flag("arm_host"),
-        note=fields.text("note"),
-        source=fields.texts("source"),
-    )

@@ -1,12 +1,14 @@
 """The versions of Python, and whose header includes `crypt.h`: without it no extension compiles there."""
 
 import functools
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from envbuilder.compat.tables.table import Table, load_table, version_key
-from envbuilder.core.decode import MAJOR_MINOR, Code, Fields, Shape
+from envbuilder.core.decode import Shape
+from envbuilder.core.models import STRICT, Line, MajorMinor, Mistake, Rule
 
 FILE: Final = Path(__file__).with_name("pythons.yaml")
 _BELOW: Final = Shape(pattern=r"\d+\.\d+(\.\d+)?", expected='a version such as "3.9.8"')
@@ -16,10 +18,13 @@ _BELOW: Final = Shape(pattern=r"\d+\.\d+(\.\d+)?", expected='a version such as "
 class Python:
     """One minor version."""
 
-    python: str  # 3.9
-    crypt_h_below: str  # 3.9.8: the first without it; 3.9 for a row of 3.8: none; "" where none ever had it
-    note: str
-    source: tuple[str, ...]
+    __pydantic_config__ = STRICT
+    python: MajorMinor  # 3.9
+    crypt_h_below: Annotated[str, _BELOW] = (
+        ""  # 3.9.8: the first without it; 3.9 for a row of 3.8: none; "" where none ever had it
+    )
+    note: Line = ""
+    source: tuple[Line, ...]
 
     def needs_crypt_h(self, version: str = "") -> bool:
         """Whether this patch release includes it; without a patch number, whether every one does."""
@@ -33,22 +38,9 @@ class Python:
 @functools.cache
 def load_pythons(path: Path = FILE) -> Table[Python]:
     """The table; raises ValueError when it breaks its own rules."""
-    return load_table(
-        path,
-        ("python", "source"),
-        _row,
-        lambda row: version_key(row.python),
-        optional=("crypt_h_below", "note"),
-    )
+    return load_table(path, Annotated[Python, Rule(_check)], lambda row: version_key(row.python))
 
 
-def _row(fields: Fields) -> Python:
-    row = Python(
-        python=fields.text("python", MAJOR_MINOR),
-        crypt_h_below=fields.text("crypt_h_below", _BELOW),
-        note=fields.text("note"),
-        source=fields.texts("source"),
-    )
-    if row.python and row.crypt_h_below and not version_key(row.python) < version_key(row.crypt_h_below):
-        fields.mistakes.at(fields.node, Code.VALUE, "`crypt_h_below` is above the row's Python")
-    return row
+def _check(row: Python) -> Iterator[Mistake]:
+    if row.crypt_h_below and not version_key(row.python) < version_key(row.crypt_h_below):
+        yield Mistake(message="`crypt_h_below` is above the row's Python")

@@ -3,10 +3,11 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
 from envbuilder.compat.tables.table import Table, load_table
-from envbuilder.core.decode import Fields, Shape
+from envbuilder.core.decode import Shape
+from envbuilder.core.models import STRICT, ReadAs
 
 FILE: Final = Path(__file__).with_name("standards.yaml")
 _YEAR: Final = Shape(pattern=r"\d\d", expected='a standard such as "17"')
@@ -15,15 +16,12 @@ _GCC: Final = Shape(pattern=r"\d+(\.\d+)?", expected='a version such as "10"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standard:
-    standard: int  # 17
-    gcc: str  # the first that takes -std=c++17
+    __pydantic_config__ = STRICT
+    standard: Annotated[int, ReadAs(Annotated[str, _YEAR], int)]  # 17
+    gcc: Annotated[str, _GCC]  # the first that takes -std=c++17
 
 
 @functools.cache
 def load_standards(path: Path = FILE) -> Table[Standard]:
     """The table; raises ValueError when it breaks its own rules."""
-    return load_table(path, ("standard", "gcc"), _row, lambda row: (row.standard,))
-
-
-def _row(fields: Fields) -> Standard:
-    return Standard(standard=int(fields.text("standard", _YEAR) or 0), gcc=fields.text("gcc", _GCC))
+    return load_table(path, Standard, lambda row: (row.standard,))

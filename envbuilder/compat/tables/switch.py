@@ -3,22 +3,24 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final, Literal
 
 from envbuilder.compat.tables.table import Table, load_table
-from envbuilder.core.decode import Fields, Shape
+from envbuilder.core.decode import Shape
+from envbuilder.core.models import STRICT, Line
 
 FILE: Final = Path(__file__).with_name("switches.yaml")
 _VARIABLE: Final = Shape(pattern=r"[A-Z][A-Z0-9_]*", expected="the name of a variable")
-_EFFECT: Final = Shape(pattern="cuda|architectures|compile", expected="cuda, architectures or compile")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    variable: str
-    effect: str
-    value: str
-    projects: tuple[str, ...]
+    __pydantic_config__ = STRICT
+    variable: Annotated[str, _VARIABLE]
+    effect: Literal["cuda", "architectures", "compile"]
+    value: Line
+    projects: tuple[Line, ...]
+    source: tuple[Line, ...]
 
     def setting(self, architectures: tuple[str, ...]) -> str:
         """As the recipe's `env` of an extension has it, for these GPUs."""
@@ -34,14 +36,4 @@ class Switch:
 @functools.cache
 def load_switches(path: Path = FILE) -> Table[Switch]:
     """The table; raises ValueError when it breaks its own rules."""
-    keys = ("variable", "effect", "value", "projects", "source")
-    return load_table(path, keys, _row, lambda row: (row.variable,))
-
-
-def _row(fields: Fields) -> Switch:
-    return Switch(
-        variable=fields.text("variable", _VARIABLE),
-        effect=fields.text("effect", _EFFECT),
-        value=fields.text("value"),
-        projects=fields.texts("projects"),
-    )
+    return load_table(path, Switch, lambda row: (row.variable,))

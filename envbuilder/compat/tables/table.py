@@ -6,12 +6,15 @@ so what a person knows better than the artefacts outlives every refresh.
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final, Generic, TypeVar
+from typing import Annotated, Any, Final, Generic, TypeVar
 
-from envbuilder.core.decode import DATE, LINE, Code, Entry, Fields, Kind, Mistakes, Node, Shape, load
+from pydantic import Field
+
+from envbuilder.core.decode import Code, Entry, Kind, Mistakes, Node, Shape, load
+from envbuilder.core.models import STRICT, Date, Line, MapRule, Mistake, read_node
 
 OVERRIDES: Final = "overrides.yaml"  # its name, beside the table
 _VERSION: Final = r"\d+(?:\.\d+)*"
@@ -47,17 +50,54 @@ class Table(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class _SourceText:
+    __pydantic_config__ = STRICT
+    text: Line
+    read: Date
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    """A table as a file; its rows are read after the overrides have changed them."""
+
+    __pydantic_config__ = STRICT
+    read: Date
+    source: Line = ""  # one for all rows, or a map of names that rows refer to
+    sources: dict[str, _SourceText] = field(default_factory=dict)
+    rows: tuple[Any, ...]
+
+
+def _check_head(head: Mapping[str, object]) -> Iterator[Mistake]:
+    if "source" not in head and "sources" not in head:
+        yield Mistake(message="the key `sources` is missing", code=Code.MISSING_KEY)
+
+
+_FILE: Final[Any] = Annotated[_File, MapRule(_check_head)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Overrides:
+    """The file with the overrides of every table; a section is read by the table that it is for."""
+
+    read: Date
+    sources: dict[str, _SourceText]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Override:
     """Keys that a range of rows gets, by hand."""
 
-    node: Node
-    first: tuple[int, ...]
-    last: tuple[int, ...] | None  # inclusive; None: no end
-    source: tuple[Node, ...]
-    change: tuple[Entry, ...]
+    __pydantic_config__ = STRICT
+    span: Annotated[str, _SPAN, Field(alias="for")]
+    change: Annotated[dict[str, Any], Field(alias="set")]
+    source: tuple[Line, ...]
 
     def is_for(self, version: tuple[int, ...]) -> bool:
-        return self.first <= version and (self.last is None or version <= self.last)
+        """Whether the span, whose ends are included, holds this version."""
+        first, dash, last = self.span.partition(" -")
+        if not dash:
+            return version == version_key(first)
+        return version_key(first) <= version and (not last or version <= version_key(last.strip()))
 
 
 def version_key(version: str) -> tuple[int, ...]:
@@ -67,53 +107,59 @@ def version_key(version: str) -> tuple[int, ...]:
 
 def load_table(
     path: Path,
-    keys: Iterable[str],
-    make: Callable[[Fields], Row],
+    kind: Any,
     order: Callable[[Row], tuple[object, ...]],
     *,
-    optional: Iterable[str] = (),
+    key: str = "",
     overridden: str = "",
 ) -> Table[Row]:
-    """Read a table whose rows have these keys; raises ValueError with every mistake, a line each.
+    """Read a table whose rows are of this kind; raises ValueError with every mistake, a line each.
 
     `order` gives what rows are sorted by, and no two rows may be equal in it. `overridden` is the section of
-    `overrides.yaml` that changes rows; the first of `keys` is the version that it names them by.
+    `overrides.yaml` that changes rows; `key` holds the version that it names them by.
     """
+    mistakes = Mistakes()
+    root = _load(path)
+    file: _File | None = read_node(_FILE, root, mistakes)
+    sources = {}
+    rows: tuple[Row, ...] | None = None
+    if file is not None:
+        sources = _sources(file)
+        if file.source:
+            sources[""] = Source(name="", text=file.source, read=file.read)
+        node = root.get("rows")
+        assert node is not None
+        if overridden:
+            more, node = _override(node, key, path.with_name(OVERRIDES), overridden, mistakes)
+            sources |= more
+        for item in node.items:
+            _check_source(item, sources, mistakes)
+        rows = read_node(tuple[kind, ...], node, mistakes)
+        for item, (before, row) in zip(
+            node.items[1:], itertools.pairwise(map(order, rows or ())), strict=False
+        ):
+            if not before < row:
+                mistakes.at(item, Code.VALUE, f"rows are sorted and unique, but {row} follows {before}")
+    if mistakes.findings or file is None or rows is None:
+        raise ValueError(_listing(mistakes))
+    return Table(sources=tuple(sources.values()), read=file.read, rows=rows)
+
+
+@functools.cache
+def _load_overrides(path: Path) -> Node:
+    return _load(path)
+
+
+def _load(path: Path) -> Node:
     mistakes = Mistakes()
     root = load(path, mistakes)
     if root is None:
         raise ValueError(_listing(mistakes))
-    fields = Fields(root, mistakes, required=("read", "rows"), optional=("source", "sources"))
-    keys = tuple(keys)
-    items = fields.items("rows")
-    sources = _sources(fields)
-    if overridden:
-        more, items = _overrule(items, keys[0], path.with_name(OVERRIDES), overridden, mistakes)
-        sources |= more
-    for item in items:
-        _check_source(item, sources, mistakes)
-    rows = [make(Fields(item, mistakes, required=keys, optional=optional)) for item in items]
-    if not mistakes.findings:
-        for item, (before, row) in zip(items[1:], itertools.pairwise(map(order, rows)), strict=True):
-            if not before < row:
-                mistakes.at(item, Code.VALUE, f"rows are sorted and unique, but {row} follows {before}")
-    read = fields.text("read", DATE)
-    if mistakes.findings:
-        raise ValueError(_listing(mistakes))
-    return Table(sources=tuple(sources.values()), read=read, rows=tuple(rows))
+    return root
 
 
-def _sources(fields: Fields) -> dict[str, Source]:
-    """One text for all rows, or a map of names that rows refer to."""
-    if "source" in fields:
-        return {"": Source(name="", text=fields.text("source"), read=fields.text("read", DATE))}
-    if "sources" not in fields:
-        fields.mistakes.at(fields.node, Code.MISSING_KEY, "the key `sources` is missing")
-    found = {}
-    for entry in fields.entries("sources"):
-        inner = Fields(entry.node, fields.mistakes, required=("text", "read"))
-        found[entry.key] = Source(name=entry.key, text=inner.text("text"), read=inner.text("read", DATE))
-    return found
+def _sources(file: _File | _Overrides) -> dict[str, Source]:
+    return {name: Source(name=name, text=one.text, read=one.read) for name, one in file.sources.items()}
 
 
 def _check_source(item: Node, sources: Mapping[str, Source], mistakes: Mistakes) -> None:
@@ -128,61 +174,43 @@ def _check_source(item: Node, sources: Mapping[str, Source], mistakes: Mistakes)
             mistakes.at(node, Code.VALUE, f"`{node.text}` is not among the sources")
 
 
-def _overrule(
-    items: tuple[Node, ...], key: str, path: Path, section: str, mistakes: Mistakes
-) -> tuple[dict[str, Source], tuple[Node, ...]]:
+def _override(
+    rows: Node, key: str, path: Path, section: str, mistakes: Mistakes
+) -> tuple[dict[str, Source], Node]:
     """The rows as the overrides beside them change them, and the sources of those."""
     if not path.exists():
-        return {}, items
+        return {}, rows
     root = _load_overrides(path)
-    fields = Fields(root, mistakes, required=("read", "sources"), optional=[e.key for e in root.entries])
-    overrides = [_override(node, mistakes) for node in fields.items(section)]
-    if mistakes.findings:
-        return {}, items
-    versions = [version_key(node.text) if (node := item.get(key)) else () for item in items]
-    for override in overrides:
-        if not any(override.is_for(version) for version in versions):
-            mistakes.at(override.node, Code.VALUE, f"no row of `{section}` is in this range")
-    changed = tuple(
-        functools.reduce(_merge, [one for one in overrides if one.is_for(version)], item)
-        for item, version in zip(items, versions, strict=True)
-    )
-    used = {node.text for override in overrides for node in override.source}
-    return {name: source for name, source in _sources(fields).items() if name in used}, changed
+    file = read_node(_Overrides, root, mistakes)
+    node = root.get(section)
+    overrides = read_node(tuple[_Override, ...], node, mistakes) if node else ()
+    if file is None or overrides is None or node is None:
+        return {}, rows
+    versions = [version_key(found.text) if (found := row.get(key)) else () for row in rows.items]
+    items = list(rows.items)
+    for override, item in zip(overrides, node.items, strict=True):
+        fitting = [at for at, version in enumerate(versions) if override.is_for(version)]
+        if not fitting:
+            mistakes.at(item, Code.VALUE, f"no row of `{section}` is in this range")
+        for at in fitting:
+            items[at] = _merge(items[at], item)
+    used = {name for override in overrides for name in override.source}
+    sources = {name: source for name, source in _sources(file).items() if name in used}
+    return sources, replace(rows, items=tuple(items))
 
 
-@functools.cache
-def _load_overrides(path: Path) -> Node:
-    mistakes = Mistakes()
-    root = load(path, mistakes)
-    if root is None:
-        raise ValueError(_listing(mistakes))
-    return root
-
-
-def _override(node: Node, mistakes: Mistakes) -> _Override:
-    fields = Fields(node, mistakes, required=("for", "set", "source"))
-    first, _, last = fields.text("for", _SPAN).partition(" -")
-    single = fields.text("for", LINE) == first
-    return _Override(
-        node=node,
-        first=version_key(first or "0"),
-        last=version_key(first or "0") if single else version_key(last.strip()) if last.strip() else None,
-        source=fields.items("source"),
-        change=fields.entries("set"),
-    )
-
-
-def _merge(row: Node, override: _Override) -> Node:
-    """The row with these keys instead of its own, and the new source beside its own."""
-    new = {entry.key for entry in override.change}
-    old = row.get("source")
+def _merge(row: Node, override: Node) -> Node:
+    """The row with the keys of `set` instead of its own, and the override's source beside its own."""
+    change, more, old = override.get("set"), override.get("source"), row.get("source")
+    assert change is not None
+    assert more is not None
+    new = {entry.key for entry in change.entries}
     before = old.items if old else ()
     names = {node.text for node in before}
-    items = (*before, *(node for node in override.source if node.text not in names))
+    items = (*before, *(node for node in more.items if node.text not in names))
     source = Node(path=f"{row.path}.source", where=row.where, kind=Kind.LIST, items=items)
     entries = [entry for entry in row.entries if entry.key not in new and entry.key != "source"]
-    entries += [*override.change, Entry(key="source", where=row.where, node=source)]
+    entries += [*change.entries, Entry(key="source", where=row.where, node=source)]
     return replace(row, entries=tuple(entries))
 
 

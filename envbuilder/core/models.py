@@ -1,0 +1,290 @@
+"""Nodes → dataclasses, by pydantic: each of its errors becomes a finding with its place and the nearest key.
+
+A dataclass says what a file holds: its fields are the keys, `Shape` says what a text looks like, and `Rule` and `MapRule`
+compare several keys. `read_node` reports every mistake of a file at once.
+"""
+
+import dataclasses
+import functools
+import re
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from pydantic import ConfigDict, GetCoreSchemaHandler, Strict, Tag, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+
+from envbuilder.core.decode import (
+    DATE,
+    LINE,
+    LINE_OR_EMPTY,
+    MAJOR_MINOR,
+    Code,
+    Entry,
+    Kind,
+    Mistakes,
+    Node,
+    nearest,
+    shown,
+)
+
+T = TypeVar("T")
+Location = tuple[int | str, ...]
+
+STRICT: Final = ConfigDict(
+    extra="forbid"
+)  # `__pydantic_config__` of every dataclass that is read from a file
+KEY: Final = "[key]"  # pydantic's last step to the key of a map
+LIST_HINT: Final = "a list is written as [one, two], or with one `- ` line each"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unquoted:
+    """A scalar that YAML reads as a number, a date or a word such as `no`."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mistake:
+    """What a rule found; `at` leads from the value that the rule is for to the place of the mistake."""
+
+    message: str
+    code: str = Code.VALUE
+    hint: str = ""
+    at: Location = ()
+
+    def error(self) -> PydanticCustomError:
+        context = {"message": self.message, "code": self.code, "hint": self.hint}
+        return PydanticCustomError("mistake", "{message}", context)
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Metadata of a type: `check` judges what was read, once each of its values is right."""
+
+    check: Callable[[Any], Iterable[Mistake]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self._run, handler(source))
+
+    def _run(self, value: T) -> T:
+        if errors := _details(self.check(value)):
+            raise ValidationError.from_exception_data("rule", errors)
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class MapRule:
+    """Metadata of a type: `check` sees the map as it is in the file, so that its mistakes come with those of the keys."""
+
+    check: Callable[[Mapping[str, object]], Iterable[Mistake]]
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_wrap_validator_function(self._run, handler(source))
+
+    def _run(self, value: object, read: core_schema.ValidatorFunctionWrapHandler) -> object:
+        errors = _details(self.check(value)) if isinstance(value, dict) else []
+        found = None
+        try:
+            found = read(value)
+        except ValidationError as error:
+            errors += [
+                InitErrorDetails(
+                    type=PydanticCustomError(one["type"], one["msg"], one.get("ctx")),
+                    loc=one["loc"],
+                    input=one["input"],
+                )
+                for one in error.errors(include_url=False)
+            ]
+        if errors:
+            raise ValidationError.from_exception_data("rule", errors)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAs:
+    """Metadata of a type: the file holds `kind`, and `make` turns that into the value."""
+
+    kind: Any
+    make: Callable[[Any], object]
+
+    def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.no_info_after_validator_function(self.make, handler.generate_schema(self.kind))
+
+
+def _details(mistakes: Iterable[Mistake]) -> list[InitErrorDetails]:
+    return [InitErrorDetails(type=one.error(), loc=one.at, input=None) for one in mistakes]
+
+
+Line = Annotated[str, LINE]
+LineOrEmpty = Annotated[str, LINE_OR_EMPTY]
+Date = Annotated[str, DATE]
+MajorMinor = Annotated[str, MAJOR_MINOR]
+Whole = Annotated[int, Strict()]
+Flag = Annotated[bool, Strict()]
+
+
+def _compile(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise Mistake(message=f"`{text}` is no regular expression: {error}").error() from error
+
+
+Pattern = Annotated[re.Pattern[str], ReadAs(Line, _compile)]
+
+
+def plain(node: Node) -> Any:
+    """The value of a node: text, whole numbers, true and false, None, lists and maps; `Unquoted` for the rest."""
+    match node.kind:
+        case Kind.MAP:
+            return {entry.key: plain(entry.node) for entry in node.entries}
+        case Kind.LIST:
+            return [plain(item) for item in node.items]
+        case Kind.TEXT:
+            return node.text
+        case Kind.NOTHING:
+            return None
+        case Kind.INTEGER if re.fullmatch(r"[0-9]{1,18}", node.text):
+            return int(node.text)
+        case Kind.BOOLEAN if node.text.lower() in ("true", "false"):
+            return node.text.lower() == "true"
+        case _:
+            return Unquoted(text=node.text)
+
+
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
+
+
+def read_node(kind: type[T], node: Node, mistakes: Mistakes, *, context: object = None) -> T | None:
+    """Read a node as a dataclass, or as whatever type pydantic knows; None after collecting every mistake.
+
+    Validators get `context` as pydantic's `ValidationInfo.context`.
+    """
+    adapter = _adapter(cast("Any", kind))
+    try:
+        found: T = adapter.validate_python(plain(node), context=context)
+    except ValidationError as error:
+        for one in error.errors(include_url=False):
+            _report(_Place.find(kind, node, one["loc"]), one["type"], one.get("ctx", {}), mistakes)
+        return None
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Place:
+    """Where one of pydantic's errors is: its steps also name union members, which no file has."""
+
+    kind: Any  # the type that is read there
+    node: Node
+    entry: Entry | None  # that the node is the value of
+    last: int | str  # step
+
+    @classmethod
+    def find(cls, kind: Any, node: Node, location: Location) -> "_Place":
+        entry: Entry | None = None
+        for step in location:
+            if isinstance(step, int) and step < len(node.items):
+                kind, node, entry = _inside(kind, step), node.items[step], None
+            elif found := next((one for one in node.entries if one.key == step), None):
+                kind, node, entry = _inside(kind, step), found.node, found
+            else:
+                kind = _inside(kind, step)
+        return cls(kind=kind, node=node, entry=entry, last=location[-1] if location else "")
+
+
+def _bare(kind: Any) -> Any:
+    """The type that the file has, without its metadata."""
+    if get_origin(kind) is not Annotated:
+        return kind
+    bare, *metadata = get_args(kind)
+    return _bare(next((one.kind for one in metadata if isinstance(one, ReadAs)), bare))
+
+
+def _inside(kind: Any, step: int | str) -> Any:
+    """The type of an item, of a key's value, or of the union's member that has this tag; None where there is none."""
+    bare = _bare(kind)
+    if dataclasses.is_dataclass(bare):
+        return _fields(cast("Any", bare)).get(str(step))
+    members = [one for one in get_args(bare) if one not in (Ellipsis, types.NoneType)]
+    if get_origin(bare) in (Union, types.UnionType):
+        tagged = (one for one in members if Tag(str(step)) in get_args(one)[1:])
+        return next(tagged, _inside(members[0], step))
+    return members[-1] if members else None
+
+
+@functools.cache
+def _fields(kind: Any) -> dict[str, Any]:
+    """The keys of a dataclass as a file has them, each with its type."""
+    found = {}
+    names = {one.name for one in dataclasses.fields(kind)}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        if name in names:
+            aliases = (one.alias for one in get_args(hint)[1:] if isinstance(one, FieldInfo) and one.alias)
+            found[next(aliases, name)] = hint
+    return found
+
+
+def keys_of(kind: Any) -> tuple[str, ...]:
+    """The keys that a file has for a dataclass, in the order of its fields."""
+    bare = _bare(kind)
+    return tuple(_fields(cast("Any", bare))) if dataclasses.is_dataclass(bare) else ()
+
+
+def _report(place: _Place, error: str, context: Mapping[str, Any], mistakes: Mistakes) -> None:
+    node, entry = place.node, place.entry
+    match error:
+        case "mistake":
+            where = entry.where if entry and place.last == KEY else node.where
+            message = f"{node.path}: {context['message']}"
+            mistakes.add(context["code"], where, message, hint=context["hint"])
+        case "shape" if place.last == KEY and entry:
+            key = Node(path=node.path, where=entry.where, kind=Kind.TEXT, text=entry.key)
+            _report_text(key, context["expected"], context["hint"], mistakes)
+        case "shape":
+            _report_text(node, context["expected"], context["hint"], mistakes)
+        case "missing":
+            mistakes.at(node, Code.MISSING_KEY, f"the key `{place.last}` is missing")
+        case "unexpected_keyword_argument":
+            known = keys_of(place.kind)
+            hint = f"{nearest(str(place.last), known)}known keys: {', '.join(known)}"
+            message = f"{node.path}: unknown key `{place.last}`"
+            mistakes.add(Code.UNKNOWN_KEY, entry.where if entry else node.where, message, hint=hint)
+        case "dataclass_type" | "dict_type":
+            keys = ", ".join(keys_of(place.kind))
+            _report_kind(node, "a map", f"keys: {keys}" if keys else "", mistakes)
+        case "tuple_type":
+            _report_kind(node, "a list", LIST_HINT, mistakes)
+        case "bool_type":
+            found = node.text or node.kind.value
+            mistakes.at(node, Code.TYPE, f"expected true or false, found {found}")
+        case "int_type":
+            found = node.text if node.kind is Kind.INTEGER else node.kind.value
+            mistakes.at(node, Code.TYPE, f"expected a whole number, found {found}")
+        case "enum" | "literal_error":
+            _report_text(node, str(context["expected"]).replace("'", ""), "", mistakes)
+        case _:
+            raise AssertionError(f"pydantic reports {error} at {node.path}, for which there is no sentence")
+
+
+def _report_kind(node: Node, expected: str, hint: str, mistakes: Mistakes) -> None:
+    mistakes.at(node, Code.TYPE, f"expected {expected}, found {node.kind.value}", hint=hint)
+
+
+def _report_text(node: Node, expected: str, hint: str, mistakes: Mistakes) -> None:
+    if node.kind in (Kind.LIST, Kind.MAP, Kind.NOTHING):
+        _report_kind(node, expected, hint, mistakes)
+    elif node.kind is not Kind.TEXT:
+        mistakes.at(
+            node,
+            Code.UNQUOTED,
+            f"expected text, found {node.kind.value} ({node.text})",
+            hint=f'write "{node.text}" in quotes: without them YAML reads a value that is not text',
+        )
+    else:
+        mistakes.at(node, Code.VALUE, f"expected {expected}, found {shown(node.text)}", hint=hint)
