@@ -80,6 +80,20 @@ def test_the_readme_fits_on_two_screens():
     assert [line for line in lines if len(line) > 100] == []
 
 
+WRITTEN = [
+    page
+    for page in pages.PAGES
+    if page.parent.name not in ("reference", "diagnose", "evidence") and page.name != "nccl-rules.md"
+]  # by people; the other pages are generated
+
+
+@pytest.mark.parametrize("page", WRITTEN, ids=lambda page: page.stem)
+def test_prose_has_at_most_100_characters_a_line(page: Path):
+    prose = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    lines = [line for line in prose.splitlines() if not line.startswith("|")]
+    assert [line for line in lines if len(line) > 100] == []
+
+
 def test_the_readme_shows_what_the_first_page_shows():
     """Tests run the commands of `docs/start.md`, so they hold for the README too."""
     shown = [part.text for part in pages.blocks(ROOT / "README.md") if part.language == "console"]
