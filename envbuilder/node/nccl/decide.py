@@ -6,9 +6,9 @@ It starts from "set nothing": `rules` hold what is set and why, `hints` what is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING
 
-from envbuilder.node.nccl.hints import HINT_RULES
+from envbuilder.node.nccl.hints import HINTS
 from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
 
 if TYPE_CHECKING:
@@ -61,59 +61,16 @@ def decide(facts: Facts) -> Decision:
     left: list[Left] = []
     hints: list[str] = []
     for rules, names in ((P2P_RULES, P2P_VARIABLES), (INTERFACE_RULES, SOCKET_VARIABLES)):
-        rule, verdict = next((rule, found) for rule in rules if (found := rule(facts)) is not None)
-        told = explained(rule)
+        rule, verdict = next((rule, found) for rule in rules if (found := rule.judge(facts)) is not None)
         for name, value in verdict.values:
             # An interface that a user named for NCCL is no reason to name another for Gloo, and the same for P2P.
             unless = (name,) if name == "NCCL_SOCKET_IFNAME" else names
-            settings.append(
-                Setting(
-                    name, value, told["Why"], verdict.evidence, told.get("Lapses", ""), rule.__name__, unless
-                )
-            )
+            settings.append(Setting(name, value, rule.why, verdict.evidence, rule.lapses, rule.name, unless))
         chosen = dict(verdict.values)
-        why = "the other variable of its group is set" if chosen else told["Why"]
+        why = "the other variable of its group is set" if chosen else rule.why
         evidence = () if chosen else verdict.evidence
-        left += [Left(name, why, rule.__name__, evidence) for name in names if name not in chosen]
+        left += [Left(name, why, rule.name, evidence) for name in names if name not in chosen]
         hints += verdict.hints
     left += [Left(name, why, "never") for name, why in NEVER]
-    hints += [hint for rule in HINT_RULES if (hint := rule(facts)) is not None]
+    hints += [text for hint in HINTS if (text := hint.judge(facts)) is not None]
     return Decision(tuple(settings), tuple(left), tuple(hints))
-
-
-def explained(rule: Callable[..., object]) -> dict[str, str]:
-    """The parts of a rule's docstring: `When`, then `Then`, `Why`, `Lapses`, `Source`."""
-    first, *rest = (rule.__doc__ or "When\n\nWhy: see docs/nccl-rules.md").strip().split("\n")
-    parts = {"When": first}
-    for line in rest:
-        name, colon, text = line.strip().partition(": ")
-        if colon and name.isalpha():
-            parts[name] = text
-    return parts
-
-
-def rules_table() -> str:
-    """The rules as the text of `docs/nccl-rules.md`."""
-    lines = [
-        "# What envbuilder tells NCCL, and why", "",
-        "Made from the docstrings of `envbuilder/node/nccl/rules.py` and `envbuilder/node/nccl/hints.py`; a test compares. In each group the first rule that applies decides, and a",
-        "variable that the user has set, an empty value included, is left alone with the rest of its group. `design` and `facts` are the",
-        "project's design notes and collected evidence.", "",
-    ]  # fmt: skip
-    for title, rules in (("Peer-to-peer between GPUs", P2P_RULES), ("Interfaces", INTERFACE_RULES)):
-        lines += [
-            f"## {title}",
-            "",
-            "| rule | if | then | because | lapses | source |",
-            "|:--|:--|:--|:--|:--|:--|",
-        ]
-        for rule in rules:
-            told = explained(rule)
-            cells = [told.get(part, "") for part in ("When", "Then", "Why", "Lapses", "Source")]
-            lines.append(f"| `{rule.__name__}` | {' | '.join(cells)} |")
-        lines.append("")
-    lines += ["## Hints", "", "Printed, never set.", "", "| hint | if |", "|:--|:--|"]
-    lines += [f"| `{rule.__name__}` | {explained(rule)['When']} |" for rule in HINT_RULES]
-    lines += ["", "## Never set", "", "| variable | because |", "|:--|:--|"]
-    lines += [f"| `{name}` | {why} |" for name, why in NEVER]
-    return "\n".join(lines) + "\n"

@@ -1,7 +1,7 @@
 """Which interfaces NCCL takes by itself, version by version, and whether they are any good.
 
-The rules of the choice are those of NCCL's `ncclFindInterfaces` (facts/nccl.md, 1.6): simulated here, "nothing to set"
-is a result and not a hope.
+`nccl_choice` simulates NCCL's `ncclFindInterfaces` (`docs/evidence/nccl.md#interface-choice`), so "nothing to set" is a
+result of the facts.
 """
 
 from __future__ import annotations

@@ -1,14 +1,15 @@
-"""The rules that set something, or say why nothing is to be set; pure functions of the facts.
+"""The rules that set a variable, or say why none is set: pure functions of the facts.
 
-Each docstring says when the rule applies, what follows and why. The table in `docs/nccl-rules.md` and the reasons that a person
-reads come from there. For each group of variables the first rule that applies decides, and the last one always does.
+Each rule carries its condition, consequence, reason and evidence as data. `decide` shows the reason to the user,
+and `docs/nccl-rules.md` lists them all. For each group of variables the first rule that applies decides;
+the last rule of a group always applies.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Callable, Iterable, Optional
+from typing import Callable, Iterable
 
 from envbuilder.node.nccl import interface as net
 from envbuilder.node.nccl.facts import FAR_LINKS, PASS_THROUGH, TRANSLATING, Facts, is_nvlink, version_key
@@ -26,20 +27,37 @@ class Verdict:
     hints: tuple[str, ...] = ()
 
 
-Rule = Callable[[Facts], Optional[Verdict]]
+@dataclass(frozen=True)
+class Rule:
+    """One rule with its words; `evidence` are headings of `docs/evidence/nccl.md`."""
+
+    name: str
+    judge: Callable[[Facts], Verdict | None]
+    when: str
+    then: str
+    why: str
+    lapses: str
+    evidence: tuple[str, ...]
+
+
+def rule(
+    *, when: str, then: str, why: str, evidence: tuple[str, ...], lapses: str = ""
+) -> Callable[[Callable[[Facts], Verdict | None]], Rule]:
+    """Make a rule of the function that follows."""
+    return lambda judge: Rule(judge.__name__, judge, when, then, why, lapses, evidence)
 
 
 # Peer-to-peer between GPUs.
 
 
+@rule(
+    when="A real test on these GPUs hung or gave wrong data with P2P, and passed without",
+    then="`NCCL_P2P_LEVEL=NVL` where there is NVLink or the links are not known, else `NCCL_P2P_DISABLE=1`",
+    why="a test on these GPUs failed with P2P and passed without",
+    lapses="with another driver, kernel, NCCL or other GPUs, or when `detect --measure` passes",
+    evidence=("measured-transfers",),
+)
 def measured_failed(facts: Facts) -> Verdict | None:
-    """A real test on these GPUs hung or gave wrong data with P2P, and passed without.
-
-    Then: `NCCL_P2P_LEVEL=NVL` where there is NVLink or the links are not known, else `NCCL_P2P_DISABLE=1`
-    Why: a test on these GPUs failed with P2P and passed without
-    Lapses: with another driver, kernel, NCCL or other GPUs, or when `detect --measure` passes
-    Source: facts P10
-    """
     found = facts.measured
     if found is None or found.lapsed(facts) or found.passed or not found.passed_without:
         return None
@@ -48,82 +66,82 @@ def measured_failed(facts: Facts) -> Verdict | None:
     return Verdict((value,), (found.detail or "`detect --measure`",))
 
 
+@rule(
+    when="A real test on these GPUs passed with P2P",
+    then="nothing",
+    why="a test on these GPUs passed with P2P",
+    evidence=("measured-transfers",),
+)
 def measured_passed(facts: Facts) -> Verdict | None:
-    """A real test on these GPUs passed with P2P.
-
-    Then: nothing
-    Why: a test on these GPUs passed with P2P
-    Source: facts P11
-    """
     found = facts.measured
     if found is None or found.lapsed(facts) or not found.passed:
         return None
     return Verdict(evidence=(found.detail or "`detect --measure`",))
 
 
+@rule(
+    when="There are fewer than two GPUs",
+    then="nothing",
+    why="there is no pair of GPUs",
+    evidence=("set-nothing-by-default",),
+)
 def too_few(facts: Facts) -> Verdict | None:
-    """There are fewer than two GPUs.
-
-    Then: nothing
-    Why: there is no pair of GPUs
-    Source: design 1, facts P1
-    """
     return Verdict() if facts.gpus is not None and len(facts.gpus) < 2 else None
 
 
+@rule(
+    when="The links between the GPUs are not known with certainty: not read, damaged, or listed without NVLink",
+    then="nothing",
+    why="the links between the GPUs are not known with certainty",
+    evidence=("unread-links",),
+)
 def unclear(facts: Facts) -> Verdict | None:
-    """The links between the GPUs are not known with certainty: not read, damaged, or listed without NVLink.
-
-    Then: nothing
-    Why: the links between the GPUs are not known with certainty
-    Source: design 1, facts P2
-    """
     if _is_clear(facts):
         return None
     return Verdict(evidence=(facts.links_doubt,) if facts.links_doubt else facts.damage)
 
 
+@rule(
+    when="Every pair of GPUs has NVLink",
+    then="nothing",
+    why="every pair of GPUs has NVLink, which neither variable could improve",
+    evidence=("nvlink",),
+)
 def nvlink_everywhere(facts: Facts) -> Verdict | None:
-    """Every pair of GPUs has NVLink.
-
-    Then: nothing
-    Why: every pair of GPUs has NVLink, which neither variable could improve
-    Source: design 2, facts P3
-    """
     return Verdict(evidence=(_matrix(facts),)) if all(map(is_nvlink, facts.pairs)) else None
 
 
+@rule(
+    when="Some pairs have NVLink, and the IOMMU translates the GPUs' DMA on bare metal",
+    then="`NCCL_P2P_LEVEL=NVL`",
+    why="PCIe peer copies hang or corrupt data behind a translating IOMMU; NVL keeps NVLink and drops PCIe P2P",
+    lapses="when the IOMMU groups of the GPUs read `identity` (boot with `iommu=pt`)",
+    evidence=("dma-translation", "nvlink"),
+)
 def nvlink_translating(facts: Facts) -> Verdict | None:
-    """Some pairs have NVLink, and the IOMMU translates the GPUs' DMA on bare metal.
-
-    Then: `NCCL_P2P_LEVEL=NVL`
-    Why: PCIe peer copies hang or corrupt data behind a translating IOMMU; NVL keeps NVLink and drops PCIe P2P
-    Lapses: when the IOMMU groups of the GPUs read `identity` (boot with `iommu=pt`)
-    Source: design 2, facts P7
-    """
     if not any(map(is_nvlink, facts.pairs)) or not translates(facts):
         return None
     return Verdict((("NCCL_P2P_LEVEL", "NVL"),), (_matrix(facts), _iommu(facts)))
 
 
+@rule(
+    when="Some pairs have NVLink",
+    then="nothing",
+    why="NCCL_P2P_DISABLE would throw NVLink away, and nothing speaks against P2P here",
+    evidence=("nvlink",),
+)
 def nvlink_somewhere(facts: Facts) -> Verdict | None:
-    """Some pairs have NVLink.
-
-    Then: nothing
-    Why: NCCL_P2P_DISABLE would throw NVLink away, and nothing speaks against P2P here
-    Source: design 2
-    """
     return Verdict(evidence=(_matrix(facts),)) if any(map(is_nvlink, facts.pairs)) else None
 
 
+@rule(
+    when="Every pair crosses the CPU interconnect (SYS, SOC), and nothing proves that P2P works there: no test that passed, and not exactly two GPUs of a bare-metal host without DMA translation",
+    then="`NCCL_P2P_DISABLE=1`",
+    why="every pair of GPUs crosses the CPU interconnect, where P2P can hang, and nothing proves that it works here; a hung job costs more than shared memory",
+    lapses="when `detect --measure` passes",
+    evidence=("cpu-interconnect",),
+)
 def cpu_interconnect(facts: Facts) -> Verdict | None:
-    """Every pair crosses the CPU interconnect (SYS, SOC), and nothing proves that P2P works there: no test that passed, and not exactly two GPUs of a bare-metal host without DMA translation.
-
-    Then: `NCCL_P2P_DISABLE=1`
-    Why: every pair of GPUs crosses the CPU interconnect, where P2P can hang, and nothing proves that it works here; a hung job costs more than shared memory
-    Lapses: when `detect --measure` passes
-    Source: design 3
-    """
     if not all(link in FAR_LINKS for link in facts.pairs):
         return None
     untranslated = facts.virtual == "" and all(gpu.iommu in PASS_THROUGH for gpu in facts.gpus or ())
@@ -134,27 +152,27 @@ def cpu_interconnect(facts: Facts) -> Verdict | None:
     )
 
 
+@rule(
+    when="There is no NVLink, and the IOMMU translates the GPUs' DMA on bare metal",
+    then="`NCCL_P2P_DISABLE=1`; `iommu=pt` is the repair",
+    why="PCIe peer copies hang or corrupt data behind a translating IOMMU",
+    lapses="when the IOMMU groups of the GPUs read `identity` (boot with `iommu=pt`), or `detect --measure` passes",
+    evidence=("dma-translation",),
+)
 def translating(facts: Facts) -> Verdict | None:
-    """There is no NVLink, and the IOMMU translates the GPUs' DMA on bare metal.
-
-    Then: `NCCL_P2P_DISABLE=1`; `iommu=pt` is the repair
-    Why: PCIe peer copies hang or corrupt data behind a translating IOMMU
-    Lapses: when the IOMMU groups of the GPUs read `identity` (boot with `iommu=pt`), or `detect --measure` passes
-    Source: design 4, facts P7
-    """
     if not translates(facts):
         return None
     return Verdict((("NCCL_P2P_DISABLE", "1"),), (_matrix(facts), _iommu(facts)))
 
 
+@rule(
+    when="A GPU is of the GeForce RTX 40 series, and the driver is before 550.40.07",
+    then="`NCCL_P2P_DISABLE=1`",
+    why="drivers before 550.40.07 claim P2P between RTX 40 GPUs and it does not work",
+    lapses="with driver 550.40.07 or newer",
+    evidence=("geforce-rtx-40",),
+)
 def rtx_40(facts: Facts) -> Verdict | None:
-    """A GPU is of the GeForce RTX 40 series, and the driver is before 550.40.07.
-
-    Then: `NCCL_P2P_DISABLE=1`
-    Why: drivers before 550.40.07 claim P2P between RTX 40 GPUs and it does not work
-    Lapses: with driver 550.40.07 or newer
-    Source: design 5, facts P8
-    """
     names = sorted({name for name in facts.gpu_names if name and RTX_40.search(name)})
     driver = version_key(facts.driver)
     if not names or driver is None or driver >= RTX_40_REPAIRED:
@@ -162,25 +180,25 @@ def rtx_40(facts: Facts) -> Verdict | None:
     return Verdict((("NCCL_P2P_DISABLE", "1"),), (", ".join(names), f"driver {facts.driver}"))
 
 
+@rule(
+    when="Two GPUs across the CPU interconnect of a bare-metal host whose IOMMU passes through or is off",
+    then="nothing",
+    why="without DMA translation P2P across the CPU interconnect works",
+    evidence=("cpu-interconnect",),
+)
 def two_untranslated(facts: Facts) -> Verdict | None:
-    """Two GPUs across the CPU interconnect of a bare-metal host whose IOMMU passes through or is off.
-
-    Then: nothing
-    Why: without DMA translation P2P across the CPU interconnect works
-    Source: design 3
-    """
     if not all(link in FAR_LINKS for link in facts.pairs):
         return None
     return Verdict(evidence=(_matrix(facts), _iommu(facts)))
 
 
+@rule(
+    when="Any other mixture of links",
+    then="nothing, with a hint",
+    why="nothing speaks against P2P here, and shared memory is several times slower than P2P that works",
+    evidence=("cost-of-disabling",),
+)
 def mixture(facts: Facts) -> Verdict | None:
-    """Any other mixture of links.
-
-    Then: nothing, with a hint
-    Why: nothing speaks against P2P here, and shared memory is several times slower than P2P that works
-    Source: design 6, facts P12
-    """
     hint = "if a job hangs at its first collective, `detect --measure` tells whether P2P is the cause"
     return Verdict(evidence=(_matrix(facts),), hints=(hint,))
 
@@ -194,23 +212,23 @@ P2P_RULES: tuple[Rule, ...] = (
 # Interfaces.
 
 
+@rule(
+    when="The job runs on one node",
+    then="nothing",
+    why="on one node every interface that works will do",
+    evidence=("single-node",),
+)
 def one_node(facts: Facts) -> Verdict | None:
-    """The job runs on one node.
-
-    Then: nothing
-    Why: on one node every interface that works will do
-    Source: facts I1
-    """
     return Verdict() if facts.job.nodes == 1 else None
 
 
+@rule(
+    when="The interfaces, or the addresses of one that NCCL would take, are not known",
+    then="nothing",
+    why="the interfaces or their addresses are not known with certainty",
+    evidence=("set-nothing-by-default",),
+)
 def unknown_interfaces(facts: Facts) -> Verdict | None:
-    """The interfaces, or the addresses of one that NCCL would take, are not known.
-
-    Then: nothing
-    Why: the interfaces or their addresses are not known with certainty
-    Source: design 1
-    """
     if facts.interfaces is None:
         return Verdict()
     if all(one.addresses is None for one in facts.interfaces):
@@ -219,13 +237,13 @@ def unknown_interfaces(facts: Facts) -> Verdict | None:
     return Verdict(evidence=tuple(f"`{one.name}`: {one.fault}" for one in doubtful)) if doubtful else None
 
 
+@rule(
+    when="What NCCL takes by itself is fit to carry a job",
+    then="nothing; where the choice is several networks, a hint that lists them",
+    why="what NCCL takes by itself is fit",
+    evidence=("interface-choice", "several-networks"),
+)
 def good_choice(facts: Facts) -> Verdict | None:
-    """What NCCL takes by itself is fit to carry a job.
-
-    Then: nothing; where the choice is several networks, a hint that lists them
-    Why: what NCCL takes by itself is fit
-    Source: design 7, facts I2, I6, I7
-    """
     judged = _judged(facts)
     if any(one.fault for one in judged):
         return None
@@ -233,14 +251,14 @@ def good_choice(facts: Facts) -> Verdict | None:
     return Verdict(evidence=(_choice(facts),), hints=_several(names, facts))
 
 
+@rule(
+    when="NCCL would take an unfit interface (of containers, virtual machines or tunnels, down, link-local), and the right one is known: the way to the peer, else the default route's, else the only physical one that is up",
+    then="`NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME` name it; never a list of exclusions",
+    why="NCCL would also use an interface that other nodes cannot reach",
+    lapses="when the interfaces change",
+    evidence=("unfit-interfaces", "route-to-the-peer"),
+)
 def right_one(facts: Facts) -> Verdict | None:
-    """NCCL would take an unfit interface (of containers, virtual machines or tunnels, down, link-local), and the right one is known: the way to the peer, else the default route's, else the only physical one that is up.
-
-    Then: `NCCL_SOCKET_IFNAME` and `GLOO_SOCKET_IFNAME` name it; never a list of exclusions
-    Why: NCCL would also use an interface that other nodes cannot reach
-    Lapses: when the interfaces change
-    Source: design 7, facts I4, I5
-    """
     name, how = net.choose(facts)
     if not name:
         return None
@@ -249,13 +267,13 @@ def right_one(facts: Facts) -> Verdict | None:
     return Verdict(values, (_choice(facts), *bad, f"`{name}`: {how}"))
 
 
+@rule(
+    when="NCCL would take an unfit interface, and several or none are fit",
+    then="nothing, with a hint that lists those that are fit",
+    why="which interface reaches the other nodes is not known",
+    evidence=("several-networks", "exclusion-lists"),
+)
 def no_right_one(facts: Facts) -> Verdict | None:
-    """NCCL would take an unfit interface, and several or none are fit.
-
-    Then: nothing, with a hint that lists those that are fit
-    Why: which interface reaches the other nodes is not known
-    Source: design 7, facts I6, I9
-    """
     interfaces = facts.interfaces or ()
     fit = [one.name for one in interfaces if not net.judge(one, interfaces).fault]
     bad = [f"`{one.name}`: {one.fault}" for one in _judged(facts) if one.fault]

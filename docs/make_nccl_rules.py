@@ -1,0 +1,43 @@
+"""The page `docs/nccl-rules.md`, made from the rules and hints in `envbuilder/node/nccl`.
+
+`pytest --update-golden tests/node/test_nccl_rules.py` writes it; the same test says when it is not what the rules say.
+"""
+
+from envbuilder.node.nccl.decide import NEVER
+from envbuilder.node.nccl.hints import HINTS
+from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
+
+HEAD = """\
+# What envbuilder tells NCCL, and why
+
+Made from `envbuilder/node/nccl/rules.py` and `envbuilder/node/nccl/hints.py`; `pytest --update-golden tests/node/test_nccl_rules.py` writes it anew.
+
+In each group the first rule that applies decides. A variable that the user has set is left alone with the rest of its group, and an empty value counts as set.
+Each rule links to the [evidence](evidence/nccl.md) behind it.
+"""
+
+
+def page() -> str:
+    lines = [HEAD]
+    for title, rules in (("Peer-to-peer between GPUs", P2P_RULES), ("Interfaces", INTERFACE_RULES)):
+        lines += [
+            f"## {title}",
+            "",
+            "| rule | if | then | because | lapses | evidence |",
+            "|:--|:--|:--|:--|:--|:--|",
+        ]
+        for rule in rules:
+            links = ", ".join(map(_link, rule.evidence))
+            lines.append(
+                f"| `{rule.name}` | {rule.when} | {rule.then} | {rule.why} | {rule.lapses} | {links} |"
+            )
+        lines.append("")
+    lines += ["## Hints", "", "Printed, never set.", "", "| hint | if | evidence |", "|:--|:--|:--|"]
+    lines += [f"| `{hint.name}` | {hint.when} | {_link(hint.evidence)} |" for hint in HINTS]
+    lines += ["", "## Never set", "", "| variable | because |", "|:--|:--|"]
+    lines += [f"| `{name}` | {why} |" for name, why in NEVER]
+    return "\n".join(lines) + "\n"
+
+
+def _link(anchor: str) -> str:
+    return f"[{anchor.replace('-', ' ')}](evidence/nccl.md#{anchor})"
