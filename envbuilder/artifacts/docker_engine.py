@@ -1,60 +1,214 @@
-"""Hand an OCI layout over to a Docker engine, its finished layers while the others are still being made."""
+"""The Docker engine: load an image into it, layer by layer while a build goes on, and run commands in containers of it.
+
+`connect` makes one `DockerEngine` for a whole command, over the Docker SDK.
+"""
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
+from typing import Final, TypedDict
 
 import docker
 import docker.errors
+import docker.types
+from docker.models.containers import Container
+from docker.models.images import Image
 from requests.exceptions import RequestException
 
-from envbuilder.artifacts.engine_socket import holds, is_absent
-from envbuilder.artifacts.oci.layout import layout_size, read_archive, read_layout
-from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.oci.layout import Layout, layout_size, read_archive
 from envbuilder.core.cache import Sha256
 from envbuilder.core.console import Console
-from envbuilder.core.errors import BuildError
+from envbuilder.core.errors import BuildError, SpaceError, ToolError, UsageError
+from envbuilder.core.process import Completed
+
+SOCKET: Final = "unix:///var/run/docker.sock"
+TIMEOUT: Final = 600  # seconds: an engine unpacks a large image before it answers
+_ERRORS: Final = (docker.errors.DockerException, RequestException)
 
 
-def connect(environment: Mapping[str, str]) -> "docker.DockerClient | None":
-    """The Docker engine that answers, or None."""
-    if is_absent(environment):
+class ContainerOptions(TypedDict):
+    """Arguments of the Docker SDK's `containers.create`."""
+
+    user: str
+    volumes: list[str]
+    working_dir: str
+    environment: dict[str, str]
+    device_requests: list[docker.types.DeviceRequest] | None
+    ipc_mode: str
+    init: bool
+
+
+class DockerEngine:
+    """A Docker engine that answered."""
+
+    def __init__(self, client: "docker.DockerClient") -> None:
+        self._client = client
+
+    def __str__(self) -> str:
+        """Name the engine's version and how it stores images."""
+        info = self._client.info()
+        return f"Docker Engine {info.get('ServerVersion')}, image store {info.get('Driver')}"
+
+    def image_id(self, name: str) -> str:
+        """Return the identity of the image; raises UsageError when the engine has none of that name."""
+        try:
+            return str(self._client.images.get(name).id)
+        except docker.errors.APIError as error:  # also for a name that no image can have
+            why = "" if isinstance(error, docker.errors.NotFound) else f": {error.explanation or error}"
+            raise UsageError(f"the Docker engine has no image `{name}`{why}") from error
+
+    def holds(self, name: str, manifest: Sha256) -> bool:
+        """Whether the image `name` has exactly this manifest, with all its layers.
+
+        Only engines with the containerd image store know an image by its manifest.
+        """
+        image = self._find(name)
+        return image is not None and image.id == f"sha256:{manifest}" and bool(_layers(image))
+
+    def load(self, layout: Layout, *, name: str, console: Console) -> None:
+        """Make the layout the engine's image `name`; raises BuildError when the engine rejects it.
+
+        An image that `load_staged` brought only gets the name. The engine compares each layer with the digest in the
+        manifest, so a damaged image never gets the name.
+        """
+        staged = self._find(staged_name(name))
+        if staged is not None and self.holds(staged_name(name), layout.manifest.digest):
+            with contextlib.suppress(*_ERRORS):  # then all of it is loaded
+                staged.tag(*name.rsplit(":", 1))
+        if not self.holds(name, layout.manifest.digest):
+            self._load(layout, name=name, target=name, console=console)
+        self._remove_staged(name)
+
+    def load_staged(self, layout: Layout, *, name: str, console: Console) -> str:
+        """Load as `load`, but leave the final name to the image that has it; return the name of the loaded image."""
+        if self.holds(name, layout.manifest.digest):
+            return name
+        self._load(layout, name=name, target=staged_name(name), console=console)
+        return staged_name(name)
+
+    def load_first_layers(self, layout: Layout, *, name: str, console: Console) -> None:
+        """Load a layout of the first layers of the image `name`, unless the engine has them; raises BuildError."""
+        if len(self.known_layers(layout, name)) < len(layout.layers):
+            self._load(layout, name=name, target=staged_name(name), console=console)
+
+    def drop_staged(self, name: str) -> None:
+        """Remove what `load_staged` loaded; an engine that lost it or that is gone is not an error."""
+        with contextlib.suppress(*_ERRORS):
+            self._remove_staged(name)
+
+    def known_layers(self, layout: Layout, name: str) -> frozenset[Sha256]:
+        """Return the blobs of the layout whose layers the engine has, in the image `name` or in the staged one."""
+        images = filter(None, (self._find(name), self._find(staged_name(name))))
+        known = {diff_id for image in images for diff_id in _layers(image)}
+        return frozenset(layer.blob.digest for layer in layout.layers if f"sha256:{layer.diff_id}" in known)
+
+    def save(self, name: str, path: Path) -> None:
+        """Write the image to a file as `docker save` does; raises UsageError when the engine has none of that name."""
+        try:
+            pieces = self._client.images.get(name).save(named=True)
+            with path.open("wb") as stream:
+                for piece in pieces:
+                    stream.write(piece)
+        except _ERRORS as error:
+            raise UsageError(f"the Docker engine has no image `{name}`") from error
+
+    def run(self, image: str, argv: Sequence[str], options: ContainerOptions) -> Completed:
+        """Run a command in a new container of the image and keep its output; raises UsageError, ToolError or BuildError."""
+        with self._container(image, argv, options) as container:
+            pieces = container.attach(stdout=True, stderr=True, stream=True, logs=True)
+            _start(container)
+            output = b"".join(pieces)
+            return Completed(code=int(container.wait()["StatusCode"]), output=output.decode(errors="replace"))
+
+    @contextlib.contextmanager
+    def _container(self, image: str, argv: Sequence[str], options: ContainerOptions) -> Iterator[Container]:
+        try:
+            container = self._client.containers.create(
+                image, list(argv), tty=False, stdin_open=False, **options
+            )
+        except docker.errors.ImageNotFound as error:
+            raise UsageError(
+                f"the Docker engine has no image `{image}`", hint="`envbuilder build` loads it"
+            ) from error
+        except docker.errors.APIError as error:
+            raise _rejected(f"make a container of `{image}`", error) from error
+        try:
+            yield container
+        finally:
+            with contextlib.suppress(docker.errors.APIError):
+                container.remove(force=True)
+
+    def _find(self, name: str) -> Image | None:
+        try:
+            return self._client.images.get(name)
+        except docker.errors.ImageNotFound:
+            return None
+
+    def _load(self, layout: Layout, *, name: str, target: str, console: Console) -> None:
+        """Load the layout as `target`.
+
+        After an edit only the last layers are new, so layers of the engine's images `name` are left out at first. An
+        engine that cannot use them, because its layers are compressed differently or it keeps none, gets all layers.
+        """
+        error: Exception | None = None
+        for without in dict.fromkeys((self.known_layers(layout, name), frozenset[Sha256]())):
+            with console.transfer(f"load {target}", layout_size(layout, without=without)) as transfer:
+                error = self._send(layout, name=target, without=without, advance=transfer.advance)
+            if self.holds(target, layout.manifest.digest):
+                return
+        raise BuildError(
+            f"could not load the image into the engine ({self}): {error or 'it keeps another image under that name'}",
+            hint="Docker Engine 25 or newer with the containerd image store reads OCI layouts",
+        )
+
+    def _send(
+        self, layout: Layout, *, name: str, without: Collection[Sha256], advance: Callable[[int], None]
+    ) -> Exception | None:
+        pieces = read_archive(layout, name=name, without=without, advance=advance)
+        try:
+            # An iterator: from a stream, urllib3 would read and send 16 KiB at a time.
+            self._client.images.load(pieces)  # type: ignore[arg-type]  # requests takes it
+        except _ERRORS as error:
+            return error
         return None
+
+    def _remove_staged(self, name: str) -> None:
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            self._client.images.remove(staged_name(name))
+
+
+def connect(environment: Mapping[str, str]) -> DockerEngine | None:
+    """Return the Docker engine that `DOCKER_HOST` or the default socket leads to, or None when none answers."""
+    kind, _, path = (environment.get("DOCKER_HOST") or SOCKET).partition("://")
+    if kind == "unix" and not Path(path).exists():
+        return None  # the SDK would leave the socket of its attempt open
     try:
-        client = docker.from_env(environment=dict(environment), timeout=600)
+        client = docker.from_env(environment=dict(environment), timeout=TIMEOUT)
         client.ping()
-    except (docker.errors.DockerException, RequestException):
+    except _ERRORS:
         return None
-    return client
+    return DockerEngine(client)
 
 
-def has_image(client: "docker.DockerClient", name: str, manifest: str) -> bool:
-    """Whether the engine holds all of `name` with exactly this manifest (engines with the containerd store know it by that)."""
-    try:
-        return holds(client.images.get(name).attrs, manifest)
-    except docker.errors.ImageNotFound:
-        return False
+def staged_name(name: str) -> str:
+    """Return the engine's name for an image that is not whole or not tested yet.
 
-
-def part_name(name: str) -> str:
-    """What the engine calls an image that is not whole yet, or not tried yet.
-
-    It stays after a build that failed, for the next one, and goes with the next good one.
+    It stays after a failed build, for the next one, and goes with the next good one.
     """
     return f"{name.rpartition(':')[0]}:part"
 
 
 class Background:
-    """Work done one after the other, which nobody waits for when a build fails: an engine drops a load whose sender is gone."""
+    """A queue of work in one thread at a time. Nobody waits for it when a build fails: an engine drops a load whose sender is gone."""
 
     def __init__(self) -> None:
         self._last: Future[None] = Future()
         self._last.set_result(None)
 
     def begin(self, work: Callable[[], object]) -> None:
-        """Do this when all that was begun before is done."""
+        """Do the work after all that was begun before."""
         before, self._last = self._last, Future()
 
         def run(done: Future[None]) -> None:
@@ -68,113 +222,33 @@ class Background:
         threading.Thread(target=run, args=(self._last,), daemon=True, name="load").start()
 
     def finish(self) -> None:
-        """Wait for all of it; raises the first error."""
+        """Wait for all work; raises the first error."""
         self._last.result()
 
 
-def load(outputs: Outputs, manifest: Sha256, environment: Mapping[str, str], console: Console) -> str:
-    """Bring the image into the Docker engine unless it is there; returns its name there, "" where no engine answers.
-
-    What `load_untried` brought only gets that name. The engine takes a layer only when its digest is the manifest's, so a
-    damaged image never gets the name. Raises BuildError as `load_image`.
-    """
-    client = connect(environment)
-    if client is None:
-        return ""
-    name, part = outputs.image_name, part_name(outputs.image_name)
-    if has_image(client, part, manifest):
-        with contextlib.suppress(docker.errors.DockerException, RequestException):  # else all of it is loaded
-            client.images.get(part).tag(*name.rsplit(":", 1))
-    if has_image(client, name, manifest):
-        _drop_part(client, name)
-    else:
-        load_image(client, outputs.image, name=name, console=console)
-    return name
+def _layers(image: Image) -> Sequence[str]:
+    """Return the image's diff_ids; none for an image of which the engine lacks layers."""
+    return image.attrs["RootFS"].get("Layers") or ()
 
 
-def load_untried(outputs: Outputs, manifest: Sha256, environment: Mapping[str, str], console: Console) -> str:
-    """Bring the image into the Docker engine as `load`, but for the name: what has the final one there keeps it.
-
-    Returns the name by which the engine knows the image, "" where none answers.
-    """
-    client = connect(environment)
-    if client is None:
-        return ""
-    if has_image(client, outputs.image_name, manifest):
-        return outputs.image_name
-    load_image(client, outputs.image, name=outputs.image_name, console=console, as_part=True)
-    return part_name(outputs.image_name)
-
-
-def drop_untried(outputs: Outputs, environment: Mapping[str, str]) -> None:
-    """Take away what `load_untried` brought; an engine that has not got it, or is gone, is no error."""
-    client = connect(environment)
-    if client is not None:
-        with contextlib.suppress(docker.errors.DockerException, RequestException):
-            _drop_part(client, outputs.image_name)
-
-
-def load_part(client: "docker.DockerClient", layout: Path, *, name: str, console: Console) -> None:
-    """Bring the layout of the first layers of the image `name` into the engine, unless it has them; raises BuildError as
-    `load_image`.
-    """
-    if len(known_layers(client, layout, name)) < len(read_layout(layout).layers):
-        load_image(client, layout, name=name, console=console, as_part=True)
-
-
-def load_image(
-    client: "docker.DockerClient", layout: Path, *, name: str, console: Console, as_part: bool = False
-) -> None:
-    """Bring the layout into the engine as `name`, or as the part of it; raises BuildError when the engine refuses it.
-
-    After an edit only the last layers are new. Layers that the engine's image of that name has, or the part of it, are
-    left out first; an engine that cannot make use of that (its layers are packed in another way, or it keeps none) gets all.
-    """
-    manifest = read_layout(layout).manifest.digest
-    target = part_name(name) if as_part else name
-    error: Exception | None = None
-    for without in dict.fromkeys((known_layers(client, layout, name), frozenset[Sha256]())):
-        with console.transfer(f"load {target}", layout_size(layout, without=without)) as transfer:
-            error = _load(client, layout, name=target, without=without, advance=transfer.advance)
-        if has_image(client, target, manifest):
-            if not as_part:
-                _drop_part(client, name)
-            return
-    raise BuildError(
-        f"could not load the image into the Docker engine: {error or 'it keeps another image under that name'}",
-        hint="Docker Engine 25 or newer with the containerd image store reads OCI layouts; `docker info` says what runs here",
-    )
-
-
-def _drop_part(client: "docker.DockerClient", name: str) -> None:
-    """Where the whole image has its layers, or nobody is to have it."""
-    with contextlib.suppress(docker.errors.ImageNotFound):
-        client.images.remove(part_name(name))
-
-
-def known_layers(client: "docker.DockerClient", layout: Path, name: str) -> frozenset[Sha256]:
-    """The blobs of the layout whose layers the engine has, in the image `name` or in the part of it."""
-    known: set[str] = set()
-    for one in (name, part_name(name)):
-        with contextlib.suppress(docker.errors.ImageNotFound):
-            known |= set(client.images.get(one).attrs["RootFS"].get("Layers") or ())
-    return frozenset(
-        layer.blob.digest for layer in read_layout(layout).layers if f"sha256:{layer.diff_id}" in known
-    )
-
-
-def _load(
-    client: "docker.DockerClient",
-    layout: Path,
-    *,
-    name: str,
-    without: Collection[Sha256],
-    advance: Callable[[int], None],
-) -> Exception | None:
-    pieces = read_archive(layout, name=name, without=without, advance=advance)
+def _start(container: Container) -> None:
     try:
-        # Not a stream: of one, urllib3 would read and send 16 KiB at a time.
-        client.images.load(pieces)  # type: ignore[arg-type]  # requests takes it
-    except (docker.errors.DockerException, RequestException) as error:
-        return error
-    return None
+        container.start()
+    except docker.errors.APIError as error:
+        reason = str(error.explanation or error)
+        if "device driver" in reason or "nvidia" in reason:
+            raise ToolError(
+                f"the Docker engine cannot give a container this machine's GPUs: {reason}",
+                hint="install the NVIDIA Container Toolkit, or use the SIF: `--in sif`",
+            ) from error
+        raise _rejected("start the container", error) from error
+
+
+def _rejected(what: str, error: docker.errors.APIError) -> BuildError:
+    message = f"the Docker engine cannot {what}: {error.explanation or error}"
+    if "no space left" in message:
+        return SpaceError(
+            message,
+            hint="`docker system df` shows what it keeps; `docker image prune` and `docker builder prune` free some",
+        )
+    return BuildError(message)

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder.artifacts.oci.layout import ImageConfig, write_layout
+from envbuilder.artifacts.oci.layout import Layout, write_layout
+from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import DataType, Document, SifFacts, write_sif
 from envbuilder.build.engine import Engine, record_key
-from envbuilder.core.cache import Sha256
 from envbuilder.core.console import Console
 from envbuilder.core.process import Runner
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
@@ -36,6 +36,7 @@ class Artifacts:
     """An image and a SIF under temporary names: their record, and the layers that they are made of."""
 
     record: Record
+    layout: Layout
     layers: tuple[Layer, ...]
 
 
@@ -47,11 +48,11 @@ def build_artifacts(
     runner: Runner,
     console: Console,
     part_done: Callable[[tuple[Layer, ...]], None],
-    image_done: Callable[[Sha256], None],
+    image_done: Callable[[Layout], None],
 ) -> Artifacts:
     """Make every layer that the store lacks, then both artifacts in the folder of `outputs`, which exists.
 
-    `part_done` gets the layers that the extensions stand on. `image_done` gets the manifest's digest once the image is written.
+    `part_done` gets the layers that the extensions stand on. `image_done` gets the layout once the image is written.
     Both are called while the rest is still being made.
     """
     with worker_threads(THREADS, runner) as pool:
@@ -60,19 +61,19 @@ def build_artifacts(
         layers = wait_for_layers(pending, first, part_done=part_done)
     check_disjoint(layers)
     with console.step("write the OCI layout"):
-        manifest = write_image(plan, layers, outputs.image, name=outputs.image_name)
-    image_done(manifest)
+        layout = write_image(plan, layers, outputs.image, name=outputs.image_name)
+    image_done(layout)
     with console.step("write the SIF"):
         facts = _write_sif(plan, outputs, layers)
     record = Record(
         key=record_key(plan, engine.name),
-        manifest=manifest,
+        manifest=layout.manifest.digest,
         sif=facts.sha256,
         sif_size=facts.size,
         sif_time=outputs.sif.stat().st_mtime_ns,
         content_size=sum(layer.content_size for layer in layers),
     )
-    return Artifacts(record=record, layers=layers)
+    return Artifacts(record=record, layout=layout, layers=layers)
 
 
 def wait_for_layers(
@@ -106,8 +107,8 @@ def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
     pool.shutdown()
 
 
-def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str) -> Sha256:
-    """Write the OCI layout of these layers of the plan, as the image `name`. Returns the digest of its manifest."""
+def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str) -> Layout:
+    """Write the OCI layout of these layers of the plan, as the image `name`."""
     return write_layout(
         layers=layers,
         config=image_config(plan),

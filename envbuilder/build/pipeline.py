@@ -13,18 +13,10 @@ from pathlib import Path
 
 from envbuilder import runtime
 from envbuilder.artifacts import sif
-from envbuilder.artifacts.docker_engine import (
-    Background,
-    connect,
-    drop_untried,
-    load,
-    load_part,
-    load_untried,
-)
-from envbuilder.artifacts.engine_socket import has_image, is_absent
+from envbuilder.artifacts.docker_engine import Background, DockerEngine, connect
 from envbuilder.artifacts.oci import layout as oci
 from envbuilder.artifacts.outputs import Outputs, Record, drop_refused, load_record, refused
-from envbuilder.build.artifacts import build_artifacts, write_image
+from envbuilder.build.artifacts import Artifacts, build_artifacts, write_image
 from envbuilder.build.assemble.engine import Assemble
 from envbuilder.build.buildkit import Docker
 from envbuilder.build.context import BuildContext
@@ -36,7 +28,7 @@ from envbuilder.build.render import RENDERERS, make_kit
 from envbuilder.compat.check import BaseOf, examine, examine_file, load_tables, need_sound
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import load_toolkits
-from envbuilder.core.cache import Sha256, beside, publish, save_text, sha256_text
+from envbuilder.core.cache import beside, publish, save_text, sha256_text
 from envbuilder.core.console import log_to
 from envbuilder.core.errors import BuildError, EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.core.findings import Finding
@@ -179,15 +171,16 @@ def build_recipe(
     choice = choice or EngineChoice()
     key = record_key(plan, choice.name_for(plan))
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
+    docker = connect(context.environment)
     with context.store.in_use(), alone(outputs, context):
         # `--cache-to` asks BuildKit to fill a cache, whatever is built already.
         record = None if choice.builder.cache_to else load_record(outputs, key)
         if record is not None:
-            image = _load_again(outputs, record, context)
+            image = _load_again(outputs, record, docker, context)
             return BuildResult(outputs=outputs, record=record, done=False, image=image, findings=findings)
         context.store.sweep()
         with log_to(outputs.log, context.console.owner):
-            result = _build(recipe, plan, outputs, context, offline=offline, choice=choice)
+            result = _build(recipe, plan, outputs, context, docker=docker, offline=offline, choice=choice)
         result.record.save(outputs.record)  # last: without a record there is something to do
     return replace(result, findings=(*findings, *result.findings))
 
@@ -203,13 +196,13 @@ def alone(outputs: Outputs, context: BuildContext) -> Iterator[None]:
         yield
 
 
-def _load_again(outputs: Outputs, record: Record, context: BuildContext) -> str:
+def _load_again(outputs: Outputs, record: Record, docker: DockerEngine | None, context: BuildContext) -> str:
     """Load the image of an earlier build unless the Docker engine has it. Returns its name there, "" without an engine."""
-    if is_absent(context.environment):
+    if docker is None:
         return ""
-    if has_image(context.environment, outputs.image_name, record.manifest):
-        return outputs.image_name
-    return load(outputs, record.manifest, context.environment, context.console)
+    if not docker.holds(outputs.image_name, record.manifest):
+        docker.load(oci.read_layout(outputs.image), name=outputs.image_name, console=context.console)
+    return outputs.image_name
 
 
 def _build(
@@ -218,6 +211,7 @@ def _build(
     outputs: Outputs,
     context: BuildContext,
     *,
+    docker: DockerEngine | None,
     offline: bool,
     choice: EngineChoice,
 ) -> BuildResult:
@@ -233,33 +227,52 @@ def _build(
     with beside(outputs.folder / outputs.name) as work:
         staged = replace(outputs, folder=work)
         try:
-            record, image = _build_once(plan, outputs, staged, context, engine=engine, means=means)
+            built, image = _build_once(
+                plan, outputs, staged, context, engine=engine, docker=docker, means=means
+            )
         except (BuildError, VerifyError):
             damaged = discard_damaged(plan, context.store, engine.name)
             if not damaged:
                 raise
             context.console.say(f"damaged in the cache, and made again: {', '.join(damaged)}")
-            record, image = _build_once(plan, outputs, staged, context, engine=engine, means=means)
+            built, image = _build_once(
+                plan, outputs, staged, context, engine=engine, docker=docker, means=means
+            )
         try:
             with _keep_rejected(outputs, staged):
                 findings = run_recipe_tests(
-                    recipe, staged.sif, image=image, environment=context.environment, console=context.console
+                    recipe,
+                    staged.sif,
+                    docker=docker,
+                    image=image,
+                    environment=context.environment,
+                    console=context.console,
                 )
         except EnvbuilderError:
-            drop_untried(outputs, context.environment)
+            if docker:
+                docker.drop_staged(outputs.image_name)
             raise
         outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced now
-        oci.move_layout(staged.image, outputs.image)
+        layout = oci.move_layout(built.layout, outputs.image)
         staged.sif.rename(outputs.sif)
-    image = load(outputs, record.manifest, context.environment, context.console)
-    return BuildResult(outputs=outputs, record=record, done=True, image=image, findings=findings)
+    if docker:
+        docker.load(layout, name=outputs.image_name, console=context.console)
+    image = outputs.image_name if docker else ""
+    return BuildResult(outputs=outputs, record=built.record, done=True, image=image, findings=findings)
 
 
 def _build_once(
-    plan: Plan, outputs: Outputs, staged: Outputs, context: BuildContext, *, engine: Engine, means: Means
-) -> tuple[Record, str]:
-    """Build and verify in the folder of `staged`. Returns the record, and the image's name in the Docker engine."""
-    console, limits, environment = context.console, context.limits, context.environment
+    plan: Plan,
+    outputs: Outputs,
+    staged: Outputs,
+    context: BuildContext,
+    *,
+    engine: Engine,
+    docker: DockerEngine | None,
+    means: Means,
+) -> tuple[Artifacts, str]:
+    """Build and verify in the folder of `staged`. Returns the image's name in the Docker engine, too; "" without an engine."""
+    console, limits = context.console, context.limits
     drop_refused(outputs)
     engine.need_tools()
     wanted = engine.artefacts(plan)
@@ -267,8 +280,15 @@ def _build_once(
     fetch_inputs(wanted, means.fetcher, console)
     loading, images = Background(), list[str]()
 
-    def image_done(manifest: Sha256) -> None:
-        loading.begin(lambda: images.append(load_untried(staged, manifest, environment, console)))
+    def part_done(layers: tuple[Layer, ...]) -> None:
+        if docker:
+            loading.begin(lambda: _load_part(plan, layers, outputs, docker, context))
+
+    def image_done(layout: oci.Layout) -> None:
+        if docker:
+            loading.begin(
+                lambda: images.append(docker.load_staged(layout, name=outputs.image_name, console=console))
+            )
 
     built = build_artifacts(
         plan,
@@ -276,7 +296,7 @@ def _build_once(
         engine=engine,
         runner=context.runner,
         console=console,
-        part_done=lambda layers: loading.begin(lambda: _load_part(plan, layers, outputs, context)),
+        part_done=part_done,
         image_done=image_done,
     )
     with console.step("verify image ≡ SIF ≡ plan"):
@@ -289,7 +309,7 @@ def _build_once(
                     hint=f"the log is `{outputs.log}`",
                 )
     loading.finish()
-    return built.record, images[0]
+    return built, images[0] if images else ""
 
 
 @contextlib.contextmanager
@@ -305,13 +325,13 @@ def _keep_rejected(outputs: Outputs, staged: Outputs) -> Iterator[None]:
         raise
 
 
-def _load_part(plan: Plan, layers: tuple[Layer, ...], outputs: Outputs, context: BuildContext) -> None:
-    """Load the finished layers into the Docker engine, if one is running, while the extensions are still compiled."""
-    client = connect(context.environment)
-    if client is not None:
-        with context.store.workspace() as work:
-            write_image(plan, layers, work / "image", name=outputs.image_name)
-            load_part(client, work / "image", name=outputs.image_name, console=context.console)
+def _load_part(
+    plan: Plan, layers: tuple[Layer, ...], outputs: Outputs, docker: DockerEngine, context: BuildContext
+) -> None:
+    """Load the finished layers into the Docker engine, while the extensions are still compiled."""
+    with context.store.workspace() as work:
+        layout = write_image(plan, layers, work / "image", name=outputs.image_name)
+        docker.load_first_layers(layout, name=outputs.image_name, console=context.console)
 
 
 def open_engine(plan: Plan, choice: EngineChoice, context: BuildContext) -> Engine:

@@ -6,12 +6,13 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from envbuilder.artifacts.docker_engine import connect
+from envbuilder.artifacts.docker_engine import DockerEngine
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.process import Completed
 from envbuilder.recipe.model import Recipe
-from envbuilder.run.container import Ran, probe_surroundings, run_in_image, run_in_sif
+from envbuilder.run.container import probe_surroundings, run_in_image, run_in_sif
 
 
 class BuildCode(CodeEnum):
@@ -19,14 +20,14 @@ class BuildCode(CodeEnum):
 
 
 def run_recipe_tests(
-    recipe: Recipe, sif: Path, *, image: str, environment: Mapping[str, str], console: Console
-) -> tuple[Finding, ...]:
+    recipe: Recipe, sif: Path, *,
+    docker: DockerEngine | None, image: str, environment: Mapping[str, str], console: Console,
+) -> tuple[Finding, ...]:  # fmt: skip
     """Run each test of the recipe in both artifacts. Raises BuildError for a test that fails.
 
-    `image` is the image's name in the Docker engine, "" without an engine. Returns a warning where Apptainer is not installed.
+    `image` is the image's name in the Docker engine, if there is one. Returns a warning where Apptainer is not installed.
     """
     findings: list[Finding] = []
-    client = connect(environment) if image and recipe.tests else None
     surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=(os.geteuid(), os.getegid()))
 
     def in_sif(test: str) -> None:
@@ -42,9 +43,9 @@ def run_recipe_tests(
                 )  # fmt: skip
 
     def in_image(test: str) -> None:
-        if client is not None:
+        if docker:
             with console.step(f"test in the image: {test}"):
-                _need_success(run_in_image(client, image, shlex.split(test), surroundings), test, "the image")
+                _need_success(run_in_image(docker, image, shlex.split(test), surroundings), test, "the image")
 
     for test in recipe.tests:
         with ThreadPoolExecutor(2) as pool:
@@ -53,7 +54,7 @@ def run_recipe_tests(
     return tuple(findings)
 
 
-def _need_success(ran: Ran, test: str, where: str) -> None:
+def _need_success(ran: Completed, test: str, where: str) -> None:
     if ran.code:
         tail = "\n".join(ran.output.splitlines()[-20:])
         raise BuildError(f"the recipe's test `{test}` failed in {where} with exit code {ran.code}\n{tail}")

@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import docker.errors
-from requests.exceptions import RequestException
-
 from envbuilder.artifacts.docker_engine import connect
 from envbuilder.artifacts.oci.reader import read_image, read_tree
 from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_any_record
@@ -177,8 +174,8 @@ def opened_image(text: str, workshop: BuildContext, *, hint: str = "") -> Iterat
     if Path(text).exists():
         yield Path(text)
         return
-    client = connect(workshop.environment)
-    if client is None:
+    docker = connect(workshop.environment)
+    if docker is None:
         raise UsageError(
             f"there is no file or folder `{text}`, and no Docker engine answers that could have an image of that name",
             hint=hint,
@@ -186,13 +183,11 @@ def opened_image(text: str, workshop: BuildContext, *, hint: str = "") -> Iterat
     with workshop.store.workspace() as work:
         saved = work / "image.tar"
         try:
-            pieces = client.images.get(text).save(named=True)
-            with saved.open("wb") as stream, workshop.console.step(f"save `{text}` out of the Docker engine"):
-                for piece in pieces:
-                    stream.write(piece)
-        except (docker.errors.DockerException, RequestException) as error:
+            with workshop.console.step(f"save `{text}` out of the Docker engine"):
+                docker.save(text, saved)
+        except UsageError as error:
             raise UsageError(
-                f"there is no file or folder `{text}`, and the Docker engine has no such image", hint=hint
+                f"there is no file or folder `{text}`, and {error.message}", hint=hint
             ) from error
         yield saved
 

@@ -88,7 +88,7 @@ def _go_inside(
     if show:
         session.text = command_line(inside, session.environment)
     else:
-        session.exit_code = execute(inside, session.environment)
+        execute(inside, session.environment)
 
 
 @app.command()

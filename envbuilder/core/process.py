@@ -42,6 +42,14 @@ TAIL: Final = 20  # lines of a failed program's output that an error shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Completed:
+    """The exit code and the output of a program that ended."""
+
+    code: int
+    output: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
     """One program call; `why` completes the sentence "could not …"."""
 
@@ -272,7 +280,7 @@ def _given(command: Command) -> Iterator[int]:
         yield stream.fileno()
 
 
-def hand_over(argv: Sequence[str]) -> NoReturn:
+def exec_process(argv: Sequence[str]) -> NoReturn:
     """Become that program: its signals, terminal and exit code are then the user's own."""
     try:
         os.execvp(argv[0], list(argv))  # noqa: S606

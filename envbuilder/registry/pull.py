@@ -253,7 +253,7 @@ def _finish(
     blobs = {blob.digest: kept.get(blob.digest, folder / blob.digest) for blob in _blobs(manifest)}
     tag = str(name.with_tag(name.tag or LATEST))
     try:
-        save_layout(outputs.image, name=tag, platform=PLATFORM, manifest=manifest, blobs=blobs)
+        save_layout(outputs.image, name=tag, manifest=manifest, blobs=blobs)
     except ValueError as error:
         raise ContentError(f"`{name}` is no image that can be used: {error}") from error
 

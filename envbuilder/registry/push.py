@@ -11,15 +11,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuilder.artifacts.oci.layout import Blob, Layout, read_layout
+from envbuilder.artifacts.oci.layout import Layout, read_layout
 from envbuilder.artifacts.oci.model import (
     EMPTY,
     EMPTY_CONTENT,
     Descriptor,
     Manifest,
-    digest_of,
+    describe,
     make_manifest,
-    parse_manifest,
 )
 from envbuilder.artifacts.oci.naming import (
     BUNDLE_TYPE,
@@ -131,7 +130,7 @@ class _Shipment:
     @classmethod
     def load(cls, outputs: Outputs, forms: Sequence[Form]) -> "_Shipment":
         layout = read_layout(outputs.image) if outputs.image.exists() else None
-        image = parse_manifest(layout.path(layout.manifest).read_bytes()) if layout else None
+        image = layout.manifest if layout else None
         sources: list[Source] = []
         manifests: list[tuple[Form, Manifest]] = []
         lock, documents = _documents(outputs)
@@ -182,15 +181,11 @@ def _remembered(memory: Path) -> dict[str, dict[str, str]]:
 
 
 def _blobs(layout: Layout) -> Iterator[Source]:
-    for blob in (layout.config_blob, *(layer.blob for layer in layout.layers)):
+    for blob in layout.blobs:
         path = layout.path(blob)
         if not path.is_file() or path.stat().st_size != blob.size:
             raise damaged(path, f"it is no file of {blob.size} bytes")
-        yield Source(blob=_descriptor(blob), content=path)
-
-
-def _descriptor(blob: Blob) -> Descriptor:
-    return Descriptor(media_type=blob.media_type, digest=blob.digest, size=blob.size)
+        yield Source(blob=blob, content=path)
 
 
 def _sif(outputs: Outputs) -> Source:
@@ -254,8 +249,7 @@ def _signature(outputs: Outputs, manifests: Sequence[tuple[Form, Manifest]]) -> 
 
 
 def _small(media_type: str, content: bytes) -> Source:
-    blob = Descriptor(media_type=media_type, digest=digest_of(content), size=len(content))
-    return Source(blob=blob, content=content)
+    return Source(blob=describe(content, media_type), content=content)
 
 
 def _absent(outputs: Outputs, path: str) -> UsageError:

@@ -4,22 +4,18 @@ The options are as few as each runtime needs: GPUs only where there are any, the
 their own paths, and the user's own Python packages kept out, which would shadow the image's.
 """
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Final, NoReturn, TypedDict
+from typing import Final, NoReturn
 
-import docker.errors
 import docker.types
 from spython.main import Client
 
-from envbuilder.core.errors import BuildError, SpaceError, ToolError, UsageError
-from envbuilder.core.process import hand_over
-from envbuilder.run.attach import converse
-
-if TYPE_CHECKING:
-    from docker.models.containers import Container
+from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
+from envbuilder.core.errors import ToolError
+from envbuilder.core.process import Completed, exec_process
 
 GPU_DEVICE: Final = Path("/dev/nvidiactl")  # the driver makes it when it is loaded
 FIXED_ENV: Final = {"PYTHONNOUSERSITE": "1"}
@@ -78,14 +74,6 @@ def want_bind(folder: PurePosixPath) -> bool:
     return folder.is_absolute() and str(folder) not in IMAGE_FOLDERS and not inside_image
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """How a command inside a container ended."""
-
-    code: int
-    output: str
-
-
 # ---- SIF
 
 
@@ -101,7 +89,7 @@ def _shared(bind: str) -> bool:
     return ":" not in bind and any(PurePosixPath(bind).is_relative_to(tree) for tree in SHARED_BY_APPTAINER)
 
 
-def run_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> Ran:
+def run_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> Completed:
     """Run to the end and keep the output; raises ToolError when Apptainer is not there."""
     try:
         result = Client.execute(
@@ -112,7 +100,7 @@ def run_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> Ran:
             "`apptainer` is needed to run in a SIF", hint="`scripts/setup` installs it"
         ) from error
     message = result["message"]
-    return Ran(
+    return Completed(
         code=result["return_code"], output="".join(message) if isinstance(message, list) else str(message)
     )
 
@@ -122,28 +110,16 @@ def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str,
     return ("apptainer", "exec" if argv else "shell", *sif_options(around), str(sif), *argv)
 
 
-def become_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> NoReturn:
+def exec_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> NoReturn:
     """Let Apptainer take this process's place: terminal, signals and exit code are then the command's own."""
-    hand_over(sif_argv(sif, argv, around))
+    exec_process(sif_argv(sif, argv, around))
 
 
 # ---- image
 
 
-class ImageOptions(TypedDict):
-    """Arguments of the Docker SDK's `containers.create`."""
-
-    user: str
-    volumes: list[str]
-    working_dir: str
-    environment: dict[str, str]
-    device_requests: list[docker.types.DeviceRequest] | None
-    ipc_mode: str
-    init: bool
-
-
-def image_options(around: Surroundings) -> ImageOptions:
-    """What a container of an image is made with, beside the command."""
+def image_options(around: Surroundings) -> ContainerOptions:
+    """Return how a container of an image is made, apart from the command."""
     gpus = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])] if around.gpu else None
     return {
         "user": around.user,
@@ -157,12 +133,14 @@ def image_options(around: Surroundings) -> ImageOptions:
 
 
 def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, terminal: bool) -> tuple[str, ...]:
-    """The same as a command line of `docker`, for `--print`."""
+    """The command line that `exec` becomes, with the same options as `image_options`."""
     options = image_options(around)
     words = [
         "docker",
+        "--context=default",  # the engine that the Docker SDK found: it knows no contexts
         "run",
         "--rm",
+        "--pull=never",
         "--init",
         "--interactive",
         *(["--tty"] if terminal else []),
@@ -176,68 +154,16 @@ def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, termina
     return (*words, image, *(argv or SHELL))
 
 
-def run_in_image(client: "docker.DockerClient", image: str, argv: Sequence[str], around: Surroundings) -> Ran:
+def run_in_image(engine: DockerEngine, image: str, argv: Sequence[str], around: Surroundings) -> Completed:
     """Run to the end and keep the output."""
-    with _container(client, image, argv, around) as container:
-        kept = container.attach(stdout=True, stderr=True, stream=True, logs=True)
-        _start(container)
-        output = b"".join(kept)
-        return Ran(code=int(container.wait()["StatusCode"]), output=output.decode(errors="replace"))
+    return engine.run(image, argv, image_options(around))
 
 
-def talk_in_image(
-    client: "docker.DockerClient", image: str, argv: Sequence[str], around: Surroundings, *, terminal: bool
-) -> int:
-    """Run with our input, output, signals and, with `terminal`, our terminal; returns the exit code."""
-    with _container(client, image, argv or SHELL, around, terminal=terminal, listens=True) as container:
-        return converse(container, lambda: _start(container), terminal=terminal)
-
-
-@contextlib.contextmanager
-def _container(
-    client: "docker.DockerClient",
-    image: str,
-    argv: Sequence[str],
-    around: Surroundings,
-    *,
-    terminal: bool = False,
-    listens: bool = False,
-) -> "Iterator[Container]":
-    try:
-        container = client.containers.create(
-            image, list(argv), tty=terminal, stdin_open=listens, **image_options(around)
+def exec_in_image(image: str, argv: Sequence[str], around: Surroundings, *, terminal: bool) -> NoReturn:
+    """Replace this process by `docker run`: the terminal, signals and exit code are then the command's own."""
+    if shutil.which("docker") is None:
+        raise ToolError(
+            "a Docker engine is running, but its command `docker` is not installed",
+            hint="install Debian's package `docker.io` or Docker's `docker-ce-cli`, or use the SIF: `--in sif`",
         )
-    except docker.errors.ImageNotFound as error:
-        raise UsageError(
-            f"the Docker engine has no image `{image}`", hint="`envbuilder build` loads it"
-        ) from error
-    except docker.errors.APIError as error:
-        raise _refused(f"make a container of `{image}`", error) from error
-    try:
-        yield container
-    finally:
-        with contextlib.suppress(docker.errors.APIError):
-            container.remove(force=True)
-
-
-def _start(container: "Container") -> None:
-    try:
-        container.start()
-    except docker.errors.APIError as error:
-        said = str(error.explanation or error)
-        if "device driver" in said or "nvidia" in said:
-            raise ToolError(
-                f"the Docker engine cannot give a container this machine's GPUs: {said}",
-                hint="install the NVIDIA Container Toolkit, or use the SIF: `--in sif`",
-            ) from error
-        raise _refused("start the container", error) from error
-
-
-def _refused(what: str, error: docker.errors.APIError) -> BuildError:
-    message = f"the Docker engine cannot {what}: {error.explanation or error}"
-    if "no space left" in message:
-        return SpaceError(
-            message,
-            hint="`docker system df` shows what it keeps; `docker image prune` and `docker builder prune` free some",
-        )
-    return BuildError(message)
+    exec_process(image_argv(image, argv, around, terminal=terminal))

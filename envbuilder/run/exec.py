@@ -5,13 +5,9 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NoReturn, get_args
 
-import docker
-import docker.errors
-
-from envbuilder.artifacts.docker_engine import connect
-from envbuilder.artifacts.engine_socket import holds
+from envbuilder.artifacts.docker_engine import DockerEngine, connect
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.run import container as run
@@ -45,19 +41,19 @@ def parse_form(text: str) -> Form:
     return found
 
 
-def execute(inside: Inside, environment: Mapping[str, str]) -> int:
-    """Run it and return its exit code; a SIF's command takes this process's place."""
+def execute(inside: Inside, environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by the command, in Apptainer or in `docker run`."""
     outputs, around = find_outputs(inside.name, inside.output), _surroundings(inside, environment)
     if _want_sif(inside, outputs, environment):
-        run.become_sif(outputs.sif, inside.argv, around)
-    client = need_engine(outputs, environment) if inside.form == "image" else connect(environment)
-    if client is None:
+        run.exec_in_sif(outputs.sif, inside.argv, around)
+    docker = need_engine(outputs, environment) if inside.form == "image" else connect(environment)
+    if docker is None:
         raise _absent(
             f"there is no SIF `{outputs.sif}`, and no Docker engine answers", inside.name, environment
         )
     also = f"there is no SIF `{outputs.sif}`, and " if not inside.form else ""
-    need_image(client, inside.name, outputs, environment, also=also)
-    return run.talk_in_image(client, outputs.image_name, inside.argv, around, terminal=inside.terminal)
+    need_image(docker, inside.name, outputs, environment, also=also)
+    run.exec_in_image(outputs.image_name, inside.argv, around, terminal=inside.terminal)
 
 
 def command_line(inside: Inside, environment: Mapping[str, str]) -> str:
@@ -89,16 +85,16 @@ def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs
     return outputs
 
 
-def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> "docker.DockerClient":
+def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> DockerEngine:
     """The Docker engine; raises ToolError where none answers."""
-    client = connect(environment)
-    if client is None:
+    docker = connect(environment)
+    if docker is None:
         raise ToolError(f"no Docker engine answers, so nothing can run in `{outputs.image_name}`")
-    return client
+    return docker
 
 
 def need_image(
-    client: "docker.DockerClient",
+    docker: DockerEngine,
     name: str,
     outputs: Outputs,
     environment: Mapping[str, str],
@@ -110,18 +106,16 @@ def need_image(
     Each checkout calls its image the same, so a warning tells of one that is not what was built here.
     """
     try:
-        found = client.images.get(outputs.image_name)
-    except docker.errors.APIError as error:  # also of a name that no image can have
-        missing = f"{also}the Docker engine has no image `{outputs.image_name}`"
-        why = "" if isinstance(error, docker.errors.NotFound) else f": {error.explanation or error}"
-        raise _absent(f"{missing}{why}", name, environment) from error
+        identity = docker.image_id(outputs.image_name)
+    except UsageError as error:
+        raise _absent(f"{also}{error.message}", name, environment) from error
     record = read_record(outputs)
-    if record is not None and not holds(found.attrs, record.manifest):
+    if record is not None and not docker.holds(outputs.image_name, record.manifest):
         log.warning(
             "warning: the Docker engine's `%s` is %.19s, and not sha256:%.12s as `%s` was built; `envbuilder build %s` loads that",
-            outputs.image_name, found.id, record.manifest, outputs.image, name,
+            outputs.image_name, identity, record.manifest, outputs.image, name,
         )  # fmt: skip
-    return str(found.id)
+    return identity
 
 
 def _absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:

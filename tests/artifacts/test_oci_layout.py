@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from envbuilder.artifacts.oci.layout import (
-    ImageConfig,
+    Layout,
     full_reference,
     layout_size,
+    move_layout,
     read_archive,
     read_layout,
     write_layout,
 )
+from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.layers.layer import Layer, write_layer
 
@@ -44,7 +46,7 @@ def layers(tmp_path: Path) -> list[Layer]:
     return made
 
 
-def write(layers: list[Layer], folder: Path) -> str:
+def write(layers: list[Layer], folder: Path) -> Layout:
     return write_layout(
         layers=layers,
         config=CONFIG,
@@ -64,16 +66,16 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_same_layers_give_the_same_layout(tmp_path: Path, layers: list[Layer]) -> None:
-    assert write(layers, tmp_path / "one") == write(layers, tmp_path / "two")
+    one, two = (write(layers, tmp_path / name) for name in ("one", "two"))
+    assert one.manifest == two.manifest
     assert files(tmp_path / "one") == files(tmp_path / "two")
 
 
 def test_a_layout_is_read_as_it_was_written(tmp_path: Path, layers: list[Layer]) -> None:
-    manifest = write(layers, tmp_path / "image")
-    layout = read_layout(tmp_path / "image")
-    assert layout.config == CONFIG
-    assert layout.platform == "linux/amd64"
-    assert layout.manifest.digest == manifest
+    layout = write(layers, tmp_path / "image")
+    assert read_layout(tmp_path / "image") == layout
+    assert layout.config.image == CONFIG
+    assert layout.config.platform == "linux/amd64"
     assert layout.reference.endswith("/envbuilder/a:latest")
     assert [(x.blob.digest, x.blob.size, x.diff_id) for x in layout.layers] == [
         (x.digest, x.size, x.diff_id) for x in layers
@@ -104,6 +106,12 @@ def test_what_a_killed_run_left_is_swept_by_the_next(tmp_path: Path, layers: lis
     (tmp_path / "out" / ".image.x1.part" / "new").mkdir(parents=True)
     write(layers, tmp_path / "out" / "image")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["image"]
+
+
+def test_a_moved_layout_is_read_at_its_new_place(tmp_path: Path, layers: list[Layer]) -> None:
+    moved = move_layout(write(layers, tmp_path / "image"), tmp_path / "out" / "image")
+    assert read_layout(tmp_path / "out" / "image") == moved
+    assert not (tmp_path / "image").exists()
 
 
 def test_a_folder_of_another_kind_is_left_alone(tmp_path: Path, layers: list[Layer]) -> None:
@@ -160,9 +168,9 @@ def test_a_damaged_layout_is_refused(
 
 
 def test_an_archive_holds_the_layout_under_the_name_given(tmp_path: Path, layers: list[Layer]) -> None:
-    write(layers, tmp_path / "image")
+    layout = write(layers, tmp_path / "image")
     told = list[int]()
-    archive = b"".join(read_archive(tmp_path / "image", name="envbuilder/b:1", advance=told.append))
+    archive = b"".join(read_archive(layout, name="envbuilder/b:1", advance=told.append))
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         held = {member.name: tar.extractfile(member).read() for member in tar if member.isreg()}  # type: ignore[union-attr]
     ours = files(tmp_path / "image")
@@ -174,15 +182,15 @@ def test_an_archive_holds_the_layout_under_the_name_given(tmp_path: Path, layers
     (classic,) = json.loads(held["manifest.json"])
     assert classic["RepoTags"] == ["envbuilder/b:1"]
     assert {classic["Config"], *classic["Layers"]} <= held.keys()
-    assert sum(told) == layout_size(tmp_path / "image")
+    assert sum(told) == layout_size(layout)
 
 
 def test_an_archive_of_a_cut_blob_is_refused(tmp_path: Path, layers: list[Layer]) -> None:
-    write(layers, tmp_path / "image")
+    layout = write(layers, tmp_path / "image")
     layers[0].blob.chmod(0o644)
     os.truncate(layers[0].blob, 10)
     with pytest.raises(VerifyError, match="shorter than its manifest says"):
-        list(read_archive(tmp_path / "image", name="envbuilder/a:1"))
+        list(read_archive(layout, name="envbuilder/a:1"))
 
 
 @pytest.mark.parametrize(

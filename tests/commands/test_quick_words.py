@@ -1,23 +1,15 @@
-"""Verbs start soon: words are converted as Typer does it but without pydantic, and the engine is asked without its SDK."""
+"""Verbs start soon: words are converted as Typer does it but without pydantic."""
 
-import json
-import socket
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import typer
 from typer.main import get_command
 
 from envbuilder import cli
-from envbuilder.artifacts.engine_socket import has_image, is_absent
 from envbuilder.commands.quick_words import quick_command
-
-NAME, MANIFEST = "envbuilder/cpu:latest", "ab" * 32
 
 
 def parameters(command: object, words: tuple[str, ...] = ()) -> Iterator[tuple[str, object]]:
@@ -103,56 +95,3 @@ def test_a_verb_imports_only_what_it_needs(arguments: tuple[str, ...], never: se
     modules = set(ended.stdout.splitlines()[-1].split())
     assert "envbuilder.cli" in modules
     assert not modules & never
-
-
-@contextmanager
-def engine(folder: Path, answer: bytes) -> Iterator[dict[str, str]]:
-    """Something that answers one request on a socket as an engine does; gives the environment that names it."""
-    path = folder / "engine.sock"
-    with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(path))
-        listening.listen()
-        asked: list[bytes] = []
-
-        def serve() -> None:
-            connection, _ = listening.accept()
-            with connection:
-                asked.append(connection.recv(1000))
-                connection.sendall(answer)
-
-        thread = threading.Thread(target=serve)
-        thread.start()
-        yield {"DOCKER_HOST": f"unix://{path}"}
-        thread.join()
-    assert asked == [b"GET /images/envbuilder/cpu%3Alatest/json HTTP/1.0\r\nHost: docker\r\n\r\n"]
-
-
-@pytest.mark.parametrize(
-    ("status", "body", "found"),
-    [
-        ("200 OK", json.dumps({"Id": f"sha256:{MANIFEST}", "RootFS": {"Layers": ["sha256:1"]}}), True),
-        ("200 OK", json.dumps({"Id": f"sha256:{MANIFEST}", "RootFS": {}}), False),
-        ("200 OK", json.dumps({"Id": f"sha256:{'cd' * 32}", "RootFS": {"Layers": ["sha256:1"]}}), False),
-        ("200 OK", json.dumps({"Id": f"sha256:{MANIFEST}", "RootFS": []}), None),
-        ("404 Not Found", json.dumps({"message": "No such image"}), None),
-        ("200 OK", "nonsense", None),
-        ("200 OK", "[]", None),
-        ("", "", None),
-    ],
-)
-def test_the_engine_is_asked_on_its_socket(tmp_path: Path, status: str, body: str, found: bool | None):
-    answer = f"HTTP/1.0 {status}\r\nContent-Type: application/json\r\n\r\n{body}".encode()
-    with engine(tmp_path, answer if status else b"") as environment:
-        assert has_image(environment, NAME, MANIFEST) is found
-
-
-def test_an_engine_elsewhere_is_left_to_the_sdk():
-    environment = {"DOCKER_HOST": "tcp://127.0.0.1:1"}
-    assert has_image(environment, NAME, MANIFEST) is None
-    assert not is_absent(environment)
-
-
-def test_an_engine_that_is_not_there(tmp_path: Path):
-    environment = {"DOCKER_HOST": f"unix://{tmp_path}/none.sock"}
-    assert has_image(environment, NAME, MANIFEST) is None
-    assert is_absent(environment)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import CommandError, SpaceError, ToolError
-from envbuilder.core.process import TAIL, Command, FakeRunner, ProcessRunner, Runner, hand_over
+from envbuilder.core.process import TAIL, Command, FakeRunner, ProcessRunner, Runner, exec_process
 
 BIG = b"x" * (1 << 20)  # more than a pipe holds
 runs_programs = pytest.mark.programs
@@ -333,7 +333,7 @@ def test_every_command_is_in_the_log_with_its_words(caplog):
 
 @runs_programs
 def test_handing_over_becomes_the_program():
-    code = "from envbuilder.core.process import hand_over; hand_over(['sh', '-c', 'echo $$; exit 5'])"
+    code = "from envbuilder.core.process import exec_process; exec_process(['sh', '-c', 'echo $$; exit 5'])"
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     said, _ = process.communicate(timeout=60)
     assert (int(said), process.returncode) == (process.pid, 5)
@@ -342,7 +342,7 @@ def test_handing_over_becomes_the_program():
 @runs_programs
 def test_handing_over_to_what_is_not_there_is_a_tool_error():
     with pytest.raises(ToolError, match="`no-such-program` is not installed"):
-        hand_over(["no-such-program"])
+        exec_process(["no-such-program"])
 
 
 def test_the_fake_records_commands_and_answers_by_the_name_of_the_program():

@@ -10,11 +10,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import docker
 import pytest
 import zstandard
 
-from envbuilder.artifacts.docker_engine import load, load_image, part_name
+from envbuilder.artifacts.docker_engine import connect, staged_name
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.console import Console
@@ -166,14 +165,15 @@ def test_what_a_docker_build_leaves_of_secrets_is_found_and_not_shown(spacious: 
 
 def test_an_image_whose_layers_are_packed_in_another_way_is_loaded_whole(bench: Bench):
     """The engine has the same layers under other digests, as of an older envbuilder: these must not be left out."""
-    name, client = "envbuilder-test/packed:1", docker.from_env()
+    name, engine = "envbuilder-test/packed:1", connect(os.environ)
+    assert engine is not None
     with open_folder() as folder:
         layouts = (bench.output / "tiny.oci", folder / "other.oci")
         shutil.copytree(*layouts)
         repack(layouts[1])
         try:
             for layout in layouts:
-                load_image(client, layout, name=name, console=Console(quiet=True))
+                engine.load(read_layout(layout), name=name, console=Console(quiet=True))
                 run("docker", "save", "--output", folder / "saved.tar", name)
                 with tarfile.open(folder / "saved.tar") as tar:
                     saved = set(tar.getnames())
@@ -185,11 +185,12 @@ def test_an_image_whose_layers_are_packed_in_another_way_is_loaded_whole(bench: 
 def test_the_part_that_a_failed_build_left_goes_also_where_the_whole_image_is_there(bench: Bench):
     """As when the edit that did not compile was taken back."""
     outputs = Outputs(folder=bench.output, name="tiny")
-    manifest, part = read_layout(outputs.image).manifest.digest, part_name(outputs.image_name)
-    load(outputs, manifest, os.environ, Console(quiet=True))
+    layout, part, engine = read_layout(outputs.image), staged_name(outputs.image_name), connect(os.environ)
+    assert engine is not None
+    engine.load(layout, name=outputs.image_name, console=Console(quiet=True))
     run("docker", "tag", outputs.image_name, part)
     try:
-        load(outputs, manifest, os.environ, Console(quiet=True))
+        engine.load(layout, name=outputs.image_name, console=Console(quiet=True))
         assert run("docker", "images", "--quiet", part) == ""
     finally:
         attempt("docker", "image", "rm", part)

@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.artifacts.oci.layout import ImageConfig, read_layout, write_layout
+from envbuilder.artifacts.oci.layout import read_layout, write_layout
+from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.oci.naming import FORMS, sif_reference
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.artifacts.outputs import Outputs
@@ -301,7 +302,11 @@ def test_a_blob_with_other_bytes_is_fetched_again(toy: Outputs, real: Registry, 
     send(toy, place, tmp_path)
     assert bring(place, tmp_path / "in", tmp_path).total > 6_000_000
     layout = read_layout(tmp_path / "in/toy.oci")
-    blob = {"layer": layout.layers[0].blob, "config": layout.config_blob, "manifest": layout.manifest}[which]
+    blob = {
+        "layer": layout.layers[0].blob,
+        "config": layout.config_blob,
+        "manifest": layout.manifest.descriptor(),
+    }[which]
     spoil(layout.path(blob))
     again = bring(place, tmp_path / "in", tmp_path)
     assert again.total == (0 if which == "manifest" else blob.size)  # a manifest is asked for anyway

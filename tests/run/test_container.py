@@ -1,7 +1,6 @@
 """Running inside an artefact: as few options as each runtime needs, and how it ended."""
 
 import shlex
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -10,16 +9,18 @@ from typing import NoReturn
 import docker.errors
 import pytest
 
+from envbuilder.artifacts.docker_engine import DockerEngine
 from envbuilder.artifacts.outputs import Outputs, Record
-from envbuilder.core.errors import BuildError, SpaceError, ToolError, UsageError
+from envbuilder.core.errors import ToolError, UsageError
+from envbuilder.core.process import Completed
 from envbuilder.run import container as run_module
 from envbuilder.run.container import (
-    Ran,
     Surroundings,
+    exec_in_image,
     image_argv,
+    image_options,
     probe_surroundings,
     project_folder,
-    run_in_image,
     run_in_sif,
     sif_argv,
     sif_options,
@@ -106,10 +107,10 @@ def test_without_apptainer_a_sif_says_what_is_missing(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("script", "ran"),
     [
-        ("echo out", Ran(code=0, output="out\n")),
-        ("echo one; echo two; exit 3", Ran(code=3, output="one\ntwo\n")),
-        ("echo why >&2; exit 4", Ran(code=4, output="why\n")),
-        ("true", Ran(code=0, output="")),
+        ("echo out", Completed(code=0, output="out\n")),
+        ("echo one; echo two; exit 3", Completed(code=3, output="one\ntwo\n")),
+        ("echo why >&2; exit 4", Completed(code=4, output="why\n")),
+        ("true", Completed(code=0, output="")),
     ],
 )
 def test_a_run_in_a_sif_ends_with_its_code_and_all_it_said(tmp_path, monkeypatch, script, ran):
@@ -121,46 +122,8 @@ def test_a_run_in_a_sif_ends_with_its_code_and_all_it_said(tmp_path, monkeypatch
     assert run_in_sif(Path("x.sif"), ["sh", "-c", script], HERE) == ran
 
 
-class Engine:
-    """A Docker engine of one container, which says what it is told to."""
-
-    def __init__(self, *said: bytes, code: int = 0, image: bool = True) -> None:
-        self.asked: dict[str, object] = {}
-        self.events: list[str] = []
-        self.containers = self
-        self._said, self._code, self._image = said, code, image
-
-    def create(self, image: str, command: list[str], **options: object) -> SimpleNamespace:
-        if not self._image:
-            raise docker.errors.ImageNotFound("no such image")
-        self.asked = {"image": image, "command": command, **options}
-        return SimpleNamespace(attach=self.attach, start=self.start, wait=self.wait, remove=self.remove)
-
-    def attach(self, **_: object) -> Iterator[bytes]:
-        self.events.append("attach")
-        return iter(self._said)
-
-    def start(self) -> None:
-        self.events.append("start")
-
-    def wait(self) -> dict[str, int]:
-        self.events.append("wait")
-        return {"StatusCode": self._code}
-
-    def remove(self, *, force: bool) -> None:
-        self.events.append(f"remove force={force}")
-
-
-def in_image(engine: Engine, around: Surroundings = HERE) -> Ran:
-    return run_in_image(engine, "envbuilder/x", ("true", "two words"), around)
-
-
-def test_what_is_asked_of_a_docker_engine():
-    engine = Engine()
-    in_image(engine, replace(HERE, names=(("USER", "me"),)))
-    assert engine.asked == {
-        "image": "envbuilder/x",
-        "command": ["true", "two words"],
+def test_an_image_gets_the_project_the_user_and_the_host_memory():
+    assert image_options(replace(HERE, names=(("USER", "me"),))) == {
         "user": "1:2",
         "volumes": ["/home/me/project:/home/me/project"],
         "working_dir": "/home/me/project",
@@ -168,78 +131,35 @@ def test_what_is_asked_of_a_docker_engine():
         "ipc_mode": "host",
         "init": True,
         "device_requests": None,
-        "tty": False,
-        "stdin_open": False,
     }
 
 
-def test_a_docker_engine_is_asked_for_all_gpus_where_there_are_any():
-    engine = Engine()
-    in_image(engine, WITH_GPU)
-    requests = engine.asked["device_requests"]
-    assert [(one["Count"], one["Capabilities"]) for one in requests] == [(-1, [["gpu"]])]
+def test_an_image_gets_all_gpus_where_there_are_any():
+    (request,) = image_options(WITH_GPU)["device_requests"]
+    assert (request["Count"], request["Capabilities"]) == (-1, [["gpu"]])
 
 
 def test_the_command_line_of_an_image():
     line = shlex.join(image_argv("envbuilder/x", ("true", "two words"), WITH_GPU, terminal=True))
     assert line == (
-        "docker run --rm --init --interactive --tty --user=1:2 --ipc=host --gpus=all "
+        "docker --context=default run --rm --pull=never --init --interactive --tty --user=1:2 --ipc=host --gpus=all "
         "--volume=/home/me/project:/home/me/project --workdir=/home/me/project --env=PYTHONNOUSERSITE=1 "
         "envbuilder/x true 'two words'"
     )
 
 
-def test_an_engine_that_has_no_way_to_the_gpus_says_what_to_do():
-    class NoGpus(Engine):
-        def start(self) -> None:
-            raise docker.errors.APIError(
-                "no", explanation="could not select device driver with capabilities: [[gpu]]"
-            )
-
-    with pytest.raises(ToolError, match="cannot give a container this machine's GPUs") as caught:
-        in_image(NoGpus(), WITH_GPU)
+def test_without_the_docker_command_an_image_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ToolError, match="its command `docker` is not installed") as caught:
+        exec_in_image("envbuilder/x", ("true",), HERE, terminal=False)
     assert "--in sif" in caught.value.hint
 
 
-@pytest.mark.parametrize("moment", ["create", "start"])
-@pytest.mark.parametrize(
-    ("words", "kind"), [("write /x: no space left on device", SpaceError), ("no device", BuildError)]
-)
-def test_an_engine_that_refuses_a_container_is_told_in_its_words(moment: str, words: str, kind: type):
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise docker.errors.APIError("500", explanation=words)
-
-    engine = Engine()
-    setattr(engine, moment, refuse)
-    with pytest.raises(BuildError, match=f"the Docker engine cannot .*: {words}") as caught:
-        in_image(engine)
-    assert type(caught.value) is kind
-    assert ("docker image prune" in caught.value.hint) == (kind is SpaceError)
-
-
-def test_a_container_is_heard_from_its_start_and_removed_at_its_end():
-    engine = Engine()
-    in_image(engine)
-    assert engine.events == ["attach", "start", "wait", "remove force=True"]
-
-
-def test_a_run_in_an_image_ends_with_its_code_and_what_it_said():
-    engine = Engine(b"one\n", b"two\n", b"three \xff\n", code=3)
-    assert in_image(engine) == Ran(code=3, output="one\ntwo\nthree \N{REPLACEMENT CHARACTER}\n")
-
-
-def test_an_image_that_is_not_there_says_how_to_get_it():
-    with pytest.raises(UsageError, match="has no image `envbuilder/x`") as caught:
-        in_image(Engine(image=False))
-    assert caught.value.hint == "`envbuilder build` loads it"
-
-
-def held() -> SimpleNamespace:
+def held() -> DockerEngine:
     """An engine that has one image."""
     identity = "sha256:" + "a" * 64
-    attrs = {"Id": identity, "RootFS": {"Layers": ["sha256:1"]}}
-    image = SimpleNamespace(id=identity, attrs=attrs)
-    return SimpleNamespace(images=SimpleNamespace(get=lambda _: image))
+    image = SimpleNamespace(id=identity, attrs={"Id": identity, "RootFS": {"Layers": ["sha256:1"]}})
+    return DockerEngine(SimpleNamespace(images=SimpleNamespace(get=lambda _: image)))
 
 
 def record(manifest: str, folder: Path) -> Outputs:
@@ -264,30 +184,12 @@ def test_the_image_that_was_built_here_or_where_nothing_was_is_run_in_silence(tm
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize(
-    ("error", "why"),
-    [
-        (docker.errors.ImageNotFound("404", explanation="No such image: x"), ""),
-        (docker.errors.APIError("400", explanation="invalid reference format"), ": invalid reference format"),
-    ],
-)
-def test_an_image_that_is_not_there_or_cannot_be_is_told(tmp_path, error, why):
+def test_an_image_that_is_not_there_has_the_hint_to_build_it(tmp_path):
     def get(_: str) -> NoReturn:
-        raise error
+        raise docker.errors.ImageNotFound("404")
 
-    engine = SimpleNamespace(images=SimpleNamespace(get=get))
+    engine = DockerEngine(SimpleNamespace(images=SimpleNamespace(get=get)))
     with pytest.raises(UsageError) as caught:
         need_image(engine, "x", Outputs(folder=tmp_path, name="x"), {"ENVBUILDER_RECIPES": str(tmp_path)})
-    assert str(caught.value) == f"the Docker engine has no image `envbuilder/x:latest`{why}"
+    assert str(caught.value) == "the Docker engine has no image `envbuilder/x:latest`"
     assert "`envbuilder build x`" in caught.value.hint
-
-
-def test_an_interrupted_container_is_removed():
-    class Interrupted(Engine):
-        def start(self) -> None:
-            raise KeyboardInterrupt
-
-    engine = Interrupted()
-    with pytest.raises(KeyboardInterrupt):
-        in_image(engine)
-    assert engine.events == ["attach", "remove force=True"]

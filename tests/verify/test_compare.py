@@ -11,7 +11,8 @@ import pytest
 from PySquashfsImage import SquashFsImage
 
 from envbuilder import cli
-from envbuilder.artifacts.oci.layout import ImageConfig, read_layout, write_layout
+from envbuilder.artifacts.oci.layout import read_layout, write_layout
+from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.artifacts.sif import read_sif, write_sif
 from envbuilder.artifacts.squashfs.files import SquashfsTree

@@ -1,4 +1,7 @@
-"""Manifests and indexes: the JSON that says of which blobs an image or another artefact consists."""
+"""OCI descriptors, manifests, indexes and image configurations: the JSON that names the blobs of an image.
+
+The writer of layouts, the reader of foreign images, the registry client and base images all use these types.
+"""
 
 import hashlib
 import json
@@ -10,17 +13,22 @@ from envbuilder.core.cache import Sha256, parse_sha256
 
 IMAGE: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
+CONFIG: Final = "application/vnd.oci.image.config.v1+json"
+LAYER: Final = "application/vnd.oci.image.layer.v1.tar+zstd"
 DOCKER_IMAGE: Final = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX: Final = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFESTS: Final = (IMAGE, INDEX, DOCKER_IMAGE, DOCKER_INDEX)
 EMPTY: Final = "application/vnd.oci.empty.v1+json"  # of the config of what is no image
 EMPTY_CONTENT: Final = b"{}"
+MOST_JSON: Final = 4 << 20  # bytes of a manifest or a configuration that a reader accepts
 LAYOUT: Final = b'{"imageLayoutVersion":"1.0.0"}'  # of the file `oci-layout` in a folder of images
+
+_PLATFORM: Final = ("os", "architecture", "variant")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
-    """What a manifest says of a blob or of another manifest."""
+    """The type, digest and size of a blob or of a manifest, as a manifest or an index names it."""
 
     media_type: str
     digest: Sha256
@@ -38,9 +46,7 @@ class Descriptor:
         if self.artifact_type:
             data["artifactType"] = self.artifact_type
         if self.platform:
-            data["platform"] = dict(
-                zip(("os", "architecture", "variant"), self.platform.split("/"), strict=False)
-            )
+            data["platform"] = platform_data(self.platform)
         return data | ({"annotations": dict(self.annotations)} if self.annotations else {})
 
 
@@ -78,6 +84,58 @@ class Manifest:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageConfig:
+    """What a container is started with."""
+
+    env: tuple[tuple[str, str], ...] = ()
+    cmd: tuple[str, ...] = ()
+    entrypoint: tuple[str, ...] = ()
+    workdir: str = ""
+    labels: tuple[tuple[str, str], ...] = ()
+    user: str = ""
+
+    def data(self) -> dict[str, object]:
+        data: dict[str, object] = {
+            "Env": [f"{name}={value}" for name, value in self.env],
+            "Cmd": list(self.cmd),
+            "Entrypoint": list(self.entrypoint),
+            "WorkingDir": self.workdir,
+            "Labels": dict(self.labels),
+            "User": self.user,
+        }
+        return {name: value for name, value in data.items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configuration:
+    """The blob that `config` of an image's manifest names."""
+
+    platform: str  # os/architecture[/variant]
+    created: str
+    image: ImageConfig
+    diff_ids: tuple[Sha256, ...]  # of the layers' tars, the lowest first
+
+
+def parse_configuration(content: bytes) -> Configuration:
+    """Raises ValueError for what is not the configuration of an image."""
+    value = JsonObject.load(content)
+    image = value.child("config")
+    return Configuration(
+        platform=_parse_platform(value),
+        created=value.text("created"),
+        image=ImageConfig(
+            env=tuple((name, text) for name, _, text in (one.partition("=") for one in image.texts("Env"))),
+            cmd=image.texts("Cmd"),
+            entrypoint=image.texts("Entrypoint"),
+            workdir=image.text("WorkingDir"),
+            labels=image.pairs("Labels"),
+            user=image.text("User"),
+        ),
+        diff_ids=tuple(map(parse_digest, value.child("rootfs").texts("diff_ids"))),
+    )
+
+
 def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
     """Read a manifest; raises ValueError for what is none, and for the forms that nobody writes any more."""
     value = JsonObject.load(content)
@@ -106,7 +164,7 @@ def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
 
 def make_manifest(
     *, config: Descriptor, layers: Sequence[Descriptor], artifact_type: str = "", subject: Descriptor | None = None,
-    annotations: Mapping[str, str],
+    annotations: Mapping[str, str] | None = None,
 ) -> Manifest:  # fmt: skip
     """A manifest of our own; the same parts give the same bytes."""
     value: dict[str, object] = {
@@ -128,6 +186,16 @@ def make_manifest(
 def make_index(manifests: Sequence[Descriptor]) -> Manifest:
     value = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [one.data() for one in manifests]}
     return parse_manifest(dump(value))
+
+
+def platform_data(platform: str) -> dict[str, str]:
+    """The keys of `os/architecture[/variant]`."""
+    return dict(zip(_PLATFORM, platform.split("/"), strict=False))
+
+
+def describe(content: bytes, media_type: str) -> Descriptor:
+    """The descriptor of a blob with this content."""
+    return Descriptor(media_type=media_type, digest=digest_of(content), size=len(content))
 
 
 def digest_of(content: bytes) -> Sha256:
@@ -158,13 +226,15 @@ class JsonObject:
         return cls(value)
 
     def child(self, key: str) -> "JsonObject":
-        return self.make(self.values.get(key, {}))
+        value = self.values.get(key)
+        return self.make({} if value is None else value)
 
     def objects(self, key: str) -> tuple["JsonObject", ...]:
         return tuple(self.make(value) for value in self._list(key))
 
     def text(self, key: str) -> str:
-        return self._text(self.values.get(key, ""))
+        value = self.values.get(key)
+        return "" if value is None else self._text(value)
 
     def texts(self, key: str) -> tuple[str, ...]:
         return tuple(self._text(value) for value in self._list(key))
@@ -203,13 +273,15 @@ def parse_digest(text: str) -> Sha256:
 
 
 def _descriptor(value: JsonObject) -> Descriptor:
-    platform = value.child("platform")
-    names = ("os", "architecture", "variant")
     return Descriptor(
         media_type=value.text("mediaType"),
         digest=value.digest(),
         size=value.size(),
         artifact_type=value.text("artifactType"),
-        platform="/".join(filter(None, (platform.text(name) for name in names))),
+        platform=_parse_platform(value.child("platform")),
         annotations=value.pairs("annotations"),
     )
+
+
+def _parse_platform(value: JsonObject) -> str:
+    return "/".join(filter(None, map(value.text, _PLATFORM)))

@@ -11,7 +11,7 @@ from envbuilder.artifacts.outputs import Outputs, find_outputs
 from envbuilder.artifacts.squashfs.files import SquashfsTree
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
-from envbuilder.core.process import Command, Runner, hand_over
+from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_image, need_sif
 from envbuilder.run.launch.job import (
@@ -75,9 +75,9 @@ def prepare(wish: Wish, settings: Mapping[str, str]) -> Job:
 
 
 def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> Environment:
-    image, client = outputs.image_name, need_engine(outputs, settings)
-    identity = need_image(client, name, outputs, settings)
-    read = run_in_image(client, image, ("cat", PINS), Surroundings(folder=Path("/")))
+    image, docker = outputs.image_name, need_engine(outputs, settings)
+    identity = need_image(docker, name, outputs, settings)
+    read = run_in_image(docker, image, ("cat", PINS), Surroundings(folder=Path("/")))
     try:
         torch, cuda = parse_pins(read.output)
     except ValueError as error:
@@ -152,7 +152,7 @@ def submit(script: Script, runner: Runner, *, wait: bool, tell: Callable[[str], 
 def become(job: Job) -> NoReturn:
     """Let the script take this process's place: signals, output and exit code are then its own."""
     script = save_script(job.logs / f"{job.environment.name}-{os.getpid()}.sh", script_of(job))
-    hand_over(("bash", str(script)))
+    exec_process(("bash", str(script)))
 
 
 def start_command(job: Job, script: Path) -> str:
