@@ -8,13 +8,12 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Annotated, Any, Final
 
-from envbuilder.core.decode import Code, Fields, Kind, Mistakes, Node, Shape, load
+from envbuilder.core.decode import Code, Mistakes, Node, Shape, load
 from envbuilder.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from envbuilder.node.nccl.profile import Profile
+from envbuilder.core.models import STRICT, Line, plain, read_node
+from envbuilder.node.nccl.profile import Profile, parse_profile
 
 _DRIVER: Final = Shape(
     pattern=r"\d+(\.\d+)+",
@@ -31,7 +30,7 @@ class HostFacts:
     driver: str = ""  # 535.104.05
     # As nvidia-smi or a recipe names them, each kind at least once; () where the machine has none.
     gpus: tuple[str, ...] | None = None
-    profile: "Profile | None" = None
+    profile: Profile | None = None
 
     @property
     def driver_branch(self) -> str:
@@ -39,56 +38,38 @@ class HostFacts:
         return self.driver.partition(".")[0]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _HostFile:
+    """The keys of the file; `node/nccl/profile.py` reads what is `Any` here."""
+
+    __pydantic_config__ = STRICT
+    version: Any = None
+    driver: Annotated[str, _DRIVER] = ""
+    gpus: tuple[Line, ...] | None = None
+    settings: Any = None
+    fixed: Any = None
+    facts: Any = None
+
+
 def load_host_facts(path: Path) -> HostFacts:
     """Read the file; raises UsageError whose findings hold every mistake, unknown keys among them."""
-    from envbuilder.node.nccl.profile import KEYS  # noqa: PLC0415 - few recipes are checked for a machine
-
     mistakes = Mistakes()
     root = load(path, mistakes)
-    facts = HostFacts(path=path)
-    if root is not None:
-        fields = Fields(root, mistakes, optional=KEYS)
-        driver, gpus = fields.text("driver", _DRIVER), fields.texts("gpus") if "gpus" in fields else None
-        facts = HostFacts(path=path, driver=driver, gpus=gpus, profile=_profile(root, mistakes))
-    if mistakes.findings:
+    file = read_node(_HostFile, root, mistakes) if root else None
+    profile = _profile(root, mistakes) if root and file else None
+    if file is None or profile is None or mistakes.findings:
         raise UsageError(f"the host facts `{path}` cannot be used", findings=mistakes.findings)
-    return facts
+    return HostFacts(path=path, driver=file.driver, gpus=file.gpus, profile=profile)
 
 
-def _profile(root: Node, mistakes: Mistakes) -> "Profile | None":
-    """The whole of it, where what `Fields` looks at is sound."""
-    from envbuilder.node.nccl.profile import parse_profile  # noqa: PLC0415 - as above
-
-    if mistakes.findings:
-        return None
+def _profile(root: Node, mistakes: Mistakes) -> Profile | None:
     try:
         return parse_profile(plain(root))
     except ValueError as error:
         place, _, message = str(error).partition(": ")
-        mistakes.add(
-            Code.VALUE,
-            root.where,
-            f"{place}: {message}",
-            hint="`envbuilder detect --save FILE` writes a profile",
-        )
+        hint = "`envbuilder detect --save FILE` writes a profile"
+        mistakes.add(Code.VALUE, root.where, f"{place}: {message}", hint=hint)
         return None
-
-
-def plain(node: Node) -> object:
-    """The value of a node as JSON has it."""
-    match node.kind:
-        case Kind.MAP:
-            return {entry.key: plain(entry.node) for entry in node.entries}
-        case Kind.LIST:
-            return [plain(item) for item in node.items]
-        case Kind.INTEGER:
-            return int(node.text)
-        case Kind.BOOLEAN:
-            return node.text.lower() == "true"
-        case Kind.NOTHING:
-            return None
-        case _:
-            return node.text
 
 
 @functools.cache

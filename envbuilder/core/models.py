@@ -180,6 +180,7 @@ def read_node(kind: type[T], node: Node, mistakes: Mistakes, *, context: object 
 class _Place:
     """Where one of pydantic's errors is: its steps also name union members, which no file has."""
 
+    parent: Any  # the type of what holds it
     kind: Any  # the type that is read there
     node: Node
     entry: Entry | None  # that the node is the value of
@@ -187,15 +188,16 @@ class _Place:
 
     @classmethod
     def find(cls, kind: Any, node: Node, location: Location) -> "_Place":
-        entry: Entry | None = None
+        parent, entry = kind, None
         for step in location:
+            parent = kind
             if isinstance(step, int) and step < len(node.items):
                 kind, node, entry = _inside(kind, step), node.items[step], None
             elif found := next((one for one in node.entries if one.key == step), None):
                 kind, node, entry = _inside(kind, step), found.node, found
             else:
                 kind = _inside(kind, step)
-        return cls(kind=kind, node=node, entry=entry, last=location[-1] if location else "")
+        return cls(parent=parent, kind=kind, node=node, entry=entry, last=location[-1] if location else "")
 
 
 def _bare(kind: Any) -> Any:
@@ -251,7 +253,7 @@ def _report(place: _Place, error: str, context: Mapping[str, Any], mistakes: Mis
         case "missing":
             mistakes.at(node, Code.MISSING_KEY, f"the key `{place.last}` is missing")
         case "unexpected_keyword_argument":
-            known = keys_of(place.kind)
+            known = keys_of(place.parent)
             hint = f"{nearest(str(place.last), known)}known keys: {', '.join(known)}"
             message = f"{node.path}: unknown key `{place.last}`"
             mistakes.add(Code.UNKNOWN_KEY, entry.where if entry else node.where, message, hint=hint)
@@ -267,7 +269,9 @@ def _report(place: _Place, error: str, context: Mapping[str, Any], mistakes: Mis
             found = node.text if node.kind is Kind.INTEGER else node.kind.value
             mistakes.at(node, Code.TYPE, f"expected a whole number, found {found}")
         case "enum" | "literal_error":
-            _report_text(node, str(context["expected"]).replace("'", ""), "", mistakes)
+            choices = str(context["expected"])
+            hint = nearest(node.text, re.findall("'([^']+)'", choices)).strip()
+            _report_text(node, choices.replace("'", ""), hint, mistakes)
         case _:
             raise AssertionError(f"pydantic reports {error} at {node.path}, for which there is no sentence")
 

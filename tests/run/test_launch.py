@@ -269,11 +269,11 @@ def test_a_profile_says_every_mistake_with_its_place(tmp_path):
         load_site(path)
     said = [f"{finding} {finding.hint}" for finding in caught.value.findings]
     assert [one.partition(": ")[0].removeprefix(f"{path}:") for one in said] == [
-        "1:1", "2:10", "3:8", "3:9", "3:55", "3:69", "4:7",
+        "1:1", "2:10", "3:9", "3:35", "3:55", "3:69", "4:7",
     ]  # fmt: skip
     assert "did you mean `binds`?" in said[0]
-    assert "did you mean `partition`?" in said[3]
-    assert "did you mean `gpus-per-node`?" in said[2]
+    assert "did you mean `partition`?" in said[2]
+    assert "did you mean `gpus-per-node`?" in said[3]
 
 
 def test_a_profile_is_found_by_its_name_or_the_nearest_is_told(tmp_path):

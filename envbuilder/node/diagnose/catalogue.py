@@ -1,13 +1,17 @@
 """The known failures: how their lines look, what causes them, what repairs them. The rows are YAML, read and checked here."""
 
 import functools
+import itertools
 import re
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from envbuilder.core.decode import LINE, Code, Fields, Mistakes, Node, Shape, load
+from pydantic import Field
+
+from envbuilder.core.decode import Code, Mistakes, Shape, load
+from envbuilder.core.models import STRICT, Flag, Line, Mistake, ReadAs, read_node
 
 FOLDER: Final = Path(__file__).with_name("catalogue")
 _CODE: Final = Shape(pattern=r"EB(?:89[5-9]|9\d\d)", expected='a code such as "EB900"')
@@ -30,14 +34,35 @@ _STAGE: Final = Shape(
 )
 
 
+# Shorter literals would be in every line.
+_LITERAL: Final = Shape(pattern=r"(?=.*\S)[^\x00-\x1f\x7f]{4,}", expected="a literal of four letters or more")
+
+
+def _stage(name: str) -> Stage:
+    return Stage[name.upper()]
+
+
+def _compile(text: str) -> re.Pattern[bytes]:
+    try:
+        return re.compile(text.encode())
+    except re.error as error:
+        raise Mistake(message=f"`{text}` is no regular expression: {error}").error() from error
+
+
+_Pattern = Annotated[re.Pattern[bytes], ReadAs(Line, _compile)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
     """How one kind of line is known: the literal is searched for, then both expressions are asked."""
 
-    has: bytes
-    like: re.Pattern[bytes] | None = None
-    unless: re.Pattern[bytes] | None = None
-    is_hint: bool = False  # such a line is in good logs too; it explains another failure
+    __pydantic_config__ = STRICT
+    has: Annotated[bytes, ReadAs(Annotated[str, _LITERAL], str.encode)]
+    like: _Pattern | None = None
+    unless: _Pattern | None = None
+    is_hint: Annotated[Flag, Field(alias="hint")] = (
+        False  # such a line is in good logs too; it explains another failure
+    )
 
     def groups(self, line: bytes) -> dict[str, str] | None:
         """The named groups of a line that holds `has`; None where it is another kind of line."""
@@ -57,16 +82,20 @@ class Mark:
 class Failure:
     """One row: a failure that is known, with its stable code."""
 
-    code: str
-    name: str
-    title: str
-    stage: Stage
-    marks: tuple[Mark, ...]  # none: a verdict on the lines of other failures
-    cause: str
-    repair: str
-    command: str
-    source: str
-    is_end: bool  # it ends whatever runs: what is not known to come after it is nearer to the root
+    __pydantic_config__ = STRICT
+    code: Annotated[str, _CODE]
+    name: Annotated[str, _NAME]
+    title: Line
+    stage: Annotated[Stage, ReadAs(Annotated[str, _STAGE], _stage)]
+    # none: a verdict on the lines of other failures
+    marks: Annotated[tuple[Mark, ...], Field(alias="lines")] = ()
+    cause: Line
+    repair: Line
+    command: Line = ""
+    source: Line
+    is_end: Annotated[Flag, Field(alias="end")] = (
+        False  # it ends whatever runs: what is not known to come after it is nearer to the root
+    )
 
     @property
     def is_hint(self) -> bool:
@@ -74,69 +103,29 @@ class Failure:
         return bool(self.marks) and all(mark.is_hint for mark in self.marks)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    __pydantic_config__ = STRICT
+    failures: tuple[Failure, ...]
+
+
 @functools.cache
 def load_catalogue(folder: Path = FOLDER) -> tuple[Failure, ...]:
     """All rows in the order of their codes; raises ValueError with every mistake, a line each."""
     mistakes = Mistakes()
     found: list[Failure] = []
+    seen: dict[tuple[str, str], str] = {}
     for path in sorted(folder.glob("*.yaml")):
         root = load(path, mistakes)
-        if root is not None:
-            rows = Fields(root, mistakes, required=("failures",))
-            found += [_failure(node, mistakes) for node in rows.items("failures")]
-    for key in ("code", "name"):
-        seen: set[str] = set()
-        for failure in found:
-            value = getattr(failure, key)
-            if value in seen:
-                mistakes.add(Code.DUPLICATE, str(folder), f"{key} `{value}` is there twice")
-            seen.add(value)
+        file = read_node(_File, root, mistakes) if root else None
+        found += file.failures if file else ()
+        rows = root.get("failures") if root else None
+        for row, key in itertools.product(rows.items if rows else (), ("code", "name")):
+            if value := row.get(key):
+                first = seen.setdefault((key, value.text), value.where)
+                if first != value.where:
+                    message = f"{key} `{value.text}` is there twice"
+                    mistakes.at(value, Code.DUPLICATE, message, hint=f"the first is at {first}")
     if mistakes.findings:
         raise ValueError("\n".join(str(finding) for finding in mistakes.findings))
     return tuple(sorted(found, key=lambda failure: failure.code))
-
-
-def _failure(node: Node, mistakes: Mistakes) -> Failure:
-    fields = Fields(
-        node,
-        mistakes,
-        required=("code", "name", "title", "stage", "cause", "repair", "source"),
-        optional=("lines", "command", "end"),
-    )
-    stage = fields.text("stage", _STAGE)
-    return Failure(
-        code=fields.text("code", _CODE),
-        name=fields.text("name", _NAME),
-        title=fields.text("title"),
-        stage=Stage[stage.upper()] if stage else Stage.PROGRAM,
-        marks=tuple(_mark(item, mistakes) for item in fields.items("lines")),
-        cause=fields.text("cause"),
-        repair=fields.text("repair"),
-        command=fields.text("command"),
-        source=fields.text("source"),
-        is_end=fields.flag("end"),
-    )
-
-
-def _mark(node: Node, mistakes: Mistakes) -> Mark:
-    fields = Fields(node, mistakes, required=("has",), optional=("like", "unless", "hint"))
-    has = fields.text("has")
-    if len(has) < 4:  # shorter ones would be in every line
-        mistakes.at(node, Code.VALUE, f"expected a literal of four letters or more, found `{has}`")
-    return Mark(
-        has=has.encode(),
-        like=_pattern(fields, "like"),
-        unless=_pattern(fields, "unless"),
-        is_hint=fields.flag("hint"),
-    )
-
-
-def _pattern(fields: Fields, key: str) -> re.Pattern[bytes] | None:
-    text = fields.text(key, LINE)
-    if not text:
-        return None
-    try:
-        return re.compile(text.encode())
-    except re.error as error:
-        fields.mistakes.at(fields.node, Code.VALUE, f"`{key}` is no regular expression: {error}")
-        return None

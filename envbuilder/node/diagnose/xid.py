@@ -3,9 +3,12 @@
 import functools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Annotated, Final
 
-from envbuilder.core.decode import Fields, Mistakes, Shape, load
+from pydantic import Field
+
+from envbuilder.core.decode import Mistakes, Shape, load
+from envbuilder.core.models import STRICT, Date, Line, ReadAs, read_node
 
 FILE: Final = Path(__file__).with_name("xids.yaml")
 _NUMBER: Final = Shape(pattern=r"\d{1,3}", expected='a number such as "79"')
@@ -13,9 +16,18 @@ _NUMBER: Final = Shape(pattern=r"\d{1,3}", expected='a number such as "79"')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Xid:
-    number: int
-    meaning: str
-    action: str
+    __pydantic_config__ = STRICT
+    number: Annotated[int, ReadAs(Annotated[str, _NUMBER], int), Field(alias="xid")]
+    meaning: Line
+    action: Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    __pydantic_config__ = STRICT
+    source: Line
+    read: Date
+    rows: tuple[Xid, ...]
 
 
 @functools.cache
@@ -23,15 +35,10 @@ def load_xids(path: Path = FILE) -> dict[int, Xid]:
     """The table by number; raises ValueError when it breaks its own rules."""
     mistakes = Mistakes()
     root = load(path, mistakes)
-    rows: dict[int, Xid] = {}
-    if root is not None:
-        table = Fields(root, mistakes, required=("source", "read", "rows"))
-        for item in table.items("rows"):
-            row = Fields(item, mistakes, required=("xid", "meaning", "action"))
-            number = int(row.text("xid", _NUMBER) or 0)
-            rows[number] = Xid(number=number, meaning=row.text("meaning"), action=row.text("action"))
-        if list(rows) != sorted(rows) or len(rows) != len(table.items("rows")):
-            raise ValueError(f"{path}: rows are sorted and unique")
-    if mistakes.findings:
+    file = read_node(_File, root, mistakes) if root else None
+    if file is None:
         raise ValueError("\n".join(str(finding) for finding in mistakes.findings))
+    rows = {row.number: row for row in file.rows}
+    if list(rows) != sorted(rows) or len(rows) != len(file.rows):
+        raise ValueError(f"{path}: rows are sorted and unique")
     return rows

@@ -8,10 +8,11 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, get_args
+from typing import Annotated, Final, Literal
 
-from envbuilder.core.decode import Code, Fields, Mistakes, Shape, load, nearest, read_text
+from envbuilder.core.decode import Mistakes, Shape, load, nearest
 from envbuilder.core.errors import UsageError
+from envbuilder.core.models import STRICT, Flag, Line, ReadAs, Whole, read_node
 
 GpuFlag = Literal["gpus-per-node", "gres", "none"]
 SITES: Final = Path("sites")
@@ -40,54 +41,51 @@ _VARIABLE: Final = Shape(pattern=r"[A-Za-z_][A-Za-z0-9_]*", expected="the name o
 _SUFFIX: Final = Shape(pattern=r"[A-Za-z0-9.-]+", expected="what follows a host name, such as i or .ib.site")
 _PROGRAM: Final = Shape(pattern=r"[A-Za-z0-9_./+-]+", expected="the name of a program or its path")
 
-SLURM_KEYS: Final = (
-    "partition",
-    "account",
-    "qos",
-    "time",
-    "gpu_flag",
-    "gpu_type",
-    "cpus_per_rank",
-    "options",
-)
-SSH_KEYS: Final = ("hosts", "options", "pdsh")
-KEYS: Final = (
-    "summary", "modules", "apptainer", "binds", "scratch", "node_scratch", "master_suffix", "env", "slurm", "ssh",
-)  # fmt: skip
+
+def _pairs(found: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(found.items())
+
+
+Word = Annotated[str, WORD]
+_Path = Annotated[str, _PATH]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSite:
     """What `#SBATCH` lines say at this site; empty for what is left out."""
 
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    time: str = ""
+    __pydantic_config__ = STRICT
+    partition: Word = ""
+    account: Word = ""
+    qos: Word = ""
+    time: Annotated[str, TIME] = ""
     gpu_flag: GpuFlag = "gpus-per-node"
-    gpu_type: str = ""
-    cpus_per_rank: int = 0
-    options: tuple[str, ...] = ()
+    gpu_type: Word = ""
+    cpus_per_rank: Whole = 0
+    options: tuple[Annotated[str, OPTION], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshSite:
-    hosts: tuple[str, ...] = ()
-    options: tuple[str, ...] = ()  # of ssh itself
-    pdsh: bool = False
+    __pydantic_config__ = STRICT
+    hosts: tuple[Annotated[str, HOST], ...] = ()
+    options: tuple[Line, ...] = ()  # of ssh itself
+    pdsh: Flag = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One cluster; the default is one of which nothing special is known."""
+    """One cluster, as its profile has it; the default is one of which nothing special is known."""
 
-    modules: tuple[str, ...] = ()
-    apptainer: str = "apptainer"
-    binds: tuple[str, ...] = ()
-    scratch: str = ""  # shared and large: downloads of models and data sets go there
-    node_scratch: str = ""  # of one node: compile caches go there; "": $SLURM_TMPDIR, $TMPDIR or /tmp
-    master_suffix: str = ""  # what makes a node's name that of its fast network
-    env: tuple[tuple[str, str], ...] = ()
+    __pydantic_config__ = STRICT
+    summary: Line = ""  # for people
+    modules: tuple[Word, ...] = ()
+    apptainer: Annotated[str, _PROGRAM] = "apptainer"
+    binds: tuple[Annotated[str, _BIND], ...] = ()
+    scratch: _Path = ""  # shared and large: downloads of models and data sets go there
+    node_scratch: _Path = ""  # of one node: compile caches go there; "": $SLURM_TMPDIR, $TMPDIR or /tmp
+    master_suffix: Annotated[str, _SUFFIX] = ""  # what makes a node's name that of its fast network
+    env: Annotated[tuple[tuple[str, str], ...], ReadAs(dict[Annotated[str, _VARIABLE], Line], _pairs)] = ()
     slurm: SlurmSite = SlurmSite()
     ssh: SshSite = SshSite()
 
@@ -136,63 +134,7 @@ def load_site(path: Path) -> Site:
     """Read a profile; raises UsageError whose findings hold every mistake in it."""
     mistakes = Mistakes()
     root = load(path, mistakes)
-    site = Site()
-    if root is not None:
-        fields = Fields(root, mistakes, optional=KEYS)
-        fields.text("summary")
-        site = Site(
-            modules=fields.texts("modules", WORD),
-            apptainer=fields.text("apptainer", _PROGRAM) or "apptainer",
-            binds=fields.texts("binds", _BIND),
-            scratch=fields.text("scratch", _PATH),
-            node_scratch=fields.text("node_scratch", _PATH),
-            master_suffix=fields.text("master_suffix", _SUFFIX),
-            env=_environment(fields, mistakes),
-            slurm=_slurm(fields, mistakes),
-            ssh=_ssh(fields, mistakes),
-        )
-    if mistakes.findings:
+    site = read_node(Site, root, mistakes) if root else None
+    if site is None:
         raise UsageError(f"the site profile `{path}` cannot be used", findings=mistakes.findings)
     return site
-
-
-def _environment(fields: Fields, mistakes: Mistakes) -> tuple[tuple[str, str], ...]:
-    for entry in fields.entries("env"):
-        if not re.fullmatch(_VARIABLE.pattern, entry.key):
-            mistakes.add(Code.VALUE, entry.where, f"{entry.node.path}: expected {_VARIABLE.expected}")
-    return tuple((entry.key, read_text(entry.node, mistakes)) for entry in fields.entries("env"))
-
-
-def _slurm(fields: Fields, mistakes: Mistakes) -> SlurmSite:
-    node = fields.node.get("slurm")
-    if node is None:
-        return SlurmSite()
-    slurm = Fields(node, mistakes, optional=SLURM_KEYS)
-    flag = slurm.text("gpu_flag") or "gpus-per-node"
-    known: tuple[GpuFlag, ...] = get_args(GpuFlag)
-    found = next((one for one in known if one == flag), None)
-    if found is None:
-        mistakes.at(
-            node,
-            Code.VALUE,
-            f"expected {', '.join(known)} as `gpu_flag`, found `{flag}`",
-            hint=nearest(flag, known),
-        )
-    return SlurmSite(
-        partition=slurm.text("partition", WORD),
-        account=slurm.text("account", WORD),
-        qos=slurm.text("qos", WORD),
-        time=slurm.text("time", TIME),
-        gpu_flag=found or "gpus-per-node",
-        gpu_type=slurm.text("gpu_type", WORD),
-        cpus_per_rank=slurm.integer("cpus_per_rank"),
-        options=slurm.texts("options", OPTION),
-    )
-
-
-def _ssh(fields: Fields, mistakes: Mistakes) -> SshSite:
-    node = fields.node.get("ssh")
-    if node is None:
-        return SshSite()
-    ssh = Fields(node, mistakes, optional=SSH_KEYS)
-    return SshSite(hosts=ssh.texts("hosts", HOST), options=ssh.texts("options"), pdsh=ssh.flag("pdsh"))
