@@ -9,7 +9,7 @@ from envbuilder.build.artifacts import image_config
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble.byte_code import is_repeatable
 from envbuilder.build.assemble.runtime import runtime_files
-from envbuilder.build.extensions.arguments import need_sources, written
+from envbuilder.build.extensions import container_compiles, need_sources
 from envbuilder.core.errors import UsageError
 from envbuilder.plan.model import Plan
 from envbuilder.plan.render import Kit, Packages, render_definition, render_dockerfile
@@ -59,6 +59,6 @@ def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
         repeatable=repeatable,
         pytorch_index=pytorch_index,
         labels=image_config(plan).labels,
-        compiles=written(plan, jobs=JOBS),
+        compiles=container_compiles(plan, jobs=JOBS),
         runtime=tuple((path, (text, f"{mode:o}")) for path, (text, mode) in files if path not in PAPERS),
     )

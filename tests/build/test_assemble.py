@@ -19,6 +19,7 @@ from envbuilder import runtime as image
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble import python, runtime, start
 from envbuilder.build.assemble.engine import Assemble, make_root
+from envbuilder.build.assemble.extensions import ExtensionsMaker
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.engine import EngineName, layer_keys, tools
 from envbuilder.core.cache import Store, sha256_text
@@ -367,7 +368,8 @@ def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_pa
     (tmp_path / "layer").mkdir()
     python = f"3.{sys.version_info.minor}"
     step = dataclasses.replace(START, python=python)
-    start.write_start_files(step, tree, root=Root(os=Path("/")), runner=ProcessRunner(os.environ))
+    start.write_start_files(step, tree)
+    ProcessRunner(os.environ).run(start.compile_command(step, root=Root(os=Path("/")), tree=tree))
     layer = write_layer(
         name="start", tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1, omit=PLAN.shared_folders(START)
     )  # fmt: skip
@@ -559,7 +561,8 @@ def test_the_commands_are_those_that_a_build_would_run_again(store):
     ("threads", "gigabytes", "jobs"), [(8, 64, 8), (8, 12, 4), (8, 1, 1), (1, 64, 1)], ids=str
 )
 def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(store, threads, gigabytes, jobs):
-    assert make_engine(store, threads=threads, memory=gigabytes << 30).jobs == jobs
+    job = make_engine(store, threads=threads, memory=gigabytes << 30).job(PLAN)
+    assert ExtensionsMaker(step=STEP, job=job).jobs == jobs
 
 
 def test_a_root_without_cuda_names_no_toolkit():

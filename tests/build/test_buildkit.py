@@ -13,15 +13,15 @@ from pathlib import Path
 import pytest
 
 from envbuilder import runtime as image
+from envbuilder.build.assemble.os import write_root
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.buildkit import Docker, buildx
-from envbuilder.build.buildkit.engine import STAGES, read_layout
-from envbuilder.build.buildkit.folder import arguments, write_base, write_root
+from envbuilder.build.buildkit.engine import read_layout
+from envbuilder.build.buildkit.folder import write_base
 from envbuilder.build.buildkit.progress import Progress, title
 from envbuilder.build.engine import Builder, EngineChoice, EngineName, layer_keys, record_key
-from envbuilder.build.extensions import commands
-from envbuilder.build.extensions.arguments import written
-from envbuilder.build.extensions.key import project_key
+from envbuilder.build.extensions import commands, container_compiles
+from envbuilder.build.extensions.cache import project_key
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
@@ -30,6 +30,7 @@ from envbuilder.core.process import Command, FakeRunner, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
 from envbuilder.lock.model import Artefact
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
+from envbuilder.plan.render import EXPORTED, arguments, render_base
 from tests.support.locked_base import BASE
 from tests.support.plans import make_small_kit
 
@@ -61,7 +62,7 @@ def test_the_dockerfile_is_told_of_what_a_plan_has():
 
 
 def test_every_argument_is_one_of_the_dockerfile_and_every_program_that_it_runs_is_in_the_kit():
-    text = image.path("Dockerfile.base").read_text()
+    text = render_base()
     names = {line.split()[1].partition("=")[0] for line in text.splitlines() if line.startswith("ARG ")}
     assert set(arguments(plan_of("a100"))) == names
     programs = {name for name, _ in image.files("kit")}
@@ -227,7 +228,7 @@ def test_calls_that_are_known_only_when_imports_run_are_refused(tmp_path: Path, 
     plan = plan_of("cpu", on_image=on_image)
     engine = docker_engine(tmp_path / "store")
     captured = with_extensions(plan, sources=(), path="project", capture=("import ops",))
-    for work in (engine.artefacts, engine.commands, lambda plan: written(plan, jobs=1)):
+    for work in (engine.artefacts, engine.commands, lambda plan: container_compiles(plan, jobs=1)):
         with pytest.raises(UsageError, match="has `capture`") as caught:
             work(captured)
         assert caught.value.hint == hint
@@ -236,12 +237,12 @@ def test_calls_that_are_known_only_when_imports_run_are_refused(tmp_path: Path, 
 
 def test_a_project_builds_itself_with_what_the_other_engine_gives_it():
     plan = with_extensions(plan_of("a100"), sources=(), path="third_party/x")
-    (one, *_) = written(plan, jobs=3)
+    (one, *_) = container_compiles(plan, jobs=3)
     (extension, *_) = plan.extensions
     assert one.project == "/space/src/third_party/x"
     root, space = Root(os=Path("/os")), Path("/space")
     command = commands.build_command(
-        extension, architectures=("8.0",), root=root, space=space, jobs=3, epoch=plan.epoch
+        extension, architectures=("8.0",), root=root, build_dir=space, jobs=3, epoch=plan.epoch
     )
     words = command.argv
     given = {words[at + 1]: words[at + 2] for at, word in enumerate(words) if word == "--setenv"}
@@ -284,8 +285,8 @@ def test_the_layers_are_known_by_their_order(tmp_path: Path):
 
 
 def test_the_stages_that_are_exported_have_the_layers_that_the_dockerfile_says():
-    text = image.path("Dockerfile.base").read_text()
-    for stage, layers in STAGES.items():
+    text = render_base()
+    for stage, layers in EXPORTED.items():
         _, _, below = text.partition(f" AS {stage}\n")
         copied = [re.search(r"--from=(\w+)", line)[1] for line in below.partition("\n\n")[0].splitlines()]
         assert copied == [name for name in layers if name != "os"]

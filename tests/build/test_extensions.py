@@ -15,13 +15,19 @@ import pytest
 
 from envbuilder import runtime as image
 from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.extensions import NVCC_MEMORY, Shop, arrange, commands, rows, table
-from envbuilder.build.extensions.call import Call, relative, written_call
+from envbuilder.build.extensions import (
+    NVCC_MEMORY,
+    ExtensionBuilder,
+    commands,
+    install_extensions,
+    rows,
+    table,
+)
+from envbuilder.build.extensions.build import Slots
+from envbuilder.build.extensions.cache import Call, make_key, recipe_call, relative, surroundings
 from envbuilder.build.extensions.check_targets import check_call, check_project
-from envbuilder.build.extensions.compiler_errors import explain
-from envbuilder.build.extensions.key import make_key, surroundings
-from envbuilder.build.extensions.slots import Slots
-from envbuilder.build.extensions.stage_sources import place_sources
+from envbuilder.build.extensions.compiler_errors import explain_failure
+from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.compat.tables.failure import load_failures
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits
@@ -183,10 +189,10 @@ def stock(store: Store, tmp_path: Path, extension: LockedExtension) -> None:
         store.add_artefact(file.sha256, tmp_path / "new")
 
 
-def make_shop(store: Store, plan: Plan, runner: FakeRunner, *, jobs: int = 2) -> Shop:
+def make_shop(store: Store, plan: Plan, runner: FakeRunner, *, jobs: int = 2) -> ExtensionBuilder:
     step = next(step for step in plan.steps if isinstance(step, ExtensionsStep))
     console = Console(quiet=True)
-    return Shop(
+    return ExtensionBuilder(
         plan=plan, step=step, store=store, runner=runner, console=console, jobs=jobs, root=lambda: ROOT
     )
 
@@ -203,39 +209,39 @@ def contents(folder: Path) -> dict[str, str]:
 
 
 def test_sources_are_placed_as_the_recipe_has_them(stocked, tmp_path):
-    place_sources(EXTENSION, store=stocked, folder=tmp_path / "src")
+    stage_sources(EXTENSION, store=stocked, folder=tmp_path / "src")
     assert contents(tmp_path / "src") == SOURCES
 
 
 def test_a_source_whose_bytes_are_right_is_left_alone(stocked, tmp_path):
     folder = tmp_path / "src"
-    place_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, folder=folder)
     for path in SOURCES:
         os.utime(folder / path, (1, 1))
-    place_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, folder=folder)
     assert [(folder / path).stat().st_mtime for path in SOURCES] == [1, 1, 1]
 
 
 def test_only_the_source_that_changed_gets_a_new_time(stocked, tmp_path):
     folder, edited = tmp_path / "src", make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
-    place_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, folder=folder)
     for path in SOURCES:
         os.utime(folder / path, (1, 1))
     stock(stocked, tmp_path, edited)
-    place_sources(edited, store=stocked, folder=folder)
+    stage_sources(edited, store=stocked, folder=folder)
     assert [path for path in SOURCES if (folder / path).stat().st_mtime != 1] == ["csrc/fused.cu"]
 
 
 def test_going_back_to_older_bytes_gives_a_new_time_too(stocked, tmp_path):
     folder = tmp_path / "src"
     os.utime(stocked.artefact(sha256_text(SOURCES["csrc/fused.cu"])), (1, 1))
-    place_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, folder=folder)
     assert (folder / "csrc/fused.cu").stat().st_mtime > 1
 
 
 def test_strangers_among_the_sources_are_removed_but_not_the_objects_of_setuptools(stocked, tmp_path):
     folder = tmp_path / "src"
-    place_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, folder=folder)
     (folder / "csrc/include/old.h").write_text("gone from the recipe")
     (folder / "old").mkdir()
     (folder / "old/old.cpp").write_text("gone from the recipe")
@@ -243,7 +249,7 @@ def test_strangers_among_the_sources_are_removed_but_not_the_objects_of_setuptoo
     for place in ("build/lib.linux-x86_64-3.11", "build/temp.linux-x86_64-3.11"):
         (folder / place).mkdir(parents=True)
         (folder / place / "x.o").write_text("object")
-    place_sources(EXTENSION, store=stocked, folder=folder)
+    stage_sources(EXTENSION, store=stocked, folder=folder)
     assert contents(folder) == SOURCES | {"build/temp.linux-x86_64-3.11/x.o": "object"}
 
 
@@ -269,13 +275,13 @@ def archive(store: Store, tmp_path: Path, members: dict[str, str | None], kind: 
 
 def test_an_sdist_is_unpacked_without_its_first_folder(store, tmp_path):
     extension = archive(store, tmp_path, {"dw-1/setup.py": "s", "dw-1/csrc/a.cu": "a"}, "sdist")
-    place_sources(extension, store=store, folder=tmp_path / "src")
+    stage_sources(extension, store=store, folder=tmp_path / "src")
     assert contents(tmp_path / "src") == {"setup.py": "s", "csrc/a.cu": "a"}
 
 
 def test_a_link_in_a_repository_stands_for_its_file_and_a_dangling_one_for_nothing(store, tmp_path):
     extension = archive(store, tmp_path, {"real": "r", "link": None, "far/dangling": None}, "git")
-    place_sources(extension, store=store, folder=tmp_path / "src")
+    stage_sources(extension, store=store, folder=tmp_path / "src")
     assert contents(tmp_path / "src") == {"real": "r", "link": "r"}
 
 
@@ -283,7 +289,7 @@ def test_a_link_in_a_repository_stands_for_its_file_and_a_dangling_one_for_nothi
 def test_an_archive_that_would_write_elsewhere_is_refused(store, tmp_path, name):
     extension = archive(store, tmp_path, {name: "x"}, "git")
     with pytest.raises(BuildError, match="outside its folder"):
-        place_sources(extension, store=store, folder=tmp_path / "src")
+        stage_sources(extension, store=store, folder=tmp_path / "src")
     assert not (tmp_path / "x").exists()
 
 
@@ -292,7 +298,7 @@ def test_an_archive_that_would_write_elsewhere_is_refused(store, tmp_path, name)
 
 def call_key(plan: Plan, extension: LockedExtension = EXTENSION) -> str:
     files = json.dumps([(file.path, file.sha256) for file in extension.files])
-    return make_key(surroundings(plan, extension), call=written_call(extension).to_json(), files=files).digest
+    return make_key(surroundings(plan, extension), call=recipe_call(extension).to_json(), files=files).digest
 
 
 @pytest.mark.parametrize(
@@ -385,11 +391,11 @@ def one_a_line(command: Command) -> str:
 
 def test_the_sandbox_of_a_compile(golden):
     command = commands.compile_command(
-        written_call(EXTENSION),
+        recipe_call(EXTENSION),
         EXTENSION,
         architectures=("8.0", "9.0"),
         root=ROOT,
-        space=Path("/store/space"),
+        build_dir=Path("/store/space"),
         jobs=2,
     )
     place = str(image.path("compile_extension.py").parent)
@@ -397,7 +403,7 @@ def test_the_sandbox_of_a_compile(golden):
 
 
 def test_the_arguments_of_torchs_load(golden):
-    golden("specification.json", commands.compile_specification(written_call(EXTENSION)))
+    golden("specification.json", commands.compile_specification(recipe_call(EXTENSION)))
 
 
 def test_the_arguments_of_torchs_load_inline():
@@ -415,13 +421,13 @@ def test_arguments_that_newer_releases_take_are_handed_on():
 
 @pytest.mark.parametrize(("sources", "with_cuda"), [(("a.cpp",), False), (("a.cpp", "b.cu"), True)])
 def test_cuda_is_asked_for_where_a_source_needs_it(sources, with_cuda):
-    assert written_call(make_extension(sources=sources)).with_cuda is with_cuda
+    assert recipe_call(make_extension(sources=sources)).with_cuda is with_cuda
 
 
 def test_the_recipes_variables_of_an_extension_beat_envbuilders_own():
     extension = dataclasses.replace(PROJECT, env=(("MAX_JOBS", "1"),))
     command = commands.build_command(
-        extension, architectures=("8.0",), root=ROOT, space=Path("/s"), jobs=8, epoch=1
+        extension, architectures=("8.0",), root=ROOT, build_dir=Path("/s"), jobs=8, epoch=1
     )
     jobs = [
         command.argv[at + 2]
@@ -433,14 +439,14 @@ def test_the_recipes_variables_of_an_extension_beat_envbuilders_own():
 
 def test_a_project_is_built_under_a_pretended_gpu_of_the_recipe_and_without_network():
     argv = commands.build_command(
-        PROJECT, architectures=("8.0", "9.0"), root=ROOT, space=Path("/s"), jobs=8, epoch=1
+        PROJECT, architectures=("8.0", "9.0"), root=ROOT, build_dir=Path("/s"), jobs=8, epoch=1
     ).argv
     assert argv[argv.index("_ENVBUILDER_CAPABILITY") + 1] == "8.0"
     assert "--share-net" not in argv
 
 
 def test_without_gpus_none_is_pretended():
-    argv = commands.capture_command(CAPTURE, architectures=(), root=ROOT, space=Path("/s")).argv
+    argv = commands.capture_command(CAPTURE, architectures=(), root=ROOT, build_dir=Path("/s")).argv
     assert "_ENVBUILDER_CAPABILITY" not in argv
 
 
@@ -466,8 +472,8 @@ def test_the_base_of_a_call_is_the_common_folder_of_its_sources():
 
 def test_what_was_compiled_is_found_again_in_any_recipe(stocked):
     runner = Sandbox()
-    (made,) = make_shop(stocked, make_plan(name="first"), runner).make()
-    (found,) = make_shop(stocked, make_plan(name="second"), runner).make()
+    (made,) = make_shop(stocked, make_plan(name="first"), runner).build()
+    (found,) = make_shop(stocked, make_plan(name="second"), runner).build()
     assert (len(runner.commands), found.folder, found.compiled.recipe) == (1, made.folder, "first")
 
 
@@ -475,8 +481,8 @@ def test_a_changed_source_is_compiled_in_the_same_folder(stocked, tmp_path):
     edited = make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
     stock(stocked, tmp_path, edited)
     runner = Sandbox()
-    make_shop(stocked, make_plan(), runner).make()
-    make_shop(stocked, make_plan(edited), runner).make()
+    make_shop(stocked, make_plan(), runner).build()
+    make_shop(stocked, make_plan(edited), runner).build()
     spaces = {command.argv[command.argv.index("/space") - 1] for command in runner.commands}
     assert (len(runner.commands), len(spaces)) == (2, 1)
 
@@ -485,30 +491,30 @@ def test_the_objects_of_an_earlier_compile_are_left_for_ninja(stocked, tmp_path)
     edited = make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
     stock(stocked, tmp_path, edited)
     runner = Sandbox()
-    make_shop(stocked, make_plan(), runner).make()
+    make_shop(stocked, make_plan(), runner).build()
     space = Path(runner.commands[0].argv[runner.commands[0].argv.index("/space") - 1])
     (space / "build/fused.o").write_text("object")
     (space / "src/csrc/stranger.h").write_text("gone from the recipe")
-    make_shop(stocked, make_plan(edited), runner).make()
+    make_shop(stocked, make_plan(edited), runner).build()
     assert (space / "build/fused.o").read_text() == "object"
     assert contents(space / "src") == SOURCES | {"csrc/fused.cu": "// edited\n"}
 
 
 def test_the_root_is_not_unpacked_when_the_store_has_everything(stocked):
     plan = make_plan()
-    make_shop(stocked, plan, Sandbox()).make()
+    make_shop(stocked, plan, Sandbox()).build()
     shop = dataclasses.replace(
         make_shop(stocked, plan, Sandbox()), root=lambda: pytest.fail("unpacked for nothing")
     )
-    assert len(shop.make()) == 1
+    assert len(shop.build()) == 1
 
 
 @pytest.mark.parametrize("damage", ["fused.so", "compiled.json"])
 def test_a_damaged_entry_is_made_again(stocked, damage):
     runner = Sandbox()
-    (made,) = make_shop(stocked, make_plan(), runner).make()
+    (made,) = make_shop(stocked, make_plan(), runner).build()
     (made.folder / damage).unlink()
-    (again,) = make_shop(stocked, make_plan(), runner).make()
+    (again,) = make_shop(stocked, make_plan(), runner).build()
     assert (len(runner.commands), (again.folder / "fused.so").is_file()) == (2, True)
 
 
@@ -516,7 +522,7 @@ def test_one_that_fails_does_not_stop_the_others(stocked):
     second = make_extension(name="second")
     runner = Sandbox(fails=("`fused`",), says="csrc/fused.cu(3): error: expected a ';'")
     with pytest.raises(BuildError, match="`fused` does not compile"):
-        make_shop(stocked, make_plan(EXTENSION, second), runner).make()
+        make_shop(stocked, make_plan(EXTENSION, second), runner).build()
     assert [
         found.compiled is not None
         for found in make_shop(stocked, make_plan(EXTENSION, second), runner).find()
@@ -531,7 +537,7 @@ def test_every_failure_is_told_at_the_end(stocked):
     with pytest.raises(BuildError, match="2 extensions do not compile") as caught:
         make_shop(
             stocked, make_plan(EXTENSION, second), Sandbox(fails=("fused", "second"), says="x: error: y")
-        ).make()
+        ).build()
     assert [finding.code for finding in caught.value.findings] == ["EB629", "EB629"]
 
 
@@ -541,7 +547,7 @@ def test_the_calls_of_a_capture_are_compiled_like_written_ones(stocked):
         dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",))),
         dataclasses.asdict(Call(function="load_inline", name="inline", cpp_sources=("int f();",))),
     ]
-    kept = make_shop(stocked, make_plan(CAPTURE), runner).make()
+    kept = make_shop(stocked, make_plan(CAPTURE), runner).build()
     assert [one.compiled.name for one in kept] == ["scale", "inline"]
     spaces = [Path(command.argv[command.argv.index("/space") - 1]) for command in runner.commands[1:]]
     assert all((space / "src").is_dir() for space in spaces), "the sandbox begins there"
@@ -554,7 +560,7 @@ def test_an_edited_python_file_runs_the_capture_again_and_compiles_nothing(stock
     runner.calls = [
         dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
     ]
-    make_shop(stocked, make_plan(CAPTURE), runner).make()
+    make_shop(stocked, make_plan(CAPTURE), runner).build()
     files = {
         "net/ops/__init__.py": "// edited\n",
         "net/ops/scale.cpp": "// cpp\n",
@@ -563,7 +569,7 @@ def test_an_edited_python_file_runs_the_capture_again_and_compiles_nothing(stock
     edited = dataclasses.replace(CAPTURE, files=locked_files(files))
     stock(stocked, tmp_path, edited)
     runner.commands.clear()
-    make_shop(stocked, make_plan(edited), runner).make()
+    make_shop(stocked, make_plan(edited), runner).build()
     assert [command.why for command in runner.commands] == ["run the imports of the extension `ops`"]
 
 
@@ -572,7 +578,7 @@ def test_an_edited_header_of_a_captured_project_compiles_again(stocked, tmp_path
     runner.calls = [
         dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
     ]
-    make_shop(stocked, make_plan(CAPTURE), runner).make()
+    make_shop(stocked, make_plan(CAPTURE), runner).build()
     files = {
         "net/ops/__init__.py": "load(...)\n",
         "net/ops/scale.cpp": "// cpp\n",
@@ -581,13 +587,13 @@ def test_an_edited_header_of_a_captured_project_compiles_again(stocked, tmp_path
     edited = dataclasses.replace(CAPTURE, files=locked_files(files))
     stock(stocked, tmp_path, edited)
     runner.commands.clear()
-    make_shop(stocked, make_plan(edited), runner).make()
+    make_shop(stocked, make_plan(edited), runner).build()
     assert len(runner.commands) == 2
 
 
 def test_a_capture_that_calls_nothing_is_refused(stocked):
     with pytest.raises(BuildError, match="compile nothing") as caught:
-        make_shop(stocked, make_plan(CAPTURE), Sandbox()).make()
+        make_shop(stocked, make_plan(CAPTURE), Sandbox()).build()
     assert caught.value.findings[0].code == "EB632"
 
 
@@ -653,7 +659,7 @@ def test_a_library_for_other_gpus_than_the_recipes_is_refused(found, words):
 
 def test_a_compile_for_the_wrong_gpu_does_not_reach_the_store(stocked):
     with pytest.raises(BuildError, match="holds code for sm_70"):
-        make_shop(stocked, make_plan(), Sandbox(targets=("sm_70",))).make()
+        make_shop(stocked, make_plan(), Sandbox(targets=("sm_70",))).build()
     assert list((stocked.root / "extensions").iterdir()) == []
 
 
@@ -755,7 +761,7 @@ TROUBLES = [
 @pytest.mark.parametrize(("line", "code"), TROUBLES)
 def test_each_known_trouble_has_a_code_of_its_own(line, code):
     said = ["[1/2] c++ -c x.cpp", line, "ninja: build stopped: subcommand failed."]
-    failure = explain("fused", said, CommandError("could not compile: exit code 1"))
+    failure = explain_failure("fused", said, CommandError("could not compile: exit code 1"))
     assert failure.findings[0].code == code
     assert line.strip()[:60] in failure.message
     assert failure.hint
@@ -768,7 +774,7 @@ def test_every_row_of_the_table_is_tried_above():
 
 def test_the_lines_that_matter_are_few():
     said = [f"a.cu({number}): error: number {number}" for number in range(100)]
-    assert len(explain("fused", said, CommandError("x")).message.splitlines()) < 16
+    assert len(explain_failure("fused", said, CommandError("x")).message.splitlines()) < 16
 
 
 def test_the_first_error_is_shown_and_not_torchs_traceback():
@@ -780,7 +786,7 @@ def test_the_first_error_is_shown_and_not_torchs_traceback():
         "Traceback (most recent call last):",
         "RuntimeError: Error building extension 'fused'",
     ]
-    message = explain("fused", said, CommandError("x")).message
+    message = explain_failure("fused", said, CommandError("x")).message
     assert 'identifier "x" is undefined' in message
     assert "Traceback" not in message
 
@@ -796,7 +802,7 @@ def test_the_first_error_is_shown_and_not_torchs_traceback():
     ],
 )
 def test_a_failure_says_where_as_the_recipe_names_its_files(line, folder, where):
-    (finding,) = explain("fused", [line], CommandError("x"), folder=folder).findings
+    (finding,) = explain_failure("fused", [line], CommandError("x"), folder=folder).findings
     assert finding.where == where
     assert where.partition(":")[0] in finding.message
     assert "/space/" not in finding.message
@@ -805,24 +811,24 @@ def test_a_failure_says_where_as_the_recipe_names_its_files(line, folder, where)
 def test_a_failed_project_is_told_with_the_place_in_the_recipes_folder(stocked):
     runner = Sandbox(fails=("`dw`",), says="csrc/dw.cu(3): error: expected a ';'")
     with pytest.raises(BuildError) as caught:
-        make_shop(stocked, make_plan(PROJECT), runner).make()
+        make_shop(stocked, make_plan(PROJECT), runner).build()
     assert caught.value.findings[0].where == "third/dw/csrc/dw.cu:3"
 
 
 def test_a_failure_without_a_known_word_keeps_the_programs_own(stocked):
     failure = CommandError("could not compile: `bwrap` ended with exit code 3")
-    assert explain("fused", ["nothing to see"], failure) is failure
+    assert explain_failure("fused", ["nothing to see"], failure) is failure
 
 
 def test_a_traceback_of_a_capture_is_not_taken_for_a_compilers_words():
     failure = CommandError("could not run the imports\nValueError: error: no config")
-    assert explain("ops", [], failure, compiles=False) is failure
+    assert explain_failure("ops", [], failure, compiles=False) is failure
 
 
 def test_the_line_of_a_capture_that_ended_is_told_with_its_place():
     last = {"line": "import ops", "error": "ValueError: error: no config", "where": "/space/src/net/ops.py:3"}
     said = "could not run the imports\nTraceback (most recent call last):\nValueError: error: no config"
-    failure = explain(
+    failure = explain_failure(
         "ops", [], CommandError(f"{said}\nenvbuilder capture: {json.dumps(last)}"), compiles=False
     )
     (finding,) = failure.findings
@@ -836,7 +842,7 @@ def test_the_line_of_a_capture_that_ended_is_told_with_its_place():
 def test_a_known_trouble_of_a_capture_keeps_its_code_and_gets_its_place():
     last = {"line": "import ops", "error": "", "where": "/space/src/net/ops.py:3"}
     said = "could not run the imports\nModuleNotFoundError: No module named 'cv2'"
-    failure = explain(
+    failure = explain_failure(
         "ops", [], CommandError(f"{said}\nenvbuilder capture: {json.dumps(last)}"), compiles=False
     )
     assert (failure.findings[0].code, failure.findings[0].where) == ("EB621", "net/ops.py:3")
@@ -845,15 +851,15 @@ def test_a_known_trouble_of_a_capture_keeps_its_code_and_gets_its_place():
 
 def test_a_package_that_a_capture_lacks_is_told():
     failure = CommandError("could not run the imports\nModuleNotFoundError: No module named 'cv2'")
-    assert explain("ops", [], failure, compiles=False).findings[0].code == "EB621"
+    assert explain_failure("ops", [], failure, compiles=False).findings[0].code == "EB621"
 
 
 # The layer
 
 
 def layer(store: Store, tmp_path: Path, plan: Plan, runner: Sandbox) -> Path:
-    kept = make_shop(store, plan, runner).make()
-    arrange(kept, architectures=("8.0",), tree=tmp_path / "tree")
+    kept = make_shop(store, plan, runner).build()
+    install_extensions(kept, architectures=("8.0",), tree=tmp_path / "tree")
     return tmp_path / "tree"
 
 
@@ -920,7 +926,7 @@ def test_the_index_of_two_machines_is_the_same(tmp_path):
 
 
 def test_the_listing_says_where_each_extension_came_from(stocked):
-    make_shop(stocked, make_plan(name="first"), Sandbox()).make()
+    make_shop(stocked, make_plan(name="first"), Sandbox()).build()
     shop = make_shop(stocked, make_plan(EXTENSION, PROJECT, name="second"), Sandbox())
     found = list(rows(shop.find(), recipe="second"))
     assert [row["origin"] for row in found] == ["the store: compiled for `first`", "not compiled yet"]
@@ -929,7 +935,7 @@ def test_the_listing_says_where_each_extension_came_from(stocked):
 
 
 def test_the_listing_for_a_person_has_a_line_for_each(stocked):
-    make_shop(stocked, make_plan(), Sandbox()).make()
+    make_shop(stocked, make_plan(), Sandbox()).build()
     shop = make_shop(stocked, make_plan(EXTENSION, PROJECT), Sandbox())
     head, fused, dw = table(rows(shop.find(), recipe="x")).splitlines()
     assert head.split()[:3] == ["name", "key", "form"]

@@ -17,7 +17,7 @@ import typer
 from typer.main import get_command
 
 from envbuilder import __version__, cli
-from envbuilder.build.extensions.check_targets import refusal
+from envbuilder.build.extensions.check_targets import extension_error
 from envbuilder.commands.examples import EXAMPLES
 from envbuilder.compat import refresh
 from envbuilder.core import process as command
@@ -651,7 +651,7 @@ def test_an_error_that_goes_to_a_file_is_whole():
 
 
 def test_an_error_that_is_its_only_finding_is_told_once(monkeypatch: pytest.MonkeyPatch):
-    error = refusal("EB629", "`ops` does not compile\n    op.cpp:4:3: error: no", "look there")
+    error = extension_error("EB629", "`ops` does not compile\n    op.cpp:4:3: error: no", "look there")
     monkeypatch.setattr(cli.SESSION, "findings", error.findings)
     assert cli._on_a_screen(cli._told(error), error) == [
         "error[EB629]: `ops` does not compile",

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from envbuilder.build.assemble.engine import Assemble, Run
+from envbuilder.build.assemble.extensions import ExtensionsMaker
 from envbuilder.build.buildkit import Docker, buildx
-from envbuilder.build.buildkit.engine import STAGES, read_layout
-from envbuilder.build.extensions import Kept
+from envbuilder.build.buildkit.engine import read_layout
+from envbuilder.build.extensions import CachedExtension
 from envbuilder.build.pipeline import make_plan
 from envbuilder.commands import context as sessions
 from envbuilder.core.console import Console
@@ -22,6 +23,7 @@ from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import read_manifest, write_layer_from_tar
 from envbuilder.lock.resolve import store_sources
 from envbuilder.plan.model import ExtensionsStep
+from envbuilder.plan.render import EXPORTED
 from tests.support.workbench import CI, ENVBUILDER, ROOT, open_folder, run
 
 pytestmark = pytest.mark.builds
@@ -52,7 +54,7 @@ class Listening(Console):
 
 @dataclasses.dataclass(frozen=True)
 class Made:
-    kept: dict[str, Kept]
+    kept: dict[str, CachedExtension]
     said: list[str]
 
 
@@ -66,8 +68,9 @@ def make(recipe: Path) -> Made:
     engine = Assemble(store=shop.store, runner=shop.runner, console=console, limits=shop.limits)
     shop.means(offline=False).fetcher.fetch(engine.artefacts(plan))
     step = next(step for step in plan.steps if isinstance(step, ExtensionsStep))
+    job = engine.job(plan)
     with ThreadPoolExecutor(16) as pool:
-        kept = engine.shop(plan, step, Run(engine=engine, plan=plan, pool=pool).root).make()
+        kept = ExtensionsMaker(step=step, job=job).builder(Run(job, pool).root).build()
     return Made({one.compiled.name: one for one in kept}, console.said)
 
 
@@ -139,7 +142,7 @@ def test_the_docker_engine_makes_the_same_layer_of_a_project(spacious: Path):
     shop.runner.run(command)
     (step,) = (step for step in plan.steps if isinstance(step, ExtensionsStep))
     baked = write_layer_from_tar(
-        name=step.name, tar=read_layout(layout, STAGES["edited"])[step.name], folder=spacious / "baked", epoch=plan.epoch,
+        name=step.name, tar=read_layout(layout, EXPORTED["edited"])[step.name], folder=spacious / "baked", epoch=plan.epoch,
         threads=2, omit=("", *plan.shared_folders(step)), plain=True,
     )  # fmt: skip
     assert read_manifest(baked) == read_manifest(composed)

@@ -60,8 +60,8 @@ file 644 /kit/check_byte_code.py <<'END'
 |the program check_byte_code.py
 END
 
-file 644 /kit/lay_out_cuda.py <<'END'
-|the program lay_out_cuda.py
+file 644 /kit/install_toolkit.py <<'END'
+|the program install_toolkit.py
 END
 
 file 644 /kit/compile_extension.py <<'END'
@@ -72,8 +72,8 @@ file 644 /kit/compile_one.sh <<'END'
 |the program compile_one.sh
 END
 
-file 644 /kit/place_extension.py <<'END'
-|the program place_extension.py
+file 644 /kit/install_extension.py <<'END'
+|the program install_extension.py
 END
 
 file 644 /kit/steady.sh <<'END'
@@ -740,7 +740,7 @@ FROM python AS cuda
 RUN --network=none --mount=type=bind,from=kit,source=/kit,target=/kit --mount=type=bind,from=parts,source=/parts,target=/parts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
-/usr/bin/python3.11 /kit/lay_out_cuda.py /kit/cuda.json /parts /opt/env/lib/python3.11/site-packages
+/usr/bin/python3.11 /kit/install_toolkit.py /kit/cuda.json /parts /opt/env/lib/python3.11/site-packages
 SCRIPT
 
 # The extensions, from the recipe's own sources; no GPU is needed.
@@ -769,9 +769,6 @@ END
 
 file 644 /opt/env/lib/python3.11/site-packages/first.py <<'END'
 END
-
-PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
-  /opt/env/lib/python3.11/site-packages/first.py
 
 file 755 /root/out/.singularity.d/env/10-docker2singularity.sh <<'END'
 |#!/bin/sh
@@ -814,6 +811,9 @@ END
 mkdir -p /root/out/.singularity.d/libs
 ln -s .singularity.d/runscript /root/out/singularity
 ln -s .singularity.d/env/90-environment.sh /root/out/environment
+
+PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
+  /opt/env/lib/python3.11/site-packages/first.py
 SCRIPT
 
 # The image.

@@ -68,8 +68,8 @@ file 644 /kit/compile_one.sh <<'END'
 |the program compile_one.sh
 END
 
-file 644 /kit/place_extension.py <<'END'
-|the program place_extension.py
+file 644 /kit/install_extension.py <<'END'
+|the program install_extension.py
 END
 
 file 644 /kit/steady.sh <<'END'
@@ -424,9 +424,6 @@ END
 file 644 /opt/env/lib/python3.11/site-packages/first.py <<'END'
 END
 
-PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
-  /opt/env/lib/python3.11/site-packages/first.py
-
 file 755 /root/out/.singularity.d/env/10-docker2singularity.sh <<'END'
 |#!/bin/sh
 |export PATH=/opt/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
@@ -467,6 +464,9 @@ END
 mkdir -p /root/out/.singularity.d/libs
 ln -s .singularity.d/runscript /root/out/singularity
 ln -s .singularity.d/env/90-environment.sh /root/out/environment
+
+PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
+  /opt/env/lib/python3.11/site-packages/first.py
 SCRIPT
 
 # The image.

@@ -17,7 +17,7 @@ from envbuilder.build.render import DIFFERS, PAPERS, RENDERERS, make_kit
 from envbuilder.commands.recipe import Form
 from envbuilder.core.errors import UsageError
 from envbuilder.plan.model import OsStep
-from envbuilder.plan.render import Kit, render_definition, render_dockerfile
+from envbuilder.plan.render import Kit, render_base, render_definition, render_dockerfile
 from envbuilder.plan.render.quote import (
     WRITE,
     WRITE_MARKED,
@@ -91,6 +91,13 @@ def test_shellcheck_finds_nothing_in_the_programs_of_a_text():
     scripts = sorted((RECIPES.parent / "envbuilder/runtime/kit").glob("*.sh"))
     assert len(scripts) > 3
     assert subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False).stdout == ""
+
+
+def test_the_dockerfile_of_buildkit_is_what_the_stages_say(request: pytest.FixtureRequest):
+    path = RECIPES.parent / "Dockerfile.base"
+    if request.config.getoption("--update-golden"):
+        path.write_text(render_base(), encoding="utf-8")
+    assert path.read_text(encoding="utf-8") == render_base()
 
 
 def test_the_papers_of_another_build_stay_out():

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from envbuilder.build.assemble.runtime import runtime_files
-from envbuilder.build.extensions.stage_sources import place_files, place_sources
+from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import BuildError, RecipeError
 from envbuilder.lock.model import Artefact, LockedExtension
@@ -155,7 +155,7 @@ def outside(tmp_path):
 def test_an_sdist_that_would_write_elsewhere_is_refused(store, tmp_path, outside, name):
     extension = sdist(store, (member(name), b"evil"), folder=tmp_path)
     with pytest.raises(BuildError, match="outside its folder"):
-        place_sources(extension, store=store, folder=tmp_path / "src")
+        stage_sources(extension, store=store, folder=tmp_path / "src")
 
 
 def test_links_devices_and_set_id_bits_of_an_sdist_do_not_come_to_disk(store, tmp_path, outside):
@@ -169,7 +169,7 @@ def test_links_devices_and_set_id_bits_of_an_sdist_do_not_come_to_disk(store, tm
         folder=tmp_path,
     )
     folder = tmp_path / "src"
-    place_sources(extension, store=store, folder=folder)
+    stage_sources(extension, store=store, folder=folder)
     (only,) = folder.iterdir()
     assert (only.name, only.stat().st_mode & 0o7000, only.is_symlink()) == ("setup.py", 0, False)
 
@@ -183,7 +183,7 @@ def test_what_a_build_left_as_a_link_is_not_followed_by_the_next(store, tmp_path
     (folder / place).parent.mkdir(parents=True, exist_ok=True)
     (folder / place).rmdir() if (folder / place).is_dir() else None
     (folder / place).symlink_to(outside)
-    place_sources(extension, store=store, folder=folder)
+    stage_sources(extension, store=store, folder=folder)
     assert not folder.is_symlink()
     assert (folder / place / "precious").read_text() == "evil"
 
@@ -194,7 +194,7 @@ def test_files_of_a_call_do_not_go_through_a_link_either(tmp_path, outside):
     space = tmp_path / "space"
     space.mkdir()
     (space / "src").symlink_to(outside)
-    place_files({"src/precious": source}, space)
+    stage_files({"src/precious": source}, space)
     assert (space / "src/precious").read_text() == "int x;"
 
 

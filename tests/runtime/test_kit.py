@@ -65,7 +65,7 @@ def test_an_extension_is_compiled_from_exactly_its_own_sources(container: Contai
     files = ["/space/src/csrc/a b.cpp", "/space/src/csrc/deep/c.h"]
     assert (folder / "out/said").read_text().splitlines() == [
         "a b /space/src /kit/compile_extension.py /kit/0/spec.json", *files,
-        "a b /space/src /kit/place_extension.py /kit/0/entry.json /out", *files,
+        "a b /space/src /kit/install_extension.py /kit/0/entry.json /out", *files,
     ]  # fmt: skip
     (folder / "context/csrc/deep/c.h").write_text("edited since")
     ended = container.run(*run)
@@ -85,7 +85,7 @@ def test_a_project_is_built_in_its_own_folder_from_a_copy_of_its_files(container
     files = ["/space/src/a project/setup.py", "/space/src/shared.h"]
     assert (container.folder / "out/said").read_text().splitlines() == [
         "a b /space/src/a project /kit/build_project.py /kit/0/spec.json", *files,
-        "a b /space/src/a project /kit/place_extension.py /kit/0/entry.json /out", *files,
+        "a b /space/src/a project /kit/install_extension.py /kit/0/entry.json /out", *files,
     ]  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def place(container: Container, name: str, *gpus: str) -> "subprocess.CompletedP
         "project": "/space/src",
     }
     (container.folder / "space/entry.json").write_text(json.dumps(spec))
-    return container.run("/usr/bin/python3", "/kit/place_extension.py", "/space/entry.json", "/out")
+    return container.run("/usr/bin/python3", "/kit/install_extension.py", "/space/entry.json", "/out")
 
 
 def write_tree(container: Container, *names: str) -> None:

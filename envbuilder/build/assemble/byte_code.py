@@ -15,6 +15,11 @@ ENVIRONMENT: Final = (
 )
 
 
+def seeded_python(python: str) -> str:
+    """Return the Python whose byte code must be compiled with a fixed seed, "" where none must."""
+    return "" if is_repeatable(python) else python
+
+
 def is_repeatable(python: str) -> bool:
     """Whether it does not matter which process compiles which file; `python` is 3.11."""
     return tuple(map(int, python.split("."))) >= FIRST_REPEATABLE

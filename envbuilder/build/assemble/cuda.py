@@ -17,9 +17,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, Final, assert_never
 
+from envbuilder.build.assemble.sandbox import Root
+from envbuilder.build.assemble.step import Job, OtherSteps, link_files, write_settings, write_text
 from envbuilder.compat.tables.toolkit import SITE, DebPart, Part, Take, Toolkit, WheelPart
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command, Runner
+from envbuilder.lock.model import Artefact
+from envbuilder.plan.model import CudaStep, PythonStep
+from envbuilder.plan.render import rules
 
 CHUNK: Final = 1 << 20
 NOT_HEADERS: Final = frozenset({"__init__.py", "__pycache__"})
@@ -34,7 +39,7 @@ class InstalledPython:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LaidOut:
+class InstalledToolkit:
     """What a toolkit came to."""
 
     files: int
@@ -42,9 +47,48 @@ class LaidOut:
     size: int  # bytes of the files
 
 
-def lay_out(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CudaMaker:
+    """Make the cuda step."""
+
+    step: CudaStep
+    job: Job
+
+    def inputs(self) -> tuple[Artefact, ...]:
+        return self.step.artefacts
+
+    def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's
+        return ()  # files are installed without a program
+
+    def write_layer(self, out: Path, work: Path, others: OtherSteps) -> None:  # noqa: ARG002 - as every step's
+        tree = others.tree(CudaStep)
+        with self.job.console.step("write the cuda layer"):
+            self.job.pack(self.step, tree, out)
+
+    def write_tree(self, work: Path, others: OtherSteps) -> None:
+        site = PurePosixPath(self.job.plan.python.site_packages)
+        python = InstalledPython(site=site, folder=others.tree(PythonStep) / site.relative_to("/"))
+        parts = {one.name: self.job.store.artefact(one.sha256) for one in self.step.artefacts}
+        with self.job.console.step(f"install CUDA {self.step.toolkit.cuda}"):
+            install_toolkit(
+                self.step.toolkit, parts=parts, python=python, root=work / "tree", runner=self.job.runner
+            )
+
+    def write_inputs(self, folder: Path) -> None:
+        python, own = self.job.plan.python, folder / "cuda"
+        settings = {
+            "INTERPRETER": python.program, "SITE": python.site_packages, "CUDA": self.step.toolkit.cuda
+        }  # fmt: skip
+        write_settings(own / "settings", settings)
+        write_text(own / "rules.json", rules(self.step))
+        link_files(
+            own / "parts", ((part.filename, part.sha256) for part in self.step.artefacts), self.job.store
+        )
+
+
+def install_toolkit(
     toolkit: Toolkit, *, parts: Mapping[str, Path], python: InstalledPython, root: Path, runner: Runner
-) -> LaidOut:
+) -> InstalledToolkit:
     """Make `usr/local/cuda-X.Y` and the link `usr/local/cuda` below `root`; `parts` says where each part's package lies.
 
     Files are 0755 or 0644, whatever the package says. Raises BuildError when a package is missing or broken, when a rule
@@ -56,7 +100,7 @@ def lay_out(
     for part in toolkit.parts:
         if part.name not in parts:
             raise BuildError(f"CUDA {toolkit.cuda} needs the package `{part.name}`, and it was not fetched")
-        _lay_part(part, parts[part.name], tree=tree, runner=runner)
+        _install_part(part, parts[part.name], tree=tree, runner=runner)
     for file in toolkit.files:
         tree.add_text(file.path, file.text, origin=f"the table's row {toolkit.cuda}")
     _link_headers(toolkit, python, tree)
@@ -64,7 +108,7 @@ def lay_out(
     for folder, _, _ in os.walk(root):
         Path(folder).chmod(0o755)
     (home.parent / "cuda").symlink_to(toolkit.folder.name)
-    return tree.laid_out()
+    return tree.installed()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,10 +168,12 @@ class _Tree:
         (self.home / path).symlink_to(target)
         self._entries[path] = entry
 
-    def laid_out(self) -> LaidOut:
+    def installed(self) -> InstalledToolkit:
         entries = self._entries.values()
         links = sum(entry.link for entry in entries)
-        return LaidOut(files=len(entries) - links, links=links, size=sum(entry.size for entry in entries))
+        return InstalledToolkit(
+            files=len(entries) - links, links=links, size=sum(entry.size for entry in entries)
+        )
 
     def _make_room(self, path: PurePosixPath, origin: str) -> None:
         for place in (path, *path.parents):
@@ -146,7 +192,7 @@ class _Tree:
             )
 
 
-def _lay_part(part: Part, package: Path, *, tree: _Tree, runner: Runner) -> None:
+def _install_part(part: Part, package: Path, *, tree: _Tree, runner: Runner) -> None:
     rules = [(take, _pattern(take.source), [_pattern(each) for each in take.exclude]) for take in part.take]
     used: set[Take] = set()
     with closing(_members(part, package, runner)) as members:

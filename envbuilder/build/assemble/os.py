@@ -6,14 +6,19 @@ import shlex
 import shutil
 import tarfile
 import tempfile
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 from urllib.parse import quote
 
-from envbuilder.build.assemble.byte_code import is_repeatable
+from envbuilder.build.assemble.byte_code import is_repeatable, seeded_python
+from envbuilder.build.assemble.sandbox import Root
+from envbuilder.build.assemble.step import Job, OtherSteps, link_files, write_settings, write_text
 from envbuilder.core.cache import Store
 from envbuilder.core.process import Command, Runner
-from envbuilder.layers.layer import Layer, write_layer_from_tar
+from envbuilder.layers.layer import Layer, extract, write_layer_from_tar
+from envbuilder.lock.model import Artefact
 from envbuilder.plan.model import OsStep
 from envbuilder.run.devcontainer import USER, USER_ID
 
@@ -43,6 +48,68 @@ ADD_USER: Final = (
 )
 
 _PYTHON: Final = re.compile(r"(python(3\.\d+))-minimal")
+_EXCLUDED: Final = tuple(pattern.removeprefix("/").removesuffix("*") for pattern in EXCLUDE)
+# What dpkg leaves in an image to which packages are added.
+_DROP_FROM_IMAGE: Final = (
+    "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "var/log/bootstrap.log", "var/lib/dpkg/status-old",
+    "var/cache/ldconfig/aux-cache", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OsMaker:
+    """Make the os step."""
+
+    step: OsStep
+    job: Job
+
+    def inputs(self) -> tuple[Artefact, ...]:
+        return self.step.artefacts
+
+    def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's
+        repository = work / "repository"
+        bootstrap = bootstrap_command(
+            self.step, repository=repository, skeleton=work / "skeleton.tar", out=work / "os.tar",
+            root=self.job.limits.root, epoch=self.job.plan.epoch,
+        )  # fmt: skip
+        return (index_command(repository), bootstrap)
+
+    def write_layer(self, out: Path, work: Path, others: OtherSteps) -> None:  # noqa: ARG002 - as every step's
+        with self.job.console.step(f"install {self.step.suite}: {len(self.step.artefacts)} packages"):
+            build_os(
+                self.step, store=self.job.store, runner=self.job.runner, epoch=self.job.plan.epoch,
+                threads=self.job.limits.threads, root=self.job.limits.root, work=work, folder=out,
+            )  # fmt: skip
+
+    def write_tree(self, work: Path, others: OtherSteps) -> None:
+        layer = others.layer(OsStep)
+        with self.job.console.step("unpack the os layer"):
+            extract(layer, work / "tree")
+
+    def write_inputs(self, folder: Path) -> None:
+        step, python = self.step, seeded_python(self.job.plan.python.python)
+        has_python = any(deb.name == f"python{python}-minimal" for deb in step.artefacts)
+        settings = {
+            "GCC": step.gcc,
+            "REPEAT": python if has_python else "",
+            "EXCLUDE": " ".join(EXCLUDE),
+            "KEEP": KEEP,
+            "DROP": " ".join(_DROP_FROM_IMAGE if step.base else DROP),
+            "NAMES": " ".join(f"{name}={tool}" for name, tool in PLAIN_NAMES.items()),
+            "DRIVER": step.driver,
+        }
+        write_settings(folder / "os/settings", settings)
+        write_text(folder / "os/finish.sh", f"{ADD_USER}\n")
+        link_files(
+            folder / "os/debs",
+            ((f"{deb.name}_{deb.sha256[:16]}.deb", deb.sha256) for deb in step.artefacts),
+            self.job.store,
+        )
+        if not step.base:
+            write_root(
+                step.artefacts, folder / "os/root.tar",
+                epoch=self.job.plan.epoch, store=self.job.store, runner=self.job.runner,
+            )  # fmt: skip
 
 
 def bootstrap_command(
@@ -156,3 +223,36 @@ def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.T
     found.type, found.mtime, found.linkname = kind, epoch, target
     found.mode = 0o755 if kind == tarfile.DIRTYPE else 0o777
     return found
+
+
+def write_root(debs: Iterable[Artefact], out: Path, *, epoch: int, store: Store, runner: Runner) -> None:
+    """Put what the packages hold into one tar, below the links of the merged /usr: enough of a root for its own dpkg."""
+    seen = {f"usr/{name}" for name in MERGED} | set(MERGED) | {"usr", ""}
+    with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as tar:
+        for name in ("usr", *(f"usr/{name}" for name in MERGED)):
+            tar.addfile(member(name, kind=tarfile.DIRTYPE, epoch=epoch))
+        for name in MERGED:
+            tar.addfile(member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))
+        for deb in debs:
+            argv = ("dpkg-deb", "--fsys-tarfile", str(store.artefact(deb.sha256)))
+            with runner.read(Command(argv=argv, why=f"unpack `{deb.name}`")) as stream:
+                for info, content in _members(stream):
+                    if info.name not in seen and not info.name.startswith(_EXCLUDED):
+                        tar.addfile(info, content)
+                        seen.add(info.name)
+
+
+def _members(stream: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    """The members with their paths below a merged /usr."""
+    with tarfile.open(fileobj=stream, mode="r|") as tar:
+        for member in tar:
+            member.name = _merged(member.name)
+            if member.islnk():
+                member.linkname = _merged(member.linkname)
+            yield member, tar.extractfile(member) if member.isreg() else None
+
+
+def _merged(name: str) -> str:
+    path = name.removeprefix("./").removeprefix("/").rstrip("/")
+    path = "" if path == "." else path
+    return f"usr/{path}" if path.partition("/")[0] in MERGED else path

@@ -3,15 +3,17 @@
 import functools
 import shutil
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import uv
 
 from envbuilder import runtime as image
-from envbuilder.build.assemble.byte_code import ENVIRONMENT, is_repeatable
+from envbuilder.build.assemble.byte_code import ENVIRONMENT, is_repeatable, seeded_python
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
-from envbuilder.core.cache import Store, remove_tree
+from envbuilder.build.assemble.step import Job, OtherSteps, link_files, write_settings, write_text
+from envbuilder.core.cache import Store, link_or_copy, remove_tree
 from envbuilder.core.process import Command, Runner
 from envbuilder.lock.model import Artefact
 from envbuilder.plan.model import ENV_PREFIX, PythonStep
@@ -29,6 +31,55 @@ INTERPRETER: Final = (
 
 COMPILE: Final = "kit/compile_all.py"  # among our data files, as the next
 CHECK: Final = "kit/check_byte_code.py"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonMaker:
+    """Make the python step."""
+
+    step: PythonStep
+    job: Job
+
+    def inputs(self) -> tuple[Artefact, ...]:
+        return (*self.step.artefacts, *interpreter(self.step, self.job.plan.os.artefacts))
+
+    def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's
+        return (
+            *unpack_commands(self.step, self.job.plan.os.artefacts, store=self.job.store, work=work),
+            *install_commands(self.step, work=work, epoch=self.job.plan.epoch),
+        )
+
+    def write_layer(self, out: Path, work: Path, others: OtherSteps) -> None:  # noqa: ARG002 - as every step's
+        tree = others.tree(PythonStep)
+        with self.job.console.step("write the python layer"):
+            self.job.pack(self.step, tree, out)
+
+    def write_tree(self, work: Path, others: OtherSteps) -> None:  # noqa: ARG002 - as every step's
+        with self.job.console.step(f"install {len(self.step.artefacts)} Python packages"):
+            build_python(
+                self.step, self.job.plan.os.artefacts, store=self.job.store, runner=self.job.runner,
+                epoch=self.job.plan.epoch, work=work,
+            )  # fmt: skip
+
+    def write_inputs(self, folder: Path) -> None:
+        step, own = self.step, folder / "python"
+        settings = {
+            "INTERPRETER": step.program, "VERSION": step.python, "REPEAT": seeded_python(step.python)
+        }  # fmt: skip
+        write_settings(own / "settings", settings)
+        write_text(own / "requirements.txt", requirements(step))
+        link_files(
+            own / "wheels", ((wheel.filename, wheel.sha256) for wheel in step.artefacts), self.job.store
+        )
+        link_or_copy(Path(uv.find_uv_bin()), own / "uv")
+        (own / "uv").chmod(0o755)
+
+
+def requirements(step: PythonStep) -> str:
+    """Return the wheels as pip and uv read them, by hash."""
+    return "".join(
+        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in step.artefacts
+    )
 
 
 def interpreter(step: PythonStep, debs: Sequence[Artefact]) -> tuple[Artefact, ...]:
@@ -102,8 +153,7 @@ def build_python(
     wheels.mkdir()
     for wheel in step.artefacts:
         (wheels / wheel.filename).hardlink_to(store.artefact(wheel.sha256))
-    lines = (f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in step.artefacts)
-    (work / "requirements.txt").write_text("".join(lines), encoding="utf-8")
+    (work / "requirements.txt").write_text(requirements(step), encoding="utf-8")
     for command in install_commands(step, work=work, epoch=epoch):
         runner.run(command)
     remove_tree(work / "cache")

@@ -3,10 +3,18 @@
 import json
 import shlex
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.plan.model import RuntimeStep
+from envbuilder.build.assemble.sandbox import Root
+from envbuilder.build.assemble.step import Job, OtherSteps, write_text
+from envbuilder.build.engine import tools
+from envbuilder.core.process import Command
+from envbuilder.layers.layer import Layer
+from envbuilder.lock.model import Artefact
+from envbuilder.plan.documents import write_documents
+from envbuilder.plan.model import RuntimeStep, Step
 
 # Apptainer sources env/*.sh in order and execs the runscript. Its own action scripts come with the runtime since 3.6.
 RUNSCRIPT: Final = (
@@ -20,6 +28,34 @@ USER_ENVIRONMENT: Final = (
 BASE_ENVIRONMENT: Final = (
     "#!/bin/sh\n# Apptainer sets what `--env` and APPTAINERENV_X say right after this file.\n"
 )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeMaker:
+    """Make the runtime step."""
+
+    step: RuntimeStep
+    job: Job
+
+    def inputs(self) -> tuple[Artefact, ...]:
+        return ()
+
+    def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's
+        return ()  # files are written without a program
+
+    def write_layer(self, out: Path, work: Path, others: OtherSteps) -> None:
+        self.write(out, work, others.layers(), others.kept_trees())
+
+    def write(
+        self, out: Path, work: Path, layers: Mapping[type[Step], Layer], trees: Mapping[type[Step], Path]
+    ) -> None:
+        """Write the layer. `layers` are all others, `trees` are the folders that may still hold their files."""
+        documents = write_documents(self.job.plan, layers, trees, tools(), self.job.engine)
+        write_runtime_files(self.step, work / "tree", documents)
+        self.job.pack(self.step, work / "tree", out)
+
+    def write_inputs(self, folder: Path) -> None:
+        write_runtime_files(self.step, folder / "runtime")
 
 
 def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
@@ -40,10 +76,7 @@ def write_runtime_files(step: RuntimeStep, tree: Path, documents: Mapping[str, s
     """Write the layer's files below `tree`; `documents` are the texts that could be written only when the other layers were there."""
     plain = {path: (text, 0o644) for path, text in (documents or {}).items()}
     for path, (text, mode) in (runtime_files(step) | plain).items():
-        target = tree / path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        target.write_text(text, encoding="utf-8")
-        target.chmod(mode)
+        write_text(tree / path, text, mode=mode)
     (tree / ".singularity.d/libs").mkdir()
     (tree / "singularity").symlink_to(".singularity.d/runscript")
     (tree / "environment").symlink_to(".singularity.d/env/90-environment.sh")

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.build.buildkit.folder import BASE, DOCKERFILE, arguments
+from envbuilder.build.buildkit.folder import BASE, DOCKERFILE
 from envbuilder.build.buildkit.progress import Progress
 from envbuilder.build.engine import Builder
 from envbuilder.core.console import Console
@@ -14,6 +14,7 @@ from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.required_tools import ToolCode
 from envbuilder.plan.model import Plan
+from envbuilder.plan.render import arguments
 
 FLOOR: Final = (0, 13)  # of buildx: the first with `--progress rawjson`
 # Of a place that is none, before anything is built.

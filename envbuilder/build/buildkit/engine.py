@@ -5,30 +5,24 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
 
 from envbuilder.build.assemble import os as debian
-from envbuilder.build.assemble import runtime
+from envbuilder.build.assemble.runtime import RuntimeMaker
+from envbuilder.build.assemble.step import Job
 from envbuilder.build.buildkit import buildx
-from envbuilder.build.buildkit.folder import fill
-from envbuilder.build.engine import Builder, EngineName, layer_keys, missing_steps, tools
-from envbuilder.build.extensions.arguments import need_calls
+from envbuilder.build.buildkit.folder import write_folder
+from envbuilder.build.engine import Builder, EngineName, layer_keys, missing_steps
+from envbuilder.build.extensions import need_calls
 from envbuilder.core.cache import Sha256, Store, publish, remove_tree
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.required_tools import DPKG_DEB, need_tools
-from envbuilder.layers.layer import Layer, load_layer, write_layer, write_layer_from_tar
+from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
 from envbuilder.lock.model import Artefact
-from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import OsStep, Plan, RuntimeStep, Step
-
-JOBS: Final = (
-    4  # compilers at once, alike on every machine: BuildKit may run elsewhere, and its cache is keyed by it
-)
-# The stages of Dockerfile.base that are exported, each with its layers in their order.
-STAGES: Final = {"layers": ("os", "python", "cuda", "extensions", "start"), "edited": ("extensions",)}
+from envbuilder.plan.render import EXPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +79,7 @@ class Docker:
 
     def prepare(self, plan: Plan, folder: Path, final: Path) -> Command:
         """Write all that BuildKit reads into `folder`; returns the command that builds an image of it when it is `final`."""
-        fill(plan, folder, store=self.store, runner=self.runner, jobs=JOBS)
+        write_folder(self.job(plan), folder)
         context = buildx.is_context(self.builder, self.runner)
         return buildx.by_hand(plan, final, self.builder, context=context)
 
@@ -101,10 +95,10 @@ class Docker:
 
     def _build(self, plan: Plan, asked: Sequence[Step], work: Path) -> None:
         with self.console.step("gather what BuildKit reads"):
-            fill(plan, work / "folder", store=self.store, runner=self.runner, jobs=JOBS)
+            write_folder(self.job(plan), work / "folder")
         stage = _stage(asked)
         buildx.run(self._command(plan, work, stage=stage), self.runner, self.console)
-        blobs = read_layout(work / "layout", STAGES[stage])
+        blobs = read_layout(work / "layout", EXPORTED[stage])
         keys = layer_keys(plan, self.name)
         for step in self._missing(plan):
             with self.console.step(f"write the {step.name} layer"):
@@ -127,19 +121,20 @@ class Docker:
         final = self.store.layer(layer_keys(plan, self.name)[step])
         if found := load_layer(final):
             return found
-        documents = write_documents(plan, dict(layers), {}, tools(), self.name)
         with self.store.workspace() as work:
-            runtime.write_runtime_files(step, work / "tree", documents)
-            write_layer(
-                name=step.name, tree=work / "tree", folder=work / "layer", epoch=plan.epoch,
-                threads=self.limits.threads, omit=plan.shared_folders(step),
-            )  # fmt: skip
+            RuntimeMaker(step=step, job=self.job(plan)).write(work / "layer", work, layers, {})
             if final.exists():
                 remove_tree(final)
             publish(work / "layer", final)
         layer = load_layer(final)
         assert layer is not None, f"{final} was just written"
         return layer
+
+    def job(self, plan: Plan) -> Job:
+        """Return what the steps of a plan are made with."""
+        return Job(
+            plan=plan, store=self.store, runner=self.runner, console=self.console, limits=self.limits, engine=self.name
+        )  # fmt: skip
 
 
 def _baked(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -150,8 +145,8 @@ def _stage(asked: Sequence[Step]) -> str:
     """The smallest stage that has these layers: that of all takes as long as an image is large."""
     names = {step.name for step in asked}
     return min(
-        (stage for stage, layers in STAGES.items() if names <= set(layers)),
-        key=lambda stage: len(STAGES[stage]),
+        (stage for stage, layers in EXPORTED.items() if names <= set(layers)),
+        key=lambda stage: len(EXPORTED[stage]),
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from envbuilder.build.extensions.compiled import TREE
+from envbuilder.build.extensions.cache import TREE
 from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import BuildError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
@@ -43,7 +43,7 @@ def libraries_of(folder: Path) -> tuple[Path, ...]:
 def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) -> None:
     """Raise BuildError unless the one library of a call is for exactly these GPUs."""
     if _bare(found) != _wanted(architectures):
-        raise refusal(
+        raise extension_error(
             ExtensionCode.WRONG,
             f"the extension `{name}` holds code for {_names(found)}; the recipe's GPUs need {_names(_wanted(architectures))}",
             "look for `-gencode` or `-arch` among its flags: they override the recipe's GPUs",
@@ -59,7 +59,7 @@ def check_project(
     if architectures and sources and not any(found.values()):
         why = _places(scripts, _GATE)
         because = f": {why[0]} asks for a GPU" if why else ""
-        raise refusal(
+        raise extension_error(
             ExtensionCode.WITHOUT,
             f"the extension `{name}` was built without code for a GPU, though it has `{sources[0]}`{because}",
             _switch_hint(scripts, "cuda", architectures)
@@ -74,7 +74,7 @@ def check_project(
         library, targets = next(iter(wrong.items()))
         own = _places(scripts, _OWN_LIST)
         because = f": {own[0]} names its own" if own else ""
-        raise refusal(
+        raise extension_error(
             ExtensionCode.WRONG,
             f"the extension `{name}` holds code for {_names(targets)} in `{library}`; "
             f"the recipe's GPUs need {_names(_wanted(architectures))}{because}",
@@ -129,6 +129,6 @@ def _names(targets: Iterable[str]) -> str:
     return ", ".join(sorted(targets)) or "no GPU at all"
 
 
-def refusal(code: str, message: str, hint: str, *, where: str = "") -> BuildError:
+def extension_error(code: str, message: str, hint: str, *, where: str = "") -> BuildError:
     finding = Finding(code=code, severity=Severity.ERROR, where=where, message=message, hint=hint)
     return BuildError(message, hint=hint, findings=(finding,))

@@ -5,8 +5,8 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from envbuilder.build.extensions.call import SOURCE
-from envbuilder.build.extensions.check_targets import ExtensionCode, refusal
+from envbuilder.build.extensions.cache import SOURCE
+from envbuilder.build.extensions.check_targets import ExtensionCode, extension_error
 from envbuilder.compat.tables.failure import load_failures
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.findings import Finding, Severity
@@ -23,7 +23,7 @@ _NOISE: Final = re.compile(
 _PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P<row>\d+)\)): ")
 
 
-def explain(
+def explain_failure(
     name: str, lines: Sequence[str], failure: CommandError, *, compiles: bool = True, folder: str = ""
 ) -> BuildError:
     """The error to raise for an extension whose build ran in `folder`, printed these lines and failed.
@@ -48,7 +48,7 @@ def explain(
                 )
                 return BuildError(message, hint=row.repair_for(match), findings=(finding,))
     if ended:
-        return refusal(
+        return extension_error(
             ExtensionCode.ENDED,
             f"the line `{ended['line']}` of `capture` of the extension `{name}` ends in {ended['error']}",
             "it runs in the folder that `path` names, without a GPU and without a network; the log has the whole traceback",
@@ -84,7 +84,7 @@ def _telling(lines: Sequence[str], first: int) -> list[str]:
     return [line for line in seen if line]
 
 
-def merged(failures: Sequence[BuildError]) -> BuildError:
+def merge_failures(failures: Sequence[BuildError]) -> BuildError:
     """One error for all extensions that failed; the others are in the store and are not compiled again."""
     if len(failures) == 1:
         return failures[0]

@@ -6,10 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from envbuilder.build.extensions.build import Kept
-from envbuilder.build.extensions.call import Call
-from envbuilder.build.extensions.compiled import PACKAGE, TREE, Compiled
-from envbuilder.build.extensions.key import Key
+from envbuilder.build.extensions.cache import PACKAGE, TREE, CachedExtension, Call, Compiled, Key
 from envbuilder.core.errors import BuildError
 from envbuilder.plan.model import EXTENSIONS
 from envbuilder.recipe.extension import Form
@@ -19,7 +16,9 @@ MODULES: Final = f"{EXTENSIONS}/modules"  # `envbuilder.pth` puts it on Python's
 _BEFORE: Final = "/space/"  # paths of the sandbox say nothing in the image
 
 
-def arrange(kept: Sequence[Kept], *, architectures: tuple[str, ...], tree: Path) -> None:
+def install_extensions(
+    kept: Sequence[CachedExtension], *, architectures: tuple[str, ...], tree: Path
+) -> None:
     """Write the layer's files below `tree`; raises BuildError when two projects install the same file."""
     kept = tuple({one.folder: one for one in kept}.values())  # two captures may make the same call
     for one in kept:
@@ -43,10 +42,10 @@ def arrange(kept: Sequence[Kept], *, architectures: tuple[str, ...], tree: Path)
 
 def installed_folder(compiled: Compiled) -> str:
     """Where the image has a compiled call; the key is in its name, so that two builds never share a path by chance."""
-    return installed_at(compiled.name, compiled.key)
+    return install_path(compiled.name, compiled.key)
 
 
-def installed_at(name: str, key: Key) -> str:
+def install_path(name: str, key: Key) -> str:
     return f"{EXTENSIONS}/{name}-{key.digest[:16]}"
 
 
@@ -77,10 +76,10 @@ def _entry(compiled: Compiled) -> dict[str, object]:
     if call is None:
         return entry
     sources = {"sources": dict(compiled.sources), "headers": dict(compiled.headers)}
-    return entry | described(call, installed_folder(compiled)) | sources
+    return entry | call_entry(call, installed_folder(compiled)) | sources
 
 
-def described(call: Call, folder: str) -> dict[str, object]:
+def call_entry(call: Call, folder: str) -> dict[str, object]:
     """What the index says of a call whose library lies in `folder` of the image, whoever compiled it."""
     return {
         "file": f"{folder}/{call.library}",
@@ -110,7 +109,7 @@ def _plain(flags: Sequence[str]) -> list[str]:
     return [flag for flag in flags if _BEFORE not in flag]
 
 
-def _place(one: Kept, tree: Path) -> None:
+def _place(one: CachedExtension, tree: Path) -> None:
     call = one.compiled.call
     assert call is not None, "a project is installed, not placed"
     folder = tree / installed_folder(one.compiled)[1:]
@@ -119,7 +118,7 @@ def _place(one: Kept, tree: Path) -> None:
     (folder / call.library).chmod(0o755)
 
 
-def _install(one: Kept, tree: Path) -> None:
+def _install(one: CachedExtension, tree: Path) -> None:
     for path in sorted((one.folder / TREE).rglob("*")):
         target = tree / path.relative_to(one.folder / TREE)
         if path.is_dir() and not path.is_symlink():
@@ -133,7 +132,7 @@ def _install(one: Kept, tree: Path) -> None:
             shutil.copy2(path, target, follow_symlinks=False)
 
 
-def _is_imported(one: Kept, kept: Sequence[Kept]) -> bool:
+def _is_imported(one: CachedExtension, kept: Sequence[CachedExtension]) -> bool:
     """Whether `import NAME` finds it: a Python module whose name no other has; of two, the one that the recipe names."""
     call = one.compiled.call
     if call is None or call.is_standalone or not call.is_python_module:

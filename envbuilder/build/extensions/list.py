@@ -2,11 +2,11 @@
 
 from collections.abc import Iterable, Iterator
 
-from envbuilder.build.extensions.build import Found
+from envbuilder.build.extensions.build import ExtensionStatus
 from envbuilder.core.console import columns
 
 
-def rows(found: Iterable[Found], *, recipe: str) -> Iterator[dict[str, object]]:
+def rows(found: Iterable[ExtensionStatus], *, recipe: str) -> Iterator[dict[str, object]]:
     """One row for each extension, for `--json`; what was not compiled yet has its key and nothing else."""
     for one in found:
         row: dict[str, object] = {
@@ -53,7 +53,7 @@ def table(rows: Iterable[dict[str, object]], width: int = 0) -> str:
     return columns(lines, width)
 
 
-def _origin(found: Found, recipe: str) -> str:
+def _origin(found: ExtensionStatus, recipe: str) -> str:
     if found.compiled is None:
         return "not compiled yet"
     if found.compiled.recipe == recipe:

@@ -21,7 +21,7 @@ OBJECTS: Final = re.compile(
 )  # where setuptools keeps objects and ninja's state
 
 
-def place_sources(extension: LockedExtension, *, store: Store, folder: Path) -> None:
+def stage_sources(extension: LockedExtension, *, store: Store, folder: Path) -> None:
     """Make `folder` hold exactly what the extension is built from, and the objects of an earlier build of it."""
     if extension.archive is not None:
         archive = store.artefact(extension.archive.sha256)
@@ -40,7 +40,7 @@ def place_sources(extension: LockedExtension, *, store: Store, folder: Path) -> 
         shutil.copyfile(source, path)
 
 
-def place_files(files: Mapping[str, Path], folder: Path) -> None:
+def stage_files(files: Mapping[str, Path], folder: Path) -> None:
     """Make `src` and `kept` in a compile folder hold exactly these files, by their name; what is beside them stays."""
     for part in ("src", "kept"):
         inside = (name.removeprefix(f"{part}/") for name in files if name.startswith(f"{part}/"))

@@ -5,8 +5,19 @@ the text, whatever it holds.
 """
 
 from envbuilder.plan.render.definition import render_definition
-from envbuilder.plan.render.dockerfile import render_dockerfile
+from envbuilder.plan.render.dockerfile import render_base, render_dockerfile
 from envbuilder.plan.render.kit import Compile, Kit, Packages
+from envbuilder.plan.render.stages import EXPORTED, arguments
 from envbuilder.plan.render.steps import rules
 
-__all__ = ["Compile", "Kit", "Packages", "render_definition", "render_dockerfile", "rules"]
+__all__ = [
+    "EXPORTED",
+    "Compile",
+    "Kit",
+    "Packages",
+    "arguments",
+    "render_base",
+    "render_definition",
+    "render_dockerfile",
+    "rules",
+]

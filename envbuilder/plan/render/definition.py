@@ -11,10 +11,11 @@ from typing import Final
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import WRITE, WRITE_MARKED, file_lines, in_comment, marked
+from envbuilder.plan.render.stages import STAGES
 
 _TARGET: Final = "/target"
 _GIVEN: Final = ("artefacts", "context")  # what `--bind` may bring
-_OWN: Final = ("kit", "debs", "parts")
+_OWN: Final = ("kit", *(stage.download.name for stage in STAGES if stage.download))
 _SECTION: Final = 50_000  # bytes; Apptainer's limit is 64 KiB
 _MERGED: Final = "bin sbin lib lib32 lib64 libx32"
 # What Debian has below /; the rest is links, and folders that Apptainer makes and mounts.
@@ -131,29 +132,22 @@ def _post(kit: Kit) -> list[str]:
         "# The workshop's tools, and the programs that the steps below run.",
         *steps.tools(kit, "mount"),
         *steps.programs(kit),
-        "",
-        "# The distribution's packages, unpacked.",
-        *steps.fetch_debs(kit.plan.os.artefacts, "/debs"),
-        *steps.unpack(_TARGET),
     ]
-    lines += _inside(
-        "A root of exactly those packages, installed by their own dpkg.", "configure", steps.configure(kit)
-    )
-    lines += _inside("The Python environment.", "python", steps.python(kit))
-    if kit.plan.cuda:
-        lines += ["", "# The CUDA toolkit's packages.", *steps.fetch_parts(kit.plan.cuda.artefacts)]
-        lines += _inside("The CUDA toolkit; what the wheels have is linked.", "cuda", steps.lay_out(kit))
-    for number, one in enumerate(kit.compiles):
-        comment = f"The extension {in_comment(one.name)}, from the recipe's own sources; no GPU is needed."
-        lines += _inside(comment, f"extension-{number}", steps.compile_one(number, out=""))
-    lines += ["", "# What runs first in each Python, and what a runtime reads."]
-    lines += [*steps.start_files(kit, out=_TARGET), *steps.runtime(kit, out=_TARGET)]
-    lines += _inside("", "start", steps.start_code(kit))
+    stages = [stage for stage in STAGES if stage.is_in(kit)]
+    for stage in stages:
+        if stage.download:
+            lines += ["", f"# {stage.download.comment}", *stage.download.fetch(kit)]
+            lines += stage.download.unpack(_TARGET) if stage.download.unpack else []
+        files = stage.files(kit, _TARGET, _TARGET)
+        lines += ["", f"# {stage.comment}", *files] if files else []
+        for script in stage.scripts(kit, ""):
+            lines += _inside(script.comment or ("" if files else stage.comment), script.name, script.lines)
+    downloads = [stage.download.name for stage in stages if stage.download]
     return [
         *lines,
         "",
         "# The folders that things were mounted on, which are empty now; and no time after the epoch.",
-        f"cd {_TARGET} && rmdir {' '.join((*_GIVEN, 'kit', 'debs', *(['parts'] if kit.plan.cuda else [])))}",
+        f"cd {_TARGET} && rmdir {' '.join((*_GIVEN, 'kit', *downloads))}",
         f"find {_TARGET} -xdev -newermt @{kit.plan.epoch} -exec touch --no-dereference --date=@{kit.plan.epoch} {{}} +",
     ]
 

@@ -1,12 +1,12 @@
-"""The plan as a Dockerfile: stages that run side by side, and a last one that takes from each what the image has."""
+"""The plan as a Dockerfile that downloads its inputs, and `Dockerfile.base`, which reads them from a folder."""
 
 from collections.abc import Sequence
 from typing import Final
 
-from envbuilder.plan.model import ENV_PREFIX
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import WRITE, in_comment, in_dockerfile
+from envbuilder.plan.render.stages import FETCH, LAYER, OFF, OUT, STAGES, Download, Stage, Variant
 
 _HEAD: Final = """\
 # The environment `{name}` without envbuilder: {summary}
@@ -29,18 +29,43 @@ ARG PYTORCH_INDEX={pytorch}
 ARG DEBIAN_MIRROR=
 ARG INDEX=
 """
-_FETCH: Final = (
-    "--mount=type=secret,id=ca,target=/run/secrets/ca",
-    "--mount=type=bind,from=artefacts,target=/artefacts",
-)
-_KIT: Final = "--mount=type=bind,from=kit,source=/kit,target=/kit"
-_OFF: Final = "--network=none"
 _STRICT: Final = ("#!/bin/bash", "set -euo pipefail")
-_OUT: Final = "/root/out"  # in a stage: the root of what is new
+_BASE_HEAD: Final = """\
+# The layers of an environment, out of a folder with everything that they are made of: nothing is fetched.
+#
+#   envbuilder build NAME --engine docker --prepare FOLDER      fills the folder, and prints the command that builds it
+#   docker buildx build --build-arg … FOLDER                    builds it
+#
+# Each stage reads its own part of the folder, mounted and not copied, and has no network; those that do not stand on one
+# another run side by side. Each COPY of the stages `layers` and `edited` is one layer. docs/docker.md says what is in the folder.
+#
+# Written by `.venv/bin/pytest --update-golden tests/plan/test_render.py`, from envbuilder/plan/render/stages.py.
+#
+# hadolint global ignore=DL3002,DL3006,DL3067
+# Why those: `base` is no image of a hub but a build context, the image that the recipe stands on; packages are added to it as root;
+# and of a root that was made here all is wanted.
+"""
+_BASE_NOTHING: Final = f"""\
+# The layer of what an environment does not have.
+FROM scratch AS nothing
+WORKDIR {LAYER}
+"""
+_BASE_EDITED: Final = f"""\
+# What an edit of a source changes, alone: nobody waits for the export of layers that are there.
+FROM scratch AS edited
+COPY --link --from=extensions {LAYER} /
+"""
+_BASE_LAST: Final = """\
+# For those who build by hand. `envbuilder build` takes the layers, and writes recipe, lock, SBOM and provenance beside them.
+FROM layers
+COPY --link runtime /
+ENV PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+"""
+_COMMANDS: Final = 'ENTRYPOINT ["/opt/envbuilder/start"]\nCMD ["/bin/bash"]\n'
 
 
 def render_dockerfile(kit: Kit) -> str:
-    """The whole text; `docs/render.md` says what its image has that envbuilder's has not."""
+    """Return the whole text. `docs/render.md` says what its image has that envbuilder's has not."""
     plan = kit.plan
     head = _HEAD.format(
         name=plan.name,
@@ -49,10 +74,45 @@ def render_dockerfile(kit: Kit) -> str:
         base=kit.base,
         pytorch=in_dockerfile(kit.pytorch_index.rstrip("/")),
     )
-    return "\n".join([head, *_fetching(kit), *_making(kit), _last(kit)])
+    stages = [stage for stage in STAGES if stage.is_in(kit)]
+    downloads = [stage.download for stage in stages if stage.download]
+    texts = [
+        _block("Files that need not be fetched: `--build-context artefacts=FOLDER` takes the place of this empty stage.",
+               ["FROM scratch AS artefacts"]),
+        _block("The workshop's tools.", ["FROM ${BASE} AS workshop"], _run(steps.tools(kit), *FETCH)),
+        _block("The programs that the stages below run.", ["FROM workshop AS kit"], _run(steps.programs(kit), OFF)),
+        *(_download(one, kit) for one in downloads),
+        *(_stage(stage, kit, [one.name for one in stages]) for stage in stages),
+    ]  # fmt: skip
+    return "\n".join([head, *texts, _last(kit, stages)])
 
 
-def _stage(comment: str, head: Sequence[str], *runs: str) -> str:
+def _download(download: Download, kit: Kit) -> str:
+    head = [f"FROM workshop AS {download.name}", *(f"ARG {name}" for name in download.arguments)]
+    runs = [_run(download.fetch(kit), *FETCH)]
+    if download.unpack:
+        runs.append(_run(download.unpack("/root/target"), OFF))
+    return _block(download.comment, head, *runs)
+
+
+def _stage(stage: Stage, kit: Kit, there: Sequence[str]) -> str:
+    parent = next(name for name in stage.parents if name in there or name == "scratch")
+    files = stage.files(kit, "", OUT)
+    runs = [
+        _run([*files, *([""] if files else []), *script.lines], *stage.options)
+        for script in stage.scripts(kit, OUT)
+    ]
+    return _block(stage.comment, [f"FROM {parent} AS {stage.name}", *stage.head], *runs)
+
+
+def _last(kit: Kit, stages: Sequence[Stage]) -> str:
+    lines = ["# The image.", "FROM scratch", *(line for stage in stages for line in stage.copies)]
+    lines += [f"ENV {name}={in_dockerfile(value)}" for name, value in kit.plan.runtime.env]
+    lines += [f"LABEL {name}={in_dockerfile(value)}" for name, value in kit.labels]
+    return "\n".join(lines) + f"\n{_COMMANDS}"
+
+
+def _block(comment: str, head: Sequence[str], *runs: str) -> str:
     return "\n".join([f"# {comment}", *head, *runs]).rstrip("\n") + "\n"
 
 
@@ -65,66 +125,41 @@ def _run(lines: Sequence[str], *options: str) -> str:
     return "\n".join([" ".join(["RUN", *options, "<<'SCRIPT'"]), *_STRICT, *writes, *lines, "SCRIPT", ""])
 
 
-def _fetching(kit: Kit) -> list[str]:
-    found = [
-        _stage("Files that need not be fetched: `--build-context artefacts=FOLDER` takes the place of this empty stage.",
-               ["FROM scratch AS artefacts"]),
-        _stage("The workshop's tools.", ["FROM ${BASE} AS workshop"], _run(steps.tools(kit), *_FETCH)),
-        _stage("The programs that the stages below run.", ["FROM workshop AS kit"], _run(steps.programs(kit), _OFF)),
-        _stage("The distribution's packages, unpacked.", ["FROM workshop AS debs", "ARG DEBIAN_MIRROR"],
-               _run(steps.fetch_debs(kit.plan.os.artefacts, "/debs"), *_FETCH), _run(steps.unpack("/root/target"), _OFF)),
-    ]  # fmt: skip
-    if kit.plan.cuda:
-        head = ["FROM workshop AS parts", "ARG DEBIAN_MIRROR", "ARG PYTORCH_INDEX"]
-        found.append(
-            _stage(
-                "The CUDA toolkit's packages.",
-                head,
-                _run(steps.fetch_parts(kit.plan.cuda.artefacts), *_FETCH),
-            )
-        )
-    return found
+# ---- Dockerfile.base
 
 
-def _making(kit: Kit) -> list[str]:
-    epoch = "ARG SOURCE_DATE_EPOCH"
-    debs = "--mount=type=bind,from=debs,source=/debs,target=/debs"
-    found = [
-        _stage("The distribution: a root of exactly those packages, installed by their own dpkg.",
-               ["FROM scratch AS os", epoch, "COPY --from=debs /root/target /"], _run(steps.configure(kit), _OFF, _KIT, debs)),
-        _stage("The Python environment.", ["FROM os AS python", epoch, "ARG PYTORCH_INDEX", "ARG INDEX"],
-               _run(steps.python(kit), _KIT, *_FETCH)),
-    ]  # fmt: skip
-    if kit.plan.cuda:
-        run = _run(steps.lay_out(kit), _OFF, _KIT, "--mount=type=bind,from=parts,source=/parts,target=/parts")
-        found.append(
-            _stage("The CUDA toolkit; what the wheels have is linked.", ["FROM python AS cuda"], run)
-        )
-    if kit.compiles:
-        runs = [
-            _run(steps.compile_one(number, out=_OUT), _OFF, _KIT, "--mount=type=bind,target=/context")
-            for number in range(len(kit.compiles))
-        ]
-        head = [f"FROM {'cuda' if kit.plan.cuda else 'python'} AS extensions", epoch]
-        found.append(_stage("The extensions, from the recipe's own sources; no GPU is needed.", head, *runs))
-    run = _run(
-        [*steps.start_files(kit, out=""), "", *steps.start_code(kit), *steps.runtime(kit, out=_OUT)], _OFF
+def render_base() -> str:
+    """Return `Dockerfile.base`, which is the same for every plan."""
+    choices = [stage.choice for stage in STAGES if stage.choice]
+    arguments = "".join(f"# {one.comment}\nARG {one.argument}={one.default}\n" for one in choices)
+    copies = "".join(
+        f"COPY --link --from={stage.name} {stage.layer[0]} {stage.layer[1]}\n" for stage in STAGES[1:]
     )
-    found.append(
-        _stage("What runs first in each Python, and what a runtime reads.", ["FROM os AS start"], run)
-    )
-    return found
+    texts = [
+        _BASE_HEAD,
+        arguments,
+        _BASE_NOTHING,
+        *(text for stage in STAGES for text in _base_stage(stage)),
+        f"FROM {STAGES[0].name} AS layers\n{copies}",
+        _BASE_EDITED,
+        _BASE_LAST + _COMMANDS,
+    ]
+    return "\n".join(texts)
 
 
-def _last(kit: Kit) -> str:
-    lines = ["# The image.", "FROM scratch", "COPY --from=os / /"]
-    lines.append(f"COPY --link --from=python {ENV_PREFIX} {ENV_PREFIX}")
-    if kit.plan.cuda:
-        lines.append("COPY --link --from=cuda /usr/local/ /usr/local/")
-    if kit.compiles:
-        lines.append(f"COPY --link --from=extensions {_OUT} /")
-    lines += ["COPY --link --from=start /opt /opt", f"COPY --link --from=start {_OUT} /"]
-    lines += [f"ENV {name}={in_dockerfile(value)}" for name, value in kit.plan.runtime.env]
-    lines += [f"LABEL {name}={in_dockerfile(value)}" for name, value in kit.labels]
-    lines += ['ENTRYPOINT ["/opt/envbuilder/start"]', 'CMD ["/bin/bash"]']
-    return "\n".join(lines) + "\n"
+def _base_stage(stage: Stage) -> list[str]:
+    texts = [
+        _block(one.comment or stage.comment, [f"FROM {one.parent} AS {one.name}", *one.head], _base_run(one))
+        for one in stage.variants
+    ]
+    return [*texts, *(["\n".join(stage.choice.lines) + "\n"] if stage.choice else [])]
+
+
+def _base_run(variant: Variant) -> str:
+    """A RUN without a network, two mounts a line."""
+    pairs = [
+        (source, target or source) for source, _, target in (one.partition(":") for one in variant.mounts)
+    ]
+    mounts = [f"--mount=type=bind,source={source},target=/{target}" for source, target in pairs]
+    lines = [" ".join(mounts[at : at + 2]) for at in range(0, len(mounts), 2)]
+    return f"RUN {OFF} " + " \\\n    ".join([*lines, variant.command])

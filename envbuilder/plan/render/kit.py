@@ -25,7 +25,7 @@ class Compile:
     name: str
     files: tuple[SourceFile, ...]  # below the recipe's folder
     specification: str  # the argument of `compile_extension.py`, or of `build_project.py`, JSON
-    entry: str  # the argument of `place_extension.py`, JSON
+    entry: str  # the argument of `install_extension.py`, JSON
     env: tuple[tuple[str, str], ...]
     project: str = ""  # the folder in which a project builds itself; "" for a call of torch's `load()`
 

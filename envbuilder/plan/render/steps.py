@@ -46,9 +46,9 @@ def programs(kit: Kit) -> list[str]:
     # What a step runs, and the programs that one runs itself.
     wanted = ["configure_os.sh", *_byte_code(kit)]
     if kit.plan.cuda:
-        wanted.append("lay_out_cuda.py")
+        wanted.append("install_toolkit.py")
     if kit.compiles:
-        wanted += ["compile_extension.py", "compile_one.sh", "place_extension.py", "steady.sh"]
+        wanted += ["compile_extension.py", "compile_one.sh", "install_extension.py", "steady.sh"]
     lines: list[str] = []
     for name in wanted:
         lines += ["", *file_lines(f"/kit/{name}", kit.program(name))]
@@ -159,9 +159,9 @@ def fetch_parts(artefacts: Sequence[Artefact]) -> list[str]:
     return lines
 
 
-def lay_out(kit: Kit) -> list[str]:
+def install_toolkit(kit: Kit) -> list[str]:
     """The CUDA toolkit, out of its packages."""
-    program = f"/usr/bin/python{kit.plan.python.python} /kit/lay_out_cuda.py"
+    program = f"/usr/bin/python{kit.plan.python.python} /kit/install_toolkit.py"
     return [f"{program} /kit/cuda.json /parts {kit.plan.python.site_packages}"]
 
 
@@ -227,7 +227,7 @@ def _exports(env: tuple[tuple[str, str], ...]) -> str:
 
 
 def rules(step: CudaStep) -> str:
-    """The argument of `lay_out_cuda.py`, JSON: what to take out of which package, and what to link."""
+    """The argument of `install_toolkit.py`, JSON: what to take out of which package, and what to link."""
     files = {one.name: one.filename for one in step.artefacts}
     value = {
         "cuda": step.toolkit.cuda,

@@ -3,7 +3,7 @@
 #
 #   compile_one.sh FOLDER SOURCES OUT
 #
-# FOLDER says what: `spec.json` and `entry.json`, the arguments of `compile_extension.py` and `place_extension.py`, which lie beside
+# FOLDER says what: `spec.json` and `entry.json`, the arguments of `compile_extension.py` and `install_extension.py`, which lie beside
 # this file; `sources`, the sha256 and path of each file below SOURCES; `environment`, variables as the shell reads them. Where it has
 # `project`, a project builds itself: that file holds the folder, in /space, `src` the files, and `spec.json` is the argument of
 # `build_project.py`, which runs /uv. OUT is the root of what is new.
@@ -26,6 +26,6 @@ else
 fi
 cd "$place"
 sh "$kit/steady.sh" /opt/env/bin/python "$kit/$program" "$folder/spec.json"
-/opt/env/bin/python "$kit/place_extension.py" "$folder/entry.json" "$out"
+/opt/env/bin/python "$kit/install_extension.py" "$folder/entry.json" "$out"
 cd /
 rm -rf /space /tmp/extensions

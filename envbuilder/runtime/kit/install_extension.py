@@ -1,6 +1,6 @@
 """Put one extension where the image has it, and write it into the index that the start hook reads.
 
-Called as `python place_extension.py ENTRY OUT`: ENTRY is a JSON file with `entry`, the index's own words of this extension as far
+Called as `python install_extension.py ENTRY OUT`: ENTRY is a JSON file with `entry`, the index's own words of this extension as far
 as a recipe decides them, `head`, those of the whole index, and `architectures`; of a compiled call also `base`, what its `sources`
 are relative to, and `has_cuda`; of a project its folder. The extension lies in /space: a library of `compile_extension.py`, or the tree that `build_project.py` installed.
 OUT is the root of what is new.
