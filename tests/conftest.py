@@ -13,8 +13,10 @@ ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn")
 
-# A machine that is busy with other builds is no mistake of a test.
-hypothesis.settings.register_profile("envbuilder", deadline=None)
+# A machine that is busy with other builds is no mistake of a test. The same examples every time: what fails, a change made fail.
+hypothesis.settings.register_profile("envbuilder", deadline=None, derandomize=True, database=None)
+# `scripts/test --release`: other examples each time, and more of them.
+hypothesis.settings.register_profile("release", deadline=None, max_examples=1000)
 hypothesis.settings.load_profile("envbuilder")
 
 _unmarked: list[str] = []  # the running test, unless it may start programs
@@ -24,6 +26,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--run-builds", action="store_true", help="also run the tests that build environments (minutes)"
     )
+    parser.addoption("--group", help="of the end-to-end tests those of this group (tests/support/tiers.py)")
+    parser.addoption("--without-torch", action="store_true", help="leave out what needs torch")
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden texts anew; review them as a diff"
     )

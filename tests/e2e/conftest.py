@@ -4,42 +4,79 @@ Both use the user's own cache, so that what `make a100` has fetched and built is
 built into `build/` as well, where `make a100` puts it.
 """
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support import faults
+from tests.support import faults, tiers
 from tests.support.workbench import CI, ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
+
+ALONE, RELEASE = "alone", "release"  # markers, and the groups of `scripts/test --release` that they make
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has put those together that share a fixture's parameter
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What looks at `a100` comes first, so that CI can give its disk space to the others."""
-    items.sort(key=lambda item: not _uses_a100(item))
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Keep the tests of one group; in CI those that use `a100` are first, so that the others have its disk space."""
+    left_out = [item for item in items if not _is_chosen(item, config)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+    items.sort(key=lambda item: "a100" not in _needs(item))
+
+
+def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:
+    group, needs = config.getoption("--group"), _needs(item)
+    if item.path.parent != Path(__file__).parent:  # a unit test
+        return not group
+    if group in (ALONE, RELEASE):
+        return item.get_closest_marker(group) is not None
+    if item.get_closest_marker(RELEASE):
+        return False
+    if config.getoption("--without-torch") and (item.get_closest_marker("torch") or TORCH & needs):
+        return False
+    return not group or tiers.group_of(item.path.stem.removeprefix("test_"), needs) == group
+
+
+TORCH = {"cpu", "a100", "shapes"}
+
+
+def _needs(item: pytest.Item) -> set[str]:
+    """The fixtures of a test, and those that its parameters name."""
+    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
+    return {*getattr(item, "fixturenames", ()), *(one for one in parameters if isinstance(one, str))}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """CI frees what no later test needs: the space that a run takes is what its largest part does, not their sum."""
+    """CI frees what no later test of the group needs: a run takes the space of its largest part, not of their sum."""
     yield
-    if not CI or nextitem is None:
+    if not CI:
         return
-    if _uses_a100(item) and not _uses_a100(nextitem):
+    if "a100" in _needs(item) and (nextitem is None or "a100" not in _needs(nextitem)):
         run("docker", "image", "rm", "--force", "envbuilder/a100:latest")
-        shutil.rmtree(ROOT / "build", ignore_errors=True)  # a build that failed has made none
-    if item.path != nextitem.path:
+        for path in (ROOT / "build").glob("a100.*"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    if item.config.getoption("--group") in (None, "docker") and (
+        nextitem is None or item.path != nextitem.path
+    ):
         run("docker", "builder", "prune", "--all", "--force")
 
 
-def _uses_a100(item: pytest.Item) -> bool:
-    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return "a100" in [*getattr(item, "fixturenames", ()), *parameters]
+@pytest.fixture
+def patience(request: pytest.FixtureRequest) -> float:
+    """The seconds within which Ctrl-C ends what runs: two on a machine without other work."""
+    return 2.0 if request.config.getoption("--group") == ALONE else 20.0
 
 
 @pytest.fixture(scope="session")
 def cpu() -> Iterator[Built]:
+    """The groups of one run share the artifacts: one builds them, the others wait for it."""
+    if tiers.RUN in os.environ:
+        yield build("cpu", Path(os.environ[tiers.RUN], "cpu"))
+        return
     with open_folder() as folder:
         yield build("cpu", folder)
 

@@ -72,10 +72,12 @@ class Inside:
         for place in (self.tmp, self.made):
             place.mkdir()
             place.chmod(0o1777)
+        self.calls = folder / "calls.py"  # a copy: other users cannot enter every checkout
+        shutil.copyfile(Path(__file__).with_name("calls.py"), self.calls)
 
     def attempt(self, script: str, *binds: str, **env: str) -> "CompletedProcess[str]":
         binds = binds or (f"{self.made}:{INDEX}:ro",)
-        calls = f"{Path(__file__).parent}/calls.py:/calls/calls.py"
+        calls = f"{self.calls}:/calls/calls.py"
         mounts = ",".join((f"{self.code}:{CLONED}:ro", f"{self.tmp}:/tmp", calls, *binds))
         settings = (
             f"{name}={value}" for name, value in {"PATH": "/nowhere", "PYTHONPATH": "/calls", **env}.items()
@@ -415,7 +417,7 @@ def test_an_image_without_extensions_and_a_node_without_a_safe_folder_leave_torc
 def test_at_the_desk_an_edit_is_compiled(inside: Inside, cpu: Built):
     """A container of the Docker image can be written, and then `build` is the policy."""
     mounts = {
-        f"{Path(__file__).parent}/calls.py": "/calls/calls.py",
+        str(inside.calls): "/calls/calls.py",
         str(inside.made): INDEX,
         str(inside.code): CLONED,
     }

@@ -1,4 +1,4 @@
-"""The rules of the tests' own tree."""
+"""The rules of the tests' own tree: who imports whom, and that every test is in a tier within a budget."""
 
 import ast
 from collections.abc import Iterator
@@ -6,29 +6,66 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
-MODULES = sorted(
-    path
-    for folder in ("tests", "bench")
-    for path in (ROOT / folder).rglob("*.py")
-    if "projects" not in path.parts
-)
+from tests.support import tiers
+from tests.support.tiers import Ended
+
+TESTS = tiers.ROOT / "tests"
+NO_TESTS = {"support", "golden", "e2e"}
 
 
-def imported(tree: ast.Module) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imported(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom):
             yield from (f"{node.module}.{name.name}" for name in node.names)
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_module_imports_a_test_module(path: Path):
+def test_no_module_imports_a_test_module():
     """What tests share lies in `tests/support`."""
-    found = [
-        name
-        for name in imported(ast.parse(path.read_text(encoding="utf-8")))
-        if name.startswith("tests.") and any(part.startswith("test_") for part in name.split(".")[:3])
+    modules = [path for path in TESTS.rglob("*.py") if "projects" not in path.parts]
+    bench = [
+        path for path in (tiers.ROOT / "bench").iterdir() if path.suffix in ("", ".py") and path.is_file()
     ]
-    assert found == []
+    found = {
+        f"{path.relative_to(tiers.ROOT)}: {name}"
+        for path in (*modules, *bench)
+        for name in imported(path)
+        if name.startswith("tests.") and any(part.startswith("test_") for part in name.split(".")[:3])
+    }
+    assert found == set()
+
+
+def test_every_folder_of_unit_tests_is_in_one_group():
+    named = [name for group in tiers.FOLDERS.values() for name in group]
+    there = {path.parent.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")}
+    assert sorted(named) == sorted(there - NO_TESTS)
+
+
+def test_every_end_to_end_module_is_in_one_group():
+    named = [name for group in tiers.MODULES.values() for name in group]
+    assert sorted(named) == sorted(path.stem.removeprefix("test_") for path in TESTS.glob("e2e/test_*.py"))
+
+
+def test_what_uses_a100_is_in_the_group_cuda():
+    assert tiers.group_of("artefacts", ["spacious", "a100"]) == "cuda"
+    assert tiers.group_of("artefacts", ["spacious"]) == "cpu"
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(("name", "groups"), [("quick", 3), ("middle", 8), ("all", 13), ("release", 20)])
+def test_a_tier_names_each_group_once(name: str, groups: int):
+    tier = tiers.make_tier(name)
+    names = [group.name for stage in tier.stages for group in stage]
+    assert len(names) == len(set(names)) == groups
+
+
+@pytest.mark.programs
+def test_a_failed_group_and_a_tier_over_its_budget_are_both_told():
+    tier = tiers.make_tier("middle")
+    fine, bad = (Ended(name=name, code=code, seconds=9.0, tests={}) for name, code in (("a", 0), ("b", 1)))
+    assert tiers.judge(tier, [fine], 60 * tier.minutes, fetched=False) == []
+    assert tiers.judge(tier, [fine], 60 * tier.minutes + 1, fetched=True) == []
+    failed, slow = tiers.judge(tier, [fine, bad], 60 * tier.minutes + 1, fetched=False)
+    assert failed.startswith("b: FAILED with exit code 1; its log is ")
+    assert slow.startswith("`middle` took 6.0 minutes, and its budget is 6")

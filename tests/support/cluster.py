@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tests.support.workbench import attempt, run
+from tests.support.workbench import ROOT, attempt, run
 
 NODES = ("n1", "n2")
 NETWORK = "10.77.0"
@@ -172,11 +172,15 @@ def _connect(head: Machine, nodes: tuple[Machine, ...]) -> None:
 
 
 def _own_files(folder: Path, machine: Machine) -> None:
-    """A /tmp and an /etc/hosts that only this machine sees."""
+    """A /tmp and an /etc/hosts that only this machine sees. A checkout below /tmp stays where it is."""
     own = folder / machine.name
     (own / "tmp").mkdir(parents=True)
     (own / "tmp").chmod(0o1777)
-    machine.run("mount", "--bind", own / "tmp", "/tmp")
+    if ROOT.is_relative_to("/tmp"):
+        checkout = own / ROOT.relative_to("/")
+        checkout.mkdir(parents=True)
+        machine.run("mount", "--bind", ROOT, checkout)
+    machine.run("mount", "--rbind", own / "tmp", "/tmp")
     machine.run("mount", "--bind", folder / "hosts", "/etc/hosts")
 
 

@@ -1,0 +1,420 @@
+"""The tiers of tests: groups that run side by side, each within a time budget. `scripts/test` is its command line.
+
+A group is one process with a log of its own. Its tests run one after another, so that they may share a Docker image, a
+record of BuildKit or an environment. Groups share the Docker engine and the user's cache, which are made for that.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+BIN: Final = ROOT / ".venv/bin"
+RESULTS: Final = ROOT / "build/tests"  # logs, and the durations of the last run of each tier
+RUN: Final = "ENVBUILDER_TEST_RUN"  # the folder that the groups of one run share
+
+# ---------------------------------------------------------------------------------------------------- the groups
+
+# End-to-end tests by module. What uses `a100` or its toolkit is the group `cuda`, in whichever module it is.
+MODULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "cuda": ("check_truth",),
+    # They look at BuildKit's records, and remove them.
+    "docker": ("docker_engine", "docker_cpu", "rendered", "foreign", "on_top", "desk"),
+    "cpu": ("artefacts", "audits", "faults", "vendor", "wheel", "watching"),
+    "inside": ("load", "nccl", "inside", "local", "modules", "trust"),
+    "cluster": ("jobs", "doors"),
+    "extensions": ("projects",),
+    "tiny": ("trouble", "secrets", "several", "podman"),
+    "registry": ("transfers", "bases"),
+    "pages": ("site", "page"),
+}
+CUDA_FIXTURES: Final = frozenset({"a100", "shapes"})
+
+# Unit tests by folder, in parts of about the same length.
+FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "unit-1": ("project", "lock", "artifacts", "core", "plan", "build", "layers"),
+    "unit-2": ("commands", "node", "compat", "verify", "recipe", "run", "registry", "runtime"),
+}
+
+
+def group_of(module: str, fixtures: Iterable[str]) -> str:
+    """Return the group of a test in `tests/e2e/test_MODULE.py` that uses these fixtures."""
+    if not CUDA_FIXTURES.isdisjoint(fixtures):
+        return "cuda"
+    return next(name for name, modules in MODULES.items() if module in modules)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Commands that run one after another; `own_cache`: with a view of the user's cache that may be cleared."""
+
+    name: str
+    commands: tuple[tuple[str, ...], ...]
+    own_cache: bool = False
+
+
+def _lint() -> Group:
+    listing = ("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard")
+    named = subprocess.run(
+        [*listing, "scripts", ".ci", ".devcontainer", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
+    )  # fmt: skip
+    files = [name for name in named.stdout.split("\0") if name and _is_shell(ROOT / name)]
+    ruff, mypy = str(BIN / "ruff"), str(BIN / "mypy")
+    return Group(
+        name="lint",
+        commands=(("shellcheck", *files), (ruff, "check"), (ruff, "format", "--check"), (mypy,)),
+    )
+
+
+def _is_shell(path: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as stream:
+        first = stream.readline()
+        return first.startswith(b"#!") and first.split()[-1] in (b"bash", b"sh", b"/bin/sh", b"/bin/bash")
+    return False
+
+
+def _pytest(name: str, *words: str, own_cache: bool = False) -> Group:
+    results = f"--junitxml={RESULTS / name}.xml"
+    command = (str(BIN / "pytest"), "-q", "--durations=10", "--durations-min=5", results, *words)
+    return Group(name=name, commands=(command,), own_cache=own_cache)
+
+
+def _units(*words: str) -> tuple[Group, ...]:
+    return tuple(
+        _pytest(name, *words, *(f"tests/{one}" for one in folders)) for name, folders in FOLDERS.items()
+    )
+
+
+def _builds(*words: str, only: Iterable[str] = MODULES) -> tuple[Group, ...]:
+    return tuple(
+        _pytest(name, "--run-builds", f"--group={name}", *words, "tests/e2e", own_cache=name == "cuda")
+        for name in only
+    )
+
+
+# ----------------------------------------------------------------------------------------------------- the tiers
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tier:
+    """Stages run one after another, the groups of a stage side by side. A stage that fails is the last one."""
+
+    name: str
+    stages: tuple[tuple[Group, ...], ...]
+    minutes: float  # on two cores with all packages in the cache
+    minutes_fetching: float  # and without
+
+
+def make_tier(name: str) -> Tier:
+    quick = (_lint(), *_units())
+    tried = Group(name="try-cpu", commands=((str(ROOT / "scripts/try"), "cpu"),))
+    match name:
+        case "quick":
+            return Tier(name=name, stages=(quick,), minutes=2, minutes_fetching=2)
+        case "middle":
+            groups = _builds("--without-torch", only=[one for one in MODULES if one != "cuda"])
+            return Tier(name=name, stages=(groups,), minutes=6, minutes_fetching=9)
+        case "all":
+            return Tier(name=name, stages=(quick, (*_builds(), tried)), minutes=25, minutes_fetching=35)
+        case "release":
+            units = (_lint(), *_units("--hypothesis-profile=release"))
+            stages = (units, (*_builds(), tried), *((one,) for one in _release()))
+            return Tier(name=name, stages=stages, minutes=240, minutes_fetching=300)
+    raise ValueError(name)
+
+
+def _release() -> tuple[Group, ...]:
+    """What is too heavy for every change, one after another on a machine without other work."""
+    bench = {"reproducible": (), "faults": (), "run": ("--quick",)}
+    return (
+        _pytest("alone", "--run-builds", "--group=alone", "tests/e2e"),
+        _pytest("recipes", "--run-builds", "--group=release", "tests/e2e"),
+        *(Group(name=f"bench-{name}", commands=((str(ROOT / "bench" / name), *words),)) for name, words in bench.items()),
+        *(Group(name=f"with-{one}", commands=((str(ROOT / "scripts/test-with"), one),)) for one in ("lowest", "trixie")),
+    )  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------------- the run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """A group that has ended; `tests` are the seconds of each of its tests."""
+
+    name: str
+    code: int
+    seconds: float
+    tests: Mapping[str, float]
+
+
+@dataclass
+class Run:
+    """One run of a tier: what is alive, so that Ctrl-C ends all of it."""
+
+    folder: Path  # for what groups share, and for the views of the cache
+    alive: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    stopped: bool = False
+    guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self, group: Group) -> Ended:
+        """Run the commands of a group until one fails, and print its log."""
+        log, began = RESULTS / f"{group.name}.log", time.monotonic()
+        code = 0
+        (RESULTS / f"{group.name}.xml").unlink(missing_ok=True)
+        with log.open("wb") as output, self._environment(group) as environment:
+            for command in group.commands:
+                output.write(f"$ {shlex.join(command)}\n".encode())
+                output.flush()
+                code = self._finish(group.name, command, environment, output.fileno())
+                if code:
+                    break
+        seconds = time.monotonic() - began
+        with self.guard:
+            print(f"\n=== {group.name}: {_said(code)} after {seconds:.0f} s", flush=True)
+            sys.stdout.buffer.write(log.read_bytes())
+            sys.stdout.flush()
+        return Ended(name=group.name, code=code, seconds=seconds, tests=dict(_durations(group.name)))
+
+    def _finish(
+        self, name: str, command: tuple[str, ...], environment: Mapping[str, str], output: int
+    ) -> int:
+        with self.guard:
+            if self.stopped:
+                return 130
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )  # fmt: skip
+            self.alive[name] = process
+        code = process.wait()
+        with self.guard:
+            del self.alive[name]
+        return code
+
+    @contextlib.contextmanager
+    def _environment(self, group: Group) -> Iterator[dict[str, str]]:
+        environment = os.environ | {RUN: str(self.folder)}
+        if not group.own_cache:
+            yield environment
+            return
+        with _view_of_cache(group.name) as view:
+            yield environment | {"ENVBUILDER_CACHE": str(view)}
+
+    def stop(self) -> None:
+        """Interrupt every group, and kill those that do not end within a minute."""
+        with self.guard:
+            self.stopped, alive = True, list(self.alive.values())
+        for number, patience in ((signal.SIGINT, 60), (signal.SIGKILL, 10)):
+            for process in alive:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, number)
+            end = time.monotonic() + patience
+            while time.monotonic() < end and any(process.poll() is None for process in alive):
+                time.sleep(0.1)
+
+
+def _said(code: int) -> str:
+    return "passed" if code == 0 else f"FAILED with exit code {code}"
+
+
+def _durations(name: str) -> Iterator[tuple[str, float]]:
+    path = RESULTS / f"{name}.xml"
+    if path.exists():
+        for case in ET.parse(path).iter("testcase"):
+            yield f"{case.get('classname')}::{case.get('name')}", float(case.get("time", "0"))
+
+
+def user_cache() -> Path:
+    import platformdirs  # noqa: PLC0415 - the tests of this module need none
+
+    return Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
+
+
+VIEWED: Final = ("artefacts", "layers", "extensions", "bases", "apt")
+
+
+@contextlib.contextmanager
+def _view_of_cache(name: str) -> Iterator[Path]:
+    """A cache with second names of the files of the user's; what is made in it goes there afterwards."""
+    cache = user_cache()
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    view = cache.with_name(f"{cache.name}-{name}")
+    shutil.rmtree(view, ignore_errors=True)
+    view.mkdir(mode=0o700)
+    try:
+        for kind in VIEWED:
+            if (cache / kind).exists():
+                subprocess.run(["cp", "-al", cache / kind, view / kind], check=True)
+        yield view
+        for kind in ("artefacts", "layers"):
+            for path in (view / kind).glob("*/*" if kind == "artefacts" else "*"):
+                _give(path, cache / path.relative_to(view))
+    finally:
+        shutil.rmtree(view, ignore_errors=True)
+
+
+def _give(path: Path, target: Path) -> None:
+    """Give a finished file or folder a second name, at once, unless there is one of that name."""
+    if target.exists():
+        return
+    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    new = Path(tempfile.mkdtemp(dir=target.parent, prefix=".view-"))
+    try:
+        subprocess.run(["cp", "-al", path, new / "one"], check=True)
+        with contextlib.suppress(OSError):  # another process has just made it
+            (new / "one").rename(target)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def _in_lanes(run: Run, groups: Iterable[Group], lanes: int) -> list[Ended]:
+    with ThreadPoolExecutor(lanes) as pool:
+        waiting = [pool.submit(run.run, group) for group in groups]
+        try:
+            return [one.result() for one in waiting]
+        except BaseException:  # Ctrl-C, above all
+            for one in waiting:
+                one.cancel()
+            run.stop()
+            raise
+
+
+def judge(tier: Tier, ended: Iterable[Ended], seconds: float, *, fetched: bool) -> list[str]:
+    """Return what is wrong with a run: the groups that failed, and a budget that was exceeded."""
+    wrong = [
+        f"{one.name}: {_said(one.code)}; its log is {RESULTS / one.name}.log" for one in ended if one.code
+    ]
+    budget = tier.minutes_fetching if fetched else tier.minutes
+    if seconds > 60 * budget:
+        wrong.append(
+            f"`{tier.name}` took {seconds / 60:.1f} minutes, and its budget is {budget:g}: make it faster, "
+            f"or move what every change does not need to `--release`; {RESULTS}/durations.json says what took how long"
+        )
+    return wrong
+
+
+def _save(tier: Tier, ended: list[Ended], seconds: float, *, fetched: bool) -> None:
+    """Write the durations of this run beside those of other tiers."""
+    path = RESULTS / "durations.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    commit = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    known[tier.name] = {
+        "date": time.strftime("%Y-%m-%d", time.gmtime()),
+        "commit": commit.stdout.strip(),
+        "cores": os.cpu_count(),
+        "fetched": fetched,
+        "seconds": round(seconds, 1),
+        "groups": [dataclasses.asdict(one) for one in ended],
+    }
+    path.write_text(json.dumps(known, indent=1) + "\n")
+
+
+def _add_row(ended: list[Ended], seconds: float, wrong: list[str]) -> None:
+    """Add this run to the table that is kept of runs of `--release`."""
+    path = ROOT / "bench/results/release.md"
+    commit = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    groups = ", ".join(f"{one.name} {one.seconds / 60:.1f}" for one in ended)
+    row = (
+        time.strftime("%Y-%m-%d", time.gmtime()),
+        commit.stdout.strip(),
+        f"{seconds / 60:.0f}",
+        groups,
+        "; ".join(wrong) or "all passed",
+    )
+    with path.open("a") as table:
+        table.write(f"| {' | '.join(row)} |\n")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="scripts/test", description="Run a tier of tests; without an option, all of them."
+    )
+    kinds = parser.add_mutually_exclusive_group()
+    kinds.add_argument(
+        "--quick", dest="tier", action="store_const", const="quick", help="lint, types, unit tests: 2 minutes"
+    )
+    kinds.add_argument(
+        "--middle",
+        dest="tier",
+        action="store_const",
+        const="middle",
+        help="end-to-end tests without torch: 6 minutes",
+    )
+    kinds.add_argument(
+        "--release",
+        dest="tier",
+        action="store_const",
+        const="release",
+        help="all of them, then what is too heavy for every change: hours",
+    )
+    parser.add_argument(
+        "--lanes",
+        type=int,
+        default=(os.cpu_count() or 1) + 1,
+        help="groups at a time (default: one more than cores)",
+    )
+    parser.add_argument("--only", nargs="+", metavar="GROUP", default=(), help="these groups of the tier")
+    arguments = parser.parse_args()
+
+    tier = make_tier(arguments.tier or "all")
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    ended: list[Ended] = []
+    fetched, began = not _has_packages(), time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a shell that starts us in the background ignores it
+    with tempfile.TemporaryDirectory(prefix="envbuilder-tests-", dir="/var/tmp") as folder:
+        Path(folder).chmod(0o755)
+        run = Run(folder=Path(folder))
+        try:
+            for stage in tier.stages:
+                some = [group for group in stage if not arguments.only or group.name in arguments.only]
+                ended += _in_lanes(run, some, arguments.lanes)
+                if any(one.code for one in ended) and tier.name != "release":
+                    break
+        except KeyboardInterrupt:
+            print("\ninterrupted; all groups have ended", file=sys.stderr)
+            return 130
+    seconds = time.monotonic() - began
+    wrong = judge(tier, ended, seconds, fetched=fetched)
+    _save(tier, ended, seconds, fetched=fetched)
+    if tier.name == "release":
+        _add_row(ended, seconds, wrong)
+    print(f"\n=== {tier.name}: {seconds / 60:.1f} minutes")
+    for one in sorted(ended, key=lambda one: -one.seconds):
+        print(f"  {one.name:<12} {one.seconds:6.0f} s  {_said(one.code)}")
+    for line in wrong:
+        print(f"scripts/test: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+def _has_packages() -> bool:
+    """Whether the cache has what the lock of `a100` names."""
+    lock = json.loads((ROOT / "recipes/a100.lock").read_text())
+    digests = [str(one["sha256"]) for part in ("debs", "toolkit", "wheels") for one in lock[part]]
+    return all((user_cache() / "artefacts" / one[:2] / one).exists() for one in digests)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
