@@ -127,7 +127,7 @@ def _verify(
     with workshop.console.step("audit what they hold"), opened_sif(sif) as system:
         tree = SquashfsTree(system, report.entries)
         read = read_image(place)
-        said = Said(environment=read.env, texts=read.texts, hidden=report.hidden)
+        said = Said(environment=read.config.env, texts=read.texts, hidden=report.hidden)
         findings = audit(tree, said=said, gpus=_gpus(tree), oldest_glibc=glibc)
         if any(finding.severity is Severity.ERROR for finding in findings):
             raise VerifyError(
@@ -226,7 +226,7 @@ def read_subject(text: str, workshop: BuildContext) -> Subject:
         "image",
         tree.entries,
         tree.contents,
-        environment=dict(tree.image.env),
+        environment=dict(tree.image.config.env),
         lock=_lock_inside(tree.contents),
     )
 

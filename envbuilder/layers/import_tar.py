@@ -5,14 +5,14 @@ leaves a hostile member nothing to write to.
 """
 
 import tarfile
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from envbuilder.core.errors import BuildError
-from envbuilder.layers.entry import Entry, Kind, path_order
-from envbuilder.layers.tar import is_normal
+from envbuilder.layers.entry import Entry, Kind, path_order, to_bytes
+from envbuilder.layers.tar import Member, is_normal, read_member
 
 DROPPED: Final = (
     "dev/*",
@@ -25,7 +25,6 @@ DROPPED: Final = (
 EMPTIED: Final = ("etc/hostname", "etc/hosts", "etc/machine-id", "etc/resolv.conf")
 _HOST_XATTRS: Final = ("user.rootlesscontainers", "user.overlay.", "user.fuseoverlayfs.")
 _SHOWN: Final = 10  # how many mistakes an error names
-_XATTR: Final = "SCHILY.xattr."
 _MOST_ID: Final = 0xFFFFFFFE  # what a squashfs can hold
 
 
@@ -45,30 +44,34 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Par
     """
     try:
         with tarfile.open(tar, "r:") as opened:
-            members = opened.getmembers()
+            found = opened.getmembers()
     except (tarfile.TarError, OSError, UnicodeError, ValueError) as error:
         raise BuildError(f"`{tar.name}` is not a tar that can be read: {error}") from error
-    named: dict[str, tarfile.TarInfo] = {}
+    everything: dict[str, Member] = {}
+    named: dict[str, Member] = {}
     mistakes: list[str] = []
-    for member in members:
-        path = _plain(member.name)
-        if path is None:
-            mistakes.append(f"the path {member.name!r} is not plain")
-        elif path in named:
+    for one in found:
+        try:
+            member = _judge(one)
+        except ValueError as error:
+            mistakes.append(str(error))
+            continue
+        path = member.entry.path
+        if path in named:
             mistakes.append(f"`{path}` is there twice")
         elif not _is_dropped(path, (*DROPPED, *drop)):
             named[path] = member
-    everything = {_plain(member.name): member for member in members}
+        everything[path] = member
     parts = {"": Part(entry=Entry(path="", kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch))}
     holders: dict[int, Part] = {}
-    for path in sorted(named, key=lambda path: path.encode("utf-8", "surrogateescape")):
+    for path in sorted(named, key=to_bytes):
         try:
             source = _content_of(named[path], everything)
-            entry = _make_entry(path, source, epoch)
-        except (ValueError, OverflowError) as error:
+            entry = _clean(path, source.entry, epoch)
+        except ValueError as error:
             mistakes.append(f"`{path}`: {error}")
             continue
-        part = Part(entry=entry, offset=source.offset_data)
+        part = Part(entry=entry, offset=source.offset)
         if entry.kind is Kind.FILE:
             first = holders.setdefault(source.offset, part)
             part = replace(part, first=first.entry.path)
@@ -108,12 +111,14 @@ def _plain_mode(entry: Entry) -> int:
     return 0o755 if entry.kind is Kind.DIRECTORY or entry.mode & 0o100 else 0o644
 
 
-def _plain(name: str) -> str | None:
-    """The path below the root, or None when a name could mean anything else."""
-    path = name.removeprefix("./").removesuffix("/")
-    if path == ".":
-        path = ""
-    return path if is_normal(path) else None
+def _judge(found: tarfile.TarInfo) -> Member:
+    """Read a member; raises ValueError for a path that a layer cannot have."""
+    member = read_member(found)
+    if not is_normal(member.entry.path):
+        raise ValueError(f"the path {found.name!r} is not plain")
+    if found.issparse():  # its content is not the bytes in the tar
+        return replace(member, entry=replace(member.entry, kind=Kind.SPECIAL))
+    return member
 
 
 def _is_dropped(path: str, drop: Collection[str]) -> bool:
@@ -122,47 +127,31 @@ def _is_dropped(path: str, drop: Collection[str]) -> bool:
     return path in drop or any(folder in drop or f"{folder}/*" in drop for folder in above)
 
 
-def _content_of(member: tarfile.TarInfo, everything: dict[str | None, tarfile.TarInfo]) -> tarfile.TarInfo:
+def _content_of(member: Member, everything: Mapping[str, Member]) -> Member:
     """The member that a chain of hard links ends at; a member may link only to what came before it."""
-    while member.islnk():
-        path = _plain(member.linkname)
-        target = everything.get(path) if path is not None else None
+    while member.hard:
+        target = everything.get(member.hard)
         if target is None or target.offset >= member.offset:
-            raise ValueError(f"it is a hard link to {member.linkname!r}, which is not there before it")
+            raise ValueError(f"it is a hard link to {member.hard!r}, which is not there before it")
         member = target
     return member
 
 
-def _make_entry(path: str, member: tarfile.TarInfo, epoch: int) -> Entry:
-    if member.issparse() or not (member.isreg() or member.isdir() or member.issym()):
+def _clean(path: str, found: Entry, epoch: int) -> Entry:
+    """The entry of a layer; raises ValueError for what a layer cannot hold."""
+    if found.kind is Kind.SPECIAL:
         raise ValueError("it is neither a file nor a folder nor a link")
-    if not (0 <= member.uid <= _MOST_ID and 0 <= member.gid <= _MOST_ID and member.size >= 0):
+    if not (0 <= found.uid <= _MOST_ID and 0 <= found.gid <= _MOST_ID and found.size >= 0):
         raise ValueError("its owner or size is out of range")
-    kind = Kind.FILE if member.isreg() else Kind.DIRECTORY if member.isdir() else Kind.LINK
-    mode = 0o777 if kind is Kind.LINK else member.mode & 0o7777
-    for_all = mode & 0o002 and kind is not Kind.LINK
-    if for_all and not (kind is Kind.DIRECTORY and mode & 0o1000):
-        raise ValueError(f"everybody could write it (mode {mode:04o})")
-    if kind is Kind.LINK and (not member.linkname or "\0" in member.linkname):
+    for_all = found.mode & 0o002 and found.kind is not Kind.LINK
+    if for_all and not (found.kind is Kind.DIRECTORY and found.mode & 0o1000):
+        raise ValueError(f"everybody could write it (mode {found.mode:04o})")
+    if found.kind is Kind.LINK and (not found.target or "\0" in found.target):
         raise ValueError("it is a link to nothing")
-    return Entry(
-        path=path,
-        kind=kind,
-        mode=mode,
-        uid=member.uid,
-        gid=member.gid,
-        # A folder's says when something was put into it last: another order of the same installation, another time.
-        mtime=epoch if kind is Kind.DIRECTORY else max(0, min(int(member.mtime), epoch)),
-        size=member.size if kind is Kind.FILE else 0,
-        target=member.linkname if kind is Kind.LINK else "",
-        xattrs=tuple(
-            (name, value.encode("utf-8", "surrogateescape"))
-            for name, value in sorted(
-                (k.removeprefix(_XATTR), v) for k, v in member.pax_headers.items() if k.startswith(_XATTR)
-            )
-            if _is_kept(name)
-        ),
-    )
+    # A folder's time depends on the order of an installation.
+    mtime = epoch if found.kind is Kind.DIRECTORY else max(0, min(found.mtime, epoch))
+    kept = tuple((name, value) for name, value in found.xattrs if _is_kept(name))
+    return replace(found, path=path, mtime=mtime, xattrs=kept)
 
 
 def _is_kept(name: str) -> bool:

@@ -5,7 +5,6 @@ A layer is read once, as a stream, and compared with both digests that an image 
 
 import gzip
 import hashlib
-import stat
 import struct
 import tarfile
 import zlib
@@ -16,12 +15,11 @@ from typing import IO, Final, Protocol, cast
 import zstandard
 
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.layers.tar import CHUNK
+from envbuilder.layers.tar import CHUNK, Member, read_member
 
 MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is asked for
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
-_XATTR: Final = "SCHILY.xattr."
 DAMAGED: Final = (
     OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, RecursionError,
     struct.error, tarfile.TarError, zlib.error, zstandard.ZstdError,
@@ -83,11 +81,9 @@ class Overlay(dict[str, Entry]):
     def _lay(self, archive: tarfile.TarFile) -> None:
         """Change the tree as a layer's tar says. A whiteout hides what lower layers have, wherever in the tar it stands."""
         own: set[str] = set()
-        for member in archive:
-            path = member.name.removeprefix("./").rstrip("/")
-            path = "" if path == "." else path
-            if path and not {"", ".", ".."}.isdisjoint(path.split("/")):
-                raise ValueError(f"the path {member.name!r} is not plain")
+        for found in archive:
+            member = read_member(found)
+            path = member.entry.path
             folder, _, name = path.rpartition("/")
             if name == _OPAQUE:
                 self._hide_below(folder, own)
@@ -96,9 +92,9 @@ class Overlay(dict[str, Entry]):
                 if hidden not in own:
                     self._hide(hidden, own)
             else:
-                if not member.isdir():
+                if member.entry.kind is not Kind.DIRECTORY:
                     self._hide(path, own)
-                self[path] = self._entry(path, member, archive)
+                self[path] = self._entry(member, archive.extractfile(found) if found.isreg() else None)
                 own.add(path)
 
     def _hide(self, path: str, own: Collection[str]) -> None:
@@ -115,44 +111,25 @@ class Overlay(dict[str, Entry]):
         self.hidden += [(path, what) for what in self._found.pop(path, ())]
         return self.pop(path, None)
 
-    def _entry(self, path: str, member: tarfile.TarInfo, archive: tarfile.TarFile) -> Entry:
-        if member.islnk():
-            first = member.linkname.removeprefix("./").lstrip("/")
+    def _entry(self, member: Member, content: IO[bytes] | None) -> Entry:
+        entry, path = member.entry, member.entry.path
+        if member.hard:
+            first = member.hard.lstrip("/")
             if self.keep(path) and first in self._kept:
                 self._kept[path] = self._kept[first]
             else:
                 self._kept.pop(path, None)
             return replace(self[first], path=path)
-        plain = Entry(
-            path=path,
-            kind=Kind.DIRECTORY,
-            mode=stat.S_IMODE(member.mode),
-            uid=member.uid,
-            gid=member.gid,
-            mtime=int(member.mtime),
-            xattrs=tuple(
-                (name.removeprefix(_XATTR), value.encode("utf-8", "surrogateescape"))
-                for name, value in sorted(member.pax_headers.items())
-                if name.startswith(_XATTR)
-            ),
-        )
-        if member.isdir():
-            return plain
-        if member.issym():
-            return replace(plain, kind=Kind.LINK, mode=0o777, target=member.linkname)
-        if member.isreg():
-            file = replace(plain, kind=Kind.FILE, size=member.size)
-            return replace(file, sha256=self._read(file, member, archive))
-        return replace(plain, kind=Kind.SPECIAL, target=_special(member))
+        return replace(entry, sha256=self._read(entry, content)) if content else entry
 
-    def _read(self, file: Entry, member: tarfile.TarInfo, archive: tarfile.TarFile) -> str:
-        """Returns the digest of a file's content."""
-        path, content = file.path, archive.extractfile(member)
+    def _read(self, file: Entry, content: IO[bytes]) -> str:
+        """Return the digest of a file's content."""
+        path = file.path
         digest = hashlib.sha256()
         is_kept = self.keep(path) and file.size <= MOST_KEPT
         look = self.look if self.look and file.size <= MOST_KEPT and self.look.wants(file) else None
         pieces: list[bytes] | None = [] if is_kept or look else None
-        while content and (chunk := content.read(CHUNK)):
+        while chunk := content.read(CHUNK):
             digest.update(chunk)
             if pieces is not None:
                 pieces.append(chunk)
@@ -204,10 +181,3 @@ def _unpacked(stream: _Hashing) -> Readable:
     if magic == b"\x28\xb5\x2f\xfd":
         return zstandard.ZstdDecompressor().stream_reader(file, read_size=CHUNK, read_across_frames=True)
     return stream
-
-
-def _special(member: tarfile.TarInfo) -> str:
-    kind = (
-        "block" if member.isblk() else "char" if member.ischr() else "fifo" if member.isfifo() else "special"
-    )
-    return f"{kind} {member.devmajor}:{member.devminor}" if kind in ("block", "char") else kind

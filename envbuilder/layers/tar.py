@@ -1,9 +1,13 @@
-"""The canonical tar: how one entry is written, and the strict reader of nothing else.
+"""Tar members as entries: of the canonical tars that envbuilder writes, and of any other program's.
 
-The headers are made here, byte by byte, because a layer's digest must not change with a Python release: ustar, and one
-PAX header in front where ustar has no room (long or non-ASCII paths, big files, extended attributes).
+Headers are written here, byte by byte, because a layer's digest must not change with a Python release: ustar, and one
+PAX header in front where ustar has no room (long or non-ASCII paths, big files, extended attributes). `TarReader` accepts
+only such tars and compares every byte. `read_member` takes what Python's `tarfile` says of a member of any tar.
 """
 
+import math
+import stat
+import tarfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
@@ -20,7 +24,8 @@ _SYMBOLIC: Final = b"2"
 _DIRECTORY: Final = b"5"
 _EXTENDED: Final = b"x"
 _TYPES: Final = {Kind.FILE: _REGULAR, Kind.DIRECTORY: _DIRECTORY, Kind.LINK: _SYMBOLIC}
-_XATTR: Final = b"SCHILY.xattr."
+_XATTR_NAME: Final = "SCHILY.xattr."
+_XATTR: Final = _XATTR_NAME.encode()
 _MOST_PAX: Final = 1 << 20  # bytes of one PAX header that a reader believes
 _MOST_OCTAL: Final = 0o77777777777  # 11 digits
 _MOST_ID: Final = 0o7777777  # 7 digits
@@ -32,6 +37,7 @@ class Member:
 
     entry: Entry
     hard: str = ""
+    offset: int = 0  # of the content in the tar, bytes; not of a canonical tar
 
 
 def make_header(entry: Entry, *, hard: str = "") -> bytes:
@@ -164,6 +170,58 @@ class TarReader:
         while len(pieces) < size:
             pieces += self._some(size - len(pieces))
         return bytes(pieces)
+
+
+def read_member(found: tarfile.TarInfo) -> Member:
+    """Read a member of any program's tar; raises ValueError for a path that could leave the root or a time that is none.
+
+    Whiteouts and special files are members as well: callers decide about them.
+    """
+    path = _below_root(found.name)
+    if path and not {"", ".", ".."}.isdisjoint(path.split("/")):
+        raise ValueError(f"the path {found.name!r} is not plain")
+    if not math.isfinite(found.mtime):
+        raise ValueError(f"`{path}`: its time is {found.mtime}")
+    kind = _kind(found)
+    entry = Entry(
+        path=path,
+        kind=kind,
+        mode=0o777 if kind is Kind.LINK else stat.S_IMODE(found.mode),
+        uid=found.uid,
+        gid=found.gid,
+        mtime=int(found.mtime),
+        size=found.size if kind is Kind.FILE and not found.islnk() else 0,
+        target={Kind.LINK: found.linkname, Kind.SPECIAL: _special(found)}.get(kind, ""),
+        xattrs=tuple(
+            (name.removeprefix(_XATTR_NAME), value.encode("utf-8", "surrogateescape"))
+            for name, value in sorted(found.pax_headers.items())
+            if name.startswith(_XATTR_NAME)
+        ),
+    )
+    return Member(
+        entry=entry,
+        hard=_below_root(found.linkname) if found.islnk() else "",
+        offset=found.offset_data,
+    )
+
+
+def _below_root(name: str) -> str:
+    path = name.removeprefix("./").rstrip("/")
+    return "" if path == "." else path
+
+
+def _kind(found: tarfile.TarInfo) -> Kind:
+    if found.isdir():
+        return Kind.DIRECTORY
+    if found.issym():
+        return Kind.LINK
+    return Kind.FILE if found.isreg() or found.islnk() else Kind.SPECIAL
+
+
+def _special(found: tarfile.TarInfo) -> str:
+    if found.isblk() or found.ischr():
+        return f"{'block' if found.isblk() else 'char'} {found.devmajor}:{found.devminor}"
+    return "fifo" if found.isfifo() else "special"
 
 
 def is_normal(path: str) -> bool:

@@ -49,7 +49,7 @@ def add_blob(files: dict[str, bytes], value: object) -> dict[str, object]:
     data = value if isinstance(value, bytes) else json.dumps(value).encode()
     digest = hashlib.sha256(data).hexdigest()
     files[f"blobs/sha256/{digest}"] = data
-    return {"digest": f"sha256:{digest}", "size": len(data), "mediaType": "some/type"}
+    return {"digest": f"sha256:{digest}", "size": len(data), "mediaType": ""}
 
 
 def make_layout(*tars: bytes, packing: str = "gzip", nested: bool = False) -> dict[str, bytes]:
@@ -63,19 +63,24 @@ def make_layout(*tars: bytes, packing: str = "gzip", nested: bool = False) -> di
     manifest = add_blob(
         files,
         {
+            "schemaVersion": 2,
             "config": add_blob(files, config),
             "layers": [add_blob(files, PACKINGS[packing](tar)) for tar in tars],
         },
     )
     listed = [manifest]
     if nested:  # as BuildKit writes it: an index for one name, in it the image and a statement about it
-        statement = add_blob(files, {"layers": []}) | {
+        statement = add_blob(files, {"schemaVersion": 2, "layers": []}) | {
             "platform": {"os": "unknown", "architecture": "unknown"}
         }
-        arm = {"digest": "sha256:" + "0" * 64, "platform": {"os": "linux", "architecture": "arm64"}}
+        arm = {
+            "digest": "sha256:" + "0" * 64,
+            "size": 9,
+            "platform": {"os": "linux", "architecture": "arm64"},
+        }
         here = manifest | {"platform": {"os": "linux", "architecture": "amd64"}}
-        listed = [add_blob(files, {"manifests": [here, statement, arm]})]
-    return files | {"index.json": json.dumps({"manifests": listed}).encode()}
+        listed = [add_blob(files, {"schemaVersion": 2, "manifests": [here, statement, arm]})]
+    return files | {"index.json": json.dumps({"schemaVersion": 2, "manifests": listed}).encode()}
 
 
 def make_saved(*tars: bytes) -> dict[str, bytes]:
@@ -141,7 +146,7 @@ def test_what_older_engines_save_is_read(tmp_path: Path):
 
 def test_the_settings_are_read(tmp_path: Path):
     image = read_image(write_folder(make_layout(LOWER), tmp_path))
-    assert (image.env, image.labels) == ((("A", "1=2"), ("B", "")), (("x", "y"),))
+    assert (image.config.env, image.config.labels) == ((("A", "1=2"), ("B", "")), (("x", "y"),))
     assert len(image.manifest) == 64
 
 
@@ -201,9 +206,9 @@ def test_gnu_long_names_are_read(tmp_path: Path):
     [
         (lambda files: files.pop("index.json"), "neither `index.json`"),
         (lambda files: files.update({"index.json": b"{"}), "not an image"),
-        (lambda files: files.update({"index.json": b'{"manifests": []}'}), "0 images"),
-        (lambda files: files.update({"index.json": b'{"manifests": [{"digest": "md5:1"}]}'}), "expected a sha256"),
-        (lambda files: files.update({"index.json": b'{"manifests": [7]}'}), "not an image"),
+        (lambda files: files.update({"index.json": b'{"schemaVersion": 2, "manifests": []}'}), "0 images"),
+        (lambda files: files.update({"index.json": b'{"schemaVersion": 2, "manifests": [{"digest": "md5:1"}]}'}), "expected a sha256"),
+        (lambda files: files.update({"index.json": b'{"schemaVersion": 2, "manifests": [7]}'}), "not an image"),
         (lambda files: files.update({"index.json": b"[" * 100_000}), "not an image"),
     ],
 )  # fmt: skip

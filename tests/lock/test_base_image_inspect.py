@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.artifacts.oci.model import parse_configuration
 from envbuilder.compat.image_facts import Fact, Name
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.base_image.inspect import is_wanted
 from envbuilder.lock.base_image.packages import RPM, read_dpkg, read_rpm
-from envbuilder.lock.base_image.settings import read_settings
 from tests.support import bases
 from tests.support.locked_base import base, look
 
@@ -255,7 +255,7 @@ def test_a_damaged_database_of_rpm_gives_no_package_and_says_so(damaged: bytes):
 
 def test_a_layer_that_ends_too_early_or_is_another_is_refused():
     packed = bases.pack(bases.debian())
-    (first, *_), (diff_id, *_) = packed.blobs, read_settings(packed.config).diff_ids
+    (first, *_), (diff_id, *_) = packed.blobs, parse_configuration(packed.config).diff_ids
     digest = bases.sha256(first).removeprefix("sha256:")
     for data, sha256, diff in (
         (first[:-40], "", diff_id),
@@ -269,4 +269,4 @@ def test_a_layer_that_ends_too_early_or_is_another_is_refused():
 @pytest.mark.parametrize("text", [b"", b"[]", b"{}", b'{"rootfs": {"diff_ids": ["md5:1"]}}'])
 def test_a_config_that_is_none_is_refused(text: bytes):
     with pytest.raises(ValueError, match="config"):
-        read_settings(text)
+        parse_configuration(text)

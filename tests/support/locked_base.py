@@ -2,23 +2,23 @@
 
 import io
 
+from envbuilder.artifacts.oci.model import parse_configuration
 from envbuilder.compat.image_facts import Base
 from envbuilder.core.cache import Sha256
 from envbuilder.layers.overlay import Overlay
 from envbuilder.lock.base_image.inspect import Inside, is_wanted, look_inside
 from envbuilder.lock.base_image.locked import Blob, LockedBase
-from envbuilder.lock.base_image.settings import read_settings
 from tests.support import bases
 
 
 def look(shape: bases.Shape) -> Inside:
     packed = bases.pack(shape)
-    settings = read_settings(packed.config)
+    configuration = parse_configuration(packed.config)
     tree = Overlay(is_wanted)
-    for data, diff_id in zip(packed.blobs, settings.diff_ids, strict=True):
+    for data, diff_id in zip(packed.blobs, configuration.diff_ids, strict=True):
         digest = bases.sha256(data).removeprefix("sha256:")
         tree.lay_over(io.BytesIO(data), name="layer", sha256=digest, diff_id=diff_id)
-    return look_inside(tree, tree.contents(), settings)
+    return look_inside(tree, tree.contents(), configuration)
 
 
 def base(shape: bases.Shape) -> Base:

@@ -116,24 +116,17 @@ class Configuration:
     image: ImageConfig
     diff_ids: tuple[Sha256, ...]  # of the layers' tars, the lowest first
 
+    @property
+    def architecture(self) -> str:
+        return self.platform.partition("/")[2].partition("/")[0]
+
 
 def parse_configuration(content: bytes) -> Configuration:
     """Raises ValueError for what is not the configuration of an image."""
-    value = JsonObject.load(content)
-    image = value.child("config")
-    return Configuration(
-        platform=_parse_platform(value),
-        created=value.text("created"),
-        image=ImageConfig(
-            env=tuple((name, text) for name, _, text in (one.partition("=") for one in image.texts("Env"))),
-            cmd=image.texts("Cmd"),
-            entrypoint=image.texts("Entrypoint"),
-            workdir=image.text("WorkingDir"),
-            labels=image.pairs("Labels"),
-            user=image.text("User"),
-        ),
-        diff_ids=tuple(map(parse_digest, value.child("rootfs").texts("diff_ids"))),
-    )
+    try:
+        return _configuration(JsonObject.load(content))
+    except ValueError as error:
+        raise ValueError(f"its config is not an image's: {error}") from error
 
 
 def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
@@ -270,6 +263,25 @@ def parse_digest(text: str) -> Sha256:
     if algorithm != "sha256":
         raise ValueError(f"expected a sha256 digest, found {text!r}")
     return parse_sha256(digest)
+
+
+def _configuration(value: JsonObject) -> Configuration:
+    if "rootfs" not in value.values:
+        raise ValueError("it has no `rootfs`")
+    image = value.child("config")
+    return Configuration(
+        platform=_parse_platform(value),
+        created=value.text("created"),
+        image=ImageConfig(
+            env=tuple((name, text) for name, _, text in (one.partition("=") for one in image.texts("Env"))),
+            cmd=image.texts("Cmd"),
+            entrypoint=image.texts("Entrypoint"),
+            workdir=image.text("WorkingDir"),
+            labels=image.pairs("Labels"),
+            user=image.text("User"),
+        ),
+        diff_ids=tuple(map(parse_digest, value.child("rootfs").texts("diff_ids"))),
+    )
 
 
 def _descriptor(value: JsonObject) -> Descriptor:

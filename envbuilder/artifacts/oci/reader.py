@@ -5,7 +5,6 @@ Every blob is compared with the digest that it is named by, every layer's tar wi
 """
 
 import contextlib
-import hashlib
 import json
 import tarfile
 from collections.abc import Collection, Iterator, Mapping
@@ -13,12 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
+from envbuilder.artifacts.oci.model import (
+    MOST_JSON,
+    Descriptor,
+    ImageConfig,
+    Manifest,
+    digest_of,
+    parse_configuration,
+    parse_manifest,
+)
+from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import VerifyError
 from envbuilder.layers.entry import Entry, path_order
 from envbuilder.layers.overlay import DAMAGED, Look, Overlay
 
-PLATFORM: Final = ("linux", "amd64")
-_MOST_JSON: Final = 4 << 20  # bytes of a manifest or config that is believed
+PLATFORM: Final = "linux/amd64"
 _MOST_DEPTH: Final = 4  # of indexes within indexes
 
 
@@ -30,23 +38,20 @@ class Files(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Blob:
+class _Layer:
     name: str  # of the file
-    sha256: str  # "" where the name promises nothing
+    sha256: str  # of the file; "" where the name promises nothing
+    diff_id: Sha256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
     """One image of a layout: its settings and where its layers are."""
 
-    place: Path
-    env: tuple[tuple[str, str], ...]
-    labels: tuple[tuple[str, str], ...]
-    texts: tuple[
-        tuple[str, str], ...
-    ]  # all others that everybody gets with it, each with its place: history, labels, …
+    config: ImageConfig
+    texts: tuple[tuple[str, str], ...]  # all but the variables, each with its place: history, labels, …
     manifest: str  # digest; "" where only `docker save` described it
-    layers: tuple[tuple[_Blob, str], ...]  # with the digest of the tar that the config names
+    layers: tuple[_Layer, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +67,7 @@ class ImageTree:
 def read_image(place: Path) -> Image:
     """What an image says of itself; no layer is read. Raises VerifyError when there is no one image for Linux on x86-64."""
     with _opened(place) as files:
-        return _find(place, files)
+        return _find(files)
 
 
 def read_tree(place: Path, *, keep: Collection[str] = (), look: Look | None = None) -> ImageTree:
@@ -71,11 +76,11 @@ def read_tree(place: Path, *, keep: Collection[str] = (), look: Look | None = No
     Raises VerifyError for what is damaged or not what it is named.
     """
     with _opened(place) as files:
-        image = _find(place, files)
+        image = _find(files)
         tree = Overlay(lambda path: path in keep, look)
-        for blob, diff_id in image.layers:
-            with files.open(blob.name) as stream:
-                tree.lay_over(stream, name=blob.name, sha256=blob.sha256, diff_id=diff_id)
+        for layer in image.layers:
+            with files.open(layer.name) as stream:
+                tree.lay_over(stream, name=layer.name, sha256=layer.sha256, diff_id=layer.diff_id)
         return ImageTree(
             image=image,
             entries=tuple(sorted(tree.values(), key=path_order)),
@@ -126,36 +131,32 @@ class _Archive:
         return stream
 
 
-def _find(place: Path, files: Files) -> Image:
+def _find(files: Files) -> Image:
     if files.has("index.json"):
-        index = _load(files, _Blob(name="index.json", sha256=""))
-        (digest,) = _manifests(files, index, _MOST_DEPTH)
-        manifest = _load(files, _blob(digest))
-        annotations = manifest.get("annotations") or {}
-        config = _load(files, _blob(manifest["config"]["digest"]))
-        layers = [_blob(layer["digest"]) for layer in manifest["layers"]]
+        (manifest,) = _manifests(files, parse_manifest(_read(files, "index.json")), _MOST_DEPTH)
+        assert manifest.config is not None, "`_manifests` gives manifests of images"
+        text = _read_blob(files, manifest.config)
+        blobs = [(_blob_name(blob), str(blob.digest)) for blob in manifest.layers]
+        digest, annotations = str(manifest.digest), dict(manifest.annotations)
     elif files.has("manifest.json"):
         digest, annotations = "", {}
-        (saved,) = _load(files, _Blob(name="manifest.json", sha256=""))
-        config = _load(files, _Blob(name=str(saved["Config"]), sha256=""))
-        layers = [_Blob(name=str(name), sha256="") for name in saved["Layers"]]
+        (saved,) = json.loads(_read(files, "manifest.json"))
+        text = _read(files, str(saved["Config"]))
+        blobs = [(str(name), "") for name in saved["Layers"]]
     else:
         raise ValueError("it has neither `index.json` nor `manifest.json`")
-    diff_ids = [_digest(text) for text in config["rootfs"]["diff_ids"]]
-    settings = config.get("config") or {}
-    pairs = (str(line).partition("=") for line in settings.get("Env") or ())
+    configuration = parse_configuration(text)
+    layers = zip(blobs, configuration.diff_ids, strict=True)
     return Image(
-        place=place,
-        env=tuple((key, value) for key, _, value in pairs),
-        labels=tuple(sorted((str(k), str(v)) for k, v in (settings.get("Labels") or {}).items())),
-        texts=(*_texts(_without_environment(config)), *_texts(annotations, "annotations")),
-        manifest=_digest(digest) if digest else "",
-        layers=tuple(zip(layers, diff_ids, strict=True)),
+        config=configuration.image,
+        texts=(*_texts(_without_environment(json.loads(text))), *_texts(annotations, "annotations")),
+        manifest=digest,
+        layers=tuple(_Layer(name=name, sha256=sha256, diff_id=diff_id) for (name, sha256), diff_id in layers),
     )
 
 
 def _without_environment(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A config without what is read on its own."""
+    """A configuration without the variables and the diff_ids, which are read on their own."""
     settings = {name: value for name, value in (config.get("config") or {}).items() if name != "Env"}
     return {name: value for name, value in config.items() if name != "rootfs"} | {"config": settings}
 
@@ -173,40 +174,36 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
         yield place, value
 
 
-def _manifests(files: Files, index: Mapping[str, Any], depth: int) -> tuple[str, ...]:
-    """The digests of the manifests for our platform, each once, in an index and those that it names."""
-    found: dict[str, None] = {}
-    for listed in index["manifests"]:
-        digest = str(listed["digest"])
-        platform = listed.get("platform")
-        if platform and (platform.get("os"), platform.get("architecture")) != PLATFORM:
+def _manifests(files: Files, index: Manifest, depth: int) -> tuple[Manifest, ...]:
+    """The manifests of images for our platform, each once, in an index and those that it names."""
+    found: dict[Sha256, Manifest] = {}
+    for listed in index.manifests:
+        if listed.platform and not f"{listed.platform}/".startswith(f"{PLATFORM}/"):
             continue  # another machine's, or an attestation
-        inner = _load(files, _blob(digest))
-        if "manifests" in inner and depth:
-            found |= dict.fromkeys(_manifests(files, inner, depth - 1))
-        elif "layers" in inner:
-            found[digest] = None
+        inner = parse_manifest(_read_blob(files, listed), listed.media_type)
+        if inner.is_index and depth:
+            found |= {one.digest: one for one in _manifests(files, inner, depth - 1)}
+        elif inner.config:
+            found[inner.digest] = inner
     if len(found) != 1 and depth == _MOST_DEPTH:
         raise ValueError(f"it holds {len(found)} images for Linux on x86-64, expected one")
-    return tuple(found)
+    return tuple(found.values())
 
 
-def _digest(text: object) -> str:
-    algorithm, _, digits = str(text).partition(":")
-    if algorithm != "sha256" or len(digits) != 64 or not set(digits) <= set("0123456789abcdef"):
-        raise ValueError(f"expected a sha256, found {text!r}")
-    return digits
+def _blob_name(blob: Descriptor) -> str:
+    return f"blobs/sha256/{blob.digest}"
 
 
-def _blob(digest: object) -> _Blob:
-    return _Blob(name=f"blobs/sha256/{_digest(digest)}", sha256=_digest(digest))
+def _read_blob(files: Files, blob: Descriptor) -> bytes:
+    content = _read(files, _blob_name(blob))
+    if digest_of(content) != blob.digest:
+        raise ValueError(f"`{_blob_name(blob)}` does not hold what its name says")
+    return content
 
 
-def _load(files: Files, blob: _Blob) -> Any:
-    with files.open(blob.name) as stream:
-        content = stream.read(_MOST_JSON + 1)
-    if len(content) > _MOST_JSON:
-        raise ValueError(f"`{blob.name}` is larger than any description")
-    if blob.sha256 and hashlib.sha256(content).hexdigest() != blob.sha256:
-        raise ValueError(f"`{blob.name}` does not hold what its name says")
-    return json.loads(content)
+def _read(files: Files, name: str) -> bytes:
+    with files.open(name) as stream:
+        content = stream.read(MOST_JSON + 1)
+    if len(content) > MOST_JSON:
+        raise ValueError(f"`{name}` is larger than any description")
+    return content

@@ -11,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from envbuilder.artifacts.oci.model import Configuration
 from envbuilder.compat.image_facts import SUITES, Fact, Name
 from envbuilder.layers.entry import Entry, Kind, follow
 from envbuilder.lock.base_image.packages import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
-from envbuilder.lock.base_image.settings import Settings
 
 OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -53,7 +53,7 @@ class Inside:
 class _Tree:
     paths: Mapping[str, Entry]
     contents: Mapping[str, bytes]
-    settings: Settings
+    configuration: Configuration
     packages: Mapping[str, str]
 
     def text(self, path: str) -> str:
@@ -92,13 +92,17 @@ def is_wanted(path: str) -> bool:
     )
 
 
-def look_inside(paths: Mapping[str, Entry], contents: Mapping[str, bytes], settings: Settings) -> Inside:
+def look_inside(
+    paths: Mapping[str, Entry], contents: Mapping[str, bytes], configuration: Configuration
+) -> Inside:
     """Every fact of an image's tree and its config."""
     packages, manager = _packages(paths, contents)
     whole = _with_folders(paths)
-    tree = _Tree(paths=dict(sorted(whole.items())), contents=contents, settings=settings, packages=packages)
+    tree = _Tree(
+        paths=dict(sorted(whole.items())), contents=contents, configuration=configuration, packages=packages
+    )
     facts = [
-        *manager, *_settings(settings), *_system(tree), *_libc(tree), *_compilers(tree), *_pythons(tree),
+        *manager, *_settings(configuration), *_system(tree), *_libc(tree), *_compilers(tree), *_pythons(tree),
         *_crypt(tree), *_cudas(tree), *_libraries(tree),
     ]  # fmt: skip
     return Inside(
@@ -151,15 +155,16 @@ def _manager(name: str, path: str, said: str) -> Fact:
     return Fact(name=Name.MANAGER, value=name, path=f"/{path}", source=said)
 
 
-def _settings(settings: Settings) -> Iterator[Fact]:
+def _settings(configuration: Configuration) -> Iterator[Fact]:
     source = "the image's config"
-    yield Fact(name=Name.ARCHITECTURE, value=settings.architecture, path="", source=source)
-    for line in settings.env:
-        yield Fact(name=Name.ENV, value=line, path="", source=source)
+    yield Fact(name=Name.ARCHITECTURE, value=configuration.architecture, path="", source=source)
+    image = configuration.image
+    for name, value in image.env:
+        yield Fact(name=Name.ENV, value=f"{name}={value}", path="", source=source)
     for name, value in (
-        (Name.USER, settings.user),
-        (Name.ENTRYPOINT, json.dumps(settings.entrypoint) if settings.entrypoint else ""),
-        (Name.FOLDER, settings.folder),
+        (Name.USER, image.user),
+        (Name.ENTRYPOINT, json.dumps(image.entrypoint) if image.entrypoint else ""),
+        (Name.FOLDER, image.workdir),
     ):
         if value:
             yield Fact(name=name, value=value, path="", source=source)
@@ -249,7 +254,7 @@ def _plainness(fact: Fact) -> tuple[bool, int, str]:
 
 
 def _search(tree: _Tree) -> list[str]:
-    env = dict(line.partition("=")[::2] for line in tree.settings.env)
+    env = dict(tree.configuration.image.env)
     return [folder for folder in env.get("PATH", _PATH).split(":") if folder.startswith("/")]
 
 

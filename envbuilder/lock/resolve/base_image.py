@@ -13,7 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from envbuilder.artifacts.oci.model import Descriptor, Manifest
+from envbuilder.artifacts.oci.model import Configuration, Descriptor, Manifest, parse_configuration
 from envbuilder.artifacts.oci.reference import Reference, names_registry, parse_reference
 from envbuilder.compat.image_as_distribution import PLATFORM
 from envbuilder.core.cache import Sha256, Store, save_text, sha256_text, space_errors
@@ -22,7 +22,6 @@ from envbuilder.core.errors import ContentError, IncompatibleError
 from envbuilder.core.http.transfer import Progress
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.base_image.locked import Blob, LockedBase, read_locked_base
-from envbuilder.lock.base_image.settings import Settings, read_settings
 from envbuilder.lock.resolve.context import Means, Wish
 from envbuilder.recipe.model import Recipe
 from envbuilder.registry.download import fetch_blob, read_blob, read_image
@@ -87,10 +86,10 @@ def _look_into(
     if manifest.config is None or not manifest.layers:
         raise ContentError(f"`{name}` is no image: its manifest names no layers")
     try:
-        settings = read_settings(read_blob(means.client(), reference, manifest.config))
+        configuration = parse_configuration(read_blob(means.client(), reference, manifest.config))
     except ValueError as error:
         raise ContentError(f"`{name}` is no image that can be used: {error}") from error
-    inside = _inside(name, reference, manifest, settings, means=means, transfer=transfer)
+    inside = _inside(name, reference, manifest, configuration, means=means, transfer=transfer)
     base = LockedBase(
         reference=name,
         registry=reference.registry if names_registry(name) else "",
@@ -116,7 +115,7 @@ def _inside(
     name: str,
     reference: Reference,
     manifest: Manifest,
-    settings: Settings,
+    configuration: Configuration,
     *,
     means: Means,
     transfer: Transfer,
@@ -124,19 +123,19 @@ def _inside(
     """Bring each layer and lay it over those below; of an image for another processor its config says enough."""
     from envbuilder.lock.base_image.inspect import is_wanted, look_inside  # noqa: PLC0415 - few recipes stand on an image
 
-    if settings.architecture != PLATFORM:
-        return look_inside({}, {}, settings)
-    if len(settings.diff_ids) != len(manifest.layers):
+    if configuration.architecture != PLATFORM:
+        return look_inside({}, {}, configuration)
+    if len(configuration.diff_ids) != len(manifest.layers):
         raise ContentError(
-            f"`{name}` is no image that can be used: its config names {len(settings.diff_ids)} layers, "
+            f"`{name}` is no image that can be used: its config names {len(configuration.diff_ids)} layers, "
             f"its manifest {len(manifest.layers)}"
         )
     tree = Overlay(is_wanted)
     size = sum(layer.size for layer in manifest.layers)
     with transfer(f"look into {name}", size) as progress, means.store.lock("fetch"):
-        for layer, diff_id in zip(manifest.layers, settings.diff_ids, strict=True):
+        for layer, diff_id in zip(manifest.layers, configuration.diff_ids, strict=True):
             _lay_over(tree, reference, layer, diff_id, means=means, progress=progress)
-    return look_inside(tree, tree.contents(), settings)
+    return look_inside(tree, tree.contents(), configuration)
 
 
 def _lay_over(
