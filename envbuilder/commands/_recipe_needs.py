@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from envbuilder.compat.context import load_tables, make_case
+from envbuilder.compat.context import load_tables, make_context
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules.driver import check_driver, check_host_gpus
 from envbuilder.compat.tables.toolkit import load_toolkits
@@ -28,9 +28,9 @@ def recipe_needs(folder: Path, driver: str, gpus: Sequence[str]) -> tuple[Recipe
             continue
         if not recipe.cuda:
             continue
-        case = make_case(recipe, tables, host)
-        faults = [*check_driver(case), *check_host_gpus(case)]
-        errors = [fault for fault in faults if fault.severity is Severity.ERROR]
-        messages = tuple(fault.message for fault in errors or faults)
+        context = make_context(recipe, tables, host)
+        problems = [*check_driver(context), *check_host_gpus(context)]
+        errors = [problem for problem in problems if problem.severity is Severity.ERROR]
+        messages = tuple(problem.message for problem in errors or problems)
         found.append(RecipeNeeds(name=name, cuda=recipe.cuda, messages=messages))
     return tuple(found)

@@ -119,9 +119,9 @@ def doctor(
         exit_code,
         findings,
         report,
-        visit,
+        run_checks,
     )
-    from envbuilder.node.doctor.machine import make_scene  # noqa: PLC0415
+    from envbuilder.node.doctor.machine import probe_machine  # noqa: PLC0415
     from envbuilder.node.doctor.node import has_slurm  # noqa: PLC0415
 
     with verb("doctor", as_json=as_json, verbose=verbose, no_color=no_color) as session:
@@ -132,8 +132,8 @@ def doctor(
         env, cache = session.environment, cache_folder(session)
         runner = ProcessRunner(env)
         usual = [Purpose.RUN] if has_slurm(env, Path("/")) else list(Purpose)
-        seen = visit(
-            lambda: make_scene(
+        seen = run_checks(
+            lambda: probe_machine(
                 env, runner, cache=cache, output=output, needs=functools.partial(recipe_needs, recipes)
             ),
             [Purpose(purpose)] if purpose else usual,

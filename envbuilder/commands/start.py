@@ -12,7 +12,7 @@ from envbuilder.commands.context import RECIPES, Json, NoColor, Recipes, Verbose
 from envbuilder.core.errors import UsageError
 
 if TYPE_CHECKING:
-    from envbuilder.compat.init.gathered import Gathered
+    from envbuilder.compat.init.requests import Requests
 
 app = typer.Typer()
 
@@ -46,14 +46,14 @@ def init(
     """Write a first recipe: from three questions, or from what a project or this machine has."""
     from envbuilder.compat import init as make  # noqa: PLC0415
     from envbuilder.compat.check import load_tables  # noqa: PLC0415
-    from envbuilder.compat.init.gathered import Gathered  # noqa: PLC0415
     from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version  # noqa: PLC0415
+    from envbuilder.compat.init.requests import Requests  # noqa: PLC0415
     from envbuilder.compat.tables.toolkit import load_toolkits  # noqa: PLC0415
     from envbuilder.core.process import ProcessRunner  # noqa: PLC0415
 
     with verb("init", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         make.new_path(new, recipes)
-        gathered, tables = Gathered(), load_tables(load_toolkits())
+        gathered, tables = Requests(), load_tables(load_toolkits())
         if from_machine:
             from envbuilder.compat.init.readers.machine import read_machine  # noqa: PLC0415
 
@@ -86,6 +86,6 @@ def _ask(question: str, default: str) -> str:
     return str(typer.prompt(question, default=default, err=True))
 
 
-def _missing(gathered: "Gathered", *, has_source: bool) -> list[str]:
+def _missing(gathered: "Requests", *, has_source: bool) -> list[str]:
     flags = ["--gpu MODEL"] if gathered.gpus is None else []
     return flags if has_source or gathered.pins else [*flags, "--pytorch VERSION"]

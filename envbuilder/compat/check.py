@@ -1,6 +1,6 @@
 """Rules before building: what of a recipe cannot work, from the tables alone, every finding at once.
 
-Each rule is one small function in `RULES`, yields faults, and is silent where another rule has the word (an unknown
+Each rule is one small function in `RULES`, yields problems, and is silent where another rule has the word (an unknown
 suite has no Python to compare with). Codes are stable; a new rule takes the next free one. `pins` holds the rules on one
 pin, `compiler` those on nvcc and gcc, `wheels` those on what is installed, `driver` those on the host; `repair` finds the
 nearest pins that pass them all, and `facts` what follows from pins that do.
@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.context import Case, Tables, load_tables, make_case
+from envbuilder.compat.context import CheckContext, Tables, load_tables, make_context
 from envbuilder.compat.host_file import HostFacts, load_host_facts
 from envbuilder.compat.image_facts import Base
-from envbuilder.compat.problem import CheckCode, Fault, Rule
+from envbuilder.compat.problem import CheckCode, Problem, Rule
 from envbuilder.compat.rules import base_image as bases
 from envbuilder.compat.rules import compiler, driver, pins, wheels
 from envbuilder.compat.suggest import Repair, find_better, find_repairs
@@ -93,21 +93,21 @@ def check(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tupl
     return examine(recipe, tables, host).findings
 
 
-def judge(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tuple[Fault, ...]:
+def judge(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tuple[Problem, ...]:
     """What the rules say, without the search for repairs."""
-    return tuple(fault for _, fault in _faults(make_case(recipe, tables, host)))
+    return tuple(problem for _, problem in _problems(make_context(recipe, tables, host)))
 
 
 def examine(
     recipe: Recipe, tables: Tables, host: HostFacts | None = None, base: Base | None = None
 ) -> Report:
     """The findings, each with the nearest pins that make the whole recipe pass as its hint."""
-    case = make_case(recipe, tables, host, base)
-    faults = [fault for _, fault in _faults(case)]
-    has_errors = any(fault.severity is Severity.ERROR for fault in faults)
-    repairs = find_repairs(case, _faults) if has_errors else ()
+    context = make_context(recipe, tables, host, base)
+    problems = [problem for _, problem in _problems(context)]
+    has_errors = any(problem.severity is Severity.ERROR for problem in problems)
+    repairs = find_repairs(context, _problems) if has_errors else ()
     return Report(
-        findings=tuple(_finding(case, fault, repairs, has_errors=has_errors) for fault in faults),
+        findings=tuple(_finding(context, problem, repairs, has_errors=has_errors) for problem in problems),
         repairs=repairs,
     )
 
@@ -131,29 +131,31 @@ def need_sound(recipe: Recipe, report: Report) -> None:
         raise IncompatibleError(f"the pins of `{recipe.name}` cannot work together", findings=report.findings)
 
 
-def _faults(case: Case) -> Iterator[tuple[Rule, Fault]]:
+def _problems(context: CheckContext) -> Iterator[tuple[Rule, Problem]]:
     for rule in RULES:
-        for fault in rule(case):
-            yield rule, fault
+        for problem in rule(context):
+            yield rule, problem
 
 
-def _finding(case: Case, fault: Fault, repairs: tuple[Repair, ...], *, has_errors: bool) -> Finding:
-    path = f"$.{fault.key}"
-    source = f" (source: {fault.source})" if fault.source else ""
+def _finding(
+    context: CheckContext, problem: Problem, repairs: tuple[Repair, ...], *, has_errors: bool
+) -> Finding:
+    path = f"$.{problem.key}"
+    source = f" (source: {problem.source})" if problem.source else ""
     return Finding(
-        code=fault.code,
-        severity=fault.severity,
-        where=case.recipe.place(path),
-        message=f"{path}: {fault.message}{source}",
-        hint=_hint(case, fault, repairs, has_errors=has_errors),
+        code=problem.code,
+        severity=problem.severity,
+        where=context.recipe.place(path),
+        message=f"{path}: {problem.message}{source}",
+        hint=_hint(context, problem, repairs, has_errors=has_errors),
     )
 
 
-def _hint(case: Case, fault: Fault, repairs: tuple[Repair, ...], *, has_errors: bool) -> str:
-    if fault.severity is Severity.WARNING:
-        better = None if has_errors or not fault.pins else find_better(case, fault, _faults)
+def _hint(context: CheckContext, problem: Problem, repairs: tuple[Repair, ...], *, has_errors: bool) -> str:
+    if problem.severity is Severity.WARNING:
+        better = None if has_errors or not problem.pins else find_better(context, problem, _problems)
         repairs = (better,) if better else ()
-    elif not fault.pins and not fault.moves:
+    elif not problem.pins and not problem.moves:
         repairs = ()
     words = "; or ".join(repair.words() for repair in repairs)
-    return "; ".join(part for part in (f"write {words}" if words else "", fault.advice) if part)
+    return "; ".join(part for part in (f"write {words}" if words else "", problem.advice) if part)

@@ -105,7 +105,7 @@ def load_tables(toolkits: Iterable[str]) -> Tables:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class CheckContext:
     """One recipe with the rows that its pins name; None where a pin names none, which one rule reports."""
 
     recipe: Recipe
@@ -138,14 +138,14 @@ class Case:
         return self.recipe.python
 
 
-def make_case(
+def make_context(
     recipe: Recipe, tables: Tables, host: HostFacts | None = None, base: Base | None = None
-) -> Case:
+) -> CheckContext:
     torch = tables.torch.get(recipe.pytorch)
     row = tables.distribution.get(recipe.base)
     if recipe.image and base:
         row = as_distribution(base, recipe.python, tables.distribution)
-    return Case(
+    return CheckContext(
         recipe=recipe,
         tables=tables,
         host=host,
@@ -176,18 +176,18 @@ def parse_requirement(text: str) -> Requirement | None:
         return None
 
 
-def demands(case: Case, name: str) -> tuple[tuple[str, Requirement], ...]:
+def demands(context: CheckContext, name: str) -> tuple[tuple[str, Requirement], ...]:
     """The recipe's own requirements on one package, `packages[0]` → the requirement; those for other Pythons left out."""
     environment = {
-        "python_version": case.recipe.python,
-        "python_full_version": case.python,
+        "python_version": context.recipe.python,
+        "python_full_version": context.python,
         "sys_platform": "linux",
         "platform_system": "Linux",
         "platform_machine": "x86_64",
         "os_name": "posix",
     }
     found = []
-    for index, text in enumerate(case.recipe.packages):
+    for index, text in enumerate(context.recipe.packages):
         requirement = parse_requirement(text)
         if requirement is None or canonicalize_name(requirement.name) != name:
             continue

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from envbuilder.compat.context import Case, Tables, make_case
+from envbuilder.compat.context import CheckContext, Tables, make_context
 from envbuilder.compat.image_facts import Base
 from envbuilder.compat.problem import cite
 from envbuilder.compat.rules.driver import runtime
@@ -22,13 +22,13 @@ def facts(recipe: Recipe, tables: Tables, base: Base | None = None) -> tuple[Fac
 
     Of an image, everything that was found inside.
     """
-    case = make_case(recipe, tables, base=base)
-    return (*_suite(case), *_image(case), *_torch(case), *_cuda(case), *_gpus(case))
+    context = make_context(recipe, tables, base=base)
+    return (*_suite(context), *_image(context), *_torch(context), *_cuda(context), *_gpus(context))
 
 
 def driver_floor(recipe: Recipe, tables: Tables) -> str:
     """The oldest driver that runs what is inside; "" without CUDA and where it is not known."""
-    newest = runtime(make_case(recipe, tables))
+    newest = runtime(make_context(recipe, tables))
     return newest.driver_floor if newest else ""
 
 
@@ -43,32 +43,32 @@ def brief(value: object) -> str:
     return str(value) or "-"
 
 
-def _suite(case: Case) -> Iterator[Fact]:
-    row = case.suite
+def _suite(context: CheckContext) -> Iterator[Fact]:
+    row = context.suite
     if row is None:
         return
-    source = cite(case.tables.distributions, row.source)
+    source = cite(context.tables.distributions, row.source)
     yield Fact(name="glibc", value=row.glibc, source=source)
-    yield Fact(name="Python", value=case.python, source=source)
-    yield Fact(name="gcc", value=case.gcc, source=source)
+    yield Fact(name="Python", value=context.python, source=source)
+    yield Fact(name="gcc", value=context.gcc, source=source)
     yield Fact(name="libxcrypt", value=row.libxcrypt, source=source)
-    python = case.tables.python.get(case.recipe.python)
+    python = context.tables.python.get(context.recipe.python)
     if python:
-        needs = "included by Python.h" if python.needs_crypt_h(case.python) else "not included by Python.h"
-        yield Fact(name="crypt.h", value=needs, source=cite(case.tables.pythons, python.source))
+        needs = "included by Python.h" if python.needs_crypt_h(context.python) else "not included by Python.h"
+        yield Fact(name="crypt.h", value=needs, source=cite(context.tables.pythons, python.source))
 
 
-def _image(case: Case) -> Iterator[Fact]:
-    for fact in case.base.facts if case.base else ():
+def _image(context: CheckContext) -> Iterator[Fact]:
+    for fact in context.base.facts if context.base else ():
         place = f"{fact.source} ({fact.path})" if fact.path not in ("", fact.source) else fact.source
         yield Fact(name=f"base {fact.name}", value=fact.value or "there", source=place)
 
 
-def _torch(case: Case) -> Iterator[Fact]:
-    torch, build = case.torch, case.build
+def _torch(context: CheckContext) -> Iterator[Fact]:
+    torch, build = context.torch, context.build
     if torch is None:
         return
-    wheels = cite(case.tables.torches, torch.source, "wheels")
+    wheels = cite(context.tables.torches, torch.source, "wheels")
     index = "the package index" if build is torch.build else "PyTorch's own index"
     yield Fact(
         name="torch build",
@@ -76,11 +76,13 @@ def _torch(case: Case) -> Iterator[Fact]:
         source=wheels,
     )
     yield Fact(
-        name="torch released", value=torch.released, source=cite(case.tables.torches, torch.source, "index")
+        name="torch released",
+        value=torch.released,
+        source=cite(context.tables.torches, torch.source, "index"),
     )
     yield Fact(name="torch needs glibc", value=torch.glibc, source=wheels)
     if build:
-        origin = wheels if build is torch.build else cite(case.tables.torches, torch.source, "builder")
+        origin = wheels if build is torch.build else cite(context.tables.torches, torch.source, "builder")
         held = " ".join(_target(name) for name in build.architectures)
         newer = " ".join(f"PTX of {_target(name)}" for name in build.ptx)
         yield Fact(name="torch kernels", value=f"{held} {newer}".strip() or "not known", source=origin)
@@ -97,44 +99,44 @@ def _torch(case: Case) -> Iterator[Fact]:
     ):  # fmt: skip
         if bound:
             yield Fact(
-                name=name, value=bound, source=cite(case.tables.torches, torch.source, origin, "wheels")
+                name=name, value=bound, source=cite(context.tables.torches, torch.source, origin, "wheels")
             )
 
 
-def _cuda(case: Case) -> Iterator[Fact]:
-    cuda, newest = case.cuda, runtime(case)
+def _cuda(context: CheckContext) -> Iterator[Fact]:
+    cuda, newest = context.cuda, runtime(context)
     if cuda:
-        header = cite(case.tables.cudas, cuda.source, "host_config")
+        header = cite(context.tables.cudas, cuda.source, "host_config")
         yield Fact(name="nvcc takes gcc", value=f"{cuda.gcc_min} to {cuda.gcc_max}", source=header)
         yield Fact(
             name="nvcc takes C++",
             value=f"up to C++{cuda.std_max}",
-            source=cite(case.tables.cudas, cuda.source, "nvcc", "older-nvcc"),
+            source=cite(context.tables.cudas, cuda.source, "nvcc", "older-nvcc"),
         )
         if cuda.glibc_below:
-            source = cite(case.tables.cudas, cuda.source, "math_functions", "debian-trixie")
+            source = cite(context.tables.cudas, cuda.source, "math_functions", "debian-trixie")
             yield Fact(name="nvcc takes glibc", value=f"below {cuda.glibc_below}", source=source)
     if newest:
-        source = cite(case.tables.cudas, newest.source, "nvidia-drivers", "driver-616")
+        source = cite(context.tables.cudas, newest.source, "nvidia-drivers", "driver-616")
         floor = newest.driver_floor or "not known"
         native = f"; {newest.driver} for PTX compiled at run time" if newest.driver else ""
         yield Fact(name="driver floor", value=f"{floor}{native}", source=source)
         if newest.forward_branches:
             branches = ", ".join(f"R{branch}" for branch in newest.forward_branches)
             value = f"{branches} with cuda-compat-{newest.cuda.replace('.', '-')}, on data-centre GPUs"
-            source = cite(case.tables.cudas, newest.source, "nvidia-images")
+            source = cite(context.tables.cudas, newest.source, "nvidia-images")
             yield Fact(name="forward compatibility", value=value, source=source)
 
 
-def _gpus(case: Case) -> Iterator[Fact]:
-    rows = [gpu for _, gpu in case.gpus]
+def _gpus(context: CheckContext) -> Iterator[Fact]:
+    rows = [gpu for _, gpu in context.gpus]
     if not rows:
         return
-    source = cite(case.tables.gpus, rows[0].source)
+    source = cite(context.tables.gpus, rows[0].source)
     targets = dict.fromkeys(gpu.target for gpu in sorted(rows, key=lambda gpu: int(gpu.target[3:])))
     yield Fact(name="architectures", value=" ".join(targets), source=source)
     for gpu in dict.fromkeys(rows):
-        origin = cite(case.tables.gpus, gpu.source, "data-sheets")
+        origin = cite(context.tables.gpus, gpu.source, "data-sheets")
         yield Fact(name=f"{gpu.name} interconnect", value=gpu.interconnect, source=origin)
 
 

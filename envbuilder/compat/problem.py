@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
-from envbuilder.compat.context import Case
+from envbuilder.compat.context import CheckContext
 from envbuilder.compat.tables.table import Table, version_key
 from envbuilder.core.findings import CodeEnum, Severity
 
@@ -78,7 +78,7 @@ Move = tuple[Change, ...]  # changes that are made together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class Problem:
     """What one rule found; `check` makes a finding of it when the repair is known."""
 
     code: CheckCode
@@ -91,7 +91,7 @@ class Fault:
     severity: Severity = Severity.ERROR
 
 
-Rule = Callable[[Case], Iterator[Fault]]
+Rule = Callable[[CheckContext], Iterator[Problem]]
 
 
 def either(words: Sequence[str]) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from envbuilder.compat.context import Case, make_case
-from envbuilder.compat.problem import Change, Fault, Move, Rule, closest, distance
+from envbuilder.compat.context import CheckContext, make_context
+from envbuilder.compat.problem import Change, Move, Problem, Rule, closest, distance
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.findings import Severity
 from envbuilder.recipe.model import Recipe
@@ -42,7 +42,7 @@ _ITEM: Final = re.compile(
     r"(extensions\[(?P<extension>\d+)\]\.)?(?P<name>gpus|packages|cflags|cuda_cflags)\[(?P<index>\d+)\]"
 )
 
-Examine = Callable[[Case], Iterator[tuple[Rule, Fault]]]
+Examine = Callable[[CheckContext], Iterator[tuple[Rule, Problem]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +81,11 @@ class _Try:
         compare=False
     )  # of each changed key; what comes with another: 0
     changes: tuple[Change, ...] = field(compare=False)
-    case: Case = field(compare=False)
-    errors: tuple[tuple[Rule, Fault], ...] = field(compare=False)
+    context: CheckContext = field(compare=False)
+    errors: tuple[tuple[Rule, Problem], ...] = field(compare=False)
 
 
-def find_repairs(case: Case, examine: Examine) -> tuple[Repair, ...]:
+def find_repairs(context: CheckContext, examine: Examine) -> tuple[Repair, ...]:
     """The nearest repairs of a recipe that has errors; the second one changes other pins than the first."""
     found: list[Repair] = []
     seen: set[tuple[Change, ...]] = {()}
@@ -93,9 +93,9 @@ def find_repairs(case: Case, examine: Examine) -> tuple[Repair, ...]:
     limit = LIMIT
 
     def push(costs: tuple[tuple[str, float], ...], changes: tuple[Change, ...]) -> None:
-        here = make_case(apply(case.recipe, changes), case.tables, case.host, case.base)
+        here = make_context(apply(context.recipe, changes), context.tables, context.host, context.base)
         results = tuple(examine(here))
-        errors = tuple((rule, fault) for rule, fault in results if fault.severity is Severity.ERROR)
+        errors = tuple((rule, problem) for rule, problem in results if problem.severity is Severity.ERROR)
         rank = sum(cost for _, cost in costs) + (_ERROR * len(errors) if errors else _WARNING * len(results))
         heapq.heappush(queue, _Try(rank, len(seen), costs, changes, here, errors))
 
@@ -104,11 +104,11 @@ def find_repairs(case: Case, examine: Examine) -> tuple[Repair, ...]:
         one = heapq.heappop(queue)
         if not one.errors:
             if not found or (len(one.changes) <= FEW and not _is_like(one.changes, found[0].changes)):
-                found.append(Repair(changes=one.changes, recipe=one.case.recipe))
+                found.append(Repair(changes=one.changes, recipe=one.context.recipe))
                 limit = min(LIMIT, len(seen) + MORE)
             continue
-        for cost, move in _steps(one.case, *one.errors[0]) if len(seen) < limit else ():
-            changes = _merge(one.changes, move, case.recipe)
+        for cost, move in _steps(one.context, *one.errors[0]) if len(seen) < limit else ():
+            changes = _merge(one.changes, move, context.recipe)
             if changes not in seen:
                 seen.add(changes)
                 costs = dict(one.costs) | {change.key: 0.0 for change in move} | {move[0].key: cost}
@@ -117,15 +117,18 @@ def find_repairs(case: Case, examine: Examine) -> tuple[Repair, ...]:
     return tuple(found)
 
 
-def find_better(case: Case, fault: Fault, examine: Examine) -> Repair | None:
+def find_better(context: CheckContext, problem: Problem, examine: Examine) -> Repair | None:
     """The nearest single change that silences a warning of a recipe without errors and brings no other."""
-    allowed = {other.code for _, other in examine(case)} - {fault.code}
-    for _, move in sorted(_moves(case, fault), key=lambda pair: pair[0]):
-        changes = _merge((), move, case.recipe)
-        recipe = apply(case.recipe, changes)
+    allowed = {other.code for _, other in examine(context)} - {problem.code}
+    for _, move in sorted(_moves(context, problem), key=lambda pair: pair[0]):
+        changes = _merge((), move, context.recipe)
+        recipe = apply(context.recipe, changes)
         if (
             changes
-            and {other.code for _, other in examine(make_case(recipe, case.tables, case.host, case.base))}
+            and {
+                other.code
+                for _, other in examine(make_context(recipe, context.tables, context.host, context.base))
+            }
             <= allowed
         ):
             return Repair(changes=changes, recipe=recipe)
@@ -162,12 +165,12 @@ def _with(items: tuple[str, ...], index: int, value: str) -> tuple[str, ...]:
     return (*items[:index], value, *items[index + 1 :])
 
 
-def _steps(case: Case, rule: Rule, fault: Fault) -> list[tuple[float, Move]]:
-    """The nearest moves that silence this fault, and those of CUDA, which may need a torch to go with it.
+def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[float, Move]]:
+    """The nearest moves that silence this problem, and those of CUDA, which may need a torch to go with it.
 
     All of them where none does: then it takes two.
     """
-    moves = sorted(_moves(case, fault), key=lambda pair: pair[0])
+    moves = sorted(_moves(context, problem), key=lambda pair: pair[0])
     left = dict.fromkeys((move[0].key for _, move in moves), NEAR)
     good: list[tuple[float, Move]] = []
     warned: list[tuple[float, Move]] = []
@@ -175,7 +178,7 @@ def _steps(case: Case, rule: Rule, fault: Fault) -> list[tuple[float, Move]]:
         key = move[0].key
         if left[key] == 0:
             continue
-        after = _after(case, rule, fault, move)
+        after = _after(context, rule, problem, move)
         if after is None or key == "cuda":
             left[key] -= 1
             good.append((cost, move))
@@ -188,28 +191,28 @@ def _steps(case: Case, rule: Rule, fault: Fault) -> list[tuple[float, Move]]:
     return good or moves
 
 
-def _after(case: Case, rule: Rule, fault: Fault, move: Move) -> Severity | None:
-    """What is left of a fault after a move: an error, only a warning, or nothing."""
-    changed = make_case(apply(case.recipe, move), case.tables, case.host, case.base)
+def _after(context: CheckContext, rule: Rule, problem: Problem, move: Move) -> Severity | None:
+    """What is left of a problem after a move: an error, only a warning, or nothing."""
+    changed = make_context(apply(context.recipe, move), context.tables, context.host, context.base)
     left = [(other.severity, other.code, other.key) for other in rule(changed)]
-    if (Severity.ERROR, fault.code, fault.key) in left:
+    if (Severity.ERROR, problem.code, problem.key) in left:
         return Severity.ERROR
     return Severity.WARNING if any(severity is Severity.WARNING for severity, *_ in left) else None
 
 
-def _moves(case: Case, fault: Fault) -> Iterator[tuple[float, Move]]:
-    for rank, move in enumerate(fault.moves):
+def _moves(context: CheckContext, problem: Problem) -> Iterator[tuple[float, Move]]:
+    for rank, move in enumerate(problem.moves):
         yield _COSTS[move[0].key.partition("[")[0]] + _RANK * rank, move
-    for order, pin in enumerate(fault.pins):
-        for rank, move in enumerate(_values(case, pin)):
+    for order, pin in enumerate(problem.pins):
+        for rank, move in enumerate(_values(context, pin)):
             # A new suite may bring another compiler and libxcrypt with it.
             extra = _COMPANION * max(len(move) - 2, 0)
-            yield _COSTS[pin] + _RANK * (rank + order / len(fault.pins)) + extra, move
+            yield _COSTS[pin] + _RANK * (rank + order / len(problem.pins)) + extra, move
 
 
-def _values(case: Case, pin: str) -> Iterator[Move]:
+def _values(context: CheckContext, pin: str) -> Iterator[Move]:
     """The other values of a pin, the nearest first."""
-    recipe, tables, row = case.recipe, case.tables, case.distribution
+    recipe, tables, row = context.recipe, context.tables, context.distribution
     match pin:
         case "gcc":
             names = row.gccs if row and row.buildable else ()
@@ -223,25 +226,29 @@ def _values(case: Case, pin: str) -> Iterator[Move]:
         case "python" if row:
             yield _one("python", row.python)
         case _:
-            yield from (_suite(case, base) for base in _near_bases(case))
+            yield from (_suite(context, base) for base in _near_bases(context))
 
 
-def _near_bases(case: Case) -> list[Distribution]:
+def _near_bases(context: CheckContext) -> list[Distribution]:
     """The other suites: the one that was meant, then by age; none for who chose an image."""
-    if case.recipe.image:
+    if context.recipe.image:
         return []
-    names = [base.name for base in case.tables.distributions.rows]
-    meant = closest(case.recipe.base, [base.name for base in case.tables.bases])
+    names = [base.name for base in context.tables.distributions.rows]
+    meant = closest(context.recipe.base, [base.name for base in context.tables.bases])
     here = (
-        names.index(case.recipe.base) if case.recipe.base in names else names.index(meant[0]) if meant else 0
+        names.index(context.recipe.base)
+        if context.recipe.base in names
+        else names.index(meant[0])
+        if meant
+        else 0
     )
-    others = [base for base in case.tables.bases if base.name != case.recipe.base]
+    others = [base for base in context.tables.bases if base.name != context.recipe.base]
     return sorted(others, key=lambda base: abs(names.index(base.name) - here))
 
 
-def _suite(case: Case, base: Distribution) -> Move:
+def _suite(context: CheckContext, base: Distribution) -> Move:
     """Another suite with its own Python, and with its own compiler and libxcrypt where it lacks the recipe's."""
-    recipe = case.recipe
+    recipe = context.recipe
     changes = [Change(key="base", value=base.name), Change(key="python", value=base.python)]
     if recipe.gcc not in base.gccs:
         changes.append(Change(key="gcc", value=base.gcc))

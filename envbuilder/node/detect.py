@@ -16,7 +16,7 @@ from envbuilder.node.nccl.facts import Facts, Measured, version_key
 from envbuilder.node.nccl.interface import nccl_choice
 from envbuilder.node.nccl.measure import measured_path
 from envbuilder.node.nccl.pasted import is_empty, parse_pasted
-from envbuilder.node.nccl.probe import Means, import_nvml, probe
+from envbuilder.node.nccl.probe import ProbeIO, import_nvml, probe
 from envbuilder.node.nccl.profile import make_profile, parse_measured, profile_data
 
 MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
@@ -95,7 +95,7 @@ def detect_here(
         except (CommandError, ToolError):
             return None
 
-    facts = versions.over(probe(Means(environment=environment, nvml=import_nvml(), run=run)))
+    facts = versions.over(probe(ProbeIO(environment=environment, nvml=import_nvml(), run=run)))
     facts = replace(facts, measured=measured or stored_verdict(environment))
     return Detected(facts=facts, decision=decide(facts), findings=_own_interfaces(facts, environment))
 

@@ -7,7 +7,7 @@ import pytest
 from packaging.specifiers import SpecifierSet
 
 from envbuilder.compat.check import RULES, CheckCode, Report, Tables, check, examine, load_tables
-from envbuilder.compat.context import can_run, make_case
+from envbuilder.compat.context import can_run, make_context
 from envbuilder.compat.host_file import HostFacts, load_host_facts
 from envbuilder.compat.problem import Change, cite, either, is_ahead
 from envbuilder.compat.rules.compiler import asked_standard
@@ -621,5 +621,5 @@ def test_a_source_is_named_with_its_day():
 
 
 def test_a_suite_without_the_pinned_compiler_or_python_is_compared_by_the_pins():
-    case = make_case(dataclasses.replace(RECIPE, gcc="9", python="3.8"), TABLES)
-    assert (case.gcc, case.python) == ("9", "3.8")
+    context = make_context(dataclasses.replace(RECIPE, gcc="9", python="3.8"), TABLES)
+    assert (context.gcc, context.python) == ("9", "3.8")

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from envbuilder import cli
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.init import make, new_path, read_source
-from envbuilder.compat.init.gathered import Gathered
 from envbuilder.compat.init.prompt import ask_missing
 from envbuilder.compat.init.readers.conda import read_spec
 from envbuilder.compat.init.readers.machine import read_facts, read_machine
 from envbuilder.compat.init.readers.pip import read_requirement
+from envbuilder.compat.init.requests import Requests
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import FakeRunner
@@ -65,12 +65,12 @@ def lines(path: Path) -> set[int]:
 
 
 def test_no_line_of_a_requirements_file_is_lost(project: Path):
-    gathered = Gathered(gpus=())
-    read_source(Path("requirements.txt"), gathered)
-    kept = {wanted.where for wanted in gathered.packages.values()} | {
-        asked.where for asked in gathered.pins.values()
+    requests = Requests(gpus=())
+    read_source(Path("requirements.txt"), requests)
+    kept = {wanted.where for wanted in requests.packages.values()} | {
+        asked.where for asked in requests.pins.values()
     }
-    told = kept | {finding.where for finding in gathered.left}
+    told = kept | {finding.where for finding in requests.left}
     here = {int(where.rpartition(":")[2]) for where in told if where.startswith("requirements.txt:")}
     followed = {20}  # -r extra/train.txt
     assert here | followed == lines(Path("requirements.txt"))
@@ -100,11 +100,11 @@ def test_a_dockerfile_s_requirements_are_found_where_they_were_copied_from(
     (tmp_path / "deep/more.txt").write_text("wrong\n")
     file = tmp_path / "Dockerfile"
     file.write_text("\n".join(("FROM python:3.11", *lines)) + "\n")
-    gathered = Gathered()
-    read_source(file, gathered)
-    assert gathered.packages["tqdm"].where == f"{tmp_path}/requirements.txt:1"
-    assert list(gathered.packages) == ["tqdm"]
-    assert [finding.message for finding in gathered.left if "pip" in finding.message or "-r" in finding.message] == []  # fmt: skip
+    requests = Requests()
+    read_source(file, requests)
+    assert requests.packages["tqdm"].where == f"{tmp_path}/requirements.txt:1"
+    assert list(requests.packages) == ["tqdm"]
+    assert [finding.message for finding in requests.left if "pip" in finding.message or "-r" in finding.message] == []  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -126,10 +126,10 @@ def test_no_file_of_this_machine_is_taken_for_one_of_a_dockerfile_s_image(
     file.parent.mkdir()
     lines = ("FROM python:3.11", copy, "RUN pip install -r HERE/x.txt", "")
     file.write_text("\n".join(lines).replace("HERE", str(tmp_path)))
-    gathered = Gathered()
-    read_source(file, gathered)
-    assert gathered.packages == {}
-    assert gathered.left[-1].message.endswith(f": {why.replace('HERE', str(tmp_path))}")
+    requests = Requests()
+    read_source(file, requests)
+    assert requests.packages == {}
+    assert requests.left[-1].message.endswith(f": {why.replace('HERE', str(tmp_path))}")
 
 
 @pytest.mark.parametrize(
@@ -149,21 +149,21 @@ def test_no_file_of_this_machine_is_taken_for_one_of_a_dockerfile_s_image(
     ],
 )
 def test_one_requirement(line: str, kept: str | None):
-    gathered = Gathered()
-    read_requirement(line, "x:1", gathered)
-    assert [wanted.text for wanted in gathered.packages.values()] == ([kept] if kept else [])
-    assert bool(gathered.left) == (kept is None or "+" in line)
+    requests = Requests()
+    read_requirement(line, "x:1", requests)
+    assert [wanted.text for wanted in requests.packages.values()] == ([kept] if kept else [])
+    assert bool(requests.left) == (kept is None or "+" in line)
 
 
 def test_torch_of_a_file_is_a_pin_and_its_build_is_cuda():
-    gathered = Gathered()
-    read_requirement("torch==1.10.1+cu113", "x:1", gathered)
-    assert {key: asked.text for key, asked in gathered.pins.items()} == {
+    requests = Requests()
+    read_requirement("torch==1.10.1+cu113", "x:1", requests)
+    assert {key: asked.text for key, asked in requests.pins.items()} == {
         "pytorch": "==1.10.1",
         "cuda": "==11.3",
     }
-    read_requirement("torch==2.1.0+cpu", "x:2", gathered)
-    assert (gathered.pins["pytorch"].text, gathered.gpus) == ("==2.1.0", ())
+    read_requirement("torch==2.1.0+cpu", "x:2", requests)
+    assert (requests.pins["pytorch"].text, requests.gpus) == ("==2.1.0", ())
 
 
 @pytest.mark.parametrize(
@@ -182,40 +182,40 @@ def test_torch_of_a_file_is_a_pin_and_its_build_is_cuda():
     ],
 )  # fmt: skip
 def test_one_spec_of_conda(spec: str, kept: str | None):
-    gathered = Gathered()
-    read_spec(spec, "x:1", gathered)
-    assert [wanted.text for wanted in gathered.packages.values()] == ([kept] if kept else [])
-    assert bool(gathered.left) == (kept is None)
+    requests = Requests()
+    read_spec(spec, "x:1", requests)
+    assert [wanted.text for wanted in requests.packages.values()] == ([kept] if kept else [])
+    assert bool(requests.left) == (kept is None)
 
 
-def made(folder: Path, gathered: Gathered, name: str = "mine") -> Recipe:
-    return make(name, folder, gathered, ()).recipe
+def made(folder: Path, requests: Requests, name: str = "mine") -> Recipe:
+    return make(name, folder, requests, ()).recipe
 
 
-def wishes(gpus: tuple[str, ...] = ("A100",), **pins: str) -> Gathered:
-    gathered = Gathered(gpus=gpus)
+def wishes(gpus: tuple[str, ...] = ("A100",), **pins: str) -> Requests:
+    requests = Requests(gpus=gpus)
     for key, specifier in pins.items():
-        gathered.pin(key, specifier, f"`{key}`")
-    return gathered
+        requests.pin(key, specifier, f"`{key}`")
+    return requests
 
 
 def test_what_is_offered_is_taken_as_it_is(tmp_path: Path):
-    gathered = wishes(pytorch="==2.6.0", python="==3.11.*", cuda="==12.4", gcc="==12")
-    recipe = made(tmp_path, gathered)
+    requests = wishes(pytorch="==2.6.0", python="==3.11.*", cuda="==12.4", gcc="==12")
+    recipe = made(tmp_path, requests)
     assert (recipe.pytorch, recipe.python, recipe.cuda, recipe.gcc, recipe.base) == ("2.6.0", "3.11", "12.4", "12", "debian/bookworm")  # fmt: skip
-    assert gathered.left == []
+    assert requests.left == []
 
 
 def test_a_bound_takes_the_newest_that_keeps_it(tmp_path: Path):
-    gathered = wishes(pytorch=">=1.9,<2.6", cuda="==12.4")
-    assert made(tmp_path, gathered).pytorch == "2.5.1"
-    assert gathered.left == []
+    requests = wishes(pytorch=">=1.9,<2.6", cuda="==12.4")
+    assert made(tmp_path, requests).pytorch == "2.5.1"
+    assert requests.left == []
 
 
 def test_a_pin_that_no_environment_can_have_is_told_with_the_nearest(tmp_path: Path):
-    gathered = wishes(pytorch="==1.10.1", python="==3.8.*", cuda="==11.3")
-    recipe = made(tmp_path, gathered)
-    assert [finding.message for finding in gathered.left] == [
+    requests = wishes(pytorch="==1.10.1", python="==3.8.*", cuda="==11.3")
+    recipe = made(tmp_path, requests)
+    assert [finding.message for finding in requests.left] == [
         f"torch {recipe.pytorch} is the nearest to `==1.10.1` that works with the other pins",
         "Python 3.9 is the nearest to `==3.8.*` that works with the other pins",
         "CUDA 11.2 instead of `==11.3`: CUDA 11.3 cannot be laid out by this envbuilder; 11.2, 12.4 or 13.2 can",
@@ -232,18 +232,18 @@ def test_a_pin_that_no_environment_can_have_is_told_with_the_nearest(tmp_path: P
     ],
 )
 def test_a_cuda_that_is_not_offered_is_told_in_the_words_of_check(line: str, why: str, tmp_path: Path):
-    gathered = wishes()
-    read_spec(line, "x:1", gathered)
-    made(tmp_path, gathered)
-    (finding,) = gathered.left
+    requests = wishes()
+    read_spec(line, "x:1", requests)
+    made(tmp_path, requests)
+    (finding,) = requests.left
     assert finding.message.startswith(f"CUDA 11.2 {why}")
 
 
 def test_without_a_gpu_there_is_no_cuda(tmp_path: Path):
-    gathered = wishes((), cuda="==11.3")
-    recipe = made(tmp_path, gathered)
+    requests = wishes((), cuda="==11.3")
+    recipe = made(tmp_path, requests)
     assert (recipe.cuda, recipe.gpus) == ("", ())
-    assert "no CUDA" in gathered.left[0].message
+    assert "no CUDA" in requests.left[0].message
 
 
 def test_an_old_driver_is_no_ground_for_a_new_cuda(tmp_path: Path):
@@ -253,20 +253,20 @@ def test_an_old_driver_is_no_ground_for_a_new_cuda(tmp_path: Path):
 
 
 def test_gpus_that_no_pins_serve_together_are_refused_with_the_reason(tmp_path: Path):
-    gathered = wishes(("V100", "B200"))
-    gathered.driver = "390.48"
+    requests = wishes(("V100", "B200"))
+    requests.driver = "390.48"
     with pytest.raises(IncompatibleError) as caught:
-        made(tmp_path, gathered)
+        made(tmp_path, requests)
     assert "V100, B200" in caught.value.message
     assert caught.value.hint
     assert not (tmp_path / "mine.yaml").exists()
 
 
 def test_a_package_that_the_pins_rule_out_is_left_with_the_rule(tmp_path: Path):
-    gathered = wishes(pytorch="==1.13.1")
-    gathered.package("numpy", "numpy==2.1.0", "r.txt:3")
-    assert made(tmp_path, gathered).packages == ()
-    (finding,) = [finding for finding in gathered.left if finding.where == "r.txt:3"]
+    requests = wishes(pytorch="==1.13.1")
+    requests.package("numpy", "numpy==2.1.0", "r.txt:3")
+    assert made(tmp_path, requests).packages == ()
+    (finding,) = [finding for finding in requests.left if finding.where == "r.txt:3"]
     assert 'left out "numpy==2.1.0"' in finding.message
 
 
@@ -290,9 +290,9 @@ def test_whatever_stands_in_a_file_the_recipe_is_sound(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / "r.txt").write_text("\n".join(lines), encoding="utf-8")
-    gathered = Gathered(gpus=gpu)
-    read_source(folder / "r.txt", gathered)
-    recipe = made(folder, gathered)  # which loads and checks what it wrote
+    requests = Requests(gpus=gpu)
+    read_source(folder / "r.txt", requests)
+    recipe = made(folder, requests)  # which loads and checks what it wrote
     assert load(folder / "mine.yaml").digest == recipe.digest
 
 
@@ -347,7 +347,7 @@ def test_what_cannot_be_used_is_refused_with_a_way_on(
 def test_a_file_that_is_not_what_its_name_says_is_refused(name: str, text: str, tmp_path: Path):
     (tmp_path / name).write_text(text)
     with pytest.raises(UsageError):
-        read_source(tmp_path / name, Gathered())
+        read_source(tmp_path / name, Requests())
 
 
 def test_the_json_answer_holds_the_recipe_and_the_findings(project: Path, capsys):
@@ -367,21 +367,21 @@ def test_three_questions_are_asked_until_each_has_an_answer():
         asked.append(question.partition(" ")[0])
         return next(answers)
 
-    gathered = Gathered()
-    ask_missing(gathered, TABLES, ask, told.append)
+    requests = Requests()
+    ask_missing(requests, TABLES, ask, told.append)
     assert asked == ["GPU", "GPU", "PyTorch", "Python", "Python"]
     assert [re.sub(":.*", "", line) for line in told] == [
         "no GPU `A1000` is known",
         "no python 3.10 is offered",
     ]
-    assert gathered.gpus == ("A100", "H100")
-    assert {key: one.text for key, one in gathered.pins.items()} == {"pytorch": "==2.6.*", "python": "==3.11"}
+    assert requests.gpus == ("A100", "H100")
+    assert {key: one.text for key, one in requests.pins.items()} == {"pytorch": "==2.6.*", "python": "==3.11"}
 
 
 def test_enter_alone_three_times_makes_a_sound_recipe(tmp_path: Path):
-    gathered = Gathered()
-    ask_missing(gathered, TABLES, lambda _, default: default, pytest.fail)
-    assert made(tmp_path, gathered).gpus == ()
+    requests = Requests()
+    ask_missing(requests, TABLES, lambda _, default: default, pytest.fail)
+    assert made(tmp_path, requests).gpus == ()
 
 
 def test_the_machine_is_read_by_its_programs():
@@ -392,19 +392,19 @@ def test_the_machine_is_read_by_its_programs():
             "python3": "Python 3.11.2\ntorch 2.6.0+cu124\n",
         }
     )
-    gathered = Gathered()
-    read_machine({}, runner, gathered)
-    assert {key: one.text for key, one in gathered.pins.items()} == {
+    requests = Requests()
+    read_machine({}, runner, requests)
+    assert {key: one.text for key, one in requests.pins.items()} == {
         "cuda": "==12.4", "gcc": "==12", "python": "==3.11.*", "pytorch": "==2.6.0",
     }  # fmt: skip
 
 
 def test_the_gpus_of_a_machine_get_the_names_of_recipes():
-    gathered = Gathered()
+    requests = Requests()
     gpus = (Gpu(name="NVIDIA A100-SXM4-80GB"), Gpu(name="NVIDIA A100-SXM4-80GB"), Gpu(name="NVIDIA X1"))
-    read_facts(Facts(gpus=gpus, driver="550.54.15"), gathered)
-    assert (gathered.gpus, gathered.driver) == (("A100",), "550.54.15")
-    assert [finding.message.partition(":")[0] for finding in gathered.left] == ['left out "NVIDIA X1"']
+    read_facts(Facts(gpus=gpus, driver="550.54.15"), requests)
+    assert (requests.gpus, requests.driver) == (("A100",), "550.54.15")
+    assert [finding.message.partition(":")[0] for finding in requests.left] == ['left out "NVIDIA X1"']
 
 
 @pytest.mark.parametrize("folder", ["recipes", "my recipes"])

@@ -22,21 +22,22 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import (
     DoctorCode,
     Item,
+    Machine,
     Purpose,
-    Scene,
     State,
     examine,
     exit_code,
     findings,
     report,
-    visit,
+    run_checks,
 )
 from envbuilder.node.doctor.acs import redirects
-from envbuilder.node.doctor.machine import make_scene, probe_clock
+from envbuilder.node.doctor.machine import probe_clock, probe_machine
 from envbuilder.node.doctor.node import has_slurm
 from envbuilder.node.nccl.facts import Facts, Gpu, RdmaPort
 from envbuilder.node.nccl.roots import Roots
-from tests.support.programs import SAYS, Machine
+from tests.support.programs import SAYS
+from tests.support.programs import Machine as FakePrograms
 
 ROOT = Path(__file__).parents[2]
 ALL = SAYS | {
@@ -48,7 +49,7 @@ ALL = SAYS | {
 
 
 @pytest.fixture
-def scene(tmp_path: Path) -> Scene:
+def machine(tmp_path: Path) -> Machine:
     """A machine on which everything is well, whose files are all below `tmp_path`."""
     roots = Roots(sys=tmp_path / "sys", proc=tmp_path / "proc", dev=tmp_path / "dev", root=tmp_path)
     for folder in (
@@ -67,10 +68,10 @@ def scene(tmp_path: Path) -> Scene:
         (tmp_path / "bin" / name).touch(mode=0o755)
     for name in ("subuid", "subgid"):
         (tmp_path / "etc" / name).write_text("kim:100000:65536\n")
-    return Scene(
+    return Machine(
         roots=roots,
         environment={"PATH": str(tmp_path / "bin"), "TMPDIR": str(tmp_path)},
-        runner=Machine(ALL),
+        runner=FakePrograms(ALL),
         facts=Facts(gpus=(), shm=8 << 30, rdma=(), virtual=""),
         cache=tmp_path / "cache",
         output=tmp_path / "build",
@@ -85,9 +86,9 @@ def scene(tmp_path: Path) -> Scene:
     )
 
 
-def looks(scene: Scene, *purposes: Purpose) -> dict[str, Item]:
-    """Every look by its name."""
-    return {item.name: item for item in examine(scene, purposes or tuple(Purpose)).items}
+def items(machine: Machine, *purposes: Purpose) -> dict[str, Item]:
+    """Return every item by its name."""
+    return {item.name: item for item in examine(machine, purposes or tuple(Purpose)).items}
 
 
 def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
@@ -95,39 +96,39 @@ def disk(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
         monkeypatch.setattr(f"envbuilder.node.doctor.{module}.free_bytes", lambda _path: free)
 
 
-def test_on_a_sound_machine_all_is_well(scene: Scene, monkeypatch: pytest.MonkeyPatch):
+def test_on_a_sound_machine_all_is_well(machine: Machine, monkeypatch: pytest.MonkeyPatch):
     disk(monkeypatch, 10**12)
-    seen = examine(scene, list(Purpose))
+    seen = examine(machine, list(Purpose))
     assert [item.name for item in seen.items if item.state is not State.OK and item.name != "Python"] == []
     assert exit_code(seen) == 0
 
 
-def test_a_missing_build_tool_is_exit_code_8_and_says_the_command(scene: Scene):
-    seen = examine(replace(scene, runner=Machine({})), [Purpose.BUILD])
+def test_a_missing_build_tool_is_exit_code_8_and_says_the_command(machine: Machine):
+    seen = examine(replace(machine, runner=FakePrograms({})), [Purpose.BUILD])
     (found,) = [item for item in seen.items if item.name == "mmdebstrap"]
     assert (found.state, found.repair, exit_code(seen)) == (State.MISSING, "apt-get install mmdebstrap", 8)
     assert found.why == "a build uses it to install the distribution's packages"
 
 
-def test_build_tools_do_not_matter_to_a_node(scene: Scene):
-    runner = Machine({name: ALL[name] for name in ("apptainer", "unshare")})
-    assert exit_code(examine(replace(scene, runner=runner), [Purpose.RUN])) == 0
+def test_build_tools_do_not_matter_to_a_node(machine: Machine):
+    runner = FakePrograms({name: ALL[name] for name in ("apptainer", "unshare")})
+    assert exit_code(examine(replace(machine, runner=runner), [Purpose.RUN])) == 0
 
 
-def test_without_apptainer_nothing_runs(scene: Scene):
-    seen = examine(replace(scene, runner=Machine({"unshare": ""})), [Purpose.RUN])
+def test_without_apptainer_nothing_runs(machine: Machine):
+    seen = examine(replace(machine, runner=FakePrograms({"unshare": ""})), [Purpose.RUN])
     assert exit_code(seen) == 8
     assert "module avail apptainer" in findings(seen)[0].hint
 
 
-def test_an_older_engine_without_containerds_store_is_a_warning(scene: Scene):
-    old = looks(replace(scene, runner=Machine(ALL | {"docker": "20.10.24 overlay2"})), Purpose.BUILD)
+def test_an_older_engine_without_containerds_store_is_a_warning(machine: Machine):
+    old = items(replace(machine, runner=FakePrograms(ALL | {"docker": "20.10.24 overlay2"})), Purpose.BUILD)
     assert (old["Docker engine"].state, old["image store"].state) == (State.WARNING, State.WARNING)
     assert "containerd-snapshotter" in old["image store"].repair
 
 
-def test_an_engine_that_does_not_answer_is_a_warning(scene: Scene):
-    found = looks(replace(scene, runner=Machine(SAYS)), Purpose.BUILD)["Docker engine"]
+def test_an_engine_that_does_not_answer_is_a_warning(machine: Machine):
+    found = items(replace(machine, runner=FakePrograms(SAYS)), Purpose.BUILD)["Docker engine"]
     assert (found.state, "usermod -aG docker kim" in found.repair) == (State.WARNING, True)
 
 
@@ -135,47 +136,47 @@ def test_an_engine_that_does_not_answer_is_a_warning(scene: Scene):
     ("free", "state"), [(10**12, State.OK), (10**10, State.WARNING), (10**9, State.MISSING)]
 )
 def test_space_is_judged_by_what_an_environment_takes(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch, free: int, state: State
+    machine: Machine, monkeypatch: pytest.MonkeyPatch, free: int, state: State
 ):
     disk(monkeypatch, free)
-    assert looks(scene, Purpose.BUILD)["cache space"].state is state
+    assert items(machine, Purpose.BUILD)["cache space"].state is state
 
 
-def test_a_cache_that_others_may_write_is_closed_by_fix(scene: Scene):
-    scene.cache.mkdir(mode=0o777)
-    scene.cache.chmod(0o777)
-    assert looks(scene, Purpose.BUILD)["cache"].state is State.MISSING
+def test_a_cache_that_others_may_write_is_closed_by_fix(machine: Machine):
+    machine.cache.mkdir(mode=0o777)
+    machine.cache.chmod(0o777)
+    assert items(machine, Purpose.BUILD)["cache"].state is State.MISSING
     told: list[str] = []
-    seen = visit(lambda: scene, [Purpose.BUILD], fix=True, tell=told.append)
-    assert told == [f"doctor: chmod go-w {scene.cache}"]
-    assert seen.done == (f"chmod go-w {scene.cache}",)
-    assert scene.cache.stat().st_mode & 0o777 == 0o755
+    seen = run_checks(lambda: machine, [Purpose.BUILD], fix=True, tell=told.append)
+    assert told == [f"doctor: chmod go-w {machine.cache}"]
+    assert seen.done == (f"chmod go-w {machine.cache}",)
+    assert machine.cache.stat().st_mode & 0o777 == 0o755
 
 
-def test_without_fix_nothing_is_changed(scene: Scene):
-    scene.cache.mkdir()
-    scene.cache.chmod(0o777)
-    seen = visit(lambda: scene, list(Purpose), fix=False, tell=pytest.fail)
-    assert (seen.done, scene.cache.stat().st_mode & 0o777) == ((), 0o777)
+def test_without_fix_nothing_is_changed(machine: Machine):
+    machine.cache.mkdir()
+    machine.cache.chmod(0o777)
+    seen = run_checks(lambda: machine, list(Purpose), fix=False, tell=pytest.fail)
+    assert (seen.done, machine.cache.stat().st_mode & 0o777) == ((), 0o777)
 
 
-def test_leftovers_of_killed_builds_are_swept_by_fix(scene: Scene):
-    (scene.cache / "work/work-x").mkdir(parents=True, mode=0o700)
-    scene.cache.chmod(0o700)
-    assert looks(scene, Purpose.BUILD)["leftovers"].state is State.WARNING
-    visit(lambda: scene, [Purpose.BUILD], fix=True, tell=lambda _: None)
-    assert list((scene.cache / "work").iterdir()) == []
+def test_leftovers_of_killed_builds_are_swept_by_fix(machine: Machine):
+    (machine.cache / "work/work-x").mkdir(parents=True, mode=0o700)
+    machine.cache.chmod(0o700)
+    assert items(machine, Purpose.BUILD)["leftovers"].state is State.WARNING
+    run_checks(lambda: machine, [Purpose.BUILD], fix=True, tell=lambda _: None)
+    assert list((machine.cache / "work").iterdir()) == []
 
 
-def test_someone_elses_cache_is_refused(scene: Scene):
-    scene.cache.mkdir(mode=0o700)
-    found = looks(replace(scene, uid=scene.uid + 1), Purpose.BUILD)["cache"]
+def test_someone_elses_cache_is_refused(machine: Machine):
+    machine.cache.mkdir(mode=0o700)
+    found = items(replace(machine, uid=machine.uid + 1), Purpose.BUILD)["cache"]
     assert (found.state, found.fix) == (State.MISSING, None)
 
 
-def test_a_source_that_does_not_answer_is_a_warning(scene: Scene):
+def test_a_source_that_does_not_answer_is_a_warning(machine: Machine):
     silent = (Reached(url="https://mirror.example/", trouble="no answer in time"),)
-    found = looks(replace(scene, reach=lambda: silent), Purpose.BUILD)["source"]
+    found = items(replace(machine, reach=lambda: silent), Purpose.BUILD)["source"]
     assert (found.state, found.found) == (State.WARNING, "https://mirror.example/ no answer in time")
 
 
@@ -192,10 +193,10 @@ def test_a_source_that_does_not_answer_is_a_warning(scene: Scene):
     ],
 )
 def test_the_clock(
-    scene: Scene, clock: tuple[bool, float] | None, skew: float | None, state: State, words: str
+    machine: Machine, clock: tuple[bool, float] | None, skew: float | None, state: State, words: str
 ):
     answer = (Reached(url="https://mirror.example/", trouble="", skew=skew),)
-    found = looks(replace(scene, clock=clock, reach=lambda: answer), Purpose.BUILD)["clock"]
+    found = items(replace(machine, clock=clock, reach=lambda: answer), Purpose.BUILD)["clock"]
     assert (found.state, words in found.found) == (state, True)
 
 
@@ -207,45 +208,45 @@ def test_the_clock(
         ("kernel/apparmor_restrict_unprivileged_userns", "1"),
     ],
 )
-def test_forbidden_namespaces_name_the_switch(scene: Scene, name: str, value: str):
-    (scene.roots.proc / "sys" / name).write_text(f"{value}\n")
-    without = Machine({key: said for key, said in ALL.items() if key != "unshare"})
-    found = looks(replace(scene, runner=without, uid=1000), Purpose.RUN)["user namespaces"]
+def test_forbidden_namespaces_name_the_switch(machine: Machine, name: str, value: str):
+    (machine.roots.proc / "sys" / name).write_text(f"{value}\n")
+    without = FakePrograms({key: said for key, said in ALL.items() if key != "unshare"})
+    found = items(replace(machine, runner=without, uid=1000), Purpose.RUN)["user namespaces"]
     assert (found.state, name in found.found) == (State.MISSING, True)
     assert found.repair.startswith(f"sysctl -w {name.replace('/', '.')}=")
 
 
-def test_a_setuid_apptainer_needs_no_namespaces(scene: Scene):
-    starter = scene.roots.root / "libexec/apptainer/bin/starter-suid"
+def test_a_setuid_apptainer_needs_no_namespaces(machine: Machine):
+    starter = machine.roots.root / "libexec/apptainer/bin/starter-suid"
     starter.parent.mkdir(parents=True)
     starter.touch()
     starter.chmod(0o4755)
-    says = {"apptainer": f"apptainer version 1.3.0\nLIBEXECDIR={scene.roots.root}/libexec\n"}
-    found = looks(replace(scene, runner=Machine(says), uid=1000), Purpose.RUN)
+    says = {"apptainer": f"apptainer version 1.3.0\nLIBEXECDIR={machine.roots.root}/libexec\n"}
+    found = items(replace(machine, runner=FakePrograms(says), uid=1000), Purpose.RUN)
     assert found["user namespaces"].state is State.WARNING
     assert found["Apptainer"].found == "1.3.0, setuid"
 
 
-def test_a_user_without_subordinate_ids_is_told_how_to_get_them(scene: Scene):
-    (scene.roots.root / "etc/subgid").write_text("lee:100000:65536\n")
-    found = looks(replace(scene, uid=1000), Purpose.RUN)["subordinate ids"]
+def test_a_user_without_subordinate_ids_is_told_how_to_get_them(machine: Machine):
+    (machine.roots.root / "etc/subgid").write_text("lee:100000:65536\n")
+    found = items(replace(machine, uid=1000), Purpose.RUN)["subordinate ids"]
     assert (found.state, found.found) == (State.WARNING, "none for kim in /etc/subgid")
-    assert "subordinate ids" not in looks(replace(scene, uid=0), Purpose.RUN)
+    assert "subordinate ids" not in items(replace(machine, uid=0), Purpose.RUN)
 
 
-def test_fuse_without_a_device_is_loaded_by_fix_only_as_root(scene: Scene):
-    (scene.roots.dev / "fuse").unlink()
-    machine = Machine(ALL | {"modprobe": ""})
-    fix = looks(replace(scene, uid=0, runner=machine), Purpose.RUN)["FUSE"].fix
+def test_fuse_without_a_device_is_loaded_by_fix_only_as_root(machine: Machine):
+    (machine.roots.dev / "fuse").unlink()
+    programs = FakePrograms(ALL | {"modprobe": ""})
+    fix = items(replace(machine, uid=0, runner=programs), Purpose.RUN)["FUSE"].fix
     assert fix is not None
     fix.run()
-    assert machine.commands[-1].argv == ("modprobe", "fuse")
-    assert looks(replace(scene, uid=1000), Purpose.RUN)["FUSE"].fix is None
+    assert programs.commands[-1].argv == ("modprobe", "fuse")
+    assert items(replace(machine, uid=1000), Purpose.RUN)["FUSE"].fix is None
 
 
-def test_fuse_that_is_not_open_to_all(scene: Scene):
-    (scene.roots.dev / "fuse").chmod(0o600)
-    assert looks(scene, Purpose.RUN)["FUSE"].repair == f"chmod 666 {scene.roots.dev}/fuse"
+def test_fuse_that_is_not_open_to_all(machine: Machine):
+    (machine.roots.dev / "fuse").chmod(0o600)
+    assert items(machine, Purpose.RUN)["FUSE"].repair == f"chmod 666 {machine.roots.dev}/fuse"
 
 
 def a100s(count: int, iommu: str = "identity", *, switch: str = "", groups: str = "same") -> tuple[Gpu, ...]:
@@ -258,25 +259,25 @@ def a100s(count: int, iommu: str = "identity", *, switch: str = "", groups: str 
     )  # fmt: skip
 
 
-def test_an_old_driver_is_compared_with_each_recipe(scene: Scene):
-    facts = replace(scene.facts, gpus=a100s(1), driver="470.82.01")
-    found = looks(replace(scene, facts=facts), Purpose.RUN)
+def test_an_old_driver_is_compared_with_each_recipe(machine: Machine):
+    facts = replace(machine.facts, gpus=a100s(1), driver="470.82.01")
+    found = items(replace(machine, facts=facts), Purpose.RUN)
     assert found["driver"].found == "470.82.01, 1 GPU"
     assert "needs driver 525.60.13 or newer" in found["recipe a100"].found
     assert "recipe cpu" not in found
     assert found["recipe t4"].state is State.WARNING  # compiled for another GPU
 
 
-def test_a_new_driver_runs_the_recipe_of_its_gpu(scene: Scene):
-    facts = replace(scene.facts, gpus=a100s(1), driver="580.95.05")
-    assert looks(replace(scene, facts=facts), Purpose.RUN)["recipe a100"].state is State.OK
+def test_a_new_driver_runs_the_recipe_of_its_gpu(machine: Machine):
+    facts = replace(machine.facts, gpus=a100s(1), driver="580.95.05")
+    assert items(replace(machine, facts=facts), Purpose.RUN)["recipe a100"].state is State.OK
 
 
-def test_gpus_without_a_driver_and_gpus_that_could_not_be_looked_for(scene: Scene):
-    bare = replace(scene.facts, gpus=a100s(2))
-    assert looks(replace(scene, facts=bare), Purpose.RUN)["driver"].state is State.WARNING
-    blind = replace(scene.facts, gpus=None, sources=(("gpus", "sysfs cannot be read"),))
-    found = looks(replace(scene, facts=blind), Purpose.RUN)["driver"]
+def test_gpus_without_a_driver_and_gpus_that_could_not_be_looked_for(machine: Machine):
+    bare = replace(machine.facts, gpus=a100s(2))
+    assert items(replace(machine, facts=bare), Purpose.RUN)["driver"].state is State.WARNING
+    blind = replace(machine.facts, gpus=None, sources=(("gpus", "sysfs cannot be read"),))
+    found = items(replace(machine, facts=blind), Purpose.RUN)["driver"]
     assert (found.state, found.found) == (State.UNKNOWN, "sysfs cannot be read")
 
 
@@ -291,16 +292,16 @@ def test_gpus_without_a_driver_and_gpus_that_could_not_be_looked_for(scene: Scen
     ],
 )
 def test_a_translating_iommu_on_bare_metal_is_a_warning(
-    scene: Scene, iommu: str | None, virtual: str, state: State
+    machine: Machine, iommu: str | None, virtual: str, state: State
 ):
     gpus = tuple(replace(gpu, iommu=iommu) for gpu in a100s(2))
-    facts = replace(scene.facts, gpus=gpus, virtual=virtual)
-    assert looks(replace(scene, facts=facts), Purpose.RUN)["IOMMU"].state is state
+    facts = replace(machine.facts, gpus=gpus, virtual=virtual)
+    assert items(replace(machine, facts=facts), Purpose.RUN)["IOMMU"].state is state
 
 
-def bridge(scene: Scene, name: str, control: int | None) -> Path:
+def bridge(machine: Machine, name: str, control: int | None) -> Path:
     """A PCIe bridge whose ACS says `control`; None as an ordinary user sees it."""
-    device = scene.roots.sys / "bus/pci/devices" / name
+    device = machine.roots.sys / "bus/pci/devices" / name
     device.mkdir()
     (device / "class").write_text("0x060400\n")
     space = bytearray(4096)
@@ -311,8 +312,8 @@ def bridge(scene: Scene, name: str, control: int | None) -> Path:
 
 
 @pytest.mark.parametrize(("control", "answer"), [(0x1D, True), (0x01, False), (0, False), (None, None)])
-def test_acs_is_read_from_the_bridge(scene: Scene, control: int | None, answer: bool | None):
-    assert redirects(bridge(scene, "0000:00:01.0", control)) is answer
+def test_acs_is_read_from_the_bridge(machine: Machine, control: int | None, answer: bool | None):
+    assert redirects(bridge(machine, "0000:00:01.0", control)) is answer
 
 
 def test_a_bridge_without_acs_and_one_whose_list_runs_in_a_circle(tmp_path: Path):
@@ -333,57 +334,57 @@ def test_a_bridge_without_acs_and_one_whose_list_runs_in_a_circle(tmp_path: Path
     ],
 )
 def test_acs_where_only_root_can_read_it_is_unknown(
-    scene: Scene, control: int | None, groups: str, state: State
+    machine: Machine, control: int | None, groups: str, state: State
 ):
-    bridge(scene, "0000:00:01.0", control)
-    facts = replace(scene.facts, gpus=a100s(2, switch="0000:02:00.0", groups=groups))
-    assert looks(replace(scene, facts=facts), Purpose.RUN)["ACS"].state is state
+    bridge(machine, "0000:00:01.0", control)
+    facts = replace(machine.facts, gpus=a100s(2, switch="0000:02:00.0", groups=groups))
+    assert items(replace(machine, facts=facts), Purpose.RUN)["ACS"].state is state
 
 
-def test_a_small_shared_memory_and_one_that_cannot_be_read(scene: Scene):
-    small = looks(replace(scene, facts=replace(scene.facts, shm=64 << 20)), Purpose.RUN)["/dev/shm"]
+def test_a_small_shared_memory_and_one_that_cannot_be_read(machine: Machine):
+    small = items(replace(machine, facts=replace(machine.facts, shm=64 << 20)), Purpose.RUN)["/dev/shm"]
     assert (small.state, small.found) == (State.WARNING, "0.1 GB")
     assert (
-        looks(replace(scene, facts=replace(scene.facts, shm=None)), Purpose.RUN)["/dev/shm"].state
+        items(replace(machine, facts=replace(machine.facts, shm=None)), Purpose.RUN)["/dev/shm"].state
         is State.UNKNOWN
     )
 
 
-def test_rdma_needs_an_active_port_its_devices_and_the_library(scene: Scene):
+def test_rdma_needs_an_active_port_its_devices_and_the_library(machine: Machine):
     port = RdmaPort("mlx5_0", 1, "ACTIVE", "InfiniBand")
-    facts = replace(scene.facts, rdma=(replace(port, state="DOWN"),), verbs=False)
-    found = looks(replace(scene, facts=facts, memlock=65536), Purpose.RUN)
+    facts = replace(machine.facts, rdma=(replace(port, state="DOWN"),), verbs=False)
+    found = items(replace(machine, facts=facts, memlock=65536), Purpose.RUN)
     assert found["RDMA"].found == (
         "no port is active; /dev/infiniband/uverbs* is not there; libibverbs is not installed"
     )
     assert found["locked memory"].state is State.WARNING
-    (scene.roots.dev / "infiniband/uverbs0").touch()
-    well = looks(replace(scene, facts=replace(facts, rdma=(port,), verbs=True)), Purpose.RUN)["RDMA"]
+    (machine.roots.dev / "infiniband/uverbs0").touch()
+    well = items(replace(machine, facts=replace(facts, rdma=(port,), verbs=True)), Purpose.RUN)["RDMA"]
     assert (well.state, well.found) == (State.OK, "1 active ports: mlx5_0")
-    blind = looks(replace(scene, facts=replace(facts, rdma=None)), Purpose.RUN)["RDMA"]
+    blind = items(replace(machine, facts=replace(facts, rdma=None)), Purpose.RUN)["RDMA"]
     assert blind.state is State.UNKNOWN
 
 
-def test_an_old_lock_of_a_killed_compilation_is_named(scene: Scene):
-    folder = scene.home / ".cache/torch_extensions/py311_cu124/fused"
+def test_an_old_lock_of_a_killed_compilation_is_named(machine: Machine):
+    folder = machine.home / ".cache/torch_extensions/py311_cu124/fused"
     folder.mkdir(parents=True)
     (folder / "lock").touch()
-    assert "extension locks" not in looks(scene, Purpose.RUN)
-    later = looks(replace(scene, now=scene.now + 7200), Purpose.RUN)["extension locks"]
+    assert "extension locks" not in items(machine, Purpose.RUN)
+    later = items(replace(machine, now=machine.now + 7200), Purpose.RUN)["extension locks"]
     assert later.repair == f"rm {folder}/lock  # when nothing compiles"
 
 
-def test_slurm_is_said_where_it_is(scene: Scene):
-    assert "Slurm" not in looks(scene, Purpose.RUN)
-    job = replace(scene, environment=dict(scene.environment) | {"SLURM_JOB_ID": "77"})
-    assert looks(job, Purpose.RUN)["Slurm"].found == "slurm 23.11.4, in job 77"
-    (scene.roots.root / "etc/slurm").mkdir()
-    (scene.roots.root / "etc/slurm/slurm.conf").touch()
-    assert has_slurm({}, scene.roots.root)
+def test_slurm_is_said_where_it_is(machine: Machine):
+    assert "Slurm" not in items(machine, Purpose.RUN)
+    job = replace(machine, environment=dict(machine.environment) | {"SLURM_JOB_ID": "77"})
+    assert items(job, Purpose.RUN)["Slurm"].found == "slurm 23.11.4, in job 77"
+    (machine.roots.root / "etc/slurm").mkdir()
+    (machine.roots.root / "etc/slurm/slurm.conf").touch()
+    assert has_slurm({}, machine.roots.root)
 
 
-def test_the_report_says_why_and_how_for_what_is_not_well(scene: Scene):
-    seen = examine(replace(scene, facts=replace(scene.facts, shm=64 << 20)), [Purpose.RUN])
+def test_the_report_says_why_and_how_for_what_is_not_well(machine: Machine):
+    seen = examine(replace(machine, facts=replace(machine.facts, shm=64 << 20)), [Purpose.RUN])
     lines = report.text(seen).splitlines()
     at = next(number for number, line in enumerate(lines) if "/dev/shm" in line)
     assert lines[at].split() == ["warning", "/dev/shm", "0.1", "GB"]
@@ -454,10 +455,10 @@ def test_this_machine_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ENVBUILDER_INDEX", tmp_path.as_uri())
     monkeypatch.setenv("ENVBUILDER_PYTORCH_INDEX", tmp_path.as_uri())
     runner = ProcessRunner(os.environ)
-    scene = make_scene(
+    machine = probe_machine(
         os.environ, runner, cache=tmp_path / "c", output=tmp_path / "o", needs=lambda _driver, _gpus: ()
     )
-    found = looks(scene)
+    found = items(machine)
     assert found["mmdebstrap"].state is State.OK
     assert found["Apptainer"].state is State.OK
     assert found["source"].state is State.OK
@@ -470,12 +471,12 @@ from pathlib import Path
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, examine
 from envbuilder.node.doctor import report
-from envbuilder.node.doctor.machine import make_scene
+from envbuilder.node.doctor.machine import probe_machine
 if os.geteuid() == 0:  # what is imported by now need not be open to the user
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 env = dict(os.environ, HOME="/nonexistent")
-scene = make_scene(env, ProcessRunner(env), cache=Path("/nonexistent/c"), output=Path("/nonexistent/o"), needs=lambda _driver, _gpus: ())
-print(json.dumps(report.data(examine(scene, list(Purpose)))))
+machine = probe_machine(env, ProcessRunner(env), cache=Path("/nonexistent/c"), output=Path("/nonexistent/o"), needs=lambda _driver, _gpus: ())
+print(json.dumps(report.data(examine(machine, list(Purpose)))))
 """
 
 

@@ -13,7 +13,7 @@ from envbuilder.node.nccl.decide import decide
 from envbuilder.node.nccl.facts import Address, Facts
 from envbuilder.node.nccl.gpus import probe_gpus
 from envbuilder.node.nccl.network import probe_network, system_addresses
-from envbuilder.node.nccl.probe import Means, expand_hosts, probe, way_to
+from envbuilder.node.nccl.probe import ProbeIO, expand_hosts, probe, way_to
 from envbuilder.node.nccl.roots import Roots
 
 INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vme\n"
@@ -78,7 +78,7 @@ class Machine:
 
     def probe(self, **more: object) -> Facts:
         return probe(
-            Means(roots=self.roots, addresses=lambda: self.addresses, loads=lambda library: False, **more)
+            ProbeIO(roots=self.roots, addresses=lambda: self.addresses, loads=lambda library: False, **more)
         )  # type: ignore[arg-type]
 
 
@@ -156,7 +156,7 @@ def test_a_machine_without_gpus_says_so(machine: Machine):
 
 def test_nothing_that_can_be_read_is_unknown_and_not_false(tmp_path: Path):
     facts = probe(
-        Means(
+        ProbeIO(
             roots=Roots(sys=tmp_path / "s", proc=tmp_path / "p", dev=tmp_path / "d", root=tmp_path),
             addresses=lambda: None,
         )
@@ -494,7 +494,7 @@ def test_our_addresses_are_those_of_getifaddrs():
 def test_this_machine_is_read_in_less_than_150_ms():
     def timed() -> float:
         begun = time.perf_counter()
-        facts = probe(Means())
+        facts = probe(ProbeIO())
         assert facts.interfaces
         return time.perf_counter() - begun
 

@@ -15,11 +15,11 @@ from typing import Final
 from envbuilder.compat.check import examine as examine_recipe
 from envbuilder.compat.check import load_tables, need_sound
 from envbuilder.compat.init.choose_pins import choose
-from envbuilder.compat.init.gathered import Gathered
 from envbuilder.compat.init.readers.conda import read_environment
 from envbuilder.compat.init.readers.dockerfile import read_dockerfile
 from envbuilder.compat.init.readers.pip import read_requirements
 from envbuilder.compat.init.render import recipe_text
+from envbuilder.compat.init.requests import Requests
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Finding
@@ -66,7 +66,7 @@ def new_path(name: str, folder: Path) -> Path:
     return path
 
 
-def read_source(path: Path, gathered: Gathered) -> None:
+def read_source(path: Path, requests: Requests) -> None:
     """One file of a project; which kind it is, its name says."""
     if not path.is_file():
         raise UsageError(f"there is no file `{path}`", hint=f"`--from` takes {KINDS}")
@@ -79,15 +79,15 @@ def read_source(path: Path, gathered: Gathered) -> None:
         reader = read_dockerfile
     if reader is None:
         raise UsageError(f"what `{path}` is cannot be told from its name", hint=f"`--from` takes {KINDS}")
-    reader(path, gathered)
+    reader(path, requests)
 
 
-def make(name: str, folder: Path, gathered: Gathered, sources: tuple[str, ...]) -> Made:
+def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) -> Made:
     """Write the recipe, sound by every rule of `check`, and the schema beside it where there is none."""
     path = new_path(name, folder)
     tables = load_tables(load_toolkits())
-    recipe = choose(gathered, tables, name=name, path=path)
-    text = recipe_text(recipe, sources, gathered.left)
+    recipe = choose(requests, tables, name=name, path=path)
+    text = recipe_text(recipe, sources, requests.left)
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         draft = Path(scratch) / path.name
@@ -100,7 +100,7 @@ def make(name: str, folder: Path, gathered: Gathered, sources: tuple[str, ...]) 
     except FileExistsError as error:
         raise UsageError(f"`{path}` is there, and `init` overwrites nothing") from error
     read = load(path)
-    return Made(path=path, recipe=read, findings=(*gathered.left, *examine_recipe(read, tables).findings))
+    return Made(path=path, recipe=read, findings=(*requests.left, *examine_recipe(read, tables).findings))
 
 
 def _write_new(path: Path, text: str) -> None:

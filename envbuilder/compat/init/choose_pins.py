@@ -16,8 +16,8 @@ from typing import Final
 from envbuilder.compat.check import judge
 from envbuilder.compat.context import Tables
 from envbuilder.compat.host_file import HostFacts
-from envbuilder.compat.init.gathered import Asked, Gathered, Wanted
-from envbuilder.compat.problem import Fault
+from envbuilder.compat.init.requests import PackageRequest, Requests, VersionRequest
+from envbuilder.compat.problem import Problem
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.errors import IncompatibleError
@@ -38,24 +38,24 @@ class _Candidate:
     recipe: Recipe
 
 
-def choose(gathered: Gathered, tables: Tables, *, name: str, path: Path) -> Recipe:
+def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Recipe:
     """The recipe, sound by every rule; raises IncompatibleError where no pins are. What moved is noted in `gathered`."""
-    host = HostFacts(path=path, driver=gathered.driver) if gathered.driver else None
-    bare = functools.partial(_recipe, gathered, name=name, path=path)
-    candidates = sorted(_candidates(gathered, tables, bare), key=lambda one: (one.rank, one.taste))
+    host = HostFacts(path=path, driver=requests.driver) if requests.driver else None
+    bare = functools.partial(_recipe, requests, name=name, path=path)
+    candidates = sorted(_candidates(requests, tables, bare), key=lambda one: (one.rank, one.taste))
     for _, group in itertools.groupby(candidates, key=lambda one: one.rank):
         sound = []
         for one in group:
             found = judge(one.recipe, tables, host)
-            if not any(fault.severity is Severity.ERROR for fault in found):
+            if not any(problem.severity is Severity.ERROR for problem in found):
                 sound.append((len(found), one))
                 if not found:  # those that follow are less to the taste
                     break
         if sound:
             best = min(sound, key=lambda pair: pair[0])[1].recipe
-            _note_moves(gathered, best, tables)
-            return _with_packages(gathered, best, tables, host)
-    gpus = ", ".join(gathered.gpus or ()) or "none"
+            _note_moves(requests, best, tables)
+            return _with_packages(requests, best, tables, host)
+    gpus = ", ".join(requests.gpus or ()) or "none"
     raise IncompatibleError(
         f"no pins that envbuilder offers work together for the GPUs {gpus}",
         hint=_why(candidates, tables, host),
@@ -64,17 +64,17 @@ def choose(gathered: Gathered, tables: Tables, *, name: str, path: Path) -> Reci
 
 def _why(candidates: Sequence[_Candidate], tables: Tables, host: HostFacts | None) -> str:
     found = judge(candidates[0].recipe, tables, host)
-    return "; ".join(fault.message for fault in found if fault.severity is Severity.ERROR)
+    return "; ".join(problem.message for problem in found if problem.severity is Severity.ERROR)
 
 
 def _recipe(
-    gathered: Gathered, base: Distribution, gcc: str, cuda: str, torch: Torch, *, name: str, path: Path
+    requests: Requests, base: Distribution, gcc: str, cuda: str, torch: Torch, *, name: str, path: Path
 ) -> Recipe:
     return Recipe(
         name=name,
         path=path,
         summary="",
-        gpus=gathered.gpus or (),
+        gpus=requests.gpus or (),
         base=base.name,
         python=base.python,
         cuda=cuda,
@@ -82,17 +82,17 @@ def _recipe(
         libxcrypt=".".join(base.libxcrypt.split(".")[:2]),
         pytorch=torch.version,
         packages=(),
-        apt=tuple(gathered.apt),
-        extensions=tuple(gathered.extensions.values()),
-        env=tuple(sorted(gathered.env.items())),
+        apt=tuple(requests.apt),
+        extensions=tuple(requests.extensions.values()),
+        env=tuple(sorted(requests.env.items())),
         tests=(),
         places=(),
     )
 
 
-def _candidates(gathered: Gathered, tables: Tables, bare: functools.partial[Recipe]) -> Iterator[_Candidate]:
-    asked = gathered.pins
-    cudas = sorted(tables.toolkits) if gathered.gpus else [""]
+def _candidates(requests: Requests, tables: Tables, bare: functools.partial[Recipe]) -> Iterator[_Candidate]:
+    asked = requests.pins
+    cudas = sorted(tables.toolkits) if requests.gpus else [""]
     pairs = [(base, gcc) for base in tables.bases for gcc in base.gccs]
     for (base, gcc), cuda, torch in itertools.product(pairs, cudas, tables.torches.rows):
         plain = [python for python in torch.pythons if not python.endswith("t")]  # t: free-threaded
@@ -116,7 +116,7 @@ def _candidates(gathered: Gathered, tables: Tables, bare: functools.partial[Reci
         )
 
 
-def _far(asked: Asked | None, version: str) -> tuple[int, ...]:
+def _far(asked: VersionRequest | None, version: str) -> tuple[int, ...]:
     """How far this is from what was asked; nothing where it is that, or nothing was asked."""
     if asked is None or asked.specifier.contains(version) or not asked.version:
         return ()
@@ -138,32 +138,34 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def _note_moves(gathered: Gathered, recipe: Recipe, tables: Tables) -> None:
+def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     """Say what was asked and is not what is pinned."""
     chosen = {"pytorch": recipe.pytorch, "python": recipe.python, "cuda": recipe.cuda, "gcc": recipe.gcc}
     for key, value in chosen.items():
-        asked = gathered.pins.get(key)
+        asked = requests.pins.get(key)
         if asked is None or not asked.text or (value and asked.specifier.contains(value)):
             continue
         if not value:
-            gathered.note(asked.where, f"no CUDA, where `{asked.text}` was asked: there is no GPU to use it")
+            requests.note(asked.where, f"no CUDA, where `{asked.text}` was asked: there is no GPU to use it")
             continue
         why = _refusal(asked, recipe, tables) if key == "cuda" else ""
         nearest = f"is the nearest to `{asked.text}` that works with the other pins"
         reason = f"instead of `{asked.text}`: {why}" if why else nearest
-        gathered.note(
+        requests.note(
             asked.where,
             f"{_WORDS[key]} {value} {reason}",
             hint=_FOLLOW if key in ("pytorch", "python") else "",
         )
 
 
-def _refusal(asked: Asked, recipe: Recipe, tables: Tables) -> str:
+def _refusal(asked: VersionRequest, recipe: Recipe, tables: Tables) -> str:
     """What `check` says of the CUDA that was asked for, where no other pin has a part in that."""
     version = re.match(r"\d+\.\d+", asked.version)
-    faults = judge(replace(recipe, cuda=version[0]), tables) if version else ()
-    alone = (fault for fault in faults if fault.severity is Severity.ERROR and fault.pins == ("cuda",))
-    return next((fault.message for fault in alone), "")
+    problems = judge(replace(recipe, cuda=version[0]), tables) if version else ()
+    alone = (
+        problem for problem in problems if problem.severity is Severity.ERROR and problem.pins == ("cuda",)
+    )
+    return next((problem.message for problem in alone), "")
 
 
 # Of each of these there is one release for one release of torch.
@@ -178,41 +180,41 @@ _WITH_TORCH: Final[tuple[str, ...]] = (
 )
 
 
-def _with_packages(gathered: Gathered, recipe: Recipe, tables: Tables, host: HostFacts | None) -> Recipe:
+def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: HostFacts | None) -> Recipe:
     """The recipe with the packages that its pins allow; each of the others is left with the rule that refuses it."""
-    asked = gathered.pins.get("pytorch")
+    asked = requests.pins.get("pytorch")
     is_asked = asked is None or asked.specifier.contains(recipe.pytorch)
-    for name in () if is_asked else (name for name in _WITH_TORCH if name in gathered.packages):
-        wanted = gathered.packages[name]
+    for name in () if is_asked else (name for name in _WITH_TORCH if name in requests.packages):
+        wanted = requests.packages[name]
         if wanted.text != name:
-            gathered.note(wanted.where, f"`{name}` stands for `{wanted.text}`: its version goes with torch's")
-            gathered.packages[name] = replace(wanted, text=name)
-    _bound(gathered, recipe, tables)
-    kept = dict(gathered.packages)
+            requests.note(wanted.where, f"`{name}` stands for `{wanted.text}`: its version goes with torch's")
+            requests.packages[name] = replace(wanted, text=name)
+    _bound(requests, recipe, tables)
+    kept = dict(requests.packages)
     while True:
         whole = replace(recipe, packages=tuple(wanted.text for wanted in kept.values()))
         refused = _refused(judge(whole, tables, host), tuple(kept))
         if not refused:
             return whole
-        for name, fault in refused.items():
+        for name, problem in refused.items():
             wanted = kept.pop(name)
-            gathered.leave(wanted.where, wanted.text, fault.message, hint=fault.advice)
+            requests.leave(wanted.where, wanted.text, problem.message, hint=problem.advice)
 
 
-def _bound(gathered: Gathered, recipe: Recipe, tables: Tables) -> None:
+def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     """Where nobody said which numpy or setuptools, what this torch works with stands in the recipe for people to see."""
-    if gathered.extensions:
+    if requests.extensions:
         for name in ("setuptools", "wheel"):  # what an sdist is built with
-            gathered.packages.setdefault(name, Wanted(text=name, where=""))
+            requests.packages.setdefault(name, PackageRequest(text=name, where=""))
     row = tables.torch.get(recipe.pytorch)
     for name, bound in (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ():
-        wanted = gathered.packages.get(name)
+        wanted = requests.packages.get(name)
         if wanted and wanted.text == name:
-            gathered.packages[name] = replace(wanted, text=f"{name}{bound}")
+            requests.packages[name] = replace(wanted, text=f"{name}{bound}")
 
 
-def _refused(faults: Iterable[Fault], names: tuple[str, ...]) -> dict[str, Fault]:
+def _refused(problems: Iterable[Problem], names: tuple[str, ...]) -> dict[str, Problem]:
     """Errors about an item of `packages`, by its name."""
     items = {f"packages[{index}]": name for index, name in enumerate(names)}
-    errors = (fault for fault in faults if fault.severity is Severity.ERROR)
-    return {items[fault.key]: fault for fault in errors if fault.key in items}
+    errors = (problem for problem in problems if problem.severity is Severity.ERROR)
+    return {items[problem.key]: problem for problem in errors if problem.key in items}

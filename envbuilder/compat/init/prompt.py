@@ -6,7 +6,7 @@ from typing import Final
 
 from envbuilder.compat.context import Tables
 from envbuilder.compat.host_file import find_name
-from envbuilder.compat.init.gathered import Gathered
+from envbuilder.compat.init.requests import Requests
 from envbuilder.core.decode import nearest
 from envbuilder.core.errors import UsageError
 
@@ -15,7 +15,7 @@ Ask = Callable[[str, str], str]  # a question and what Enter stands for → the 
 Tell = Callable[[str], None]
 
 
-def take_gpus(words: Iterable[str], tables: Tables, gathered: Gathered) -> None:
+def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
     """The GPUs that were named, or `none`; raises UsageError for one that is not known."""
     names: list[str] = []
     for word in words:
@@ -28,16 +28,16 @@ def take_gpus(words: Iterable[str], tables: Tables, gathered: Gathered) -> None:
                 f"no GPU `{word}` is known", hint=f"{nearest(word, known)}GPUs: {', '.join(known)}, or {NONE}"
             )
         names += [name] if name else []
-    gathered.gpus = tuple(dict.fromkeys(names))
+    requests.gpus = tuple(dict.fromkeys(names))
 
 
-def take_version(key: str, text: str, known: Sequence[str], gathered: Gathered, where: str) -> None:
+def take_version(key: str, text: str, known: Sequence[str], requests: Requests, where: str) -> None:
     """A version that was named: one of those known, or the beginning of some; raises UsageError for any other."""
     if not any(one == text or one.startswith(f"{text}.") for one in known):
         raise UsageError(
             f"no {key} {text} is offered", hint=f"{nearest(text, known)}offered: {', '.join(known)}"
         )
-    gathered.pin(key, f"=={text}" if text in known else f"=={text}.*", where)
+    requests.pin(key, f"=={text}" if text in known else f"=={text}.*", where)
 
 
 def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
@@ -48,27 +48,27 @@ def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
     }
 
 
-def ask_missing(gathered: Gathered, tables: Tables, ask: Ask, tell: Tell) -> None:
+def ask_missing(requests: Requests, tables: Tables, ask: Ask, tell: Tell) -> None:
     """Ask for what no flag and no file has said, each question until its answer is one."""
     choices = offered(tables)
-    if gathered.gpus is None:
+    if requests.gpus is None:
         _until(
-            lambda: take_gpus(_words(ask(f"GPU model, such as A100, or {NONE}", NONE)), tables, gathered),
+            lambda: take_gpus(_words(ask(f"GPU model, such as A100, or {NONE}", NONE)), tables, requests),
             tell,
         )
     for key, title in (("pytorch", "PyTorch version"), ("python", "Python version")):
-        if key not in gathered.pins:
+        if key not in requests.pins:
             question = f"{title} ({', '.join(choices[key][-4:])})"
-            _until(functools.partial(_ask_version, key, question, choices[key], gathered, ask), tell)
+            _until(functools.partial(_ask_version, key, question, choices[key], requests, ask), tell)
 
 
 _ANY: Final = "whatever fits best"
 
 
-def _ask_version(key: str, question: str, known: Sequence[str], gathered: Gathered, ask: Ask) -> None:
+def _ask_version(key: str, question: str, known: Sequence[str], requests: Requests, ask: Ask) -> None:
     answer = ask(question, _ANY)
     if answer != _ANY:
-        take_version(key, answer.strip(), known, gathered, "your answer")
+        take_version(key, answer.strip(), known, requests, "your answer")
 
 
 def _words(answer: str) -> list[str]:

@@ -1,37 +1,37 @@
 """Rules on an image that a recipe stands on, as its facts say: what it really has of what the recipe pins, and what it has too much.
 
-What an image lacks is no fault where its own suite's packages bring it. An image for another processor or with another C
+What an image lacks is no problem where its own suite's packages bring it. An image for another processor or with another C
 library gets that one finding: what else is in it does not matter then.
 """
 
 from collections.abc import Iterator, Sequence
 
-from envbuilder.compat.context import Case, demands
+from envbuilder.compat.context import CheckContext, demands
 from envbuilder.compat.image_as_distribution import PLATFORM, is_foreign, other_machine, suite_of
 from envbuilder.compat.image_facts import Base, Fact, Name, is_version
 from envbuilder.compat.nvidia_require import parse_require
-from envbuilder.compat.problem import Change, CheckCode, Fault, either
+from envbuilder.compat.problem import Change, CheckCode, Problem, either
 from envbuilder.compat.rules.driver import known_gpus
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.findings import Severity
 
 
-def check_seen(case: Case) -> Iterator[Fault]:
-    if case.recipe.image and case.base is None:
-        yield Fault(
+def check_seen(context: CheckContext) -> Iterator[Problem]:
+    if context.recipe.image and context.base is None:
+        yield Problem(
             code=CheckCode.BASE_UNSEEN,
             key="base.image",
-            message=f"nobody looked into `{case.recipe.image}` yet: what it has is not checked",
-            advice=f"`envbuilder lock {case.recipe.name}` does",
+            message=f"nobody looked into `{context.recipe.image}` yet: what it has is not checked",
+            advice=f"`envbuilder lock {context.recipe.name}` does",
             severity=Severity.WARNING,
         )
 
 
-def check_machine(case: Case) -> Iterator[Fault]:
-    fact = other_machine(case.base) if case.base else None
+def check_machine(context: CheckContext) -> Iterator[Problem]:
+    fact = other_machine(context.base) if context.base else None
     if fact:
-        yield Fault(
+        yield Problem(
             code=CheckCode.BASE_FOREIGN,
             key="base.image",
             message=f"the base is for {fact.value or 'no processor that it names'}, and envbuilder builds for {PLATFORM}",
@@ -40,12 +40,12 @@ def check_machine(case: Case) -> Iterator[Fault]:
         )
 
 
-def check_libc(case: Case) -> Iterator[Fault]:
-    base = case.base
-    if base is None or base.first(Name.GLIBC) or any(check_machine(case)):
+def check_libc(context: CheckContext) -> Iterator[Problem]:
+    base = context.base
+    if base is None or base.first(Name.GLIBC) or any(check_machine(context)):
         return
     musl = base.first(Name.MUSL)
-    yield Fault(
+    yield Problem(
         code=CheckCode.BASE_LIBC,
         key="base.image",
         message="the C library of the base is musl, and PyTorch's wheels are for glibc"
@@ -56,10 +56,10 @@ def check_libc(case: Case) -> Iterator[Fault]:
     )
 
 
-def check_os(case: Case) -> Iterator[Fault]:
-    base = _fit(case)
+def check_os(context: CheckContext) -> Iterator[Problem]:
+    base = _fit(context)
     if base and not base.distribution:
-        yield Fault(
+        yield Problem(
             code=CheckCode.BASE_OS,
             key="base.image",
             message="the base does not say which distribution it is (no `ID` in /etc/os-release), so nothing can be added to it",
@@ -68,16 +68,16 @@ def check_os(case: Case) -> Iterator[Fault]:
         )
 
 
-def check_gcc(case: Case) -> Iterator[Fault]:
-    base, pin = _fit(case), case.recipe.gcc
+def check_gcc(context: CheckContext) -> Iterator[Problem]:
+    base, pin = _fit(context), context.recipe.gcc
     if base is None:
         return
-    suite, found, plain = _suite(case), base.gcc(pin), base.first(Name.PLAIN_GCC)
+    suite, found, plain = _suite(context), base.gcc(pin), base.first(Name.PLAIN_GCC)
     has = _listing("gcc", base.gccs) or (
         f"gcc {base.value(Name.GCC)} without g++" if base.first(Name.GCC) else "no gcc"
     )
     if found is None and not (suite and pin in suite.gccs):
-        yield Fault(
+        yield Problem(
             code=CheckCode.GCC,
             key="gcc",
             message=f"the base has {has}, not gcc {pin}; {_reason(base, suite, 'gcc', suite.gccs if suite else ())}",
@@ -86,7 +86,7 @@ def check_gcc(case: Case) -> Iterator[Fault]:
         )
     elif base.gccs and (found is None or (plain and not is_version(plain.value, pin))):
         origin = f"that of {suite.name} is put beside" if found is None and suite else "both are there"
-        yield Fault(
+        yield Problem(
             code=CheckCode.GCC_BESIDE,
             key="gcc",
             message=f"the base has {has}, and the recipe asks for gcc {pin}: {origin}, and `gcc` means {pin} in the environment",
@@ -95,16 +95,16 @@ def check_gcc(case: Case) -> Iterator[Fault]:
         )
 
 
-def check_python(case: Case) -> Iterator[Fault]:
-    base, pin = _fit(case), case.recipe.python
+def check_python(context: CheckContext) -> Iterator[Problem]:
+    base, pin = _fit(context), context.recipe.python
     if base is None:
         return
-    suite, found = _suite(case), base.python(pin)
+    suite, found = _suite(context), base.python(pin)
     is_suites = suite is not None and suite.python == pin
     if found is None and not is_suites:
         has = _listing("Python", base.pythons) or "no Python"
         why = _reason(base, suite, "Python", (suite.python,) if suite else ())
-        yield Fault(
+        yield Problem(
             code=CheckCode.PYTHON,
             key="python",
             message=f"the base has {has}, not Python {pin}; {why}",
@@ -112,10 +112,10 @@ def check_python(case: Case) -> Iterator[Fault]:
             advice=f"or take a base that has Python {pin}: builds of Python from elsewhere, as uv brings, are in no source that a "
             "lock can name",
         )
-    elif found and case.recipe.extensions and not base.has_headers(pin):
+    elif found and context.recipe.extensions and not base.has_headers(pin):
         if is_suites and found.path.startswith("/usr/bin/"):
             return  # the suite's package brings them
-        yield Fault(
+        yield Problem(
             code=CheckCode.BASE_PARTS,
             key="python",
             message=f"the base has Python {found.value} ({found.path}) without Python.h, which the recipe's extensions need",
@@ -123,15 +123,15 @@ def check_python(case: Case) -> Iterator[Fault]:
         )
 
 
-def check_libxcrypt(case: Case) -> Iterator[Fault]:
-    base, pin, suite = _fit(case), case.recipe.libxcrypt, _suite(case)
+def check_libxcrypt(context: CheckContext) -> Iterator[Problem]:
+    base, pin, suite = _fit(context), context.recipe.libxcrypt, _suite(context)
     if base is None or not pin:
         return
     found = base.first(Name.LIBXCRYPT)
     version = found.value if found else suite.libxcrypt if suite else ""
     if not is_version(version, pin) and not (version.count(".") == 1 and is_version(pin, version)):
         place = f" ({found.path})" if found else ""
-        yield Fault(
+        yield Problem(
             code=CheckCode.LIBXCRYPT,
             key="libxcrypt",
             message=f"the base has {f'libxcrypt {version}{place}' if version else 'no libxcrypt'}, not {pin}",
@@ -139,19 +139,19 @@ def check_libxcrypt(case: Case) -> Iterator[Fault]:
             advice="" if version else "leave the pin out, or take a base that has it",
             source=found.source if found else "",
         )
-    python = case.tables.python.get(case.recipe.python)
-    if suite is None and not base.first(Name.CRYPT_H) and python and python.needs_crypt_h(case.python):
-        yield Fault(
+    python = context.tables.python.get(context.recipe.python)
+    if suite is None and not base.first(Name.CRYPT_H) and python and python.needs_crypt_h(context.python):
+        yield Problem(
             code=CheckCode.CRYPT_H,
             key="libxcrypt",
-            message=f"Python.h of Python {case.python} includes crypt.h, and the base does not have it",
+            message=f"Python.h of Python {context.python} includes crypt.h, and the base does not have it",
             advice="take a base with libxcrypt's development files",
         )
 
 
-def check_cuda(case: Case) -> Iterator[Fault]:
+def check_cuda(context: CheckContext) -> Iterator[Problem]:
     """CUDA in the base and once more in the environment: two toolkits, or libraries that torch's wheels bring as well."""
-    base, asked = _fit(case), case.recipe.cuda
+    base, asked = _fit(context), context.recipe.cuda
     named = base.cuda if base else None
     if base is None or named is None:
         return
@@ -159,7 +159,7 @@ def check_cuda(case: Case) -> Iterator[Fault]:
     own = base.toolkit(asked) if asked else None
     weight = _weight(base, own or named)
     if not asked:
-        yield Fault(
+        yield Problem(
             code=CheckCode.CUDA_UNUSED,
             key="base.image",
             message=f"the base has {told}, which the recipe does not use{weight}",
@@ -170,7 +170,7 @@ def check_cuda(case: Case) -> Iterator[Fault]:
     elif own is None:
         minor = ".".join(named.value.split(".")[:2])
         is_whole = base.toolkit(minor) is not None
-        yield Fault(
+        yield Problem(
             code=CheckCode.CUDA_TWICE,
             key="cuda",
             message=f"the base has {told}{'' if is_whole else ' without nvcc or its headers'}, and the recipe asks for {asked}: "
@@ -180,7 +180,7 @@ def check_cuda(case: Case) -> Iterator[Fault]:
             source=named.source,
         )
     elif weight:
-        yield Fault(
+        yield Problem(
             code=CheckCode.CUDA_TWICE,
             key="base.image",
             message=f"CUDA's libraries come twice: torch's wheels bring those that it loads, and the base has {told}{weight}",
@@ -190,13 +190,13 @@ def check_cuda(case: Case) -> Iterator[Fault]:
         )
 
 
-def check_cudas(case: Case) -> Iterator[Fault]:
-    base = _fit(case)
+def check_cudas(context: CheckContext) -> Iterator[Problem]:
+    base = _fit(context)
     if base is None or len(base.cudas) < 2:
         return
-    plain, asked = base.cuda, case.recipe.cuda
+    plain, asked = base.cuda, context.recipe.cuda
     fits = plain is None or not asked or is_version(plain.value, asked)
-    yield Fault(
+    yield Problem(
         code=CheckCode.CUDA_SEVERAL,
         key="base.image",
         message=f"the base has {_listing('CUDA', base.cudas)}"
@@ -206,19 +206,19 @@ def check_cudas(case: Case) -> Iterator[Fault]:
     )
 
 
-def check_required_driver(case: Case) -> Iterator[Fault]:
+def check_required_driver(context: CheckContext) -> Iterator[Problem]:
     """NVIDIA_REQUIRE_CUDA: NVIDIA's container runtime starts nothing where no alternative of it holds."""
-    base, host = _fit(case), case.host
+    base, host = _fit(context), context.host
     if base is None or host is None or not host.driver:
         return
     text = base.env.get("NVIDIA_REQUIRE_CUDA", "")
     require = parse_require(text)
-    versions = {row.cuda: row.driver for row in case.tables.cudas.rows if row.driver}
-    brands = {"tesla" if gpu.has_forward_compatibility else "" for gpu in known_gpus(case)}
+    versions = {row.cuda: row.driver for row in context.tables.cudas.rows if row.driver}
+    brands = {"tesla" if gpu.has_forward_compatibility else "" for gpu in known_gpus(context)}
     if require.holds(driver=host.driver, brands=brands, drivers=versions) is not False:
         return
     least = versions.get(require.cuda, "")
-    yield Fault(
+    yield Problem(
         code=CheckCode.DRIVER_REQUIRED,
         key="base.image",
         message=f"`{host.path}` says driver {host.driver}, and the base's NVIDIA_REQUIRE_CUDA asks for "
@@ -229,27 +229,27 @@ def check_required_driver(case: Case) -> Iterator[Fault]:
     )
 
 
-def check_own_torch(case: Case) -> Iterator[Fault]:
-    base = _fit(case)
+def check_own_torch(context: CheckContext) -> Iterator[Problem]:
+    base = _fit(context)
     for fact in base.every(Name.TORCH) if base else ():
-        yield Fault(
+        yield Problem(
             code=CheckCode.TORCH_TWICE,
             key="base.image",
-            message=f"the base has torch {fact.value} ({fact.path}), and the environment brings torch {case.recipe.pytorch} of its own",
+            message=f"the base has torch {fact.value} ({fact.path}), and the environment brings torch {context.recipe.pytorch} of its own",
             advice="a base without torch is smaller by gigabytes",
             source=fact.source,
             severity=Severity.WARNING,
         )
 
 
-def check_packages(case: Case) -> Iterator[Fault]:
-    base = _fit(case)
-    if base is None or _suite(case):
+def check_packages(context: CheckContext) -> Iterator[Problem]:
+    base = _fit(context)
+    if base is None or _suite(context):
         return
     there = {package.partition("=")[0] for package in base.packages}
-    for index, name in enumerate(case.recipe.apt):
+    for index, name in enumerate(context.recipe.apt):
         if name not in there:
-            yield Fault(
+            yield Problem(
                 code=CheckCode.BASE_PARTS,
                 key=f"apt[{index}]",
                 message=f"the base does not have `{name}`; {_reason(base, None, name, ())}",
@@ -257,28 +257,28 @@ def check_packages(case: Case) -> Iterator[Fault]:
             )
 
 
-def check_ninja(case: Case) -> Iterator[Fault]:
+def check_ninja(context: CheckContext) -> Iterator[Problem]:
     """What torch compiles extensions with; the suite's packages bring it, elsewhere its wheel can."""
-    base = _fit(case)
-    if base is None or _suite(case) or not case.recipe.extensions or demands(case, "ninja"):
+    base = _fit(context)
+    if base is None or _suite(context) or not context.recipe.extensions or demands(context, "ninja"):
         return
     if not any(package.startswith("ninja-build=") for package in base.packages):
-        yield Fault(
+        yield Problem(
             code=CheckCode.BASE_PARTS,
             key="extensions",
             message=f"the base does not have ninja, which compiles extensions; {_reason(base, None, 'ninja', ())}",
-            moves=((Change(key=f"packages[{len(case.recipe.packages)}]", value="ninja"),),),
+            moves=((Change(key=f"packages[{len(context.recipe.packages)}]", value="ninja"),),),
             advice="its wheel serves as well",
         )
 
 
-def _fit(case: Case) -> Base | None:
+def _fit(context: CheckContext) -> Base | None:
     """The base, where there is one that programs can run in."""
-    return case.base if case.base and not is_foreign(case.base) else None
+    return context.base if context.base and not is_foreign(context.base) else None
 
 
-def _suite(case: Case) -> Distribution | None:
-    return suite_of(case.base, case.tables.distribution) if case.base else None
+def _suite(context: CheckContext) -> Distribution | None:
+    return suite_of(context.base, context.tables.distribution) if context.base else None
 
 
 def _listing(what: str, facts: Sequence[Fact]) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Final
 
-from envbuilder.compat.context import Case
-from envbuilder.compat.problem import Change, CheckCode, Fault, Move, cite
+from envbuilder.compat.context import CheckContext
+from envbuilder.compat.problem import Change, CheckCode, Move, Problem, cite
 from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.compat.tables.torch import version_key
 from envbuilder.core.findings import Severity
@@ -16,14 +16,14 @@ _STANDARD: Final = re.compile(r"--?std=(?:c|gnu)\+\+(\d\w)")
 _OLD_NAMES: Final = {"98": 3, "0x": 11, "1y": 14, "1z": 17, "2a": 20, "2b": 23, "2c": 26}
 
 
-def check_nvcc_gcc(case: Case) -> Iterator[Fault]:
-    cuda, gcc = case.cuda, case.recipe.gcc
+def check_nvcc_gcc(context: CheckContext) -> Iterator[Problem]:
+    cuda, gcc = context.cuda, context.recipe.gcc
     if cuda is None:
         return
-    source = cite(case.tables.cudas, cuda.source, "host_config", "debian-bullseye", "debian-trixie")
+    source = cite(context.tables.cudas, cuda.source, "host_config", "debian-bullseye", "debian-trixie")
     able = f"nvcc {cuda.cuda} takes gcc {cuda.gcc_min} to {cuda.gcc_max}"
     if int(gcc) > int(cuda.gcc_max):
-        yield Fault(
+        yield Problem(
             code=CheckCode.NVCC_GCC_NEW,
             key="gcc",
             message=f"{able}, not {gcc} (`unsupported GNU version`)",
@@ -31,136 +31,136 @@ def check_nvcc_gcc(case: Case) -> Iterator[Fault]:
             source=source,
         )
     elif int(gcc) < int(cuda.gcc_min):
-        yield Fault(
+        yield Problem(
             code=CheckCode.NVCC_GCC_OLD,
             key="gcc",
             message=f"{able}, not {gcc}",
             pins=("gcc", "cuda", "base"),
-            source=cite(case.tables.cudas, cuda.source, "spack", "nixpkgs"),
+            source=cite(context.tables.cudas, cuda.source, "spack", "nixpkgs"),
         )
 
 
-def check_broken_gcc(case: Case) -> Iterator[Fault]:
-    for broken in case.cuda.broken_gccs if case.cuda else ():
-        if case.cuda and broken.holds(case.gcc):
-            yield Fault(
+def check_broken_gcc(context: CheckContext) -> Iterator[Problem]:
+    for broken in context.cuda.broken_gccs if context.cuda else ():
+        if context.cuda and broken.holds(context.gcc):
+            yield Problem(
                 code=CheckCode.NVCC_GCC_BROKEN,
                 key="gcc",
-                message=f"nvcc {case.cuda.cuda} accepts gcc {case.gcc} and fails with it: {broken.why}",
+                message=f"nvcc {context.cuda.cuda} accepts gcc {context.gcc} and fails with it: {broken.why}",
                 pins=("gcc", "cuda", "base"),
-                source=cite(case.tables.cudas, case.cuda.source, "gcc-100102", "nccl-650"),
+                source=cite(context.tables.cudas, context.cuda.source, "gcc-100102", "nccl-650"),
                 severity=Severity.ERROR if broken.certain else Severity.WARNING,
             )
 
 
-def check_nvcc_glibc(case: Case) -> Iterator[Fault]:
-    cuda, row = case.cuda, case.distribution
+def check_nvcc_glibc(context: CheckContext) -> Iterator[Problem]:
+    cuda, row = context.cuda, context.distribution
     if cuda and row and cuda.glibc_below and version_key(row.glibc) >= version_key(cuda.glibc_below):
-        yield Fault(
+        yield Problem(
             code=CheckCode.NVCC_GLIBC,
             key="base",
             message=f"the headers of CUDA {cuda.cuda} clash with glibc {cuda.glibc_below} and newer "
             f"(`exception specification is incompatible`), and {row.name} has {row.glibc}",
             pins=("cuda", "base"),
-            source=cite(case.tables.cudas, cuda.source, "math_functions", "debian-trixie", "shipped"),
+            source=cite(context.tables.cudas, cuda.source, "math_functions", "debian-trixie", "shipped"),
         )
 
 
-def check_architectures(case: Case) -> Iterator[Fault]:
-    cuda = case.cuda
-    for key, gpu in case.gpus if cuda else ():
+def check_architectures(context: CheckContext) -> Iterator[Problem]:
+    cuda = context.cuda
+    for key, gpu in context.gpus if cuda else ():
         if cuda is None or cuda.can_target(gpu.capability):
             continue
         plain = [name for name in cuda.architectures if name[-1].isdigit()]
         is_old = architecture_key(gpu.capability) < architecture_key(plain[0])
-        able = case.tables.compiling[gpu.capability]
+        able = context.tables.compiling[gpu.capability]
         span = f": CUDA {able[0]} to {able[-1]} can" if able else ""
-        yield Fault(
+        yield Problem(
             code=CheckCode.ARCHITECTURE,
             key=key,
             message=f"nvcc {cuda.cuda} {'no longer compiles' if is_old else 'does not compile'} for {gpu.name} "
             f"({gpu.target}), only for {_target(plain[0])} to {_target(plain[-1])}{span}",
             pins=("cuda",),
-            source=cite(case.tables.cudas, cuda.source, "ptxas", "debian-bullseye"),
+            source=cite(context.tables.cudas, cuda.source, "ptxas", "debian-bullseye"),
         )
 
 
-def check_architecture_names(case: Case) -> Iterator[Fault]:
-    torch = case.torch
-    if torch is None or not _has_cuda_sources(case):
+def check_architecture_names(context: CheckContext) -> Iterator[Problem]:
+    torch = context.torch
+    if torch is None or not _has_cuda_sources(context):
         return
-    for key, gpu in case.gpus:
+    for key, gpu in context.gpus:
         if gpu.capability in torch.arch_names:
             continue
-        able = case.tables.naming[gpu.capability]
+        able = context.tables.naming[gpu.capability]
         since = f"; torch {able[0]} was the first that does" if able else ""
-        yield Fault(
+        yield Problem(
             code=CheckCode.ARCHITECTURE_NAME,
             key=key,
             message=f"torch {torch.version} does not compile extensions for {gpu.name}: its TORCH_CUDA_ARCH_LIST "
             f"does not know {gpu.capability}{since}",
             pins=("pytorch",),
-            source=cite(case.tables.torches, torch.source, "wheels"),
+            source=cite(context.tables.torches, torch.source, "wheels"),
         )
 
 
-def check_torch_gcc(case: Case) -> Iterator[Fault]:
-    torch = case.torch
-    if torch and torch.gcc_min and int(case.recipe.gcc) < int(torch.gcc_min):
-        yield Fault(
+def check_torch_gcc(context: CheckContext) -> Iterator[Problem]:
+    torch = context.torch
+    if torch and torch.gcc_min and int(context.recipe.gcc) < int(torch.gcc_min):
+        yield Problem(
             code=CheckCode.TORCH_GCC,
             key="gcc",
-            message=f"the headers of torch {torch.version} need gcc {torch.gcc_min} or newer, not {case.recipe.gcc}",
+            message=f"the headers of torch {torch.version} need gcc {torch.gcc_min} or newer, not {context.recipe.gcc}",
             pins=("gcc", "base", "pytorch"),
-            source=cite(case.tables.torches, torch.source, "wheels"),
+            source=cite(context.tables.torches, torch.source, "wheels"),
         )
 
 
-def check_torch_gcc_bounds(case: Case) -> Iterator[Fault]:
-    bound = case.torch.gcc_bound(case.recipe.cuda) if case.torch else None
-    if bound and case.torch and not bound.allows(case.gcc):
-        yield Fault(
+def check_torch_gcc_bounds(context: CheckContext) -> Iterator[Problem]:
+    bound = context.torch.gcc_bound(context.recipe.cuda) if context.torch else None
+    if bound and context.torch and not bound.allows(context.gcc):
+        yield Problem(
             code=CheckCode.TORCH_GCC_BOUND,
             key="gcc",
-            message=f"torch {case.torch.version} refuses gcc {case.gcc} in a setup.py with CUDA {bound.cuda} (it takes "
+            message=f"torch {context.torch.version} refuses gcc {context.gcc} in a setup.py with CUDA {bound.cuda} (it takes "
             f"{bound.allowed}); extensions of this recipe and `load()` are not asked",
             pins=("gcc",),
             advice="TORCH_DONT_CHECK_COMPILER_ABI=1 makes a setup.py skip this check",
-            source=cite(case.tables.torches, case.torch.source, "wheels"),
+            source=cite(context.tables.torches, context.torch.source, "wheels"),
             severity=Severity.WARNING,
         )
 
 
-def check_standards(case: Case) -> Iterator[Fault]:
+def check_standards(context: CheckContext) -> Iterator[Problem]:
     """What torch compiles extensions with by default, against nvcc and gcc: also for those that users compile later."""
-    torch = case.torch
+    torch = context.torch
     if torch is None:
         return
-    if case.cuda and torch.std > case.cuda.std_max:
-        yield Fault(
+    if context.cuda and torch.std > context.cuda.std_max:
+        yield Problem(
             code=CheckCode.STANDARD_NVCC,
             key="cuda",
-            message=f"torch {torch.version} compiles extensions as C++{torch.std}, and nvcc {case.cuda.cuda} knows "
-            f"C++{case.cuda.std_max} at most",
+            message=f"torch {torch.version} compiles extensions as C++{torch.std}, and nvcc {context.cuda.cuda} knows "
+            f"C++{context.cuda.std_max} at most",
             pins=("cuda", "pytorch"),
-            source=cite(case.tables.cudas, case.cuda.source, "nvcc", "older-nvcc"),
+            source=cite(context.tables.cudas, context.cuda.source, "nvcc", "older-nvcc"),
         )
-    since = gcc_for(case, torch.std)
-    if since and version_key(case.gcc) < version_key(since):
-        yield Fault(
+    since = gcc_for(context, torch.std)
+    if since and version_key(context.gcc) < version_key(since):
+        yield Problem(
             code=CheckCode.STANDARD_GCC,
             key="gcc",
             message=f"torch {torch.version} compiles extensions as C++{torch.std}, which gcc knows from {since} on, "
-            f"not {case.gcc}",
+            f"not {context.gcc}",
             pins=("gcc", "base", "pytorch"),
-            source=cite(case.tables.standards, ()),
+            source=cite(context.tables.standards, ()),
         )
 
 
-def check_extension_standards(case: Case) -> Iterator[Fault]:
+def check_extension_standards(context: CheckContext) -> Iterator[Problem]:
     """What the recipe's own flags ask for."""
-    torch = case.torch
-    for index, extension in enumerate(case.recipe.extensions):
+    torch = context.torch
+    for index, extension in enumerate(context.recipe.extensions):
         for name, flags in (("cflags", extension.cflags), ("cuda_cflags", extension.cuda_cflags)):
             number, asked = asked_standard(flags)
             if not asked:
@@ -168,33 +168,33 @@ def check_extension_standards(case: Case) -> Iterator[Fault]:
             key = f"extensions[{index}].{name}[{number}]"
             is_nvcc = name == "cuda_cflags"
             if torch and asked < torch.std_min:
-                yield Fault(
+                yield Problem(
                     code=CheckCode.STANDARD_TORCH,
                     key=key,
                     message=f"the headers of torch {torch.version} need C++{torch.std_min} or newer, not C++{asked}",
                     moves=_flag(key, torch.std_min),
                     pins=("pytorch",),
                     advice="or leave the flag out: torch adds the right one",
-                    source=cite(case.tables.torches, torch.source, "wheels"),
+                    source=cite(context.tables.torches, torch.source, "wheels"),
                 )
-            if is_nvcc and case.cuda and asked > case.cuda.std_max:
-                yield Fault(
+            if is_nvcc and context.cuda and asked > context.cuda.std_max:
+                yield Problem(
                     code=CheckCode.STANDARD_NVCC,
                     key=key,
-                    message=f"nvcc {case.cuda.cuda} knows C++{case.cuda.std_max} at most, not C++{asked}",
-                    moves=_flag(key, case.cuda.std_max),
+                    message=f"nvcc {context.cuda.cuda} knows C++{context.cuda.std_max} at most, not C++{asked}",
+                    moves=_flag(key, context.cuda.std_max),
                     pins=("cuda",),
-                    source=cite(case.tables.cudas, case.cuda.source, "nvcc", "older-nvcc"),
+                    source=cite(context.tables.cudas, context.cuda.source, "nvcc", "older-nvcc"),
                 )
-            since = gcc_for(case, asked)
-            if since and version_key(case.gcc) < version_key(since):
-                yield Fault(
+            since = gcc_for(context, asked)
+            if since and version_key(context.gcc) < version_key(since):
+                yield Problem(
                     code=CheckCode.STANDARD_GCC,
                     key=key,
-                    message=f"gcc knows C++{asked} from {since} on, not {case.gcc}",
+                    message=f"gcc knows C++{asked} from {since} on, not {context.gcc}",
                     moves=_flag(key, torch.std) if torch else (),
                     pins=("gcc", "base"),
-                    source=cite(case.tables.standards, ()),
+                    source=cite(context.tables.standards, ()),
                 )
 
 
@@ -212,15 +212,15 @@ def _flag(key: str, standard: int) -> tuple[Move, ...]:
     return ((Change(key=key, value=f"-std=c++{standard}"),),)
 
 
-def gcc_for(case: Case, standard: int) -> str:
+def gcc_for(context: CheckContext, standard: int) -> str:
     """The first gcc that knows this standard; "" where the tables do not say."""
-    return next((row.gcc for row in case.tables.standards.rows if row.standard == standard), "")
+    return next((row.gcc for row in context.tables.standards.rows if row.standard == standard), "")
 
 
-def _has_cuda_sources(case: Case) -> bool:
+def _has_cuda_sources(context: CheckContext) -> bool:
     return any(
         PurePosixPath(source).suffix == ".cu"
-        for extension in case.recipe.extensions
+        for extension in context.recipe.extensions
         for source in extension.sources
     )
 

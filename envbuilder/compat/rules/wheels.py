@@ -9,8 +9,8 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.version import InvalidVersion, Version
 
-from envbuilder.compat.context import Case, can_run, demands
-from envbuilder.compat.problem import Change, CheckCode, Fault, cite, either, is_ahead
+from envbuilder.compat.context import CheckContext, can_run, demands
+from envbuilder.compat.problem import Change, CheckCode, Problem, cite, either, is_ahead
 from envbuilder.compat.tables.cuda import Cuda
 from envbuilder.compat.tables.torch import Build, version_key
 from envbuilder.core.findings import Severity
@@ -22,43 +22,43 @@ TOOLKIT_PACKAGE: Final = "cuda-toolkit"  # its extra `nvcc` brings the compiler
 _COMPILER_EXTRAS: Final = frozenset({"nvcc", "all"})
 
 
-def check_torch_python(case: Case) -> Iterator[Fault]:
-    torch = case.torch
-    if torch and case.recipe.python not in torch.pythons:
-        yield Fault(
+def check_torch_python(context: CheckContext) -> Iterator[Problem]:
+    torch = context.torch
+    if torch and context.recipe.python not in torch.pythons:
+        yield Problem(
             code=CheckCode.TORCH_PYTHON,
             key="pytorch",
-            message=f"torch {torch.version} has no wheel for Python {case.recipe.python}; it has "
+            message=f"torch {torch.version} has no wheel for Python {context.recipe.python}; it has "
             f"{', '.join(torch.pythons)}",
             pins=("pytorch", "base"),
-            source=cite(case.tables.torches, torch.source, "index"),
+            source=cite(context.tables.torches, torch.source, "index"),
         )
 
 
-def check_torch_glibc(case: Case) -> Iterator[Fault]:
-    torch, row = case.torch, case.distribution
+def check_torch_glibc(context: CheckContext) -> Iterator[Problem]:
+    torch, row = context.torch, context.distribution
     if torch and row and version_key(row.glibc) < version_key(torch.glibc):
-        yield Fault(
+        yield Problem(
             code=CheckCode.TORCH_GLIBC,
             key="base",
             message=f"the wheel of torch {torch.version} needs glibc {torch.glibc} or newer, and {row.name} has {row.glibc}",
             pins=("base", "pytorch"),
-            source=cite(case.tables.torches, torch.source, "index", "release-md"),
+            source=cite(context.tables.torches, torch.source, "index", "release-md"),
         )
 
 
-def check_torch_cuda(case: Case) -> Iterator[Fault]:
+def check_torch_cuda(context: CheckContext) -> Iterator[Problem]:
     """Another major version than the build that is installed refuses or crashes; another minor one works."""
-    torch, build, cuda = case.torch, case.build, case.recipe.cuda
-    is_newer = not case.cuda and is_ahead(cuda, case.tables.cudas.rows[-1].cuda) if cuda else False
-    if torch is None or build is None or build.cuda == cuda or not (case.cuda or is_newer):
+    torch, build, cuda = context.torch, context.build, context.recipe.cuda
+    is_newer = not context.cuda and is_ahead(cuda, context.tables.cudas.rows[-1].cuda) if cuda else False
+    if torch is None or build is None or build.cuda == cuda or not (context.cuda or is_newer):
         return
-    listing = f"torch {torch.version} is built against CUDA {either([build.cuda, *_others(case, build)])}, not {cuda}"
-    source = cite(case.tables.torches, torch.source, "wheels")
+    listing = f"torch {torch.version} is built against CUDA {either([build.cuda, *_others(context, build)])}, not {cuda}"
+    source = cite(context.tables.torches, torch.source, "wheels")
     if build.cuda.partition(".")[0] == cuda.partition(".")[0]:
-        if case.cuda and cuda not in case.tables.toolkits:
+        if context.cuda and cuda not in context.tables.toolkits:
             return  # that it cannot be laid out is enough
-        yield Fault(
+        yield Problem(
             code=CheckCode.TORCH_CUDA_MINOR,
             key="cuda",
             message=f"{listing}: extensions compile and load, as the major version is the same",
@@ -67,7 +67,7 @@ def check_torch_cuda(case: Case) -> Iterator[Fault]:
             severity=Severity.WARNING,
         )
         return
-    yield Fault(
+    yield Problem(
         code=CheckCode.TORCH_CUDA,
         key="cuda",
         message=f"{listing}; the package index's build, for {build.cuda}, would be installed",
@@ -76,46 +76,50 @@ def check_torch_cuda(case: Case) -> Iterator[Fault]:
     )
 
 
-def _others(case: Case, build: Build) -> list[str]:
-    builds = (case.torch.build, *case.torch.other_builds) if case.torch else ()
+def _others(context: CheckContext, build: Build) -> list[str]:
+    builds = (context.torch.build, *context.torch.other_builds) if context.torch else ()
     return [one.cuda for one in builds if one is not build]
 
 
-def check_kernels(case: Case) -> Iterator[Fault]:
+def check_kernels(context: CheckContext) -> Iterator[Problem]:
     """A GPU runs machine code of its own major version up to its minor one, and compiles older PTX for itself."""
-    torch, build = case.torch, case.build
+    torch, build = context.torch, context.build
     if torch is None or build is None or not build.architectures:
         return
-    for key, gpu in case.gpus:
+    for key, gpu in context.gpus:
         if can_run(gpu.capability, build.architectures, build.ptx):
             continue
-        able = case.tables.running[gpu.capability]
+        able = context.tables.running[gpu.capability]
         span = f"; the first that has is {able[0]}, the last {able[-1]}" if able else ""
         held = " ".join(f"sm_{name.replace('.', '')}" for name in build.architectures)
-        yield Fault(
+        yield Problem(
             code=CheckCode.KERNELS,
             key=key,
             message=f"torch {torch.version}+{build.name} has no code for {gpu.name} ({gpu.target}), only {held}{span}",
             pins=("pytorch", "cuda"),
-            source=cite(case.tables.torches, torch.source, "wheels" if build is torch.build else "builder"),
+            source=cite(
+                context.tables.torches, torch.source, "wheels" if build is torch.build else "builder"
+            ),
         )
 
 
-def check_numpy(case: Case) -> Iterator[Fault]:
-    yield from _check_bound(case, "numpy", CheckCode.NUMPY, "works with", "pytorch-107302")
+def check_numpy(context: CheckContext) -> Iterator[Problem]:
+    yield from _check_bound(context, "numpy", CheckCode.NUMPY, "works with", "pytorch-107302")
 
 
-def check_setuptools(case: Case) -> Iterator[Fault]:
+def check_setuptools(context: CheckContext) -> Iterator[Problem]:
     yield from _check_bound(
-        case, "setuptools", CheckCode.SETUPTOOLS, "compiles extensions with", "setuptools-trial"
+        context, "setuptools", CheckCode.SETUPTOOLS, "compiles extensions with", "setuptools-trial"
     )
 
 
-def _check_bound(case: Case, name: str, code: CheckCode, does: str, source: str) -> Iterator[Fault]:
+def _check_bound(
+    context: CheckContext, name: str, code: CheckCode, does: str, source: str
+) -> Iterator[Problem]:
     """The resolver keeps to torch's bounds by itself; a recipe can only demand what no version meets."""
-    torch = case.torch
+    torch = context.torch
     bound = "" if torch is None else torch.numpy if name == "numpy" else torch.setuptools
-    asked = demands(case, name)
+    asked = demands(context, name)
     if torch is None or not bound or not asked:
         return
     wanted = SpecifierSet(",".join(str(requirement.specifier) for _, requirement in asked))
@@ -125,13 +129,13 @@ def _check_bound(case: Case, name: str, code: CheckCode, does: str, source: str)
         (key for key, one in asked if not can_meet(one.specifier, SpecifierSet(bound))),
         asked[-1][0],
     )
-    yield Fault(
+    yield Problem(
         code=code,
         key=key,
         message=f"torch {torch.version} {does} {name}{bound}, and the recipe asks for {name}{wanted}",
         pins=("pytorch",),
         moves=(tuple(Change(key=key, value=f"{name}{bound}") for key, _ in asked),),
-        source=cite(case.tables.torches, torch.source, source),
+        source=cite(context.tables.torches, torch.source, source),
     )
 
 
@@ -154,29 +158,29 @@ def _around(version: str) -> tuple[str, ...]:
     return version.removesuffix(".*"), above, below, after
 
 
-def check_compiler_parts(case: Case) -> Iterator[Fault]:
+def check_compiler_parts(context: CheckContext) -> Iterator[Problem]:
     """A compiler from the package index whose other parts nothing holds comes with the newest of them, which fail with it.
 
     `ptxas` refuses the newer `nvvm`'s code ("Unsupported .version"); only some releases of `cuda-toolkit` hold them.
     """
-    held = {part: demands(case, part) for part in COMPILER_PARTS}
+    held = {part: demands(context, part) for part in COMPILER_PARTS}
     if all(any(_holds(requirement) for _, requirement in asked) for asked in held.values()):
         return
     missing = [part for part in COMPILER_PARTS if not held[part]]
-    for loose in _loose_compilers(case):
+    for loose in _loose_compilers(context):
         pins = tuple(
-            Change(key=f"packages[{len(case.recipe.packages) + index}]", value=f"{part}=={loose.parts}")
+            Change(key=f"packages[{len(context.recipe.packages) + index}]", value=f"{part}=={loose.parts}")
             for index, part in enumerate(missing)
         )
-        yield Fault(
+        yield Problem(
             code=CheckCode.COMPILER_PARTS,
             key=loose.key,
             message=f"{loose.asker} leaves {' and '.join(COMPILER_PARTS)} to the resolver, which takes those of CUDA "
-            f"{case.tables.cudas.rows[-1].cuda}: every compile fails (`Unsupported .version`)",
+            f"{context.tables.cudas.rows[-1].cuda}: every compile fails (`Unsupported .version`)",
             pins=loose.pins,
             moves=(pins,) if pins else (),
             advice=f"hold {' and '.join(COMPILER_PARTS)} at the compiler's own version",
-            source=cite(case.tables.cudas, loose.cuda.source, "toolkit_metadata"),
+            source=cite(context.tables.cudas, loose.cuda.source, "toolkit_metadata"),
         )
 
 
@@ -191,23 +195,23 @@ class _Loose:
     pins: tuple[str, ...]
 
 
-def _loose_compilers(case: Case) -> Iterator[_Loose]:
-    pinned = case.torch.cuda_toolkit if case.torch and case.build is case.torch.build else ""
-    for key, requirement in demands(case, TOOLKIT_PACKAGE):
+def _loose_compilers(context: CheckContext) -> Iterator[_Loose]:
+    pinned = context.torch.cuda_toolkit if context.torch and context.build is context.torch.build else ""
+    for key, requirement in demands(context, TOOLKIT_PACKAGE):
         release = _exact(requirement) or pinned
-        cuda = _with_unpinned(case, release)
+        cuda = _with_unpinned(context, release)
         if requirement.extras & _COMPILER_EXTRAS and cuda:
             asker = f"`{requirement}`, of which torch and the recipe make {release},"
             yield _Loose(key=key, asker=asker, cuda=cuda, parts=_parts(cuda), pins=("pytorch",))
-    for key, requirement in demands(case, COMPILER):
+    for key, requirement in demands(context, COMPILER):
         release = _exact(requirement)
-        cuda = case.tables.cuda.get(".".join(release.split(".")[:2]))
-        if cuda and cuda is not case.tables.cudas.rows[-1]:
+        cuda = context.tables.cuda.get(".".join(release.split(".")[:2]))
+        if cuda and cuda is not context.tables.cudas.rows[-1]:
             parts = release if release.count(".") > 1 else _parts(cuda)
             yield _Loose(key=key, asker=f"`{requirement}`", cuda=cuda, parts=parts, pins=())
-    cuda = _with_unpinned(case, pinned)
-    if cuda and cuda is case.cuda and cuda.cuda not in case.tables.toolkits:
-        asker = f"{TOOLKIT_PACKAGE} {pinned}, which torch {case.recipe.pytorch} pins,"
+    cuda = _with_unpinned(context, pinned)
+    if cuda and cuda is context.cuda and cuda.cuda not in context.tables.toolkits:
+        asker = f"{TOOLKIT_PACKAGE} {pinned}, which torch {context.recipe.pytorch} pins,"
         yield _Loose(key="cuda", asker=asker, cuda=cuda, parts=_parts(cuda), pins=("cuda", "pytorch"))
 
 
@@ -215,8 +219,8 @@ def _parts(cuda: Cuda) -> str:
     return cuda.compiler or f"{cuda.cuda}.*"
 
 
-def _with_unpinned(case: Case, release: str) -> Cuda | None:
-    return next((row for row in case.tables.cudas.rows if release and release in row.unpinned), None)
+def _with_unpinned(context: CheckContext, release: str) -> Cuda | None:
+    return next((row for row in context.tables.cudas.rows if release and release in row.unpinned), None)
 
 
 def _exact(requirement: Requirement) -> str:

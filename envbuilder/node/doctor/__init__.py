@@ -8,9 +8,9 @@ from typing import Final
 from envbuilder.core.errors import ToolError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.node.doctor import build, node
-from envbuilder.node.doctor.item import DoctorCode, Item, RecipeNeeds, Scene, State
+from envbuilder.node.doctor.item import DoctorCode, Item, Machine, RecipeNeeds, State
 
-Look = Callable[[Scene], Iterator[Item]]
+DoctorCheck = Callable[[Machine], Iterator[Item]]
 
 
 class Purpose(StrEnum):
@@ -18,33 +18,33 @@ class Purpose(StrEnum):
     RUN = "run"
 
 
-LOOKS: Final[dict[Purpose, tuple[Look, ...]]] = {
+CHECKS: Final[dict[Purpose, tuple[DoctorCheck, ...]]] = {
     Purpose.BUILD: (
-        build.look_at_python,
-        build.look_at_tools,
-        build.look_at_docker,
-        build.look_at_space,
-        build.look_at_cache,
-        build.look_at_sources,
+        build.check_python,
+        build.check_build_tools,
+        build.check_docker,
+        build.check_space,
+        build.check_cache,
+        build.check_sources,
     ),
     Purpose.RUN: (
-        node.look_at_apptainer,
-        node.look_at_namespaces,
-        node.look_at_subids,
-        node.look_at_fuse,
-        node.look_at_driver,
-        node.look_at_memory,
-        node.look_at_scratch,
-        node.look_at_bus,
-        node.look_at_fabric,
-        node.look_at_slurm,
-        build.look_at_locks,
+        node.check_apptainer,
+        node.check_namespaces,
+        node.check_subids,
+        node.check_fuse,
+        node.check_driver,
+        node.check_memory,
+        node.check_scratch,
+        node.check_bus,
+        node.check_fabric,
+        node.check_slurm,
+        build.check_locks,
     ),
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Visit:
+class DoctorReport:
     """What was found, and which repairs were done before that."""
 
     found: Mapping[Purpose, tuple[Item, ...]]
@@ -55,28 +55,29 @@ class Visit:
         return tuple(item for items in self.found.values() for item in items)
 
 
-def visit(
-    scene: Callable[[], Scene], purposes: Sequence[Purpose], *, fix: bool, tell: Callable[[str], None]
-) -> Visit:
-    """Look; with `fix` do the safe repairs, telling each before it is done, and look again."""
-    seen = examine(scene(), purposes)
+def run_checks(
+    machine: Callable[[], Machine], purposes: Sequence[Purpose], *, fix: bool, tell: Callable[[str], None]
+) -> DoctorReport:
+    """Run the checks; with `fix`, report and do each safe repair, then run them again."""
+    seen = examine(machine(), purposes)
     repairs = {item.fix.told: item.fix for item in seen.items if item.fix} if fix else {}
     for told, repair in repairs.items():
         tell(f"doctor: {told}")
         repair.run()
-    return replace(examine(scene(), purposes), done=tuple(repairs)) if repairs else seen
+    return replace(examine(machine(), purposes), done=tuple(repairs)) if repairs else seen
 
 
-def examine(scene: Scene, purposes: Iterable[Purpose]) -> Visit:
-    """Every look of these purposes, in order; nothing is changed."""
-    return Visit(
+def examine(machine: Machine, purposes: Iterable[Purpose]) -> DoctorReport:
+    """Run every check for these purposes, in order, and change nothing."""
+    return DoctorReport(
         found={
-            purpose: tuple(item for look in LOOKS[purpose] for item in look(scene)) for purpose in purposes
+            purpose: tuple(item for check in CHECKS[purpose] for item in check(machine))
+            for purpose in purposes
         }
     )
 
 
-def findings(visit: Visit) -> tuple[Finding, ...]:
+def findings(run_checks: DoctorReport) -> tuple[Finding, ...]:
     """What is not as it should be; a thing that is needed and missing is an error."""
     return tuple(
         Finding(
@@ -86,14 +87,14 @@ def findings(visit: Visit) -> tuple[Finding, ...]:
             message=f"{item.found}; {item.why}",
             hint=item.repair,
         )
-        for item in visit.items
+        for item in run_checks.items
         if item.state in (State.MISSING, State.WARNING)
     )
 
 
-def exit_code(visit: Visit) -> int:
+def exit_code(run_checks: DoctorReport) -> int:
     """8 where a needed thing is missing, else 0: warnings leave the choice to the reader."""
-    return ToolError.exit_code if any(item.state is State.MISSING for item in visit.items) else 0
+    return ToolError.exit_code if any(item.state is State.MISSING for item in run_checks.items) else 0
 
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import Final
 
 from envbuilder.core.cache import Store
 from envbuilder.core.required_tools import BUILD_TOOLS, check_tools, tool_version
-from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Scene, State, free_bytes, gigabytes
+from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Machine, State, free_bytes, gigabytes
 
 SETUP: Final = "scripts/setup"
 ROOM: Final = 15 * 10**9  # what a CUDA environment takes in cache and output together, measured
@@ -16,7 +16,7 @@ LEAST: Final = 3 * 10**9  # the same for one without CUDA
 SKEW: Final = 60.0  # seconds; from there on signatures and certificates can look as if of another day
 
 
-def look_at_python(_scene: Scene) -> Iterator[Item]:
+def check_python(_scene: Machine) -> Iterator[Item]:
     version = ".".join(map(str, sys.version_info[:3]))
     own = sys.prefix != sys.base_prefix
     yield Item(
@@ -29,10 +29,10 @@ def look_at_python(_scene: Scene) -> Iterator[Item]:
     )
 
 
-def look_at_tools(scene: Scene) -> Iterator[Item]:
+def check_build_tools(machine: Machine) -> Iterator[Item]:
     for tool in BUILD_TOOLS:
-        findings = check_tools((tool,), scene.runner)
-        found = "not installed" if findings else tool_version(tool, scene.runner) or "there"
+        findings = check_tools((tool,), machine.runner)
+        found = "not installed" if findings else tool_version(tool, machine.runner) or "there"
         yield Item(
             code=DoctorCode.TOOL,
             name=tool.name,
@@ -43,14 +43,14 @@ def look_at_tools(scene: Scene) -> Iterator[Item]:
         )
 
 
-def look_at_docker(scene: Scene) -> Iterator[Item]:
+def check_docker(machine: Machine) -> Iterator[Item]:
     """None of it is needed for a build; with it, the image is loaded where people work."""
     why = "`build` loads the image into it, and `exec --in image` runs there"
-    server = scene.say("docker", "version", "--format", "{{.Server.Version}}", why="ask the Docker engine")
+    server = machine.say("docker", "version", "--format", "{{.Server.Version}}", why="ask the Docker engine")
     if not server:
         yield Item(
             code=DoctorCode.DOCKER, name="Docker engine", state=State.WARNING, found="does not answer", why=why,
-            repair=f"{SETUP}; or start it: systemctl start docker; or join its group: usermod -aG docker {scene.user}",
+            repair=f"{SETUP}; or start it: systemctl start docker; or join its group: usermod -aG docker {machine.user}",
         )  # fmt: skip
         return
     recent = _major(server) >= 25
@@ -62,7 +62,7 @@ def look_at_docker(scene: Scene) -> Iterator[Item]:
         why=f"{why}; engines before 25 do not read OCI layouts",
         repair="" if recent else SETUP,
     )
-    buildx = scene.say("docker", "buildx", "version", why="ask for buildx")
+    buildx = machine.say("docker", "buildx", "version", why="ask for buildx")
     yield Item(
         code=DoctorCode.BUILDX,
         name="buildx",
@@ -71,7 +71,7 @@ def look_at_docker(scene: Scene) -> Iterator[Item]:
         why="`--engine docker` and bases that are images are built with it",
         repair="" if buildx else "apt-get install docker-buildx",
     )
-    status = scene.say("docker", "info", "--format", "{{.DriverStatus}}", why="ask how images are stored")
+    status = machine.say("docker", "info", "--format", "{{.DriverStatus}}", why="ask how images are stored")
     if status is None:
         state, found = State.UNKNOWN, "`docker info` does not say"
     elif "io.containerd.snapshotter" in status:
@@ -90,10 +90,10 @@ def look_at_docker(scene: Scene) -> Iterator[Item]:
     )
 
 
-def look_at_space(scene: Scene) -> Iterator[Item]:
+def check_space(machine: Machine) -> Iterator[Item]:
     for name, path, setting in (
-        ("cache space", scene.cache, "ENVBUILDER_CACHE"),
-        ("output space", scene.output, "--output"),
+        ("cache space", machine.cache, "ENVBUILDER_CACHE"),
+        ("output space", machine.output, "--output"),
     ):
         free = free_bytes(path)
         if free is None:
@@ -113,8 +113,8 @@ def look_at_space(scene: Scene) -> Iterator[Item]:
         )
 
 
-def look_at_cache(scene: Scene) -> Iterator[Item]:
-    cache = scene.cache
+def check_cache(machine: Machine) -> Iterator[Item]:
+    cache = machine.cache
     why = "what is built comes out of it, so nobody else may write there"
     try:
         status = cache.lstat()
@@ -123,7 +123,7 @@ def look_at_cache(scene: Scene) -> Iterator[Item]:
             code=DoctorCode.CACHE, name="cache", state=State.OK, found=f"{cache} is not there yet", why=why
         )
         return
-    owned = not stat.S_ISLNK(status.st_mode) and status.st_uid == scene.uid
+    owned = not stat.S_ISLNK(status.st_mode) and status.st_uid == machine.uid
     closed = not status.st_mode & 0o022
     if not owned:
         yield Item(
@@ -150,13 +150,13 @@ def look_at_cache(scene: Scene) -> Iterator[Item]:
         found=f"{cache}, mode {status.st_mode & 0o777:o}",
         why=why,
     )
-    yield from _leftovers(scene)
+    yield from _leftovers(machine)
 
 
-def _leftovers(scene: Scene) -> Iterator[Item]:
+def _leftovers(machine: Machine) -> Iterator[Item]:
     """What killed builds left: folders in `work` that no process holds."""
-    work = scene.cache / "work"
-    left = Store(scene.cache, create=False).leftovers() if work.is_dir() else ()
+    work = machine.cache / "work"
+    left = Store(machine.cache, create=False).leftovers() if work.is_dir() else ()
     if left:
         yield Item(
             code=DoctorCode.CACHE,
@@ -165,12 +165,12 @@ def _leftovers(scene: Scene) -> Iterator[Item]:
             found=f"{len(left)} temporary folders of builds that were killed in {work}",
             why="they take space; the next build removes them",
             repair="envbuilder doctor --fix",
-            fix=Fix(told=f"rm -r {' '.join(map(str, left))}", run=lambda: Store(scene.cache).sweep()),
+            fix=Fix(told=f"rm -r {' '.join(map(str, left))}", run=lambda: Store(machine.cache).sweep()),
         )
 
 
-def look_at_sources(scene: Scene) -> Iterator[Item]:
-    reached = scene.reach()
+def check_sources(machine: Machine) -> Iterator[Item]:
+    reached = machine.reach()
     for one in reached:
         yield Item(
             code=DoctorCode.SOURCES,
@@ -182,10 +182,10 @@ def look_at_sources(scene: Scene) -> Iterator[Item]:
             if one.trouble
             else "",
         )
-    yield from _clock(scene, [one.skew for one in reached if one.skew is not None])
+    yield from _clock(machine, [one.skew for one in reached if one.skew is not None])
 
 
-def _clock(scene: Scene, skews: list[float]) -> Iterator[Item]:
+def _clock(machine: Machine, skews: list[float]) -> Iterator[Item]:
     why = "certificates and signed package lists hold for certain days; ranks on nodes compare their logs by time"
     repair = "timedatectl set-ntp true"
     off = min(skews, key=abs) if skews else None
@@ -195,7 +195,7 @@ def _clock(scene: Scene, skews: list[float]) -> Iterator[Item]:
             code=DoctorCode.CLOCK, name="clock", state=State.WARNING, found=f"{abs(off):.0f} s {ahead} every source's", why=why,
             repair=repair,
         )  # fmt: skip
-    elif scene.clock is None:
+    elif machine.clock is None:
         state = State.UNKNOWN if off is None else State.OK
         found = (
             "neither the kernel nor a source says"
@@ -204,7 +204,7 @@ def _clock(scene: Scene, skews: list[float]) -> Iterator[Item]:
         )
         yield Item(code=DoctorCode.CLOCK, name="clock", state=state, found=found, why=why)
     else:
-        synchronised, error = scene.clock
+        synchronised, error = machine.clock
         yield Item(
             code=DoctorCode.CLOCK,
             name="clock",
@@ -218,15 +218,17 @@ def _clock(scene: Scene, skews: list[float]) -> Iterator[Item]:
         )
 
 
-def look_at_locks(scene: Scene) -> Iterator[Item]:
+def check_locks(machine: Machine) -> Iterator[Item]:
     """Locks of torch's load() older than any compilation takes; whoever finds one waits for ever (torch 2.13 and older)."""
-    folder = scene.environment.get("TORCH_EXTENSIONS_DIR", "") or str(scene.home / ".cache/torch_extensions")
+    folder = machine.environment.get("TORCH_EXTENSIONS_DIR", "") or str(
+        machine.home / ".cache/torch_extensions"
+    )
     old: list[str] = []
     for parent, _, names in os.walk(folder):
         if "lock" in names:
             path = os.path.join(parent, "lock")  # noqa: PTH118 - os.walk gives texts
             try:
-                age = scene.now - os.lstat(path).st_mtime
+                age = machine.now - os.lstat(path).st_mtime
             except FileNotFoundError:
                 continue
             if age > 3600:

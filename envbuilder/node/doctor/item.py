@@ -1,4 +1,4 @@
-"""What one look at the machine says, and what all looks share."""
+"""What a check of the doctor reads, and the item that it returns."""
 
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from envbuilder.node.nccl.roots import Roots
 
 
 class DoctorCode(CodeEnum):
-    """Stable; a new look takes the next free one."""
+    """Stable; a new check takes the next free one."""
 
     PYTHON = "EB810", "no virtual environment around envbuilder"
     TOOL = "EB811", "a program that a build uses"
@@ -59,7 +59,7 @@ class Fix:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """One look: what was found, why it matters, and the command that repairs it."""
+    """What a check found, why it matters, and the command that repairs it."""
 
     code: DoctorCode
     name: str
@@ -83,8 +83,8 @@ NeedsOf = Callable[[str, Sequence[str]], Sequence[RecipeNeeds]]  # driver and GP
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """The machine as the looks see it; each part can be another one in a test."""
+class Machine:
+    """The machine that the checks read; a test can replace each part."""
 
     roots: Roots
     environment: Mapping[str, str]
@@ -102,7 +102,7 @@ class Scene:
     reach: Callable[[], Sequence[Reached]]
 
     def say(self, *argv: str, why: str) -> str | None:
-        """What a program prints; None where it is not there or fails."""
+        """Return what a program prints, or None where it is missing or fails."""
         try:
             return self.runner.run(Command(argv=argv, why=why)).strip()
         except (CommandError, ToolError):

@@ -1,4 +1,4 @@
-"""The machine at hand as a scene: everything that the looks ask, from the real files, programs and system calls."""
+"""Probe this machine for the doctor: files, programs and system calls."""
 
 import ctypes
 import os
@@ -13,8 +13,8 @@ from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.sources import probe_sources
-from envbuilder.node.doctor.item import NeedsOf, Scene
-from envbuilder.node.nccl.probe import Means, import_nvml, probe
+from envbuilder.node.doctor.item import Machine, NeedsOf
+from envbuilder.node.nccl.probe import ProbeIO, import_nvml, probe
 from envbuilder.node.nccl.roots import Roots
 
 _TIMEX: Final = 208  # bytes of struct timex on 64-bit Linux
@@ -22,9 +22,9 @@ _MAXERROR, _STATUS = 24, 40  # offsets of a long and an int in it
 _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
 
 
-def make_scene(
+def probe_machine(
     environment: Mapping[str, str], runner: Runner, *, cache: Path, output: Path, needs: NeedsOf
-) -> Scene:
+) -> Machine:
     roots, uid = Roots(), os.geteuid()
 
     def run(argv: tuple[str, ...]) -> str | None:
@@ -38,11 +38,11 @@ def make_scene(
         return reach((*sources.debian, *sources.indexes, sources.pytorch), sources.certificates)
 
     soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    return Scene(
+    return Machine(
         roots=roots,
         environment=environment,
         runner=runner,
-        facts=probe(Means(roots=roots, environment=environment, nvml=import_nvml(), run=run)),
+        facts=probe(ProbeIO(roots=roots, environment=environment, nvml=import_nvml(), run=run)),
         cache=cache,
         output=output,
         needs=needs,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.node.doctor.acs import redirects
-from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Scene, State, free_bytes, gigabytes
+from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Machine, State, free_bytes, gigabytes
 from envbuilder.node.nccl.facts import PASS_THROUGH, TRANSLATING
 from envbuilder.node.nccl.roots import names, text
 
@@ -26,12 +26,15 @@ _SWITCHES: Final = (  # below /proc/sys: what must not be there, and how to set 
 )
 
 
-def look_at_apptainer(scene: Scene) -> Iterator[Item]:
+def check_apptainer(machine: Machine) -> Iterator[Item]:
     why = "a SIF runs in it"
-    said = scene.say("apptainer", "--version", why="ask for Apptainer's version")
+    said = machine.say("apptainer", "--version", why="ask for Apptainer's version")
     name = "Apptainer"
     if said is None:
-        said, name = scene.say("singularity", "--version", why="ask for Singularity's version"), "Singularity"
+        said, name = (
+            machine.say("singularity", "--version", why="ask for Singularity's version"),
+            "Singularity",
+        )
     found = re.search(r"\d+\.\d+(?:\.\d+)?\S*", said or "")
     if not found:
         yield Item(
@@ -43,14 +46,14 @@ def look_at_apptainer(scene: Scene) -> Iterator[Item]:
         code=DoctorCode.APPTAINER,
         name=name,
         state=State.OK,
-        found=found[0] + (", setuid" if has_setuid(scene) else ""),
+        found=found[0] + (", setuid" if has_setuid(machine) else ""),
         why=why,
     )
 
 
-def has_setuid(scene: Scene) -> bool:
+def has_setuid(machine: Machine) -> bool:
     """Whether Apptainer mounts with root's help, and so needs neither user namespaces nor FUSE."""
-    told = scene.say("apptainer", "buildcfg", why="ask where Apptainer's helpers are") or ""
+    told = machine.say("apptainer", "buildcfg", why="ask where Apptainer's helpers are") or ""
     found = re.search(r"^LIBEXECDIR=(.+)$", told, re.MULTILINE)
     try:
         return bool(found and Path(found[1], "apptainer/bin/starter-suid").stat().st_mode & stat.S_ISUID)
@@ -58,17 +61,19 @@ def has_setuid(scene: Scene) -> bool:
         return False
 
 
-def look_at_namespaces(scene: Scene) -> Iterator[Item]:
+def check_namespaces(machine: Machine) -> Iterator[Item]:
     """A real try, as this user; the switches only explain why it fails."""
     why = "Apptainer without setuid, builds in a sandbox, and builds as an ordinary user make their own user namespace"
-    sysctl = scene.roots.proc / "sys"
+    sysctl = machine.roots.proc / "sys"
     shut = [(name, command) for name, value, command in _SWITCHES if text(sysctl / name) == value]
-    works = scene.say("unshare", "--user", "--map-root-user", "true", why="make a user namespace") is not None
+    works = (
+        machine.say("unshare", "--user", "--map-root-user", "true", why="make a user namespace") is not None
+    )
     if works:
         off = f"; for ordinary users {', '.join(name for name, _ in shut)} may forbid it" if shut else ""
-        state, found = (State.WARNING if shut and scene.uid == 0 else State.OK), f"can be made{off}"
+        state, found = (State.WARNING if shut and machine.uid == 0 else State.OK), f"can be made{off}"
     else:
-        needed = not (scene.uid == 0 or has_setuid(scene))
+        needed = not (machine.uid == 0 or has_setuid(machine))
         state = State.MISSING if needed else State.WARNING
         found = f"cannot be made ({', '.join(name for name, _ in shut) or 'the kernel or a container forbids it'})"
     repair = (
@@ -85,27 +90,27 @@ def look_at_namespaces(scene: Scene) -> Iterator[Item]:
     )
 
 
-def look_at_subids(scene: Scene) -> Iterator[Item]:
-    if scene.uid == 0:
+def check_subids(machine: Machine) -> Iterator[Item]:
+    if machine.uid == 0:
         return
     lacking = []
     for file in ("subuid", "subgid"):
-        lines = (text(scene.roots.root / "etc" / file) or "").splitlines()
+        lines = (text(machine.roots.root / "etc" / file) or "").splitlines()
         owners = {line.split(":")[0] for line in lines if line.count(":") == 2}
-        if not owners & {scene.user, str(scene.uid)}:
+        if not owners & {machine.user, str(machine.uid)}:
             lacking.append(f"/etc/{file}")
-    helper = shutil.which("newuidmap", path=scene.environment.get("PATH"))
+    helper = shutil.which("newuidmap", path=machine.environment.get("PATH"))
     yield Item(
         code=DoctorCode.SUBIDS,
         name="subordinate ids",
         state=State.WARNING if lacking or not helper else State.OK,
-        found=f"none for {scene.user} in {' and '.join(lacking)}"
+        found=f"none for {machine.user} in {' and '.join(lacking)}"
         if lacking
         else "there"
         if helper
         else "there, but `newuidmap` is not installed",
         why="a build as an ordinary user installs packages whose files have many owners; running needs none",
-        repair=f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {scene.user}"
+        repair=f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {machine.user}"
         if lacking
         else ""
         if helper
@@ -113,11 +118,11 @@ def look_at_subids(scene: Scene) -> Iterator[Item]:
     )
 
 
-def look_at_fuse(scene: Scene) -> Iterator[Item]:
-    device = scene.roots.dev / "fuse"
+def check_fuse(machine: Machine) -> Iterator[Item]:
+    device = machine.roots.dev / "fuse"
     why = "without root or setuid, a SIF is mounted by squashfuse"
     if not device.exists():
-        fix = Fix(told="modprobe fuse", run=lambda: _modprobe(scene)) if scene.uid == 0 else None
+        fix = Fix(told="modprobe fuse", run=lambda: _modprobe(machine)) if machine.uid == 0 else None
         yield Item(
             code=DoctorCode.FUSE, name="FUSE", state=State.WARNING, found=f"{device} is not there", why=why,
             repair="modprobe fuse", fix=fix,
@@ -125,7 +130,7 @@ def look_at_fuse(scene: Scene) -> Iterator[Item]:
         return
     open_to_all = stat.S_IMODE(device.stat().st_mode) & 0o006 == 0o006
     ours = os.access(device, os.R_OK | os.W_OK)
-    path = scene.environment.get("PATH")
+    path = machine.environment.get("PATH")
     lacking = [one for one in ("fusermount3", "squashfuse") if not shutil.which(one, path=path)]
     if not ours or not open_to_all:
         state, found = State.WARNING, f"{device} is not open to {'all' if ours else 'you'}"
@@ -141,12 +146,12 @@ def look_at_fuse(scene: Scene) -> Iterator[Item]:
     yield Item(code=DoctorCode.FUSE, name="FUSE", state=state, found=found, why=why, repair=repair)
 
 
-def _modprobe(scene: Scene) -> None:
-    scene.say("modprobe", "fuse", why="load the kernel's FUSE")
+def _modprobe(machine: Machine) -> None:
+    machine.say("modprobe", "fuse", why="load the kernel's FUSE")
 
 
-def look_at_driver(scene: Scene) -> Iterator[Item]:
-    facts = scene.facts
+def check_driver(machine: Machine) -> Iterator[Item]:
+    facts = machine.facts
     gpus = facts.gpus
     if gpus is None:
         state, found = State.UNKNOWN, facts.source("gpus") or "GPUs could not be looked for"
@@ -165,12 +170,12 @@ def look_at_driver(scene: Scene) -> Iterator[Item]:
         repair="nvidia-smi" if state is State.WARNING else "",
     )
     if facts.driver:
-        yield from _recipes(scene, facts.driver)
+        yield from _recipes(machine, facts.driver)
 
 
-def _recipes(scene: Scene, driver: str) -> Iterator[Item]:
-    gpus = tuple(dict.fromkeys(gpu.name for gpu in scene.facts.gpus or () if gpu.name))
-    for recipe in scene.needs(driver, gpus):
+def _recipes(machine: Machine, driver: str) -> Iterator[Item]:
+    gpus = tuple(dict.fromkeys(gpu.name for gpu in machine.facts.gpus or () if gpu.name))
+    for recipe in machine.needs(driver, gpus):
         yield Item(
             code=DoctorCode.RECIPE,
             name=f"recipe {recipe.name}",
@@ -181,8 +186,8 @@ def _recipes(scene: Scene, driver: str) -> Iterator[Item]:
         )
 
 
-def look_at_memory(scene: Scene) -> Iterator[Item]:
-    size = scene.facts.shm
+def check_memory(machine: Machine) -> Iterator[Item]:
+    size = machine.facts.shm
     yield Item(
         code=DoctorCode.SHARED_MEMORY,
         name="/dev/shm",  # noqa: S108 - a name; no file is made
@@ -193,13 +198,13 @@ def look_at_memory(scene: Scene) -> Iterator[Item]:
         if size is None or size >= SHARED
         else "docker run --ipc=host; mount -o remount,size=50% /dev/shm",
     )
-    has_rdma = bool(scene.facts.rdma)
-    low = scene.memlock is not None and has_rdma
+    has_rdma = bool(machine.facts.rdma)
+    low = machine.memlock is not None and has_rdma
     yield Item(
         code=DoctorCode.LIMITS,
         name="locked memory",
         state=State.WARNING if low else State.OK,
-        found="unlimited" if scene.memlock is None else f"{scene.memlock >> 10} kB",
+        found="unlimited" if machine.memlock is None else f"{machine.memlock >> 10} kB",
         why="InfiniBand and RoCE lock the memory that they send from"
         + ("" if has_rdma else "; there is none here"),
         repair="ulimit -l unlimited; LimitMEMLOCK=infinity for slurmd; docker run --ulimit memlock=-1"
@@ -208,11 +213,11 @@ def look_at_memory(scene: Scene) -> Iterator[Item]:
     )
 
 
-def look_at_scratch(scene: Scene) -> Iterator[Item]:
-    env = scene.environment
+def check_scratch(machine: Machine) -> Iterator[Item]:
+    env = machine.environment
     places = {
         "TMPDIR": env.get("TMPDIR") or "/tmp",  # noqa: S108 - what programs use without it
-        "APPTAINER_CACHEDIR": env.get("APPTAINER_CACHEDIR") or str(scene.home / ".apptainer/cache"),
+        "APPTAINER_CACHEDIR": env.get("APPTAINER_CACHEDIR") or str(machine.home / ".apptainer/cache"),
         "APPTAINER_TMPDIR": env.get("APPTAINER_TMPDIR") or env.get("TMPDIR") or "/tmp",  # noqa: S108
     }
     for path, settings in _grouped(places).items():
@@ -235,13 +240,13 @@ def _grouped(places: dict[str, str]) -> dict[str, list[str]]:
     return found
 
 
-def look_at_bus(scene: Scene) -> Iterator[Item]:
+def check_bus(machine: Machine) -> Iterator[Item]:
     """IOMMU and ACS: what makes GPUs of one node reach each other slowly, or never."""
-    gpus = scene.facts.gpus or ()
+    gpus = machine.facts.gpus or ()
     if len(gpus) < 2:
         return
     kinds = {gpu.iommu for gpu in gpus}
-    metal = scene.facts.virtual == ""
+    metal = machine.facts.virtual == ""
     why = "with translation on bare metal, copies between GPUs over PCIe hang or arrive damaged"
     if None in kinds:
         state, found = State.UNKNOWN, "the kernel does not say how the GPUs' groups are mapped"
@@ -259,16 +264,16 @@ def look_at_bus(scene: Scene) -> Iterator[Item]:
         code=DoctorCode.IOMMU, name="IOMMU", state=state, found=found, why=why,
         repair="boot with iommu=pt: add it to GRUB_CMDLINE_LINUX in /etc/default/grub, then update-grub" if state is State.WARNING else "",
     )  # fmt: skip
-    yield _acs(scene)
+    yield _acs(machine)
 
 
-def _acs(scene: Scene) -> Item:
+def _acs(machine: Machine) -> Item:
     why = "ACS sends traffic between GPUs under one switch up to the processor and back"
-    bridges = scene.roots.sys / "bus/pci/devices"
+    bridges = machine.roots.sys / "bus/pci/devices"
     told = [
         redirects(bridges / name / "config") for name in names(bridges) or () if _is_bridge(bridges / name)
     ]
-    gpus = scene.facts.gpus or ()
+    gpus = machine.facts.gpus or ()
     apart = {
         (one.bus, other.bus)
         for one in gpus
@@ -295,15 +300,15 @@ def _is_bridge(device: Path) -> bool:
     return (text(device / "class") or "").startswith("0x0604")
 
 
-def look_at_fabric(scene: Scene) -> Iterator[Item]:
-    rdma = scene.facts.rdma
+def check_fabric(machine: Machine) -> Iterator[Item]:
+    rdma = machine.facts.rdma
     why = "NCCL uses InfiniBand or RoCE where a port is active, the library is in the image and its devices are open"
     if rdma is None:
         yield Item(
             code=DoctorCode.RDMA,
             name="RDMA",
             state=State.UNKNOWN,
-            found=scene.facts.source("rdma") or "cannot be read",
+            found=machine.facts.source("rdma") or "cannot be read",
             why=why,
         )
         return
@@ -313,15 +318,15 @@ def look_at_fabric(scene: Scene) -> Iterator[Item]:
         )
         return
     active = [port for port in rdma if port.state == "ACTIVE"]
-    devices = [name for name in names(scene.roots.dev / "infiniband") or () if name.startswith("uverbs")]
+    devices = [name for name in names(machine.roots.dev / "infiniband") or () if name.startswith("uverbs")]
     shut = [
-        name for name in devices if not os.access(scene.roots.dev / "infiniband" / name, os.R_OK | os.W_OK)
+        name for name in devices if not os.access(machine.roots.dev / "infiniband" / name, os.R_OK | os.W_OK)
     ]
     trouble = (
         ["no port is active"] * (not active)
         + ["/dev/infiniband/uverbs* is not there"] * (not devices)
         + [f"{', '.join(shut)} is not open to you"] * bool(shut)
-        + ["libibverbs is not installed"] * (scene.facts.verbs is False)
+        + ["libibverbs is not installed"] * (machine.facts.verbs is False)
     )
     yield Item(
         code=DoctorCode.RDMA,
@@ -340,11 +345,11 @@ def has_slurm(environment: Mapping[str, str], root: Path) -> bool:
     return told or any((root / path).exists() for path in ("etc/slurm/slurm.conf", "run/slurm/conf"))
 
 
-def look_at_slurm(scene: Scene) -> Iterator[Item]:
-    if not has_slurm(scene.environment, scene.roots.root):
+def check_slurm(machine: Machine) -> Iterator[Item]:
+    if not has_slurm(machine.environment, machine.roots.root):
         return
-    said = scene.say("sinfo", "--version", why="ask for Slurm's version")
-    job = scene.environment.get("SLURM_JOB_ID", "")
+    said = machine.say("sinfo", "--version", why="ask for Slurm's version")
+    job = machine.environment.get("SLURM_JOB_ID", "")
     yield Item(
         code=DoctorCode.SLURM,
         name="Slurm",

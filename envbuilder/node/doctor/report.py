@@ -1,17 +1,17 @@
-"""The looks as a table for a person and as data for a program."""
+"""The doctor's items as a table for a person and as data for a program."""
 
 from envbuilder.core.console import columns
-from envbuilder.node.doctor import Purpose, State, Visit
+from envbuilder.node.doctor import DoctorReport, Purpose, State
 
 _HEADS = {Purpose.BUILD: "to build environments", Purpose.RUN: "to run them"}
 _MARKS = {State.OK: "ok", State.WARNING: "warning", State.MISSING: "missing", State.UNKNOWN: "unknown"}
 
 
-def text(visit: Visit, width: int = 0) -> str:
+def text(run_checks: DoctorReport, width: int = 0) -> str:
     """A row for what is well, the reason and the repair for what is not, at a terminal of `width`."""
-    longest = max((len(item.name) for item in visit.items), default=0)
+    longest = max((len(item.name) for item in run_checks.items), default=0)
     lines: list[str] = []
-    for purpose, items in visit.found.items():
+    for purpose, items in run_checks.found.items():
         lines += [_HEADS[purpose]]
         for item in items:
             lines.append(
@@ -21,11 +21,11 @@ def text(visit: Visit, width: int = 0) -> str:
                 told = [("why:", item.why)] * bool(item.why) + [("repair:", item.repair)] * bool(item.repair)
                 lines += [columns([(" " * 9, f"{name} {words}")], width) for name, words in told]
         lines.append("")
-    lines += [f"done: {told}" for told in visit.done]
+    lines += [f"done: {told}" for told in run_checks.done]
     return "\n".join(lines).rstrip()
 
 
-def data(visit: Visit) -> dict[str, object]:
+def data(run_checks: DoctorReport) -> dict[str, object]:
     return {
         "looks": [
             {
@@ -38,8 +38,8 @@ def data(visit: Visit) -> dict[str, object]:
                 "repair": item.repair,
                 "fixable": item.fix is not None,
             }
-            for purpose, items in visit.found.items()
+            for purpose, items in run_checks.found.items()
             for item in items
         ],
-        "fixed": list(visit.done),
+        "fixed": list(run_checks.done),
     }

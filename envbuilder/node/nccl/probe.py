@@ -44,7 +44,7 @@ def no_program(argv: tuple[str, ...]) -> str | None:  # noqa: ARG001 - the shape
 
 
 @dataclass(frozen=True)
-class Means:
+class ProbeIO:
     """What a probe may ask beside files; each can be replaced in a test."""
 
     roots: Roots = field(default_factory=Roots)
@@ -57,14 +57,14 @@ class Means:
     loads: Callable[[str], bool] = field(default_factory=lambda: can_load)
 
 
-def probe(means: Means) -> Facts:
+def probe(io: ProbeIO) -> Facts:
     """Every fact that a rule asks for, each with its source."""
-    facts = merge(_machine(means), probe_gpus(means.roots, means.nvml, means.run))
-    facts = merge(facts, probe_network(means.roots, means.addresses))
+    facts = merge(_machine(io), probe_gpus(io.roots, io.nvml, io.run))
+    facts = merge(facts, probe_network(io.roots, io.addresses))
     if facts.rdma:
-        facts = merge(facts, Facts(verbs=means.loads("libibverbs.so.1"), sources=(("verbs", "dlopen"),)))
-    facts = merge(facts, _packages(means.packages))
-    return merge(facts, _job(means, facts))
+        facts = merge(facts, Facts(verbs=io.loads("libibverbs.so.1"), sources=(("verbs", "dlopen"),)))
+    facts = merge(facts, _packages(io.packages))
+    return merge(facts, _job(io, facts))
 
 
 def import_nvml(folders: Sequence[str] = ()) -> Any:
@@ -108,8 +108,8 @@ def can_load(library: str) -> bool:
     return True
 
 
-def _machine(means: Means) -> Facts:
-    roots = means.roots
+def _machine(io: ProbeIO) -> Facts:
+    roots = io.roots
     cpuinfo = text(roots.proc / "cpuinfo")
     virtual = _virtual(roots, cpuinfo)
     shm = None
@@ -186,9 +186,9 @@ def _packages(folders: tuple[Path, ...]) -> Facts:
     )
 
 
-def _job(means: Means, facts: Facts) -> Facts:
+def _job(io: ProbeIO, facts: Facts) -> Facts:
     """How many nodes the job has, and which interface leads to another of them."""
-    env = means.environment
+    env = io.environment
     hosts = expand_hosts(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
     here = env.get("SLURMD_NODENAME", "")
     peer = next((host for host in hosts if host != here), "") or env.get("MASTER_ADDR", "")
@@ -203,7 +203,7 @@ def _job(means: Means, facts: Facts) -> Facts:
         nodes = 1
     device = None
     if peer and nodes != 1:
-        ours = means.way_to(peer)
+        ours = io.way_to(peer)
         device = next(
             (
                 one.name

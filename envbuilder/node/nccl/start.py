@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Mapping
 
 from envbuilder.node.nccl.decide import Decision, decide
-from envbuilder.node.nccl.probe import Means, import_nvml, probe, run_program
+from envbuilder.node.nccl.probe import ProbeIO, import_nvml, probe, run_program
 from envbuilder.node.nccl.profile import misfit, parse_measured, parse_profile
 from envbuilder.node.nccl.report import as_text
 from envbuilder.node.nccl.roots import Roots
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def node_facts(root: str, packages: list[str], environment: Mapping[str, str]) -> Facts:
     """What a process of the image sees of its node."""
     top = Path(root)
-    means = Means(
+    io = ProbeIO(
         roots=Roots(sys=top / "sys", proc=top / "proc", dev=top / "dev", root=top),
         environment=environment,
         packages=tuple(map(Path, packages)),
         nvml=import_nvml(packages),
         run=run_program,
     )
-    return probe(means)
+    return probe(io)
 
 
 def decide_start(

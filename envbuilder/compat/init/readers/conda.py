@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.init.gathered import CONFIGURED, Gathered
 from envbuilder.compat.init.readers.pip import read_arguments, read_requirement
+from envbuilder.compat.init.requests import CONFIGURED, Requests
 from envbuilder.core.decode import Kind, Mistakes, Node, load
 from envbuilder.core.errors import UsageError
 
@@ -40,7 +40,7 @@ _SPEC: Final = re.compile(
 )
 
 
-def read_environment(path: Path, gathered: Gathered) -> None:
+def read_environment(path: Path, requests: Requests) -> None:
     """Every entry of the file; raises UsageError for what is not YAML or no environment."""
     mistakes = Mistakes()
     root = load(path, mistakes)
@@ -52,38 +52,38 @@ def read_environment(path: Path, gathered: Gathered) -> None:
         match entry.key:
             case "dependencies":
                 for item in entry.node.items:
-                    _read_item(item, path, gathered)
+                    _read_item(item, path, requests)
             case "variables":
                 for one in entry.node.entries:
-                    gathered.variable(one.key, one.node.text, one.where)
+                    requests.variable(one.key, one.node.text, one.where)
             case "channels":
                 others = [
                     item.text for item in entry.node.items if item.text not in ("defaults", "conda-forge")
                 ]
                 if others:
-                    gathered.leave(entry.where, f"channels: {', '.join(others)}", CONFIGURED)
+                    requests.leave(entry.where, f"channels: {', '.join(others)}", CONFIGURED)
             case "name":
                 pass
             case "prefix":
-                gathered.leave(entry.where, f"prefix: {entry.node.text}", "a folder of one machine")
+                requests.leave(entry.where, f"prefix: {entry.node.text}", "a folder of one machine")
             case _:
-                gathered.leave(entry.where, entry.key, "a key that a recipe has no word for")
+                requests.leave(entry.where, entry.key, "a key that a recipe has no word for")
 
 
-def _read_item(item: Node, path: Path, gathered: Gathered) -> None:
+def _read_item(item: Node, path: Path, requests: Requests) -> None:
     if item.kind is not Kind.MAP:
-        read_spec(item.text, item.where, gathered)
+        read_spec(item.text, item.where, requests)
         return
     for entry in item.entries:
         if entry.key != "pip":
-            gathered.leave(entry.where, entry.key, "not a package manager that a recipe knows")
+            requests.leave(entry.where, entry.key, "not a package manager that a recipe knows")
             continue
         for line in entry.node.items:
             words = line.text.split() if line.text.startswith("-") else [line.text]
-            read_arguments(words, line.where, gathered, locate=path.parent.joinpath)
+            read_arguments(words, line.where, requests, locate=path.parent.joinpath)
 
 
-def read_install(words: Sequence[str], where: str, gathered: Gathered) -> None:
+def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
     """What stands behind `conda install`."""
     rest = list(words)
     while rest:
@@ -91,46 +91,46 @@ def read_install(words: Sequence[str], where: str, gathered: Gathered) -> None:
         if word in ("-c", "--channel", "-n", "--name", "-p", "--prefix"):
             rest = rest[1:]
         elif not word.startswith("-"):
-            read_spec(word, where, gathered)
+            read_spec(word, where, requests)
 
 
-def read_spec(text: str, where: str, gathered: Gathered) -> None:
+def read_spec(text: str, where: str, requests: Requests) -> None:
     """One spec: `channel::name=version=build`, or with another comparison."""
     found = _SPEC.fullmatch(text.partition("#")[0].strip())
     if found is None:
         # Several bounds, or a choice of versions; conda and pip write the first alike.
         if "|" in text or "[" in text:
-            gathered.leave(
+            requests.leave(
                 where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter"
             )
         else:
-            read_requirement(text.rpartition("::")[2], where, gathered)
+            read_requirement(text.rpartition("::")[2], where, requests)
         return
     name = found["name"].lower()
     specifier = _specifier(found["op"] or "", found["version"] or "")
     if "|" in specifier:
-        gathered.leave(where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter")
+        requests.leave(where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter")
     elif name in _PINS:
-        gathered.pin(_PINS[name], specifier, where)
+        requests.pin(_PINS[name], specifier, where)
     elif re.fullmatch(r"g(cc|xx)_linux-64|g(cc|xx)", name):
-        gathered.pin("gcc", re.sub(r"^(==\d+)\..*", r"\1", specifier), where)
+        requests.pin("gcc", re.sub(r"^(==\d+)\..*", r"\1", specifier), where)
     elif name == "cpuonly":
-        gathered.gpus = gathered.gpus or ()
+        requests.gpus = requests.gpus or ()
     elif name in _DEBIAN:
-        gathered.debian(_DEBIAN_NAMES.get(name, name), where)
+        requests.debian(_DEBIAN_NAMES.get(name, name), where)
     elif name == "pip":
-        gathered.leave(
+        requests.leave(
             where,
             text,
             "an environment cannot change, and has no pip",
             hint="packages go into the recipe's `packages`",
         )
     elif _SYSTEM.fullmatch(name):
-        gathered.leave(where, text, "Debian, torch or the CUDA toolkit brings it")
+        requests.leave(where, text, "Debian, torch or the CUDA toolkit brings it")
     else:
         if name == "pytorch" and (build := re.search(r"cuda(\d+\.\d+)", found["build"] or "")):
-            gathered.pin("cuda", f"=={build[1]}", where)
-        read_requirement(f"{_ALIASES.get(name, name)}{specifier}", where, gathered)
+            requests.pin("cuda", f"=={build[1]}", where)
+        read_requirement(f"{_ALIASES.get(name, name)}{specifier}", where, requests)
 
 
 def _specifier(operator: str, version: str) -> str:

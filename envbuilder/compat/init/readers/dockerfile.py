@@ -9,10 +9,10 @@ from typing import Final
 
 from dockerfile_parse import DockerfileParser
 
-from envbuilder.compat.init.gathered import Gathered
 from envbuilder.compat.init.readers.conda import read_install
 from envbuilder.compat.init.readers.copied import Copied
 from envbuilder.compat.init.readers.pip import read_arguments
+from envbuilder.compat.init.requests import Requests
 from envbuilder.core.decode import Mistakes, load_text
 from envbuilder.core.errors import UsageError
 
@@ -45,7 +45,7 @@ _OWN_PACKAGES: Final = re.compile(
 )
 
 
-def read_dockerfile(path: Path, gathered: Gathered) -> None:
+def read_dockerfile(path: Path, requests: Requests) -> None:
     """Every instruction; raises UsageError for what cannot be read."""
     mistakes = Mistakes()
     text = load_text(path, mistakes)
@@ -63,21 +63,21 @@ def read_dockerfile(path: Path, gathered: Gathered) -> None:
             case "COMMENT" | "LABEL" | "MAINTAINER":
                 pass
             case "FROM":
-                _read_base(value, where, gathered)
+                _read_base(value, where, requests)
             case "ARG":
                 key, _, default = value.partition("=")
                 arguments[key.strip()] = default.strip().strip("\"'")
             case "ENV":
-                _read_variables(value, where, gathered)
+                _read_variables(value, where, requests)
             case "RUN":
-                _read_run(value, where, gathered, copied)
+                _read_run(value, where, requests, copied)
             case _:
                 if name == "WORKDIR":
                     copied.enter(value)
                 elif name in ("COPY", "ADD"):
                     copied.copy(value)
                 why = _WHY.get(name, "not an instruction that is read; here-documents are not")
-                gathered.leave(where, f"{name} {value}".strip(), why)
+                requests.leave(where, f"{name} {value}".strip(), why)
 
 
 def _filled(text: str, arguments: dict[str, str]) -> str:
@@ -89,7 +89,7 @@ def _filled(text: str, arguments: dict[str, str]) -> str:
     return re.sub(r"\$(?:\{(\w+)(?::-[^}]*)?\}|(\w+))", fill, text)
 
 
-def _read_base(value: str, where: str, gathered: Gathered) -> None:
+def _read_base(value: str, where: str, requests: Requests) -> None:
     """What the usual bases say of themselves in their tags."""
     words = [word for word in value.split() if not word.startswith("--")]
     image = words[0] if words else ""
@@ -103,16 +103,16 @@ def _read_base(value: str, where: str, gathered: Gathered) -> None:
     elif short == "python":
         pins = {"python": re.match(r"(\d+\.\d+)", tag)}
     elif short in ("debian", "ubuntu") or (name == "" and image in ("debian", "ubuntu")):
-        gathered.note(where, f"`{image}`: the base follows from Python and the compiler")
+        requests.note(where, f"`{image}`: the base follows from Python and the compiler")
         return
     found = {key: match[1] for key, match in pins.items() if match}
     for key, version in found.items():
-        gathered.pin(key, f"=={version}" if key != "python" else f"=={version}.*", where)
+        requests.pin(key, f"=={version}" if key != "python" else f"=={version}.*", where)
     if not found:
-        gathered.leave(where, f"FROM {value}", "what is in this base cannot be told from its name")
+        requests.leave(where, f"FROM {value}", "what is in this base cannot be told from its name")
 
 
-def _read_variables(value: str, where: str, gathered: Gathered) -> None:
+def _read_variables(value: str, where: str, requests: Requests) -> None:
     try:
         words = shlex.split(value)
     except ValueError:
@@ -122,16 +122,16 @@ def _read_variables(value: str, where: str, gathered: Gathered) -> None:
     for word in words:
         name, _, content = word.partition("=")
         if _OWN_VARIABLES.fullmatch(name):
-            gathered.leave(where, f"ENV {name}", "envbuilder sets what is needed of it")
+            requests.leave(where, f"ENV {name}", "envbuilder sets what is needed of it")
         elif "$" in content:
-            gathered.leave(where, f"ENV {word}", "a recipe's variables are plain text")
+            requests.leave(where, f"ENV {word}", "a recipe's variables are plain text")
         else:
-            gathered.variable(name, content, where)
+            requests.variable(name, content, where)
     if not words:
-        gathered.leave(where, f"ENV {value}", "a quotation that does not end")
+        requests.leave(where, f"ENV {value}", "a quotation that does not end")
 
 
-def _read_run(value: str, where: str, gathered: Gathered, copied: Copied) -> None:
+def _read_run(value: str, where: str, requests: Requests, copied: Copied) -> None:
     value = re.sub(r"--mount=\S+\s*|--network=\S+\s*", "", value)
     for command in re.split(r"&&|\|\||;|\n", value):
         text = " ".join(command.split())
@@ -141,11 +141,11 @@ def _read_run(value: str, where: str, gathered: Gathered, copied: Copied) -> Non
             words = shlex.split(text)
         except ValueError:
             words = []
-        if not _read_command(words, where, gathered, copied):
-            gathered.leave(where, f"RUN {text}", "a recipe runs no commands of its own")
+        if not _read_command(words, where, requests, copied):
+            requests.leave(where, f"RUN {text}", "a recipe runs no commands of its own")
 
 
-def _read_command(words: Sequence[str], where: str, gathered: Gathered, copied: Copied) -> bool:
+def _read_command(words: Sequence[str], where: str, requests: Requests, copied: Copied) -> bool:
     """Take what a command installs; False for any other command."""
     while words and (words[0] == "sudo" or re.fullmatch(r"[A-Z_]+=\S*", words[0])):
         words = words[1:]
@@ -155,24 +155,24 @@ def _read_command(words: Sequence[str], where: str, gathered: Gathered, copied: 
     match [re.sub(r".*/", "", plain[0]) if plain else "", *plain[1:2]]:
         case ["apt-get" | "apt" | "aptitude", "install"]:
             for package in plain[2:]:
-                _read_package(package, where, gathered)
+                _read_package(package, where, requests)
         case ["pip" | "pip3", "install"]:
-            read_arguments(words[list(words).index("install") + 1 :], where, gathered, locate=copied.locate)
+            read_arguments(words[list(words).index("install") + 1 :], where, requests, locate=copied.locate)
         case ["conda" | "mamba" | "micromamba", "install"]:
-            read_install(words[list(words).index("install") + 1 :], where, gathered)
+            read_install(words[list(words).index("install") + 1 :], where, requests)
         case _:
             return False
     return True
 
 
-def _read_package(package: str, where: str, gathered: Gathered) -> None:
+def _read_package(package: str, where: str, requests: Requests) -> None:
     name, _, version = package.partition("=")
     if compiler := re.fullmatch(r"g(?:cc|\+\+)-(\d+)", name):
-        gathered.pin("gcc", f"=={compiler[1]}", where)
+        requests.pin("gcc", f"=={compiler[1]}", where)
     elif re.fullmatch(r"gcc|g\+\+|clang.*", name) or _OWN_PACKAGES.fullmatch(name):
         if found := re.fullmatch(r"python(3\.\d+)(-dev)?", name):
-            gathered.pin("python", f"=={found[1]}.*", where)
+            requests.pin("python", f"=={found[1]}.*", where)
     else:
         if version:
-            gathered.note(where, f"`{name}` without `={version}`: the lock chooses the version of the suite")
-        gathered.debian(name, where)
+            requests.note(where, f"`{name}` without `={version}`: the lock chooses the version of the suite")
+        requests.debian(name, where)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from envbuilder.compat.host_file import find_name
-from envbuilder.compat.init.gathered import Gathered
+from envbuilder.compat.init.requests import Requests
 from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.process import Command, Runner
@@ -28,9 +28,9 @@ _ASK: Final[tuple[tuple[tuple[str, ...], dict[str, tuple[str, str]]], ...]] = (
 )
 
 
-def read_machine(environment: Mapping[str, str], runner: Runner, gathered: Gathered) -> None:
+def read_machine(environment: Mapping[str, str], runner: Runner, requests: Requests) -> None:
     """What is there; what is not there is not asked for."""
-    read_facts(detect_here(environment, runner, Versions()).facts, gathered)
+    read_facts(detect_here(environment, runner, Versions()).facts, requests)
     for argv, versions in _ASK:
         command = Command(argv=argv, why=f"ask for the version of {argv[0]}", accept=(0, 1))
         try:
@@ -39,16 +39,16 @@ def read_machine(environment: Mapping[str, str], runner: Runner, gathered: Gathe
             continue
         for key, (pattern, specifier) in versions.items():
             if found := re.search(pattern, said, re.MULTILINE):
-                gathered.pin(key, specifier.format(found[1]), f"`{argv[0]}` of {WHERE}")
+                requests.pin(key, specifier.format(found[1]), f"`{argv[0]}` of {WHERE}")
 
 
-def read_facts(facts: Facts, gathered: Gathered) -> None:
+def read_facts(facts: Facts, requests: Requests) -> None:
     """The GPUs by the names that recipes use."""
     known = tuple(row.name for row in load_gpus().rows)
     names = list(dict.fromkeys(gpu.name for gpu in facts.gpus or () if gpu.name))
     found = {name: find_name(name, known) for name in names}
     for name in (name for name, short in found.items() if short is None):
-        gathered.leave(WHERE, name, "no GPU of that name is known", hint=f"GPUs: {', '.join(known)}")
+        requests.leave(WHERE, name, "no GPU of that name is known", hint=f"GPUs: {', '.join(known)}")
     if facts.gpus is not None:
-        gathered.gpus = tuple(dict.fromkeys(short for short in found.values() if short))
-    gathered.driver = facts.driver or ""
+        requests.gpus = tuple(dict.fromkeys(short for short in found.values() if short))
+    requests.driver = facts.driver or ""

@@ -9,7 +9,7 @@ from typing import Final
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.init.gathered import CONFIGURED, Gathered
+from envbuilder.compat.init.requests import CONFIGURED, Requests
 from envbuilder.core.decode import Mistakes, load_text
 from envbuilder.core.errors import UsageError
 from envbuilder.recipe.extension import Extension
@@ -30,7 +30,7 @@ _COMPILED: Final = ("torch-scatter", "torch-sparse", "torch-cluster", "torch-spl
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
 
 
-def read_requirements(path: Path, gathered: Gathered, *, above: tuple[Path, ...] = ()) -> None:
+def read_requirements(path: Path, requests: Requests, *, above: tuple[Path, ...] = ()) -> None:
     """Every line of a file, and of those that it names; raises UsageError for what cannot be read."""
     mistakes = Mistakes()
     text = load_text(path, mistakes)
@@ -42,9 +42,9 @@ def read_requirements(path: Path, gathered: Gathered, *, above: tuple[Path, ...]
             # A marker has quotes that are its own.
             words = shlex.split(line) if line.startswith("-") else [line]
         except ValueError:
-            gathered.leave(where, line, "a quotation that does not end")
+            requests.leave(where, line, "a quotation that does not end")
             continue
-        read_arguments(words, where, gathered, locate=path.parent.joinpath, above=(*above, path.resolve()))
+        read_arguments(words, where, requests, locate=path.parent.joinpath, above=(*above, path.resolve()))
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
@@ -64,7 +64,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 
 
 def read_arguments(
-    words: Sequence[str], where: str, gathered: Gathered, *, locate: Locate, above: tuple[Path, ...] = ()
+    words: Sequence[str], where: str, requests: Requests, *, locate: Locate, above: tuple[Path, ...] = ()
 ) -> None:
     """What stands behind `pip install`, or on one line of a file; `locate` finds the files that it names."""
     rest = list(words)
@@ -72,115 +72,115 @@ def read_arguments(
         word = rest.pop(0)
         option, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
         if not word.startswith("-"):
-            read_requirement(word, where, gathered)
+            read_requirement(word, where, requests)
             continue
         if option in _WITH_VALUE and not sign:
             value = rest.pop(0) if rest else ""
         elif len(word) > 2 and word[:2] in _WITH_VALUE and word[1] != "-":
             option, value = word[:2], word[2:]
-        _read_option(option, value, where, gathered, locate=locate, above=above)
+        _read_option(option, value, where, requests, locate=locate, above=above)
 
 
 def _read_option(
-    option: str, value: str, where: str, gathered: Gathered, *, locate: Locate, above: tuple[Path, ...]
+    option: str, value: str, where: str, requests: Requests, *, locate: Locate, above: tuple[Path, ...]
 ) -> None:
     said = f"{option} {value}".strip()
     if option in ("-r", "--requirement"):
         path = locate(value)
         if path is None:
-            gathered.leave(where, said, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
+            requests.leave(where, said, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
         elif path.resolve() in above:
-            gathered.leave(where, said, "the files name each other in a circle")
+            requests.leave(where, said, "the files name each other in a circle")
         elif path.is_file():
-            read_requirements(path, gathered, above=above)
+            read_requirements(path, requests, above=above)
         else:
-            gathered.leave(where, said, f"there is no file `{path}`")
+            requests.leave(where, said, f"there is no file `{path}`")
     elif option in _PLACES:
-        gathered.leave(
+        requests.leave(
             where, said, CONFIGURED, hint="`ENVBUILDER_INDEX` and `ENVBUILDER_FOLDERS` name others"
         )
     elif option in ("-e", "--editable"):
-        _leave_project(value, where, gathered)
+        _leave_project(value, where, requests)
     elif option in ("-c", "--constraint"):
-        gathered.leave(
+        requests.leave(
             where, said, "the lock fixes every version", hint="add the bounds that matter to `packages`"
         )
     elif option not in _HARMLESS and f"{option}={value}" not in _HARMLESS:
-        gathered.leave(where, said, "an option of pip that a recipe has no word for")
+        requests.leave(where, said, "an option of pip that a recipe has no word for")
 
 
-def read_requirement(text: str, where: str, gathered: Gathered) -> None:
+def read_requirement(text: str, where: str, requests: Requests) -> None:
     """One requirement; torch is a pin, and what says where to download from cannot be kept."""
     text = re.sub(r"\s+--hash[= ]\S+|\s+--(global-option|config-settings?)[= ]\S+", "", text).strip()
     if re.search(r"\.(whl|tar\.gz|zip)$", text) and "://" not in text:
-        gathered.leave(
+        requests.leave(
             where, text, "a file of one machine", hint="`ENVBUILDER_FOLDERS` names a folder of wheels"
         )
         return
     if re.match(r"(git|hg|svn|bzr)\+|https?://|file:|\.{0,2}/|\.$", text):
-        _leave_project(text, where, gathered)
+        _leave_project(text, where, requests)
         return
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
-        gathered.leave(where, text, "not a requirement that pip's standard (PEP 508) knows")
+        requests.leave(where, text, "not a requirement that pip's standard (PEP 508) knows")
         return
     if requirement.url:
-        _leave_project(requirement.url, where, gathered, name=requirement.name)
+        _leave_project(requirement.url, where, requests, name=requirement.name)
         return
     name = canonicalize_name(requirement.name)
     local = re.search(r"\+(?P<build>[a-z0-9.]+)", str(requirement.specifier))
     specifier = re.sub(r"\+[a-z0-9.]+", "", str(requirement.specifier))
     if name == "torch":
-        gathered.pin("pytorch", specifier, where)
+        requests.pin("pytorch", specifier, where)
         if local:
-            _read_build(local["build"], where, gathered)
+            _read_build(local["build"], where, requests)
         return
     exact = re.fullmatch(r"===?([^,*]+)", specifier)
     if name in _COMPILED:
         if exact:
-            _compile(name, exact[1], where, gathered)
+            _compile(name, exact[1], where, requests)
         else:
-            _leave_compiled(text, name, where, gathered)
+            _leave_compiled(text, name, where, requests)
         return
     if re.match(r"nvidia-.*-cu\d+$|triton$|pytorch-triton$", name):
-        gathered.leave(where, text, "torch brings the one that it was built with")
+        requests.leave(where, text, "torch brings the one that it was built with")
         return
     if local:
-        gathered.note(where, f"`{name}{specifier}` stands for `{text}`: which build fits is for the lock")
+        requests.note(where, f"`{name}{specifier}` stands for `{text}`: which build fits is for the lock")
     kept = Requirement(str(requirement).replace(str(requirement.specifier), specifier) if local else text)
-    gathered.package(name, str(kept), where)
+    requests.package(name, str(kept), where)
 
 
-def _read_build(build: str, where: str, gathered: Gathered) -> None:
+def _read_build(build: str, where: str, requests: Requests) -> None:
     """cu113 → CUDA 11.3; cpu → no GPU."""
     if found := re.fullmatch(r"cu(\d+)(\d)", build):
-        gathered.pin("cuda", f"=={found[1]}.{found[2]}", where)
-    elif build == "cpu" and gathered.gpus is None:
-        gathered.gpus = ()
+        requests.pin("cuda", f"=={found[1]}.{found[2]}", where)
+    elif build == "cpu" and requests.gpus is None:
+        requests.gpus = ()
     elif build != "cpu":
-        gathered.leave(where, f"+{build}", "a build of torch that envbuilder does not offer")
+        requests.leave(where, f"+{build}", "a build of torch that envbuilder does not offer")
 
 
-def _compile(name: str, version: str, where: str, gathered: Gathered) -> None:
+def _compile(name: str, version: str, where: str, requests: Requests) -> None:
     module = name.replace("-", "_")
-    gathered.extensions[module] = Extension(
+    requests.extensions[module] = Extension(
         name=module, sdist=f"{module}=={version}", env=(("FORCE_CUDA", "1"),)
     )
-    gathered.note(
+    requests.note(
         where, f"`{name}=={version}` is an extension: it is compiled from its sdist for the recipe's GPUs"
     )
 
 
-def _leave_compiled(text: str, name: str, where: str, gathered: Gathered) -> None:
+def _leave_compiled(text: str, name: str, where: str, requests: Requests) -> None:
     module = name.replace("-", "_")
-    gathered.leave(
+    requests.leave(
         where, text, "it has CUDA sources, and needs a version",
         hint=f"extensions: [{{name: {module}, sdist: {module}==VERSION}}]",
     )  # fmt: skip
 
 
-def _leave_project(text: str, where: str, gathered: Gathered, *, name: str = "") -> None:
+def _leave_project(text: str, where: str, requests: Requests, *, name: str = "") -> None:
     """A project that pip would build: the hint is the extension that it may be."""
     plain = text.partition("#")[0]
     named = re.search(r"[#&]egg=([\w.-]+)", text)
@@ -201,4 +201,4 @@ def _leave_project(text: str, where: str, gathered: Gathered, *, name: str = "")
     else:
         why = "a folder of a project"
         hint = f"if it has C++ or CUDA sources: extensions: [{{name: NAME, path: {plain.removeprefix('file:').removeprefix('./')}}}]"
-    gathered.leave(where, text, why, hint=hint)
+    requests.leave(where, text, why, hint=hint)

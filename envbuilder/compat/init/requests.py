@@ -22,7 +22,7 @@ class InitCode(CodeEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
+class VersionRequest:
     """A version that somebody wrote, as a PEP 440 specifier: ==3.8.*, >=1.7; and where."""
 
     text: str
@@ -40,7 +40,7 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class PackageRequest:
     """One PEP 508 requirement, and where it was written."""
 
     text: str
@@ -48,11 +48,11 @@ class Wanted:
 
 
 @dataclass(slots=True, kw_only=True)
-class Gathered:
+class Requests:
     """Filled line by line; what is written later in a file, or in a later file, wins."""
 
-    pins: dict[str, Asked] = field(default_factory=dict)  # pytorch, cuda, python, gcc
-    packages: dict[str, Wanted] = field(default_factory=dict)  # by their normal name
+    pins: dict[str, VersionRequest] = field(default_factory=dict)  # pytorch, cuda, python, gcc
+    packages: dict[str, PackageRequest] = field(default_factory=dict)  # by their normal name
     apt: dict[str, str] = field(default_factory=dict)  # name → where
     env: dict[str, str] = field(default_factory=dict)
     extensions: dict[str, Extension] = field(default_factory=dict)
@@ -76,10 +76,10 @@ class Gathered:
             self.leave(where, f"{key} {specifier}", "not a version that can be read")
             return
         if specifier or key not in self.pins:
-            self.pins[key] = Asked(text=specifier, where=where)
+            self.pins[key] = VersionRequest(text=specifier, where=where)
 
     def package(self, name: str, text: str, where: str) -> None:
-        self.packages[canonicalize_name(name)] = Wanted(text=text, where=where)
+        self.packages[canonicalize_name(name)] = PackageRequest(text=text, where=where)
 
     def debian(self, name: str, where: str) -> None:
         if re.fullmatch(SHAPES["apt"].pattern, name):
