@@ -20,7 +20,8 @@ from envbuilder.core.console import Console
 from envbuilder.core.process import Runner
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
 from envbuilder.plan.model import CudaStep, OsStep, Plan, PythonStep
-from envbuilder.plan.sbom import PROVENANCE, SBOM
+from envbuilder.plan.provenance import PROVENANCE
+from envbuilder.plan.sbom import SBOM
 from envbuilder.run.devcontainer import Desk, make_label
 
 FIRST: Final = (

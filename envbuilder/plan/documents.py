@@ -17,9 +17,10 @@ from envbuilder.artifacts.statement import Subject
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Kind
 from envbuilder.layers.layer import Layer, read_files, read_manifest
-from envbuilder.plan.license import Licence, debian_licence, wheel_licence
+from envbuilder.plan.license import License, debian_license, wheel_license
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.plan.sbom import PROVENANCE, SBOM, make_provenance, make_sbom
+from envbuilder.plan.provenance import PROVENANCE, make_provenance
+from envbuilder.plan.sbom import SBOM, make_sbom
 
 _STATUS: Final = "var/lib/dpkg/status"
 _DOC: Final = "usr/share/doc/"
@@ -38,23 +39,23 @@ def write_documents(
 
     Raises BuildError when a layer holds other packages than the lock names.
     """
-    licences: dict[str, Licence] = {}
+    licenses: dict[str, License] = {}
     for step in plan.steps:
         if isinstance(step, OsStep | PythonStep):
             read = _debian if isinstance(step, OsStep) else _python
             installed = read(layers[type(step)], trees.get(type(step)))
             _need_same(step, {name: version for name, (version, _) in installed.items()})
-            licences |= {one.sha256: installed[_key(step, one.name)][1] for one in step.artefacts}
+            licenses |= {one.sha256: installed[_key(step, one.name)][1] for one in step.artefacts}
     subjects = [
         Subject(name=f"{layers[type(step)].name}.tar", sha256=layers[type(step)].diff_id)
         for step in plan.steps
         if not isinstance(step, RuntimeStep)
     ]
-    return {SBOM: make_sbom(plan, licences), PROVENANCE: make_provenance(plan, subjects, tools, engine)}
+    return {SBOM: make_sbom(plan, licenses), PROVENANCE: make_provenance(plan, subjects, tools, engine)}
 
 
-def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, Licence]]:
-    """Installed packages by name: version and licence."""
+def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
+    """Installed packages by name: version and license."""
     entries = read_manifest(layer)
     wanted = {one.path for one in entries if one.path == _STATUS or _COPYRIGHT.fullmatch(one.path)}
     files = read_files(layer, wanted, tree)
@@ -65,23 +66,23 @@ def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, Licence]]:
             other = entry.target.removesuffix("/copyright").rpartition("/")[2]
             if below in ("", "copyright") and other in documents:
                 documents.setdefault(name, documents[other])
-    found: dict[str, tuple[str, Licence]] = {}
+    found: dict[str, tuple[str, License]] = {}
     for stanza in files.get(_STATUS, b"").decode(errors="replace").split("\n\n"):
         fields = dict(re.findall(r"^(Package|Version|Status): (.*)$", stanza, re.MULTILINE))
         if fields.get("Status", "").endswith(" installed"):
             text = documents.get(fields["Package"], b"").decode(errors="replace")
-            found[fields["Package"]] = (fields["Version"], debian_licence(text))
+            found[fields["Package"]] = (fields["Version"], debian_license(text))
     return found
 
 
-def _python(layer: Layer, tree: Path | None) -> dict[str, tuple[str, Licence]]:
+def _python(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
     wanted = {one.path for one in read_manifest(layer) if _METADATA.fullmatch(one.path)}
     files = read_files(layer, wanted, tree)
-    found: dict[str, tuple[str, Licence]] = {}
+    found: dict[str, tuple[str, License]] = {}
     for text in files.values():
         fields, _ = parse_email(text)
         name, version = fields.get("name", ""), fields.get("version", "")
-        found[canonicalize_name(name)] = (_version(version), wheel_licence(text))
+        found[canonicalize_name(name)] = (_version(version), wheel_license(text))
     return found
 
 

@@ -1,7 +1,7 @@
-"""What a package says of its licence, as SPDX writes it.
+"""What a package says of its license, as SPDX writes it.
 
 Two kinds of packages say it in a form that a program can read: wheels in their metadata, Debian's packages in
-copyright files of the format that Debian calls DEP-5. Nothing is guessed from a licence's text: what is not said
+copyright files of the format that Debian calls DEP-5. Nothing is guessed from a license's text: what is not said
 clearly is quoted, and its expression stays empty.
 """
 
@@ -15,7 +15,7 @@ from packaging.metadata import parse_email
 
 _OWN: Final = "LicenseRef-"
 _MOST_SHOWN: Final = 200  # characters of what a package says
-# Debian's short names that SPDX spells in another way; the GNU licences follow a rule, see `_debian_name`.
+# Debian's short names that SPDX spells in another way; the GNU licenses follow a rule, see `_debian_name`.
 _DEBIAN: Final = {
     "apache-2": "Apache-2.0", "artistic": "Artistic-1.0-Perl", "bsd-2": "BSD-2-Clause", "bsd-3": "BSD-3-Clause",
     "bsl": "BSL-1.0", "cc0": "CC0-1.0", "expat": "MIT", "mit/x11": "MIT", "python": "PSF-2.0",
@@ -31,22 +31,22 @@ _CLASSIFIER: Final = "License :: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Licence:
+class License:
     """`expression` is SPDX's, "" where none is certain; `stated` is the package's own word."""
 
     expression: str = ""
     stated: str = ""
 
 
-UNKNOWN: Final = Licence()
+UNKNOWN: Final = License()
 
 
-def wheel_licence(metadata: bytes) -> Licence:
+def wheel_license(metadata: bytes) -> License:
     """What the METADATA of a wheel says: `License-Expression`, else `License` or its classifiers in SPDX's words."""
     fields, _ = parse_email(metadata)
     stated = fields.get("license_expression", "")
     if expression := _normal(stated):
-        return Licence(expression=expression, stated=stated)
+        return License(expression=expression, stated=stated)
     said = [fields.get("license", "")]
     said += [
         one.rpartition(" :: ")[2] for one in fields.get("classifiers", ()) if one.startswith(_CLASSIFIER)
@@ -54,10 +54,10 @@ def wheel_licence(metadata: bytes) -> Licence:
     found = [one for one in said if one and one != "OSI Approved"]
     known = sorted({one for text in found if (one := _WHEEL.get(text.strip().lower(), "") or _normal(text))})
     first = next((line.strip() for text in found for line in text.splitlines() if line.strip()), "")
-    return Licence(expression=known[0] if len(known) == 1 else "", stated=(stated or first)[:_MOST_SHOWN])
+    return License(expression=known[0] if len(known) == 1 else "", stated=(stated or first)[:_MOST_SHOWN])
 
 
-def debian_licence(copyright_text: str) -> Licence:
+def debian_license(copyright_text: str) -> License:
     """What a copyright file of Debian says of all its files together; one that only people can read says nothing."""
     if not re.match(r"\s*Format(-Specification)?:", copyright_text):
         return UNKNOWN
@@ -70,7 +70,7 @@ def debian_licence(copyright_text: str) -> Licence:
     }
     parts = sorted({_debian_expression(one) for one in said})
     joined = " AND ".join(f"({one})" if " OR " in one and len(parts) > 1 else one for one in parts)
-    return Licence(expression=joined, stated="; ".join(sorted(said))[:_MOST_SHOWN])
+    return License(expression=joined, stated="; ".join(sorted(said))[:_MOST_SHOWN])
 
 
 def own_references(expression: str) -> tuple[str, ...]:

@@ -1,38 +1,33 @@
-"""What an environment consists of and how it was made, as others' tools read it: an SPDX parts list, SLSA provenance.
+"""The SBOM of an environment in SPDX 2.3: every package with its version, license and hash.
 
-Both are texts that follow from the plan and from what the installed packages say of themselves. They name no machine,
-no host and no time of day, so they are the same wherever the same lock is built, and lie inside both artefacts.
+The text follows from the plan and from what the installed packages state. It names no machine, no host and no time of day, so it
+is the same wherever the same lock is built. It lies inside both artifacts.
 """
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final
 from urllib.parse import quote
 
 from envbuilder import __version__
-from envbuilder.artifacts.statement import Subject, make_statement
 from envbuilder.compat.image_facts import Name
 from envbuilder.core.cache import sha256_text
 from envbuilder.lock.base_image.locked import LockedBase
 from envbuilder.lock.model import Artefact, LockedExtension
-from envbuilder.plan.license import UNKNOWN, Licence, own_references
+from envbuilder.plan.license import UNKNOWN, License, own_references
 from envbuilder.plan.model import Plan
 
 SBOM: Final = "opt/envbuilder/sbom.spdx.json"
-PROVENANCE: Final = "opt/envbuilder/provenance.json"
-PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
-BUILD_TYPE: Final = "urn:envbuilder:{engine}:1"
-BUILDER: Final = "urn:envbuilder:local"  # a build on a machine of one's own: SLSA's level 1, whoever signs it
 NOASSERTION: Final = "NOASSERTION"
 
 
-def make_sbom(plan: Plan, licences: Mapping[str, Licence]) -> str:
-    """The parts list in SPDX 2.3; `licences` holds what is known by the sha256 of the artefact."""
+def make_sbom(plan: Plan, licenses: Mapping[str, License]) -> str:
+    """The parts list in SPDX 2.3; `licenses` holds what is known by the sha256 of the artefact."""
     top = "SPDXRef-environment"
-    packages = [*_artefacts(plan, licences), *_image(plan), *map(_extension, plan.extensions)]
-    references = sorted({name for one in licences.values() for name in own_references(one.expression)})
+    packages = [*_artefacts(plan, licenses), *_image(plan), *map(_extension, plan.extensions)]
+    references = sorted({name for one in licenses.values() for name in own_references(one.expression)})
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
@@ -59,37 +54,6 @@ def make_sbom(plan: Plan, licences: Mapping[str, Licence]) -> str:
     return _json(document)
 
 
-def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str], engine: str) -> str:
-    """How the subjects were made: an in-toto statement with SLSA's provenance, version 1."""
-    dependencies = [
-        {"name": one.filename, "uri": purl(one), "digest": {"sha256": one.sha256}} for one in _every(plan)
-    ]
-    dependencies += [
-        {"name": base.reference, "uri": _image_purl(base), "digest": {"sha256": base.manifest.digest}}
-        for base in _bases(plan)
-    ]
-    dependencies += [
-        {"name": f"{extension.name}/{file.path}", "digest": {"sha256": file.sha256}}
-        for extension in plan.extensions
-        for file in extension.files
-    ]
-    predicate = {
-        "buildDefinition": {
-            "buildType": BUILD_TYPE.format(engine=engine),
-            "externalParameters": {"recipe": plan.name, "files": _files(plan)},
-            "internalParameters": {"platform": plan.platform, "epoch": plan.epoch, "plan": plan.key},
-            "resolvedDependencies": dependencies,
-        },
-        "runDetails": {
-            "builder": {
-                "id": BUILDER,
-                "version": {"envbuilder": __version__} | dict(one.split(" ", 1) for one in tools),
-            }
-        },
-    }
-    return make_statement(subjects, predicate_type=PREDICATE_TYPE, predicate=predicate)
-
-
 def purl(artefact: Artefact) -> str:
     """The package URL of a locked file."""
     version = quote(artefact.version, safe=".-_~")
@@ -101,23 +65,23 @@ def purl(artefact: Artefact) -> str:
     return f"pkg:pypi/{artefact.name.lower().replace('_', '-')}@{version}"
 
 
-def _artefacts(plan: Plan, licences: Mapping[str, Licence]) -> Iterator[dict[str, object]]:
-    for one in _every(plan):
-        licence = licences.get(one.sha256, UNKNOWN)
+def _artefacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str, object]]:
+    for one in every_artifact(plan):
+        found = licenses.get(one.sha256, UNKNOWN)
         package = _package(_identity(one.kind, one.name, one.sha256), one.name, one.version)
         package = _referred(package, purl(one)) | {
             "packageFileName": one.filename,
             "sourceInfo": f"{one.source}: {one.path}",
             "supplier": "Organization: Debian" if one.source == "debian" else NOASSERTION,
-            "licenseDeclared": licence.expression or NOASSERTION,
+            "licenseDeclared": found.expression or NOASSERTION,
             "checksums": [{"algorithm": "SHA256", "checksumValue": one.sha256}],
         }
-        if licence.stated and licence.stated != licence.expression:
-            package["licenseComments"] = f"the package says: {licence.stated}"
+        if found.stated and found.stated != found.expression:
+            package["licenseComments"] = f"the package says: {found.stated}"
         yield package
 
 
-def _bases(plan: Plan) -> Iterator[LockedBase]:
+def base_images(plan: Plan) -> Iterator[LockedBase]:
     """The image that the environment stands on, where it does."""
     if plan.os.base:
         yield plan.os.base
@@ -126,10 +90,10 @@ def _bases(plan: Plan) -> Iterator[LockedBase]:
 def _image(plan: Plan) -> Iterator[dict[str, object]]:
     """That image, and the packages that it brings and nothing replaced."""
     ours = {one.name for one in plan.os.artefacts}
-    for base in _bases(plan):
+    for base in base_images(plan):
         digest = f"sha256:{base.manifest.digest}"
         whole = _package(_identity("image", base.repository, base.manifest.digest), base.repository, digest)
-        yield _referred(whole, _image_purl(base))
+        yield _referred(whole, image_purl(base))
         family = base.inside.distribution.partition("/")[0] or "linux"
         kind = {"dpkg": "deb", "rpm": "rpm"}.get(base.inside.value(Name.MANAGER), "generic")
         for name, _, version in (one.partition("=") for one in base.packages):
@@ -148,7 +112,7 @@ def _referred(package: dict[str, object], locator: str) -> dict[str, object]:
     return package | {"externalRefs": [reference]}
 
 
-def _image_purl(base: LockedBase) -> str:
+def image_purl(base: LockedBase) -> str:
     place, _, digest = base.pinned.partition("@")
     name = base.repository.rpartition("/")[2]
     return f"pkg:oci/{_quoted(name)}@{quote(digest, safe='')}?repository_url={quote(place, safe='/')}"
@@ -175,13 +139,9 @@ def _package(identity: str, name: str, version: str) -> dict[str, object]:
     return package | ({"versionInfo": version} if version else {})
 
 
-def _every(plan: Plan) -> tuple[Artefact, ...]:
+def every_artifact(plan: Plan) -> tuple[Artefact, ...]:
     """Each artefact once: the CUDA toolkit may lay out a wheel that Python has as well."""
     return tuple({one.sha256: one for step in plan.steps for one in step.artefacts}.values())
-
-
-def _files(plan: Plan) -> list[dict[str, object]]:
-    return [Subject(name=path, sha256=sha256_text(text)).data() for path, text in plan.runtime.files]
 
 
 def _identity(kind: str, name: str, digest: str) -> str:

@@ -1,4 +1,4 @@
-"""The parts list and the provenance: what stands in them, and that others' libraries read them."""
+"""The SBOM and the provenance: what stands in them, and that others' libraries read them."""
 
 import json
 
@@ -18,9 +18,10 @@ from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import write_layer
 from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
 from envbuilder.plan.documents import write_documents
-from envbuilder.plan.license import UNKNOWN, Licence, debian_licence, own_references, wheel_licence
+from envbuilder.plan.license import UNKNOWN, License, debian_license, own_references, wheel_license
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.plan.sbom import PROVENANCE, SBOM, make_provenance, make_sbom, purl
+from envbuilder.plan.provenance import PROVENANCE, make_provenance
+from envbuilder.plan.sbom import SBOM, make_sbom, purl
 
 EPOCH = 1_700_000_000
 
@@ -52,8 +53,8 @@ PLAN = Plan(
     ),
 )
 LICENCES = {
-    DEB.sha256: Licence(expression="MIT AND LicenseRef-odd", stated="Expat; odd"),
-    WHEEL.sha256: Licence(stated="BSD"),
+    DEB.sha256: License(expression="MIT AND LicenseRef-odd", stated="Expat; odd"),
+    WHEEL.sha256: License(stated="BSD"),
 }
 SUBJECTS = (Subject(name="os.tar", sha256=sha256_text("os")),)
 TOOLS = ("zstd 1.5.7", "uv 0.9.0")
@@ -75,7 +76,7 @@ def test_every_artefact_and_extension_is_a_part():
     assert "sha256:" + sha256_text("a") + " a.cpp" in packages[-1]["comment"]
 
 
-def test_a_licence_that_is_not_certain_is_quoted_and_not_asserted():
+def test_a_license_that_is_not_certain_is_quoted_and_not_asserted():
     packages = {one["name"]: one for one in json.loads(make_sbom(PLAN, LICENCES))["packages"]}
     assert packages["libx"]["licenseDeclared"] == "MIT AND LicenseRef-odd"
     assert packages["A_wheel"]["licenseDeclared"] == "NOASSERTION"
@@ -106,7 +107,7 @@ def test_package_urls_escape_what_versions_hold():
     assert purl(WHEEL) == "pkg:pypi/a-wheel@1.0%2Bcpu"
 
 
-# ---------------------------------------------------------------------------------------------------------- licences
+# ---------------------------------------------------------------------------------------------------------- licenses
 
 DEP5 = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.0/\n\n"
 
@@ -124,17 +125,17 @@ DEP5 = "Format: https://www.debian.org/doc/packaging-manuals/copyright-format/1.
         ("GPL-3+ with Bison exception", "LicenseRef-GPL-3-with-Bison-exception"),
     ],
 )
-def test_debians_names_of_licences_become_spdx(said, expression):
-    assert debian_licence(f"{DEP5}Files: *\nLicense: {said}\n").expression == expression
+def test_debians_names_of_licenses_become_spdx(said, expression):
+    assert debian_license(f"{DEP5}Files: *\nLicense: {said}\n").expression == expression
 
 
 def test_all_files_of_a_package_count_and_mere_texts_do_not():
     text = f"{DEP5}Files: *\nLicense: Expat\n\nFiles: x\nLicense: ISC or Zlib\n\nLicense: GPL-3\n the text\n"
-    assert debian_licence(text) == Licence(expression="(ISC OR Zlib) AND MIT", stated="Expat; ISC or Zlib")
+    assert debian_license(text) == License(expression="(ISC OR Zlib) AND MIT", stated="Expat; ISC or Zlib")
 
 
 def test_a_copyright_file_for_people_says_nothing():
-    assert debian_licence("This is free software.\nLicense: MIT\n") == UNKNOWN
+    assert debian_license("This is free software.\nLicense: MIT\n") == UNKNOWN
 
 
 @pytest.mark.parametrize(
@@ -150,15 +151,15 @@ def test_a_copyright_file_for_people_says_nothing():
         ("Summary: none", "", ""),
     ],
 )
-def test_what_a_wheel_says_of_its_licence(fields, expression, stated):
+def test_what_a_wheel_says_of_its_license(fields, expression, stated):
     metadata = f"Metadata-Version: 2.4\nName: x\nVersion: 1\n{fields}\n".encode()
-    assert wheel_licence(metadata) == Licence(expression=expression, stated=stated)
+    assert wheel_license(metadata) == License(expression=expression, stated=stated)
 
 
 @given(st.text(max_size=80))
 def test_whatever_a_copyright_file_says_the_references_are_spdxs(said):
-    licence = debian_licence(f"{DEP5}Files: *\nLicense: {said}\n")
-    for name in own_references(licence.expression):
+    found = debian_license(f"{DEP5}Files: *\nLicense: {said}\n")
+    for name in own_references(found.expression):
         assert set(name.removeprefix("LicenseRef-")) <= set(
             "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-"
         )
@@ -211,7 +212,7 @@ def layers(trees, tmp_path):
     return made | {ExtensionsStep: extensions}
 
 
-def test_licences_come_from_what_is_installed_also_through_linked_folders(layers, trees):
+def test_licenses_come_from_what_is_installed_also_through_linked_folders(layers, trees):
     documents = write_documents(PLAN, layers, trees, TOOLS, "assemble")
     packages = {one["name"]: one["licenseDeclared"] for one in json.loads(documents[SBOM])["packages"]}
     assert packages | {"x": "", "fused": ""} == {
