@@ -204,12 +204,14 @@ def _damaged(blob: Path, why: str) -> BuildError:
 
 
 def read_sif(path: Path) -> Sif:
-    """Read the header and the descriptors; raises VerifyError when they are damaged or name no squashfs to start from."""
+    """Read the header and the descriptors; raises VerifyError for a file that is no SIF, cut off or damaged."""
     try:
         with path.open("rb") as stream:
             return _parse(path, stream, path.stat().st_size)
-    except (OSError, ValueError, struct.error) as error:
-        raise VerifyError(f"`{path}` is not a whole SIF: {error}", hint="build it again") from error
+    except OSError as error:
+        raise VerifyError(f"`{path}` is not readable: {(error.strerror or str(error)).lower()}") from error
+    except ValueError as error:
+        raise VerifyError(f"`{path}` is {error}", hint="build or pull it again") from error
 
 
 def is_sif(path: Path) -> bool:
@@ -290,31 +292,51 @@ def _descriptor(
 
 def _parse(path: Path, stream: IO[bytes], total: int) -> Sif:
     head = stream.read(_HEADER.size)
-    _, magic, version, _, identity, created, _, _, slots, at, size, _, _ = _HEADER.unpack(head)
-    if magic != _MAGIC or version != _VERSION:
-        raise ValueError("it does not start as one")
-    if not 0 < slots <= _MOST_SLOTS or size < slots * _DESCRIPTOR.size:
-        raise ValueError(f"it claims {slots} descriptors in {size} bytes")
+    _need_start(head)
+    _, _, version, _, identity, created, _, _, slots, at, size, _, _ = _HEADER.unpack(head)
+    if version != _VERSION:
+        found, expected = (text.rstrip(b"\0").decode(errors="replace") for text in (version, _VERSION))
+        raise ValueError(f"a SIF of version {found!r}, expected {expected!r}")
+    if not 0 < slots <= _MOST_SLOTS or size < slots * _DESCRIPTOR.size or at < _HEADER.size:
+        raise ValueError(f"damaged: it claims {slots} descriptors in {size} bytes at byte {at}")
+    end = at + slots * _DESCRIPTOR.size
+    if end > total:
+        raise ValueError(f"cut off: the table of {slots} descriptors ends at byte {end}, the file at {total}")
     stream.seek(at)
-    raw = stream.read(slots * _DESCRIPTOR.size)
-    if len(raw) != slots * _DESCRIPTOR.size:
-        raise ValueError("its descriptors are cut off")
+    raw = stream.read(end - at)
     parsed = (
         _parse_descriptor(raw[at : at + _DESCRIPTOR.size], total)
         for at in range(0, len(raw), _DESCRIPTOR.size)
     )
     descriptors = tuple(descriptor for descriptor in parsed if descriptor)
     if not any(descriptor.is_primary for descriptor in descriptors):
-        raise ValueError("no part of it is a squashfs to start from")
+        raise ValueError("damaged: no object of it is a squashfs to start from")
     return Sif(path=path, identity=uuid.UUID(bytes=identity), created=created, descriptors=descriptors)
+
+
+def _need_start(head: bytes) -> None:
+    """Raise ValueError unless this is the whole header of a SIF."""
+    if not head:
+        raise ValueError(f"not a SIF: the file is empty, expected a header of {_HEADER.size} bytes")
+    magic = head[len(_LAUNCH) + 1 :][: len(_MAGIC)]  # the launch line has a field of 32 bytes
+    if not _MAGIC.startswith(magic) or (len(head) <= len(_LAUNCH) and not _LAUNCH.startswith(head)):
+        raise ValueError(
+            f"not a SIF: it begins with {head[:11]!r} and has no {_MAGIC[:-1].decode()} at byte {len(_LAUNCH) + 1}"
+        )
+    if len(head) < _HEADER.size:
+        raise ValueError(f"cut off: the header has {_HEADER.size} bytes, the file {len(head)}")
 
 
 def _parse_descriptor(raw: bytes, total: int) -> Descriptor | None:
     data_type, used, number, _, _, offset, size, _, _, _, _, _, name, extra = _DESCRIPTOR.unpack(raw)
     if not used:
         return None
-    if offset < _HEADER.size or size < 0 or offset + size > total:
-        raise ValueError(f"part {number} would reach from byte {offset} to {offset + size} of {total}")
+    if data_type not in set(DataType):
+        raise ValueError(f"damaged: object {number} has the unknown type {data_type}")
+    if offset < _HEADER.size or size < 0:
+        raise ValueError(f"damaged: object {number} begins at byte {offset} and has {size} bytes")
+    if offset + size > total:
+        raise ValueError(f"cut off: object {number} ends at byte {offset + size}, the file at {total}")
     file_system, role, _ = _PARTITION.unpack_from(extra)
     return Descriptor(
         data_type=DataType(data_type),

@@ -106,7 +106,11 @@ def run_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> Complete
 
 
 def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str, ...]:
-    """The command line that `exec` becomes, and without a command `shell`."""
+    """The command line that `exec` becomes, and without a command `shell`.
+
+    spython cannot run these: it starts Apptainer as a child, whose terminal and signals are not the user's. Nor is it on the
+    nodes where the scripts of `launch`, `module` and `ssh` run.
+    """
     return ("apptainer", "exec" if argv else "shell", *sif_options(around), str(sif), *argv)
 
 

@@ -129,26 +129,48 @@ def _patched(at: int, data: bytes) -> Callable[[Path], None]:
     return patch
 
 
+def _cut(size: int) -> Callable[[Path], None]:
+    return lambda path: os.truncate(path, size if size >= 0 else path.stat().st_size + size)
+
+
 @pytest.mark.parametrize(
-    "damage",
+    ("damage", "words"),
     [
-        lambda path: path.write_bytes(b""),
-        lambda path: os.truncate(path, 100),
-        lambda path: os.truncate(path, 5000),
-        lambda path: os.truncate(path, path.stat().st_size - 1),
-        _patched(32, b"GIF"),
-        _patched(80, struct.pack("<3q", 0, 1 << 40, 4096)),
-        _patched(4096, bytes(585 * 3)),
-        _patched(4096, struct.pack("<i", 99)),
-        _patched(4096 + 17, struct.pack("<q", -5)),
+        (_cut(0), "is not a SIF: the file is empty, expected a header of 128 bytes"),
+        (_cut(1), "is cut off: the header has 128 bytes, the file 1"),
+        (_cut(100), "is cut off: the header has 128 bytes, the file 100"),
+        (_cut(128), "is cut off: the table of 48 descriptors ends at byte 32176, the file at 128"),
+        (_cut(5000), "is cut off: the table of 48 descriptors ends at byte 32176, the file at 5000"),
+        (_cut(32176), r"is cut off: object 1 ends at byte \d+, the file at 32176"),
+        (_cut(-1), r"is cut off: object \d ends at byte \d+, the file at \d+"),
+        (lambda path: path.write_text("words " * 40), r"is not a SIF: it begins with b'words words'"),
+        (_patched(32, b"GIF"), "is not a SIF: it begins with"),
+        (_patched(42, b"02"), "a SIF of version '02', expected '01'"),
+        (
+            _patched(80, struct.pack("<3q", 0, 1 << 40, 4096)),
+            "is damaged: it claims 1099511627776 descriptors",
+        ),
+        (_patched(96, struct.pack("<q", -1)), "is damaged: .* at byte -1"),
+        (_patched(4096, bytes(585 * 3)), "is damaged: no object of it is a squashfs to start from"),
+        (_patched(4096, struct.pack("<i", 99)), "is damaged: object 1 has the unknown type 99"),
+        (_patched(4096 + 17, struct.pack("<q", -5)), "is damaged: object 1 begins at byte -5"),
     ],
 )
-def test_a_damaged_sif_is_refused(
-    tmp_path: Path, layers: list[Layer], damage: Callable[[Path], object]
+def test_a_damaged_sif_is_told_in_words(
+    tmp_path: Path, whole: Path, damage: Callable[[Path], object], words: str
 ) -> None:
-    write(tmp_path / "a.sif", layers)
+    shutil.copy(whole, tmp_path / "a.sif")
     damage(tmp_path / "a.sif")
-    with pytest.raises(VerifyError, match="is not a whole SIF"):
+    with pytest.raises(VerifyError, match=words) as caught:
+        read_sif(tmp_path / "a.sif")
+    assert str(caught.value).startswith(f"`{tmp_path}/a.sif` is ")
+    assert "again" in caught.value.hint
+
+
+@pytest.mark.parametrize("size", [*range(0, 140, 7), *range(4000, 33000, 999)])
+def test_a_sif_cut_anywhere_in_its_tables_is_told_in_words(tmp_path: Path, whole: Path, size: int) -> None:
+    (tmp_path / "a.sif").write_bytes(whole.read_bytes()[:size])
+    with pytest.raises(VerifyError, match=r"is cut off: |the file is empty"):
         read_sif(tmp_path / "a.sif")
 
 
