@@ -7,18 +7,18 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import typer
 import typer.core
 import yaml
-from typer.main import get_command
 
 import envbuilder
 from envbuilder import cli
+from envbuilder.commands import COMMANDS
 from envbuilder.commands.context import SESSION
-from envbuilder.commands.examples import EXAMPLES
 from envbuilder.compat.check import Tables, load_tables
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core import errors
@@ -138,37 +138,58 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- commands
 
 
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """A command without sub-commands. `answer` is the type of its data under `--json`, or None where it has none."""
+
+    name: str
+    summary: str
+    command: typer.core.TyperCommand
+    examples: tuple[str, ...]
+    answer: object
+
+
+def leaves() -> tuple[Leaf, ...]:
+    return tuple(sorted((leaf for name in COMMANDS for leaf in _leaves(name)), key=lambda leaf: leaf.name))
+
+
+def _leaves(name: str) -> Iterator[Leaf]:
+    module = importlib.import_module(f"envbuilder.commands.{name}")
+    command = cli.load_command(name)
+    if not isinstance(command, typer.core.TyperGroup):
+        yield Leaf(
+            name=name, summary=COMMANDS[name], command=command, examples=module.EXAMPLES, answer=module.ANSWER
+        )
+        return
+    for inner, below in command.commands.items():
+        yield Leaf(
+            name=f"{name} {inner}", summary=below.get_short_help_str(limit=200), command=below,
+            examples=module.EXAMPLES[inner], answer=module.ANSWER[inner],
+        )  # fmt: skip
+
+
 def commands() -> str:
-    app = get_command(cli.app)
-    assert isinstance(app, typer.core.TyperGroup)
     lines = made("Commands", "the command line itself")
     lines += [
         "Every command takes `-v` (show each command that is run; twice: its output as well), `--no-color` and `-h`.",
         "All but four take `--json` and answer with [one envelope](json.md). Data goes to stdout, everything else to stderr.",
         "A command ends with one of these [exit codes](exit-codes.md).", "",
     ]  # fmt: skip
-    leaves = list(_leaves(app))
+    every = leaves()
     lines += table(("command", "what it does"), [
-        [f"[`{name}`](#envbuilder-{name.replace(' ', '-')})", _prose(command.get_short_help_str(limit=200))] for name, command in leaves
+        [f"[`{leaf.name}`](#envbuilder-{leaf.name.replace(' ', '-')})", _prose(leaf.summary)] for leaf in every
     ])  # fmt: skip
     lines += [
         "`envbuilder --install-completion` completes commands, options, their fixed values and recipes in bash, zsh and fish.",
         "",
     ]
-    for name, command in leaves:
-        lines += _one_command(name, command)
+    for leaf in every:
+        lines += _one_command(leaf)
     return "\n".join(lines)
 
 
-def _leaves(group: typer.core.TyperGroup, before: str = "") -> Iterator[tuple[str, typer.core.TyperCommand]]:
-    for name, command in sorted(group.commands.items()):
-        if not isinstance(command, typer.core.TyperGroup):
-            yield f"{before}{name}", command
-            continue
-        yield from _leaves(command, f"{before}{name} ")
-
-
-def _one_command(name: str, command: typer.core.TyperCommand) -> list[str]:
+def _one_command(leaf: Leaf) -> list[str]:
+    name, command = leaf.name, leaf.command
     context = typer.Context(command, info_name=f"envbuilder {name}")
     params = [one for one in command.get_params(context) if not getattr(one, "hidden", False)]
     after = ["-- COMMAND…"] if context.allow_extra_args else []
@@ -186,7 +207,7 @@ def _one_command(name: str, command: typer.core.TyperCommand) -> list[str]:
     records = [one.get_help_record(context) for one in params if one.name not in COMMON]
     rows = [[f"`{_plain(words)}`", _prose(told)] for words, told in filter(None, records)]
     lines += table(("argument or option", ""), rows) if rows else []
-    lines += ["```sh", *EXAMPLES[name], "```", ""]
+    lines += ["```sh", *leaf.examples, "```", ""]
     return lines
 
 
@@ -350,7 +371,7 @@ def exit_codes() -> str:
 
 def envelope() -> str:
     SESSION.begin("check", as_json=True)
-    whole = cli.envelope(errors.UsageError("there is no recipe `x`"))
+    whole = cli.make_envelope(errors.UsageError("there is no recipe `x`")).model_dump()
     finding = whole["findings"][0]
     assert (list(whole), list(finding)) == (list(ENVELOPE), list(FINDING))
     lines = made("JSON", "the envelope that `envbuilder/cli.py` prints")

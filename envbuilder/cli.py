@@ -1,13 +1,15 @@
-"""The command line: puts the verbs together, prints their answers, and turns errors into exit codes.
+"""The command line: finds the command that was called, prints its answer, and turns errors into exit codes.
 
-The only module that catches errors, prints to stdout and exits, but for the two answers that `__main__` gives at once. What
-a verb needs is imported when it runs.
+The only module that catches errors, prints to stdout and exits. It imports the module of the command that was called;
+`--help` and completion know the others by their names.
 """
 
 import contextlib
 import errno
+import importlib
 import itertools
 import json
+import logging
 import os
 import shutil
 import signal
@@ -16,18 +18,19 @@ import textwrap
 import threading
 import traceback
 from collections.abc import Iterator
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
+import typer.core
+from pydantic import BaseModel, ConfigDict, SerializeAsAny
 from typer import _completion_shared
+from typer.main import get_command
 
 from envbuilder import __version__
-from envbuilder.commands import artefact, exchange, job, machine, maintain, recipe, start
-from envbuilder.commands.completion import VERBS
+from envbuilder.commands import COMMANDS, HIDDEN
 from envbuilder.commands.context import SESSION
-from envbuilder.commands.examples import add_examples
-from envbuilder.commands.quick_words import quick_command
 from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.findings import Finding, Severity
 
 ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130
@@ -38,19 +41,27 @@ _REFUSALS: Final = (
     errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
 
+
+def load_command(name: str) -> Any:
+    """Import the module of a command and return the command for Typer to run."""
+    command = get_command(importlib.import_module(f"envbuilder.commands.{name}").app)
+    command.name, command.hidden = name, name in HIDDEN
+    return command
+
+
+class CommandGroup(typer.core.TyperGroup):
+    """The commands by name and summary; the one that is called is imported."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        name, named, rest = super().resolve_command(ctx, args)
+        return name, load_command(name) if name and named else None, rest
+
+
 app = typer.Typer(
-    name="envbuilder", no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False, rich_markup_mode=None,
+    name="envbuilder", cls=CommandGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="One recipe becomes one environment: a Docker image and a SIF that hold the same files.",
 )  # fmt: skip
-for _part in (start, recipe, artefact, exchange, machine, job, maintain):
-    app.add_typer(_part.app)
-add_examples(app, {name: verb.help for name, verb in VERBS.items()})
-
-# zsh loads Typer's script at the first TAB and takes what it does for the answer, but it only defines the function.
-_SCRIPTS: Final[dict[str, str]] = getattr(_completion_shared, "_completion_scripts", {})
-if "zsh" in _SCRIPTS:
-    _SCRIPTS["zsh"] += '[[ $zsh_eval_context[-1] != loadautofunc ]] || %(complete_func)s "$@"\n'
 
 
 @app.callback(invoke_without_command=True)
@@ -58,6 +69,40 @@ def _top(version: Annotated[bool, typer.Option("--version", help="print the vers
     if version:
         SESSION.text = f"envbuilder {__version__}"
         raise typer.Exit
+
+
+def _named() -> None:
+    """Stand for a command until it is called."""
+
+
+for _name, _summary in COMMANDS.items():
+    app.command(_name, short_help=_summary, hidden=_name in HIDDEN)(_named)
+
+# zsh loads Typer's script at the first TAB and takes what it does for the answer, but it only defines the function.
+_SCRIPTS: Final[dict[str, str]] = getattr(_completion_shared, "_completion_scripts", {})
+if "zsh" in _SCRIPTS:
+    _SCRIPTS["zsh"] += '[[ $zsh_eval_context[-1] != loadautofunc ]] || %(complete_func)s "$@"\n'
+
+
+class Envelope(BaseModel):
+    """The one JSON answer; its keys are a contract."""
+
+    model_config = ConfigDict(frozen=True)
+
+    version: int = ENVELOPE_VERSION
+    command: str
+    status: Literal["ok", "failed"]
+    exit_code: int
+    data: SerializeAsAny[BaseModel] | None
+    findings: tuple[Finding, ...]
+
+
+class FailureLog(BaseModel):
+    """The data of a failure with a log."""
+
+    model_config = ConfigDict(frozen=True)
+
+    log: str
 
 
 def main() -> None:
@@ -76,9 +121,7 @@ def run(arguments: list[str]) -> int:
     )
     try:
         with _signals():
-            code = quick_command(app, next(iter(arguments), ""))(
-                arguments, prog_name="envbuilder", standalone_mode=False
-            )
+            code = get_command(app)(arguments, prog_name="envbuilder", standalone_mode=False)
         interrupted = code == INTERRUPTED  # what Typer makes of Ctrl-C
     except EnvbuilderError as failure:
         error = failure
@@ -114,8 +157,6 @@ def _refused_path(failure: Exception) -> UsageError | None:
     makes_folder = traceback.extract_tb(failure.__traceback__)[-1].name == "mkdir"
     if failure.errno not in _REFUSALS and not (failure.errno == errno.ENOENT and makes_folder):
         return None
-    import logging  # noqa: PLC0415
-
     logging.getLogger(__name__).debug("where it failed:", exc_info=failure)
     place, what = os.fsdecode(path), "write"
     if os.path.exists(place):  # noqa: PTH110
@@ -190,7 +231,13 @@ def _answer(error: EnvbuilderError | None) -> None:
 
 def _print(error: EnvbuilderError | None) -> None:
     if SESSION.as_json:
-        print(json.dumps(envelope(error), indent=1, ensure_ascii=False))
+        print(
+            json.dumps(
+                make_envelope(error).model_dump(mode="json", by_alias=True, exclude_unset=True),
+                indent=1,
+                ensure_ascii=False,
+            )
+        )
         return
     if error:
         for line in _on_a_screen(_told(error), error):
@@ -265,33 +312,20 @@ def _cut(lines: list[str], room: int, width: int) -> list[str]:
     return [*first, f"… {len(left)} more lines; `--json` has all", *reversed(last)]
 
 
-def envelope(error: EnvbuilderError | None) -> dict[str, object]:
-    """The one JSON answer; its keys are a contract."""
-    findings = [
-        {
-            "code": one.code,
-            "severity": str(one.severity),
-            "where": one.where,
-            "message": one.message,
-            "hint": one.hint,
-        }
-        for one in SESSION.findings
-    ]
+def make_envelope(error: EnvbuilderError | None) -> Envelope:
+    """Return the answer of the session; a failure without findings becomes one."""
+    findings = SESSION.findings
     if error and not findings:
-        findings = [
-            {
-                "code": error.code,
-                "severity": "error",
-                "where": "",
-                "message": error.message,
-                "hint": error.hint,
-            }
-        ]
-    return {
-        "version": ENVELOPE_VERSION,
-        "command": SESSION.command,
-        "status": "failed" if SESSION.exit_code else "ok",
-        "exit_code": SESSION.exit_code,
-        "data": SESSION.data if not (error and error.log) else {"log": error.log},
-        "findings": findings,
-    }
+        findings = (
+            Finding(
+                code=error.code, severity=Severity.ERROR, where="", message=error.message, hint=error.hint
+            ),
+        )
+    return Envelope(
+        version=ENVELOPE_VERSION,
+        command=SESSION.command,
+        status="failed" if SESSION.exit_code else "ok",
+        exit_code=SESSION.exit_code,
+        data=FailureLog(log=error.log) if error and error.log else SESSION.data,
+        findings=findings,
+    )

@@ -4,12 +4,12 @@ import os
 import sys
 from pathlib import Path
 
-from envbuilder.commands.context import Session, workshop
+from envbuilder.commands.context import Session, build_context
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.recipe.model import find_recipe, load
 
-shop = workshop(Session(environment=dict(os.environ), color=False), Path(sys.argv[2]))
+shop = build_context(Session(environment=dict(os.environ), color=False), Path(sys.argv[2]))
 recipe = load(find_recipe(sys.argv[1], shop.recipes))
 found = resolve_wheels(recipe, make_target(recipe), shop.means(offline=False), prefer=(), before=None)
 print(*(f"{one.name}=={one.version}" for one in found))

@@ -8,10 +8,10 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.build.artifacts import build_artifacts
 from envbuilder.build.assemble.engine import Assemble
 from envbuilder.build.pipeline import make_plan
-from envbuilder.commands.context import Session, workshop
+from envbuilder.commands.context import Session, build_context
 
 name, recipes, output = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-shop = workshop(Session(environment=dict(os.environ), color=False), recipes)
+shop = build_context(Session(environment=dict(os.environ), color=False), recipes)
 _, plan, _ = make_plan(name, shop)
 engine = Assemble(store=shop.store, runner=shop.runner, console=shop.console, limits=shop.limits)
 if engine.missing(plan):

@@ -1,41 +1,44 @@
-"""One call of the command line: its options in common, what the environment says, and the answer it collects."""
+"""What every command shares: common options, the session with its answer, and the build context.
+
+The only module, beside Typer, that reads the environment of the process.
+"""
 
 import contextlib
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import Annotated, Final
 
+import platformdirs
 import typer
+from pydantic import BaseModel, ConfigDict
 
+from envbuilder.build.context import BuildContext
+from envbuilder.core import console
+from envbuilder.core.cache import Store
+from envbuilder.core.console import Console, folds
 from envbuilder.core.findings import Finding
+from envbuilder.core.limits import Limits, usable_cores, usable_memory
+from envbuilder.core.process import ProcessRunner
 
-if TYPE_CHECKING:
-    from envbuilder.build.context import BuildContext
-    from envbuilder.core.console import Console
-    from envbuilder.core.process import ProcessRunner
-
-Name = Annotated[
-    str, typer.Argument(help="a recipe in `recipes/`, or a path to a recipe file", metavar="NAME")
-]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON envelope on stdout")]
-Verbose = Annotated[
-    int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")
-]
-NoColor = Annotated[bool, typer.Option("--no-color", help="no colour; NO_COLOR does the same")]
-Recipes = Annotated[
-    Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")
-]
-Profile = Annotated[
-    str, typer.Option("--profile", help="the site: a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")
-]
-Output = Annotated[Path, typer.Option("--output", help="the folder of artefacts")]
-PATIENCE: Final = 1.0  # all is safe to end at any moment: each file gets its final name when it is whole
+PATIENCE: Final = (
+    1.0  # seconds; a command may end at any moment, since each file gets its final name when it is whole
+)
 RECIPES: Final = Path("recipes")
 OUTPUT: Final = Path("build")
+_RECIPE_FILE: Final = re.compile(
+    r"([a-z0-9][a-z0-9._-]*)\.yaml"
+)  # zsh evaluates completions: no other name is safe
+
+
+class Answer(BaseModel):
+    """The data of a command under `--json`. A field that was not set is left out."""
+
+    model_config = ConfigDict(frozen=True)
 
 
 @dataclass(slots=True)
@@ -45,14 +48,14 @@ class Session:
     command: str = ""
     as_json: bool = False
     color: bool = True
-    data: object = None
+    data: BaseModel | None = None
     text: str = ""
     findings: tuple[Finding, ...] = ()
     exit_code: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     stop: Callable[[], None] = lambda: None  # ends what runs, when the patience is over
-    patience: float = 0.0  # seconds from an interrupt to the end; 0: what runs takes the time that it needs
-    width: int = 0  # of the terminal that the answer goes to; 0 where it goes to a file or a program
+    patience: float = 0.0  # seconds from an interrupt to the end; 0 for no limit
+    width: int = 0  # of the terminal that the answer goes to; 0 for a file or a program
 
     def begin(self, command: str, *, as_json: bool) -> None:
         """Forget an earlier call of this process."""
@@ -64,11 +67,59 @@ class Session:
 SESSION: Final = Session()
 
 
-@contextlib.contextmanager
-def verb(command: str, *, as_json: bool, verbose: int, no_color: bool) -> Iterator[Session]:
-    """Set the session up for one command."""
-    from envbuilder.core import console  # noqa: PLC0415
+def new_app(help_text: str = "") -> typer.Typer:
+    """Return an empty Typer app for a command's module; with help, a group of sub-commands."""
+    return typer.Typer(
+        help=help_text or None, no_args_is_help=bool(help_text), add_completion=False, rich_markup_mode=None
+    )
 
+
+def examples(lines: tuple[str, ...]) -> str:
+    r"""Return the end of a command's `--help`. Typer keeps the lines after `\b` as they are."""
+    return "\n".join(["\b", "Examples:", *(f"  $ {line}" for line in lines)])
+
+
+def offer(*values: str) -> Callable[[str], list[str]]:
+    """Return an `autocompletion` that offers fixed values."""
+    return lambda incomplete: [value for value in values if value.startswith(incomplete)]
+
+
+def complete_recipe(context: typer.Context, incomplete: str) -> list[str]:
+    """Offer the recipes of the folder that `--recipes` or the environment names."""
+    folder = context.params.get("recipes") or os.environ.get("ENVBUILDER_RECIPES") or RECIPES
+    try:
+        names = sorted(os.listdir(folder))  # noqa: PTH208 - one call, and the names are all that is needed
+    except OSError:
+        return []
+    found = (_RECIPE_FILE.fullmatch(name) for name in names)
+    return [match[1] for match in found if match and match[1].startswith(incomplete)]
+
+
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="a recipe in `recipes/`, or a path to a recipe file",
+        metavar="NAME",
+        autocompletion=complete_recipe,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON envelope on stdout")]
+Verbose = Annotated[
+    int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")
+]
+NoColor = Annotated[bool, typer.Option("--no-color", help="no color; NO_COLOR does the same")]
+Recipes = Annotated[
+    Path, typer.Option("--recipes", help="the folder of recipes", envvar="ENVBUILDER_RECIPES")
+]
+Profile = Annotated[
+    str, typer.Option("--profile", help="the site: a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")
+]
+Output = Annotated[Path, typer.Option("--output", help="the folder of artifacts")]
+
+
+@contextlib.contextmanager
+def open_session(command: str, *, as_json: bool, verbose: int, no_color: bool) -> Iterator[Session]:
+    """Set the session up for one command."""
     SESSION.command, SESSION.as_json = command, as_json
     SESSION.environment = dict(os.environ)
     SESSION.color = not no_color and not SESSION.environment.get("NO_COLOR")
@@ -78,15 +129,11 @@ def verb(command: str, *, as_json: bool, verbose: int, no_color: bool) -> Iterat
 
 
 def cache_folder(session: Session) -> Path:
-    import platformdirs  # noqa: PLC0415
-
     return Path(session.environment.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
 
 
-def console(session: Session, runner: "ProcessRunner | None" = None) -> "Console":
-    """Where progress is shown; from here on Ctrl-C ends the process soon, with the programs of `runner`."""
-    from envbuilder.core.console import Console, folds  # noqa: PLC0415
-
+def open_console(session: Session, runner: ProcessRunner | None = None) -> Console:
+    """Return the console for progress. From here on Ctrl-C ends the process soon, with the programs of `runner`."""
     shown = Console(color=session.color, folds=folds(session.environment))
 
     def stop() -> None:
@@ -98,18 +145,13 @@ def console(session: Session, runner: "ProcessRunner | None" = None) -> "Console
     return shown
 
 
-def workshop(session: Session, recipes: Path, *, writes: bool = True) -> "BuildContext":
-    """What the environment says: cache folder, cores, memory."""
-    from envbuilder.build.context import BuildContext  # noqa: PLC0415
-    from envbuilder.core.cache import Store  # noqa: PLC0415
-    from envbuilder.core.limits import Limits, usable_cores, usable_memory  # noqa: PLC0415
-    from envbuilder.core.process import ProcessRunner  # noqa: PLC0415
-
+def build_context(session: Session, recipes: Path, *, writes: bool = True) -> BuildContext:
+    """Return the cache, the runner, the console and the limits that the environment asks for."""
     runner = ProcessRunner(session.environment)
     return BuildContext(
         store=Store(cache_folder(session), create=writes),
         runner=runner,
-        console=console(session, runner),
+        console=open_console(session, runner),
         environment=session.environment,
         recipes=recipes,
         limits=Limits(threads=usable_cores(), memory=usable_memory(), root=os.geteuid() == 0),

@@ -1,4 +1,4 @@
-"""`report`: all that is known of a built environment as one HTML page that needs nothing else, neither network nor script."""
+"""`report`: an HTML page about what was built, which needs neither network nor script."""
 
 import json
 import re
@@ -14,7 +14,22 @@ from envbuilder.artifacts.squashfs.files import SquashfsTree
 from envbuilder.build.built import read_documents
 from envbuilder.build.context import BuildContext
 from envbuilder.build.pipeline import list_extensions
-from envbuilder.commands.inspect_artifacts import verify_built
+from envbuilder.commands.context import (
+    OUTPUT,
+    RECIPES,
+    Answer,
+    Json,
+    Name,
+    NoColor,
+    Output,
+    Recipes,
+    Verbose,
+    build_context,
+    examples,
+    new_app,
+    open_session,
+)
+from envbuilder.commands.verify import verify_built
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, driver_floor, facts
 from envbuilder.compat.tables.toolkit import load_toolkits
@@ -33,41 +48,62 @@ _STEP: Final = re.compile(r" end: (?P<title>.*) \((?P<seconds>\d+\.\d) s\)$", re
 _LARGEST: Final = 25  # packages in the table of sizes; the map shows the rest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """The page that was written, and what it says in short."""
+EXAMPLES: Final = ("envbuilder report a100",)
+app = new_app()
+
+
+class WrittenReport(Answer):
+    """The page, the bytes of each layer, and how many findings the audits have."""
 
     file: Path
-    layers: dict[str, int]  # bytes
-    findings: tuple[Finding, ...]
-
-    def data(self) -> dict[str, object]:
-        return {
-            "file": str(self.file),
-            "bytes": self.file.stat().st_size,
-            "layers": self.layers,
-            "findings": len(self.findings),
-        }
+    bytes: int
+    layers: dict[str, int]
+    findings: int
 
 
-def make_report(name: str, workshop: BuildContext, *, output: Path) -> Report:
-    """Read recipe, artefacts and log of what was built, and write `NAME.html` beside them; raises UsageError where it was not built."""
-    recipe = load(find_recipe(name, workshop.recipes))
+ANSWER: Final = WrittenReport
+
+
+@app.command(epilog=examples(EXAMPLES))
+def report(
+    name: Name,
+    *,
+    output: Output = OUTPUT,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Write one HTML page of what was built: pins, sizes, extensions, audits, build times, licenses, SBOM."""
+    with open_session("report", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        context = build_context(session, recipes)
+        with context.console.group(f"report {name}"):
+            session.data, findings = _make_report(name, context, output=output)
+        session.text = str(session.data.file)
+        if as_json:  # the page says the same
+            session.findings = findings
+
+
+def _make_report(
+    name: str, context: BuildContext, *, output: Path
+) -> tuple[WrittenReport, tuple[Finding, ...]]:
+    """Read recipe, artifacts and log, and write `NAME.html` beside them; raises UsageError where nothing was built."""
+    recipe = load(find_recipe(name, context.recipes))
     outputs = Outputs(folder=output, name=recipe.name)
-    packages = _packages(read_documents(name, output, workshop.recipes)[0])
-    audited = _audit(name, workshop, output)
-    with workshop.console.step("measure what it holds"), opened_sif(outputs.sif) as system:
-        entries = audited.entries or system.entries(threads=workshop.limits.threads)
+    packages = _packages(read_documents(name, output, context.recipes)[0])
+    audited = _audit(name, context, output)
+    with context.console.step("measure what it holds"), opened_sif(outputs.sif) as system:
+        entries = audited.entries or system.entries(threads=context.limits.threads)
         parts = measure(SquashfsTree(system, entries))
     tables = load_tables(load_toolkits())
     known = facts(recipe, tables)
     sections = (
         _pins(recipe, known),
         _sizes(parts),
-        _extensions(list_extensions(name, workshop)),
+        _extensions(list_extensions(name, context)),
         _findings(audited),
         _times(outputs.log),
-        _licences(packages),
+        _licenses(packages),
         _parts_list(packages),
     )
     page = Page(
@@ -79,7 +115,12 @@ def make_report(name: str, workshop: BuildContext, *, output: Path) -> Report:
     )
     file = output / f"{recipe.name}.html"
     save_text(file, render(page))
-    return Report(file=file, layers=layer_sizes(parts), findings=audited.findings)
+    return WrittenReport(
+        file=file,
+        bytes=file.stat().st_size,
+        layers=layer_sizes(parts),
+        findings=len(audited.findings),
+    ), audited.findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,9 +130,9 @@ class _Audited:
     entries: tuple[Entry, ...] = ()  # of the SIF, where it was read to its end
 
 
-def _audit(name: str, workshop: BuildContext, output: Path) -> _Audited:
+def _audit(name: str, context: BuildContext, output: Path) -> _Audited:
     try:
-        verified = verify_built(name, workshop, output=output)
+        verified = verify_built(name, context, output=output)
     except VerifyError as error:
         return _Audited(verdict=error.message, findings=error.findings)
     return _Audited(verdict=verified.text(), findings=verified.findings, entries=verified.report.entries)
@@ -184,12 +225,12 @@ def _times(log: Path) -> Section:
     return Section(title="Build times", text="Steps run beside each other.", tables=(table,))
 
 
-def _licences(packages: tuple[dict[str, Any], ...]) -> Section:
-    counted = Counter(_licence(one) for one in packages)
+def _licenses(packages: tuple[dict[str, Any], ...]) -> Section:
+    counted = Counter(_license(one) for one in packages)
     rows = tuple(
         (name, str(count)) for name, count in sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
     )
-    return Section(title="Licences", tables=(Table(head=("licence, in SPDX", "packages"), rows=rows),))
+    return Section(title="Licenses", tables=(Table(head=("license, in SPDX", "packages"), rows=rows),))
 
 
 def _parts_list(packages: tuple[dict[str, Any], ...]) -> Section:
@@ -197,7 +238,7 @@ def _parts_list(packages: tuple[dict[str, Any], ...]) -> Section:
         (
             str(one["name"]),
             str(one.get("versionInfo", "")),
-            _licence(one),
+            _license(one),
             str(one.get("sourceInfo", "")),
             _sha256(one),
         )
@@ -206,11 +247,11 @@ def _parts_list(packages: tuple[dict[str, Any], ...]) -> Section:
     return Section(
         title="Parts list",
         text="The same as `envbuilder sbom` prints in SPDX.",
-        tables=(Table(head=("package", "version", "licence", "from", "sha256"), rows=rows),),
+        tables=(Table(head=("package", "version", "license", "from", "sha256"), rows=rows),),
     )
 
 
-def _licence(package: dict[str, Any]) -> str:
+def _license(package: dict[str, Any]) -> str:
     stated = str(package.get("licenseDeclared", NOT_STATED))
     return "not stated" if stated == NOT_STATED else stated
 

@@ -9,17 +9,18 @@ import subprocess
 import sys
 import tempfile
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
+import make_reference
 import pytest
 import typer
 from typer.main import get_command
 
 from envbuilder import __version__, cli
 from envbuilder.build.extensions.check_targets import extension_error
-from envbuilder.commands.examples import EXAMPLES
-from envbuilder.compat import refresh
+from envbuilder.commands import COMMANDS
+from envbuilder.commands import tables as tables_command
 from envbuilder.core import process as command
 from envbuilder.core.errors import BuildError
 from envbuilder.recipe.model import list_recipes
@@ -500,8 +501,8 @@ def maintained(site: Site, tables: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setenv("ENVBUILDER_INDEX", site.url)
     monkeypatch.setenv("ENVBUILDER_DEBIAN_MIRROR", site.url)
     answers = {"ptxas": f"\n{PTXAS}", "nvcc": f"\n{NVCC}"}
-    monkeypatch.setattr(command, "ProcessRunner", lambda _environment: command.FakeRunner(answers))
-    monkeypatch.setattr(refresh, "TABLES", tables)
+    monkeypatch.setattr(tables_command, "ProcessRunner", lambda _environment: command.FakeRunner(answers))
+    monkeypatch.setattr(tables_command, "TABLES", tables)
     return tables
 
 
@@ -554,50 +555,39 @@ def test_diff_of_what_is_not_there_names_it(call: Call):
 # At the terminal
 
 
-def commands(group: object = None, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command with its words, those of maintainers too."""
-    for name, one in (group or get_command(cli.app)).commands.items():  # type: ignore[attr-defined]
-        yield from commands(one, (*words, name)) if hasattr(one, "commands") else [(*words, name)]
+LEAVES = make_reference.leaves()
 
 
-COMMANDS = [" ".join(words) for words in commands()]
-
-
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_help_of_every_command_ends_with_examples(call: Call, name: str):
-    lines = call(*name.split(), "--help").out.rstrip().splitlines()
+@pytest.mark.parametrize("leaf", LEAVES, ids=lambda leaf: leaf.name)
+def test_the_help_of_every_command_ends_with_examples(call: Call, leaf: make_reference.Leaf):
+    lines = call(*leaf.name.split(), "--help").out.rstrip().splitlines()
     head = lines.index("  Examples:")
-    assert lines[head + 1 :] == [f"    $ {line}" for line in EXAMPLES[name]]
+    assert lines[head + 1 :] == [f"    $ {line}" for line in leaf.examples]
     assert lines[head + 1 :]
 
 
-@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+@pytest.mark.parametrize("line", [line for leaf in LEAVES for line in leaf.examples])
 def test_every_example_is_understood(line: str):
-    program, *words = shlex.split(line)
+    program, name, *words = shlex.split(line)
     assert program == "envbuilder"
-    command, context = get_command(cli.app), typer.Context(get_command(cli.app))
-    while hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
-        context = command.make_context(str(command.name), list(words), parent=context)
-        words = words if hasattr(command, "commands") else []
+    command, context = cli.load_command(name), typer.Context(get_command(cli.app))
+    context = command.make_context(name, list(words), parent=context)
+    if hasattr(command, "commands"):
+        context = command.commands[words[0]].make_context(words[0], words[1:], parent=context)
     assert context.params
 
 
-def test_no_example_is_of_a_command_that_is_gone():
-    assert set(EXAMPLES) == set(COMMANDS)
+def test_every_command_has_a_module_and_every_module_a_command():
+    folder = ROOT / "envbuilder/commands"
+    modules = {path.stem for path in folder.glob("*.py") if not path.stem.startswith("_")} - {"context"}
+    assert modules == set(COMMANDS)
 
 
 PROGRAMS = {"exec", "shell", "launch ssh", "launch local"}  # their output is the program's
 
 
 def test_every_command_answers_in_json_but_those_that_run_a_program():
-    without = set()
-    for name in COMMANDS:
-        command = get_command(cli.app)
-        for word in name.split():
-            command = command.commands[word]  # type: ignore[attr-defined]
-        if not any("--json" in one.opts for one in command.params):
-            without.add(name)
+    without = {leaf.name for leaf in LEAVES if not any("--json" in one.opts for one in leaf.command.params)}
     assert without == PROGRAMS
 
 
@@ -767,8 +757,8 @@ def test_a_folder_that_one_may_not_use_is_named(tmp_path: Path, line: str, said:
 BUG = """\
 import sys
 from envbuilder import cli
-from envbuilder.recipe import model as recipe
-recipe.find_recipe = lambda *_: open("/nowhere/it is read")
+from envbuilder.commands import show
+show.find_recipe = lambda *_: open("/nowhere/it is read")
 sys.argv = ["envbuilder", *sys.argv[1:]]
 cli.main()
 """

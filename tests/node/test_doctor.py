@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder import cli
-from envbuilder.commands._recipe_needs import recipe_needs
+from envbuilder.commands.doctor import recipe_needs
 from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import (

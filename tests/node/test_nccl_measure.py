@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from envbuilder.commands._detect_versions import measure_in
+from envbuilder.commands.detect import measure_in
 from envbuilder.core.errors import UsageError
 from envbuilder.node.detect import stored_verdict
 from envbuilder.node.nccl.measure import (

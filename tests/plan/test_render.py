@@ -14,7 +14,7 @@ from hypothesis import strategies as some
 
 from envbuilder import runtime as image
 from envbuilder.build.render import DIFFERS, PAPERS, RENDERERS, make_kit
-from envbuilder.commands.recipe import Form
+from envbuilder.commands.render import Form
 from envbuilder.core.errors import UsageError
 from envbuilder.plan.model import OsStep
 from envbuilder.plan.render import Kit, render_base, render_definition, render_dockerfile

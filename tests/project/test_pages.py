@@ -117,10 +117,12 @@ def simple_commands(line: str) -> Iterator[list[str]]:
 
 
 def understand(words: list[str]) -> None:
-    command, context = get_command(cli.app), typer.Context(get_command(cli.app))
-    while hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
-        context = command.make_context(str(command.name), list(words), parent=context)
+    context = typer.Context(get_command(cli.app))
+    command = cli.load_command(words.pop(0))
+    context = command.make_context(str(command.name), list(words), parent=context)
+    if hasattr(command, "commands"):
+        inner = command.commands[words.pop(0)]
+        context = inner.make_context(str(inner.name), list(words), parent=context)
     assert context.params
 
 

@@ -1,23 +1,61 @@
-"""The verb that a project begins with: init."""
+"""`init`: write a first recipe, from questions or from the files of a project."""
 
 import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Final
 
 import typer
 
-from envbuilder.commands.context import RECIPES, Json, NoColor, Recipes, Verbose, verb
+from envbuilder.commands.context import (
+    RECIPES,
+    Answer,
+    Json,
+    NoColor,
+    Recipes,
+    Verbose,
+    examples,
+    new_app,
+    open_session,
+)
+from envbuilder.compat.check import load_tables
+from envbuilder.compat.init import make, new_path, read_source
+from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version
+from envbuilder.compat.init.readers.machine import read_machine
+from envbuilder.compat.init.requests import Requests
+from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import UsageError
+from envbuilder.core.process import ProcessRunner
 
-if TYPE_CHECKING:
-    from envbuilder.compat.init.requests import Requests
+EXAMPLES: Final = (
+    "envbuilder init mine",
+    "envbuilder init mine --gpu A100 --pytorch 2.6.0",
+    "envbuilder init mine --from environment.yml --gpu A100",
+)
+app = new_app()
 
-app = typer.Typer()
+
+class NewRecipe(Answer):
+    """The recipe that was written, with its pins."""
+
+    name: str
+    file: Path
+    base: str
+    python: str
+    cuda: str
+    gcc: str
+    libxcrypt: str
+    pytorch: str
+    gpus: tuple[str, ...]
+    packages: tuple[str, ...]
+    apt: tuple[str, ...]
 
 
-@app.command()
+ANSWER: Final = NewRecipe
+
+
+@app.command(epilog=examples(EXAMPLES))
 def init(
     new: Annotated[str, typer.Argument(help="the name of the new recipe", metavar="NAME")],
     *,
@@ -44,23 +82,13 @@ def init(
     no_color: NoColor = False,
 ) -> None:
     """Write a first recipe: from three questions, or from what a project or this machine has."""
-    from envbuilder.compat import init as make  # noqa: PLC0415
-    from envbuilder.compat.check import load_tables  # noqa: PLC0415
-    from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version  # noqa: PLC0415
-    from envbuilder.compat.init.requests import Requests  # noqa: PLC0415
-    from envbuilder.compat.tables.toolkit import load_toolkits  # noqa: PLC0415
-    from envbuilder.core.process import ProcessRunner  # noqa: PLC0415
-
-    with verb("init", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        make.new_path(new, recipes)
+    with open_session("init", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        new_path(new, recipes)
         gathered, tables = Requests(), load_tables(load_toolkits())
         if from_machine:
-            from envbuilder.compat.init.readers.machine import read_machine  # noqa: PLC0415
-
-            runner = ProcessRunner(session.environment)
-            read_machine(session.environment, runner, gathered)
+            read_machine(session.environment, ProcessRunner(session.environment), gathered)
         for file in files or ():
-            make.read_source(file, gathered)
+            read_source(file, gathered)
         if gpus:
             take_gpus(gpus, tables, gathered)
         for key, given in (("pytorch", pytorch), ("python", python)):
@@ -74,8 +102,9 @@ def init(
                 hint=f"envbuilder init {new} {' '.join(missing)}",
             )
         sources = (*(["this machine"] if from_machine else []), *(str(file) for file in files or ()))
-        made = make.make(new, recipes, gathered, sources)
-        session.data, session.text, session.findings = made.data(), made.text(), made.findings
+        made = make(new, recipes, gathered, sources)
+        session.data = NewRecipe.model_validate(made.data())
+        session.text, session.findings = made.text(), made.findings
 
 
 def _tell(words: str) -> None:
@@ -86,6 +115,6 @@ def _ask(question: str, default: str) -> str:
     return str(typer.prompt(question, default=default, err=True))
 
 
-def _missing(gathered: "Requests", *, has_source: bool) -> list[str]:
+def _missing(gathered: Requests, *, has_source: bool) -> list[str]:
     flags = ["--gpu MODEL"] if gathered.gpus is None else []
     return flags if has_source or gathered.pins else [*flags, "--pytorch VERSION"]

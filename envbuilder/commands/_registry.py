@@ -1,0 +1,28 @@
+"""What `push` and `pull` share: the option `--only`, and the client."""
+
+from typing import Annotated
+
+import typer
+
+from envbuilder.artifacts.oci.naming import FORMS, Form
+from envbuilder.commands.context import Session, offer
+from envbuilder.core.errors import UsageError
+from envbuilder.core.process import ProcessRunner
+from envbuilder.registry.client import Client, open_client
+
+Only = Annotated[
+    str, typer.Option("--only", help="`image` or `sif`, instead of both", autocompletion=offer(*FORMS))
+]
+
+
+def parse_only(only: str) -> tuple[Form, ...]:
+    """Return the forms that `--only` leaves; raises UsageError."""
+    found = tuple(form for form in FORMS if only in ("", form))
+    if not found:
+        raise UsageError(f"there is no form `{only}`", hint=f"`--only` takes {' or '.join(FORMS)}")
+    return found
+
+
+def make_client(session: Session) -> Client:
+    """Return a client whose credential helpers see the whole environment: those of clouds have their own settings."""
+    return open_client(session.environment, ProcessRunner(session.environment, whole=True))

@@ -1,0 +1,296 @@
+"""`build`: image and SIF from the lock, of one recipe or of many."""
+
+import functools
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from pydantic import RootModel
+
+from envbuilder.build.batch import Build, build_several, choose, find_files, need_place, worst
+from envbuilder.build.context import BuildContext
+from envbuilder.build.engine import Builder, EngineChoice, EngineName
+from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe
+from envbuilder.commands.context import (
+    OUTPUT,
+    RECIPES,
+    Answer,
+    Json,
+    NoColor,
+    Output,
+    Profile,
+    Recipes,
+    Session,
+    Verbose,
+    build_context,
+    cache_folder,
+    complete_recipe,
+    examples,
+    new_app,
+    offer,
+    open_session,
+)
+from envbuilder.core.console import Console, columns
+from envbuilder.core.errors import UsageError
+from envbuilder.core.process import ProcessRunner
+from envbuilder.run.launch import array as arrays
+from envbuilder.run.launch import start
+
+EXAMPLES: Final = (
+    "envbuilder build a100",
+    "envbuilder build a100 cpu --offline",
+    "envbuilder build --all --jobs 4",
+    "envbuilder build --all --on slurm --profile my-site",
+    "envbuilder build a100 --dry-run",
+)
+app = new_app()
+
+
+class BuiltRecipe(Answer):
+    """What one build made. A build that failed has `log` and no artifacts; one of several has `exit_code` and `seconds`."""
+
+    name: str
+    sif: Path = Path()
+    sif_sha256: str = ""
+    sif_bytes: int = 0
+    layout: Path = Path()
+    manifest: str = ""
+    tree_bytes: int = 0
+    image: str = ""
+    built: bool
+    log: str = ""
+    exit_code: int = 0
+    seconds: float = 0
+
+
+class BuiltRecipes(RootModel[tuple[BuiltRecipe, ...]]):
+    """One row for each recipe."""
+
+
+class PlannedRecipe(Answer):
+    """The plan of a recipe, and the commands of the layers that the cache lacks."""
+
+    name: str
+    plan: str
+    commands: tuple[str, ...]
+
+
+class PlannedRecipes(RootModel[tuple[PlannedRecipe, ...]]):
+    """The answer of `--dry-run`."""
+
+
+class PreparedRecipe(Answer):
+    """The folder that BuildKit reads, and the command that builds it."""
+
+    name: str
+    folder: Path
+    command: str
+
+
+class PreparedRecipes(RootModel[tuple[PreparedRecipe]]):
+    """The answer of `--prepare`."""
+
+
+class ArrayScript(Answer):
+    """The script of an array job: its path where it was written, and its text."""
+
+    script: str
+    text: str
+
+
+class ArrayBuild(Answer):
+    """How one task of an array job ended."""
+
+    name: str
+    exit_code: int
+    node: str
+    log: Path
+
+
+class ArrayJob(Answer):
+    """The array job that was submitted; `builds` with `--wait`."""
+
+    job: str
+    script: Path
+    logs: Path
+    builds: tuple[ArrayBuild, ...] = ()
+
+
+ANSWER: Final = BuiltRecipes | PlannedRecipes | PreparedRecipes | ArrayScript | ArrayJob
+
+
+@app.command(epilog=examples(EXAMPLES))
+def build(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="recipes, or paths to recipe files", metavar="NAME", autocompletion=complete_recipe
+        ),
+    ] = None,
+    *,
+    every: Annotated[bool, typer.Option("--all", help="every recipe of the folder")] = False,
+    jobs: Annotated[
+        int | None,
+        typer.Option("--jobs", metavar="N", help="build N at a time; what two of them share is made once"),
+    ] = None,
+    where: Annotated[
+        str,
+        typer.Option(
+            "--on",
+            metavar="slurm",
+            help="an array job instead: a task for each recipe, on any node",
+            autocompletion=offer("slurm"),
+        ),
+    ] = "",
+    profile: Profile = "",
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sbatch", metavar="OPTION", help="with --on: one more of sbatch's, as --sbatch=--mem=16G"
+        ),
+    ] = None,
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FILE", help="with --on: write the script; start nothing"),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="with --on: stay until the job has ended")] = False,
+    output: Output = OUTPUT,
+    offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")
+    ] = False,
+    host: Annotated[
+        Path | None,
+        typer.Option("--host", help="bake a profile of the site: what `detect --save` wrote there"),
+    ] = None,
+    engine: Annotated[
+        EngineName | None,
+        typer.Option(
+            "--engine",
+            help="who makes the layers: assemble; docker (BuildKit), which also builds on images and does so by itself there",
+        ),
+    ] = None,
+    builder: Annotated[
+        str,
+        typer.Option(
+            "--builder", metavar="NAME", help="docker engine: the builder of `docker buildx create`"
+        ),
+    ] = "",
+    cache_from: Annotated[
+        list[str] | None, typer.Option("--cache-from", metavar="CACHE", help="docker engine: a cache to read")
+    ] = None,
+    cache_to: Annotated[
+        list[str] | None, typer.Option("--cache-to", metavar="CACHE", help="docker engine: a cache to write")
+    ] = None,
+    no_cache: Annotated[
+        bool, typer.Option("--no-cache", help="docker engine: run every stage, whatever BuildKit remembers")
+    ] = False,
+    prepare: Annotated[
+        Path | None,
+        typer.Option(
+            "--prepare",
+            metavar="FOLDER",
+            help="docker engine: write what BuildKit reads there, and print its command; build nothing",
+        ),
+    ] = None,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Build image and SIF from the lock, verify them, and load the image where a Docker engine answers."""
+    with open_session("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        need_place(where, without=not (sbatch or write or wait))
+        chosen = choose(names or (), recipes, every=every, jobs=jobs)
+        choice = EngineChoice(
+            engine=engine,
+            builder=Builder(
+                name=builder,
+                cache_from=tuple(cache_from or ()),
+                cache_to=tuple(cache_to or ()),
+                no_cache=no_cache,
+            ),
+        )
+        if where:
+            if prepare or choice != EngineChoice():
+                raise UsageError(
+                    "a task of `--on` takes the engine that its recipe needs",
+                    hint="leave `--on` out, or `--prepare` and the options of an engine",
+                )
+            array = arrays.make_array(
+                find_files(chosen, recipes), cache=cache_folder(session), output=output, offline=offline, host=host,
+                profile=profile, options=sbatch or (), at_once=jobs or 0,
+            )  # fmt: skip
+            if not dry_run:
+                build_context(session, recipes)  # every task expects the cache
+            _spread(session, array, show=dry_run, write=write, wait=wait)
+            return
+        context = build_context(session, recipes, writes=not dry_run)
+        if prepare:
+            if len(chosen) > 1:
+                raise UsageError(
+                    "`--prepare` fills a folder for one recipe",
+                    hint="name one; a second one in another folder",
+                )
+            session.text = prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
+            prepared = PreparedRecipe(name=chosen[0], folder=prepare, command=session.text)
+            session.data = PreparedRecipes((prepared,))
+            return
+        if dry_run:
+            explained = [explain(name, context, host, choice) for name in chosen]
+            session.data = PlannedRecipes(
+                tuple(PlannedRecipe(name=one.name, plan=one.plan, commands=one.commands) for one in explained)
+            )
+            session.text = "\n".join(
+                f"{one.plan}\n" + "\n".join(f"$ {line}" for line in one.commands) for one in explained
+            )
+            return
+        make = functools.partial(build_recipe, output=output, offline=offline, host=host, choice=choice)
+        if len(chosen) > 1:
+            _build_several(session, context, chosen, make, jobs=jobs or 1)
+            return
+        with context.console.group(f"build {chosen[0]}"):
+            result = make(chosen[0], context)
+        session.data = BuiltRecipes.model_validate([result.summary()])
+        session.findings, session.text = result.findings, result.text()
+
+
+def _build_several(
+    session: Session, context: BuildContext, names: tuple[str, ...], make: Build, *, jobs: int
+) -> None:
+    outcomes = build_several(names, context, make, jobs=jobs)
+    session.findings = tuple(one for outcome in outcomes for one in outcome.findings())
+    session.exit_code = worst(outcomes)
+    session.data = BuiltRecipes.model_validate([outcome.summary() for outcome in outcomes])
+    session.text = columns([outcome.row() for outcome in outcomes], session.width)
+
+
+def _spread(session: Session, array: arrays.Array, *, show: bool, write: Path | None, wait: bool) -> None:
+    """Print, write or submit the script of an array job, and with `wait` tell what became of each task."""
+    script = arrays.make_script(array)
+    if show or write:
+        path = start.save_script(write, script) if write and not show else None
+        session.data = ArrayScript(script=str(path or ""), text=script.text)
+        session.text = f"sbatch {path}" if path else script.text.removesuffix("\n")
+        return
+    runner = ProcessRunner(session.environment, whole=True)
+    started = start.submit(script, runner, wait=wait, tell=Console(color=session.color).say)
+    job = ArrayJob(job=started.number, script=started.script, logs=array.logs)
+    session.data = job
+    session.text = (
+        f"job {started.number}: {len(array.recipes)} builds; script {started.script}\n"
+        f"what has ended, with exit code, node and log: {arrays.look_command(array, started.number)}"
+    )
+    if wait:
+        ends = arrays.read_ends(array, started.number)
+        session.exit_code = max(one.code for one in ends)
+        session.findings = tuple(one.finding() for one in ends if one.code)
+        session.data = ArrayJob(
+            job=job.job,
+            script=job.script,
+            logs=job.logs,
+            builds=tuple(
+                ArrayBuild(name=one.name, exit_code=one.code, node=one.node, log=one.log) for one in ends
+            ),
+        )
+        session.text = columns([one.row() for one in ends], session.width)

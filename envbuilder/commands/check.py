@@ -1,0 +1,62 @@
+"""`check`: everything in a recipe that cannot work, before anything is downloaded."""
+
+import functools
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from pydantic import JsonValue
+
+from envbuilder.commands.context import (
+    RECIPES,
+    Answer,
+    Json,
+    Name,
+    NoColor,
+    Recipes,
+    Verbose,
+    build_context,
+    examples,
+    new_app,
+    open_session,
+)
+from envbuilder.compat.check import examine_file, need_sound
+from envbuilder.lock.known_base import known_base
+
+EXAMPLES: Final = ("envbuilder check a100", "envbuilder check a100 --host node.json")
+app = new_app()
+
+
+class CheckedRecipe(Answer):
+    """The repairs of a recipe with errors, the nearest first: the keys to change with their new values."""
+
+    name: str
+    repairs: tuple[dict[str, JsonValue], ...]
+
+
+ANSWER: Final = CheckedRecipe
+
+
+@app.command(epilog=examples(EXAMPLES))
+def check(
+    name: Name,
+    *,
+    host: Annotated[
+        Path | None, typer.Option("--host", help="facts of the machine it is to run on: `driver`, `gpus`")
+    ] = None,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Report everything in the recipe that cannot work, before anything is downloaded."""
+    with open_session("check", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        store = build_context(session, recipes, writes=False).store
+        base_of = functools.partial(known_base, store=store)
+        recipe, report = examine_file(name, recipes, host, base_of=base_of)
+        session.data = CheckedRecipe.model_validate(
+            {"name": recipe.name, "repairs": [repair.data() for repair in report.repairs]}
+        )
+        need_sound(recipe, report)
+        session.findings = report.findings
+        session.text = f"{name}: no problems found" if not report.findings else ""

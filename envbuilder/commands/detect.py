@@ -1,0 +1,153 @@
+"""`detect`: what NCCL should be told on this machine, or on one whose outputs were saved."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from envbuilder.artifacts.outputs import find_outputs
+from envbuilder.commands.context import (
+    OUTPUT,
+    RECIPES,
+    Answer,
+    Json,
+    NoColor,
+    Output,
+    Recipes,
+    Verbose,
+    complete_recipe,
+    examples,
+    new_app,
+    open_session,
+)
+from envbuilder.core.errors import BuildError, UsageError
+from envbuilder.core.process import ProcessRunner
+from envbuilder.lock import model as locks
+from envbuilder.node.detect import Versions, detect_here, detect_pasted
+from envbuilder.node.nccl.decide import Left, Setting
+from envbuilder.node.nccl.facts import Facts, Interface, Measured
+from envbuilder.node.nccl.profile import parse_measured
+from envbuilder.node.nccl.report import LINE, as_text
+from envbuilder.recipe.model import find_recipe
+from envbuilder.recipe.model import load as load_recipe
+from envbuilder.run.container import Surroundings, run_in_sif
+
+EXAMPLES: Final = (
+    "envbuilder detect",
+    "envbuilder detect --from saved/ --json",
+    "envbuilder detect --save node.json",
+)
+MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
+app = new_app()
+
+
+class DetectedMachine(Answer):
+    """The facts of a machine and what follows for NCCL: settings, and variables that are left unset, with reasons."""
+
+    gpus: int
+    links: tuple[tuple[str, ...], ...]
+    interfaces: tuple[Interface, ...]
+    settings: tuple[Setting, ...]
+    hints: tuple[str, ...]
+    left: tuple[Left, ...]
+    damage: tuple[str, ...]
+    facts: Facts
+
+
+ANSWER: Final = DetectedMachine
+
+
+@app.command(epilog=examples(EXAMPLES))
+def detect(
+    *,
+    pasted: Annotated[
+        Path | None,
+        typer.Option("--from", metavar="PATH", help="saved outputs of one machine: a file or a folder"),
+    ] = None,
+    save: Annotated[
+        Path | None, typer.Option("--save", metavar="FILE", help="write a profile for --host")
+    ] = None,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            "--recipe",
+            metavar="NAME",
+            help="judge for the NCCL of this recipe's lock",
+            autocompletion=complete_recipe,
+        ),
+    ] = "",
+    measure: Annotated[
+        bool, typer.Option("--measure", help="test P2P on these GPUs, in the SIF of --recipe")
+    ] = False,
+    output: Output = OUTPUT,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Say what to tell NCCL on this machine, with a reason for each setting and for each that is left unset."""
+    with open_session("detect", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        versions = recipe_versions(recipe, recipes)
+        runner = ProcessRunner(session.environment)
+        if pasted and measure:
+            raise UsageError(
+                "`--measure` is for this machine, and `--from` for another", hint="give one of them"
+            )
+        measured = measure_in(recipe, output) if measure else None
+        found = (
+            detect_pasted(pasted, versions)
+            if pasted
+            else detect_here(session.environment, runner, versions, measured)
+        )
+        if save:
+            found.save(save)
+        session.findings = found.findings
+        facts, decision = found.facts, found.decision
+        session.data = DetectedMachine(
+            gpus=len(facts.gpus or ()),
+            links=facts.links or (),
+            interfaces=facts.interfaces or (),
+            settings=decision.settings,
+            hints=decision.hints,
+            left=decision.left,
+            damage=facts.damage,
+            facts=facts,
+        )
+        own = {} if pasted else session.environment
+        session.text = as_text(facts, decision, own, session.width or LINE)
+
+
+def recipe_versions(name: str, folder: Path) -> Versions:
+    """Return the versions in a recipe's lock, or none without a name.
+
+    Raises RecipeError, UsageError or LockError.
+    """
+    if not name:
+        return Versions()
+    lock = locks.load(load_recipe(find_recipe(name, folder)).path.with_suffix(".lock"), recipe=name)
+    found = {wheel.name: wheel.version for wheel in lock.wheels}
+    nccl = next((version for name, version in found.items() if name.startswith("nvidia-nccl-cu")), "")
+    return Versions(nccl=nccl, torch=found.get("torch", ""))
+
+
+def measure_in(recipe: str, output: Path) -> Measured:
+    """Test P2P on this machine's GPUs with the torch and NCCL of a SIF.
+
+    Raises UsageError where the test cannot run, and BuildError where it ends without an answer.
+    """
+    if not recipe:
+        raise UsageError("`--measure` runs inside an environment", hint="name it: `--recipe a100`")
+    sif = find_outputs(recipe, output).sif
+    if not sif.exists():
+        raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {recipe}` makes it")
+    ran = run_in_sif(sif, MEASURE, Surroundings(folder=Path("/"), gpu=True))
+    answer = next((line for line in reversed(ran.output.splitlines()) if line.startswith("{")), "")
+    if ran.code or not answer:
+        raise BuildError(f"the test in `{sif}` ended with exit code {ran.code}\n{ran.output[-2000:]}")
+    result = json.loads(answer)
+    if "error" in result:
+        raise UsageError(
+            result["error"], hint="run it on the node with the GPUs, in a job that has all of them"
+        )
+    return parse_measured(result["measured"])

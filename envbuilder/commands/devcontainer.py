@@ -1,0 +1,110 @@
+"""`devcontainer`: let VS Code open a project in the environment, through Docker or through SSH."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from envbuilder.artifacts.outputs import find_outputs, image_name
+from envbuilder.commands.context import (
+    OUTPUT,
+    RECIPES,
+    Answer,
+    Json,
+    Name,
+    NoColor,
+    Output,
+    Profile,
+    Recipes,
+    Session,
+    Verbose,
+    examples,
+    new_app,
+    open_session,
+)
+from envbuilder.core.errors import UsageError
+from envbuilder.core.process import ProcessRunner
+from envbuilder.recipe.model import find_recipe, load
+from envbuilder.run.devcontainer import Desk, make_file, save_file
+from envbuilder.run.launch.site import find_site
+from envbuilder.run.ssh_session import Door, open_door
+
+EXAMPLES: Final = ("envbuilder devcontainer a100", "envbuilder devcontainer a100 --print")
+app = new_app()
+
+
+class DevContainerFile(Answer):
+    """The file's path, empty where it was not written, and its text."""
+
+    file: str
+    text: str
+
+
+class SshHost(Answer):
+    """The SSH settings that were written, and the name of the host in them."""
+
+    config: Path
+    host: str
+
+
+ANSWER: Final = DevContainerFile | SshHost
+
+
+@app.command(epilog=examples(EXAMPLES))
+def devcontainer(
+    name: Name,
+    *,
+    image: Annotated[
+        str,
+        typer.Option("--image", metavar="REFERENCE", help="the image; default: the one that `build` loads"),
+    ] = "",
+    host: Annotated[
+        str,
+        typer.Option("--ssh", metavar="HOST", help="no Docker: set up sessions in the SIF on that machine"),
+    ] = "",
+    write: Annotated[
+        Path | None,
+        typer.Option("--write", metavar="FOLDER", help="the project; with --ssh, where settings and keys go"),
+    ] = None,
+    show: Annotated[bool, typer.Option("--print", help="print the file; write nothing")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace a file that says something else")] = False,
+    profile: Profile = "",
+    output: Output = OUTPUT,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Write `.devcontainer/devcontainer.json`, so that VS Code opens a project in the environment."""
+    with open_session("devcontainer", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        if host and (image or show):
+            raise UsageError(
+                "`--ssh` sets up another machine, and goes with neither `--image` nor `--print`",
+                hint="leave `--ssh` out for a file of Docker's",
+            )
+        if host:
+            _open_door(session, name, host, folder=write, profile=profile, output=output, force=force)
+            return
+        recipe = load(find_recipe(name, recipes))
+        desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image)
+        text = make_file(recipe.name, image or image_name(recipe.name), desk)
+        path = None if show else save_file(write or Path(), text, force=force)
+        session.data = DevContainerFile(file=str(path or ""), text=text)
+        session.text = str(path or text.rstrip())
+
+
+def _open_door(
+    session: Session, name: str, host: str, *, folder: Path | None, profile: str, output: Path, force: bool
+) -> None:
+    outputs = find_outputs(name, output)
+    place = (folder or Path.home() / ".ssh/envbuilder").absolute()
+    door = Door(
+        name=outputs.name, sif=outputs.sif.absolute(), host=host, site=find_site(profile), folder=place
+    )
+    runner = ProcessRunner(session.environment, whole=True)
+    config = open_door(door, runner, force=force)
+    session.data = SshHost(config=config, host=door.alias)
+    session.text = (
+        f"{config}: `ssh -F {config} {door.alias}`; with `Include {config}` as the first line of ~/.ssh/config "
+        f"VS Code knows `{door.alias}`, too"
+    )

@@ -1,0 +1,95 @@
+"""`diff`: what is different between two locks, images or SIFs."""
+
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from envbuilder.build.context import BuildContext
+from envbuilder.commands.context import (
+    RECIPES,
+    Answer,
+    Json,
+    NoColor,
+    Recipes,
+    Verbose,
+    build_context,
+    complete_recipe,
+    examples,
+    new_app,
+    open_session,
+)
+from envbuilder.core.decode import nearest
+from envbuilder.recipe.model import list_recipes
+from envbuilder.verify.diff import Change, Subject, compare
+from envbuilder.verify.subjects import find_lock, open_image, read_image, read_lock, read_sif
+
+EXAMPLES: Final = ("envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif")
+app = new_app()
+
+
+class ComparedSubject(Answer):
+    """One of the two that were compared."""
+
+    kind: Literal["lock", "image", "sif"]
+    name: str
+
+
+class ComparedSizes(Answer):
+    """Bytes: of the files, or of what a lock fetches. `folders` has the growth of those that changed most."""
+
+    before: int
+    after: int
+    folders: dict[str, int]
+
+
+class Differences(Answer):
+    """What differs. `files` is null where one of the two is a lock."""
+
+    subjects: tuple[ComparedSubject, ComparedSubject]
+    packages: tuple[Change, ...]
+    environment: tuple[Change, ...]
+    nccl: tuple[Change, ...]
+    sizes: ComparedSizes
+    files: tuple[Change, ...] | None
+
+
+ANSWER: Final = Differences
+
+
+@app.command(epilog=examples(EXAMPLES))
+def diff(
+    one: Annotated[
+        str,
+        typer.Argument(
+            help="a lock or its recipe, a SIF, or an image: a layout, an archive, a name in Docker",
+            metavar="A",
+            autocompletion=complete_recipe,
+        ),
+    ],
+    other: Annotated[str, typer.Argument(help="the same", metavar="B", autocompletion=complete_recipe)],
+    *,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Say what is different between two locks, images or SIFs: packages, files, sizes, environment, NCCL settings."""
+    with open_session("diff", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        context = build_context(session, recipes)
+        found = compare(_subject(one, context), _subject(other, context))
+        session.data = Differences.model_validate(found.data())
+        session.text = found.text(session.width)
+
+
+def _subject(text: str, context: BuildContext) -> Subject:
+    """Read a lock, a SIF or an image; raises UsageError, LockError or VerifyError for what cannot be read."""
+    if lock := find_lock(text, context.recipes):
+        return read_lock(*lock)
+    step = context.console.step(f"read `{text}`")
+    if Path(text).suffix == ".sif":
+        with step:
+            return read_sif(Path(text), threads=context.limits.threads)
+    near = nearest(text, list_recipes(context.recipes)).strip()
+    with open_image(text, context.environment, context.store, context.console, hint=near) as path, step:
+        return read_image(text, path)

@@ -1,0 +1,76 @@
+"""`exec`: a command in the SIF or in the image."""
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from envbuilder.commands.context import (
+    OUTPUT,
+    Name,
+    NoColor,
+    Output,
+    Profile,
+    Session,
+    Verbose,
+    examples,
+    new_app,
+    offer,
+    open_session,
+)
+from envbuilder.core.errors import UsageError
+from envbuilder.run.exec import Inside, command_line, execute, parse_form
+from envbuilder.run.launch.site import find_site
+
+EXAMPLES: Final = (
+    "envbuilder exec a100 -- python train.py",
+    "envbuilder exec a100 --in image --print -- python -V",
+)
+ANSWER: Final = None  # the output is the program's
+PROGRAM: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
+Form = Annotated[
+    str,
+    typer.Option(
+        "--in",
+        help="`sif` or `image`; without it the SIF, where there is one",
+        autocompletion=offer("sif", "image"),
+    ),
+]
+Print = Annotated[bool, typer.Option("--print", help="print the command line; run nothing")]
+app = new_app()
+
+
+@app.command("exec", context_settings=PROGRAM, epilog=examples(EXAMPLES))
+def exec_(
+    context: typer.Context,
+    name: Name,
+    *,
+    inside: Form = "",
+    profile: Profile = "",
+    show: Print = False,
+    output: Output = OUTPUT,
+    no_color: NoColor = False,
+    verbose: Verbose = 0,
+) -> None:
+    """Run a command in the environment: `envbuilder exec a100 -- python train.py`."""
+    with open_session("exec", as_json=False, verbose=verbose, no_color=no_color) as session:
+        if not context.args:
+            raise UsageError("there is no command to run", hint=f"envbuilder exec {name} -- python -V")
+        run_inside(session, name, context.args, form=inside, profile=profile, show=show, output=output)
+
+
+def run_inside(
+    session: Session, name: str, argv: list[str], *, form: str, profile: str, show: bool, output: Path
+) -> None:
+    """Run a command in the environment, or a shell without one; with `show`, print the command line instead."""
+    inside = Inside(
+        name=name, argv=tuple(argv), form=parse_form(form), output=output, site=find_site(profile),
+        terminal=sys.stdin.isatty() and sys.stdout.isatty(),
+        folder=Path.cwd(), ids=(os.geteuid(), os.getegid()),
+    )  # fmt: skip
+    if show:
+        session.text = command_line(inside, session.environment)
+    else:
+        execute(inside, session.environment)

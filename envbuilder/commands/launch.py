@@ -1,0 +1,190 @@
+"""`launch`: a distributed run through Slurm, over SSH or on this machine, and the linter of sbatch scripts."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from envbuilder.commands.context import (
+    OUTPUT,
+    Answer,
+    Json,
+    Name,
+    NoColor,
+    Output,
+    Profile,
+    Session,
+    Verbose,
+    examples,
+    new_app,
+    offer,
+    open_session,
+)
+from envbuilder.commands.exec import PROGRAM, Form
+from envbuilder.core.console import Console
+from envbuilder.core.process import ProcessRunner
+from envbuilder.run.exec import parse_form
+from envbuilder.run.launch import start
+from envbuilder.run.launch.job import SlurmWish, Wish
+from envbuilder.run.launch.lint import lint_files
+
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "slurm": ("envbuilder launch slurm a100 --nodes 2 --gpus-per-node 4 -- train.py",),
+    "ssh": ("envbuilder launch ssh a100 --hosts node1,node2 -- train.py",),
+    "local": (
+        "envbuilder launch local a100 -- train.py",
+        "envbuilder launch local cpu --ranks-per-node 2 --smoke",
+    ),
+    "lint": ("envbuilder launch lint job.sbatch",),
+}
+LOGS: Final = Path("logs")
+app = new_app("Start a distributed run: `envbuilder launch slurm a100 --nodes 2 -- train.py`.")
+
+
+class SlurmJob(Answer):
+    """The job that was submitted."""
+
+    job: str
+    script: Path
+    log: Path
+
+
+class WrittenScript(Answer):
+    """The answer of `--write`."""
+
+    script: Path
+
+
+ANSWER: Final = {"slurm": SlurmJob | WrittenScript, "ssh": None, "local": None, "lint": None}
+
+Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="machines")]
+Gpus = Annotated[
+    int | None, typer.Option("--gpus-per-node", metavar="G", min=0, help="GPUs, and a rank for each")
+]
+Ranks = Annotated[
+    int | None, typer.Option("--ranks-per-node", metavar="R", min=1, help="ranks, where it is not one a GPU")
+]
+Write = Annotated[
+    Path | None, typer.Option("--write", metavar="FILE", help="write the script; start nothing")
+]
+Logs = Annotated[Path, typer.Option("--logs", metavar="DIR", help="where scripts and logs go")]
+Grace = Annotated[
+    int,
+    typer.Option(
+        "--grace", metavar="SECONDS", min=1, help="from TERM to the end: time to write a checkpoint"
+    ),
+]
+SmokeRun = Annotated[bool, typer.Option("--smoke", help="check ranks, GPUs and collectives; no program")]
+
+
+@app.command(
+    "slurm", short_help="Submit a job to Slurm", context_settings=PROGRAM, epilog=examples(EXAMPLES["slurm"])
+)
+def launch_slurm(
+    context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
+    shape: Annotated[
+        str, typer.Option("--shape", help="`torchrun`: a container a node; `tasks`: a container a rank", autocompletion=offer("torchrun", "tasks"))
+    ] = "torchrun",
+    partition: Annotated[str, typer.Option("--partition", help="instead of the profile's")] = "",
+    account: Annotated[str, typer.Option("--account", help="instead of the profile's")] = "",
+    qos: Annotated[str, typer.Option("--qos", help="instead of the profile's")] = "",
+    time: Annotated[str, typer.Option("--time", help="instead of the profile's")] = "",
+    sbatch: Annotated[
+        list[str] | None,
+        typer.Option("--sbatch", metavar="OPTION", help="one more of sbatch's own, as --sbatch=--constraint=h100"),
+    ] = None,
+    wait: Annotated[bool, typer.Option("--wait", help="stay until the job has ended")] = False,
+    profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    output: Output = OUTPUT, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False,
+) -> None:  # fmt: skip
+    """Submit a job to Slurm."""
+    with open_session("launch slurm", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        wish = Wish(
+            name=name, program=tuple(context.args), where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
+            folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+            slurm=SlurmWish(
+                partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
+            ),
+        )  # fmt: skip
+        if _written(session, wish, write):
+            return
+        runner = ProcessRunner(session.environment, whole=True)
+        started = start.submit(
+            start.script_of(start.prepare(wish, session.environment)),
+            runner,
+            wait=wait,
+            tell=Console(color=session.color).say,
+        )
+        session.exit_code, session.text = started.code, started.text()
+        session.data = SlurmJob(job=started.number, script=started.script, log=started.log)
+
+
+@app.command(
+    "ssh",
+    short_help="Run a job on machines reached by SSH",
+    context_settings=PROGRAM,
+    epilog=examples(EXAMPLES["ssh"]),
+)
+def launch_ssh(
+    context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
+    hosts: Annotated[str, typer.Option("--hosts", metavar="A,B,…", help="instead of the profile's")] = "",
+    pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
+    profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    output: Output = OUTPUT, verbose: Verbose = 0, no_color: NoColor = False,
+) -> None:  # fmt: skip
+    """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
+    with open_session("launch ssh", as_json=False, verbose=verbose, no_color=no_color) as session:
+        wish = Wish(
+            name=name, program=tuple(context.args), where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
+            folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+            hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
+        )  # fmt: skip
+        _written(session, wish, write) or _become(session, wish)
+
+
+@app.command(
+    "local",
+    short_help="Run a job on this machine",
+    context_settings=PROGRAM,
+    epilog=examples(EXAMPLES["local"]),
+)
+def launch_local(
+    context: typer.Context, name: Name, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None, profile: Profile = "",
+    smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    output: Output = OUTPUT, verbose: Verbose = 0, no_color: NoColor = False,
+) -> None:  # fmt: skip
+    """Run a job on this machine."""
+    with open_session("launch local", as_json=False, verbose=verbose, no_color=no_color) as session:
+        wish = Wish(
+            name=name, program=tuple(context.args), where="local", nodes=1, ranks=ranks, gpus=gpus,
+            folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+            image=parse_form(inside) == "image",
+        )  # fmt: skip
+        _written(session, wish, write) or _become(session, wish)
+
+
+def _written(session: Session, wish: Wish, path: Path | None) -> bool:
+    """With `--write`: write the script and say how it is started."""
+    if path is None:
+        return False
+    job = start.prepare(wish, session.environment)
+    session.data = WrittenScript(script=start.save_script(path, start.script_of(job)))
+    session.text = start.start_command(job, path)
+    return True
+
+
+def _become(session: Session, wish: Wish) -> NoReturn:
+    start.become(start.prepare(wish, session.environment))
+
+
+@app.command("lint", short_help="Find mistakes in your own sbatch scripts", epilog=examples(EXAMPLES["lint"]))
+def launch_lint(
+    scripts: Annotated[list[Path], typer.Argument(help="scripts for `sbatch`", metavar="SCRIPT")],
+    *, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False,
+) -> None:  # fmt: skip
+    """Find the mistakes in your own sbatch scripts that hang jobs or hide GPUs; exit code 2 for an error."""
+    with open_session("launch lint", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        session.findings = lint_files(scripts)
+        session.exit_code = 2 if any(one.severity == "error" for one in session.findings) else 0
+        session.text = "" if session.findings else "nothing found"

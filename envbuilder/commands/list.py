@@ -1,0 +1,75 @@
+"""`list`: the recipes of a folder with their pins."""
+
+from typing import Final
+
+from pydantic import RootModel
+
+from envbuilder.commands.context import (
+    RECIPES,
+    Answer,
+    Json,
+    NoColor,
+    Recipes,
+    Verbose,
+    examples,
+    new_app,
+    open_session,
+)
+from envbuilder.core.console import columns
+from envbuilder.core.errors import RecipeError
+from envbuilder.recipe.model import Recipe, load_all
+
+EXAMPLES: Final = ("envbuilder list", "envbuilder list --json")
+app = new_app()
+
+
+class ListedRecipe(Answer):
+    """A recipe and its pins; an empty text stands for a pin that it does not have."""
+
+    name: str
+    summary: str
+    gpus: tuple[str, ...]
+    base: str
+    python: str
+    pytorch: str
+    cuda: str
+    gcc: str
+
+
+class RecipeList(RootModel[tuple[ListedRecipe, ...]]):
+    """The recipes of the folder that could be read."""
+
+
+ANSWER: Final = RecipeList
+
+
+@app.command("list", epilog=examples(EXAMPLES))
+def list_(
+    *, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
+) -> None:
+    """List the recipes with their pins."""
+    with open_session("list", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        sound, session.findings = load_all(recipes)
+        if session.findings:
+            session.exit_code = RecipeError.exit_code
+        rows = tuple(_listed(recipe) for recipe in sound)
+        session.data = RecipeList(rows)
+        session.text = columns([_row(row) for row in rows], session.width)
+
+
+def _listed(recipe: Recipe) -> ListedRecipe:
+    return ListedRecipe(
+        name=recipe.name,
+        summary=recipe.summary,
+        gpus=recipe.gpus,
+        base=recipe.base or recipe.image,
+        python=recipe.python,
+        pytorch=recipe.pytorch,
+        cuda=recipe.cuda,
+        gcc=recipe.gcc,
+    )
+
+
+def _row(one: ListedRecipe) -> list[str]:
+    pins = {"torch": one.pytorch, "cuda": one.cuda, "gcc": one.gcc, "python": one.python}
+    return [one.name, *(f"{title} {value or '-'}" for title, value in pins.items()), one.base, one.summary]

@@ -1,0 +1,83 @@
+"""`lock`: resolve a recipe into its lock."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from envbuilder.build.pipeline import lock_recipe
+from envbuilder.commands.context import (
+    RECIPES,
+    Answer,
+    Json,
+    Name,
+    NoColor,
+    Recipes,
+    Verbose,
+    build_context,
+    examples,
+    new_app,
+    open_session,
+)
+from envbuilder.core.errors import LockError, UsageError
+from envbuilder.lock.resolve import Wish
+
+EXAMPLES: Final = (
+    "envbuilder lock a100",
+    "envbuilder lock a100 --upgrade numpy",
+    "envbuilder lock a100 --check",
+)
+app = new_app()
+
+
+class LockChanges(Answer):
+    """What changed in the lock, one line each."""
+
+    changes: tuple[str, ...]
+
+
+ANSWER: Final = LockChanges
+
+
+@app.command(epilog=examples(EXAMPLES))
+def lock(
+    name: Name,
+    packages: Annotated[
+        list[str] | None,
+        typer.Argument(help="with --upgrade: the packages that may move", metavar="PKG"),
+    ] = None,
+    *,
+    check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
+    upgrade: Annotated[
+        bool, typer.Option("--upgrade", help="choose versions anew: of PKG…, or all of them")
+    ] = False,
+    before: Annotated[
+        datetime | None,
+        typer.Option(
+            "--before", formats=["%Y-%m-%d"], metavar="DATE", help="choose as of the start of that day, UTC"
+        ),
+    ] = None,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Resolve a recipe into its lock, `NAME.lock` beside it."""
+    with open_session("lock", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        if packages and not upgrade:
+            raise UsageError(
+                "packages go with `--upgrade`", hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}"
+            )
+        wish = Wish(
+            today=datetime.now(UTC).date(),
+            upgrade=upgrade and not packages,
+            upgrade_only=tuple(packages or ()),
+            before=before.date() if before else None,
+        )
+        context = build_context(session, recipes)
+        with context.console.group(f"lock {name}"):
+            changes = lock_recipe(name, context, wish=wish, save=not check)
+        session.data = LockChanges(changes=changes)
+        session.text = "\n".join(changes) or f"the lock of {name} is as it was"
+        if check and changes:
+            session.exit_code = LockError.exit_code

@@ -1,0 +1,62 @@
+"""`module`: a module file, and commands that run in the SIF."""
+
+import shlex
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from envbuilder.commands.context import (
+    OUTPUT,
+    Answer,
+    Json,
+    Name,
+    NoColor,
+    Output,
+    Profile,
+    Verbose,
+    examples,
+    new_app,
+    open_session,
+)
+from envbuilder.run.exec import need_sif
+from envbuilder.run.launch.job import probe_pins
+from envbuilder.run.launch.site import find_site
+from envbuilder.run.launch.start import read_in_sif
+from envbuilder.run.modulefile import Module, save_module
+
+EXAMPLES: Final = ("envbuilder module a100 --write modulefiles",)
+app = new_app()
+
+
+class WrittenModule(Answer):
+    """The folder for `module use`, and the commands that the module brings."""
+
+    modulefiles: Path
+    commands: tuple[str, ...]
+
+
+ANSWER: Final = WrittenModule
+
+
+@app.command(epilog=examples(EXAMPLES))
+def module(
+    name: Name,
+    *,
+    write: Annotated[Path, typer.Option("--write", metavar="FOLDER", help="where the module goes")] = Path(
+        "modules"
+    ),
+    profile: Profile = "",
+    output: Output = OUTPUT,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
+    with open_session("module", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        outputs = need_sif(name, output, session.environment)
+        sif, torch, cuda = probe_pins(outputs, read_in_sif)
+        written = Module(name=outputs.name, sif=sif, torch=torch, cuda=cuda, site=find_site(profile))
+        files = save_module(written, write.absolute())
+        session.data = WrittenModule(modulefiles=files, commands=written.commands)
+        session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.name}"

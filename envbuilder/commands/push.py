@@ -1,0 +1,95 @@
+"""`push`: image and SIF to an OCI registry."""
+
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from envbuilder.artifacts.oci.naming import find_reference
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.build.built import sign_artifacts
+from envbuilder.commands._registry import Only, make_client, parse_only
+from envbuilder.commands.context import (
+    OUTPUT,
+    RECIPES,
+    Answer,
+    Json,
+    NoColor,
+    Output,
+    Verbose,
+    build_context,
+    cache_folder,
+    complete_recipe,
+    examples,
+    new_app,
+    open_console,
+    open_session,
+)
+from envbuilder.core.cache import Store
+from envbuilder.core.errors import UsageError
+from envbuilder.registry import push as registry
+
+EXAMPLES: Final = ("envbuilder push a100 registry.site.org/team/a100",)
+app = new_app()
+
+
+class SentBlobs(Answer):
+    """How many blobs were sent, were there before, or were mounted from another repository."""
+
+    sent: int
+    there: int
+    mounted: int
+
+
+class Pushed(Answer):
+    """References by digest; null for what was not pushed."""
+
+    image: str | None
+    sif: str | None
+    sif_sha256: str | None
+    attached: int  # SBOM, provenance and signatures
+    blobs: SentBlobs
+    bytes_sent: int
+    bytes_resumed: int
+
+
+ANSWER: Final = Pushed
+
+
+@app.command(epilog=examples(EXAMPLES))
+def push(
+    name: Annotated[
+        str, typer.Argument(help="a recipe that was built", metavar="NAME", autocompletion=complete_recipe)
+    ],
+    reference: Annotated[
+        str,
+        typer.Argument(
+            help="where to; without it, NAME below ENVBUILDER_REGISTRY", metavar="REGISTRY/REPOSITORY[:TAG]"
+        ),
+    ] = "",
+    *,
+    only: Only = "",
+    key: Annotated[
+        Path | None,
+        typer.Option("--sign", metavar="KEY", help="sign both first, with a private key of yours"),
+    ] = None,
+    output: Output = OUTPUT,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
+    with open_session("push", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        forms, client = parse_only(only), make_client(session)
+        target = find_reference(reference or name, client.settings.prefix)
+        if target.digest:
+            raise UsageError(
+                f"`{target}` names a digest", hint="a push goes to a tag; what it becomes has the digest"
+            )
+        if key is not None:
+            sign_artifacts(name, build_context(session, RECIPES), output=output, key=key)
+        outputs, shown = Outputs(folder=output.absolute(), name=name), open_console(session)
+        memory = Store(cache_folder(session)).pushed()
+        with shown.group(f"push {name}"):
+            done = registry.push(outputs, target, client, forms=forms, memory=memory, console=shown)
+        session.data, session.text = Pushed.model_validate(done.data()), done.text()

@@ -1,0 +1,67 @@
+"""`tables`: maintain the compatibility tables."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import typer
+
+from envbuilder.commands.context import (
+    Answer,
+    Json,
+    NoColor,
+    Verbose,
+    examples,
+    new_app,
+    open_console,
+    open_session,
+)
+from envbuilder.compat.refresh import TABLES, Scope, refresh
+from envbuilder.core.fetch.remote_zip import Index
+from envbuilder.core.process import ProcessRunner
+from envbuilder.core.sources import probe_sources
+
+EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {"refresh": ("envbuilder tables refresh --check",)}
+app = new_app("The compatibility tables, for maintainers.")
+
+
+class TableChanges(Answer):
+    """What changed in the tables, and what a maintainer should know."""
+
+    changes: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+ANSWER: Final = {"refresh": TableChanges}
+
+
+@app.callback()
+def _group() -> None:
+    """Keep `refresh` a sub-command: Typer makes an app with one command that command."""
+
+
+@app.command("refresh", epilog=examples(EXAMPLES["refresh"]))
+def tables_refresh(
+    *,
+    releases: Annotated[
+        int, typer.Option("--releases", metavar="N", min=0, help="newest releases of torch to read")
+    ] = 5,
+    compilers: Annotated[
+        int, typer.Option("--compilers", metavar="N", min=0, help="newest CUDA compilers to read")
+    ] = 5,
+    check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Read the newest wheels and write what they say into the tables of compatibility, for maintainers."""
+    with open_session("tables refresh", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        runner = ProcessRunner(session.environment)
+        shown = open_console(session, runner)
+        index = Index(probe_sources(session.environment, runner))
+        scope, today = Scope(releases=releases, compilers=compilers), datetime.now(UTC).date()
+        with shown.group("tables refresh"), shown.step("read the newest wheels"):
+            changes = refresh(index, runner, today=today, scope=scope, folder=TABLES, save=not check)
+        session.data = TableChanges(changes=changes.done, notes=changes.notes)
+        done = changes.done or ("the tables are as they were",)
+        session.text = "\n".join((*done, *(f"note: {note}" for note in changes.notes)))

@@ -1,0 +1,234 @@
+"""`verify`: prove that image and SIF hold the same files, and audit what they hold."""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from envbuilder.artifacts.oci.reader import read_image
+from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_any_record
+from envbuilder.artifacts.sif import is_sif
+from envbuilder.artifacts.signing import verify_signatures
+from envbuilder.artifacts.squashfs.files import SquashfsTree
+from envbuilder.build.built import need_built
+from envbuilder.build.context import BuildContext
+from envbuilder.build.engine import EngineName, layer_keys, record_key
+from envbuilder.build.pipeline import make_plan
+from envbuilder.commands.context import (
+    OUTPUT,
+    RECIPES,
+    Answer,
+    Json,
+    NoColor,
+    Output,
+    Recipes,
+    Verbose,
+    build_context,
+    complete_recipe,
+    examples,
+    new_app,
+    open_session,
+)
+from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.core.errors import EnvbuilderError, UsageError, VerifyError
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.layers.layer import Layer, load_layer
+from envbuilder.verify.audit import Said, Tree, audit
+from envbuilder.verify.audit.secret import IN_FILES
+from envbuilder.verify.compare import VerifyReport, opened_sif
+from envbuilder.verify.compare import verify as compare_artifacts
+from envbuilder.verify.subjects import open_image
+
+PLAN: Final = "opt/envbuilder/plan.txt"
+EXAMPLES: Final = ("envbuilder verify a100", "envbuilder verify build/a100.oci build/a100.sif")
+app = new_app()
+
+
+class VerifiedPair(Answer):
+    """An image and a SIF that hold the same files. `plan` says whether they are also those that the plan promises."""
+
+    image: str
+    sif: Path
+    paths: int
+    tree: str
+    plan: bool
+    passed_over: tuple[str, ...]
+
+
+ANSWER: Final = VerifiedPair
+
+
+@app.command(epilog=examples(EXAMPLES))
+def verify(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="a recipe that was built; or an image: an OCI layout, an archive, a name in the Docker engine",
+            metavar="NAME|IMAGE",
+            autocompletion=complete_recipe,
+        ),
+    ],
+    sif: Annotated[Path | None, typer.Argument(help="the SIF, where the first is an image")] = None,
+    *,
+    key: Annotated[
+        Path | None, typer.Option("--key", help="a public key: both must be signed with it")
+    ] = None,
+    oldest_host: Annotated[
+        str,
+        typer.Option(
+            "--oldest-host",
+            metavar="GLIBC",
+            help="name what needs a newer glibc: a version, or a base such as debian/bullseye",
+        ),
+    ] = "",
+    output: Output = OUTPUT,
+    recipes: Recipes = RECIPES,
+    as_json: Json = False,
+    verbose: Verbose = 0,
+    no_color: NoColor = False,
+) -> None:
+    """Prove that image and SIF hold the same files, path by path, whoever made them, and audit what they hold."""
+    with open_session("verify", as_json=as_json, verbose=verbose, no_color=no_color) as session:
+        context = build_context(session, recipes)
+        with context.console.group(f"verify {name}"):
+            if sif:
+                verified = verify_pair(name, sif, context, oldest_host=oldest_host, key=key)
+            else:
+                verified = verify_built(name, context, output=output, oldest_host=oldest_host, key=key)
+        session.data, session.text, session.findings = verified.answer(), verified.text(), verified.findings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """An image and a SIF that hold the same files."""
+
+    image: str
+    sif: Path
+    report: VerifyReport
+    with_plan: bool  # also compared with the layers that the plan promises
+    findings: tuple[Finding, ...]  # warnings of the audits
+
+    def answer(self) -> VerifiedPair:
+        return VerifiedPair(
+            image=self.image,
+            sif=self.sif,
+            paths=self.report.paths,
+            tree=self.report.tree,
+            plan=self.with_plan,
+            passed_over=self.report.passed_over,
+        )
+
+    def text(self) -> str:
+        plan = ", those of the plan" if self.with_plan else ""
+        head = f"image and SIF hold the same {self.report.paths} paths{plan}; tree sha256:{self.report.tree}"
+        if not self.report.passed_over:
+            return head
+        return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.report.passed_over)}"
+
+
+def verify_built(
+    name: str, context: BuildContext, *, output: Path, oldest_host: str = "", key: Path | None = None
+) -> Verified:
+    """Compare the image and the SIF of a recipe, and those with the plan if the cache still has its layers.
+
+    Raises VerifyError with the first differences, or with the errors of the audits.
+    """
+    outputs = find_outputs(name, output)
+    names = (str(outputs.image), outputs.sif)
+    need_built(outputs, name, context.recipes)
+    _check_signatures(outputs.image, outputs.sif, key, context)
+    layers = _layers(name, context, load_any_record(outputs))
+    return _verify(outputs.image, names, context, layers=layers, oldest_host=oldest_host)
+
+
+def verify_pair(
+    image: str, sif: Path, context: BuildContext, *, oldest_host: str = "", key: Path | None = None
+) -> Verified:
+    """Compare any image with any SIF, and audit what they hold; raises VerifyError, and UsageError for what is no such pair."""
+    _need_pair(image, sif)
+    with open_image(image, context.environment, context.store, context.console) as place:
+        _check_signatures(place, sif, key, context)
+        return _verify(place, (image, sif), context, layers=(), oldest_host=oldest_host)
+
+
+def _need_pair(image: str, sif: Path) -> None:
+    """Raise UsageError at once for what would be no image and SIF after minutes of reading either."""
+    if is_sif(Path(image)):
+        swapped = f"the image comes first: envbuilder verify {sif} {image}"
+        hint = f"`envbuilder diff {image} {sif}` compares two SIFs" if is_sif(sif) else swapped
+        raise UsageError(f"`{image}` is a SIF, and an image is wanted there", hint=hint)
+    if not sif.is_file():
+        raise UsageError(
+            f"`{sif}` is a folder, and a SIF is wanted there" if sif.is_dir() else f"there is no SIF `{sif}`",
+            hint="the image comes first, then the SIF",
+        )
+
+
+def _verify(
+    place: Path,
+    names: tuple[str, Path],
+    context: BuildContext,
+    *,
+    layers: tuple[Layer, ...],
+    oldest_host: str,
+) -> Verified:
+    image, sif = names
+    glibc = _glibc(oldest_host)
+    with context.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):
+        report = compare_artifacts(place, sif, layers=layers, threads=context.limits.threads, look=IN_FILES)
+        if report.findings:
+            raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
+    with context.console.step("audit what they hold"), opened_sif(sif) as system:
+        tree = SquashfsTree(system, report.entries)
+        read = read_image(place)
+        said = Said(environment=read.config.env, texts=read.texts, hidden=report.hidden)
+        findings = audit(tree, said=said, gpus=_gpus(tree), oldest_glibc=glibc)
+        if any(finding.severity is Severity.ERROR for finding in findings):
+            raise VerifyError(
+                f"`{image}` and `{sif}` hold the same files, and some of them cannot stay so",
+                findings=findings,
+            )
+    return Verified(image=image, sif=sif, report=report, with_plan=bool(layers), findings=findings)
+
+
+def _check_signatures(image: Path, sif: Path, key: Path | None, context: BuildContext) -> None:
+    """With a public key, check that its holder signed both; raises VerifyError."""
+    if key is not None:
+        bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
+        verify_signatures(image, sif, bundle, key=key, runner=context.runner)
+
+
+def _gpus(tree: Tree) -> tuple[str, ...]:
+    """Return the compute capabilities that the plan in the tree compiled for, or none without a plan."""
+    if not any(entry.path == PLAN for entry in tree.entries):
+        return ()
+    with tree.open(PLAN) as stream:
+        found = re.search(
+            r"^step extensions .* for ([\d. ]+)$", stream.read().decode("utf-8", "replace"), re.MULTILINE
+        )
+    return tuple(found[1].split()) if found else ()
+
+
+def _glibc(oldest_host: str) -> str:
+    """Return the version of glibc that `--oldest-host` means."""
+    known = {row.name: row.glibc for row in load_distributions().rows}
+    if oldest_host and oldest_host not in known and not re.fullmatch(r"\d+\.\d+", oldest_host):
+        raise UsageError(
+            f"`--oldest-host` takes a version of glibc or a base, found `{oldest_host}`",
+            hint=f"2.28, or one of {', '.join(known)}",
+        )
+    return known.get(oldest_host, oldest_host)
+
+
+def _layers(name: str, context: BuildContext, record: Record | None) -> tuple[Layer, ...]:
+    """Return the layers of the plan, by the engine that made them, or none if the recipe or one of them is gone."""
+    try:
+        _, plan, _ = make_plan(name, context)
+    except EnvbuilderError:
+        return ()
+    engines = [engine for engine in EngineName if record and record.key == record_key(plan, engine)]
+    keys = layer_keys(plan, *engines or (EngineName.ASSEMBLE,)).values()
+    found = [load_layer(context.store.layer(key)) for key in keys]
+    return tuple(layer for layer in found if layer) if all(found) else ()

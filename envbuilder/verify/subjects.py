@@ -1,0 +1,100 @@
+"""Open what `verify` and `diff` compare: locks, SIFs, and images as files or in the Docker engine."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.artifacts.squashfs.files import SquashfsTree
+from envbuilder.core.cache import Store
+from envbuilder.core.console import Console
+from envbuilder.core.errors import LockError, UsageError
+from envbuilder.layers.overlay import MOST_KEPT
+from envbuilder.lock import model as locks
+from envbuilder.recipe.model import SUFFIX, load
+from envbuilder.verify.compare import opened_sif
+from envbuilder.verify.diff import EXPORTS, LOCK, READ, Subject, of_lock, of_tree, read_exports
+
+
+@contextlib.contextmanager
+def open_image(
+    text: str, environment: Mapping[str, str], store: Store, console: Console, *, hint: str = ""
+) -> Iterator[Path]:
+    """Open an image by its path, or by its name in the Docker engine, which saves it to a temporary file.
+
+    Raises UsageError where neither is there.
+    """
+    if Path(text).exists():
+        yield Path(text)
+        return
+    from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK, for images in the engine
+
+    engine = connect(environment)
+    if engine is None:
+        raise UsageError(
+            f"there is no file or folder `{text}`, and no Docker engine answers that could have an image of that name",
+            hint=hint,
+        )
+    with store.workspace() as work:
+        saved = work / "image.tar"
+        try:
+            with console.step(f"save `{text}` out of the Docker engine"):
+                engine.save(text, saved)
+        except UsageError as error:
+            raise UsageError(
+                f"there is no file or folder `{text}`, and {error.message}", hint=hint
+            ) from error
+        yield saved
+
+
+def read_lock(path: Path, recipe: str = "") -> Subject:
+    """Read a lock, and the settings of the recipe beside it, which a lock does not repeat; raises LockError.
+
+    `recipe` is what the user typed, for the hint.
+    """
+    lock = locks.load(path, recipe=recipe)
+    beside = path.with_suffix(SUFFIX)
+    wanted = load(beside) if beside.is_file() else None
+    environment = dict(wanted.env) if wanted else {}
+    return of_lock(str(path), lock, environment=environment, nccl=wanted.nccl if wanted else "")
+
+
+def find_lock(text: str, recipes: Path) -> tuple[Path, str] | None:
+    """Return the path of a lock, and the recipe that names it, or None where `text` is something else."""
+    path = Path(text)
+    if path.suffix in (".lock", SUFFIX, ".yml"):
+        return path.with_suffix(".lock"), "" if path.suffix == ".lock" else text
+    if not path.exists() and any((recipes / f"{text}{end}").is_file() for end in (".lock", SUFFIX)):
+        return recipes / f"{text}.lock", text
+    return None
+
+
+def read_sif(path: Path, *, threads: int) -> Subject:
+    with opened_sif(path) as system:
+        tree = SquashfsTree(system, system.entries(threads=threads))
+        there = [entry.path for entry in tree.entries if entry.path in READ and entry.size <= MOST_KEPT]
+        contents = {name: tree.open(name).read() for name in there}
+    environment = read_exports(contents.get(EXPORTS, b"").decode("utf-8", "replace"))
+    return of_tree(
+        str(path), "sif", tree.entries, contents, environment=environment, lock=_lock_inside(contents)
+    )
+
+
+def read_image(name: str, path: Path) -> Subject:
+    """Read an image that is a layout or an archive, under the name that the user gave it."""
+    tree = read_tree(path, keep=READ)
+    return of_tree(
+        name,
+        "image",
+        tree.entries,
+        tree.contents,
+        environment=dict(tree.image.config.env),
+        lock=_lock_inside(tree.contents),
+    )
+
+
+def _lock_inside(contents: Mapping[str, bytes]) -> locks.Lock | None:
+    """Return the lock that an environment carries, or None: not made by envbuilder, or by another version of it."""
+    with contextlib.suppress(LockError):
+        return locks.parse(contents[LOCK].decode("utf-8", "replace"), LOCK) if LOCK in contents else None
+    return None
