@@ -6,14 +6,14 @@ from pathlib import Path
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.build.artifacts import build_artifacts
-from envbuilder.build.assemble.engine import Assemble
+from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.pipeline import make_plan
 from envbuilder.commands.context import Session, build_context
 
 name, recipes, output = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 shop = build_context(Session(environment=dict(os.environ), color=False), recipes)
 _, plan, _ = make_plan(name, shop)
-engine = Assemble(store=shop.store, runner=shop.runner, console=shop.console, limits=shop.limits)
+engine = AssembleEngine(store=shop.store, runner=shop.runner, console=shop.console, limits=shop.limits)
 if engine.missing(plan):
     sys.exit("the store lacks a layer")
 output.mkdir(parents=True, exist_ok=True)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from envbuilder.build.artifacts import worker_threads
 from envbuilder.build.context import BuildContext
-from envbuilder.build.pipeline import BuildResult
+from envbuilder.build.result import BuildResult
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.model import find_recipe, need_recipes

@@ -17,14 +17,15 @@ from envbuilder.artifacts.docker_engine import Background, DockerEngine, connect
 from envbuilder.artifacts.oci import layout as oci
 from envbuilder.artifacts.outputs import Outputs, Record, drop_refused, load_record, refused
 from envbuilder.build.artifacts import Artifacts, build_artifacts, write_image
-from envbuilder.build.assemble.engine import Assemble
-from envbuilder.build.buildkit import Docker
+from envbuilder.build.assemble.engine import AssembleEngine
+from envbuilder.build.buildkit import BuildKitEngine
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import Engine, EngineChoice, EngineName, discard_damaged, record_key
 from envbuilder.build.extensions import rows
 from envbuilder.build.inputs import fetch_inputs, need_space
 from envbuilder.build.recipe_tests import run_recipe_tests
 from envbuilder.build.render import RENDERERS, make_kit
+from envbuilder.build.result import BuildResult
 from envbuilder.compat.check import BaseOf, examine, examine_file, load_tables, need_sound
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import load_toolkits
@@ -115,43 +116,6 @@ def make_plan(
 
 
 # ---- plan → artifacts that are verified, loaded and tested
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BuildResult:
-    """The artifacts of a recipe after a build, and what the build reports."""
-
-    outputs: Outputs
-    record: Record
-    done: bool  # False: there was nothing to do
-    image: str  # its name in the Docker engine; "" without an engine
-    findings: tuple[Finding, ...]
-
-    def summary(self) -> dict[str, object]:
-        """Return the data of the JSON answer."""
-        return {
-            "name": self.outputs.name,
-            "sif": str(self.outputs.sif),
-            "sif_sha256": self.record.sif,
-            "sif_bytes": self.record.sif_size,
-            "layout": str(self.outputs.image),
-            "manifest": f"sha256:{self.record.manifest}",
-            "tree_bytes": self.record.content_size,
-            "image": self.image,
-            "built": self.done,
-        }
-
-    def text(self) -> str:
-        """Return the answer for people."""
-        status = "built and verified" if self.done else "nothing to do"
-        image = self.image or "not loaded: no Docker engine answers"
-        lines = [
-            f"{self.outputs.name}: {status}",
-            f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
-            f"  image  {image}  sha256:{self.record.manifest}",
-            f"  layout {self.outputs.image}  (a tree of {self.record.content_size / 1e9:.2f} GB)",
-        ]
-        return "\n".join(lines)
 
 
 def build_recipe(
@@ -304,7 +268,7 @@ def _build_once(
         if report.findings:
             with _keep_rejected(outputs, staged):
                 raise VerifyError(
-                    "what was built is not what was promised",
+                    "verification failed: the artifacts differ from the plan",
                     findings=report.findings,
                     hint=f"the log is `{outputs.log}`",
                 )
@@ -320,7 +284,7 @@ def _keep_rejected(outputs: Outputs, staged: Outputs) -> Iterator[None]:
     except EnvbuilderError as error:
         staged.image.rename(refused(outputs.image))
         staged.sif.rename(refused(outputs.sif))
-        kept = f"the SIF is kept as `{refused(outputs.sif)}` until the next build; earlier artefacts stay as they were"
+        kept = f"the SIF is kept as `{refused(outputs.sif)}` until the next build; earlier artifacts stay as they were"
         error.hint = f"{error.hint}; {kept}" if error.hint else kept
         raise
 
@@ -337,10 +301,10 @@ def _load_part(
 def open_engine(plan: Plan, choice: EngineChoice, context: BuildContext) -> Engine:
     """Open the engine of this plan. Raises UsageError for a choice that does not fit the plan."""
     if choice.name_for(plan) is EngineName.ASSEMBLE:
-        return Assemble(
+        return AssembleEngine(
             store=context.store, runner=context.runner, console=context.console, limits=context.limits
         )
-    return Docker(
+    return BuildKitEngine(
         store=context.store, runner=context.runner, console=context.console, limits=context.limits, builder=choice.builder
     )  # fmt: skip
 
@@ -374,14 +338,14 @@ def prepare_recipe(
     Raises UsageError for a folder that exists, and for an engine that reads no folder.
     """
     if folder.exists():
-        raise UsageError(f"`{folder}` is there already", hint="name a folder that is to be made")
+        raise UsageError(f"`{folder}` exists", hint="name a folder that does not exist yet")
     recipe, plan, _ = make_plan(name, context)
     folder = folder.absolute()
     with context.store.in_use():
         means, engine = context.means(offline=offline), open_engine(plan, choice, context)
-        if not isinstance(engine, Docker):
+        if not isinstance(engine, BuildKitEngine):
             raise UsageError(
-                f"`--prepare`: the engine `{engine.name}` needs no folder", hint="add `--engine docker`"
+                f"`--prepare`: the engine `{engine.name}` reads no folder", hint="add `--engine docker`"
             )
         store_sources(recipe, plan.extensions, means, offline=offline)
         fetch_inputs(plan.artefacts, means.fetcher, context.console)
@@ -411,7 +375,7 @@ def render_recipe(name: str, context: BuildContext, form: str) -> str:
 def list_extensions(name: str, context: BuildContext) -> tuple[dict[str, object], ...]:
     """Return a row for each extension of a recipe: what the store has of it."""
     recipe, plan, _ = make_plan(name, context)
-    engine = Assemble(
+    engine = AssembleEngine(
         store=context.store, runner=context.runner, console=context.console, limits=context.limits
     )
     return tuple(rows(engine.find_extensions(plan), recipe=recipe.name))

@@ -1,4 +1,4 @@
-"""What an image holds of its site and for its nodes: NCCL settings that the recipe fixes, and what a node must have."""
+"""Files of an image that depend on its site and its nodes: fixed NCCL settings, and the driver that a node needs."""
 
 import json
 from pathlib import Path
@@ -9,6 +9,7 @@ from envbuilder.compat.explain import driver_floor
 from envbuilder.compat.host_file import load_host_facts
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import UsageError
+from envbuilder.node.nccl.profile import profile_data
 from envbuilder.recipe.model import AUTO, Recipe
 
 NEEDS: Final = "opt/envbuilder/needs.json"
@@ -17,16 +18,14 @@ NCCL_CONF: Final = "etc/nccl.conf"
 
 
 def site_files(recipe: Recipe, host: Path | None) -> tuple[tuple[str, str], ...]:
-    """What an image holds of its site, path → text: the recipe's profile, or that of `host`, and its fixed settings.
+    """Return the files of the site, path → text: the NCCL profile and its fixed settings.
 
-    Raises UsageError for a profile that cannot be read.
+    The profile is that of `host`, otherwise the recipe's. Raises UsageError for a file without a profile.
     """
     if host is None and recipe.nccl == AUTO:
         return ()
     if host is None and recipe.nccl == "off":
         return ((BAKED, json.dumps({"mode": "off"}) + "\n"),)
-    from envbuilder.node.nccl.profile import profile_data  # noqa: PLC0415 - few recipes bake a profile
-
     path = host or recipe.path.parent / recipe.nccl
     profile = load_host_facts(path).profile
     if profile is None:
@@ -37,6 +36,6 @@ def site_files(recipe: Recipe, host: Path | None) -> tuple[tuple[str, str], ...]
 
 
 def need_files(recipe: Recipe) -> tuple[tuple[str, str], ...]:
-    """What the environment needs of its node, for the check at its start; nothing without CUDA."""
+    """Return what the environment needs of its node, path → text. It is checked at the start. Empty without CUDA."""
     floor = driver_floor(recipe, load_tables(load_toolkits()))
     return ((NEEDS, json.dumps({"driver": floor}) + "\n"),) if floor else ()

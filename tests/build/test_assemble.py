@@ -18,7 +18,7 @@ import uv
 from envbuilder import runtime as image
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble import python, runtime, start
-from envbuilder.build.assemble.engine import Assemble, make_root
+from envbuilder.build.assemble.engine import AssembleEngine, make_root
 from envbuilder.build.assemble.extensions import ExtensionsMaker
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.engine import EngineName, layer_keys, tools
@@ -502,8 +502,8 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
 # The engine
 
 
-def make_engine(store: Store, *, threads: int = 2, memory: int = 64 << 30) -> Assemble:
-    return Assemble(
+def make_engine(store: Store, *, threads: int = 2, memory: int = 64 << 30) -> AssembleEngine:
+    return AssembleEngine(
         store=store,
         runner=FakeRunner(),
         console=Console(quiet=True),

@@ -11,7 +11,7 @@ import pytest
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.build.batch import build_several, choose, worst
 from envbuilder.build.context import BuildContext
-from envbuilder.build.pipeline import BuildResult
+from envbuilder.build.result import BuildResult
 from envbuilder.core.cache import Sha256, Store
 from envbuilder.core.console import Console, log_to, setup
 from envbuilder.core.errors import BuildError, CommandError, LockError, UsageError

@@ -15,7 +15,7 @@ import pytest
 from envbuilder import runtime as image
 from envbuilder.build.assemble.os import write_root
 from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.buildkit import Docker, buildx
+from envbuilder.build.buildkit import BuildKitEngine, buildx
 from envbuilder.build.buildkit.engine import read_layout
 from envbuilder.build.buildkit.folder import write_base
 from envbuilder.build.buildkit.progress import Progress, title
@@ -212,9 +212,11 @@ def with_extensions(plan: Plan, **options: object) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
-def docker_engine(folder: Path) -> Docker:
+def docker_engine(folder: Path) -> BuildKitEngine:
     limits = Limits(threads=1, memory=1, root=True)
-    return Docker(store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits)
+    return BuildKitEngine(
+        store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
+    )
 
 
 @pytest.mark.parametrize(
@@ -296,7 +298,7 @@ def test_the_stages_that_are_exported_have_the_layers_that_the_dockerfile_says()
 def test_an_edit_is_exported_alone(tmp_path: Path):
     plan, store = plan_of("cpu"), Store(tmp_path)
     limits = Limits(threads=2, memory=1 << 30, root=True)
-    engine = Docker(store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits)
+    engine = BuildKitEngine(store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits)
     assert stage_of(engine.commands(plan)) == "layers"
     (tmp_path / "tree").mkdir()
     for step, key in layer_keys(plan, EngineName.DOCKER).items():

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.build.assemble.engine import Assemble, Run
+from envbuilder.build.assemble.engine import AssembleEngine, Run
 from envbuilder.build.assemble.extensions import ExtensionsMaker
-from envbuilder.build.buildkit import Docker, buildx
+from envbuilder.build.buildkit import BuildKitEngine, buildx
 from envbuilder.build.buildkit.engine import read_layout
 from envbuilder.build.extensions import CachedExtension
 from envbuilder.build.pipeline import make_plan
@@ -65,7 +65,7 @@ def make(recipe: Path) -> Made:
     shop, console = sessions.build_context(session, ROOT / "recipes"), Listening()
     read, plan, _ = make_plan(str(recipe), shop)
     store_sources(read, plan.extensions, shop.means(offline=False))
-    engine = Assemble(store=shop.store, runner=shop.runner, console=console, limits=shop.limits)
+    engine = AssembleEngine(store=shop.store, runner=shop.runner, console=console, limits=shop.limits)
     shop.means(offline=False).fetcher.fetch(engine.artefacts(plan))
     step = next(step for step in plan.steps if isinstance(step, ExtensionsStep))
     job = engine.job(plan)
@@ -133,10 +133,10 @@ def test_the_docker_engine_makes_the_same_layer_of_a_project(spacious: Path):
     shop.means(offline=False).fetcher.fetch(plan.artefacts)
     hands = {"store": shop.store, "runner": shop.runner, "console": shop.console, "limits": shop.limits}
     with ThreadPoolExecutor(16) as pool:
-        layers = [one.result() for one in Assemble(**hands).start(plan, pool)]
+        layers = [one.result() for one in AssembleEngine(**hands).start(plan, pool)]
     (composed,) = (one for one in layers if one.name == "extensions")
 
-    folder, layout, docker = spacious / "folder", spacious / "layout", Docker(**hands)
+    folder, layout, docker = spacious / "folder", spacious / "layout", BuildKitEngine(**hands)
     docker.prepare(plan, folder, folder)
     command = buildx.build_command(plan, folder, layout, docker.builder, stage="edited", context=False)
     shop.runner.run(command)

@@ -71,7 +71,7 @@ def step_maker(step: Step, job: Job) -> StepMaker:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Assemble:
+class AssembleEngine:
     """The engine."""
 
     store: Store

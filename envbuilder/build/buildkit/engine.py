@@ -26,7 +26,7 @@ from envbuilder.plan.render import EXPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Docker:
+class BuildKitEngine:
     store: Store
     runner: Runner
     console: Console

@@ -1,7 +1,7 @@
-"""Makes or finds every extension of a plan: several at once, as many compilers as cores and memory allow.
+"""Compile the extensions of a plan, or take them from the store. Several compile at once.
 
-What the store has under the same key is taken, whichever recipe it was compiled for. One that fails does not stop the
-others: they go into the store, so that after a repair only the failed one is compiled.
+An entry of the store serves any recipe with the same key. An extension that fails does not stop the others: they go into the store,
+and after a repair only the failed one is compiled.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
 
@@ -23,17 +23,17 @@ from envbuilder.build.extensions.cache import (
     TREE,
     CachedExtension,
     Call,
-    Captured,
+    Calls,
     Compiled,
     Key,
-    load_captured,
+    load_calls,
     load_compiled,
     make_key,
     ninja_timings,
     project_key,
-    read_captured,
+    read_calls,
     read_facts,
-    recipe_call,
+    recipe_calls,
     relative,
     surroundings,
 )
@@ -81,7 +81,7 @@ class Slots:
 
     @contextlib.contextmanager
     def take(self, wanted: int) -> Iterator[int]:
-        """Wait for as many as wanted, all of them at most, and give them back at the end; yields how many it got."""
+        """Wait for as many slots as wanted, but all at most. Yields their number, and frees them at the end."""
         number = max(1, min(wanted, self._count))
         with self._changed:
             self._changed.wait_for(lambda: self._free >= number)
@@ -96,7 +96,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionBuilder:
-    """One plan's extensions; `root` unpacks what a compiler needs, and is asked only when something must be compiled."""
+    """Build one plan's extensions. `root` unpacks what a compiler needs; it is called only when something must be compiled."""
 
     plan: Plan
     step: ExtensionsStep
@@ -107,149 +107,128 @@ class ExtensionBuilder:
     root: Callable[[], Root]
 
     def build(self) -> tuple[CachedExtension, ...]:
-        """Every extension, in the recipe's order; raises BuildError that names all that failed."""
+        """Return every extension, in the recipe's order. Raises BuildError that names all that failed."""
         slots = Slots(self.jobs)
         return _run_all(self.step.extensions, lambda extension: self._build_one(extension, slots))
 
     def find(self) -> Iterator[ExtensionStatus]:
-        """What the store has; of a project whose calls were never captured, the key of its capture."""
+        """Report what the store has. A project whose calls were never captured has the key of its capture."""
         for extension in self.step.extensions:
-            if extension.form is Form.PROJECT:
+            calls = self._known_calls(extension)
+            if calls is None:
                 yield self._status(extension, extension.name, project_key(self.plan, extension))
-            elif extension.form is Form.LOAD:
-                yield self._status(
-                    extension, extension.name, self._call_key(extension, *_recipe_call(extension))
-                )
-            elif captured := self._load_captured(extension):
-                for call in captured.calls:
-                    yield self._status(extension, call.name, self._call_key(extension, call, captured.files))
             else:
-                yield self._status(extension, extension.name, project_key(self.plan, extension))
+                for call in calls.calls:
+                    yield self._status(extension, call.name, self._call_key(extension, call, calls))
 
     def commands(self, *, root: Root, work: Path) -> Iterator[Command]:
-        """What would be run for what the store lacks, with `work` for the compile folder."""
-        lacking = {found.extension.name: found.extension for found in self.find() if found.compiled is None}
-        for extension in lacking.values():
+        """Return the commands for what the store lacks. `work` stands for the build directory."""
+        missing = {found.extension.name: found.extension for found in self.find() if found.compiled is None}
+        for extension in missing.values():
             yield self._command(extension, root=root, build_dir=work, jobs=self.jobs)
 
     def _status(self, extension: LockedExtension, name: str, key: Key) -> ExtensionStatus:
         compiled = load_compiled(self.store.extension(key.digest))
         return ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
 
+    def _known_calls(self, extension: LockedExtension) -> Calls | None:
+        """Return the calls that an extension makes, None for a project's own build and before a capture."""
+        match extension.form:
+            case Form.PROJECT:
+                return None
+            case Form.LOAD:
+                return recipe_calls(extension)
+            case Form.CAPTURE:
+                return load_calls(self.store.extension(project_key(self.plan, extension).digest), self.store)
+            case _:
+                assert_never(extension.form)
+
     def _build_one(self, extension: LockedExtension, slots: Slots) -> tuple[CachedExtension, ...]:
         match extension.form:
             case Form.PROJECT:
                 return (self._build_project(extension, slots),)
             case Form.LOAD:
-                return (self._compile_call(extension, *_recipe_call(extension), slots),)
+                calls = recipe_calls(extension)
             case Form.CAPTURE:
-                captured = self._capture_calls(extension, slots)
-                return _run_all(
-                    captured.calls, lambda call: (self._compile_call(extension, call, captured.files, slots),)
-                )
+                calls = self._capture_calls(extension, slots)
             case _:
                 assert_never(extension.form)
+        return _run_all(calls.calls, lambda call: (self._compile_call(extension, call, calls, slots),))
 
     # One call of `load()` or `load_inline()`.
 
-    def _call_key(self, extension: LockedExtension, call: Call, files: Sequence[tuple[str, Sha256]]) -> Key:
-        return make_key(surroundings(self.plan, extension), call=call.to_json(), files=json.dumps(files))
+    def _call_key(self, extension: LockedExtension, call: Call, calls: Calls) -> Key:
+        common = surroundings(self.plan, extension)
+        return make_key(common, call=call.to_json(), files=json.dumps(calls.files))
 
     def _compile_call(
-        self, extension: LockedExtension, call: Call, files: Sequence[tuple[str, Sha256]], slots: Slots
+        self, extension: LockedExtension, call: Call, calls: Calls, slots: Slots
     ) -> CachedExtension:
-        key = self._call_key(extension, call, files)
-        common = surroundings(self.plan, extension)
+        key = self._call_key(extension, call, calls)
 
-        def work(build_dir: Path, jobs: int, out: Path, root: Root) -> Compiled:
-            began = time.monotonic()
-            stage_files({name: self.store.artefact(digest) for name, digest in files}, build_dir)
+        def work(run: _Run) -> Compiled:
+            stage_files({name: self.store.artefact(digest) for name, digest in calls.files}, run.build_dir)
             for folder in ("src", "build"):  # a call of `load_inline()` may have no files at all
-                (build_dir / folder).mkdir(exist_ok=True)
+                (run.build_dir / folder).mkdir(exist_ok=True)
             command = commands.compile_command(
-                call,
-                extension,
-                architectures=self.step.architectures,
-                root=root,
-                build_dir=build_dir,
-                jobs=jobs,
-            )
-            self._run(command, call.name, build_dir, commands.compile_specification(call))
-            library = build_dir / "build" / call.library
+                call, extension, architectures=self.step.architectures,
+                root=run.root, build_dir=run.build_dir, jobs=run.jobs,
+            )  # fmt: skip
+            self._run(command, call.name, run.build_dir, commands.compile_specification(call))
+            library = run.build_dir / "build" / call.library
             targets = targets_of(library)
             if targets or (call.has_cuda and self.step.architectures):
                 check_call(call.name, targets, self.step.architectures)
             if library.is_symlink():
                 raise BuildError(f"the extension `{call.name}` was built as a link")
-            shutil.copyfile(library, out / library.name)
-            facts, read = read_facts(build_dir / commands.FACTS)
-            sources, headers = _files_read(call, read, dict(files))
+            shutil.copyfile(library, run.out / library.name)
+            facts, read = read_facts(run.build_dir / commands.FACTS)
+            sources, headers = _files_read(call, read, dict(calls.files))
             return Compiled(
-                name=call.name,
-                key=key,
-                facts=facts,
-                call=call,
-                targets=targets,
-                sources=sources,
-                headers=headers,
-                size=library.stat().st_size,
-                seconds=round(time.monotonic() - began, 1),
-                timings=ninja_timings(build_dir),
-                recipe=self.plan.name,
-            )
+                name=call.name, key=key, facts=facts, call=call, targets=targets, sources=sources, headers=headers,
+                size=library.stat().st_size, seconds=run.seconds(), timings=ninja_timings(run.build_dir), recipe=self.plan.name,
+            )  # fmt: skip
 
         wanted = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
-        folder = self._obtain_entry(
-            key,
-            call.name,
-            _Compile(work=work, wanted=wanted, build_dir=_build_dir_key(common, call.to_json())),
-            slots,
+        build_key = _build_key(surroundings(self.plan, extension), call.to_json())
+        return self._obtain(
+            extension, key, _Job(name=call.name, work=work, wanted=wanted, build_key=build_key), slots
         )
-        return _cached(folder, extension.form)
 
     # A project with a setup.py or pyproject.toml.
 
     def _build_project(self, extension: LockedExtension, slots: Slots) -> CachedExtension:
         key = project_key(self.plan, extension)
-        common = surroundings(self.plan, extension, reads_all=True)
 
-        def work(build_dir: Path, jobs: int, out: Path, root: Root) -> Compiled:
-            began = time.monotonic()
-            stage_sources(extension, store=self.store, folder=build_dir / "src")
-            command = self._command(extension, root=root, build_dir=build_dir, jobs=jobs)
+        def work(run: _Run) -> Compiled:
+            stage_sources(extension, store=self.store, folder=run.build_dir / "src")
+            command = self._command(extension, root=run.root, build_dir=run.build_dir, jobs=run.jobs)
             specification = commands.build_specification(extension)
-            self._run(command, extension.name, build_dir, specification, folder=extension.path)
-            shutil.copytree(build_dir / TREE, out / TREE, symlinks=True)
-            targets = {path.name: targets_of(path) for path in libraries_of(out)}
-            project = build_dir / commands.project_folder(extension).removeprefix(f"{BUILD_DIRECTORY}/")
+            self._run(command, extension.name, run.build_dir, specification, folder=extension.path)
+            shutil.copytree(run.build_dir / TREE, run.out / TREE, symlinks=True)
+            libraries = libraries_of(run.out)
+            targets = {path.name: targets_of(path) for path in libraries}
+            project = run.build_dir / commands.project_folder(extension).removeprefix(f"{BUILD_DIRECTORY}/")
             check_project(extension.name, targets, self.step.architectures, project)
-            facts, _ = read_facts(build_dir / commands.FACTS)
+            facts, _ = read_facts(run.build_dir / commands.FACTS)
             return Compiled(
-                name=extension.name,
-                key=key,
-                facts=facts,
-                call=None,
+                name=extension.name, key=key, facts=facts, call=None,
                 targets=tuple(sorted({target for found in targets.values() for target in found})),
-                sources=(),
-                headers=(),
-                size=sum(path.stat().st_size for path in libraries_of(out)),
-                seconds=round(time.monotonic() - began, 1),
-                timings=ninja_timings(build_dir),
-                recipe=self.plan.name,
-            )
+                sources=(), headers=(), size=sum(path.stat().st_size for path in libraries),
+                seconds=run.seconds(), timings=ninja_timings(run.build_dir), recipe=self.plan.name,
+            )  # fmt: skip
 
-        job = _Compile(
-            work=work,
-            wanted=self.jobs,
-            build_dir=_build_dir_key(common, f"{extension.name} {extension.path}"),
+        common = surroundings(self.plan, extension, reads_all=True)
+        build_key = _build_key(common, f"{extension.name} {extension.path}")
+        return self._obtain(
+            extension, key, _Job(name=extension.name, work=work, wanted=self.jobs, build_key=build_key), slots
         )
-        return _cached(self._obtain_entry(key, extension.name, job, slots), extension.form)
 
     def _command(self, extension: LockedExtension, *, root: Root, build_dir: Path, jobs: int) -> Command:
         gpus = self.step.architectures
         match extension.form:
             case Form.LOAD:
-                call = recipe_call(extension)
+                (call,) = recipe_calls(extension).calls
                 return commands.compile_command(
                     call, extension, architectures=gpus, root=root, build_dir=build_dir, jobs=jobs
                 )
@@ -257,26 +236,18 @@ class ExtensionBuilder:
                 return commands.capture_command(extension, architectures=gpus, root=root, build_dir=build_dir)
             case Form.PROJECT:
                 return commands.build_command(
-                    extension,
-                    architectures=gpus,
-                    root=root,
-                    build_dir=build_dir,
-                    jobs=jobs,
-                    epoch=self.plan.epoch,
-                )
+                    extension, architectures=gpus, root=root, build_dir=build_dir, jobs=jobs, epoch=self.plan.epoch
+                )  # fmt: skip
             case _:
                 assert_never(extension.form)
 
     # The calls that a project's own imports make.
 
-    def _load_captured(self, extension: LockedExtension) -> Captured | None:
-        return load_captured(self.store.extension(project_key(self.plan, extension).digest), self.store)
-
-    def _capture_calls(self, extension: LockedExtension, slots: Slots) -> Captured:
+    def _capture_calls(self, extension: LockedExtension, slots: Slots) -> Calls:
         key = project_key(self.plan, extension).digest
         with self.store.lock(f"extension-{key}"):
-            if captured := self._load_captured(extension):
-                return captured
+            if known := self._known_calls(extension):
+                return known
             root = self.root()
             with (
                 slots.take(1),
@@ -287,41 +258,45 @@ class ExtensionBuilder:
                 command = self._command(extension, root=root, build_dir=build_dir, jobs=1)
                 specification = commands.capture_specification(extension)
                 self._run(command, extension.name, build_dir, specification, compiles=False)
-                captured = read_captured(build_dir, build_dir / commands.CALLS, self.store)
-                if not captured.calls:
+                calls = read_calls(build_dir, build_dir / commands.CALLS, self.store)
+                if not calls.calls:
                     raise extension_error(
                         ExtensionCode.NOTHING,
                         f"the lines of `capture` of the extension `{extension.name}` compile nothing",
                         "name the import, or the function, that reaches torch's `load()` or `load_inline()`",
                     )
-                shown.tell(", ".join(call.name for call in captured.calls))
+                shown.tell(", ".join(call.name for call in calls.calls))
                 out = build_dir / "entry"
                 out.mkdir()
-                captured.save(out)
+                calls.save(out)
                 self._publish(out, self.store.extension(key))
-        return captured
+        return calls
 
     # The store.
 
-    def _obtain_entry(self, key: Key, name: str, job: "_Compile", slots: Slots) -> Path:
-        """The entry of this key; made by `job` unless the store has it."""
+    def _obtain(self, extension: LockedExtension, key: Key, job: "_Job", slots: Slots) -> CachedExtension:
+        """Return the entry of this key. Runs the job unless the store has it."""
         folder = self.store.extension(key.digest)
         with self.store.lock(f"extension-{key.digest}"):
-            if compiled := load_compiled(folder):
-                self.console.say(f"  {name}: in the store, compiled for `{compiled.recipe}`")
-                return folder
+            compiled = load_compiled(folder)
+            if compiled is not None:
+                self.console.say(f"  {job.name}: in the store, compiled for `{compiled.recipe}`")
+                return CachedExtension(compiled=compiled, folder=folder, form=extension.form)
             root = self.root()
             with (
                 slots.take(job.wanted) as jobs,
-                self.store.lock(f"space-{job.build_dir}"),
-                self.console.step(f"compile `{name}`"),
+                self.store.lock(f"space-{job.build_key}"),
+                self.console.step(f"compile `{job.name}`"),
                 self.store.workspace() as work,
             ):
                 out = work / "entry"
                 out.mkdir()
-                job.work(self.store.space(job.build_dir), jobs, out, root).save(out)
+                compiled = job.work(
+                    _Run(build_dir=self.store.space(job.build_key), jobs=jobs, out=out, root=root)
+                )
+                compiled.save(out)
                 self._publish(out, folder)
-        return folder
+        return CachedExtension(compiled=compiled, folder=folder, form=extension.form)
 
     def _publish(self, out: Path, folder: Path) -> None:
         if folder.exists():  # damaged, or of another version: `publish` would take it for finished
@@ -338,19 +313,19 @@ class ExtensionBuilder:
         compiles: bool = True,
         folder: str = "",
     ) -> None:
-        """Run a program of the sandbox; raises BuildError that says why it failed."""
+        """Run a program of the sandbox. Raises BuildError with the cause of a failure."""
         (build_dir / commands.SPEC).write_text(specification, encoding="utf-8")
         lines: list[str] = []
 
-        def hear(line: str) -> None:
+        def read(line: str) -> None:
             lines.append(line)
             if compiled := _COMPILED.search(line):
                 count = _COUNT.match(line)
-                told = f" ({count[1]} of {count[2]} commands)" if count else ""
-                self.console.say(f"  {name}: {Path(compiled[1]).name}{told}")
+                progress = f" ({count[1]} of {count[2]} commands)" if count else ""
+                self.console.say(f"  {name}: {Path(compiled[1]).name}{progress}")
 
         try:
-            self.runner.run(command, on_line=hear)
+            self.runner.run(command, on_line=read)
         except SpaceError:
             raise
         except CommandError as failure:
@@ -358,34 +333,38 @@ class ExtensionBuilder:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Compile:
-    """How an entry is made: in which compile folder, with how many compilers at best, and by what."""
+class _Run:
+    """One compile: where, with how many compilers, in which root. `out` is the folder of the new entry."""
 
-    work: Callable[[Path, int, Path, Root], Compiled]
+    build_dir: Path
+    jobs: int
+    out: Path
+    root: Root
+    began: float = field(default_factory=time.monotonic)
+
+    def seconds(self) -> float:
+        return round(time.monotonic() - self.began, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """How an entry is made: its name, the work, the number of compilers wanted, and the key of its build directory."""
+
+    name: str
+    work: Callable[[_Run], Compiled]
     wanted: int
-    build_dir: Sha256
+    build_key: Sha256
 
 
-def _recipe_call(extension: LockedExtension) -> tuple[Call, tuple[tuple[str, Sha256], ...]]:
-    """The call of a recipe's `sources`, and path below the compile folder → digest."""
-    return recipe_call(extension), tuple((f"src/{file.path}", file.sha256) for file in extension.files)
-
-
-def _build_dir_key(common: Sequence[tuple[str, str]], own: str) -> Sha256:
-    """Of all that decides an object file but the sources' bytes: those are for ninja to see."""
+def _build_key(common: Sequence[tuple[str, str]], own: str) -> Sha256:
+    """Return the key of a build directory: all that decides an object file but the sources' bytes, which ninja compares."""
     return sha256_text(json.dumps([*common, own]))
-
-
-def _cached(folder: Path, form: Form) -> CachedExtension:
-    compiled = load_compiled(folder)
-    assert compiled is not None, f"{folder} was just written"
-    return CachedExtension(compiled=compiled, folder=folder, form=form)
 
 
 def _files_read(
     call: Call, read: Mapping[str, str], known: Mapping[str, str]
 ) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """The sources and the headers of a compile, relative to the call's base."""
+    """Return the sources and the headers that a compile read, relative to the call's base."""
     sources = {
         source: known.get(source.removeprefix(f"{BUILD_DIRECTORY}/")) or read.get(source, "")
         for source in call.sources
@@ -401,10 +380,10 @@ def _pairs(files: Mapping[str, str], base: str) -> tuple[tuple[str, str], ...]:
 def _run_all(
     items: Sequence[Item], work: Callable[[Item], tuple[CachedExtension, ...]]
 ) -> tuple[CachedExtension, ...]:
-    """The results in the order of the items; raises BuildError for all that failed, when every one has ended."""
+    """Return the results in the order of the items. Raises one BuildError for all that failed, once every one has ended."""
     with ThreadPoolExecutor(len(items), thread_name_prefix="extension") as pool:
         futures: list[Future[tuple[CachedExtension, ...]]] = [pool.submit(work, item) for item in items]
     failures = [error for future in futures if isinstance(error := future.exception(), BuildError)]
     if failures:
         raise merge_failures(failures)
-    return tuple(kept for future in futures for kept in future.result())
+    return tuple(built for future in futures for built in future.result())

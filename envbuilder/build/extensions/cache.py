@@ -46,14 +46,14 @@ _NOT_COMPILED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """The arguments that decide what is compiled; paths are the sandbox's. `functions` is JSON: null, a list or a map."""
+    """One call of torch's `load()` or `load_inline()`: the arguments that decide what is compiled. Paths are the sandbox's."""
 
     function: str  # load | load_inline
     name: str
     sources: tuple[str, ...] = ()
     cpp_sources: tuple[str, ...] = ()
     cuda_sources: tuple[str, ...] = ()
-    functions: str = "null"
+    functions: str = "null"  # JSON: null, a list or a map
     extra_cflags: tuple[str, ...] = ()
     extra_cuda_cflags: tuple[str, ...] = ()
     extra_ldflags: tuple[str, ...] = ()
@@ -66,19 +66,19 @@ class Call:
 
     @property
     def has_cuda(self) -> bool:
-        """Whether nvcc is to compile something, by torch's own rule."""
+        """Whether nvcc compiles something, by torch's own rule."""
         if self.with_cuda is not None:
             return self.with_cuda
         return bool(self.cuda_sources) or any(source.endswith((".cu", ".cuh")) for source in self.sources)
 
     @property
     def library(self) -> str:
-        """The file that it makes."""
+        """The name of the file that the call makes."""
         return self.name if self.is_standalone else f"{self.name}.so"
 
     @property
     def base(self) -> str:
-        """What the paths of sources and headers are relative to, wherever the project lies later."""
+        """The folder that paths of sources and headers are relative to. The project may lie elsewhere later."""
         folders = [str(PurePosixPath(source).parent) for source in self.sources] or list(
             self.extra_include_paths
         )
@@ -89,13 +89,13 @@ class Call:
 
 
 def parse_call(value: Mapping[str, object]) -> Call:
-    """Read what `to_json` wrote, or the capture program in the sandbox; raises TypeError for other keys."""
+    """Read what `to_json` or the capture program in the sandbox wrote. Raises TypeError for unknown keys."""
     given = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
     return Call(**given)  # type: ignore[arg-type]
 
 
 def recipe_call(extension: LockedExtension) -> Call:
-    """The call that a recipe's `sources` stand for."""
+    """Return the call that a recipe's `sources` stand for."""
     return Call(
         function="load",
         name=extension.name,
@@ -107,8 +107,31 @@ def recipe_call(extension: LockedExtension) -> Call:
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Calls:
+    """The calls that one extension makes, and the files that they may read."""
+
+    calls: tuple[Call, ...]
+    files: tuple[tuple[str, Sha256], ...]  # path below the build directory and sha256 in the store
+
+    def save(self, folder: Path) -> None:
+        """Write the entry of captured calls."""
+        value = {
+            "version": VERSION,
+            "calls": [asdict(call) for call in self.calls],
+            "files": dict(self.files),
+        }
+        save_text(folder / CAPTURED_FILE, json.dumps(value, indent=1, sort_keys=True) + "\n")
+
+
+def recipe_calls(extension: LockedExtension) -> Calls:
+    """Return the one call that a recipe's `sources` stand for."""
+    files = tuple((f"src/{file.path}", file.sha256) for file in extension.files)
+    return Calls(calls=(recipe_call(extension),), files=files)
+
+
 def relative(path: str, base: str) -> str:
-    """A path of the sandbox relative to the base; it may climb."""
+    """Return a path of the sandbox relative to the base. It may begin with `..`."""
     return posixpath.relpath(path, base or "/")
 
 
@@ -124,7 +147,7 @@ class Key:
         return sha256_text(json.dumps(self.fields))
 
     def differences(self, other: "Key") -> tuple[str, ...]:
-        """The names of the fields that differ."""
+        """Return the names of the fields that differ."""
         mine, others = dict(self.fields), dict(other.fields)
         return tuple(name for name in sorted(mine | others) if mine.get(name) != others.get(name))
 
@@ -132,7 +155,10 @@ class Key:
 def surroundings(
     plan: Plan, extension: LockedExtension, *, reads_all: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """What an extension is compiled with. With `reads_all` that is every package: a project's own programs may read any."""
+    """Return the fields that say what an extension is compiled with.
+
+    `reads_all`: every package counts, since a project's own programs may read any.
+    """
     os_step, python, cuda = plan.os, plan.python, plan.cuda
     gpus = next(step.architectures for step in plan.steps if isinstance(step, ExtensionsStep))
     torch = next((wheel for wheel in python.artefacts if wheel.name == "torch"), None)
@@ -164,7 +190,7 @@ def make_key(common: Iterable[tuple[str, str]], **own: str) -> Key:
 
 
 def project_key(plan: Plan, extension: LockedExtension) -> Key:
-    """Of what a project's own programs make or do, which may read whatever is there."""
+    """Return the key of what a project's own programs make. They may read whatever is there."""
     own = "\n".join(extension_lines(extension))
     return make_key(surroundings(plan, extension, reads_all=True), project=own)
 
@@ -178,7 +204,7 @@ def _digest(artefacts: Iterable[Artefact]) -> Sha256:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What the sandbox's own torch says of itself; an extension works with that one alone."""
+    """The torch of the sandbox. An extension works with that one alone."""
 
     torch: str  # torch.__version__
     cuda: str | None  # torch.version.cuda
@@ -194,7 +220,7 @@ class Timing:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compiled:
-    """One entry. `call` is None for a project, whose libraries are below `tree`."""
+    """The entry of an extension. `call` is None for a project, whose libraries lie below `tree`."""
 
     name: str
     key: Key
@@ -221,7 +247,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedExtension:
-    """An entry of the store: what it is, where it lies, and which entry of the recipe it serves."""
+    """An entry of the store, its folder, and the form of the recipe's extension that it serves."""
 
     compiled: Compiled
     folder: Path
@@ -229,7 +255,7 @@ class CachedExtension:
 
 
 def load_compiled(folder: Path) -> Compiled | None:
-    """The entry in a folder of the store; None when it is not there or was written by another envbuilder."""
+    """Return the entry in a folder of the store, None if it is missing or of another version."""
     try:
         value = json.loads((folder / COMPILED_FILE).read_text(encoding="utf-8"))
         if value.pop("version") != VERSION:
@@ -252,14 +278,14 @@ def load_compiled(folder: Path) -> Compiled | None:
 
 
 def read_facts(path: Path) -> tuple[Facts, Mapping[str, str]]:
-    """What the program in the sandbox wrote: its facts, and path → sha256 of the project's files that it read."""
+    """Read what the program in the sandbox wrote: its facts, and path → sha256 of the project's files that it read."""
     value = json.loads(path.read_text(encoding="utf-8"))
     files = value.pop("files")
     return Facts(**value), files
 
 
 def ninja_timings(build_dir: Path) -> tuple[Timing, ...]:
-    """How long each object took in the last run that compiled it, from ninja's own logs below a folder."""
+    """Return how long each object took in the last run that compiled it. Ninja's logs below the folder say so."""
     latest: dict[str, float] = {}
     for log in sorted(build_dir.rglob(".ninja_log")):
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -276,38 +302,20 @@ def _pairs(items: list[list[str]]) -> tuple[tuple[str, str], ...]:
 # ---- the entry of captured calls
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Captured:
-    calls: tuple[Call, ...]
-    files: tuple[
-        tuple[str, Sha256], ...
-    ]  # path below the compile folder, sorted; each is an artefact of the store
-
-    def save(self, folder: Path) -> None:
-        value = {
-            "version": VERSION,
-            "calls": [asdict(call) for call in self.calls],
-            "files": dict(self.files),
-        }
-        save_text(folder / CAPTURED_FILE, json.dumps(value, indent=1, sort_keys=True) + "\n")
-
-
-def load_captured(folder: Path, store: Store) -> Captured | None:
-    """The entry in a folder of the store; None when it is not there, or a file that it names has gone."""
+def load_calls(folder: Path, store: Store) -> Calls | None:
+    """Return the captured calls in a folder of the store, None if they are missing or a file that they name is gone."""
     try:
         value = json.loads((folder / CAPTURED_FILE).read_text(encoding="utf-8"))
         if value["version"] != VERSION:
             return None
-        captured = Captured(
-            calls=tuple(parse_call(call) for call in value["calls"]), files=_sorted(value["files"])
-        )
+        calls = Calls(calls=tuple(parse_call(call) for call in value["calls"]), files=_sorted(value["files"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return captured if all(store.artefact(digest).exists() for _, digest in captured.files) else None
+    return calls if all(store.artefact(digest).exists() for _, digest in calls.files) else None
 
 
-def read_captured(build_dir: Path, calls: Path, store: Store) -> Captured:
-    """What the program in the sandbox wrote; the files that the calls may read are taken into the store."""
+def read_calls(build_dir: Path, calls: Path, store: Store) -> Calls:
+    """Read the calls that the program in the sandbox wrote. Files that they may read are copied into the store."""
     found = tuple(parse_call(call) for call in json.loads(calls.read_text(encoding="utf-8")))
     files: dict[str, Sha256] = {}
     for folder in (build_dir / "src", build_dir / KEPT.removeprefix(f"{BUILD_DIRECTORY}/")):
@@ -316,7 +324,7 @@ def read_captured(build_dir: Path, calls: Path, store: Store) -> Captured:
                 digest = sha256_file(path)
                 store.add_artefact(digest, path)
                 files[path.relative_to(build_dir).as_posix()] = digest
-    return Captured(calls=found, files=_sorted(files))
+    return Calls(calls=found, files=_sorted(files))
 
 
 def _sorted(files: Mapping[str, str]) -> tuple[tuple[str, Sha256], ...]:

@@ -9,6 +9,7 @@ from envbuilder.build.extensions.cache import TREE
 from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import BuildError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.verify.fatbin import read_gpu_code
 
 _SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
 _GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
@@ -26,8 +27,6 @@ class ExtensionCode(CodeEnum):
 
 def targets_of(library: Path) -> tuple[str, ...]:
     """`sm_80` for machine code, `compute_80` for PTX; empty without code for a GPU. Raises BuildError for no library."""
-    from envbuilder.verify.fatbin import read_gpu_code  # noqa: PLC0415 - a build with nothing to compile reads no ELF file
-
     try:
         with library.open("rb") as stream:
             return tuple(code.target for code in read_gpu_code(stream))
