@@ -13,7 +13,6 @@ from typing import Final
 
 import typer
 import typer.core
-import yaml
 
 import envbuilder
 from envbuilder import cli
@@ -23,7 +22,7 @@ from envbuilder.compat.check import Tables, load_tables
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core import errors
 from envbuilder.core.findings import CodeEnum
-from envbuilder.node.diagnose.catalogue import load_catalogue
+from envbuilder.node.diagnose.catalogue import load_catalogue, load_messages
 from envbuilder.recipe import json_schema as schema
 
 ROOT: Final = Path(__file__).parents[1]
@@ -316,8 +315,9 @@ def codes() -> dict[str, tuple[str, str]]:
         for code in kind
     }
     found |= {kind.code: (kind.__name__, kind.meaning) for kind in _errors(errors.EnvbuilderError)}
-    for row in yaml.safe_load((PACKAGE / "compat/tables/failures.yaml").read_text(encoding="utf-8"))["rows"]:
-        found[row["code"]] = ("", re.sub(r"`?\{(\w+)\}`?", r"*\1*", row["message"]))
+    for row in load_messages():
+        if row.build:
+            found[row.build.code] = ("", re.sub(r"`?\{(\w+)\}`?", r"*\1*", row.build.message))
     return dict(sorted(found.items()))
 
 
@@ -329,7 +329,7 @@ def _errors(kind: type[errors.EnvbuilderError]) -> Iterator[type[errors.Envbuild
 
 def codes_page() -> str:
     lines = made(
-        "Codes", "the code, `envbuilder/core/errors.py` and `envbuilder/compat/tables/failures.yaml`"
+        "Codes", "the code, `envbuilder/core/errors.py` and `envbuilder/node/diagnose/catalogue/build.yaml`"
     )
     lines += [
         "Every finding has a code that stays. `--json` gives it as `code`; people see it in brackets: `error[EB315]: …`.",

@@ -28,7 +28,6 @@ from envbuilder.build.extensions.cache import Call, make_key, recipe_call, relat
 from envbuilder.build.extensions.check_targets import check_call, check_project
 from envbuilder.build.extensions.compiler_errors import explain_failure
 from envbuilder.build.extensions.stage_sources import stage_sources
-from envbuilder.compat.tables.failure import load_failures
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.cache import Store, sha256_text
@@ -36,6 +35,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command, FakeRunner
 from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
+from envbuilder.node.diagnose.catalogue import load_messages
 from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
 from tests.support.elves import elf
 
@@ -769,7 +769,7 @@ def test_each_known_trouble_has_a_code_of_its_own(line, code):
 
 def test_every_row_of_the_table_is_tried_above():
     tried = {code for _, code in TROUBLES}
-    assert tried == {row.code for row in load_failures().rows}
+    assert tried == {row.build.code for row in load_messages() if row.build}
 
 
 def test_the_lines_that_matter_are_few():

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from envbuilder import cli
 from envbuilder.core.errors import UsageError
 from envbuilder.node.diagnose import Diagnosis, Role, diagnose, findings, logs, report
-from envbuilder.node.diagnose.catalogue import Stage, load_catalogue
+from envbuilder.node.diagnose.catalogue import Stage, load_catalogue, load_messages
 from envbuilder.node.diagnose.collectives import Ranks, Verdict
 from envbuilder.node.diagnose.line import plain, rank_of, rank_of_file, time_of, unlabelled
 from envbuilder.node.diagnose.recorder import read_dump
@@ -26,6 +26,7 @@ from envbuilder.node.diagnose.xid import load_xids
 
 HERE = Path(__file__).parent / "diagnose"
 PAGES = Path(__file__).parents[2] / "docs/diagnose"
+LOAD_MESSAGES = Path(__file__).parents[2] / "envbuilder/runtime/lib/envbuilder_extensions/messages.json"
 CATALOGUE = load_catalogue()
 
 
@@ -658,6 +659,13 @@ def test_each_failure_has_a_page_made_from_the_catalogue(request: pytest.Fixture
         for name, text in pages.items():
             (PAGES / name).write_text(text)
     assert {path.name: path.read_text() for path in PAGES.iterdir()} == pages
+
+
+def test_load_reads_the_messages_of_the_catalogue(request: pytest.FixtureRequest):
+    made = report.load_messages_text(load_messages())
+    if request.config.getoption("--update-golden"):
+        LOAD_MESSAGES.write_text(made, encoding="utf-8")
+    assert LOAD_MESSAGES.read_text(encoding="utf-8") == made
 
 
 def test_every_stage_is_explained():

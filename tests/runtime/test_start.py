@@ -1,5 +1,6 @@
 """What runs in the image and needs neither torch nor a GPU: the wait for torch, GPUs and what they run, failures in words."""
 
+import json
 import os
 import subprocess
 import sys
@@ -180,7 +181,7 @@ def test_each_failure_of_the_guides_has_its_own_words(monkeypatch, error, told):
 
 
 def test_the_words_of_the_failures_are_all_reached():
-    shown = {meaning for _, meaning, _ in compiling.FAILURES}
+    shown = {row["message"] for row in json.loads(Path(compiling.MESSAGES).read_text(encoding="utf-8"))}
     parameters = test_each_failure_of_the_guides_has_its_own_words.pytestmark[0].args[1]
     reached = {
         meaning for error, _ in parameters for meaning in shown if meaning in compiling._explain("x", error)

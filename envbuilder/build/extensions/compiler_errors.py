@@ -7,9 +7,9 @@ from typing import Final
 
 from envbuilder.build.extensions.cache import SOURCE
 from envbuilder.build.extensions.check_targets import ExtensionCode, extension_error
-from envbuilder.compat.tables.failure import load_failures
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.node.diagnose.catalogue import load_messages
 
 SHOWN: Final = 12  # lines of a compiler that a message shows
 _TELLING: Final = re.compile(
@@ -33,20 +33,24 @@ def explain_failure(
     """
     lines = [_named(line, folder) for line in (*lines, *failure.message.splitlines()[1:])]
     ended = json.loads(lines.pop().removeprefix(_CAPTURE)) if lines and lines[-1].startswith(_CAPTURE) else {}
-    for row in load_failures().rows if compiles else load_failures().rows[:-1]:
-        for at, line in enumerate(lines):
-            if match := row.pattern.search(line):
+    known = [row for row in load_messages() if row.build]
+    raw = [line.encode() for line in lines]
+    for row in known if compiles else known[:-1]:
+        for at, line in enumerate(raw):
+            groups = row.groups(line)
+            if row.build and groups is not None:
                 telling = _telling(lines, at)
-                told = "\n".join(f"    {one}" for one in telling)
-                message = f"the extension `{name}` does not compile: {row.message_for(match)}\n{told}"
+                shown = "\n".join(f"    {one}" for one in telling)
+                meaning, repair = row.build.message.format(**groups), row.build.repair.format(**groups)
+                message = f"the extension `{name}` does not compile: {meaning}\n{shown}"
                 finding = Finding(
-                    code=row.code,
+                    code=row.build.code,
                     severity=Severity.ERROR,
                     where=_place(telling) or ended.get("where", ""),
                     message=message,
-                    hint=row.repair_for(match),
+                    hint=repair,
                 )
-                return BuildError(message, hint=row.repair_for(match), findings=(finding,))
+                return BuildError(message, hint=repair, findings=(finding,))
     if ended:
         return extension_error(
             ExtensionCode.ENDED,

@@ -1,9 +1,13 @@
-"""The known failures: how their lines look, what causes them, what repairs them. The rows are YAML, read and checked here."""
+"""The known failures, and the messages of compilers and torch: how their lines look, the cause and the repair.
+
+The rows are YAML, read and checked here. A failed build and a failed load() in an image read the messages too.
+"""
 
 import functools
 import itertools
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Final
@@ -11,10 +15,11 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from envbuilder.core.decode import Code, Mistakes, Shape, load
-from envbuilder.core.models import STRICT, Flag, Line, Mistake, ReadAs, read_node
+from envbuilder.core.models import STRICT, Flag, Line, Mistake, ReadAs, Rule, read_node
 
 FOLDER: Final = Path(__file__).with_name("catalogue")
 _CODE: Final = Shape(pattern=r"EB(?:89[5-9]|9\d\d)", expected='a code such as "EB900"')
+_BUILD_CODE: Final = Shape(pattern=r"EB6\d\d", expected='a code such as "EB610"')
 _NAME: Final = Shape(pattern=r"[a-z0-9]+(?:-[a-z0-9]+)*", expected="words with hyphens")
 
 
@@ -104,21 +109,86 @@ class Failure:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BuildAdvice:
+    """What a failed build says of a message; named groups of the line stand in braces."""
+
+    __pydantic_config__ = STRICT
+    code: Annotated[str, _BUILD_CODE]
+    message: Line
+    repair: Line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadAdvice:
+    """What a failed load() says of a message."""
+
+    __pydantic_config__ = STRICT
+    message: Line
+    repair: Line
+
+
+def _named_groups(message: "Message") -> Iterator[Mistake]:
+    words = f"{message.build.message} {message.build.repair}" if message.build else ""
+    wanted = set(re.findall(r"\{(\w+)\}", words))
+    for mark in message.all_lines:
+        if lacking := wanted - set(mark.like.groupindex if mark.like else ()):
+            yield Mistake(
+                message=f"a line without the groups {', '.join(sorted(lacking))}: {mark.has.decode()}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """One row of what compilers and torch say, with the words of each place that meets it."""
+
+    __pydantic_config__ = STRICT
+    failure: Annotated[str, _CODE] | None = None  # what `diagnose` calls it
+    lines: tuple[Mark, ...] = ()  # in any log
+    compile_lines: tuple[Mark, ...] = ()  # only while something is compiled
+    build: BuildAdvice | None = None
+    load: LoadAdvice | None = None
+
+    @property
+    def all_lines(self) -> tuple[Mark, ...]:
+        return (*self.lines, *self.compile_lines)
+
+    def groups(self, line: bytes) -> dict[str, str] | None:
+        """The named groups of a line that says this, or None for another line."""
+        marks = (mark for mark in self.all_lines if mark.has in line)
+        return next((found for mark in marks if (found := mark.groups(line)) is not None), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
     __pydantic_config__ = STRICT
+    messages: tuple[Annotated[Message, Rule(_named_groups)], ...] = ()
     failures: tuple[Failure, ...]
 
 
-@functools.cache
 def load_catalogue(folder: Path = FOLDER) -> tuple[Failure, ...]:
-    """All rows in the order of their codes; raises ValueError with every mistake, a line each."""
+    """Return the failures in the order of their codes.
+
+    Raises ValueError with every mistake, a line each.
+    """
+    return _load(folder)[0]
+
+
+def load_messages(folder: Path = FOLDER) -> tuple[Message, ...]:
+    """Return the messages of compilers and torch, the more telling before the more general."""
+    return _load(folder)[1]
+
+
+@functools.cache
+def _load(folder: Path) -> tuple[tuple[Failure, ...], tuple[Message, ...]]:
     mistakes = Mistakes()
     found: list[Failure] = []
+    messages: list[Message] = []
     seen: dict[tuple[str, str], str] = {}
     for path in sorted(folder.glob("*.yaml")):
         root = load(path, mistakes)
         file = read_node(_File, root, mistakes) if root else None
         found += file.failures if file else ()
+        messages += file.messages if file else ()
         rows = root.get("failures") if root else None
         for row, key in itertools.product(rows.items if rows else (), ("code", "name")):
             if value := row.get(key):
@@ -126,6 +196,13 @@ def load_catalogue(folder: Path = FOLDER) -> tuple[Failure, ...]:
                 if first != value.where:
                     message = f"{key} `{value.text}` is there twice"
                     mistakes.at(value, Code.DUPLICATE, message, hint=f"the first is at {first}")
+    for code in {message.failure for message in messages if message.failure} - {one.code for one in found}:
+        mistakes.add(Code.VALUE, str(folder), f"no failure has the code `{code}`")
     if mistakes.findings:
         raise ValueError("\n".join(str(finding) for finding in mistakes.findings))
-    return tuple(sorted(found, key=lambda failure: failure.code))
+    joined = (replace(one, marks=(*_lines(one.code, messages), *one.marks)) for one in found)
+    return tuple(sorted(joined, key=lambda failure: failure.code)), tuple(messages)
+
+
+def _lines(code: str, messages: Iterable[Message]) -> tuple[Mark, ...]:
+    return tuple(mark for message in messages if message.failure == code for mark in message.lines)

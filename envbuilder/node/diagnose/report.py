@@ -1,9 +1,10 @@
 """The diagnosis as text for a person, as data for a program, and the catalogue as pages of the documentation."""
 
+import json
 from collections.abc import Iterator, Sequence
 
 from envbuilder.node.diagnose import Diagnosis
-from envbuilder.node.diagnose.catalogue import Failure, Stage
+from envbuilder.node.diagnose.catalogue import Failure, Mark, Message, Stage
 from envbuilder.node.diagnose.collectives import named
 from envbuilder.node.diagnose.judge import Found, Role
 
@@ -66,6 +67,29 @@ def page(failure: Failure) -> str:
         f"Source: {failure.source}",
     ]
     return "\n".join(lines) + "\n"
+
+
+def load_messages_text(messages: Sequence[Message]) -> str:
+    """The file that load() reads inside an image: the messages that it has words for."""
+    rows = [
+        {
+            "lines": [_mark(mark) for mark in one.all_lines],
+            "message": one.load.message,
+            "repair": one.load.repair,
+        }
+        for one in messages
+        if one.load
+    ]
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
+def _mark(mark: Mark) -> dict[str, str]:
+    parts = {
+        "has": mark.has,
+        "like": mark.like and mark.like.pattern,
+        "unless": mark.unless and mark.unless.pattern,
+    }
+    return {name: part.decode() for name, part in parts.items() if part}
 
 
 def index(catalogue: Sequence[Failure]) -> str:

@@ -31,29 +31,8 @@ if TYPE_CHECKING:
 
 TOOLS = "/opt/env/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
 
-# What torch or a compiler says → what it means and what to do. The first that fits is told.
-FAILURES = (
-    (r"crypt\.h: No such file", "this Python's headers include crypt.h, which is not here", "`libxcrypt` in the recipe brings it"),
-    (r"Ninja is required", "torch compiles with ninja, which is not on PATH", "the image has it in /usr/bin: keep that on PATH"),
-    (
-        r"CUDA_HOME environment variable is not set|nvcc['\"]?:? (No such file|command not found|not found)|No such file or directory: .*nvcc",
-        "the CUDA compiler was not found",
-        "an image of a recipe with `cuda` has it in /usr/local/cuda: set CUDA_HOME to that",
-    ),
-    (r"Unsupported gpu architecture|unknown gpu architecture", "this CUDA compiler does not know the GPU", "look at TORCH_CUDA_ARCH_LIST"),
-    (
-        r"GLIBCXX_[0-9.]+.? not found",
-        "it was compiled by a newer g++ than the libstdc++ that this process loaded",
-        "look for another libstdc++ in LD_LIBRARY_PATH, or remove what an older environment compiled",
-    ),
-    (r"undefined symbol", "it was compiled against another torch", "remove what another environment compiled, and try again"),
-    (r"failed to map segment|Operation not permitted", "code cannot be loaded from that file system (noexec)", "set TMPDIR to another folder"),
-    (r"No space left|Disk quota exceeded", "the disk is full", "set TMPDIR to a folder with more space"),
-    (r"Killed signal|signal 9|Cannot allocate memory|out of memory", "the compiler ran out of memory", "set MAX_JOBS=1"),
-    (r"Read-only file system", "the file system is read-only", "name a writable folder, or none: then one of this node is used"),
-    (r"Permission denied", "the folder belongs to somebody else", "name a folder of yours, or none: then one of this node is used"),
-    (r"No such file or directory: '(which|c\+\+|g\+\+|gcc)'|(c\+\+|g\+\+|gcc): (command )?not found", "no C++ compiler was found", "look at CXX, CC and PATH"),
-)  # fmt: skip
+# What compilers and torch say → what it means and what to do, made from `diagnose`'s catalogue.
+MESSAGES = os.path.join(os.path.dirname(__file__), "messages.json")
 
 
 class OtherProcessError(RuntimeError):
@@ -275,8 +254,11 @@ def _environment(architectures: list[str], *, force: bool) -> Iterator[None]:
 
 def _explain(name: str, error: Exception) -> str:
     text = str(error)
-    for pattern, meaning, remedy in FAILURES:
-        if re.search(pattern, text):
+    with open(MESSAGES, encoding="utf-8") as stream:
+        rows = json.load(stream)
+    for row in rows:
+        if any(_is_like(line, mark) for mark in row["lines"] for line in text.splitlines()):
+            meaning, remedy = row["message"], row["repair"]
             return f"`{name}` could not be compiled or loaded here: {meaning}\nhint: {remedy}"
     if isinstance(error, IndexError) and "TORCH_CUDA_ARCH_LIST" not in os.environ:
         return (
@@ -286,3 +268,10 @@ def _explain(name: str, error: Exception) -> str:
     lines = [line.strip() for line in text.splitlines() if re.search(r"\berror\b|Error:", line)]
     shown = "\n".join(f"  {line}" for line in lines[:5]) or f"  {type(error).__name__}: {text[:500]}"
     return f"`{name}` could not be compiled or loaded here:\n{shown}"
+
+
+def _is_like(line: str, mark: dict[str, str]) -> bool:
+    """Whether a line holds the literal of a mark, and both its expressions agree."""
+    if mark["has"] not in line or ("unless" in mark and re.search(mark["unless"], line)):
+        return False
+    return "like" not in mark or bool(re.search(mark["like"], line))
