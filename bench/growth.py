@@ -16,8 +16,8 @@ from measure import ENVBUILDER
 from place import CACHE, NO_ENGINE, RECIPE, Place
 
 from envbuilder.core.cache import Sha256, Store, save_text
-from envbuilder.lock import model as locks
-from envbuilder.lock.model import Artefact, LockedExtension
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.model import Artefact, LockedExtension, recipe_inputs
 from envbuilder.lock.source_files import own_files
 from envbuilder.recipe.model import load
 from tests.support.tiny import make_tiny  # of the end-to-end tests
@@ -79,7 +79,7 @@ def packages(place: Place) -> Iterator[list[Way]]:
         made = tuple(_package(f"grown-{number:02}", store) for number in range(amount))
         path, lock = make_tiny(folder, f"with-{amount}", ("filelock",))
         wheels = tuple(sorted((*lock.wheels, *made), key=lambda one: one.name))
-        save_text(path.with_suffix(".lock"), locks.dump(dataclasses.replace(lock, wheels=wheels)))
+        save_text(path.with_suffix(".lock"), lock_text(dataclasses.replace(lock, wheels=wheels)))
     yield _ways(place, cache, lambda amount: [f"with-{amount}"], folder)
     shutil.rmtree(cache)
 
@@ -127,7 +127,7 @@ def extensions(place: Place) -> Iterator[list[Way]]:
     folder = place.folder("growth/extensions")
     cpu = (place.recipes / f"{RECIPE}.yaml").read_text()
     head = cpu[: cpu.index("\nextensions:")]
-    lock = locks.load(place.recipes / f"{RECIPE}.lock")
+    lock = load_lock(place.recipes / f"{RECIPE}.lock")
     for amount in AMOUNTS:
         names = [f"grown{number:02}" for number in range(amount)]
         text = "".join(f"  - {{name: {name}, sources: [{name}.cpp]}}\n" for name in names)
@@ -142,10 +142,8 @@ def extensions(place: Place) -> Iterator[list[Way]]:
             )
             for name, files in own_files(recipe).items()
         )
-        new = dataclasses.replace(
-            lock, recipe=recipe.digest, inputs=locks.recipe_inputs(recipe), extensions=locked
-        )
-        save_text(path.with_suffix(".lock"), locks.dump(new))
+        new = dataclasses.replace(lock, recipe=recipe.digest, inputs=recipe_inputs(recipe), extensions=locked)
+        save_text(path.with_suffix(".lock"), lock_text(new))
     _ = place.built  # the layers below the extensions are in the user's cache
     yield _ways(place, CACHE, lambda amount: [f"with-{amount}"], folder)
 

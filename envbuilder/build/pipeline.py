@@ -35,9 +35,10 @@ from envbuilder.core.errors import BuildError, EnvbuilderError, LockError, Usage
 from envbuilder.core.findings import Finding
 from envbuilder.core.sources import PYTORCH_INDEX
 from envbuilder.layers.layer import Layer
-from envbuilder.lock import model as locks
+from envbuilder.lock.diff import check_fresh, diff_locks
+from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.known_base import known_base, lock_path
-from envbuilder.lock.model import Lock
+from envbuilder.lock.model import Lock, artefacts
 from envbuilder.lock.resolve import Means, Wish, look, make_target, resolve, status_of, store_sources
 from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.lock.vendor import Vendored, vendor
@@ -57,7 +58,7 @@ def lock_recipe(name: str, context: BuildContext, *, wish: Wish, save: bool = Tr
     recipe = load_recipe(find_recipe(name, context.recipes))
     path = lock_path(recipe)
     with context.store.in_use():
-        old = locks.load(path, recipe=name) if path.exists() else None
+        old = load_lock(path, recipe=name) if path.exists() else None
         known = old.base if old else None
         base = look(recipe, means, old=known, wish=wish, transfer=transfer) if recipe.image else None
         need_sound(recipe, examine(recipe, load_tables(load_toolkits()), base=base.inside if base else None))
@@ -65,8 +66,8 @@ def lock_recipe(name: str, context: BuildContext, *, wish: Wish, save: bool = Tr
             target = make_target(recipe, base, lambda: status_of(base, means, transfer) if base else "")
             new = resolve(recipe, target, old=old, wish=wish, means=means)
     if save and new != old:
-        save_text(path, locks.dump(new))
-    return locks.diff(old, new) if old else (f"+ {path}",)
+        save_text(path, lock_text(new))
+    return tuple(map(str, diff_locks(old, new))) if old else (f"+ {path}",)
 
 
 # ---- lock → plan
@@ -83,8 +84,8 @@ def load_locked(
     recipe, report = examine_file(name, context.recipes, host, base_of=base_of)
     need_sound(recipe, report)
     path = lock_path(recipe)
-    lock = locks.load(path, recipe=name)
-    stale = locks.check_fresh(recipe, lock, source_digests(own_files(recipe)))
+    lock = load_lock(path, recipe=name)
+    stale = check_fresh(recipe, lock, source_digests(own_files(recipe)))
     if stale:
         raise LockError(
             f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
@@ -104,7 +105,7 @@ def make_plan(
         lock,
         toolkit=load_toolkits()[recipe.cuda] if recipe.cuda and not has_own_toolkit else None,
         architectures=capabilities(recipe.gpus, load_gpus().rows),
-        lock_text=locks.dump(lock),
+        lock_text=lock_text(lock),
         start=StartFiles(
             site_packages=runtime.files("start"),
             lib=(*runtime.files("lib"), *runtime.modules("node/nccl")),
@@ -361,7 +362,7 @@ def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
     with context.store.in_use():
         means = context.means(offline=False)
         store_sources(recipe, lock.extensions, means)
-        fetch_inputs(locks.artefacts(lock), means.fetcher, context.console)
+        fetch_inputs(artefacts(lock), means.fetcher, context.console)
         with context.console.step(f"copy into `{folder}`"):
             return vendor(recipe, lock, folder, context.store)
 

@@ -23,7 +23,7 @@ from envbuilder.commands.context import (
 )
 from envbuilder.core.errors import BuildError, UsageError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.lock import model as locks
+from envbuilder.lock.file import load_lock
 from envbuilder.node.detect import Versions, detect_here, detect_pasted
 from envbuilder.node.nccl.decide import Left, Setting
 from envbuilder.node.nccl.facts import Facts, Interface, Measured
@@ -125,7 +125,7 @@ def recipe_versions(name: str, folder: Path) -> Versions:
     """
     if not name:
         return Versions()
-    lock = locks.load(load_recipe(find_recipe(name, folder)).path.with_suffix(".lock"), recipe=name)
+    lock = load_lock(load_recipe(find_recipe(name, folder)).path.with_suffix(".lock"), recipe=name)
     found = {wheel.name: wheel.version for wheel in lock.wheels}
     nccl = next((version for name, version in found.items() if name.startswith("nvidia-nccl-cu")), "")
     return Versions(nccl=nccl, torch=found.get("torch", ""))

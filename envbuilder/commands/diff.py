@@ -20,8 +20,9 @@ from envbuilder.commands.context import (
     open_session,
 )
 from envbuilder.core.decode import nearest
+from envbuilder.lock.diff import Change
 from envbuilder.recipe.model import list_recipes
-from envbuilder.verify.diff import Change, Subject, compare
+from envbuilder.verify.diff import Subject, compare
 from envbuilder.verify.subjects import find_lock, open_image, read_image, read_lock, read_sif
 
 EXAMPLES: Final = ("envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif")

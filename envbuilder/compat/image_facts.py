@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from envbuilder.core.models import STRICT, Line, LineOrEmpty
+
 SUITES: Final = ("debian", "ubuntu")  # whose code names recipes use: debian/bookworm
 
 
@@ -46,10 +48,11 @@ class Name(StrEnum):
 class Fact:
     """One thing that a base has."""
 
-    name: str  # of `Name`, unless a newer envbuilder wrote it
-    value: str  # a version or another text; "" where it is there and not more is known
-    path: str  # in the image, "" for what is no file
-    source: str  # what says so: a file, a package, the image's config
+    __pydantic_config__ = STRICT
+    name: Line  # of `Name`, unless a newer envbuilder wrote it
+    value: LineOrEmpty  # a version or another text; "" where it is there and not more is known
+    path: LineOrEmpty  # in the image, "" for what is no file
+    source: Line  # what says so: a file, a package, the image's config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -36,6 +36,7 @@ Location = tuple[int | str, ...]
 STRICT: Final = ConfigDict(
     extra="forbid"
 )  # `__pydantic_config__` of every dataclass that is read from a file
+UNKNOWN: Final = "unexpected_keyword_argument"  # pydantic's error for a key that a dataclass does not have
 KEY: Final = "[key]"  # pydantic's last step to the key of a map
 LIST_HINT: Final = "a list is written as [one, two], or with one `- ` line each"
 
@@ -161,19 +162,39 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
     return TypeAdapter(kind)
 
 
-def read_node(kind: type[T], node: Node, mistakes: Mistakes, *, context: object = None) -> T | None:
+def read_node(
+    kind: type[T], node: Node, mistakes: Mistakes, *, context: object = None, skip_unknown: bool = False
+) -> T | None:
     """Read a node as a dataclass, or as whatever type pydantic knows; None after collecting every mistake.
 
-    Validators get `context` as pydantic's `ValidationInfo.context`.
+    Validators get `context` as pydantic's `ValidationInfo.context`. With `skip_unknown` a key that the dataclass does not
+    have is no mistake.
     """
     adapter = _adapter(cast("Any", kind))
+    data = plain(node)
     try:
-        found: T = adapter.validate_python(plain(node), context=context)
+        found: T = adapter.validate_python(data, context=context)
     except ValidationError as error:
-        for one in error.errors(include_url=False):
-            _report(_Place.find(kind, node, one["loc"]), one["type"], one.get("ctx", {}), mistakes)
-        return None
-    return found
+        errors = error.errors(include_url=False)
+    else:
+        return found
+    unknown = [one for one in errors if one["type"] == UNKNOWN]
+    if skip_unknown and unknown:
+        known = _without(node, {one["loc"] for one in unknown}, ())
+        return read_node(kind, known, mistakes, context=context)
+    for one in errors:
+        _report(_Place.find(kind, node, one["loc"]), one["type"], one.get("ctx", {}), mistakes)
+    return None
+
+
+def _without(node: Node, unknown: Collection[Location], at: Location) -> Node:
+    items = tuple(_without(item, unknown, (*at, index)) for index, item in enumerate(node.items))
+    entries = tuple(
+        dataclasses.replace(entry, node=_without(entry.node, unknown, (*at, entry.key)))
+        for entry in node.entries
+        if (*at, entry.key) not in unknown
+    )
+    return dataclasses.replace(node, items=items, entries=entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +273,7 @@ def _report(place: _Place, error: str, context: Mapping[str, Any], mistakes: Mis
             _report_text(node, context["expected"], context["hint"], mistakes)
         case "missing":
             mistakes.at(node, Code.MISSING_KEY, f"the key `{place.last}` is missing")
-        case "unexpected_keyword_argument":
+        case _ if error == UNKNOWN:
             known = keys_of(place.parent)
             hint = f"{nearest(str(place.last), known)}known keys: {', '.join(known)}"
             message = f"{node.path}: unknown key `{place.last}`"

@@ -5,7 +5,7 @@ from pathlib import Path
 from envbuilder.compat.image_facts import Base
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
-from envbuilder.lock import model as locks
+from envbuilder.lock.file import load_lock
 from envbuilder.lock.resolve import recall
 from envbuilder.recipe.model import Recipe
 
@@ -18,7 +18,7 @@ def lock_path(recipe: Recipe) -> Path:
 def known_base(recipe: Recipe, *, store: Store) -> Base | None:
     """Return what the lock knows of the recipe's base image, otherwise what the last attempt to lock it found."""
     try:
-        base = locks.load(lock_path(recipe)).base
+        base = load_lock(lock_path(recipe)).base
     except LockError:
         base = None
     if base is None or base.reference != recipe.image:

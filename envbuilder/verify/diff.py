@@ -11,7 +11,8 @@ from typing import Final
 
 from envbuilder.core.console import columns
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.lock.model import Artefact, Lock, artefacts
+from envbuilder.lock.diff import Change, changes, locked_packages
+from envbuilder.lock.model import Lock, artefacts
 
 LOCK: Final = "opt/envbuilder/lock.json"
 RECIPE: Final = "opt/envbuilder/recipe.yaml"
@@ -39,26 +40,6 @@ class Subject:
     nccl: Mapping[str, str]
     size: int  # bytes: of the files, or of what a lock fetches
     entries: tuple[Entry, ...] | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """`before` is None for what is new, `after` for what is gone."""
-
-    name: str
-    before: str | None
-    after: str | None
-
-    def __str__(self) -> str:
-        return " ".join(self.row())
-
-    def row(self) -> tuple[str, str, str]:
-        """A mark for what happened, the name, and the values."""
-        if self.before is None:
-            return "+", self.name, f"{self.after}"
-        if self.after is None:
-            return "-", self.name, f"{self.before}"
-        return "~", self.name, f"{self.before} → {self.after}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,9 +87,9 @@ def compare(one: Subject, other: Subject) -> Difference:
         folders = _folders(one.entries, other.entries)
     return Difference(
         subjects=((one.kind, one.name), (other.kind, other.name)),
-        packages=_changes(one.packages, other.packages),
-        environment=_changes(one.environment, other.environment),
-        nccl=_changes(one.nccl, other.nccl),
+        packages=changes(one.packages, other.packages),
+        environment=changes(one.environment, other.environment),
+        nccl=changes(one.nccl, other.nccl),
         sizes=(one.size, other.size),
         files=files,
         folders=folders,
@@ -120,7 +101,7 @@ def of_lock(name: str, lock: Lock, *, environment: Mapping[str, str], nccl: str)
     return Subject(
         name=name,
         kind="lock",
-        packages=_locked(lock),
+        packages=locked_packages(lock),
         environment=dict(environment),
         nccl=settings | ({"recipe": nccl} if nccl else {}),
         size=sum(artefact.size for artefact in artefacts(lock)),
@@ -147,7 +128,7 @@ def of_tree(
     return Subject(
         name=name,
         kind=kind,
-        packages=_locked(lock) if lock else dict(_installed(entries, _text(contents, DPKG))),
+        packages=locked_packages(lock) if lock else dict(_installed(entries, _text(contents, DPKG))),
         environment=dict(environment),
         nccl={key: value for key, value in settings.items() if value},
         size=sum(entry.size for entry in entries),
@@ -160,17 +141,6 @@ def read_exports(text: str) -> dict[str, str]:
     return {match[1]: match[2].strip("'") for match in _EXPORT.finditer(text)}
 
 
-def _locked(lock: Lock) -> dict[str, str]:
-    def version(artefact: Artefact) -> str:
-        return f"{artefact.version} ({artefact.kind} {artefact.sha256[:12]}, {artefact.size / 1e6:.1f} MB)"
-
-    found = {artefact.name: version(artefact) for artefact in (*lock.debs, *lock.toolkit)}
-    found |= {f"python {artefact.name}": version(artefact) for artefact in lock.wheels}
-    return found | {
-        f"extension {extension.name}": f"{len(extension.files)} files" for extension in lock.extensions
-    }
-
-
 def _installed(entries: Sequence[Entry], status: str) -> Iterator[tuple[str, str]]:
     for stanza in status.split("\n\n"):
         fields = dict(re.findall(r"^(Package|Status|Version): (.+)$", stanza, re.MULTILINE))
@@ -179,14 +149,6 @@ def _installed(entries: Sequence[Entry], status: str) -> Iterator[tuple[str, str
     for entry in entries:
         if match := _DIST_INFO.fullmatch(entry.path):
             yield f"python {match[1] or match[3]}", match[2] or match[4]
-
-
-def _changes(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[Change, ...]:
-    return tuple(
-        Change(name=name, before=one.get(name), after=other.get(name))
-        for name in sorted(one.keys() | other.keys())
-        if one.get(name) != other.get(name)
-    )
 
 
 def _files(one: Sequence[Entry], other: Sequence[Entry]) -> Iterator[Change]:

@@ -10,7 +10,8 @@ from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import LockError, UsageError
 from envbuilder.layers.overlay import MOST_KEPT
-from envbuilder.lock import model as locks
+from envbuilder.lock.file import load_lock, parse_lock
+from envbuilder.lock.model import Lock
 from envbuilder.recipe.model import SUFFIX, load
 from envbuilder.verify.compare import opened_sif
 from envbuilder.verify.diff import EXPORTS, LOCK, READ, Subject, of_lock, of_tree, read_exports
@@ -52,7 +53,7 @@ def read_lock(path: Path, recipe: str = "") -> Subject:
 
     `recipe` is what the user typed, for the hint.
     """
-    lock = locks.load(path, recipe=recipe)
+    lock = load_lock(path, recipe=recipe)
     beside = path.with_suffix(SUFFIX)
     wanted = load(beside) if beside.is_file() else None
     environment = dict(wanted.env) if wanted else {}
@@ -93,8 +94,8 @@ def read_image(name: str, path: Path) -> Subject:
     )
 
 
-def _lock_inside(contents: Mapping[str, bytes]) -> locks.Lock | None:
+def _lock_inside(contents: Mapping[str, bytes]) -> Lock | None:
     """Return the lock that an environment carries, or None: not made by envbuilder, or by another version of it."""
     with contextlib.suppress(LockError):
-        return locks.parse(contents[LOCK].decode("utf-8", "replace"), LOCK) if LOCK in contents else None
+        return parse_lock(contents[LOCK].decode("utf-8", "replace"), LOCK) if LOCK in contents else None
     return None

@@ -9,7 +9,7 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.core.sources import Sources
-from envbuilder.lock import model as locks
+from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
 from tests.support import package_sources
 from tests.support.package_sources import MOVED, write_index, write_wheel
@@ -41,7 +41,7 @@ class Place:
 
     @property
     def lock(self) -> Lock:
-        return locks.load(self.file)
+        return load_lock(self.file)
 
     def versions(self) -> dict[str, str]:
         return {one.name: one.version for one in (*self.lock.debs, *self.lock.wheels)}

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.compat.image_facts import Name
-from envbuilder.lock import model as locks
+from envbuilder.lock.file import load_lock
+from envbuilder.lock.model import Lock
 from tests.support import bases
 from tests.support.package_sources import write_index, write_mirror, write_wheel
 from tests.support.registries import IMAGE, Registry, push, put_manifest, registry
@@ -119,9 +120,9 @@ def write(tmp_path: Path, image: str, *, gcc: str = "12", torch: str = "2.13.0",
     return path
 
 
-def lock(path: Path, world: World, *options: str) -> locks.Lock:
+def lock(path: Path, world: World, *options: str) -> Lock:
     run(ENVBUILDER, "lock", path, *options, env=world.env)
-    return locks.load(path.with_suffix(".lock"))
+    return load_lock(path.with_suffix(".lock"))
 
 
 def test_a_base_is_locked_by_the_digest_of_its_tag_with_all_blobs_and_facts(world: World, tmp_path: Path):
@@ -161,7 +162,7 @@ def test_a_locked_tag_keeps_its_digest_and_asks_nobody_until_an_upgrade(world: W
     assert lock(path, world).base == first
     told = run(ENVBUILDER, "lock", path, "--upgrade", env=world.env)
     assert "+ base has gcc 11.3.0 /usr/bin/gcc-11" in told
-    upgraded = locks.load(path.with_suffix(".lock")).base
+    upgraded = load_lock(path.with_suffix(".lock")).base
     assert upgraded
     assert first
     assert upgraded.manifest != first.manifest
@@ -203,7 +204,7 @@ def test_what_the_new_packages_need_in_the_suites_version_is_moved_to_it(
     ended = attempt(ENVBUILDER, "lock", path, env=world.env)
     assert ended.returncode == 0, ended.stderr
     assert ("some are put back to its versions" in ended.stderr) == warned
-    debs = {deb.name: deb.version for deb in locks.load(path.with_suffix(".lock")).debs}
+    debs = {deb.name: deb.version for deb in load_lock(path.with_suffix(".lock")).debs}
     assert debs["libc6"] == "2.36-9"  # libc6-dev wants exactly this one
     assert "ca-certificates" not in debs
 

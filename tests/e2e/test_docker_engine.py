@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from envbuilder.core.cache import save_text
-from envbuilder.lock import model as locks
+from envbuilder.lock.file import load_lock, lock_text
 from tests.support.cluster import REGISTRY
 from tests.support.elsewhere import Far, open_far
 from tests.support.on_images import SHAPES, World, pack, write_on_image
@@ -194,7 +194,7 @@ def test_a_vendored_lock_on_an_image_builds_the_same_with_nothing_and_no_network
     assert f"sha256:{layer.name}, layer 1 of" in found["message"]
     (spacious / "away").rename(layer)
     assert build(*again, env=env, prefix=WITHOUT_NETWORK).digests == first.digests
-    run("skopeo", "inspect", f"oci:{carried}/files:{locks.load(recipe.with_suffix('.lock')).base.reference}")
+    run("skopeo", "inspect", f"oci:{carried}/files:{load_lock(recipe.with_suffix('.lock')).base.reference}")
 
 
 # Builders elsewhere
@@ -293,7 +293,7 @@ def test_an_instruction_that_fails_says_its_own_last_lines(world: World, spaciou
     ]
     recipe = spacious / f"{NAME}.yaml"
     recipe.write_text(world.recipe.read_text())
-    save_text(recipe.with_suffix(".lock"), locks.dump(replace(world.lock, wheels=tuple(other))))
+    save_text(recipe.with_suffix(".lock"), lock_text(replace(world.lock, wheels=tuple(other))))
     ended = attempt(ENVBUILDER, "build", recipe, "--engine", "docker", "--output", spacious, "--json")
     assert ended.returncode == 6
     (found,) = findings(ended)

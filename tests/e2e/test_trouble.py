@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import save_text
-from envbuilder.lock import model as locks
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.model import recipe_inputs
 from envbuilder.recipe.model import load
 from tests.support import faults
 from tests.support.conditions import FIVE, USER, missing_tools
@@ -72,8 +73,8 @@ def edit(recipe: Path, old: str, new: str) -> None:
     """In the recipe, and its lock follows."""
     recipe.write_text(recipe.read_text().replace(old, new))
     edited, path = load(recipe), recipe.with_suffix(".lock")
-    lock = replace(locks.load(path), recipe=edited.digest, inputs=locks.recipe_inputs(edited))
-    save_text(path, locks.dump(lock))
+    lock = replace(load_lock(path), recipe=edited.digest, inputs=recipe_inputs(edited))
+    save_text(path, lock_text(lock))
 
 
 def in_the_engine() -> str:

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from envbuilder.core.errors import LockError
-from envbuilder.lock import model as locks
 from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import Lock, diff, dump, parse
+from envbuilder.lock.diff import diff_locks
+from envbuilder.lock.file import REVISION, lock_text, parse_lock
+from envbuilder.lock.model import Lock
 from envbuilder.plan.model import SYSTEM_PATH
 from tests.support import bases
 from tests.support.locked_base import BASE, locked
@@ -23,11 +24,11 @@ def on(base: LockedBase | None) -> Lock:
 @pytest.mark.parametrize("shape", [bases.debian(), bases.devel()])
 def test_a_lock_on_an_image_is_read_back_with_every_fact_and_its_place(shape: bases.Shape):
     lock = on(locked(shape))
-    assert parse(dump(lock), "x.lock") == lock
+    assert parse_lock(lock_text(lock), "x.lock") == lock
 
 
 def test_a_lock_on_a_suite_says_nothing_of_images():
-    assert "base" not in json.loads(dump(LOCK))
+    assert "base" not in json.loads(lock_text(LOCK))
 
 
 def test_an_engine_is_given_the_repository_at_exactly_the_manifest_and_the_registry_only_where_the_recipe_names_it():
@@ -39,7 +40,7 @@ def test_an_engine_is_given_the_repository_at_exactly_the_manifest_and_the_regis
 def test_what_no_line_of_text_can_hold_is_written_out():
     shape = dataclasses.replace(bases.debian(), env=("A=one\ntwo\x1b[31m", "B=\udcff"))
     lock = on(locked(shape))
-    again = parse(dump(lock), "x.lock")
+    again = parse_lock(lock_text(lock), "x.lock")
     assert again == lock
     assert again.base
     assert again.base.inside.env == {"A": "one\\x0atwo\\x1b[31m", "B": "\\udcff"}
@@ -56,7 +57,7 @@ def test_what_no_line_of_text_can_hold_is_written_out():
     ],
 )
 def test_a_damaged_base_is_refused_with_its_place(path: str, value: object):
-    whole = json.loads(dump(on(BASE)))
+    whole = json.loads(lock_text(on(BASE)))
     *parts, last = (int(part) if part.isdigit() else part for part in path.split("."))
     place = whole["base"]
     for part in parts:
@@ -66,27 +67,31 @@ def test_a_damaged_base_is_refused_with_its_place(path: str, value: object):
     else:
         place[last] = value
     with pytest.raises(LockError) as caught:
-        parse(json.dumps(whole), "x.lock")
+        parse_lock(json.dumps(whole), "x.lock")
     assert all("$.base" in one.message for one in caught.value.findings)
+
+
+def difference(old: Lock, new: Lock) -> tuple[str, ...]:
+    return tuple(map(str, diff_locks(old, new)))
 
 
 def test_a_difference_of_images_is_told_by_what_they_have():
     newer = locked(bases.over(bases.devel(), bases.gcc("13.2.0")))
-    lines = diff(on(BASE), on(newer))
+    lines = difference(on(BASE), on(newer))
     assert lines[0].startswith("~ base site/base:1: sha256:")
     assert "+ base has gcc 13.2.0 /usr/bin/gcc-13" in lines
-    assert diff(on(BASE), on(BASE)) == ()
-    assert diff(LOCK, on(BASE)) == ("+ base site/base:1",)
-    assert diff(on(BASE), LOCK) == ("- base site/base:1",)
+    assert difference(on(BASE), on(BASE)) == ()
+    assert difference(LOCK, on(BASE)) == ("+ base site/base:1",)
+    assert difference(on(BASE), LOCK) == ("- base site/base:1",)
     moved = dataclasses.replace(BASE, reference="site/base:2")
-    assert diff(on(BASE), on(moved)) == ("~ base site/base:1 → site/base:2",)
+    assert difference(on(BASE), on(moved)) == ("~ base site/base:1 → site/base:2",)
 
 
 def test_a_newer_revision_may_say_more_of_a_base():
-    whole = json.loads(dump(on(BASE)))
-    whole["revision"] = locks.REVISION + 1
+    whole = json.loads(lock_text(on(BASE)))
+    whole["revision"] = REVISION + 1
     whole["base"]["signature"] = whole["base"]["facts"][0]["sure"] = "yes"
-    assert parse(json.dumps(whole), "x.lock").base == BASE
+    assert parse_lock(json.dumps(whole), "x.lock").base == BASE
 
 
 def test_the_image_decides_the_build_and_its_variables_stay():

@@ -21,7 +21,7 @@ from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, T
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import FakeRunner, ProcessRunner
 from envbuilder.core.sources import Sources
-from envbuilder.lock import model as lock_module
+from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artefact
 from envbuilder.lock.resolve import (
     Means,
@@ -348,8 +348,8 @@ def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, 
     torch = lock.wheels[-1]
     assert torch.size == (world.folders[0] / torch.filename).stat().st_size
     assert lock.epoch == EPOCH
-    assert lock_module.parse(lock_module.dump(lock), "test.lock") == lock
-    assert str(tmp_path) not in lock_module.dump(lock)
+    assert parse_lock(lock_text(lock), "test.lock") == lock
+    assert str(tmp_path) not in lock_text(lock)
 
 
 @pytest.mark.programs

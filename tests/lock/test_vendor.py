@@ -14,8 +14,8 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import FakeRunner
 from envbuilder.core.sources import Sources
-from envbuilder.lock import model as locks
-from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.model import Artefact, Lock, LockedExtension, SourceFile, artefacts
 from envbuilder.lock.resolve import Means, make_target, store_sources
 from envbuilder.lock.vendor import FILES, vendor
 from envbuilder.recipe.model import Recipe, load
@@ -52,7 +52,7 @@ class World:
     """A recipe with its lock, and a store that holds all that the lock names."""
 
     recipe: Recipe
-    lock: locks.Lock
+    lock: Lock
     store: Store
 
 
@@ -87,7 +87,7 @@ def world(tmp_path: Path) -> World:
         make_lock(small, make_target(small)),
         debs=(make_deb(),), wheels=(make_wheel(b"wheel"),), toolkit=(), extensions=(plain, from_git),
     )  # fmt: skip
-    (folder / "mine.lock").write_text(locks.dump(lock))
+    (folder / "mine.lock").write_text(lock_text(lock))
     store = Store(tmp_path / "cache")
     for content, artefact in ((CONTENT, lock.debs[0]), (b"wheel", lock.wheels[0]), (tar, make_git(tar))):
         (tmp_path / "file").write_bytes(content)
@@ -108,11 +108,11 @@ def test_a_vendored_lock_needs_neither_cache_nor_network_nor_git(tmp_path: Path,
     shutil.rmtree(world.recipe.path.parent)
     carried = load(tmp_path / "out/mine.yaml")
     assert carried.digest == world.recipe.digest
-    lock = locks.load(tmp_path / "out/mine.lock")
+    lock = load_lock(tmp_path / "out/mine.lock")
     means = offline_means(tmp_path, tmp_path / "out" / FILES)
     store_sources(carried, lock.extensions, means, offline=True)
-    means.fetcher.fetch(locks.artefacts(lock))
-    assert not means.fetcher.missing(locks.artefacts(lock))
+    means.fetcher.fetch(artefacts(lock))
+    assert not means.fetcher.missing(artefacts(lock))
     assert means.store.artefact(lock.extensions[0].files[0].sha256).read_text() == "// a\n"
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert (done.count, done.size) == (len(written), sum(path.stat().st_size for path in written))
@@ -129,7 +129,7 @@ def test_a_second_time_only_what_is_wrong_is_written_again(tmp_path: Path, world
     assert right.stat().st_mtime_ns == before
 
 
-def on_image(world: World, shape: bases.Shape, reference: str) -> locks.Lock:
+def on_image(world: World, shape: bases.Shape, reference: str) -> Lock:
     """The world's lock on that image, all of which the store has."""
     packed = bases.pack(shape)
     for content in (packed.manifest, packed.config, *packed.blobs):
@@ -146,8 +146,8 @@ def test_an_image_is_carried_as_a_layout_that_others_can_read(tmp_path: Path, wo
     assert (done.count, done.size) == (len(written), sum(path.stat().st_size for path in written))
     shutil.rmtree(world.recipe.path.parent)
     means = offline_means(tmp_path, tmp_path / "out" / FILES)
-    means.fetcher.fetch(locks.artefacts(lock))
-    assert not means.fetcher.missing(locks.artefacts(lock))
+    means.fetcher.fetch(artefacts(lock))
+    assert not means.fetcher.missing(artefacts(lock))
     image = read_tree(tmp_path / "out" / FILES)
     assert "usr/local/cuda-12.4/version.json" in {entry.path for entry in image.entries}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import sha256_text
-from envbuilder.lock import model as locks
+from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock
 from envbuilder.plan.model import (
     Plan,
@@ -78,8 +78,8 @@ def test_the_same_recipe_and_lock_give_the_same_text():
 
 def test_a_lock_that_went_through_its_file_gives_the_same_text(tmp_path):
     path = tmp_path / "x.lock"
-    path.write_text(locks.dump(LOCK), encoding="utf-8")
-    assert make_plan(lock=locks.load(path)).canonical() == make_plan().canonical()
+    path.write_text(lock_text(LOCK), encoding="utf-8")
+    assert make_plan(lock=load_lock(path)).canonical() == make_plan().canonical()
 
 
 @pytest.mark.programs
@@ -298,7 +298,7 @@ def test_the_image_holds_the_lock_the_recipe_and_the_plan_up_to_these_files():
     plan = make_plan()
     before = dataclasses.replace(plan, steps=plan.steps[:-1])
     assert dict(plan.runtime.files) == {
-        "opt/envbuilder/lock.json": locks.dump(LOCK),
+        "opt/envbuilder/lock.json": lock_text(LOCK),
         "opt/envbuilder/plan.txt": before.canonical(),
         "opt/envbuilder/recipe.yaml": RECIPE.canonical(),
     }

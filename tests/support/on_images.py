@@ -13,7 +13,8 @@ from envbuilder.core.cache import Store, save_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner
-from envbuilder.lock import model as locks
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.model import Lock, recipe_inputs
 from envbuilder.lock.resolve import Wish, look
 from envbuilder.recipe.model import load
 from tests.support import bases
@@ -33,7 +34,7 @@ class World:
     """A recipe that stands on a suite, built by both engines, and a registry with images made of its root."""
 
     recipe: Path
-    lock: locks.Lock
+    lock: Lock
     composed: Built
     baked: Built
     host: str  # of the registry
@@ -100,14 +101,14 @@ def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Pa
     means, wish = shop.means(offline=False), Wish(today=datetime.now(UTC).date())
     base = look(recipe, means, old=None, wish=wish, transfer=shop.console.transfer)
     there = {deb.name for deb in world.lock.debs}
-    cpu = locks.load(ROOT / "recipes/cpu.lock")
+    cpu = load_lock(ROOT / "recipes/cpu.lock")
     lacking = () if base.inside.gcc("12") else cpu.debs
     lock = replace(
         world.lock,
         recipe=recipe.digest,
-        inputs=locks.recipe_inputs(recipe),
+        inputs=recipe_inputs(recipe),
         base=base,
         debs=tuple(deb for deb in lacking if deb.name not in there),
     )
-    save_text(path.with_suffix(".lock"), locks.dump(lock))
+    save_text(path.with_suffix(".lock"), lock_text(lock))
     return path

@@ -7,7 +7,7 @@ from envbuilder.build.render import make_kit
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink, load_toolkits
 from envbuilder.core.cache import Sha256, sha256_text
-from envbuilder.lock import model as locks
+from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artefact, Inputs, Lock, LockedExtension, SourceFile
 from envbuilder.plan.model import (
     CudaStep,
@@ -124,7 +124,7 @@ def make_plan(
     start: StartFiles = START_FILES,
 ) -> Plan:
     return make(
-        recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=locks.dump(lock), start=start
+        recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=lock_text(lock), start=start
     )
 
 
@@ -142,7 +142,7 @@ def make_small_kit(name: str) -> Kit:
     )
     plan = make(
         recipe,
-        locks.load(RECIPES / f"{name}.lock"),
+        load_lock(RECIPES / f"{name}.lock"),
         toolkit=load_toolkits()[recipe.cuda] if recipe.cuda else None,
         architectures=capabilities(recipe.gpus, load_gpus().rows),
         lock_text="{}\n",

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import save_text
-from envbuilder.lock import model as locks
-from envbuilder.lock.model import Artefact, Lock
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.model import Artefact, Lock, recipe_inputs
 from envbuilder.recipe.model import load
 from tests.support.workbench import CACHE, ROOT, run
 
@@ -32,16 +32,16 @@ def make_tiny(folder: Path, name: str = "tiny", wheels: tuple[str, ...] = WHEELS
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.yaml"
     save_text(path, RECIPE % name)
-    recipe, cpu = load(path), locks.load(ROOT / "recipes/cpu.lock")
+    recipe, cpu = load(path), load_lock(ROOT / "recipes/cpu.lock")
     lock = replace(
         cpu,
         recipe=recipe.digest,
-        inputs=locks.recipe_inputs(recipe),
+        inputs=recipe_inputs(recipe),
         debs=_closure(cpu.debs),
         wheels=tuple(one for one in cpu.wheels if one.name.lower().replace("_", "-") in wheels),
         extensions=(),
     )
-    save_text(path.with_suffix(".lock"), locks.dump(lock))
+    save_text(path.with_suffix(".lock"), lock_text(lock))
     return path, lock
 
 

@@ -20,8 +20,9 @@ from envbuilder.core.cache import Sha256, Store, save_text, sha256_text, space_e
 from envbuilder.core.decode import Mistakes, load_text, parse_json
 from envbuilder.core.errors import ContentError, IncompatibleError
 from envbuilder.core.http.transfer import Progress
+from envbuilder.core.models import read_node
 from envbuilder.layers.overlay import DAMAGED, Overlay
-from envbuilder.lock.base_image.locked import Blob, LockedBase, read_locked_base
+from envbuilder.lock.base_image.locked import Blob, LockedBase
 from envbuilder.lock.resolve.context import Means, Wish
 from envbuilder.recipe.model import Recipe
 from envbuilder.registry.download import fetch_blob, read_blob, read_image
@@ -76,8 +77,7 @@ def recall(store: Store, reference: str) -> LockedBase | None:
     mistakes = Mistakes()
     text = load_text(path, mistakes) if path.is_file() else None
     root = parse_json(text, str(path), mistakes) if text else None
-    base = read_locked_base(root, mistakes, is_newer=False) if root else None
-    return None if mistakes.findings else base
+    return read_node(LockedBase, root, mistakes) if root else None
 
 
 def _look_into(

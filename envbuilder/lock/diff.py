@@ -1,0 +1,196 @@
+"""The differences of two locks, and of a lock and its recipe: for `lock --check`, `diff` and the error of a stale lock."""
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from envbuilder.compat.image_facts import Fact
+from envbuilder.core.cache import Sha256
+from envbuilder.lock.base_image.locked import LockedBase
+from envbuilder.lock.model import PARTS, Artefact, Lock, LockedExtension, recipe_inputs
+from envbuilder.recipe.extension import Extension
+from envbuilder.recipe.model import Recipe
+
+_DECIDED: Final = {
+    "debs": "the Debian packages",
+    "toolkit": "the CUDA toolkit",
+    "wheels": "the Python packages",
+}
+_OPTIONS: Final = (
+    "sources", "include", "cflags", "cuda_cflags", "path", "git", "commit", "sdist", "capture", "env",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """`before` is None for what is new, `after` for what is gone."""
+
+    name: str
+    before: str | None
+    after: str | None
+
+    def __str__(self) -> str:
+        return " ".join(filter(None, self.row()))
+
+    def row(self) -> tuple[str, str, str]:
+        """Return a mark, the name, and the values."""
+        if self.before is None:
+            return "+", self.name, f"{self.after}"
+        if self.after is None:
+            return "-", self.name, self.before
+        return "~", self.name, f"{self.before} → {self.after}"
+
+
+def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
+    """Return what differs between two maps, sorted by name."""
+    return tuple(
+        Change(name=name, before=before.get(name), after=after.get(name))
+        for name in sorted(before.keys() | after.keys())
+        if before.get(name) != after.get(name)
+    )
+
+
+def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
+    """Return what differs: the lock's own keys, its base, its packages, its extensions."""
+    return (
+        *_change("platform", old.platform, new.platform),
+        *_change("epoch", f"{old.epoch}", f"{new.epoch}"),
+        *_change("recipe", old.recipe[:12], new.recipe[:12]),
+        *_diff_bases(old.base, new.base),
+        *_diff_artefacts(old.debs, new.debs),
+        *_diff_artefacts(old.toolkit, new.toolkit),
+        *_diff_artefacts(old.wheels, new.wheels),
+        *_diff_extensions(old, new),
+    )
+
+
+def locked_packages(lock: Lock) -> dict[str, str]:
+    """Return each package and extension of a lock with its version and file, as `diff` compares them."""
+    found = {artefact.name: _describe(artefact) for artefact in (*lock.debs, *lock.toolkit)}
+    found |= {f"python {artefact.name}": _describe(artefact) for artefact in lock.wheels}
+    return found | {
+        f"extension {extension.name}": f"{len(extension.files)} files" for extension in lock.extensions
+    }
+
+
+def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tuple[str, ...]:
+    """Return the reasons why the lock no longer fits the recipe and the files of its extensions; empty if it fits.
+
+    `files` holds the current digests of these files by their path below the recipe's folder.
+    """
+    reasons: list[str] = []
+    if recipe.digest != lock.recipe:
+        now = recipe_inputs(recipe)
+        changed = [part for part in PARTS if getattr(now, part) != getattr(lock.inputs, part)]
+        reasons += [
+            f"the recipe changed in {_either(PARTS[part])}, which decide {_DECIDED[part]}" for part in changed
+        ]
+        options = list(_changed_extensions(recipe, lock))
+        reasons += options
+        if not changed and not options:
+            reasons.append("the recipe changed in `gpus`, `env` or the order of its extensions")
+    locked = {path: digest for extension in lock.extensions for path, digest in _files(extension).items()}
+    for change in changes(locked, files):
+        word = "is new" if change.before is None else "is gone" if change.after is None else "changed"
+        reasons.append(f"`{change.name}` {word}")
+    return tuple(reasons)
+
+
+def _change(name: str, before: str, after: str) -> Iterator[Change]:
+    if before != after:
+        yield Change(name=name, before=before, after=after)
+
+
+def _diff_bases(old: LockedBase | None, new: LockedBase | None) -> Iterator[Change]:
+    if old is None or new is None:
+        before, after = (old.reference if old else None), (new.reference if new else None)
+        if before != after:
+            yield Change(name="base", before=before, after=after)
+        return
+    yield from _change("base", old.reference, new.reference)
+    if old.manifest != new.manifest:
+        before, after = (f"sha256:{one.manifest.digest[:12]}" for one in (old, new))
+        yield Change(name=f"base {new.reference}:", before=before, after=after)
+    had, has = ({f"base has {_fact(fact)}": "" for fact in one.facts} for one in (old, new))
+    yield from sorted(changes(had, has), key=lambda change: change.before is None)
+
+
+def _fact(fact: Fact) -> str:
+    return " ".join(filter(None, (fact.name, fact.value, fact.path)))
+
+
+def _diff_artefacts(old: Iterable[Artefact], new: Iterable[Artefact]) -> Iterator[Change]:
+    before, after = ({one.name: one for one in some} for some in (old, new))
+    for name in sorted(before.keys() | after.keys()):
+        was, now = before.get(name), after.get(name)
+        if was is None or now is None or was.version != now.version:
+            before_version, after_version = (one.version if one else None for one in (was, now))
+            yield Change(name=name, before=before_version, after=after_version)
+        elif was.sha256 != now.sha256:
+            label = f"{name} {now.version}: same version, other file"
+            yield Change(name=label, before=was.sha256[:12], after=now.sha256[:12])
+        elif was != now:
+            label = f"{name} {now.version}: same file, found elsewhere"
+            yield Change(name=label, before=f"{was.source}:{was.path}", after=f"{now.source}:{now.path}")
+
+
+def _describe(artefact: Artefact) -> str:
+    return f"{artefact.version} ({artefact.kind} {artefact.sha256[:12]}, {artefact.size / 1e6:.1f} MB)"
+
+
+def _diff_extensions(old: Lock, new: Lock) -> Iterator[Change]:
+    before, after = ({one.name: one for one in lock.extensions} for lock in (old, new))
+    for name in sorted(before.keys() | after.keys()):
+        was, now = before.get(name), after.get(name)
+        label = f"extension {name}"
+        if was is None or now is None:
+            yield Change(name=label, before=None if was is None else "", after=None if now is None else "")
+        else:
+            for option, one, other in _changed_options(was, now):
+                yield Change(name=f"{label}: {option}", before=one, after=other)
+            yield from changes(_short(label, was), _short(label, now))
+
+
+def _short(label: str, extension: LockedExtension) -> dict[str, str]:
+    return {f"{label}: {path}": digest[:12] for path, digest in _files(extension).items()}
+
+
+def _files(extension: LockedExtension) -> dict[str, Sha256]:
+    return {file.path: file.sha256 for file in extension.files}
+
+
+def _changed_extensions(recipe: Recipe, lock: Lock) -> Iterator[str]:
+    wanted = {extension.name: extension for extension in recipe.extensions}
+    locked = {extension.name: extension for extension in lock.extensions}
+    for name in sorted(wanted.keys() | locked.keys()):
+        if name not in locked:
+            yield f"the recipe has a new extension `{name}`"
+        elif name not in wanted:
+            yield f"the recipe no longer has the extension `{name}`"
+        else:
+            for option, before, after in _changed_options(locked[name], wanted[name]):
+                yield f"the recipe changed the extension `{name}`: {option} {before} → {after}"
+
+
+def _changed_options(
+    before: LockedExtension, after: LockedExtension | Extension
+) -> Iterator[tuple[str, str, str]]:
+    for option in _OPTIONS:
+        old, new = getattr(before, option), getattr(after, option)
+        if old != new:
+            yield option, _words(old), _words(new)
+
+
+def _words(option: str | tuple[str | tuple[str, str], ...]) -> str:
+    words = (
+        [option]
+        if isinstance(option, str)
+        else [one if isinstance(one, str) else "=".join(one) for one in option]
+    )
+    return shlex.join(filter(None, words)) or "none"
+
+
+def _either(keys: tuple[str, ...]) -> str:
+    names = [f"`{key}`" for key in keys]
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

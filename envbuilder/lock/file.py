@@ -1,0 +1,85 @@
+"""The lockfile: a lock as JSON beside its recipe, written by envbuilder alone and read with every mistake at once."""
+
+import json
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Annotated, Final
+
+from pydantic import Field
+
+from envbuilder.core.decode import Mistakes, load_text, parse_json
+from envbuilder.core.errors import LockError
+from envbuilder.core.models import Line, Whole, read_node
+from envbuilder.lock.model import Artefact, Lock
+from envbuilder.recipe.model import SUFFIX
+
+VERSION: Final = 1  # another version is refused
+REVISION: Final = 0  # a later revision adds keys that may be passed over
+# Keys of an extension that a lock has only where they hold something.
+_LATER: Final = ("path", "git", "commit", "sdist", "capture", "env", "archive")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Head:
+    """The keys of the file that are not the lock's own."""
+
+    made_by: Annotated[Line, Field(alias="_")]
+    version: Whole
+    revision: Whole
+
+
+def lock_text(lock: Lock) -> str:
+    """Return the text of a lockfile: sorted, so that the same lock is the same bytes."""
+    tidy = replace(lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels))
+    head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
+    body = asdict(tidy)
+    if tidy.base is None:
+        del body["base"]
+    body["extensions"] = [
+        {key: value for key, value in one.items() if value or key not in _LATER} for one in body["extensions"]
+    ]
+    return json.dumps(head | body, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def load_lock(path: Path, *, recipe: str = "") -> Lock:
+    """Read a lockfile. Raises LockError if it is missing or unusable, with `recipe` as the user called it."""
+    recipe = recipe or str(path.with_suffix(SUFFIX))
+    if not path.is_file():
+        raise LockError(f"there is no lock `{path}`", hint=f"`envbuilder lock {recipe}` makes it")
+    mistakes = Mistakes()
+    text = load_text(path, mistakes)
+    if text is None:
+        raise _unusable(str(path), recipe, mistakes)
+    return parse_lock(text, str(path), recipe=recipe)
+
+
+def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
+    """Read the text of a lockfile. Raises LockError with every mistake. A newer revision may hold more keys."""
+    mistakes = Mistakes()
+    root = parse_json(text, where, mistakes)
+    head = read_node(_Head, root, mistakes) if root else None
+    if head and head.version != VERSION:
+        raise LockError(
+            f"the lock `{where}` has version {head.version}; this envbuilder reads version {VERSION}",
+            hint=f"use the envbuilder that made it; or remove the file, and `envbuilder lock {recipe}` makes it anew",
+        )
+    lock = None
+    if root:
+        own = tuple(entry for entry in root.entries if entry.key not in ("_", "version", "revision"))
+        is_newer = head is not None and head.revision > REVISION
+        lock = read_node(Lock, replace(root, entries=own), mistakes, skip_unknown=is_newer)
+    if lock is None or mistakes.findings:
+        raise _unusable(where, recipe, mistakes)
+    return lock
+
+
+def _sorted(artefacts: tuple[Artefact, ...]) -> tuple[Artefact, ...]:
+    return tuple(sorted(artefacts, key=lambda artefact: artefact.name))
+
+
+def _unusable(where: str, recipe: str, mistakes: Mistakes) -> LockError:
+    return LockError(
+        f"the lock `{where}` cannot be used",
+        hint=f"a lock is not edited by hand; remove the file, and `envbuilder lock {recipe}` makes it anew",
+        findings=mistakes.findings,
+    )
