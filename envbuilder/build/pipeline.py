@@ -29,7 +29,7 @@ from envbuilder.build.result import BuildResult
 from envbuilder.compat.check import BaseOf, examine, examine_file, load_tables, need_sound
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import load_toolkits
-from envbuilder.core.cache import beside, publish, save_text, sha256_text
+from envbuilder.core.cache import beside, commit_path, save_text, sha256_text
 from envbuilder.core.console import log_to
 from envbuilder.core.errors import BuildError, EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.core.findings import Finding
@@ -352,7 +352,7 @@ def prepare_recipe(
         fetch_inputs(plan.artefacts, means.fetcher, context.console)
         with beside(folder) as work, context.console.step(f"write `{folder}`"):
             command = engine.prepare(plan, work / "folder", folder)
-            publish(work / "folder", folder)
+            commit_path(work / "folder", folder)
     return str(command)
 
 

@@ -27,7 +27,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.model import find_recipe, load
 from envbuilder.run.devcontainer import Desk, make_file, save_file
 from envbuilder.run.launch.site import find_site
-from envbuilder.run.ssh_session import Door, open_door
+from envbuilder.run.ssh_session import SshSession, set_up_session
 
 EXAMPLES: Final = ("envbuilder devcontainer a100", "envbuilder devcontainer a100 --print")
 app = new_app()
@@ -83,7 +83,7 @@ def devcontainer(
                 hint="leave `--ssh` out for a file of Docker's",
             )
         if host:
-            _open_door(session, name, host, folder=write, profile=profile, output=output, force=force)
+            _set_up_ssh(session, name, host, folder=write, profile=profile, output=output, force=force)
             return
         recipe = load(find_recipe(name, recipes))
         desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image)
@@ -93,18 +93,18 @@ def devcontainer(
         session.text = str(path or text.rstrip())
 
 
-def _open_door(
+def _set_up_ssh(
     session: Session, name: str, host: str, *, folder: Path | None, profile: str, output: Path, force: bool
 ) -> None:
     outputs = find_outputs(name, output)
     place = (folder or Path.home() / ".ssh/envbuilder").absolute()
-    door = Door(
+    ssh = SshSession(
         name=outputs.name, sif=outputs.sif.absolute(), host=host, site=find_site(profile), folder=place
     )
     runner = ProcessRunner(session.environment, whole=True)
-    config = open_door(door, runner, force=force)
-    session.data = SshHost(config=config, host=door.alias)
+    config = set_up_session(ssh, runner, force=force)
+    session.data = SshHost(config=config, host=ssh.alias)
     session.text = (
-        f"{config}: `ssh -F {config} {door.alias}`; with `Include {config}` as the first line of ~/.ssh/config "
-        f"VS Code knows `{door.alias}`, too"
+        f"{config}: `ssh -F {config} {ssh.alias}`; with `Include {config}` as the first line of ~/.ssh/config "
+        f"VS Code knows `{ssh.alias}`, too"
     )

@@ -228,7 +228,7 @@ def _disk_usage(folder: Path, seen: set[int]) -> int:
     return total
 
 
-def publish(temporary: Path, final: Path) -> None:
+def commit_path(temporary: Path, final: Path) -> None:
     """Give a finished file or folder its final name; a folder already there stays (same key, same bytes)."""
     final.parent.mkdir(parents=True, exist_ok=True)
     if temporary.is_file():
@@ -251,7 +251,7 @@ def save_text(path: Path, text: str) -> None:
             with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
                 stream.write(text)
             temporary.chmod(0o644)
-            publish(temporary, path)
+            commit_path(temporary, path)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise

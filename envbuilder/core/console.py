@@ -1,8 +1,7 @@
 """What a person sees while work goes on: steps with their time, downloads in bytes.
 
 Everything here goes to stderr; stdout is for data. At a terminal one live view shows all running steps; elsewhere each
-step is a line when it starts and a line when it ends. rich is imported when there is something to show: most verbs answer
-without it.
+step is a line when it starts and a line when it ends.
 """
 
 import contextlib
@@ -17,14 +16,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from rich.console import Console as RichConsole
+from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
 
 from envbuilder.core.errors import EnvbuilderError
-
-if TYPE_CHECKING:
-    from rich.console import Console as RichConsole
-    from rich.progress import Progress, TaskID
-    from rich.text import Text
 
 LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download where there is no terminal
@@ -93,8 +92,6 @@ class Console:
 
     @contextlib.contextmanager
     def _task(self, title: str, total: int | None) -> Iterator["Step"]:
-        from rich.text import Text  # noqa: PLC0415
-
         screen, shown = self._screen, self._titled(title)
         started = time.monotonic()
         progress, task = screen.enter(shown, total)
@@ -119,7 +116,7 @@ class Console:
 
 
 class _Screen:
-    """What is on stderr now, for all consoles that share it; rich is imported when there is something to show."""
+    """What is on stderr now, for all consoles that share it."""
 
     def __init__(self, *, color: bool, quiet: bool) -> None:
         self.live: Progress | None = None
@@ -128,16 +125,12 @@ class _Screen:
         self._running = 0
 
     @functools.cached_property
-    def _out(self) -> "RichConsole":
-        from rich.console import Console as RichConsole  # noqa: PLC0415
-
+    def _out(self) -> RichConsole:
         return RichConsole(
             stderr=True, no_color=not self._color, highlight=False, quiet=self._quiet, soft_wrap=True
         )
 
-    def show(self, text: "str | Text") -> None:
-        from rich.text import Text  # noqa: PLC0415
-
+    def show(self, text: str | Text) -> None:
         # A Text is shown as it is: no markup, no emoji.
         self._out.print(Text(text) if isinstance(text, str) else text)
 
@@ -145,20 +138,18 @@ class _Screen:
         with self._guard:
             print(line, file=self._out.file, flush=True)
 
-    def enter(self, title: str, total: int | None) -> "tuple[Progress | None, TaskID | None]":
+    def enter(self, title: str, total: int | None) -> tuple[Progress | None, TaskID | None]:
         """A step begins; where there is no terminal, it has no place in a view."""
         with self._guard:
             if not self._out.is_terminal:
                 return None, None
             if self.live is None:
-                from envbuilder.core.live_view import make_view  # noqa: PLC0415
-
-                self.live = make_view(self._out)
+                self.live = _make_view(self._out)
                 self.live.start()
             self._running += 1
             return self.live, self.live.add_task(title, total=total, note="")
 
-    def leave(self, progress: "Progress | None", task: "TaskID | None", last: "Text") -> None:
+    def leave(self, progress: Progress | None, task: TaskID | None, last: Text) -> None:
         """A step ends, with its last line; the view goes with the last of them."""
         with self._guard:
             if progress is not None and task is not None:
@@ -176,6 +167,30 @@ class _Screen:
                 self.live.stop()
                 self.live = None
             self._running = 0
+
+
+def _make_view(out: RichConsole) -> Progress:
+    """The view, not yet shown; its tasks have a field `note`."""
+    return Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        _Amount(),
+        TextColumn("{task.fields[note]}", style="dim", markup=False),
+        TimeElapsedColumn(),
+        console=out,
+        transient=True,
+    )
+
+
+class _Amount(ProgressColumn):
+    """Bytes done of bytes expected, for transfers only."""
+
+    def render(self, task: Task) -> Text:
+        if task.total is None:
+            return Text("")
+        return Text(
+            f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s"
+        )
 
 
 def folds(environment: Mapping[str, str]) -> str:
@@ -205,8 +220,8 @@ class Step:
         title: str,
         total: int | None,
         say: Callable[[str], None],
-        progress: "Progress | None",
-        task: "TaskID | None",
+        progress: Progress | None,
+        task: TaskID | None,
     ) -> None:
         self.note = ""
         self._title, self._total, self._say = title, total, say
@@ -237,10 +252,6 @@ def columns(rows: Sequence[Sequence[str]], width: int) -> str:
     """Rows as aligned columns; at a terminal of `width` long cells go on below themselves, and with 0 nothing is broken."""
     if not rows:
         return ""
-    from rich.console import Console as RichConsole  # noqa: PLC0415
-    from rich.table import Table  # noqa: PLC0415
-    from rich.text import Text  # noqa: PLC0415
-
     grid = Table.grid(padding=(0, 2, 0, 0))
     for _ in rows[0]:
         grid.add_column(overflow="fold", no_wrap=not width)

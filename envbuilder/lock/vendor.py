@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.cache import Store, beside, publish, save_text, sha256_file, space_errors
+from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_file, space_errors
 from envbuilder.core.decode import Mistakes
 from envbuilder.core.decode import load as load_yaml
 from envbuilder.core.errors import UsageError
@@ -90,7 +90,7 @@ def _layout(base: LockedBase, folder: Path) -> dict[Path, bytes]:
 def _copy(source: Path, target: Path) -> None:
     with beside(target) as work:
         shutil.copyfile(source, work / target.name)
-        publish(work / target.name, target)
+        commit_path(work / target.name, target)
 
 
 def _recipe_files(path: Path) -> Iterator[Path]:

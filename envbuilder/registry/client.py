@@ -5,21 +5,18 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Literal, TypeVar
+from typing import Final, Literal, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
 from envbuilder.artifacts.oci.model import JsonObject
-from envbuilder.artifacts.oci.reference import Reference, default_registry
+from envbuilder.artifacts.oci.reference import Reference, default_registry, default_registry_url
 from envbuilder.core.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
-from envbuilder.core.fetch.request import Refusal
-from envbuilder.core.http.failure import UNTRUSTED
+from envbuilder.core.http.failure import UNTRUSTED, SourceError, TransientError
+from envbuilder.core.http.session import Body, HttpSession, Response, busy, content, retry
 from envbuilder.core.process import Runner
 from envbuilder.core.sources import shown
 from envbuilder.registry.credentials import Credentials, credential_files, find_credentials
 from envbuilder.registry.settings import CERTIFICATES, Settings, probe_settings
-
-if TYPE_CHECKING:
-    from envbuilder.core.http.session import Body, Response, Wire
 
 log = logging.getLogger(__name__)
 
@@ -54,7 +51,7 @@ class Client:
         self._guard = threading.RLock()
         self._granted: dict[tuple[str, str, Right], str] = {}  # what goes into `Authorization`
         self._found: dict[tuple[str, str], Credentials | None] = {}
-        self._wire: Wire | None = None
+        self._session: HttpSession | None = None
         self.stop = threading.Event()
 
     def url(self, reference: Reference, path: str) -> str:
@@ -63,11 +60,11 @@ class Client:
 
     def ask(
         self, reference: Reference, method: str, url: str, *, right: Right = "pull",
-        headers: Mapping[str, str] | None = None, body: "bytes | Body | None" = None, accept: tuple[int, ...] = (200,),
-    ) -> "Response":  # fmt: skip
+        headers: Mapping[str, str] | None = None, body: bytes | Body | None = None, accept: tuple[int, ...] = (200,),
+    ) -> Response:  # fmt: skip
         """One answer with a status of `accept`, not yet read.
 
-        Raises `fetch.wire.Broken` for what a later try may mend, and RegistryError.
+        Raises TransientError for what a later try may mend, and RegistryError.
         """
         response = self._send(reference, method, url, right=right, headers=headers, body=body)
         if response.status_code == 401:
@@ -80,37 +77,31 @@ class Client:
         with response:
             raise self._judge(reference, response)
 
-    def patiently(self, reference: Reference, work: Callable[[], Answer]) -> Answer:
+    def retry(self, reference: Reference, work: Callable[[], Answer]) -> Answer:
         """Do it again after a bad moment; raises RegistryError when there are too many."""
-        from envbuilder.core.http.session import with_patience  # noqa: PLC0415 - HTTP is slow to import
+        with self.translate_errors(reference):
+            return retry(work, self._base(reference.registry), self.stop)
 
-        with self.refusals(reference):
-            return with_patience(work, self._base(reference.registry), self.stop)
-
-    def refusals(self, reference: Reference) -> "_Translated":
+    def translate_errors(self, reference: Reference) -> "_Translated":
         """A context in which what `fetch` says of a server becomes a RegistryError."""
         return _Translated(reference)
 
     def _base(self, registry: str) -> str:
         host = registry
         if registry == default_registry():
-            from docker.auth import INDEX_URL  # noqa: PLC0415 - slow to import
-
-            host = urlsplit(INDEX_URL).netloc
+            host = urlsplit(default_registry_url()).netloc
         return f"{self.settings.scheme(registry)}://{host}/v2/"
 
-    def _connect(self) -> "Wire":
-        from envbuilder.core.http.session import Wire  # noqa: PLC0415 - as above
-
+    def _connect(self) -> HttpSession:
         with self._guard:
-            if self._wire is None:
-                self._wire = Wire(self.settings.certificates)
-            return self._wire
+            if self._session is None:
+                self._session = HttpSession(self.settings.certificates)
+            return self._session
 
     def _send(
         self, reference: Reference, method: str, url: str, *, right: Right,
-        headers: Mapping[str, str] | None, body: "bytes | Body | None",
-    ) -> "Response":  # fmt: skip
+        headers: Mapping[str, str] | None, body: bytes | Body | None,
+    ) -> Response:  # fmt: skip
         granted = self._granted.get((reference.registry, reference.repository, right), "")
         ours = urlsplit(url).netloc == urlsplit(self._base(reference.registry)).netloc
         return self._connect().send(
@@ -179,10 +170,8 @@ class Client:
                 raise self._judge(reference, response)
             return _read_token(reference, response)
 
-    def _judge(self, reference: Reference, response: "Response") -> Exception:
+    def _judge(self, reference: Reference, response: Response) -> Exception:
         """What to make of an answer that is none of the expected."""
-        from envbuilder.core.http.session import busy  # noqa: PLC0415 - as above
-
         if passing := busy(response):
             return passing
         status, words = response.status_code, _words(response)
@@ -202,7 +191,7 @@ class Client:
 
 
 class _Translated:
-    """Turns a Refusal into the RegistryError that says the same."""
+    """Turns a SourceError into the RegistryError that says the same."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
@@ -211,7 +200,7 @@ class _Translated:
         return None
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if not isinstance(error, Refusal):
+        if not isinstance(error, SourceError):
             return
         what, why = f"`{self._reference}`", error.why
         if error.kind == "wrong":
@@ -244,9 +233,7 @@ def open_client(environment: Mapping[str, str], runner: Runner) -> Client:
     return Client(probe_settings(environment), environment, runner)
 
 
-def _read_token(reference: Reference, response: "Response") -> str:
-    from envbuilder.core.http.session import content  # noqa: PLC0415 - HTTP is slow to import
-
+def _read_token(reference: Reference, response: Response) -> str:
     try:
         answer = JsonObject.load(content(response))
         token = answer.text("token") or answer.text("access_token")
@@ -257,14 +244,12 @@ def _read_token(reference: Reference, response: "Response") -> str:
     return token
 
 
-def _words(response: "Response") -> str:
+def _words(response: Response) -> str:
     """What a registry says of its refusal, in one line, of characters that a terminal can show."""
-    from envbuilder.core.http.session import Broken, content  # noqa: PLC0415 - as above
-
     try:
         errors = JsonObject.load(content(response)).objects("errors")
         told = "; ".join(filter(None, (one.text("message") for one in errors)))
-    except (ValueError, Broken):
+    except (ValueError, TransientError):
         return ""
     plain = "".join(letter for letter in told if letter.isprintable())[:_MOST_TOLD]
     return f": {plain}" if plain else ""

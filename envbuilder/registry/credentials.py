@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from envbuilder.artifacts.oci.reference import Reference, default_registry
+from envbuilder.artifacts.oci.reference import Reference, default_registry, default_registry_url
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.process import Command, Runner
 
@@ -79,9 +79,7 @@ def _names(reference: Reference) -> tuple[str, ...]:
     names = [f"{reference.registry}/{'/'.join(parts[:count])}" for count in range(len(parts), 0, -1)]
     names.append(reference.registry)
     if reference.registry == default_registry():
-        from docker.auth import INDEX_URL  # noqa: PLC0415 - slow to import
-
-        names.append(str(INDEX_URL))
+        names.append(default_registry_url())
     return tuple(names)
 
 

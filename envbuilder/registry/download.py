@@ -5,7 +5,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 from urllib.parse import urljoin
 
 from envbuilder.artifacts.oci.model import (
@@ -18,12 +18,11 @@ from envbuilder.artifacts.oci.model import (
 )
 from envbuilder.artifacts.oci.reference import Reference, parse_reference
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
-from envbuilder.core.fetch.request import Refusal, Wanted
+from envbuilder.core.fetch.request import Wanted
+from envbuilder.core.http.failure import SourceError
+from envbuilder.core.http.session import Response, download, pieces
 from envbuilder.core.http.transfer import Progress
 from envbuilder.registry.client import Client
-
-if TYPE_CHECKING:
-    from envbuilder.core.http.session import Response
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +40,7 @@ def read_manifest(client: Client, reference: Reference) -> Manifest:
         with client.ask(place, "GET", url, headers=headers) as response:
             content, kind = _read(response, MOST), response.headers.get("Content-Type", "")
         if reference.digest and digest_of(content) != reference.digest:
-            raise Refusal(url, f"its sha256 is {digest_of(content)}", kind="wrong")
+            raise SourceError(url, f"its sha256 is {digest_of(content)}", kind="wrong")
         try:
             return parse_manifest(content, kind.partition(";")[0].strip())
         except ValueError as error:
@@ -72,7 +71,7 @@ def read_blob(client: Client, reference: Reference, blob: Descriptor) -> bytes:
         with client.ask(place, "GET", url) as response:
             content = _read(response, blob.size)
         if digest_of(content) != blob.digest:
-            raise Refusal(url, f"the sha256 of blob {blob.digest} is {digest_of(content)}", kind="wrong")
+            raise SourceError(url, f"the sha256 of blob {blob.digest} is {digest_of(content)}", kind="wrong")
         return content
 
     return _anywhere(client, reference, ask)
@@ -91,15 +90,14 @@ def fetch_blob(
 
     Returns how many bytes did not have to come again. When the transfer breaks for good, what has come stays there for a later attempt; what is wrong does not.
     """
-    from envbuilder.core.http.session import bring  # noqa: PLC0415 - HTTP is slow to import
 
     def fetch(place: Reference) -> int:
         url = client.url(place, f"blobs/sha256:{blob.digest}")
 
-        def ask(headers: Mapping[str, str]) -> "Response":
+        def ask(headers: Mapping[str, str]) -> Response:
             return client.ask(place, "GET", url, headers=headers, accept=(200, 206))
 
-        return bring(
+        return download(
             url, sha256=blob.digest, size=blob.size, partial=partial, progress=progress, stop=stop, request=ask
         )  # fmt: skip
 
@@ -109,7 +107,7 @@ def fetch_blob(
 def fetch_part(
     client: Client, artefact: Wanted, partial: Path, *, progress: Progress, stop: threading.Event
 ) -> None:
-    """Complete the file `partial` to one of the files of a locked image; raises RegistryError, or Refusal when it is gone."""
+    """Complete the file `partial` to one of the files of a locked image; raises RegistryError, or SourceError when it is gone."""
     reference = parse_reference(artefact.name)
     try:
         if artefact.path.startswith("manifests/"):
@@ -119,7 +117,7 @@ def fetch_part(
             blob = Descriptor(media_type="", digest=artefact.sha256, size=artefact.size)
             fetch_blob(client, reference, blob, partial, progress=progress, stop=stop)
     except AbsentError as error:
-        raise Refusal(client.url(reference, artefact.path), "not found", kind="gone") from error
+        raise SourceError(client.url(reference, artefact.path), "not found", kind="gone") from error
 
 
 def read_referrers(client: Client, reference: Reference, artifact_type: str = "") -> tuple[Descriptor, ...]:
@@ -153,7 +151,7 @@ def _referrers_at(client: Client, reference: Reference, tag: str | None) -> Mani
                 page = urljoin(page, following) if following and len(listed) < MOST_LISTED else ""
             return make_index(listed)
 
-        return client.patiently(reference, ask)
+        return client.retry(reference, ask)
     except AbsentError:
         return None
     except (RegistryError, ValueError) as error:
@@ -189,14 +187,12 @@ def _anywhere(
 
 def _at(client: Client, place: Reference, work: Callable[[Reference], Answer], *, patient: bool) -> Answer:
     if patient:
-        return client.patiently(place, functools.partial(work, place))
-    with client.refusals(place):
+        return client.retry(place, functools.partial(work, place))
+    with client.translate_errors(place):
         return work(place)
 
 
-def _read(response: "Response", most: int) -> bytes:
-    from envbuilder.core.http.session import pieces  # noqa: PLC0415 - HTTP is slow to import
-
+def _read(response: Response, most: int) -> bytes:
     found = bytearray()
     for piece in pieces(response):
         found += piece

@@ -25,7 +25,8 @@ from envbuilder.artifacts.oci.naming import (
 )
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.core.cache import Sha256, publish, remove_tree, save_text, sha256_file, space_errors
+from envbuilder.artifacts.signing import signed_digests
+from envbuilder.core.cache import Sha256, commit_path, remove_tree, save_text, sha256_file, space_errors
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, SpaceError, UsageError, VerifyError
 from envbuilder.core.fetch import each
@@ -159,8 +160,6 @@ def _signed_statement(
     client: Client, reference: Reference, form: Form, manifest: Manifest, *, outputs: Outputs, key: Path
 ) -> bytes:
     """What the key's holder signed of this digest, the newest of it; raises VerifyError where there is nothing."""
-    from envbuilder.artifacts.signing import signed_digests  # noqa: PLC0415 - slow to import
-
     subject = reference.with_digest(manifest.digest)
     for listed in reversed(read_referrers(client, subject, BUNDLE_TYPE)):
         statement = read_manifest(client, reference.with_digest(listed.digest))
@@ -248,7 +247,7 @@ def _finish(
     if form == "sif":
         path = folder / manifest.layers[0].digest
         path.chmod(0o755)
-        publish(path, outputs.sif)
+        commit_path(path, outputs.sif)
         return
     blobs = {blob.digest: kept.get(blob.digest, folder / blob.digest) for blob in _blobs(manifest)}
     tag = str(name.with_tag(name.tag or LATEST))

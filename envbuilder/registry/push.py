@@ -37,6 +37,7 @@ from envbuilder.artifacts.oci.naming import (
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_any_record
 from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
+from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.cache import Sha256, parse_sha256, save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError, VerifyError
@@ -236,8 +237,6 @@ def _signature(outputs: Outputs, manifests: Sequence[tuple[Form, Manifest]]) -> 
     """The signed statement, where the artefacts were signed; raises VerifyError when it is about others."""
     if not outputs.bundle.is_file():
         return []
-    from envbuilder.artifacts.signing import signed_digests  # noqa: PLC0415 - slow to import
-
     signed = signed_digests(outputs.bundle, None)
     for form, manifest in manifests:
         if digest_that_is_signed(form, manifest) not in signed:

@@ -10,19 +10,18 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final
 from urllib.parse import urlencode, urljoin
 
 from envbuilder.artifacts.oci.model import Descriptor, Manifest, make_index
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import AbsentError, AccessError, ContentError, RegistryError, VerifyError
+from envbuilder.core.http.failure import TransientError
+from envbuilder.core.http.session import PAUSES, WORTHWHILE, Response, give_up, wait
 from envbuilder.core.http.transfer import Progress, Stopped
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import fallback_tag, read_manifest
-
-if TYPE_CHECKING:
-    from envbuilder.core.http.session import Broken, Response
 
 log = logging.getLogger(__name__)
 
@@ -73,17 +72,17 @@ def push_blob(
 
     `sibling` is a repository of the same registry that may have it, so that it need not be sent.
     """
-    if client.patiently(reference, lambda: _is_there(client, reference, source.blob)):
+    if client.retry(reference, lambda: _is_there(client, reference, source.blob)):
         progress.advance(source.blob.size)
         return Sent(there=True)
     try:
-        url = client.patiently(reference, lambda: _begin(client, reference, source.blob, sibling))
+        url = client.retry(reference, lambda: _begin(client, reference, source.blob, sibling))
     except AccessError:  # to the sibling, perhaps: of this repository the same is asked once more
-        url = client.patiently(reference, lambda: _begin(client, reference, source.blob))
+        url = client.retry(reference, lambda: _begin(client, reference, source.blob))
     if url is None:
         progress.advance(source.blob.size)
         return Sent(mounted=True)
-    with client.refusals(reference):
+    with client.translate_errors(reference):
         return _Upload(client, reference, source, progress=progress, stop=stop).run(url)
 
 
@@ -102,7 +101,7 @@ def put_manifest(client: Client, reference: Reference, manifest: Manifest) -> No
         ) as response:
             return "OCI-Subject" in response.headers
 
-    counted = client.patiently(reference, put)
+    counted = client.retry(reference, put)
     if manifest.subject and not counted:
         _count(client, reference.with_digest(manifest.subject.digest), manifest.descriptor())
 
@@ -136,7 +135,7 @@ def _begin(client: Client, reference: Reference, blob: Descriptor, sibling: str 
         return _location(response, url) if response.status_code == 202 else None
 
 
-def _location(response: "Response", url: str) -> str:
+def _location(response: Response, url: str) -> str:
     return urljoin(url, response.headers.get("Location", url))
 
 
@@ -169,22 +168,20 @@ class _Upload:
 
     def run(self, url: str) -> Sent:
         """Send it, however often the connection breaks, as long as each time the registry gets further."""
-        from envbuilder.core.http import session as wire  # noqa: PLC0415 - HTTP is slow to import
-
         self._url, best, failures = url, 0, 0
         while True:
             try:
                 if self._step():
                     return Sent(sent=self._sent, saved=self._saved)
-            except wire.Broken as broken:
+            except TransientError as broken:
                 failures += 1
-                if failures > len(wire.PAUSES):
-                    raise wire.given_up(self._url, broken) from broken
+                if failures > len(PAUSES):
+                    raise give_up(self._url, broken) from broken
                 log.info("%s: %s at byte %d, trying again", self._reference, broken, self._have)
-                wire.wait(max(wire.PAUSES[failures - 1], broken.pause), self._stop)
+                wait(max(PAUSES[failures - 1], broken.pause), self._stop)
                 if self._recover():
                     return Sent(sent=self._sent, saved=self._saved)
-            if self._have > best + wire.WORTHWHILE:
+            if self._have > best + WORTHWHILE:
                 best, failures = self._have, 0
 
     def _step(self) -> bool:
@@ -222,7 +219,7 @@ class _Upload:
         *,
         accept: tuple[int, ...],
         headers: dict[str, str] | None = None,
-    ) -> "Response":
+    ) -> Response:
         body = _Piece(self._source, self._have, size, self._tell) if size else b""
         kind = {"Content-Type": "application/octet-stream"}
         try:
@@ -232,23 +229,21 @@ class _Upload:
         finally:
             self._sent += body.told if isinstance(body, _Piece) else 0
 
-    def _lost(self, why: str, *, anew: bool) -> "Broken":
-        from envbuilder.core.http.session import Broken  # noqa: PLC0415 - as above
-
+    def _lost(self, why: str, *, anew: bool) -> TransientError:
         if anew:
             self._url = ""
-        return Broken(why)
+        return TransientError(why)
 
     def _recover(self) -> bool:
         """Find out how much the registry has: all of the blob (returns True), a part, or nothing."""
         client, reference, blob = self._client, self._reference, self._source.blob
         self._broken = True
-        if client.patiently(reference, lambda: _is_there(client, reference, blob)):
+        if client.retry(reference, lambda: _is_there(client, reference, blob)):
             self._show(self._size)
             return True
-        self._have = client.patiently(reference, self._ask_state) if self._url else 0
+        self._have = client.retry(reference, self._ask_state) if self._url else 0
         if not self._url:
-            self._url = client.patiently(reference, lambda: _begin(client, reference, blob)) or ""
+            self._url = client.retry(reference, lambda: _begin(client, reference, blob)) or ""
         self._saved += self._have
         self._show(self._have)
         return False

@@ -26,7 +26,7 @@ SERVE: Final = ".envbuilder/ssh/{name}/serve"  # below the home on the cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Door:
+class SshSession:
     """What leads into an environment on another machine."""
 
     name: str
@@ -47,62 +47,62 @@ class Door:
         return ("ssh", *self.site.ssh.options, "--", self.host)
 
 
-def open_door(door: Door, runner: Runner, *, force: bool) -> Path:
+def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
     """Set the other machine up and write the settings for ours; returns their file.
 
     Raises UsageError rather than lose what a person changed in them, and LaunchError when the other machine cannot do it.
     """
-    need_shape("--ssh", (door.host,), HOST)
-    config = door.path("config")
-    public = keep_key(door.path("key"))
+    need_shape("--ssh", (session.host,), HOST)
+    config = session.path("config")
+    public = keep_key(session.path("key"))
     try:
         answer = runner.run(
             Command(
-                argv=(*door.ssh, "bash -s"),
-                why=f"set up sessions on {door.host}",
-                input=render_setup(door, public).encode(),
+                argv=(*session.ssh, "bash -s"),
+                why=f"set up sessions on {session.host}",
+                input=render_setup(session, public).encode(),
             )
         )
         user, host_key = answer.splitlines()[-2:]
     except CommandError as error:
-        raise LaunchError(error.message, hint=f"`ssh {door.host}` must work first") from error
+        raise LaunchError(error.message, hint=f"`ssh {session.host}` must work first") from error
     except ValueError as error:
-        raise LaunchError(f"`{door.host}` did not say which user and host key it has") from error
-    text = render_config(door, user)
+        raise LaunchError(f"`{session.host}` did not say which user and host key it has") from error
+    text = render_config(session, user)
     if config.exists() and config.read_text(encoding="utf-8", errors="replace") != text and not force:
         raise UsageError(
             f"`{config}` is there already and says something else", hint="`--force` writes it anew"
         )
-    save_text(door.path("known_hosts"), f"{door.alias} {host_key}\n")
+    save_text(session.path("known_hosts"), f"{session.alias} {host_key}\n")
     save_text(config, text)
     return config
 
 
-def render_setup(door: Door, public: str) -> str:
+def render_setup(session: SshSession, public: str) -> str:
     """What the other machine does, as a script for its bash."""
     settings = {
-        "name": quoted(door.name),
-        "sif": quoted(str(door.sif)),
+        "name": quoted(session.name),
+        "sif": quoted(str(session.sif)),
         "client": quoted(public),
-        "modules": quoted_list(door.site.modules),
-        "enter": quoted(render_enter(door.name, door.sif, door.site)),
+        "modules": quoted_list(session.site.modules),
+        "enter": quoted(render_enter(session.name, session.sif, session.site)),
     }
     lines = [f"{key}={value}" for key, value in settings.items()]
     return "\n".join(["set -euo pipefail", *lines, "", BODY.read_text(encoding="utf-8")])
 
 
-def render_config(door: Door, user: str) -> str:
+def render_config(session: SshSession, user: str) -> str:
     """The settings for our `ssh`."""
-    through = _literal(shlex.join((*door.ssh, SERVE.format(name=door.name))))
+    through = _literal(shlex.join((*session.ssh, SERVE.format(name=session.name))))
     return f"""\
-# Sessions in {door.sif} on {door.host}, written by envbuilder.
-Host {door.alias}
+# Sessions in {session.sif} on {session.host}, written by envbuilder.
+Host {session.alias}
   User {user}
   ProxyCommand {through}
-  HostKeyAlias {door.alias}
-  UserKnownHostsFile "{_literal(str(door.path("known_hosts")))}"
+  HostKeyAlias {session.alias}
+  UserKnownHostsFile "{_literal(str(session.path("known_hosts")))}"
   StrictHostKeyChecking yes
-  IdentityFile "{_literal(str(door.path("key")))}"
+  IdentityFile "{_literal(str(session.path("key")))}"
   IdentitiesOnly yes
 """
 

@@ -20,9 +20,9 @@ from envbuilder.core.cache import (
     WORK,
     Store,
     beside,
+    commit_path,
     link_or_copy,
     parse_sha256,
-    publish,
     remove_tree,
     save_text,
     sha256_file,
@@ -381,7 +381,7 @@ def test_sizes_count_what_a_killed_process_left_and_not_what_is_in_use(store):
 def test_a_finished_folder_appears_under_its_final_name(tmp_path):
     (tmp_path / "new").mkdir()
     (tmp_path / "new/file").write_text("x")
-    publish(tmp_path / "new", tmp_path / "a/b")
+    commit_path(tmp_path / "new", tmp_path / "a/b")
     assert files(tmp_path) == ["a", "a/b", "a/b/file"]
 
 
@@ -389,14 +389,14 @@ def test_a_folder_that_is_there_stays(tmp_path):
     for name in ("new", "final"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)
-    publish(tmp_path / "new", tmp_path / "final")
+    commit_path(tmp_path / "new", tmp_path / "final")
     assert (tmp_path / "final/file").read_text() == "final"
 
 
 def test_a_file_that_is_there_is_replaced(tmp_path):
     for name in ("new", "final"):
         (tmp_path / name).write_text(name)
-    publish(tmp_path / "new", tmp_path / "final")
+    commit_path(tmp_path / "new", tmp_path / "final")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"final": "new"}
 
 

@@ -10,28 +10,28 @@ from envbuilder import __version__, cli
 from envbuilder.core.errors import CommandError, LaunchError, UsageError
 from envbuilder.core.process import FakeRunner
 from envbuilder.run.launch.site import Site, SshSite
-from envbuilder.run.ssh_session import Door, keep_key, open_door, render_config, render_setup
+from envbuilder.run.ssh_session import SshSession, keep_key, render_config, render_setup, set_up_session
 
 SITE = Site(modules=("apptainer/1.3",), ssh=SshSite(options=("-p", "22%2")), binds=("$SCRATCH",))
 ANSWER = {"ssh": "welcome to the cluster\nme\nssh-ed25519 AAAA envbuilder-a100\n"}
 
 
-def door(folder: Path) -> Door:
-    return Door(
+def session(folder: Path) -> SshSession:
+    return SshSession(
         name="a100", sif=Path("/scratch/it's mine/a100.sif"), host="me@login", site=SITE, folder=folder
     )
 
 
 def test_the_whole_texts(golden):
-    setup = render_setup(door(Path("/home/me/.ssh/envbuilder")), "ssh-ed25519 BBBB")
+    setup = render_setup(session(Path("/home/me/.ssh/envbuilder")), "ssh-ed25519 BBBB")
     golden("remote-setup.sh", setup.replace(f"envbuilder {__version__}", "envbuilder VERSION"))
-    golden("remote.config", render_config(door(Path("/home/me/.ssh/envbuilder")), "me"))
+    golden("remote.config", render_config(session(Path("/home/me/.ssh/envbuilder")), "me"))
 
 
 @pytest.mark.programs
 def test_shellcheck_finds_nothing(tmp_path: Path):
     script = tmp_path / "setup.sh"
-    script.write_text("#!/usr/bin/env bash\n" + render_setup(door(tmp_path), "ssh-ed25519 BBBB"))
+    script.write_text("#!/usr/bin/env bash\n" + render_setup(session(tmp_path), "ssh-ed25519 BBBB"))
     checked = subprocess.run(
         ["shellcheck", "--exclude=SC2016", script], capture_output=True, text=True, check=False
     )
@@ -40,11 +40,11 @@ def test_shellcheck_finds_nothing(tmp_path: Path):
 
 def test_the_other_machine_is_asked_once_and_believed_from_then_on(tmp_path: Path):
     runner = FakeRunner(ANSWER)
-    config = open_door(door(tmp_path / "doors"), runner, force=False)
+    config = set_up_session(session(tmp_path / "doors"), runner, force=False)
     (asked,) = runner.commands
     assert asked.argv == ("ssh", "-p", "22%2", "--", "me@login", "bash -s")
-    assert asked.input.decode() == render_setup(door(tmp_path), keep_key(tmp_path / "doors/a100.key"))
-    assert config.read_text() == render_config(door(tmp_path / "doors"), "me")
+    assert asked.input.decode() == render_setup(session(tmp_path), keep_key(tmp_path / "doors/a100.key"))
+    assert config.read_text() == render_config(session(tmp_path / "doors"), "me")
     known = tmp_path / "doors/a100.known_hosts"
     assert known.read_text() == "envbuilder-a100 ssh-ed25519 AAAA envbuilder-a100\n"
 
@@ -71,21 +71,21 @@ def test_what_ssh_says_comes_with_what_to_try(tmp_path: Path):
             raise CommandError("could not set up sessions: Permission denied")
 
     with pytest.raises(LaunchError, match="Permission denied") as refused:
-        open_door(door(tmp_path), Refusing(), force=False)
+        set_up_session(session(tmp_path), Refusing(), force=False)
     assert refused.value.hint == "`ssh me@login` must work first"
 
 
 def test_a_host_that_is_an_option_of_ssh_is_refused_before_anything_is_done(tmp_path: Path):
     runner = FakeRunner(ANSWER)
     with pytest.raises(UsageError, match="`--ssh` takes a host such as"):
-        open_door(replace(door(tmp_path / "doors"), host="-oProxyCommand=id"), runner, force=False)
+        set_up_session(replace(session(tmp_path / "doors"), host="-oProxyCommand=id"), runner, force=False)
     assert not runner.commands
     assert not (tmp_path / "doors").exists()
 
 
 def test_an_answer_of_another_kind_is_no_answer(tmp_path: Path):
     with pytest.raises(LaunchError, match="did not say"):
-        open_door(door(tmp_path), FakeRunner({"ssh": "\n"}), force=False)
+        set_up_session(session(tmp_path), FakeRunner({"ssh": "\n"}), force=False)
 
 
 @pytest.mark.usefixtures("clean_environment")

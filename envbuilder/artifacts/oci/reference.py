@@ -43,9 +43,18 @@ class Reference:
 
 def default_registry() -> str:
     """The registry that every engine puts before a name without one, as the Docker SDK knows it."""
-    from docker.auth import INDEX_NAME  # noqa: PLC0415 - slow to import
+    return _docker_hub()[0]
 
-    return str(INDEX_NAME)
+
+def default_registry_url() -> str:
+    """Where that registry is asked, and the name under which clients keep its credentials."""
+    return _docker_hub()[1]
+
+
+def _docker_hub() -> tuple[str, str]:
+    from docker import auth  # noqa: PLC0415 - the SDK takes 0.25 s, and `check` parses references without it
+
+    return str(auth.INDEX_NAME), str(auth.INDEX_URL)
 
 
 def names_registry(text: str) -> bool:

@@ -22,7 +22,7 @@ from envbuilder.build.assemble.start import StartMaker
 from envbuilder.build.assemble.step import Job, KeptStep, StepMaker, TreeMaker
 from envbuilder.build.engine import EngineName, layer_keys, missing_steps
 from envbuilder.build.extensions import ExtensionStatus
-from envbuilder.core.cache import Store, publish, remove_tree
+from envbuilder.core.cache import Store, commit_path, remove_tree
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.core.limits import Limits
@@ -186,13 +186,13 @@ class Run:
         with store.lock(f"layer-{key}"):
             if found := load_layer(folder):
                 return found
-            if folder.exists():  # damaged: `publish` would take it for finished
+            if folder.exists():  # damaged: `commit_path` would take it for finished
                 remove_tree(folder)
             with store.workspace() as work:
                 out = work / "layer"
                 out.mkdir()
                 step_maker(step, self._job).write_layer(out, work, self)
-                publish(out, folder)
+                commit_path(out, folder)
         layer = load_layer(folder)
         assert layer is not None, f"{folder} was just written"
         return layer
@@ -210,7 +210,7 @@ class Run:
                         extract(layer, work / "tree")
                 else:
                     tree_maker(step, self._job).write_tree(work, self)
-                publish(work / "tree", final)
+                commit_path(work / "tree", final)
         return final
 
 

@@ -13,7 +13,7 @@ from envbuilder.build.buildkit import buildx
 from envbuilder.build.buildkit.folder import write_folder
 from envbuilder.build.engine import Builder, EngineName, layer_keys, missing_steps
 from envbuilder.build.extensions import need_calls
-from envbuilder.core.cache import Sha256, Store, publish, remove_tree
+from envbuilder.core.cache import Sha256, Store, commit_path, remove_tree
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.core.limits import Limits
@@ -113,9 +113,11 @@ class BuildKitEngine:
             omit=() if is_os else ("", *plan.shared_folders(step)), plain=not is_os,
         )  # fmt: skip
         with self.store.lock(f"layer-{key}"):
-            if final.exists() and load_layer(final) is None:  # damaged: `publish` would take it for finished
+            if (
+                final.exists() and load_layer(final) is None
+            ):  # damaged: `commit_path` would take it for finished
                 remove_tree(final)
-            publish(out, final)
+            commit_path(out, final)
 
     def _write_runtime(self, plan: Plan, step: RuntimeStep, layers: Mapping[type[Step], Layer]) -> Layer:
         final = self.store.layer(layer_keys(plan, self.name)[step])
@@ -125,7 +127,7 @@ class BuildKitEngine:
             RuntimeMaker(step=step, job=self.job(plan)).write(work / "layer", work, layers, {})
             if final.exists():
                 remove_tree(final)
-            publish(work / "layer", final)
+            commit_path(work / "layer", final)
         layer = load_layer(final)
         assert layer is not None, f"{final} was just written"
         return layer

@@ -47,7 +47,7 @@ from envbuilder.build.extensions.check_targets import (
 )
 from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures
 from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
-from envbuilder.core.cache import Sha256, Store, publish, remove_tree, sha256_text
+from envbuilder.core.cache import Sha256, Store, commit_path, remove_tree, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
 from envbuilder.core.process import Command, Runner
@@ -299,9 +299,9 @@ class ExtensionBuilder:
         return CachedExtension(compiled=compiled, folder=folder, form=extension.form)
 
     def _publish(self, out: Path, folder: Path) -> None:
-        if folder.exists():  # damaged, or of another version: `publish` would take it for finished
+        if folder.exists():  # damaged, or of another version: `commit_path` would take it for finished
             remove_tree(folder)
-        publish(out, folder)
+        commit_path(out, folder)
 
     def _run(
         self,

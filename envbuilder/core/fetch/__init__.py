@@ -1,4 +1,4 @@
-"""Brings artefacts into the store; with `fetch.web`, the only code that speaks HTTP.
+"""Fetch artifacts into the store, from every source that may have them.
 
 Every byte is hashed while it comes and published under its digest by rename, so the store never holds a half or wrong
 file. What is in the store already is hashed again before a build reads it (about 2 s for 3 GB): a truncated file or a
@@ -11,17 +11,17 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
-from envbuilder.core.cache import Store, publish, sha256_file, space_errors
+from envbuilder.core.cache import Store, commit_path, sha256_file, space_errors
 from envbuilder.core.errors import FetchError
-from envbuilder.core.fetch.request import PARALLEL, Pull, Refusal, Wanted
+from envbuilder.core.fetch.client import SourceClient
+from envbuilder.core.fetch.request import Pull, Wanted
 from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.http.failure import SourceError
+from envbuilder.core.http.session import PARALLEL
 from envbuilder.core.http.transfer import Progress
 from envbuilder.core.sources import REGISTRY, Sources, file_path
-
-if TYPE_CHECKING:
-    from envbuilder.core.fetch.client import Web
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Fetcher:
         self._registry = None if offline else registry
         self._offline = offline
         self._guard = threading.Lock()
-        self._web: Web | None = None
+        self._client: SourceClient | None = None
 
     def missing(self, artefacts: Iterable[Wanted]) -> tuple[Wanted, ...]:
         """Those that the store does not hold at their full size; reads no content and asks no source."""
@@ -103,7 +103,7 @@ class Fetcher:
         def ask(url: str, stop: threading.Event) -> None:
             try:
                 sizes[url] = self._connect().measure(url, stop)
-            except Refusal as refusal:
+            except SourceError as refusal:
                 raise FetchError(
                     f"could not ask for the size of a file\n  {refusal}", hint=NETWORK_HINT
                 ) from refusal
@@ -121,7 +121,7 @@ class Fetcher:
         def ask(url: str, stop: threading.Event) -> None:
             try:
                 self._connect().touch(url, stop)
-            except Refusal as refusal:
+            except SourceError as refusal:
                 if refusal.kind == "refused":
                     raise FetchError(
                         f"a source did not let us look for a package\n  {refusal}", hint=ACCESS_HINT
@@ -141,13 +141,11 @@ class Fetcher:
             log.warning("the cached `%s` is damaged and is fetched again", _filename(artefact))
             path.unlink(missing_ok=True)
 
-    def _connect(self) -> "Web":
-        from envbuilder.core.fetch.client import Web  # noqa: PLC0415 - HTTP and the index reader are slow to import
-
+    def _connect(self) -> SourceClient:
         with self._guard:
-            if self._web is None:
-                self._web = Web(self._ask(), local_only=self._offline)
-            return self._web
+            if self._client is None:
+                self._client = SourceClient(self._ask(), local_only=self._offline)
+            return self._client
 
     def _refuse_offline(self, missing: tuple[Wanted, ...]) -> None:
         web, stop = self._connect(), threading.Event()
@@ -172,21 +170,21 @@ class Fetcher:
         answered at all, the rest would wait in vain.
         """
         web, partial = self._connect(), self._store.partial(artefact.sha256)
-        refusals: list[Refusal] = []
+        refusals: list[SourceError] = []
         own = (self._registry,) if self._registry and artefact.source == REGISTRY else ()
         for place in itertools.chain(web.places(artefact, stop), own):
             try:
-                if isinstance(place, Refusal):
+                if isinstance(place, SourceError):
                     raise place
                 if isinstance(place, str):
                     web.pull(place, artefact, partial, progress, stop)
                 else:
                     place(artefact, partial, progress=progress, stop=stop)
-            except Refusal as refusal:
+            except SourceError as refusal:
                 log.info("%s", refusal)
                 refusals.append(refusal)
             else:
-                publish(partial, self._store.artefact(artefact.sha256))
+                commit_path(partial, self._store.artefact(artefact.sha256))
                 return
         one = _Lost(artefact=artefact, refusals=tuple(refusals))
         if one.kinds and one.kinds <= {"unreachable", "refused"}:
@@ -199,7 +197,7 @@ class _Lost:
     """An artefact that no source gives, and what each of them said."""
 
     artefact: Wanted
-    refusals: tuple[Refusal, ...]
+    refusals: tuple[SourceError, ...]
 
     @property
     def kinds(self) -> frozenset[str]:

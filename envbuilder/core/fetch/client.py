@@ -10,17 +10,11 @@ from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import requests
-from pypi_simple import (
-    NoSuchProjectError,
-    PyPISimple,
-    UnsupportedContentTypeError,
-    UnsupportedRepoVersionError,
-)
 
 from envbuilder.core.fetch import snapshot
-from envbuilder.core.fetch.request import Refusal, Wanted
-from envbuilder.core.http.failure import reason
-from envbuilder.core.http.session import TIMEOUTS, Broken, Response, Wire, bring, busy, content, with_patience
+from envbuilder.core.fetch.request import Wanted
+from envbuilder.core.http.failure import SourceError, TransientError, reason
+from envbuilder.core.http.session import TIMEOUTS, HttpSession, Response, busy, content, download, retry
 from envbuilder.core.http.transfer import Progress
 from envbuilder.core.sources import BLOBS, Sources, file_path
 
@@ -35,7 +29,7 @@ class Listed:
     yanked: bool
 
 
-class Web:
+class SourceClient:
     """Sources with a connection pool; safe to use from several threads."""
 
     def __init__(self, sources: Sources, *, local_only: bool) -> None:
@@ -43,11 +37,13 @@ class Web:
         self._local_only = local_only
         self._guard = threading.Lock()
         self._pages: dict[tuple[str, str], dict[str, Listed]] = {}
-        self._silent: dict[str, Refusal] = {}  # indexes that were unreachable once are not waited for again
-        self._wire = Wire(sources.certificates)
+        self._silent: dict[
+            str, SourceError
+        ] = {}  # indexes that were unreachable once are not waited for again
+        self._session = HttpSession(sources.certificates)
 
-    def places(self, artefact: Wanted, stop: threading.Event) -> Iterator[str | Refusal]:
-        """URLs that may give the artefact, local ones first; a source that has no such file is a Refusal instead.
+    def places(self, artefact: Wanted, stop: threading.Event) -> Iterator[str | SourceError]:
+        """URLs that may give the artefact, local ones first; a source that has no such file is a SourceError instead.
 
         The archive of all days comes last: it is slow, and asked only for what the mirrors have dropped.
         """
@@ -62,7 +58,7 @@ class Web:
                 yield base + quote(artefact.path)
                 continue
             place = self._look_up(base, artefact, stop)
-            if isinstance(place, Refusal) or self._may_ask(place):
+            if isinstance(place, SourceError) or self._may_ask(place):
                 yield place
         if artefact.source == "debian" and self.sources.snapshot and self._may_ask(self.sources.snapshot):
             yield self._look_back(artefact, name, stop)
@@ -75,7 +71,7 @@ class Web:
     def pull(
         self, url: str, artefact: Wanted, partial: Path, progress: Progress, stop: threading.Event
     ) -> None:
-        """Complete the artefact's bytes in `partial`; raises Refusal unless they are the right ones.
+        """Complete the artefact's bytes in `partial`; raises SourceError unless they are the right ones.
 
         What has come stays there for a later attempt, unless it is wrong.
         """
@@ -83,7 +79,7 @@ class Web:
         def ask(headers: Mapping[str, str]) -> Response:
             return self._request(url, headers=headers)
 
-        bring(
+        download(
             url, sha256=artefact.sha256, size=artefact.size, partial=partial, progress=progress, stop=stop, request=ask
         )  # fmt: skip
 
@@ -95,13 +91,15 @@ class Web:
                 return int(response.headers["Content-Length"])
 
         try:
-            return with_patience(ask, url, stop)
+            return retry(ask, url, stop)
         except (KeyError, ValueError) as error:
-            raise Refusal(url, "the server does not say how large the file is", kind="unreachable") from error
+            raise SourceError(
+                url, "the server does not say how large the file is", kind="unreachable"
+            ) from error
 
     def touch(self, url: str, stop: threading.Event) -> None:
         """Ask for a page and read nothing of it."""
-        with_patience(lambda: self._request(url).close(), url, stop)
+        retry(lambda: self._request(url).close(), url, stop)
 
     def files(self, project: str, stop: threading.Event) -> dict[str, Listed]:
         """All files of a project in the package indexes, by filename; of two alike, the first index's."""
@@ -114,13 +112,13 @@ class Web:
         def ask() -> bytes:
             with self._request(url, headers={"Range": f"bytes={start}-{start + size - 1}"}) as response:
                 if response.status_code != requests.codes.partial_content:
-                    raise Refusal(url, "the server does not give parts of a file", kind="unreachable")
+                    raise SourceError(url, "the server does not give parts of a file", kind="unreachable")
                 data = content(response)
             if len(data) != size:
-                raise Broken(f"{len(data)} bytes came instead of {size}")
+                raise TransientError(f"{len(data)} bytes came instead of {size}")
             return data
 
-        return with_patience(ask, url, stop)
+        return retry(ask, url, stop)
 
     def _may_ask(self, url: str) -> bool:
         return not self._local_only or file_path(url) is not None
@@ -138,18 +136,18 @@ class Web:
             case _:
                 raise ValueError(f"unknown source `{source}`")
 
-    def _look_up(self, base: str, artefact: Wanted, stop: threading.Event) -> str | Refusal:
+    def _look_up(self, base: str, artefact: Wanted, stop: threading.Event) -> str | SourceError:
         """Find a file in a package index: the path is `project/filename`, for PyTorch's below `cpu/`, `cu126/` …"""
         *above, project, name = artefact.path.split("/")
         index = "".join([base, *(f"{part}/" for part in above)])
         try:
             return self._page(index, project, stop)[name].url
         except KeyError:
-            return Refusal(f"{index}{project}/", f"there is no `{name}`", kind="gone")
-        except Refusal as refusal:
+            return SourceError(f"{index}{project}/", f"there is no `{name}`", kind="gone")
+        except SourceError as refusal:
             return refusal
 
-    def _look_back(self, artefact: Wanted, name: str, stop: threading.Event) -> str | Refusal:
+    def _look_back(self, artefact: Wanted, name: str, stop: threading.Event) -> str | SourceError:
         """Find a package in the archive of all days."""
         base = self.sources.snapshot
         url = snapshot.question(base, artefact.name, artefact.version)
@@ -161,31 +159,35 @@ class Web:
         if base in self._silent:
             return self._silent[base]
         try:
-            place = snapshot.answer(base, with_patience(ask, url, stop), name)
+            place = snapshot.answer(base, retry(ask, url, stop), name)
         except ValueError as error:
-            return Refusal(url, str(error), kind="unreachable")
-        except Refusal as refusal:
+            return SourceError(url, str(error), kind="unreachable")
+        except SourceError as refusal:
             if refusal.kind != "gone":
                 self._silent[base] = refusal
             return refusal
-        return place or Refusal(url, f"there never was a `{name}`", kind="gone")
+        return place or SourceError(url, f"there never was a `{name}`", kind="gone")
 
     def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, Listed]:
         """The files of one project in an index, by filename, asked for once."""
+        import pypi_simple  # noqa: PLC0415 - it takes 0.2 s, and every command imports this module
 
         def ask() -> dict[str, Listed]:
             try:
-                page = PyPISimple(index, session=self._wire.session).get_project_page(
+                page = pypi_simple.PyPISimple(index, session=self._session.session).get_project_page(
                     project, timeout=TIMEOUTS[1]
                 )
-            except NoSuchProjectError:
+            except pypi_simple.NoSuchProjectError:
                 return {}
             except requests.HTTPError as error:
                 raise _judged(error.response, url) from error
-            except (UnsupportedContentTypeError, UnsupportedRepoVersionError) as error:
-                raise Refusal(url, "what it sends is no package index", kind="unreachable") from error
+            except (
+                pypi_simple.UnsupportedContentTypeError,
+                pypi_simple.UnsupportedRepoVersionError,
+            ) as error:
+                raise SourceError(url, "what it sends is no package index", kind="unreachable") from error
             except requests.RequestException as error:
-                raise Broken(reason(error)) from error
+                raise TransientError(reason(error)) from error
             return {
                 package.filename: Listed(
                     filename=package.filename,
@@ -202,8 +204,8 @@ class Web:
                 raise self._silent[index]
             if (index, project) not in self._pages:
                 try:
-                    self._pages[index, project] = with_patience(ask, url, stop)
-                except Refusal as refusal:
+                    self._pages[index, project] = retry(ask, url, stop)
+                except SourceError as refusal:
                     self._silent[index] = refusal
                     raise
             return self._pages[index, project]
@@ -211,24 +213,24 @@ class Web:
     def _request(
         self, url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
     ) -> Response:
-        response = self._wire.send(method, url, headers=headers)
+        response = self._session.send(method, url, headers=headers)
         if response.ok:
             return response
         response.close()
         raise _judged(response, url)
 
 
-def _judged(response: Response, url: str) -> Refusal | Broken:
+def _judged(response: Response, url: str) -> SourceError | TransientError:
     status = response.status_code
     if passing := busy(response):
         return passing
     if status == requests.codes.range_not_satisfiable:
-        return Refusal(url, "it is shorter than expected", kind="wrong")
+        return SourceError(url, "it is shorter than expected", kind="wrong")
     if status in {requests.codes.not_found, requests.codes.gone}:
-        return Refusal(url, f"not found ({status})", kind="gone")
+        return SourceError(url, f"not found ({status})", kind="gone")
     if status in {requests.codes.unauthorized, requests.codes.forbidden}:
-        return Refusal(url, f"it refused access ({status})", kind="refused")
-    return Refusal(url, f"the server answered {status}", kind="unreachable")
+        return SourceError(url, f"it refused access ({status})", kind="refused")
+    return SourceError(url, f"the server answered {status}", kind="unreachable")
 
 
 def _with_user_of(index: str, url: str) -> str:

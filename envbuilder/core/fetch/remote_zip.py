@@ -1,7 +1,7 @@
 """Reads single members out of wheels on the network: a few MB instead of the whole file.
 
 `remotezip` does the same with its own sessions and without new tries; the index's credentials, proxies and patience are
-those of `Web`, so this is a file object for the standard library's `zipfile` instead.
+those of `SourceClient`, so this is a file object for the standard library's `zipfile` instead.
 """
 
 import contextlib
@@ -13,8 +13,8 @@ from typing import Final
 
 from envbuilder.core.block_reader import BlockReader
 from envbuilder.core.errors import FetchError
-from envbuilder.core.fetch.client import Listed, Web
-from envbuilder.core.fetch.request import Refusal
+from envbuilder.core.fetch.client import Listed, SourceClient
+from envbuilder.core.http.failure import SourceError
 from envbuilder.core.sources import Sources
 
 BLOCK: Final = 1 << 20  # bytes of one request
@@ -25,23 +25,23 @@ class Index:
     """The package indexes of this machine, for reading; raises FetchError."""
 
     def __init__(self, sources: Sources) -> None:
-        self._web = Web(sources, local_only=False)
+        self._client = SourceClient(sources, local_only=False)
 
     def files(self, project: str) -> tuple[Listed, ...]:
         """The files of a project, sorted by name."""
         with _told(f"list the files of `{project}`"):
-            found = self._web.files(project, threading.Event())
+            found = self._client.files(project, threading.Event())
         return tuple(found[name] for name in sorted(found))
 
     def read(self, listed: Listed) -> bytes:
         """The whole file, for one that is small."""
         with _told(f"read `{listed.filename}`"):
-            return _open(self._web, listed.url).read()
+            return _open(self._client, listed.url).read()
 
     @contextlib.contextmanager
     def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
         """The wheel as a zip file whose members are fetched when they are read."""
-        with _told(f"read `{listed.filename}`"), zipfile.ZipFile(_open(self._web, listed.url)) as wheel:
+        with _told(f"read `{listed.filename}`"), zipfile.ZipFile(_open(self._client, listed.url)) as wheel:
             yield wheel
 
 
@@ -49,13 +49,13 @@ class Index:
 def _told(what: str) -> Iterator[None]:
     try:
         yield
-    except Refusal as refusal:
+    except SourceError as refusal:
         raise FetchError(f"could not {what}: {refusal}") from refusal
     except (zipfile.BadZipFile, KeyError) as error:
         raise FetchError(f"could not {what}: {error}") from error
 
 
-def _open(web: Web, url: str) -> io.BufferedReader:
+def _open(web: SourceClient, url: str) -> io.BufferedReader:
     """A file behind a URL that can be read and sought."""
     stop = threading.Event()
     size = web.measure(url, stop)

@@ -1,6 +1,8 @@
-"""Says in words why a request failed."""
+"""Why a request failed: for good at one source, or in a way that a new attempt may mend."""
 
 from typing import Final
+
+from envbuilder.core.sources import shown
 
 UNTRUSTED: Final = "the certificate was not accepted"
 _REASONS: Final = (
@@ -16,6 +18,28 @@ _REASONS: Final = (
     ("ConnectionResetError", "the connection was cut"),
     ("RemoteDisconnected", "the connection was cut"),
 )
+
+
+class SourceError(Exception):
+    """One source does not give the file: where and why; `kind` is `gone`, `wrong`, `refused` or `unreachable`.
+
+    Not an EnvbuilderError yet: the next source may have the file.
+    """
+
+    def __init__(self, url: str, why: str, *, kind: str, status: int = 0) -> None:
+        super().__init__(f"{shown(url)}: {why}")
+        self.why = why
+        self.kind = kind
+        self.status = status  # of the server's last answer; 0 where there was none
+
+
+class TransientError(Exception):
+    """The connection or the server failed in a way that may pass; `status` is the server's answer, if there was one."""
+
+    def __init__(self, why: str, *, pause: float = 0.0, status: int = 0) -> None:
+        super().__init__(why)
+        self.pause = pause
+        self.status = status
 
 
 def reason(error: BaseException) -> str:

@@ -13,14 +13,14 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 
-from envbuilder.core.fetch.request import PARALLEL, Refusal
-from envbuilder.core.http.failure import UNTRUSTED, reason
+from envbuilder.core.http.failure import UNTRUSTED, SourceError, TransientError, reason
 from envbuilder.core.http.file_urls import FileAdapter
 from envbuilder.core.http.transfer import CHUNK, Download, Progress, Stopped
 from envbuilder.core.sources import shown
 
 log = logging.getLogger(__name__)
 
+PARALLEL: Final = 4  # requests at a time
 PAUSES: Final = (
     0.5,
     1.0,
@@ -35,15 +35,6 @@ Answer = TypeVar("Answer")
 Response = requests.Response
 
 
-class Broken(Exception):  # noqa: N818 - a new try follows
-    """The connection or the server failed in a way that may pass; `status` is what it answered, if it did."""
-
-    def __init__(self, why: str, *, pause: float = 0.0, status: int = 0) -> None:
-        super().__init__(why)
-        self.pause = pause
-        self.status = status
-
-
 class Body(Protocol):
     """What is sent, in pieces and with its length known before; it can be sent again from its beginning."""
 
@@ -51,7 +42,7 @@ class Body(Protocol):
     def __iter__(self) -> Iterator[bytes]: ...
 
 
-class Wire:
+class HttpSession:
     """A pool of connections; safe to use from several threads."""
 
     def __init__(self, certificates: Path | None) -> None:
@@ -70,7 +61,7 @@ class Wire:
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | Body | None = None,
         authorization: str | None = None, certificates: Path | None = None,
     ) -> Response:  # fmt: skip
-        """The answer, whatever its status; raises Broken or, where no later try can help, Refusal.
+        """The answer, whatever its status; raises TransientError or, where no later try can help, SourceError.
 
         An `authorization`, also an empty one, takes the place of `~/.netrc`; it is not sent on to other hosts.
         """
@@ -85,12 +76,12 @@ class Wire:
             requests.exceptions.InvalidSchema,
             requests.TooManyRedirects,
         ) as error:
-            raise Refusal(url, reason(error), kind="unreachable") from error
+            raise SourceError(url, reason(error), kind="unreachable") from error
         except requests.RequestException as error:
             why = reason(error)
             if why == UNTRUSTED:
-                raise Refusal(url, why, kind="unreachable") from error
-            raise Broken(why) from error
+                raise SourceError(url, why, kind="unreachable") from error
+            raise TransientError(why) from error
 
 
 class _Authorization(requests.auth.AuthBase):
@@ -104,39 +95,39 @@ class _Authorization(requests.auth.AuthBase):
 
 
 def content(response: Response) -> bytes:
-    """All that a server sends; raises Broken when it ends early."""
+    """All that a server sends; raises TransientError when it ends early."""
     try:
         return bytes(response.content)
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise Broken(reason(error)) from error
+        raise TransientError(reason(error)) from error
 
 
 def pieces(response: Response) -> Iterator[bytes]:
-    """What a server sends, as it comes; raises Broken when the connection fails."""
+    """What a server sends, as it comes; raises TransientError when the connection fails."""
     try:
         yield from response.iter_content(CHUNK)
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise Broken(reason(error)) from error
+        raise TransientError(reason(error)) from error
 
 
-def busy(response: Response) -> Broken | None:
+def busy(response: Response) -> TransientError | None:
     """That a later try may succeed, where the status says so."""
     status = response.status_code
     if status not in BUSY:
         return None
     asked = response.headers.get("Retry-After", "")
     pause = min(float(asked) if asked.isdecimal() else 0, LONGEST_PAUSE)
-    return Broken(f"the server answered {status}", pause=pause, status=status)
+    return TransientError(f"the server answered {status}", pause=pause, status=status)
 
 
-def bring(
+def download(
     url: str, *, sha256: str, size: int, partial: Path, progress: Progress, stop: threading.Event,
     request: Callable[[Mapping[str, str]], Response],
 ) -> int:  # fmt: skip
-    """Complete the file `partial` to `size` bytes, from where an earlier attempt ended, and check it; raises Refusal.
+    """Complete the file `partial` to `size` bytes, from where an earlier attempt ended, and check it; raises SourceError.
 
     Returns how many bytes did not have to come again. What has come stays there for a later attempt, unless it is wrong. `request` asks for the file with these headers
-    more, and gives an answer of success or raises Broken or Refusal.
+    more, and gives an answer of success or raises TransientError or SourceError.
     """
     download = Download(partial, size, progress, stop)
     try:
@@ -147,7 +138,7 @@ def bring(
                 _complete(url, download, stop, request)
         _check_digest(url, download, sha256)
     except BaseException as error:
-        is_wrong = isinstance(error, Refusal) and error.kind == "wrong"
+        is_wrong = isinstance(error, SourceError) and error.kind == "wrong"
         if is_wrong or isinstance(error, OSError) or not download.done:
             partial.unlink(missing_ok=True)
         progress.advance(-download.done)
@@ -163,52 +154,52 @@ def _complete(
         before = download.done
         try:
             _go_on(url, download, request)
-        except Broken as broken:
+        except TransientError as broken:
             gained = download.done - before
             download.failures = 1 if gained >= WORTHWHILE else download.failures + 1
             if download.failures > len(PAUSES):
-                raise given_up(url, broken) from broken
+                raise give_up(url, broken) from broken
             log.info("%s: %s at byte %d, trying again", shown(url), broken, download.done)
             wait(max(PAUSES[download.failures - 1], broken.pause), stop)
 
 
 def _check_digest(url: str, download: Download, sha256: str) -> None:
     if download.sha256 != sha256:
-        raise Refusal(url, f"its sha256 is {download.sha256}, expected {sha256}", kind="wrong")
+        raise SourceError(url, f"its sha256 is {download.sha256}, expected {sha256}", kind="wrong")
 
 
 def _go_on(url: str, download: Download, request: Callable[[Mapping[str, str]], Response]) -> None:
-    """Fetch what is still missing; raises Broken when the connection ends early."""
+    """Fetch what is still missing; raises TransientError when the connection ends early."""
     with request({"Range": f"bytes={download.done}-"} if download.done else {}) as response:
         if response.status_code != requests.codes.partial_content:
             download.restart()
         elif not response.headers.get("Content-Range", "").startswith(f"bytes {download.done}-"):
             download.restart()
-            raise Broken("the server resumed at another place")
+            raise TransientError("the server resumed at another place")
         download.saved += download.done
         for chunk in pieces(response):
             download.add(chunk)
             if download.done > download.size:
-                raise Refusal(url, f"it is larger than the {download.size} bytes expected", kind="wrong")
+                raise SourceError(url, f"it is larger than the {download.size} bytes expected", kind="wrong")
     if download.done < download.size:
-        raise Broken(f"it ended after {download.done} of {download.size} bytes")
+        raise TransientError(f"it ended after {download.done} of {download.size} bytes")
 
 
-def with_patience(ask: Callable[[], Answer], url: str, stop: threading.Event) -> Answer:
+def retry(ask: Callable[[], Answer], url: str, stop: threading.Event) -> Answer:
     for pause in PAUSES:
         try:
             return ask()
-        except Broken as broken:
+        except TransientError as broken:
             log.info("%s: %s, trying again", shown(url), broken)
             wait(max(pause, broken.pause), stop)
     try:
         return ask()
-    except Broken as broken:
-        raise given_up(url, broken) from broken
+    except TransientError as broken:
+        raise give_up(url, broken) from broken
 
 
-def given_up(url: str, broken: Broken) -> Refusal:
-    return Refusal(url, str(broken), kind="unreachable", status=broken.status)
+def give_up(url: str, broken: TransientError) -> SourceError:
+    return SourceError(url, str(broken), kind="unreachable", status=broken.status)
 
 
 def wait(seconds: float, stop: threading.Event) -> None:
