@@ -1,7 +1,6 @@
-"""Many recipes at once: some builds at a time, each with its part of the machine, and one answer for all.
+"""Build many recipes: several at a time, each with its share of the machine, and one answer for all.
 
-They run in one process and know nothing of each other. What two of them need is made by one: the store's locks make the
-other wait for it, as they do for the builds of two people.
+The builds run in one process and know nothing of each other. What two builds need, one makes: the store's locks let the other wait.
 """
 
 import time
@@ -22,7 +21,7 @@ Build = Callable[[str, BuildContext], BuildResult]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What became of one of several builds."""
+    """The outcome of one of several builds."""
 
     name: str
     seconds: float
@@ -40,7 +39,7 @@ class Outcome:
         return "built and verified" if self.result and self.result.done else "nothing to do"
 
     def findings(self) -> tuple[Finding, ...]:
-        """What the build found, and for one that failed why it did."""
+        """Return the findings of the build, and the reason if it failed."""
         if self.error is None:
             return self.result.findings if self.result else ()
         log = f"the log is `{self.error.log}`" if self.error.log else ""
@@ -51,20 +50,20 @@ class Outcome:
         return (*self.error.findings, why)
 
     def summary(self) -> dict[str, object]:
-        """A row of the JSON answer: of a build that succeeded, with all that `build` says of one."""
+        """Return a row of the JSON answer."""
         failed = {"name": self.name, "built": False, "log": self.error.log} if self.error else {}
         made = self.result.summary() if self.result else {}
         return {**made, **failed, "exit_code": self.exit_code, "seconds": round(self.seconds, 1)}
 
     def row(self) -> tuple[str, ...]:
-        """A row of the table."""
+        """Return a row of the table."""
         size = f"{self.result.record.sif_size / 1e9:.2f} GB" if self.result else "-"
         words = f"failed, exit code {self.exit_code}" if self.error else self.words
         return (self.name, words, f"{self.seconds:.1f} s", size)
 
 
 def need_place(where: str, *, without: bool) -> None:
-    """Raise UsageError for a place that we cannot build on; `without` says that no option asks for one."""
+    """Raise UsageError for a place that is not supported. `without`: no option asks for one."""
     if where not in ("", "slurm"):
         raise UsageError(f"`--on` takes slurm, found `{where}`", hint="leave it out to build here")
     if not where and not without:
@@ -74,12 +73,12 @@ def need_place(where: str, *, without: bool) -> None:
 
 
 def find_files(names: Sequence[str], folder: Path) -> tuple[Path, ...]:
-    """The recipes' own files."""
+    """Return the file of each recipe."""
     return tuple(find_recipe(name, folder).absolute() for name in names)
 
 
 def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None) -> tuple[str, ...]:
-    """The recipes that were named, or all of the folder; raises UsageError before anything is built."""
+    """Return the recipes that were named, or all of the folder. Raises UsageError before anything is built."""
     if jobs is not None and jobs < 1:
         raise UsageError(f"`--jobs` takes 1 or more, found {jobs}", hint="1 builds one after the other")
     if every and names:
@@ -88,7 +87,7 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
         names = need_recipes(folder)
     if not names:
         raise UsageError("no recipe is named", hint="`envbuilder build NAME…`, or `--all`")
-    if len(names) == 1:  # whose mistakes are told where it is built
+    if len(names) == 1:  # its mistakes are reported where it is built
         return tuple(names)
     found: dict[str, tuple[str, Path]] = {}
     for name in names:
@@ -105,7 +104,7 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
 def build_several(
     names: Sequence[str], context: BuildContext, build: Build, *, jobs: int
 ) -> tuple[Outcome, ...]:
-    """Build each, `jobs` at a time; one that fails stops no other. An error outside our family stops all."""
+    """Build each recipe, `jobs` at a time. A failure stops no other build. An error that is not an EnvbuilderError stops all."""
     parts = min(jobs, len(names))
     with worker_threads(parts, context.runner) as pool:
         coming = [pool.submit(_one, name, context, build, parts=parts) for name in names]
@@ -132,5 +131,5 @@ def _one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outco
 
 
 def worst(outcomes: Sequence[Outcome]) -> int:
-    """The exit code for all: the highest of them."""
+    """Return the exit code for all builds: the highest."""
     return max(one.exit_code for one in outcomes)

@@ -1,4 +1,4 @@
-"""`render`: what a recipe's plan is as text, with the programs of `image/kit` that the text carries along."""
+"""Gather what a rendered Dockerfile or definition file is written from: the plan, and the programs of `runtime/kit`."""
 
 from collections.abc import Callable, Mapping
 from importlib import metadata
@@ -21,20 +21,20 @@ RENDERERS: Final[Mapping[str, Callable[[Kit], str]]] = {
     "dockerfile": render_dockerfile,
     "apptainer": render_definition,
 }
-JOBS: Final = 4  # compilers at once; the machine that builds is not known here
-# Papers of a build by envbuilder, which no other build can vouch for.
+JOBS: Final = 4  # compilers at once; the machine that will build is not known
+# Documents about a build by envbuilder. Another build cannot claim them.
 PAPERS: Final = ("opt/envbuilder/lock.json", "opt/envbuilder/plan.txt", "opt/envbuilder/recipe.yaml")
 DIFFERS: Final[Mapping[str, str]] = {
     **dict.fromkeys(PAPERS, "says how envbuilder made its image"),
     "opt/envbuilder/provenance.json": "the same",
     "opt/envbuilder/sbom.spdx.json": "the same",
 }
-"""Paths in which the image of a rendered Dockerfile is not envbuilder's, and why; beside them, the times of folders."""
+"""Paths in which the image of a rendered Dockerfile differs from envbuilder's, with the reason. Times of folders differ as well."""
 _COMPILE: Final = "compile_extension.py"
 
 
 def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
-    """Everything that a text is written from; raises UsageError for an image as base, or an extension that no text can hold."""
+    """Return everything that a text is written from. Raises UsageError for an image as base, or an extension that no text can hold."""
     if plan.os.image:
         raise UsageError(
             f"`{plan.name}` stands on the image `{plan.os.image}`, and a text is written only for a distribution",

@@ -262,7 +262,7 @@ def test_two_parts_that_disagree_about_a_path_are_both_named(tmp_path: Path) -> 
         wheel(tmp_path / "1.whl", {"pkg/bin/a": "one"}),
         wheel(tmp_path / "2.whl", {"bin/a": "two"}),
     )
-    with pytest.raises(BuildError, match="`nvcc` and `more` both lay out `bin/a`"):
+    with pytest.raises(BuildError, match="`nvcc` and `more` both install `bin/a`"):
         lay(tmp_path, load(TWO, tmp_path), first, second)
 
 

@@ -301,7 +301,7 @@ def test_a_disk_that_fills_up_meanwhile_is_exit_6_and_keeps_nothing_half_written
 
 def test_without_a_docker_engine_the_build_says_that_nothing_was_loaded(cpu: Built):
     said = run(ENVBUILDER, "build", "cpu", "--output", cpu.output, env=NO_ENGINE)
-    assert "no Docker engine answers" in said
+    assert "no Docker engine is running" in said
 
 
 def test_a_missing_program_is_exit_8_and_every_one_is_named(spacious: Path):

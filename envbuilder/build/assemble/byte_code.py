@@ -1,8 +1,8 @@
-"""Which Pythons write the same byte code in every process, and what the others need.
+"""Which Pythons write the same byte code in every process, and what the older ones need.
 
-Before 3.11 the order of a set in the byte code hangs on the hash seed (python/cpython#81777), and a string's mark on
-what the compiling process has read before: the same files in the same order, in one process with a fixed seed,
-which has read the same of the standard library (`image/kit/compile_all.py`).
+Before 3.11, the order of a set in byte code depends on the hash seed (python/cpython#81777), and the mark of a string on what the
+process has read before. So one process with a fixed seed compiles the same files in the same order, after it has read the same of
+the standard library (`runtime/kit/compile_all.py`).
 """
 
 from typing import Final
@@ -11,7 +11,7 @@ FIRST_REPEATABLE: Final = (3, 11)  # ten installs of 7375 files by uv's workers 
 
 ENVIRONMENT: Final = (
     ("PYTHONHASHSEED", "0"),
-    ("PYTHONWARNINGS", "ignore"),  # a warning leaves strings behind in the process that meets it
+    ("PYTHONWARNINGS", "ignore"),  # a warning leaves strings behind in the process
 )
 
 
@@ -21,5 +21,5 @@ def seeded_python(python: str) -> str:
 
 
 def is_repeatable(python: str) -> bool:
-    """Whether it does not matter which process compiles which file; `python` is 3.11."""
+    """Whether the byte code is the same in every process. `python` is a minor version such as 3.11."""
     return tuple(map(int, python.split("."))) >= FIRST_REPEATABLE

@@ -1,8 +1,8 @@
-"""Lays a CUDA toolkit out of downloaded packages, as NVIDIA does: `/usr/local/cuda-X.Y` and `/usr/local/cuda`.
+"""The cuda layer: a CUDA toolkit installed from packages, as NVIDIA lays it out: `/usr/local/cuda-X.Y` and `/usr/local/cuda`.
 
-The row of `tables/toolkit.py` says what to take. Nothing that torch's own wheels carry is copied: headers and shared
-libraries of the Python environment are linked, relatively, so that the links hold in the image and in a tree on the host.
-Archives are not trusted: a member that would leave the tree, a device or a taken link is refused.
+A row of `compat/tables/toolkits.yaml` says what to take. What torch's wheels carry is not copied: headers and libraries of the Python
+environment are linked. The links are relative, so they hold in the image and in a tree on the host. Archives are not trusted: a
+member that leaves the tree, a device, or a link that a rule takes is an error.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ NOT_HEADERS: Final = frozenset({"__init__.py", "__pycache__"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledPython:
-    """The Python environment whose CUDA wheels are linked: where the image has it, and where it lies now."""
+    """The Python environment whose CUDA wheels are linked: its path in the image, and on this machine."""
 
     site: PurePosixPath  # absolute, inside the image: /opt/env/lib/python3.11/site-packages
     folder: Path  # the same folder on this machine
@@ -40,7 +40,7 @@ class InstalledPython:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstalledToolkit:
-    """What a toolkit came to."""
+    """The size of an installed toolkit."""
 
     files: int
     links: int
@@ -89,10 +89,10 @@ class CudaMaker:
 def install_toolkit(
     toolkit: Toolkit, *, parts: Mapping[str, Path], python: InstalledPython, root: Path, runner: Runner
 ) -> InstalledToolkit:
-    """Make `usr/local/cuda-X.Y` and the link `usr/local/cuda` below `root`; `parts` says where each part's package lies.
+    """Install `usr/local/cuda-X.Y` and the link `usr/local/cuda` below `root`. `parts` maps each part to its package.
 
-    Files are 0755 or 0644, whatever the package says. Raises BuildError when a package is missing or broken, when a rule
-    takes nothing, when two parts disagree about a path, or when the environment lacks what a link points to.
+    Files get mode 0755 or 0644, whatever the package says. Raises BuildError if a package is missing or broken, a rule takes nothing,
+    two parts disagree about a path, or the target of a link is missing.
     """
     home = root / toolkit.folder
     home.mkdir(parents=True, exist_ok=True)
@@ -122,7 +122,7 @@ class _Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Entry:
-    """One path of the tree: whose it is, and its digest or link target."""
+    """One path of the tree: where it comes from, and its digest or link target."""
 
     origin: str
     content: str
@@ -131,7 +131,7 @@ class _Entry:
 
 
 class _Tree:
-    """The toolkit folder as it grows: remembers who laid each path, so that two parts cannot disagree unseen."""
+    """The toolkit folder as it grows. It remembers where each path comes from, so that two parts cannot disagree unseen."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
@@ -141,7 +141,7 @@ class _Tree:
         return path in self._entries or (self.home / path).is_dir()
 
     def add(self, path: PurePosixPath, content: IO[bytes], *, runnable: bool, origin: str) -> None:
-        """Write a file; the same bytes from a second part are welcome."""
+        """Write a file. A second part may bring the same bytes."""
         if path in self._entries:
             digest, size = _copy(content, None)
             self._refuse_unless_same(path, _Entry(origin=origin, content=digest, size=size))
@@ -188,7 +188,7 @@ class _Tree:
         first = self._entries[path]
         if (first.content, first.link) != (entry.content, entry.link):
             raise BuildError(
-                f"{first.origin} and {entry.origin} both lay out `{path}`, with different content"
+                f"{first.origin} and {entry.origin} both install `{path}`, with different content"
             )
 
 
@@ -325,7 +325,7 @@ def _relative(toolkit: Toolkit, path: PurePosixPath, target: PurePosixPath) -> s
 
 
 def _place(take: Take, member: PurePosixPath) -> PurePosixPath:
-    """Where a taken member goes: below a folder `to/` it keeps its path from the first wildcard on."""
+    """Return where a member goes. Below a target folder `to/` it keeps its path from the first wildcard on."""
     if not take.target.endswith("/"):
         return PurePosixPath(take.target)
     fixed = re.split(r"[*?]", take.source, maxsplit=1)[0].rpartition("/")[0]
@@ -333,7 +333,7 @@ def _place(take: Take, member: PurePosixPath) -> PurePosixPath:
 
 
 def _pattern(glob: str) -> re.Pattern[str]:
-    """`*` and `?` stay inside one folder; a final `**` is everything below."""
+    """Return the pattern of a glob. `*` and `?` stay inside one folder; a final `**` is everything below."""
     if glob.endswith("/**"):
         return re.compile(_pattern(glob.removesuffix("/**")).pattern + "/.+", re.DOTALL)
     return re.compile(

@@ -22,25 +22,25 @@ from envbuilder.lock.model import Artefact
 from envbuilder.plan.model import OsStep
 from envbuilder.run.devcontainer import USER, USER_ID
 
-# Plain names for the pinned compiler. The triplet's are what Debian's Python was built with and calls for extensions.
+# Plain names of the pinned compiler. Debian's Python was built with those that begin with the triplet, and calls them for extensions.
 PLAIN_NAMES: Final = {
     "gcc": "gcc", "cc": "gcc", "x86_64-linux-gnu-gcc": "gcc", "g++": "g++", "c++": "g++", "x86_64-linux-gnu-g++": "g++",
     "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
 }  # fmt: skip
-# What a package manager or a first boot leaves behind and no rebuild would repeat.
+# Files that a package manager or a first boot leaves behind. No rebuild would repeat them.
 DROP: Final = (
     "var/cache/apt", "var/cache/debconf", "var/cache/ldconfig/aux-cache", "var/lib/apt", "var/log",
     "var/lib/dpkg/status-old",  # the last state but one: the order in which dpkg set packages up
     "etc/apt/sources.list", "etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
 )  # fmt: skip
-# Pages that nobody reads in a container; copyright files stay.
+# Documentation that nobody reads in a container. Copyright files stay.
 EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
 KEEP: Final = "/usr/share/doc/*/copyright"
-FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # parents of what later layers bring
+FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # later layers fill them
 # The merged /usr, made before the first package is unpacked; the package `usr-is-merged` then agrees.
 MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
-# For dev containers, which should not work as root; containers start as root all the same. `*` lets nobody log in.
+# The user of dev containers. Containers start as root all the same. `*` lets nobody log in.
 ADD_USER: Final = (
     f'echo "{USER}:*:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash" >>"$1/etc/passwd"'
     f' && echo "{USER}:*:{USER_ID}:" >>"$1/etc/group"'
@@ -119,28 +119,28 @@ def bootstrap_command(
     names = ",".join(sorted(deb.name for deb in step.artefacts))
     options = [
         f"--mode={'root' if root else 'unshare'}",
-        # Enough to run dpkg is unpacked first, then all is installed: `custom` would unpack every package twice.
+        # First the packages that dpkg itself needs, then all of them. `custom` would unpack every package twice.
         "--variant=essential",
         "--format=tar",
         "--architectures=amd64",
         f"--include={names}",
         f"--setup-hook=tar-in {shlex.quote(str(skeleton))} /",
         "--skip=check/empty",
-        "--dpkgopt=force-unsafe-io",  # the root is packed and thrown away: 8,700 fsyncs wait for all that others write
+        "--dpkgopt=force-unsafe-io",  # the root is packed and thrown away, so 8,700 fsyncs are of no use
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
         f"--dpkgopt=path-include={KEEP}",
         *_repeat_byte_code(step),
         f"--customize-hook={ADD_USER}",
     ]
     source = f"deb [trusted=yes] copy://{quote(str(repository))} ./"
-    # As root, mmdebstrap mounts /proc and /dev in the root it makes: a namespace takes them along when it is killed.
+    # As root, mmdebstrap mounts /proc and /dev in the new root. A namespace removes them when it is killed.
     alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc") if root else ()
     return Command(
-        # The name of a suite would be looked for in the repository, which has none.
+        # Without the name of a suite: the repository has none.
         argv=(*alone, "mmdebstrap", *options, "", str(out), source),
         env=(
             ("SOURCE_DATE_EPOCH", str(epoch)),
-            # Its half-made root goes where a killed build's leavings are swept.
+            # Its unfinished root lies where the store sweeps what a killed build left.
             ("TMPDIR", str(out.parent if root else skeleton.parent)),
         ),
         why="install the distribution's packages",
@@ -148,7 +148,7 @@ def bootstrap_command(
 
 
 def _repeat_byte_code(step: OsStep) -> tuple[str, ...]:
-    """Compile the standard library anew where that needs care: the package's own script does not look at the seed."""
+    """Compile the standard library again where the seed matters: the package's own script does not set it."""
     found = (_PYTHON.fullmatch(deb.name) for deb in step.artefacts)
     return tuple(
         f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" {match[1]} -m compileall -q -f /usr/lib/{match[1]}'
@@ -175,7 +175,7 @@ def build_os(
     """Write the os layer into `folder`."""
     out = work / "os.tar"
     with contextlib.ExitStack() as stack:
-        # Without root, mmdebstrap works as users of a namespace that are nobody here and cannot enter the store.
+        # Without root, mmdebstrap runs as users of a namespace, which cannot enter the store.
         place = work if root else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-")))
         repository, skeleton = place / "repository", place / "skeleton.tar"
         repository.mkdir()
@@ -199,7 +199,7 @@ def build_os(
 
 
 def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
-    """The few paths of the os layer that no package brings: the compiler's plain names and empty folders."""
+    """Write the paths of the os layer that no package brings: the compiler's plain names, and empty folders."""
     with tarfile.open(path, "w") as tar:
         merged = (f"usr/{name}" for name in MERGED)
         for name in ("opt", "usr", *merged, "usr/local", "usr/local/bin", *FOLDERS):
@@ -218,7 +218,7 @@ def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
 
 
 def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.TarInfo:
-    """A folder or a link of a tar that is put together by hand."""
+    """Return a folder or a link of a tar."""
     found = tarfile.TarInfo(name)
     found.type, found.mtime, found.linkname = kind, epoch, target
     found.mode = 0o755 if kind == tarfile.DIRTYPE else 0o777
@@ -226,7 +226,7 @@ def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.T
 
 
 def write_root(debs: Iterable[Artefact], out: Path, *, epoch: int, store: Store, runner: Runner) -> None:
-    """Put what the packages hold into one tar, below the links of the merged /usr: enough of a root for its own dpkg."""
+    """Put the files of all packages into one tar, below a merged /usr: a root in which its own dpkg can run."""
     seen = {f"usr/{name}" for name in MERGED} | set(MERGED) | {"usr", ""}
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as tar:
         for name in ("usr", *(f"usr/{name}" for name in MERGED)):
@@ -243,7 +243,7 @@ def write_root(debs: Iterable[Artefact], out: Path, *, epoch: int, store: Store,
 
 
 def _members(stream: IO[bytes]) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
-    """The members with their paths below a merged /usr."""
+    """Yield the members with their paths below a merged /usr."""
     with tarfile.open(fileobj=stream, mode="r|") as tar:
         for member in tar:
             member.name = _merged(member.name)

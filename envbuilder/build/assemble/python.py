@@ -22,8 +22,8 @@ WORK: Final = (
     "/work"  # the one writable mount: uv's cache and the environment share it, so that hard links work
 )
 
-# The packages that a bare Python and uv run from, of any suite. With them alone the wheels are installed while the
-# distribution is still being put together.
+# The packages that a bare Python and uv need, of any suite. With them alone the wheels are installed while the os layer is still
+# being made.
 INTERPRETER: Final = (
     "libc6", "libgcc-s1", "libexpat1", "zlib1g", "libpython{}-minimal", "libpython{}-stdlib", "python{}-minimal",
     "python3-distutils",  # of suites with a Python before 3.10
@@ -83,7 +83,7 @@ def requirements(step: PythonStep) -> str:
 
 
 def interpreter(step: PythonStep, debs: Sequence[Artefact]) -> tuple[Artefact, ...]:
-    """The packages of the bare Python that installs the wheels."""
+    """Return the packages of the bare Python that installs the wheels."""
     names = [name.format(step.python) for name in INTERPRETER]
     return tuple(deb for deb in debs if deb.name in names)
 
@@ -91,7 +91,7 @@ def interpreter(step: PythonStep, debs: Sequence[Artefact]) -> tuple[Artefact, .
 def unpack_commands(
     step: PythonStep, debs: Sequence[Artefact], *, store: Store, work: Path
 ) -> tuple[Command, ...]:
-    """Unpack a bare Python out of the locked packages into `work/interpreter`."""
+    """Unpack a bare Python from the locked packages into `work/interpreter`."""
     return tuple(
         Command(
             argv=("dpkg-deb", "--extract", str(store.artefact(deb.sha256)), str(work / "interpreter")),
@@ -102,9 +102,9 @@ def unpack_commands(
 
 
 def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Command, ...]:
-    """Install every wheel of `work/wheels`, checked against `work/requirements.txt`; byte code by source hash unchecked.
+    """Install every wheel of `work/wheels`, by the hashes of `work/requirements.txt`.
 
-    Unchecked because the image is read-only: a read of each source at each import would be the only effect.
+    Byte code is `unchecked-hash`: the image is read-only, so a check would only read each source at each import.
     """
     argv = (
         "/uv", "pip", "install", "--offline", "--no-index", "--find-links", f"{WORK}/wheels", "--no-deps", "--no-config",
@@ -125,7 +125,7 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
             ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"),
             *ENVIRONMENT,
             ("UV_NO_PROGRESS", "1"),
-            ("UV_NO_INSTALLER_METADATA", "1"),  # it holds the time at which the wheel came into the cache
+            ("UV_NO_INSTALLER_METADATA", "1"),  # it holds the time at which a wheel was cached
         ),
     )
     why = "install the locked Python packages"
@@ -144,7 +144,7 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
 def build_python(
     step: PythonStep, debs: Sequence[Artefact], *, store: Store, runner: Runner, epoch: int, work: Path
 ) -> Path:
-    """Install into `work/tree`; returns that folder. `debs` are the distribution's packages."""
+    """Install the wheels into `work/tree`, and return that folder. `debs` are the distribution's packages."""
     for command in unpack_commands(step, debs, store=store, work=work):
         runner.run(command)
     complete_root(work / "interpreter")
@@ -161,7 +161,7 @@ def build_python(
 
 
 def complete_root(root: Path) -> None:
-    """Give some unpacked packages the folders that the sandbox mounts, all libraries below /usr."""
+    """Complete a root of unpacked packages: the folders that the sandbox mounts, and all libraries below /usr."""
     for name in ("etc", "var", "usr/local/bin", "lib", "lib64"):
         (root / name).mkdir(parents=True, exist_ok=True)
     for name in ("lib", "lib64"):
@@ -169,9 +169,9 @@ def complete_root(root: Path) -> None:
 
 
 def make_environment(tree: Path, step: PythonStep) -> None:
-    """An empty environment over the distribution's Python, spelled alike whoever makes it.
+    """Write an empty environment over the distribution's Python.
 
-    The version is the minor one: the layer is shared by distributions with another patch level.
+    Its version is the minor one, since distributions with different patch levels share the layer.
     """
     prefix = tree / ENV_PREFIX[1:]
     (prefix / "bin").mkdir(parents=True)

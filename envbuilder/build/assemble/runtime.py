@@ -1,4 +1,4 @@
-"""The runtime layer: what Apptainer reads at start, and the texts that say what the image is."""
+"""The runtime layer: Apptainer's start-up files, and the texts that describe the image."""
 
 import json
 import shlex
@@ -16,7 +16,7 @@ from envbuilder.lock.model import Artefact
 from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import RuntimeStep, Step
 
-# Apptainer sources env/*.sh in order and execs the runscript. Its own action scripts come with the runtime since 3.6.
+# Apptainer sources env/*.sh in order and execs the runscript. It brings its own action scripts since 3.6.
 RUNSCRIPT: Final = (
     '#!/bin/sh\nif [ "$#" -eq 0 ]; then set -- /bin/bash; fi\nexec /opt/envbuilder/start "$@"\n'
 )
@@ -24,7 +24,7 @@ STARTSCRIPT: Final = "#!/bin/sh\n"
 USER_ENVIRONMENT: Final = (
     "#!/bin/sh\n# Values that a user may change do not belong here: they would beat the user's own.\n"
 )
-# Without this file Apptainer drops what `--env` and APPTAINERENV_X say.
+# Without this file Apptainer ignores `--env` and APPTAINERENV_X.
 BASE_ENVIRONMENT: Final = (
     "#!/bin/sh\n# Apptainer sets what `--env` and APPTAINERENV_X say right after this file.\n"
 )
@@ -59,7 +59,7 @@ class RuntimeMaker:
 
 
 def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
-    """Path → text and mode of every file of the layer."""
+    """Return path → text and mode of every file of the layer."""
     exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in step.env)
     apptainer = {
         ".singularity.d/env/10-docker2singularity.sh": ("#!/bin/sh\n" + exports, 0o755),
@@ -73,7 +73,7 @@ def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
 
 
 def write_runtime_files(step: RuntimeStep, tree: Path, documents: Mapping[str, str] | None = None) -> None:
-    """Write the layer's files below `tree`; `documents` are the texts that could be written only when the other layers were there."""
+    """Write the layer's files below `tree`. `documents` are the texts that describe the other layers."""
     plain = {path: (text, 0o644) for path, text in (documents or {}).items()}
     for path, (text, mode) in (runtime_files(step) | plain).items():
         write_text(tree / path, text, mode=mode)

@@ -1,6 +1,6 @@
-"""The sandbox of a build: the layers so far as a read-only root, no network, no GPU, nothing of the machine.
+"""The sandbox of a build: the layers below as a read-only root, no network, no GPU, no files of the machine.
 
-bubblewrap puts the root together from folders of the store, so nothing is copied and no root rights are needed.
+bubblewrap mounts the root from folders of the store. Nothing is copied, and no root rights are needed.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from envbuilder.plan.model import ENV_PREFIX, SYSTEM_PATH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """Folders whose trees make up the root: the os layer's, and where there, those of the cuda and python layers."""
+    """The trees that make up the root: the os layer's, and those of the python and cuda layers if there are any."""
 
     os: Path
     python: Path | None = None
@@ -38,7 +38,7 @@ def sandboxed(
     env: Sequence[tuple[str, str]] = (),
     cwd: str = "/",
 ) -> Command:
-    """The command that runs `argv` in the sandbox; `links` are (path, target) pairs made in its root."""
+    """Return the command that runs `argv` in the sandbox. `links` are pairs of path and target in its root."""
     options = [
         "--unshare-all", "--die-with-parent", "--new-session", "--clearenv", "--hostname", "build",
         "--ro-bind", str(root.os / "usr"), "/usr",

@@ -1,4 +1,4 @@
-"""The start layer: what each Python of the environment runs first, byte-compiled by that Python."""
+"""The start layer: what each Python of the environment runs first. That Python byte-compiles it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,7 +35,7 @@ class StartMaker:
 
 
 def compile_command(step: StartStep, *, root: Root, tree: Path) -> Command:
-    """Byte-compile all of the layer where the image will have it; unchecked, for a read-only image cannot change."""
+    """Byte-compile the whole layer at its final path. Byte code is unchecked, since a read-only image cannot change."""
     return sandboxed(
         root,
         (f"/usr/bin/python{step.python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "/opt"),

@@ -1,4 +1,4 @@
-"""The docker engine: the same layers by BuildKit, out of `image/Dockerfile.base` and a folder with all that it reads."""
+"""The docker engine: BuildKit makes the same layers, from `Dockerfile.base` and a folder with everything that it reads."""
 
 from envbuilder.build.buildkit.engine import BuildKitEngine
 

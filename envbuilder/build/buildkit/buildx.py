@@ -1,4 +1,4 @@
-"""The one command that BuildKit is driven by, what it needs, and its failures in words."""
+"""The `docker buildx build` command: its options, what it needs, and its failures in words."""
 
 import re
 from dataclasses import replace
@@ -16,8 +16,8 @@ from envbuilder.core.required_tools import ToolCode
 from envbuilder.plan.model import Plan
 from envbuilder.plan.render import arguments
 
-FLOOR: Final = (0, 13)  # of buildx: the first with `--progress rawjson`
-# Of a place that is none, before anything is built.
+FLOOR: Final = (0, 13)  # of buildx: the first release with `--progress rawjson`
+# Messages about a cache that does not exist. They come before anything is built.
 _BAD_CACHE: Final = re.compile(
     r"unknown cache exporter.*|failed to configure \S+ cache exporter.*|\S+ cache exporter requires .*"
 )
@@ -30,7 +30,7 @@ class BuildxCode(CodeEnum):
 
 
 def is_context(builder: Builder, runner: Runner) -> bool:
-    """Whether the builder is a context of Docker's: buildx lists those too, but builds with one only as `docker --context`."""
+    """Whether the builder is a Docker context. buildx lists contexts as builders, but uses one only by `docker --context`."""
     if not builder.name:
         return False
     try:
@@ -43,7 +43,7 @@ def is_context(builder: Builder, runner: Runner) -> bool:
 def build_command(
     plan: Plan, folder: Path, out: Path, builder: Builder, *, stage: str, context: bool
 ) -> Command:
-    """Build the layers of this stage of `folder` into the OCI layout `out`; `context`: the builder is one of Docker's."""
+    """Build the layers of this stage of `folder` into the OCI layout `out`. `context`: the builder is a Docker context."""
     options = (
         "--target", stage, "--progress", "rawjson", "--provenance=false", "--sbom=false",
         "--output", f"type=oci,tar=false,compression=uncompressed,force-compression=true,dest={out}",
@@ -53,7 +53,7 @@ def build_command(
 
 
 def by_hand(plan: Plan, folder: Path, builder: Builder, *, context: bool) -> Command:
-    """What a person types to make an image of `folder` without us."""
+    """Return the command that makes an image of `folder` without envbuilder."""
     argv = _words(plan, folder, builder, ("--tag", plan.name), context=context)
     return Command(argv=argv, why="build the image")
 
@@ -73,7 +73,10 @@ def _words(
 
 
 def run(command: Command, runner: Runner, console: Console) -> None:
-    """Run it with its steps as ours; raises BuildError (SpaceError on a full disk) with the last lines of what failed, ToolError where BuildKit cannot do it."""
+    """Run the command and show its steps.
+
+    Raises BuildError with the last lines of what failed, SpaceError on a full disk, ToolError for a BuildKit that cannot do it.
+    """
     with Progress(console) as progress:
         try:
             runner.run(command, on_line=progress.feed)
@@ -102,7 +105,7 @@ def run(command: Command, runner: Runner, console: Console) -> None:
 
 
 def need_buildkit(builder: Builder, runner: Runner) -> None:
-    """Raise ToolError where there is no Docker client, no buildx of our age, or no builder that answers."""
+    """Raise ToolError without a Docker client, without a recent buildx, or without a builder that answers."""
     findings = tuple(_judge(builder, runner))
     if findings:
         raise ToolError("the docker engine needs BuildKit", findings=findings)

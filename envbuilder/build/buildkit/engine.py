@@ -1,4 +1,4 @@
-"""One run of BuildKit over one plan: every layer but the runtime's comes out of it, as a tar that becomes a layer of ours."""
+"""One run of BuildKit over one plan. It exports every layer but the runtime's, as a tar that is packed again as ours."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,12 +42,12 @@ class BuildKitEngine:
         buildx.need_buildkit(self.builder, self.runner)
 
     def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
-        """All of them where BuildKit has something to do: each of its stages may be one that it has forgotten."""
+        """Return every input if BuildKit has something to do: it may have forgotten any of its stages."""
         need_calls(plan)
         return plan.artefacts if self._asked(plan) else ()
 
     def start(self, plan: Plan, pool: Executor) -> "tuple[Future[Layer], ...]":
-        """Begin every layer of the plan."""
+        """Start every layer of the plan."""
         baked = pool.submit(self._bake, plan)
         return tuple(pool.submit(self._layer, plan, step, baked) for step in plan.steps)
 
@@ -58,7 +58,7 @@ class BuildKitEngine:
         )
 
     def commands(self, plan: Plan) -> tuple[Command, ...]:
-        """The command of the layers that BuildKit is asked for, with `WORK` for the folder that each run makes anew."""
+        """Return the command for the layers that BuildKit is asked for. `WORK` stands for the temporary folder of a run."""
         need_calls(plan)
         asked = self._asked(plan)
         return (self._command(plan, Path("WORK"), stage=_stage(asked)),) if asked else ()
@@ -70,21 +70,21 @@ class BuildKitEngine:
         )
 
     def _missing(self, plan: Plan) -> tuple[Step, ...]:
-        """The missing layers that BuildKit makes."""
+        """Return the missing layers that BuildKit makes."""
         return _baked(missing_steps(plan, self.store, self.name))
 
     def _asked(self, plan: Plan) -> tuple[Step, ...]:
-        """The layers that BuildKit is asked for: those that are missing, and all where it is to fill a cache of its own."""
+        """Return the layers that BuildKit is asked for: the missing ones, or all if it fills a cache of its own."""
         return _baked(plan.steps) if self.builder.cache_to else self._missing(plan)
 
     def prepare(self, plan: Plan, folder: Path, final: Path) -> Command:
-        """Write all that BuildKit reads into `folder`; returns the command that builds an image of it when it is `final`."""
+        """Write everything that BuildKit reads into `folder`. Returns the command that builds an image once the folder is `final`."""
         write_folder(self.job(plan), folder)
         context = buildx.is_context(self.builder, self.runner)
         return buildx.by_hand(plan, final, self.builder, context=context)
 
     def _bake(self, plan: Plan) -> dict[type[Step], Layer]:
-        """Every layer but the runtime's, by its step's type."""
+        """Return every layer but the runtime's, by the type of its step."""
         if self._asked(plan):
             with self.store.lock(f"docker-{plan.key}"), self.store.workspace() as work:
                 if asked := self._asked(plan):  # another process may have made them meanwhile
@@ -144,7 +144,7 @@ def _baked(steps: Sequence[Step]) -> tuple[Step, ...]:
 
 
 def _stage(asked: Sequence[Step]) -> str:
-    """The smallest stage that has these layers: that of all takes as long as an image is large."""
+    """Return the smallest stage with these layers. To export all of them takes as long as the image is large."""
     names = {step.name for step in asked}
     return min(
         (stage for stage, layers in EXPORTED.items() if names <= set(layers)),
@@ -153,7 +153,7 @@ def _stage(asked: Sequence[Step]) -> str:
 
 
 def read_layout(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """Layer's name → its tar, in the OCI layout that BuildKit wrote; raises BuildError for any other number of them."""
+    """Return layer name → tar in the OCI layout that BuildKit wrote. Raises BuildError for another number of layers."""
     blobs = folder / "blobs/sha256"
 
     def load(descriptor: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:

@@ -1,7 +1,7 @@
-"""BuildKit's progress (`--progress rawjson`) as steps of ours, its whole text in the log, and the words of what failed.
+"""BuildKit's progress (`--progress rawjson`) shown as steps. Its whole text goes to the log.
 
-Each line is an object with some of `vertexes`, `statuses` and `logs`; a vertex is an instruction of the Dockerfile, or what
-BuildKit does around them.
+Each line is a JSON object with some of `vertexes`, `statuses` and `logs`. A vertex is an instruction of the Dockerfile, or
+something that BuildKit does around them.
 """
 
 import base64
@@ -24,10 +24,10 @@ _KEPT: Final = 20  # lines of an instruction that failed
 
 
 class Progress:
-    """Takes the lines as they come; `failure` is what the instruction that failed said last.
+    """Read the lines as they come. `failure` holds the last output of the instruction that failed.
 
-    `ran` and `cached` count the instructions that were done and those that BuildKit had; `unwritten` is why it could not
-    write its cache. A cache that it cannot read is told at once: it builds all the same, and only takes longer.
+    `ran` and `cached` count instructions; `unwritten` is the reason why BuildKit could not write its cache. A cache that it cannot
+    read is reported at once: the build goes on and takes longer.
     """
 
     def __init__(self, console: Console) -> None:
@@ -41,19 +41,19 @@ class Progress:
         self._cached: set[str] = set()
         self._ran: set[str] = set()
         self.unwritten = ""
-        self._plain: list[str] = []  # lines that are no progress: buildx's own words
+        self._plain: list[str] = []  # lines that are not progress: messages of buildx
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for stack in self._open.values():  # what was running when the program ended
+        for stack in self._open.values():  # steps that were running when the program ended
             with contextlib.suppress(_Broken):
                 stack.__exit__(_Broken, _Broken(), None)
         self._open.clear()
 
     def feed(self, line: str) -> None:
-        """One line of the program's."""
+        """Read one line of the program's output."""
         try:
             value = json.loads(line)
         except ValueError:
@@ -72,7 +72,7 @@ class Progress:
 
     @property
     def failure(self) -> str:
-        """What failed and its last lines, else the last of buildx's own; "" where nothing was said."""
+        """Return the failed instruction and its last lines, otherwise the last lines of buildx, or ""."""
         if not self._failed:
             return "\n".join(self._plain[-_KEPT:])
         said = self._said.get(self._failed, [])[-_KEPT:]
@@ -80,7 +80,7 @@ class Progress:
 
     @property
     def words(self) -> str:
-        """All that buildx itself said."""
+        """Return all messages of buildx itself."""
         return "\n".join(self._plain)
 
     @property
@@ -126,11 +126,11 @@ class Progress:
 
 
 class _Broken(Exception):  # noqa: N818 - it only closes a step as one that failed
-    """An instruction that ended badly; what is raised for it is decided by whoever runs BuildKit."""
+    """Closes a step as failed. The caller that runs BuildKit decides which error is raised."""
 
 
 def title(name: str) -> str:
-    """What a person is told of a vertex: its stage and the program that it runs; "" for what BuildKit does for itself."""
+    """Return the title of a vertex: its stage and the program that it runs. "" for BuildKit's own work."""
     found = _NAME.fullmatch(name)
     if not found:
         whole = {"exporting to ": "BuildKit writes the layers", _EXPORT: "BuildKit writes its cache"}
@@ -144,7 +144,7 @@ def title(name: str) -> str:
 
 
 def _words(text: str) -> Iterator[str]:
-    """A command's words, also of the form that is a JSON list."""
+    """Yield the words of a command, which may be a JSON list."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Reads what was compiled: the GPUs in each library must be the recipe's, no fewer and no more."""
+"""Check the GPU code of compiled libraries: it must be for exactly the recipe's GPUs."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ class ExtensionCode(CodeEnum):
 
 
 def targets_of(library: Path) -> tuple[str, ...]:
-    """`sm_80` for machine code, `compute_80` for PTX; empty without code for a GPU. Raises BuildError for no library."""
+    """Return `sm_80` for machine code and `compute_80` for PTX. Raises BuildError for a file that is not a library."""
     try:
         with library.open("rb") as stream:
             return tuple(code.target for code in read_gpu_code(stream))
@@ -35,12 +35,12 @@ def targets_of(library: Path) -> tuple[str, ...]:
 
 
 def libraries_of(folder: Path) -> tuple[Path, ...]:
-    """The shared libraries that a project installed."""
+    """Return the shared libraries that a project installed."""
     return tuple(path for path in sorted((folder / TREE).rglob("*")) if _is_library(path))
 
 
 def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) -> None:
-    """Raise BuildError unless the one library of a call is for exactly these GPUs."""
+    """Raise BuildError unless the library of a call has code for exactly these GPUs."""
     if _bare(found) != _wanted(architectures):
         raise extension_error(
             ExtensionCode.WRONG,
@@ -52,7 +52,7 @@ def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) ->
 def check_project(
     name: str, found: Mapping[str, Sequence[str]], architectures: tuple[str, ...], project: Path
 ) -> None:
-    """Raise BuildError unless a project that has CUDA sources is compiled for exactly these GPUs."""
+    """Raise BuildError unless the libraries of a project with CUDA sources have code for exactly these GPUs."""
     sources = sorted(path.relative_to(project).as_posix() for path in project.rglob("*.cu"))
     scripts = dict(_scripts(project))
     if architectures and sources and not any(found.values()):
@@ -116,7 +116,7 @@ def _is_library(path: Path) -> bool:
 
 
 def _bare(targets: Iterable[str]) -> set[str]:
-    """sm_90a is code for 9.0 that may use all of it."""
+    """Return the targets without suffix: sm_90a is code for 9.0 that may use all of its features."""
     return {re.sub(r"(\d)[af]$", r"\1", target) for target in targets}
 
 

@@ -1,6 +1,6 @@
-"""What is run in the sandbox for an extension: the compile of one call, the capture of a project's calls, the build of a project.
+"""The programs that run for an extension: the compile of one call, the capture of a project's calls, the build of a project.
 
-All three see the root read-only, no network and no GPU; the compile folder alone can be written.
+In the sandbox all three see a read-only root, no network and no GPU. Only the build directory can be written.
 """
 
 import json
@@ -38,8 +38,8 @@ PYTHON: Final = f"{ENV_PREFIX}/bin/python"
 SPEC: Final = "spec.json"
 FACTS: Final = "facts.json"
 CALLS: Final = "calls.json"
-STEADY: Final = "/steady.sh"  # where the sandbox has the program through which compilers are run
-_CUSTOM: Final = "/customize"  # where the sandbox has the pretended GPU
+STEADY: Final = "/steady.sh"  # the sandbox's path of the program that runs compilers
+_CUSTOM: Final = "/customize"  # the sandbox's path of the simulated GPU
 
 
 def compile_command(
@@ -101,7 +101,7 @@ def build_command(
 def build_environment(
     extension: LockedExtension, *, architectures: tuple[str, ...], jobs: int, epoch: int
 ) -> tuple[tuple[str, str], ...]:
-    """What a project's own build sees, wherever it runs; what the recipe says of the extension comes last."""
+    """Return the variables of a project's own build, wherever it runs. Those of the recipe come last."""
     more = (("SOURCE_DATE_EPOCH", str(epoch)), ("LDFLAGS", STRIP), ("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs)))
     return (*environment(architectures, jobs), *_pretended(architectures), *more, *extension.env)
 
@@ -111,7 +111,7 @@ def project_folder(extension: LockedExtension) -> str:
 
 
 def compile_specification(call: Call) -> str:
-    """The arguments of torch's `load()` or `load_inline()`, with paths as the sandbox has them."""
+    """Return the arguments of torch's `load()` or `load_inline()` as JSON, with the sandbox's paths."""
     given = asdict(call)
     function = given.pop("function")
     given |= json.loads(given.pop("others"))
@@ -199,7 +199,7 @@ def _pretended(architectures: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
 
 
 def container_compiles(plan: Plan, *, jobs: int) -> tuple[Compile, ...]:
-    """Every extension of the plan; raises UsageError where `need_calls` does."""
+    """Return what a container needs to compile each extension of the plan. Raises UsageError where `need_calls` does."""
     need_calls(plan)
     steps = (step for step in plan.steps if isinstance(step, ExtensionsStep))
     return tuple(
@@ -212,7 +212,7 @@ def container_compiles(plan: Plan, *, jobs: int) -> tuple[Compile, ...]:
 
 
 def need_calls(plan: Plan) -> None:
-    """Raise UsageError for an extension whose calls of torch's `load()` nobody knows before its project's imports run."""
+    """Raise UsageError for an extension whose calls are known only after its project's imports ran."""
     other = next((one for one in plan.extensions if one.form is Form.CAPTURE), None)
     if other is not None:
         raise UsageError(
@@ -224,7 +224,7 @@ def need_calls(plan: Plan) -> None:
 
 
 def need_sources(plan: Plan) -> None:
-    """Raise UsageError for an extension that no text can hold: a project builds itself out of more than a recipe's own files."""
+    """Raise UsageError for an extension that no text can hold: a project is more than the recipe's own files."""
     other = next((one for one in plan.extensions if one.form is not Form.LOAD), None)
     if other is not None:
         raise UsageError(
@@ -272,7 +272,7 @@ def _project(plan: Plan, step: ExtensionsStep, extension: LockedExtension, jobs:
 
 
 def _entry(step: ExtensionsStep, entry: Mapping[str, object], **more: object) -> str:
-    """The argument of `install_extension.py`."""
+    """Return the argument of `install_extension.py`."""
     gpus = list(step.architectures)
     value = {
         "entry": entry,

@@ -1,4 +1,4 @@
-"""A failed compile in words: which known trouble it is, and the lines of the compiler that say so."""
+"""Explain a failed compile: the known cause, and the lines of the compiler that show it."""
 
 import json
 import re
@@ -26,10 +26,10 @@ _PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P
 def explain_failure(
     name: str, lines: Sequence[str], failure: CommandError, *, compiles: bool = True, folder: str = ""
 ) -> BuildError:
-    """The error to raise for an extension whose build ran in `folder`, printed these lines and failed.
+    """Return the error for an extension whose build ran in `folder`, printed these lines and failed.
 
-    Where nothing is compiled, a line that only names an error says nothing of a compiler: what `capture_calls.py` says of
-    it is told, else the program's own words stay.
+    Where nothing is compiled, a line that only names an error is not a compiler's. Then the report of `capture_calls.py` is
+    shown, otherwise the program's own message.
     """
     lines = [_named(line, folder) for line in (*lines, *failure.message.splitlines()[1:])]
     ended = json.loads(lines.pop().removeprefix(_CAPTURE)) if lines and lines[-1].startswith(_CAPTURE) else {}
@@ -62,7 +62,7 @@ def explain_failure(
 
 
 def _named(line: str, folder: str) -> str:
-    """The line with the recipe's name of a file, which a compiler names by where the sandbox has it or from its folder."""
+    """Return the line with the recipe's path of a file instead of the compiler's."""
     place = _PLACE.match(line)
     if place and folder and not place["file"].startswith("/"):
         line = f"{folder}/{line}"
@@ -70,13 +70,13 @@ def _named(line: str, folder: str) -> str:
 
 
 def _place(lines: Iterable[str]) -> str:
-    """The first place in a file of the recipe, `file:line:column` or `file:line`; "" where there is none."""
+    """Return the first place in a file of the recipe, as `file:line:column` or `file:line`, or ""."""
     places = (place for line in lines if (place := _PLACE.match(line)) and not place["file"].startswith("/"))
     return next((f"{place['file']}:{place['line'] or place['row']}" for place in places), "")
 
 
 def _telling(lines: Sequence[str], first: int) -> list[str]:
-    """The line that decided, and the first others that name an error, each with the line that follows it."""
+    """Return the line that decided and the first others that name an error, each with the line after it."""
     chosen = [first]
     for at, line in enumerate(lines):
         if _TELLING.search(line) and not _NOISE.search(line) and at not in chosen:
@@ -89,7 +89,7 @@ def _telling(lines: Sequence[str], first: int) -> list[str]:
 
 
 def merge_failures(failures: Sequence[BuildError]) -> BuildError:
-    """One error for all extensions that failed; the others are in the store and are not compiled again."""
+    """Return one error for all extensions that failed. The others are in the store and are not compiled again."""
     if len(failures) == 1:
         return failures[0]
     findings = tuple(

@@ -1,4 +1,4 @@
-"""The extensions as the image has them: one folder each, what projects installed, and the index that the start hook reads."""
+"""Install the extensions as the image has them: a folder each, the files of projects, and the index that the start hook reads."""
 
 import json
 import shutil
@@ -13,19 +13,19 @@ from envbuilder.recipe.extension import Form
 
 VERSION: Final = 2  # of the index
 MODULES: Final = f"{EXTENSIONS}/modules"  # `envbuilder.pth` puts it on Python's path
-_BEFORE: Final = "/space/"  # paths of the sandbox say nothing in the image
+_BEFORE: Final = "/space/"  # paths of the sandbox mean nothing in the image
 
 
 def install_extensions(
     kept: Sequence[CachedExtension], *, architectures: tuple[str, ...], tree: Path
 ) -> None:
-    """Write the layer's files below `tree`; raises BuildError when two projects install the same file."""
+    """Write the layer's files below `tree`. Raises BuildError if two projects install the same file."""
     kept = tuple({one.folder: one for one in kept}.values())  # two captures may make the same call
     for one in kept:
         if one.compiled.call is None:
-            _install(one, tree)
+            _install_project(one, tree)
         else:
-            _place(one, tree)
+            _install_call(one, tree)
     modules = [one for one in kept if _is_imported(one, kept)]
     if modules:
         folder = tree / MODULES[1:]
@@ -41,7 +41,7 @@ def install_extensions(
 
 
 def installed_folder(compiled: Compiled) -> str:
-    """Where the image has a compiled call; the key is in its name, so that two builds never share a path by chance."""
+    """Return the folder of a compiled call in the image. Its name holds the key, so two builds never share a path by chance."""
     return install_path(compiled.name, compiled.key)
 
 
@@ -50,7 +50,7 @@ def install_path(name: str, key: Key) -> str:
 
 
 def make_index(compiled: Sequence[Compiled], *, architectures: tuple[str, ...]) -> str:
-    """What the image knows of its extensions. Nothing in it depends on the time or the machine of a build."""
+    """Return the index of the image's extensions. It does not depend on the time or the machine of a build."""
     facts = compiled[0].facts
     value = {
         "version": VERSION,
@@ -80,7 +80,7 @@ def _entry(compiled: Compiled) -> dict[str, object]:
 
 
 def call_entry(call: Call, folder: str) -> dict[str, object]:
-    """What the index says of a call whose library lies in `folder` of the image, whoever compiled it."""
+    """Return the entry of a call whose library lies in `folder` of the image, whichever engine compiled it."""
     return {
         "file": f"{folder}/{call.library}",
         "is_python_module": call.is_python_module,
@@ -90,7 +90,7 @@ def call_entry(call: Call, folder: str) -> dict[str, object]:
 
 
 def _arguments(call: Call) -> dict[str, object]:
-    """Those by which the start hook knows a call again."""
+    """Return the arguments by which the start hook recognizes a call."""
     found: dict[str, object] = {
         "extra_cflags": _plain(call.extra_cflags),
         "extra_cuda_cflags": _plain(call.extra_cuda_cflags),
@@ -109,7 +109,7 @@ def _plain(flags: Sequence[str]) -> list[str]:
     return [flag for flag in flags if _BEFORE not in flag]
 
 
-def _place(one: CachedExtension, tree: Path) -> None:
+def _install_call(one: CachedExtension, tree: Path) -> None:
     call = one.compiled.call
     assert call is not None, "a project is installed, not placed"
     folder = tree / installed_folder(one.compiled)[1:]
@@ -118,7 +118,7 @@ def _place(one: CachedExtension, tree: Path) -> None:
     (folder / call.library).chmod(0o755)
 
 
-def _install(one: CachedExtension, tree: Path) -> None:
+def _install_project(one: CachedExtension, tree: Path) -> None:
     for path in sorted((one.folder / TREE).rglob("*")):
         target = tree / path.relative_to(one.folder / TREE)
         if path.is_dir() and not path.is_symlink():
@@ -133,7 +133,7 @@ def _install(one: CachedExtension, tree: Path) -> None:
 
 
 def _is_imported(one: CachedExtension, kept: Sequence[CachedExtension]) -> bool:
-    """Whether `import NAME` finds it: a Python module whose name no other has; of two, the one that the recipe names."""
+    """Whether `import NAME` finds it: a Python module with a unique name. Of two, the one that the recipe names."""
     call = one.compiled.call
     if call is None or call.is_standalone or not call.is_python_module:
         return False

@@ -1,4 +1,4 @@
-"""What `envbuilder extensions NAME` tells: each extension, what is in it, how long it took and where it came from."""
+"""The answer of `envbuilder extensions NAME`: each extension, its GPU code, its compile time and its origin."""
 
 from collections.abc import Iterable, Iterator
 
@@ -7,7 +7,7 @@ from envbuilder.core.console import columns
 
 
 def rows(found: Iterable[ExtensionStatus], *, recipe: str) -> Iterator[dict[str, object]]:
-    """One row for each extension, for `--json`; what was not compiled yet has its key and nothing else."""
+    """Yield a row for each extension, for `--json`. One that is not compiled yet has only its key."""
     for one in found:
         row: dict[str, object] = {
             "name": one.name,
@@ -30,7 +30,7 @@ def rows(found: Iterable[ExtensionStatus], *, recipe: str) -> Iterator[dict[str,
 
 
 def table(rows: Iterable[dict[str, object]], width: int = 0) -> str:
-    """The same for a person whose terminal is that wide; 0: any width."""
+    """Return the rows as a table for a terminal of this width; 0: any width."""
     lines = [("name", "key", "form", "for", "size", "compiled in", "from")]
     for row in rows:
         if "targets" in row:

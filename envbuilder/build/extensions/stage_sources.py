@@ -1,6 +1,6 @@
-"""The compile folder of an extension: its sources are placed so that an edit gives a new time to what it changed alone.
+"""Stage the sources of an extension in its build directory. Only files that an edit changed get a new time.
 
-The folder is kept between builds, and ninja looks at times: a file whose bytes are right already is left alone.
+The directory is kept between builds, and ninja compares times. A file with the right bytes is left alone.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ OBJECTS: Final = re.compile(
 
 
 def stage_sources(extension: LockedExtension, *, store: Store, folder: Path) -> None:
-    """Make `folder` hold exactly what the extension is built from, and the objects of an earlier build of it."""
+    """Fill `folder` with exactly the sources of the extension. Objects of an earlier build stay."""
     if extension.archive is not None:
         archive = store.artefact(extension.archive.sha256)
         _clear(folder, {name for name, _ in _members(archive, strip=extension.archive.kind == "sdist")})
@@ -41,7 +41,7 @@ def stage_sources(extension: LockedExtension, *, store: Store, folder: Path) -> 
 
 
 def stage_files(files: Mapping[str, Path], folder: Path) -> None:
-    """Make `src` and `kept` in a compile folder hold exactly these files, by their name; what is beside them stays."""
+    """Fill `src` and `kept` of a build directory with exactly these files, by name. Other folders stay."""
     for part in ("src", "kept"):
         inside = (name.removeprefix(f"{part}/") for name in files if name.startswith(f"{part}/"))
         _clear(folder / part, set(inside))
@@ -50,7 +50,7 @@ def stage_files(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def _clear(folder: Path, wanted: set[str]) -> None:
-    """Remove what is not wanted, and every link: what was built here before could have led us out of the folder."""
+    """Remove files that are not wanted, and every link: an earlier build could have made one that leads out of the folder."""
     if folder.is_symlink():
         folder.unlink()
     for path in sorted(folder.rglob("*"), reverse=True) if folder.exists() else ():
@@ -74,7 +74,7 @@ def _place(path: Path, content: bytes) -> None:
 
 
 def _members(archive: Path, *, strip: bool) -> Iterator[tuple[str, bytes]]:
-    """Path and content of every file; a link inside stands for what it leads to, one that leads outside is left out."""
+    """Yield path and content of every file. A link inside yields its target; one that leads outside is left out."""
     with tarfile.open(archive) as tar:
         for member in tar:
             name = PurePosixPath(member.name)
