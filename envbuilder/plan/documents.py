@@ -1,7 +1,7 @@
-"""The parts list and the provenance of an environment, made when its layers are there.
+"""The SBOM and the provenance of an environment, written when its other layers exist.
 
-What is installed is read from the layers and held against the lock: a package too many, too few or of another version
-means that an installer did something else than it was told.
+The installed packages are read from the layers and compared with the lock. A difference means that an installer did not do what it
+was told.
 """
 
 import re
@@ -35,9 +35,9 @@ def write_documents(
     tools: tuple[str, ...],
     engine: str,
 ) -> dict[str, str]:
-    """Path → text of both; `trees` are the folders that still hold a layer's files, which saves unpacking it.
+    """Return path → text of both. `trees` are folders that may still hold a layer's files, which saves unpacking it.
 
-    Raises BuildError when a layer holds other packages than the lock names.
+    Raises BuildError if a layer holds other packages than the lock.
     """
     licenses: dict[str, License] = {}
     for step in plan.steps:
@@ -55,7 +55,7 @@ def write_documents(
 
 
 def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
-    """Installed packages by name: version and license."""
+    """Return the installed packages: name → version and license."""
     entries = read_manifest(layer)
     wanted = {one.path for one in entries if one.path == _STATUS or _COPYRIGHT.fullmatch(one.path)}
     files = read_files(layer, wanted, tree)

@@ -1,8 +1,7 @@
-"""What a package says of its license, as SPDX writes it.
+"""The license that a package declares, as an SPDX expression.
 
-Two kinds of packages say it in a form that a program can read: wheels in their metadata, Debian's packages in
-copyright files of the format that Debian calls DEP-5. Nothing is guessed from a license's text: what is not said
-clearly is quoted, and its expression stays empty.
+Two kinds of packages declare it in a form that a program can read: wheels in their metadata, Debian packages in copyright files
+of the format DEP-5. Nothing is guessed from a license's text. What is not clear is quoted, and its expression stays empty.
 """
 
 import functools
@@ -32,7 +31,7 @@ _CLASSIFIER: Final = "License :: "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class License:
-    """`expression` is SPDX's, "" where none is certain; `stated` is the package's own word."""
+    """`expression` is in SPDX's spelling, "" if none is certain. `stated` is what the package says."""
 
     expression: str = ""
     stated: str = ""
@@ -42,7 +41,7 @@ UNKNOWN: Final = License()
 
 
 def wheel_license(metadata: bytes) -> License:
-    """What the METADATA of a wheel says: `License-Expression`, else `License` or its classifiers in SPDX's words."""
+    """Read the METADATA of a wheel: `License-Expression`, otherwise `License` or its classifiers."""
     fields, _ = parse_email(metadata)
     stated = fields.get("license_expression", "")
     if expression := _normal(stated):
@@ -58,7 +57,7 @@ def wheel_license(metadata: bytes) -> License:
 
 
 def debian_license(copyright_text: str) -> License:
-    """What a copyright file of Debian says of all its files together; one that only people can read says nothing."""
+    """Read a copyright file of Debian: the licenses of all its files. A file that is not DEP-5 gives UNKNOWN."""
     if not re.match(r"\s*Format(-Specification)?:", copyright_text):
         return UNKNOWN
     stanzas = re.split(r"\n\s*\n", copyright_text)
@@ -74,7 +73,7 @@ def debian_license(copyright_text: str) -> License:
 
 
 def own_references(expression: str) -> tuple[str, ...]:
-    """The names in an expression that SPDX's list does not have."""
+    """Return the names in an expression that SPDX's list does not have."""
     return tuple(sorted(set(re.findall(rf"{_OWN}[A-Za-z0-9.-]+", expression))))
 
 
@@ -99,7 +98,7 @@ def _debian_name(name: str) -> str:
 
 
 def _normal(text: str) -> str:
-    """The expression in SPDX's spelling, or "" when it holds a name that is not SPDX's."""
+    """Return the expression in SPDX's spelling, "" if it holds a name that is not in SPDX's list."""
     if not text or len(text) > _MOST_SHOWN or "\n" in text:
         return ""
     try:
@@ -118,5 +117,5 @@ def _licensing() -> Licensing:
 
 @functools.cache
 def _names() -> dict[str, str]:
-    """SPDX's names by their lower case, without those that only look like them."""
+    """Return lower case → SPDX's name, without names that only look like SPDX's."""
     return {key.lower(): key for key in _licensing().known_symbols if not key.startswith(_OWN)}

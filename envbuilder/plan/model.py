@@ -1,7 +1,10 @@
-"""The plan: what a build does, in order, without a word about the machine that does it.
+"""The plan: the ordered steps of a build. It says nothing about the machine that builds.
 
-`Plan.canonical()` is one text; its sha256 is the build key. Each step has a key of its own, made from its lines and the
-keys of the steps it stands on, so that two recipes share every layer whose inputs are the same.
+`Plan.canonical()` is one text, and its sha256 is the build key. Each step has a key of its own, made from its lines and those of the
+steps that it reads, so two recipes share every layer whose inputs are the same.
+
+A step has a `name`, which is its layer's; `lines()` with everything that decides its bytes; `reads`, the names of the steps below that
+decide them as well (None: all); and `shares`, the deepest folders of its layer that a lower layer brings.
 """
 
 import shlex
@@ -16,8 +19,8 @@ from envbuilder.lock.base_image.locked import LockedBase
 from envbuilder.lock.model import Artefact, Lock, LockedExtension, blobs
 from envbuilder.recipe.model import Recipe
 
-FORMAT: Final = 1  # raise it when the same inputs would give other bytes
-LAYOUT: Final = 5  # of the extensions layer; a new number makes those layers anew and no other
+FORMAT: Final = 1  # raise it when the same inputs give other bytes
+LAYOUT: Final = 5  # of the extensions layer; raise it to make only those layers again
 ENV_PREFIX: Final = "/opt/env"
 OWN: Final = "/opt/envbuilder"
 EXTENSIONS: Final = f"{OWN}/extensions"
@@ -28,20 +31,20 @@ SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OsStep:
-    """The distribution's packages, or an image with those that it lacks; and gcc of the pinned version under its plain names."""
+    """The distribution's packages, or an image and the packages that it lacks. The pinned gcc has its plain names as well."""
 
-    name: ClassVar = "os"  # of its layer
+    name: ClassVar = "os"
     reads: ClassVar[tuple[str, ...] | None] = ()
     shares: ClassVar[tuple[str, ...]] = ()
     suite: str
     gcc: str
     artefacts: tuple[Artefact, ...]
-    base: LockedBase | None = None  # the image; then there is no suite
-    driver: str = ""  # the gcc of an image or of what is added to it, its path
+    base: LockedBase | None = None  # the image; there is no suite then
+    driver: str = ""  # the path of the gcc that an image has or gets
 
     @property
     def image(self) -> str:
-        """Its repository@sha256:…, "" for a suite."""
+        """Return the image as repository@sha256:…, "" for a suite."""
         return self.base.pinned if self.base else ""
 
     def lines(self) -> tuple[str, ...]:
@@ -55,7 +58,7 @@ class OsStep:
 class PythonStep:
     """The Python environment at /opt/env."""
 
-    name: ClassVar = "python"  # of its layer
+    name: ClassVar = "python"
     # Not the os layer: byte code and links depend on the minor version alone, so recipes with the same wheels share this layer.
     reads: ClassVar[tuple[str, ...] | None] = ()
     shares: ClassVar[tuple[str, ...]] = ("/opt",)
@@ -69,7 +72,7 @@ class PythonStep:
 
     @property
     def program(self) -> str:
-        """The Python that the environment stands on."""
+        """Return the path of the Python that the environment uses."""
         return self.interpreter or f"/usr/bin/python{self.python}"
 
     def lines(self) -> tuple[str, ...]:
@@ -79,9 +82,9 @@ class PythonStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaStep:
-    """The CUDA toolkit at /usr/local/cuda, its headers and libraries linked from the wheels where they have them."""
+    """The CUDA toolkit at /usr/local/cuda. Headers and libraries that the wheels carry are links."""
 
-    name: ClassVar = "cuda"  # of its layer
+    name: ClassVar = "cuda"
     reads: ClassVar[tuple[str, ...] | None] = ("python",)
     shares: ClassVar[tuple[str, ...]] = ("/usr/local",)
     toolkit: Toolkit
@@ -98,7 +101,7 @@ class CudaStep:
 class ExtensionsStep:
     """The recipe's extensions, compiled for exactly `architectures`."""
 
-    name: ClassVar = "extensions"  # of its layer
+    name: ClassVar = "extensions"
     reads: ClassVar[tuple[str, ...] | None] = None
     shares: ClassVar[tuple[str, ...]] = (SITE_PACKAGES, f"{ENV_PREFIX}/bin", OWN)
     architectures: tuple[str, ...]  # compute capabilities, e.g. 8.0; empty without CUDA
@@ -106,7 +109,7 @@ class ExtensionsStep:
 
     @property
     def artefacts(self) -> tuple[Artefact, ...]:
-        """The source distributions; a repository's tree is made by git and not fetched."""
+        """Return the source distributions. The tree of a repository is made by git and not fetched."""
         archives = (extension.archive for extension in self.extensions)
         return tuple(archive for archive in archives if archive is not None and archive.kind == "sdist")
 
@@ -116,7 +119,7 @@ class ExtensionsStep:
 
 
 def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
-    """All that a recipe decides of an extension's bytes."""
+    """Return everything that a recipe decides about an extension's bytes."""
     options: dict[str, tuple[str, ...]] = {
         "path": (extension.path,) if extension.path else (),
         "include": extension.include,
@@ -136,9 +139,9 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartStep:
-    """What each Python of the environment runs first; it is byte-compiled."""
+    """What each Python of the environment runs first, byte-compiled."""
 
-    name: ClassVar = "start"  # of its layer
+    name: ClassVar = "start"
     reads: ClassVar[tuple[str, ...] | None] = ()  # as the Python layer
     shares: ClassVar[tuple[str, ...]] = (SITE_PACKAGES, OWN)
     python: str
@@ -158,9 +161,9 @@ class StartStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStep:
-    """Plain files: what a runtime reads at start, and the texts that say what this image is."""
+    """Plain files: what a runtime reads at start, and the texts that describe the image."""
 
-    name: ClassVar = "runtime"  # of its layer
+    name: ClassVar = "runtime"
     reads: ClassVar[tuple[str, ...] | None] = None  # it lists the packages of all others
     shares: ClassVar[tuple[str, ...]] = ("/etc", OWN, "/.singularity.d")
     env: tuple[tuple[str, str], ...]
@@ -185,7 +188,7 @@ Step = OsStep | PythonStep | CudaStep | ExtensionsStep | StartStep | RuntimeStep
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Every step of one build, in the order of its layers."""
+    """The steps of one build, in the order of its layers."""
 
     name: str
     platform: str
@@ -198,13 +201,13 @@ class Plan:
 
     @property
     def artefacts(self) -> tuple[Artefact, ...]:
-        """Every file that is fetched for it, and those of the image that it stands on."""
+        """Return every file that is fetched, and the blobs of the base image."""
         own = (one for step in self.steps for one in step.artefacts)
         return tuple(dict.fromkeys((*own, *(blobs(self.os.base) if self.os.base else ()))))
 
     @property
     def key(self) -> Sha256:
-        """The build key."""
+        """Return the build key."""
         return sha256_text(self.canonical())
 
     def step_key(self, step: Step, tools: str) -> Sha256:
@@ -248,7 +251,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartFiles:
-    """Path → text of what goes into site-packages, into `LIB` and, as programs, into /opt/envbuilder."""
+    """Path → text of the files in site-packages, in `LIB` and, as programs, in /opt/envbuilder."""
 
     site_packages: tuple[tuple[str, str], ...]
     lib: tuple[tuple[str, str], ...]
@@ -270,8 +273,9 @@ def make(
     start: StartFiles,
     site: tuple[tuple[str, str], ...] = (),
 ) -> Plan:
-    """Put the steps in order. `toolkit` is the table's row for the recipe's CUDA, None without CUDA; `site` are files of
-    the site that the image is for: its NCCL profile.
+    """Put the steps in order.
+
+    `toolkit` is the table's row for the recipe's CUDA, None without CUDA. `site` are files of the site: its NCCL profile.
     """
     inside = lock.base.inside if lock.base else None
     steps: list[Step] = [
@@ -311,7 +315,7 @@ def _os_step(recipe: Recipe, lock: Lock) -> OsStep:
 
 
 def _interpreter(recipe: Recipe, lock: Lock) -> str:
-    """The path of the image's own Python where that one is used and is not where a distribution has it."""
+    """Return the path of the image's own Python if it is used and has an unusual path, otherwise ""."""
     own = lock.base.inside.python(recipe.python) if lock.base else None
     added = f"python{recipe.python}-minimal" in {one.name for one in lock.debs}
     usual = f"/usr/bin/python{recipe.python}"
@@ -319,9 +323,9 @@ def _interpreter(recipe: Recipe, lock: Lock) -> str:
 
 
 def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tuple[str, str], ...]:
-    """Only what must hold: a value set here beats the user's own export under Apptainer, so defaults stay out.
+    """Return the variables of the image. Defaults stay out: under Apptainer they would beat the user's own export.
 
-    An image brings its own variables, and its own PATH behind ours: programs in it may count on them.
+    A base image keeps its own variables, and its PATH follows ours: its programs may need them.
     """
     own = inside.env if inside else {}
     path = own.get("PATH", SYSTEM_PATH)

@@ -15,11 +15,13 @@ from envbuilder.plan.sbom import base_images, every_artifact, image_purl, purl
 PROVENANCE: Final = "opt/envbuilder/provenance.json"
 PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
 BUILD_TYPE: Final = "urn:envbuilder:{engine}:1"
-BUILDER: Final = "urn:envbuilder:local"  # a build on a machine of one's own: SLSA's level 1, whoever signs it
+BUILDER: Final = (
+    "urn:envbuilder:local"  # a build on a machine of one's own: level 1 of SLSA, whoever signs it
+)
 
 
 def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str], engine: str) -> str:
-    """How the subjects were made: an in-toto statement with SLSA's provenance, version 1."""
+    """Return the statement: an in-toto statement about the subjects, with SLSA provenance of version 1."""
     dependencies = [
         {"name": one.filename, "uri": purl(one), "digest": {"sha256": one.sha256}}
         for one in every_artifact(plan)

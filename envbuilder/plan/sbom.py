@@ -24,7 +24,7 @@ NOASSERTION: Final = "NOASSERTION"
 
 
 def make_sbom(plan: Plan, licenses: Mapping[str, License]) -> str:
-    """The parts list in SPDX 2.3; `licenses` holds what is known by the sha256 of the artefact."""
+    """Return the SBOM in SPDX 2.3. `licenses` maps the sha256 of a file to its license."""
     top = "SPDXRef-environment"
     packages = [*_artefacts(plan, licenses), *_image(plan), *map(_extension, plan.extensions)]
     references = sorted({name for one in licenses.values() for name in own_references(one.expression)})
@@ -55,7 +55,7 @@ def make_sbom(plan: Plan, licenses: Mapping[str, License]) -> str:
 
 
 def purl(artefact: Artefact) -> str:
-    """The package URL of a locked file."""
+    """Return the package URL of a locked file."""
     version = quote(artefact.version, safe=".-_~")
     if artefact.kind == "deb":
         architecture = artefact.filename.removesuffix(".deb").rpartition("_")[2]
@@ -82,13 +82,13 @@ def _artefacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str
 
 
 def base_images(plan: Plan) -> Iterator[LockedBase]:
-    """The image that the environment stands on, where it does."""
+    """Yield the base image, if there is one."""
     if plan.os.base:
         yield plan.os.base
 
 
 def _image(plan: Plan) -> Iterator[dict[str, object]]:
-    """That image, and the packages that it brings and nothing replaced."""
+    """Yield the base image, and those of its packages that no other replaced."""
     ours = {one.name for one in plan.os.artefacts}
     for base in base_images(plan):
         digest = f"sha256:{base.manifest.digest}"
@@ -140,7 +140,7 @@ def _package(identity: str, name: str, version: str) -> dict[str, object]:
 
 
 def every_artifact(plan: Plan) -> tuple[Artefact, ...]:
-    """Each artefact once: the CUDA toolkit may lay out a wheel that Python has as well."""
+    """Return each locked file once: the CUDA toolkit may use a wheel that Python has as well."""
     return tuple({one.sha256: one for step in plan.steps for one in step.artefacts}.values())
 
 

@@ -1,7 +1,7 @@
-"""Files that are used inside an image or its sandbox: data here, never imported.
+"""Files that run inside an image or the sandbox of a build. envbuilder reads them as data and never imports them.
 
-`start` goes into the environment's site-packages and `lib` to /opt/envbuilder/lib, where `start` looks for it; `entry` are the
-programs of /opt/envbuilder.
+`start` goes into the environment's site-packages. `lib` goes to /opt/envbuilder/lib, where `start` finds it. `entry` are the programs of
+/opt/envbuilder. `kit` are programs of a build in a container, and the files beside it are programs of every build.
 """
 
 from pathlib import Path
@@ -12,13 +12,13 @@ def path(name: str) -> Path:
 
 
 def files(folder: str) -> tuple[tuple[str, str], ...]:
-    """Every file below a folder of this one: its path there and its text."""
+    """Return path and text of every file below a folder of this package."""
     found = (one for one in sorted(path(folder).rglob("*")) if one.is_file() and one.suffix != ".pyc")
     return tuple((one.relative_to(path(folder)).as_posix(), one.read_text(encoding="utf-8")) for one in found)
 
 
 def modules(package: str) -> tuple[tuple[str, str], ...]:
-    """Every module of a package of envbuilder that also runs in the image, under the name that it is imported by."""
+    """Return path and text of every module of a package that also runs in the image. The path is that of its import."""
     root = Path(__file__).parents[1]
     return tuple(
         (f"envbuilder/{one.relative_to(root).as_posix()}", one.read_text(encoding="utf-8"))

@@ -1,8 +1,8 @@
-"""Build a project into a wheel inside the sandbox, and install that; runs under the image's own Python.
+"""Build a project's wheel inside the sandbox and install it. Runs under the image's own Python.
 
-Called as `python build_project.py SPEC`, a JSON file with `project` (its folder), `work` (a folder that may be written),
-`prefix` (the environment that the files are for) and `facts` (the file to write). The build sees the environment as it
-is: no isolation, for torch must be the recipe's own, and no network.
+Called as `python build_project.py SPEC`. SPEC is a JSON file with `project` (its folder), `work` (a folder that may be written),
+`prefix` (the environment that the files are for) and `facts` (the file to write). The build has no isolation, since torch must be the
+recipe's own, and no network.
 """
 
 import json
@@ -59,7 +59,7 @@ run(
 lock = tree + spec["prefix"] + "/.lock"  # uv's own, and the environment has one
 if os.path.exists(lock):
     os.unlink(lock)
-# As in the Python layer: byte code that is never compared with its source, and that names it where the image has it.
+# As in the Python layer: byte code is never compared with its source, and names its path in the image.
 run(
     sys.executable,
     "-W",

@@ -1,9 +1,9 @@
-"""Run a project's own import lines in the sandbox and write down which extensions it would compile.
+"""Run a project's own import lines in the sandbox and record which extensions it would compile.
 
-Called as `python capture_calls.py SPEC`, a JSON file with `lines`, `source` (the folder of the project's files), `kept`
-(a folder for copies) and `calls` (the file to write). `load` and `load_inline` of torch's `cpp_extension` are replaced
-by recorders that return a module which has every name, so that the project's code goes on. Where a line ends in an error,
-the last words on stderr are `envbuilder capture: ` and JSON: the line, the error, and the place in the project's files.
+Called as `python capture_calls.py SPEC`. SPEC is a JSON file with `lines`, `source` (the folder of the project's files), `kept` (a
+folder for copies) and `calls` (the file to write). `load` and `load_inline` of torch's `cpp_extension` are replaced by recorders.
+They return a module that has every name, so the project's code goes on. If a line raises an error, the last line on stderr is
+`envbuilder capture: ` and JSON: the line, the error, and the place in the project's files.
 """
 
 import importlib.machinery
@@ -27,7 +27,7 @@ calls: "list[dict[str, object]]" = []
 
 
 class Anything:
-    """Stands for whatever a compiled module holds."""
+    """Stands for anything that a compiled module holds."""
 
     def __call__(self, *args, **kwargs):
         return self
@@ -46,14 +46,14 @@ class Recorded(types.ModuleType):
 
 
 def words(value):
-    """None, one text or several paths or texts -> a list of texts."""
+    """Return a list of texts for None, one text or path, or several."""
     if value is None:
         return []
     return [os.fspath(value)] if isinstance(value, (str, os.PathLike)) else [os.fspath(one) for one in value]
 
 
 def placed(path):
-    """Where a source is when it is compiled: what the project copied elsewhere is kept, with the headers beside it."""
+    """Return the path of a source at its compile. A copy outside the project is kept, with the headers beside it."""
     path = os.path.abspath(path)
     if path.startswith((spec["source"] + "/", "/opt/env/", "/usr/")):
         return path
@@ -98,7 +98,7 @@ def recorder(function, original):
             ("is_standalone", False),
         ):
             call[key] = given.get(key, default)
-        # What newer releases take besides, such as `no_implicit_headers`.
+        # Arguments of newer releases, such as `no_implicit_headers`.
         others = {key: given[key] for key in given if key not in call and key not in NOT_DECIDING}
         call["others"] = json.dumps(others, sort_keys=True)
         if call not in calls:
@@ -113,7 +113,7 @@ def recorder(function, original):
 
 
 def lenient(find):
-    """Operators that a library would register are not there yet."""
+    """Return any operator: those that a library would register do not exist yet."""
 
     def getattr_(self, name):
         try:
@@ -127,7 +127,7 @@ def lenient(find):
 
 
 def place(error):
-    """The last of the project's own lines that ran, or the one that is no Python."""
+    """Return the last of the project's own lines that ran, or the line that is not Python."""
     places = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
     if isinstance(error, SyntaxError):
         places.append((error.filename or "", error.lineno))
@@ -139,7 +139,7 @@ for function in ("load", "load_inline"):
     setattr(cpp_extension, function, recorder(function, getattr(cpp_extension, function)))
 torch._ops._OpNamespace.__getattr__ = lenient(torch._ops._OpNamespace.__getattr__)
 
-sys.path[0] = os.getcwd()  # as `python -c` has it; this file's own folder says nothing
+sys.path[0] = os.getcwd()  # as `python -c` has it, instead of this file's folder
 for line in spec["lines"]:
     try:
         exec(compile(line, "<capture>", "exec"), {"__name__": "__main__"})  # noqa: S102 - it is what the recipe says

@@ -1,9 +1,8 @@
-"""Compile one extension inside the sandbox; runs under the image's own Python, whatever its version.
+"""Compile one extension inside the sandbox. Runs under the image's own Python, whatever its version.
 
-Called as `python compile_extension.py SPEC`, a JSON file: `function` is `load` or `load_inline` of torch's public
-`cpp_extension`, `arguments` is what it gets, so that an extension is built by the same rules as the projects that ship
-it. ninja's state stays in the build folder, so that a second run compiles what changed. What a reader must know of the
-result goes to the file that `facts` names.
+Called as `python compile_extension.py SPEC`. SPEC is a JSON file: `function` is `load` or `load_inline` of torch's public
+`cpp_extension`, and `arguments` are its arguments, so an extension is built by the rules of its project. ninja's state stays in
+the build folder, so a second run compiles only what changed. Facts about the result go to the file that `facts` names.
 """
 
 import hashlib
@@ -17,7 +16,7 @@ with open(sys.argv[1]) as stream:
 folder = spec["arguments"]["build_directory"]
 stale = os.path.join(folder, "lock")
 if os.path.exists(stale):
-    # A killed run's, for our caller lets one run at a time; torch <= 2.13 would wait for it for ever.
+    # A killed run left it, since only one runs at a time. torch <= 2.13 would wait for it forever.
     os.unlink(stale)
 
 import torch  # noqa: E402  slow, and of no use before
@@ -26,13 +25,13 @@ from torch.utils import cpp_extension  # noqa: E402
 try:
     getattr(cpp_extension, spec["function"])(verbose=True, **spec["arguments"])
 except ImportError as error:
-    # Here is no driver; what needs one to be loaded is compiled all the same.
+    # There is no driver here. A library that needs one to be loaded is compiled all the same.
     if "libcuda.so" not in str(error) and "libnvidia-ml.so" not in str(error):
         raise
 
 
 def dependencies():
-    """The files that the compilers read, from ninja; none where it kept no list."""
+    """Return the files that the compilers read, from ninja's list if there is one."""
     listing = subprocess.run(["ninja", "-t", "deps"], cwd=folder, stdout=subprocess.PIPE, check=False).stdout
     names = {line.strip() for line in listing.decode().splitlines() if line.startswith("    ")}
     return sorted({os.path.realpath(os.path.join(folder, name)) for name in names})

@@ -1,9 +1,8 @@
-"""What a project's own programs see while they are built in the sandbox: a GPU that is not there, and folders in order.
+"""A simulated GPU and sorted folders for a project's own programs, while the sandbox builds it.
 
-Many a setup.py asks whether a GPU is present before it compiles for one, or which; the answer here is the recipe's GPU,
-from `_ENVBUILDER_CAPABILITY`, such as 8.0. Nothing can be run on it. Python imports this file at its start because its
-folder is on PYTHONPATH; it is no part of the image. Listings are sorted, for a setup.py that takes every file that it
-finds would else link them in the order in which the disk has them.
+Many a setup.py asks for a GPU before it compiles for one. Here it sees the recipe's GPU, from `_ENVBUILDER_CAPABILITY`, such as
+8.0. Nothing can run on it. Python imports this file at its start because its folder is on PYTHONPATH; it is not part of the image.
+Listings are sorted, because a setup.py that takes every file would link them in the order of the disk.
 """
 
 import glob
@@ -47,7 +46,7 @@ def pretend(torch, major, minor):
 
 
 class AfterTorch(importlib.abc.MetaPathFinder):
-    """Finds torch as everyone does, and pretends once it has been imported."""
+    """Find torch as usual, and simulate the GPU once torch is imported."""
 
     def find_spec(self, name, path=None, target=None):
         if name != "torch":

@@ -1,7 +1,7 @@
 """Plan → text: a Dockerfile or a definition file that builds the same environment without envbuilder.
 
-Nothing is decided here and nothing is read: what a build does comes in as a `Kit`, and every value of a recipe is data in
-the text, whatever it holds.
+Rendering decides nothing and reads nothing: a `Kit` holds what a build does. Every value of a recipe is data in the text, whatever
+it holds. `stages` describes the stages of all texts; `Dockerfile.base` is written from it, too.
 """
 
 from envbuilder.plan.render.definition import render_definition

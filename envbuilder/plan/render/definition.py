@@ -1,8 +1,8 @@
-"""The plan as a definition file: a first stage makes the root in a folder of its own, a second one takes it whole.
+"""The plan as a definition file. A first stage makes the root in a folder of its own, and a second one copies it.
 
-While Apptainer runs a `%post`, the host's /tmp, /var/tmp and perhaps a home are mounted over the stage's own. So everything is
-made below folders that the text makes itself and that must not be there before; what may remove a file runs inside the
-new root, where none of those mounts is, and mount points go by `rmdir`, which removes nothing that holds something.
+While Apptainer runs a `%post`, it mounts the host's /tmp, /var/tmp and perhaps a home over the stage's own. So the text makes
+everything below folders that it creates itself and that must not exist before. Commands that may remove a file run inside the new
+root, which has none of those mounts. Mount points are removed by `rmdir`, which only removes empty folders.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ _GIVEN: Final = ("artefacts", "context")  # what `--bind` may bring
 _OWN: Final = ("kit", *(stage.download.name for stage in STAGES if stage.download))
 _SECTION: Final = 50_000  # bytes; Apptainer's limit is 64 KiB
 _MERGED: Final = "bin sbin lib lib32 lib64 libx32"
-# What Debian has below /; the rest is links, and folders that Apptainer makes and mounts.
+# The folders of Debian below /. The rest are links, and folders that Apptainer makes and mounts.
 _TOP: Final = ("boot", "etc", "home", "media", "mnt", "opt", "root", "run", "srv", "tmp", "usr", "var")
 _HEAD: Final = """\
 # The environment `{name}` without envbuilder: {summary}
@@ -45,7 +45,7 @@ Stage: workshop
     mkdir "${{APPTAINER_ROOTFS:?}}/artefacts" "${{APPTAINER_ROOTFS:?}}/context"
 
 """
-# Mounts in a namespace of their own end with it, so that no later step can reach through them.
+# Mounts end with their own namespace, so that no later step reaches through them.
 _ENTER: Final = f"""\
 # Runs a script of /kit inside the new root, with what it reads mounted there.
 enter() {{
@@ -85,7 +85,7 @@ Stage: final
 
 
 def render_definition(kit: Kit) -> str:
-    """The whole text; `docs/render.md` says what its SIF has that envbuilder's has not."""
+    """Return the whole text. `docs/render.md` compares its SIF with envbuilder's."""
     head = _HEAD.format(
         name=kit.plan.name,
         summary=in_comment(kit.summary) or "see its recipe",
@@ -104,9 +104,9 @@ def render_definition(kit: Kit) -> str:
 
 
 def _sections(lines: Sequence[str]) -> str:
-    """The lines as one script in several sections, which Apptainer puts together again: it reads no longer ones.
+    """Split one script into sections, which Apptainer joins again: it reads no longer ones.
 
-    Between two sections stands an empty line of the script that is not part of a file.
+    Sections end at an empty line that is not part of a file.
     """
     blocks = [block for block in "\n".join(lines).split("\n\n") if block]
     sections = [""]
@@ -153,7 +153,7 @@ def _post(kit: Kit) -> list[str]:
 
 
 def _inside(comment: str, name: str, lines: Sequence[str]) -> list[str]:
-    """Write the step as a script of its own, and run it in the new root."""
+    """Write the step as a script, and run it in the new root."""
     writes = [WRITE] if any(line.startswith("file ") for line in lines) else []
     script = "\n".join(["set -euo pipefail", "umask 022", *writes, *lines]) + "\n"
     return [

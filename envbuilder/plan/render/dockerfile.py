@@ -65,7 +65,7 @@ _COMMANDS: Final = 'ENTRYPOINT ["/opt/envbuilder/start"]\nCMD ["/bin/bash"]\n'
 
 
 def render_dockerfile(kit: Kit) -> str:
-    """Return the whole text. `docs/render.md` says what its image has that envbuilder's has not."""
+    """Return the whole text. `docs/render.md` compares its image with envbuilder's."""
     plan = kit.plan
     head = _HEAD.format(
         name=plan.name,
@@ -117,9 +117,9 @@ def _block(comment: str, head: Sequence[str], *runs: str) -> str:
 
 
 def _run(lines: Sequence[str], *options: str) -> str:
-    """A RUN whose text is a quoted here-document: Docker changes nothing in it, and no line of it ends it early.
+    """Return a RUN whose text is a quoted here-document: Docker changes nothing in it, and no line of it ends it early.
 
-    With a first line of its own it is run as a file; as an argument of `sh -c` it could be no longer than 128 KiB.
+    Its first line names the shell, so Docker runs it as a file. An argument of `sh -c` is limited to 128 KiB.
     """
     writes = [WRITE] if any(line.startswith("file ") for line in lines) else []
     return "\n".join([" ".join(["RUN", *options, "<<'SCRIPT'"]), *_STRICT, *writes, *lines, "SCRIPT", ""])
@@ -156,7 +156,7 @@ def _base_stage(stage: Stage) -> list[str]:
 
 
 def _base_run(variant: Variant) -> str:
-    """A RUN without a network, two mounts a line."""
+    """Return a RUN without a network, with two mounts a line."""
     pairs = [
         (source, target or source) for source, _, target in (one.partition(":") for one in variant.mounts)
     ]

@@ -1,4 +1,4 @@
-"""What a rendered text is made of: the plan, the programs that do its steps inside a container, and what to compile."""
+"""What a rendered text is written from: the plan, the programs that run in the container, and what they compile."""
 
 from dataclasses import dataclass
 
@@ -8,7 +8,7 @@ from envbuilder.plan.model import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packages:
-    """How Debian's packages become a root: lists as `configure_os.sh` takes them."""
+    """The lists with which `configure_os.sh` makes a root of Debian's packages."""
 
     names: tuple[tuple[str, str], ...]  # plain name → tool, of the pinned compiler
     exclude: tuple[str, ...]
@@ -20,7 +20,7 @@ class Packages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compile:
-    """One extension: what is compiled, and what its index says of it."""
+    """One extension: what is compiled, and its entry in the index."""
 
     name: str
     files: tuple[SourceFile, ...]  # below the recipe's folder
@@ -31,7 +31,7 @@ class Compile:
 
     @property
     def sums(self) -> str:
-        """The files as `sha256sum --check` reads them."""
+        """Return the files as `sha256sum --check` reads them."""
         return "".join(f"{file.sha256}  {file.path}\n" for file in self.files)
 
 
@@ -57,5 +57,5 @@ class Kit:
 
     @property
     def base(self) -> str:
-        """An image of the recipe's own distribution, by its usual name."""
+        """Return the usual name of the recipe's distribution as an image."""
         return f"debian:{self.plan.os.suite}"

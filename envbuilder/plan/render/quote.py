@@ -1,7 +1,7 @@
-r"""How a value becomes data in a shell script and in a Dockerfile.
+r"""Quote values as data in a shell script and in a Dockerfile.
 
-The recipe's reader lets no control character through, so a value is one line. A file may hold anything: its lines are marked, so
-that none of them ends the here-document that it stands in, and Docker changes nothing in a quoted one.
+A recipe's value is one line, since its reader lets no control character through. A file may hold anything: its lines are marked, so
+none of them ends the here-document. Docker changes nothing in a quoted here-document.
 """
 
 import re
@@ -16,21 +16,21 @@ file() {
   sed 's/^|//' >"$2"
   chmod "$1" "$2"
 }"""
-"""Writes a marked text: a `|` is before each line."""
+"""The shell function that writes a marked text: a `|` stands before each line."""
 WRITE_MARKED: Final = WRITE.replace("s/^|//", r"s/^|//; s/{\^/{/g")
-"""The same where `marked` hid the braces."""
+"""The same function for a text in which `marked` hid the braces."""
 _BRACES: Final = re.compile(r"\{(?=\{)")
 _BRACES_OR_MARK: Final = re.compile(r"\{(?=[{^])")
 END: Final = "END"  # no marked line is this one
 
 
 def in_shell(value: str) -> str:
-    """One word of the shell; where two braces meet, it has two parts, for Apptainer would put another text there."""
+    """Return one word of the shell. Two braces in a row are split, because Apptainer would replace them."""
     return _BRACES.sub("{''", shlex.quote(_one_line(value)))
 
 
 def in_dockerfile(value: str) -> str:
-    """The value of an ARG, ENV or LABEL."""
+    """Return the value of an ARG, ENV or LABEL."""
     text = _one_line(value)
     for sign in ("\\", '"', "$"):
         text = text.replace(sign, f"\\{sign}")
@@ -38,22 +38,22 @@ def in_dockerfile(value: str) -> str:
 
 
 def in_comment(text: str) -> str:
-    """Words of a recipe as a part of one comment line."""
+    """Return words of a recipe as part of one comment line."""
     plain = "".join(" " if unicodedata.category(sign)[0] in "CZ" else sign for sign in text)
     return _BRACES.sub("{ ", " ".join(plain.split()))
 
 
 def file_lines(path: str, text: str, *, mode: str = "644") -> list[str]:
-    """Shell lines that write a file, byte for byte, by the function `WRITE`; `path` is a word of the shell."""
+    """Return shell lines that write a file, byte for byte, by the function `WRITE`. `path` is a word of the shell."""
     body = text.removesuffix("\n").split("\n") if text else []
     lines = [f"file {mode} {path} <<'{END}'", *(f"|{line}" for line in body), END]
-    if text and not text.endswith("\n"):  # sed ends each line; the last one here has no end
+    if text and not text.endswith("\n"):  # sed ends each line, but the last line of this file has no end
         lines.append(f"truncate --size=-1 {path}")
     return lines
 
 
 def marked(lines: Sequence[str]) -> list[str]:
-    """The lines with no two braces side by side in the files' texts: a `^` is between them."""
+    """Return the lines with a `^` between two braces of a file's text."""
     return [_BRACES_OR_MARK.sub("{^", line) if line.startswith("|") else line for line in lines]
 
 

@@ -1,7 +1,7 @@
-"""The steps of a rendered text as lines of the shell.
+"""The steps of a rendered text as shell lines.
 
-Each runs where the text puts it: `/kit` holds the programs, `/debs`, `/parts` and `/context` what was fetched or given, and
-`/artefacts` files that need not be fetched.
+`/kit` holds the programs, `/debs` and `/parts` what was fetched, `/context` the recipe's folder, and `/artefacts` files that need
+not be fetched.
 """
 
 import json
@@ -24,7 +24,7 @@ _PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --dis
 
 
 def tools(kit: Kit, *programs: str) -> list[str]:
-    """The workshop's own tools, `programs` among them, and uv; all that is written by hand is below /kit."""
+    """Install the tools of the first stage, `programs` and uv. Files of ours lie below /kit."""
     wanted = " && ".join(f"command -v {name} >/dev/null" for name in ("curl", *programs))
     return [
         *CERTIFICATES,
@@ -42,7 +42,7 @@ def tools(kit: Kit, *programs: str) -> list[str]:
 
 
 def programs(kit: Kit) -> list[str]:
-    """Write the programs that the later steps run, and their arguments."""
+    """Write the programs that later steps run, and their arguments."""
     # What a step runs, and the programs that one runs itself.
     wanted = ["configure_os.sh", *_byte_code(kit)]
     if kit.plan.cuda:
@@ -63,7 +63,7 @@ def programs(kit: Kit) -> list[str]:
 
 
 def fetch_debs(artefacts: Sequence[Artefact], folder: str) -> list[str]:
-    """Packages of Debian, each checked against its sha256."""
+    """Fetch packages of Debian, each by its sha256."""
     listed = "".join(f"{one.sha256}  {one.path}\n" for one in artefacts)
     return [
         *CERTIFICATES,
@@ -106,7 +106,7 @@ def configure(kit: Kit) -> list[str]:
 
 
 def python(kit: Kit) -> list[str]:
-    """The environment at /opt/env: an index for what is in PyTorch's own, the package index for the rest."""
+    """Install the environment at /opt/env, from PyTorch's own index and from the package index."""
     step = kit.plan.python
     version = step.python
     requirements = "/tmp/requirements.txt"  # noqa: S108 - of the root that is made
@@ -134,12 +134,12 @@ def python(kit: Kit) -> list[str]:
 
 
 def _byte_code(kit: Kit) -> tuple[str, ...]:
-    """The programs that look after it once the wheels are installed; uv writes what is the same in each process."""
+    """Return the programs that complete byte code after the wheels are installed."""
     return ("check_byte_code.py",) if kit.repeatable else ("compile_all.py", "check_byte_code.py")
 
 
 def _wanted(wheels: Sequence[Artefact], path: str) -> list[str]:
-    """Write the list of requirements; where every file that it names is there, no index is asked."""
+    """Write the list of requirements. If every file that it names is there, no index is asked."""
     return [
         *file_lines(path, _requirements(wheels)),
         "offline=--no-index",
@@ -148,7 +148,7 @@ def _wanted(wheels: Sequence[Artefact], path: str) -> list[str]:
 
 
 def fetch_parts(artefacts: Sequence[Artefact]) -> list[str]:
-    """The toolkit's packages."""
+    """Fetch the toolkit's packages."""
     lines = fetch_debs([one for one in artefacts if one.kind == "deb"], "/parts")
     for place, wheels in _by_index([one for one in artefacts if one.kind == "wheel"]):
         index = f' --index-url "${{PYTORCH_INDEX}}/{place}"' if place else ""
@@ -160,18 +160,18 @@ def fetch_parts(artefacts: Sequence[Artefact]) -> list[str]:
 
 
 def install_toolkit(kit: Kit) -> list[str]:
-    """The CUDA toolkit, out of its packages."""
+    """Install the CUDA toolkit from its packages."""
     program = f"/usr/bin/python{kit.plan.python.python} /kit/install_toolkit.py"
     return [f"{program} /kit/cuda.json /parts {kit.plan.python.site_packages}"]
 
 
 def compile_one(number: int, *, out: str) -> list[str]:
-    """Compile one extension as its project would, and put it where the image has it."""
+    """Compile one extension as its project would, and install it where the image has it."""
     return [f"sh /kit/compile_one.sh /kit/{number} /context {in_shell(out)}"]
 
 
 def start_files(kit: Kit, *, out: str) -> list[str]:
-    """What each Python of the environment runs first, below the folder `out`."""
+    """Write what each Python of the environment runs first, below the folder `out`."""
     lines: list[str] = []
     for path, text in kit.plan.start.files:
         lines += _file(f"{out}/{path}", text, "755" if text.startswith("#!") else "644")
@@ -179,19 +179,19 @@ def start_files(kit: Kit, *, out: str) -> list[str]:
 
 
 def start_code(kit: Kit) -> list[str]:
-    """Byte code of those files alone, wherever others are."""
+    """Byte-compile those files and no others."""
     modules = [in_shell(f"/{path}") for path, _ in kit.plan.start.files if path.endswith(".py")]
     python = f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python{kit.plan.start.python}"
     return [f"{python} -m compileall -q --invalidation-mode unchecked-hash \\", *_continued(modules)]
 
 
 def _continued(words: Sequence[str]) -> list[str]:
-    """The last words of a command, a line each."""
+    """Return the last words of a command, a line each."""
     return [f"  {word} \\" for word in words[:-1]] + [f"  {word}" for word in words[-1:]]
 
 
 def runtime(kit: Kit, *, out: str) -> list[str]:
-    """The small files that a runtime reads, below the folder `out`."""
+    """Write the files that a runtime reads, below the folder `out`."""
     lines: list[str] = []
     for path, (text, mode) in kit.runtime:
         lines += _file(f"{out}/{path}", text, mode)
@@ -209,7 +209,7 @@ def _file(path: str, text: str, mode: str) -> list[str]:
 
 
 def _by_index(wheels: Sequence[Artefact]) -> list[tuple[str, list[Artefact]]]:
-    """`cpu`, `cu126`, … of PyTorch's own indexes, "" for the package index → the wheels that are there."""
+    """Return index → its wheels: `cpu`, `cu126`, … of PyTorch's indexes, "" for the package index."""
     places: dict[str, list[Artefact]] = {}
     for one in wheels:
         places.setdefault(one.path.split("/")[0] if one.source == "pytorch" else "", []).append(one)
@@ -227,7 +227,7 @@ def _exports(env: tuple[tuple[str, str], ...]) -> str:
 
 
 def rules(step: CudaStep) -> str:
-    """The argument of `install_toolkit.py`, JSON: what to take out of which package, and what to link."""
+    """Return the argument of `install_toolkit.py` as JSON: what to take out of which package, and what to link."""
     files = {one.name: one.filename for one in step.artefacts}
     value = {
         "cuda": step.toolkit.cuda,

@@ -1,7 +1,7 @@
-"""Fails where a Python source below a folder has no byte code: `check_byte_code.py FOLDER`.
+"""Fail if a Python source below a folder has no byte code: `check_byte_code.py FOLDER`.
 
-Whoever compiles many files says nothing of one that could not be written, as on a disk that was full for a moment. What has
-none must be no Python of this version, as fixtures of tests and templates are.
+uv and compileall do not report a file that could not be written, as on a disk that was full for a moment. Only files that are not
+Python of this version may lack byte code, such as templates and fixtures of tests.
 """
 
 import importlib.util

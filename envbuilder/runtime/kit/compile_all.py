@@ -1,8 +1,8 @@
-"""Writes the byte code of every Python source below a folder, alike in each process: `compile_all.py FOLDER`.
+"""Byte-compile every Python source below a folder, with the same bytes in each process: `compile_all.py FOLDER`.
 
-For Pythons before 3.11, whose byte code hangs on the strings that the compiling process holds (`engines/byte_code.py`): no site's
-modules are loaded, and the standard library is read from its sources, whether it has byte code by now or not. Packages hold
-files that are no Python of this version; `check_byte_code.py` tells them from those that could not be written.
+For Pythons before 3.11, whose byte code depends on the strings in the compiling process (`build/assemble/byte_code.py`). So no modules
+of a site are loaded, and the standard library is always read from its sources. `check_byte_code.py` tells files that are not Python
+of this version from those that could not be written.
 """
 
 import os

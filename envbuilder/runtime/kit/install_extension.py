@@ -1,9 +1,9 @@
-"""Put one extension where the image has it, and write it into the index that the start hook reads.
+"""Install one extension where the image has it, and add it to the index that the start hook reads.
 
-Called as `python install_extension.py ENTRY OUT`: ENTRY is a JSON file with `entry`, the index's own words of this extension as far
-as a recipe decides them, `head`, those of the whole index, and `architectures`; of a compiled call also `base`, what its `sources`
-are relative to, and `has_cuda`; of a project its folder. The extension lies in /space: a library of `compile_extension.py`, or the tree that `build_project.py` installed.
-OUT is the root of what is new.
+Called as `python install_extension.py ENTRY OUT`. ENTRY is a JSON file with `entry`, the extension's entry of the index as far as a
+recipe decides it, `head`, the head of the index, and `architectures`. A compiled call also has `sources`, `base`, the folder that they
+are relative to, and `has_cuda`; a project has its folder. The extension lies in /space: the library of `compile_extension.py`, or
+the tree of `build_project.py`. OUT is the root of what is new.
 """
 
 import json
@@ -21,8 +21,8 @@ with open("/space/facts.json") as stream:
 entry = spec["entry"]
 
 
-def place_library():
-    """The one library of a call; what it was compiled from goes into the index."""
+def install_library():
+    """Install the library of a call. The files that it was compiled from go into the index."""
     library = out + entry["file"]
     os.makedirs(os.path.dirname(library), exist_ok=True)
     shutil.copyfile("/space/build/" + os.path.basename(library), library)
@@ -36,8 +36,8 @@ def place_library():
     return [library]
 
 
-def place_tree():
-    """All that a project installed; returns its libraries."""
+def install_tree():
+    """Install everything that a project installed. Returns its libraries."""
     tree, libraries = "/space/tree", []
     for parent, folders, names in os.walk(tree):
         place = out + parent[len(tree) :]
@@ -54,7 +54,7 @@ def place_tree():
 
 
 def targets_of(library):
-    """The GPUs that a library holds code for: sm_80 for machine code, compute_80 for PTX."""
+    """Return the GPUs that a library has code for: sm_80 for machine code, compute_80 for PTX."""
     found = set()
     for option, kind, suffix in (("--list-elf", "sm_", "cubin"), ("--list-ptx", "compute_", "ptx")):
         tool = ["/usr/local/cuda/bin/cuobjdump", option, library]
@@ -64,7 +64,7 @@ def targets_of(library):
 
 
 def need_gpus(libraries, has_cuda):
-    """The GPUs of all libraries together; each that has code for any must have it for exactly the recipe's."""
+    """Return the GPUs of all libraries. A library with GPU code must have it for exactly the recipe's GPUs."""
     wanted = {f"sm_{one.replace('.', '')}".rstrip("af") for one in spec["architectures"]}
     every = set()
     for library in libraries if wanted else ():
@@ -84,9 +84,9 @@ def fail(held, wanted):
 
 
 if "file" in entry:
-    libraries, has_cuda = place_library(), spec["has_cuda"]
+    libraries, has_cuda = install_library(), spec["has_cuda"]
 else:
-    libraries = place_tree()
+    libraries = install_tree()
     has_cuda = any(name.endswith(".cu") for _, _, names in os.walk(spec["project"]) for name in names)
 entry["size"] = sum(os.path.getsize(library) for library in libraries)
 entry["targets"] = need_gpus(libraries, has_cuda)

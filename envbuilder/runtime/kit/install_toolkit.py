@@ -1,8 +1,8 @@
-"""Lay a CUDA toolkit out of its packages, as NVIDIA does: /usr/local/cuda-X.Y and /usr/local/cuda.
+"""Install a CUDA toolkit from its packages, as NVIDIA lays it out: /usr/local/cuda-X.Y and /usr/local/cuda.
 
-Called as `python install_toolkit.py RULES PARTS SITE`: RULES is a JSON file that says what to take out of which package, PARTS the
+Called as `python install_toolkit.py RULES PARTS SITE`. RULES is a JSON file that says what to take out of which package, PARTS the
 folder of the packages, SITE the site-packages whose libraries and headers are linked instead of copied. `*` and `?` stay
-inside one folder, a final `**` is everything below.
+inside one folder; a final `**` is everything below.
 """
 
 import json

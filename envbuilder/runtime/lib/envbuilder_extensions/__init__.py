@@ -1,14 +1,14 @@
-"""Lets torch's `load()` and `load_inline()` find the extensions that this image holds compiled.
+"""Let torch's `load()` and `load_inline()` find the extensions that this image holds compiled.
 
-A call's name, the bytes of its sources and of the project's headers, and the flags that decide what they mean
+A call is compared by its name, the bytes of its sources and of the project's headers, and the flags that decide their meaning.
 
-* are those of an extension of the image: its library is loaded; nothing is locked, compiled or written;
-* differ, though the image has that name: ENVBUILDER_EXTENSIONS decides. `error` (where the image is read-only) says what
-  differs; `build` (elsewhere) has torch compile it, for the GPUs of the recipe; `off` leaves every call to torch alone;
-* have a name that the image does not know: torch compiles, as without us.
+* The image has an equal extension: its library is loaded. Nothing is locked, compiled or written.
+* The image has that name, but something differs: ENVBUILDER_EXTENSIONS decides. `error`, the default in a read-only image, reports
+  what differs. `build`, the default elsewhere, lets torch compile it for the recipe's GPUs. `off` leaves every call to torch.
+* The image does not have that name: torch compiles it, as without this hook.
 
-Whatever is compiled here goes through `compiling`, so that no process waits for a dead one or loads what others can write.
-Paths and times decide nothing. ENVBUILDER_DEBUG=1 tells what was done and why.
+`compiling` does every compile, so that no process waits for a dead one or loads a file that others can write. Paths and times decide
+nothing. ENVBUILDER_DEBUG=1 prints what was done and why.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SWITCHES = ("with_pytorch_error_handling", "no_implicit_headers", "gil_not_used"
 
 
 class ExtensionError(RuntimeError):
-    """An extension of this image does not fit the code or the GPU that it is wanted for."""
+    """An extension of this image does not fit the code or the GPU."""
 
 
 def install(cpp_extension: ModuleType) -> None:
@@ -51,7 +51,7 @@ def install(cpp_extension: ModuleType) -> None:
 
 
 def _index() -> Entry:
-    """What the image holds (engines/extensions writes it)."""
+    """Read what the image holds. `build/extensions/install.py` writes it."""
     try:
         with open(f"{FOLDER}/index.json", encoding="utf-8") as stream:
             index: Entry = json.load(stream)
@@ -88,7 +88,7 @@ def _wrap(original: Callable[..., Any], cpp_extension: ModuleType, index: Entry)
             compiling.say(f"{what}; compiling what is here")
             made = compiling.run(call, cpp_extension, architectures=index["architectures"], edited=True)
             return _remember(call.name, made)
-        raise _told(
+        raise _reported(
             f"{what}\n"
             f"hint: `{_renewal()}` where the recipe is makes an image that fits;\n"
             "with ENVBUILDER_EXTENSIONS=build it is compiled here, at each start on a node that has not done so"
@@ -116,7 +116,7 @@ class Call:
 
     @property
     def base(self) -> str:
-        """What the index's paths are relative to: the folder that all sources, or else all include folders, are below."""
+        """The folder that the index's paths are relative to: the common one of all sources, otherwise of all include folders."""
         folders = [os.path.dirname(source) for source in self.sources]
         folders = folders or [
             os.path.abspath(one) for one in _listed(self.arguments.get("extra_include_paths"))
@@ -124,7 +124,7 @@ class Call:
         return os.path.commonpath(folders) if folders else ""
 
     def differences(self, entry: Entry) -> list[str]:
-        """In what the code that calls is not what the extension was compiled from, in words."""
+        """Return how the call differs from what the extension was compiled from, in words."""
         base, found = self.base, []
         mine = {os.path.relpath(source, base) for source in self.sources}
         found += [
@@ -164,7 +164,7 @@ def _load(cpp_extension: ModuleType, entry: Entry) -> Any:
 
 
 def _remember(name: str, loaded: Any) -> Any:
-    """Code of before pybind11 3 imports a loaded extension by its name."""
+    """Register the module: code from before pybind11 3 imports a loaded extension by its name."""
     if inspect.ismodule(loaded):
         sys.modules.setdefault(name, loaded)
     return loaded
@@ -175,14 +175,14 @@ def _policy() -> str:
     if chosen in ("error", "build", "off"):
         return chosen
     if chosen:
-        raise _told(f"ENVBUILDER_EXTENSIONS is `{chosen}`; it can be `error`, `build` or `off`")
+        raise _reported(f"ENVBUILDER_EXTENSIONS is `{chosen}`; it can be `error`, `build` or `off`")
     fixed = os.statvfs(__file__).f_flag & os.ST_RDONLY or "APPTAINER_CONTAINER" in os.environ
     return "error" if fixed else "build"
 
 
 def _foreign(index: Entry) -> str:
-    """Why this process cannot use the image's extensions at all; "" when it can."""
-    import torch  # noqa: PLC0415 - whoever calls has it
+    """Return why this process cannot use the image's extensions, "" if it can."""
+    import torch  # noqa: PLC0415 - the caller has imported it
 
     here = {
         "torch": torch.__version__,
@@ -198,7 +198,7 @@ def _foreign(index: Entry) -> str:
 
 
 def _need_gpu(entry: Entry) -> None:
-    """Refuse code that no GPU here can run, where CUDA would say `no kernel image is available` at the first kernel."""
+    """Raise an error for code that no GPU here can run. CUDA would fail at the first kernel: `no kernel image is available`."""
     targets = entry["targets"]
     here = gpus.visible() if targets else []
     unfit = [gpu for gpu in here if not gpus.covers(targets, gpu)]
@@ -208,20 +208,20 @@ def _need_gpu(entry: Entry) -> None:
     if len(unfit) < len(here):
         compiling.say(f"{what}; on that GPU its kernels will fail with `no kernel image is available`")
         return
-    raise _told(
+    raise _reported(
         f"{what}\nhint: name this GPU under `gpus` in the recipe and run `{_renewal()}`;\n"
         "to use the extension on the CPU alone, hide the GPUs with `CUDA_VISIBLE_DEVICES=`"
     )
 
 
-def _told(text: str) -> ExtensionError:
-    """The error, after it was said: many projects catch what their import raises, and fail later for no visible reason."""
+def _reported(text: str) -> ExtensionError:
+    """Print the error and return it: many projects catch errors of their imports, and fail later for no visible reason."""
     compiling.say(text)
     return ExtensionError(text)
 
 
 def _renewal() -> str:
-    """What makes an image of an edited recipe, or of edited sources; of either no build takes the old lock."""
+    """Return the command for an image of an edited recipe or of edited sources. Both need a new lock."""
     try:
         with open("/.singularity.d/labels.json", encoding="utf-8") as stream:
             name = str(json.load(stream)["org.opencontainers.image.title"])
@@ -231,7 +231,7 @@ def _renewal() -> str:
 
 
 def sha256(path: str) -> str:
-    """The digest of a file's bytes; "" when there is none."""
+    """Return the digest of a file, "" if there is none."""
     try:
         with open(path, "rb") as stream:
             return hashlib.sha256(stream.read()).hexdigest()
@@ -244,7 +244,7 @@ def _listed(value: Any) -> list[str]:
 
 
 def _deciding(flags: Any) -> list[str]:
-    """The flags that decide what a source means, `-gencode X` in one piece; search paths and optimisation do not."""
+    """Return the flags that decide what a source means, `-gencode X` as one. Search paths and optimization do not."""
     words, found = iter(_listed(flags)), []
     for word in words:
         flag = " ".join(word.split())

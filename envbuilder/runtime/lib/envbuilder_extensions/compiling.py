@@ -1,10 +1,10 @@
-"""Has torch compile what the image does not hold, such that nothing hangs, races or loads another user's code.
+"""Let torch compile what the image does not hold, so that nothing hangs, races or loads another user's code.
 
-* The folder belongs to this user alone and lies on this node, unless the code names one that will do.
-* One process compiles at a time, under flock: the kernel takes the lock from a dead process. Those that waited meanwhile
-  learn of a failure and do not try again one after the other.
-* torch up to 2.13 waits for ever for a `lock` that a killed process left. Such a folder is not used again.
-* A failure is said in plain words, with what to do; the exception stays torch's own.
+* The folder belongs to this user alone and lies on this node, unless the code names a suitable one.
+* One process compiles at a time, under flock: the kernel releases the lock of a dead process. Processes that waited learn of a
+  failure and do not try again one after the other.
+* torch up to 2.13 waits forever for a `lock` that a killed process left. Such a folder is not used again.
+* A failure is explained in plain words with a repair. The exception stays torch's own.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ if TYPE_CHECKING:
 
 TOOLS = "/opt/env/bin:/usr/local/cuda/bin:/usr/local/bin:/usr/bin:/bin"
 
-# What compilers and torch say → what it means and what to do, made from `diagnose`'s catalogue.
+# Messages of compilers and torch with their cause and repair. They come from the catalogue of `diagnose`.
 MESSAGES = os.path.join(os.path.dirname(__file__), "messages.json")
 
 
 class OtherProcessError(RuntimeError):
-    """Another process compiled the same, and failed."""
+    """Another process compiled the same extension and failed."""
 
 
 def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edited: bool) -> Any:
-    """Call torch's own function. `architectures` are the recipe's; `edited`: the image holds it as it was before."""
+    """Call torch's own function. `architectures` are the recipe's. `edited`: the image holds an earlier version."""
     try:
         root = private_folder()
     except PermissionError as error:
@@ -61,7 +61,7 @@ def run(call: Call, cpp_extension: ModuleType, *, architectures: list[str], edit
 
 
 def private_folder() -> str:
-    """A folder on this node that nobody else can write; raises PermissionError where there is none."""
+    """Return a folder on this node that nobody else can write. Raises PermissionError if there is none."""
     refused = []
     for parent in (os.environ.get("SLURM_TMPDIR"), os.environ.get("TMPDIR"), "/tmp"):  # noqa: S108 - checked below
         if not parent:
@@ -81,7 +81,7 @@ def private_folder() -> str:
 
 
 def need_a_default_folder(cpp_extension: ModuleType) -> None:
-    """Some code writes where torch would compile before it calls `load`: give it a place where the home has none."""
+    """Name a default folder if the home has none: some code writes there before it calls `load`."""
     if "TORCH_EXTENSIONS_DIR" in os.environ:
         return
     default = cpp_extension.get_default_build_root()
@@ -112,7 +112,7 @@ class Turn:
 
 @contextlib.contextmanager
 def _turn(root: str, key: str) -> Iterator[Turn]:
-    """Wait for it. Raises OtherProcessError when the process that had it failed while we waited."""
+    """Wait for the lock. Raises OtherProcessError if the process that held it failed meanwhile."""
     began = time.time()
     lock = os.open(f"{root}/{key}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     try:
@@ -122,7 +122,7 @@ def _turn(root: str, key: str) -> Iterator[Turn]:
             say(f"another process compiles `{key.rpartition('-')[0]}`; waiting for it")
             fcntl.flock(lock, fcntl.LOCK_EX)
         # The lock's text is the number of the folder. A process that died left `busy` there, and perhaps compilers that
-        # still write into its folder: the next one takes another.
+        # still write into its folder: the next process uses another one.
         number, _, busy = os.pread(lock, 100, 0).decode().partition(" ")
         turn = Turn(root, key, int(number or 0) + bool(busy))
         _rewrite(lock, f"{int(number or 0) + bool(busy)} busy")
@@ -157,7 +157,7 @@ def _need_no_failure(note: str, *, since: float) -> None:
 
 
 def _named_folder(call: Call, cpp_extension: ModuleType, root: str) -> str:
-    """The folder that the code names, where torch can compile in it; "" for the one of our own."""
+    """Return the folder that the code names if torch can compile in it, "" for our own."""
     parent = os.environ.get("TORCH_EXTENSIONS_DIR", root)
     folder = call.arguments.get("build_directory") or (
         "" if parent == root else os.path.join(parent, call.name)
@@ -177,7 +177,7 @@ def _named_folder(call: Call, cpp_extension: ModuleType, root: str) -> str:
 
 
 def _unsafe(folder: str) -> str:
-    """Why code must not be loaded from a folder, if there is a reason: somebody else could have put it there."""
+    """Return why code must not be loaded from a folder: somebody else could have written it. "" if it is safe."""
     there = _existing(folder)
     status = os.stat(there)
     if status.st_mode & stat.S_IWOTH and not (
@@ -190,7 +190,7 @@ def _unsafe(folder: str) -> str:
 
 
 def _existing(path: str) -> str:
-    """The path itself or the first folder above it that is there."""
+    """Return the path itself or the first folder above it that exists."""
     path = os.path.abspath(path)
     while not os.path.exists(path):
         path = os.path.dirname(path)
@@ -198,8 +198,8 @@ def _existing(path: str) -> str:
 
 
 def _key(call: Call) -> str:
-    """What one folder is for: the same code of the same environment, so that an edit compiles only what it touches."""
-    import torch  # noqa: PLC0415 - whoever calls has it
+    """Return the name of a folder: the same for the same code and environment, so an edit compiles only what it touches."""
+    import torch  # noqa: PLC0415 - the caller has imported it
 
     texts = [
         call.arguments.get(kind) for kind in ("cpp_sources", "cuda_sources", "functions", "build_directory")
@@ -216,7 +216,7 @@ def _key(call: Call) -> str:
 
 
 def _forget_older(call: Call, folder: str) -> None:
-    """Ninja goes by times: take away the object of a source that changed and is older than that, as after `rsync -a`."""
+    """Remove the objects of sources that changed but have an older time, as after `rsync -a`: ninja compares times."""
     from envbuilder_extensions import sha256  # noqa: PLC0415 - it imports us
 
     note = os.path.join(folder, "sources.json")

@@ -1,6 +1,6 @@
-"""The GPUs that this process will see, without starting CUDA: a process that forks later must not have done so.
+"""The GPUs that this process will see, without starting CUDA: a process that forks later must not have started it.
 
-NVML (nvmlDeviceGetCudaComputeCapability) says it before CUDA runs. What cannot be told for certain is not told.
+NVML (nvmlDeviceGetCudaComputeCapability) knows them before CUDA runs. What is not certain is left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def covers(targets: list[str], gpu: Gpu) -> bool:
 
 
 def visible() -> list[Gpu]:
-    """The GPUs of this process; none where that is unknown."""
+    """Return the GPUs of this process, none if they are unknown."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return [
@@ -72,7 +72,7 @@ def _ask_nvml(chosen: str | None) -> list[Gpu]:
 
 
 def select(found: list[tuple[str, Gpu]], chosen: str | None) -> list[Gpu]:
-    """What CUDA_VISIBLE_DEVICES leaves of the GPUs (identity, GPU) that NVML lists in the order of their slots."""
+    """Return the GPUs that CUDA_VISIBLE_DEVICES leaves of those (identity, GPU) that NVML lists in the order of their slots."""
     if chosen is None:
         return [gpu for _, gpu in found]
     words = [word.strip() for word in chosen.split(",")]

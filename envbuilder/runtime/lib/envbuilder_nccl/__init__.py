@@ -1,8 +1,8 @@
-"""Tells NCCL what this node needs, just before torch is imported: set only what is unset, and never stand in the way.
+"""Set NCCL's variables for this node just before torch is imported. Only unset ones are set, and no failure stops the program.
 
-In the user's own process there are only this file and `kept`: it looks whether GPUs are in use, makes a key of what a decision
-depends on, and applies a decision that was saved for that key. A new decision is made by a child process (`__main__`) with a time limit,
-by the rules of `envbuilder.node.nccl`, so that a driver that hangs or crashes cannot touch the program.
+The user's process imports only this file and `kept`. It checks that GPUs are in use, makes a key of everything that a decision depends
+on, and applies the decision that was saved for that key. A child process (`__main__`) makes a new decision by the rules of
+`envbuilder.node.nccl`, within a time limit, so a driver that hangs or crashes cannot reach the program.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-DEADLINE = 2.0  # seconds that all of this may take
-RETRY = 600.0  # seconds that a decision that did not come in time is not asked for again
+DEADLINE = 2.0  # seconds for all of this
+RETRY = 600.0  # seconds until a decision that came too late is asked for again
 MOST_BYTES = 1 << 18
-MARK = "_ENVBUILDER_NCCL"  # what we set, for child processes: it is not the user's own
+MARK = "_ENVBUILDER_NCCL"  # tells child processes which variables are ours and not the user's
 NEEDS = "opt/envbuilder/needs.json"
 BAKED = "opt/envbuilder/nccl.json"  # the recipe's `nccl:`, where it is not `auto`
 RENAMED = ("BLOCKING_WAIT", "ASYNC_ERROR_HANDLING", "DESYNC_DEBUG", "ENABLE_TIMING")  # NCCL_… until torch 2.1
@@ -29,7 +29,7 @@ JOB = (
 
 
 class Node:
-    """Where this process reads its node; a test gives other folders."""
+    """The folders from which this process reads its node. Tests give others."""
 
     def __init__(self, root: str = "/", packages: list[str] | None = None) -> None:
         self.root = root
@@ -53,7 +53,7 @@ class Node:
 
 
 def prepare(node: Node | None = None) -> None:
-    """Set what is unset; at most DEADLINE seconds. Raises only what a caller should print in one line."""
+    """Set the unset variables within DEADLINE seconds. Raises only errors that a caller should print in one line."""
     started = time.monotonic()
     node = node or Node()
     mode = os.environ.get("ENVBUILDER_NCCL", "")
@@ -91,7 +91,7 @@ def prepare(node: Node | None = None) -> None:
 
 
 def old_driver(node: Node) -> str:
-    """What CUDA would say less clearly: the driver's version, and the oldest that this environment works with."""
+    """Return the driver's version and the oldest that this environment works with. CUDA reports it less clearly."""
     driver = node.text("sys/module/nvidia/version").strip()
     needs = node.text(NEEDS) if driver else ""
     if not needs:
@@ -109,12 +109,12 @@ def _numbers(version: str) -> list[int]:
 
 
 def _is_told(environment: Any) -> bool:
-    """Another process of this job on this node speaks, or has spoken."""
+    """Whether another process of this job on this node prints the messages."""
     return MARK in environment or environment.get("LOCAL_RANK", "0") != "0"
 
 
 def unused(node: Node, environment: Any) -> str:
-    """Why this process has no use for NCCL; empty where it may have."""
+    """Return why this process has no use for NCCL, "" if it may have."""
     if not os.path.exists(node.path("dev/nvidiactl")):
         return "there is no NVIDIA driver here"
     if environment.get("CUDA_VISIBLE_DEVICES", "0") in ("", "-1", "NoDevFiles"):
@@ -131,7 +131,7 @@ def torch_version(node: Node) -> str:
 
 
 def renamed(environment: Any, torch: str) -> dict[str, str]:
-    """The user's TORCH_NCCL_… variables under the names that torch before 2.2 reads."""
+    """Return the user's TORCH_NCCL_… variables under the names that torch before 2.2 reads."""
     parts = torch.split(".")
     if (
         len(parts) < 2
@@ -216,9 +216,9 @@ def _distributions(node: Node) -> list[str]:
 
 
 def apply(decision: dict[str, Any], environment: Any, fixed: frozenset[str]) -> list[dict[str, Any]]:
-    """Set what neither the user nor a file of NCCL's own has set; returns what was set that was not before.
+    """Set what neither the user nor an nccl.conf has set. Returns the settings that are new.
 
-    What a parent process set by an older decision is ours to change.
+    Variables that a parent process set by an older decision may be changed.
     """
     ours = dict(pair.partition("=")[::2] for pair in environment.get(MARK, "").split(";") if pair)
     ours = {name: value for name, value in ours.items() if environment.get(name) == value}
@@ -234,7 +234,7 @@ def apply(decision: dict[str, Any], environment: Any, fixed: frozenset[str]) -> 
 
 
 def conf_names(node: Node, environment: Any) -> frozenset[str]:
-    """What nccl.conf files set; NCCL takes the environment first, so a value of ours would beat the user's file."""
+    """Return the names that nccl.conf files set. NCCL reads the environment first, so our value would beat the user's file."""
     own = environment.get("NCCL_CONF_FILE") or os.path.join(environment.get("HOME", "/"), ".nccl.conf")
     names = set()
     for path in (own.lstrip("/"), "etc/nccl.conf"):
@@ -246,7 +246,7 @@ def conf_names(node: Node, environment: Any) -> frozenset[str]:
 
 
 def _ask(node: Node, key: str, started: float) -> dict[str, Any]:
-    """Have a child decide; where it does not in time, nothing is set, and nobody asks again for a while."""
+    """Let a child process decide. If it takes too long, nothing is set, and no process asks again for a while."""
     import json  # noqa: PLC0415 - torch imports all of these as well
     import subprocess  # noqa: PLC0415
 

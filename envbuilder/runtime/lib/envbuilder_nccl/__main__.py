@@ -1,7 +1,6 @@
-"""The child that decides, under the rules of `envbuilder.node.nccl`; `--export` for programs that are not Python; `--measure`.
+"""The child process that decides by the rules of `envbuilder.node.nccl`. `--export` is for programs that are not Python.
 
-It forks once: what asks the driver lives on for a while after the one who asked has given up, so that a driver that takes
-long to wake has its decision saved for the next process.
+It forks once and lives on after its parent gave up, so that the decision of a slow driver is saved for the next process.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ def tell(line: str) -> None:
 
 
 def measure() -> dict[str, Any]:
-    """Test P2P on this node and keep the verdict in the user's home, for the versions and GPUs that it holds for."""
+    """Test P2P on this node and save the verdict in the user's home, for these versions and GPUs."""
     from envbuilder.node.nccl.measure import Bench, count_gpus, measure  # noqa: PLC0415
     from envbuilder.node.nccl.start import node_facts  # noqa: PLC0415
 
@@ -66,7 +65,7 @@ def measure() -> dict[str, Any]:
     plain = {
         **os.environ,
         "ENVBUILDER_NCCL": "off",
-    }  # nothing is decided for the ranks: they are what is measured
+    }  # the ranks are measured without any decision
     passed, without, detail = measure(bench, count, plain, tell)
     verdict = {
         "passed": passed, "passed_without": without, "driver": facts.driver, "kernel": facts.kernel, "nccl": facts.nccl,
@@ -76,7 +75,7 @@ def measure() -> dict[str, Any]:
 
 
 def export() -> None:
-    """Print as shell what `prepare` changes."""
+    """Print the changes of `prepare` as shell commands."""
     import shlex  # noqa: PLC0415
 
     before = dict(os.environ)

@@ -1,7 +1,7 @@
-"""Decisions are kept on this node, in a folder that nobody else can write to; a test's verdict in the user's home.
+"""Save decisions on this node, in a folder that nobody else can write, and the verdict of a test in the user's home.
 
-Loaded only where there are GPUs. Whatever is not plainly the user's own file is not used: no link is followed, no folder that
-others may enter, no file of another owner or with a second name.
+Loaded only on nodes with GPUs. Only the user's own plain files are read: no links, no folders that others may enter, no files of
+another owner or with a second name.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_BYTES = 1 << 18
 
 
 def load(key: str) -> dict[str, Any] | None:
-    """The decision saved for exactly this key; None where there is none that can be trusted."""
+    """Return the decision saved for exactly this key, None if there is none that can be trusted."""
     for folder in _folders():
         opened = _open_folder(folder)
         if opened is None:
@@ -38,7 +38,7 @@ def load(key: str) -> dict[str, Any] | None:
 
 
 def save(key: str, decision: dict[str, Any]) -> None:
-    """Keep a decision where the first folder allows it; without one, the next process decides anew."""
+    """Save a decision in the first folder that allows it. Without one, the next process decides again."""
     text = json.dumps({"key": key, "decision": decision}).encode()
     for folder in _folders():
         try:
@@ -59,7 +59,7 @@ def save(key: str, decision: dict[str, Any]) -> None:
 
 
 def measured_path(environment: Any) -> str:
-    """Where `detect --measure` keeps this node's verdict, in the user's home."""
+    """Return where `detect --measure` saves this node's verdict, in the user's home."""
     state = environment.get("XDG_STATE_HOME") or os.path.join(
         environment.get("HOME", "/nonexistent"), ".local/state"
     )
@@ -67,7 +67,7 @@ def measured_path(environment: Any) -> str:
 
 
 def save_measured(environment: Any, verdict: Any) -> str:
-    """Keep a verdict; returns where, or an empty text where the home cannot be written."""
+    """Save a verdict. Returns its path, "" if the home cannot be written."""
     path = measured_path(environment)
     folder, name = os.path.split(path)
     try:
@@ -89,7 +89,7 @@ def save_measured(environment: Any, verdict: Any) -> str:
 
 
 def read_measured(environment: Any) -> Any:
-    """The verdict of this node's test, if it is a plain file of our own; None without one."""
+    """Return the verdict of this node's test from the user's own plain file, None without one."""
     folder, name = os.path.split(measured_path(environment))
     opened = _open_folder(folder)
     if opened is None:
@@ -109,7 +109,7 @@ def _folders() -> list[str]:
 
 
 def _open_folder(path: str) -> int | None:
-    """The folder, if it is a real one that only we can enter; a link in its place is not followed."""
+    """Open a folder that only this user can enter. A link is not followed. Returns None for any other."""
     try:
         opened = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError:
@@ -148,7 +148,7 @@ def _write(folder: int, name: str, data: bytes) -> None:
 
 
 def _tidy(folder: int, most: int = 64) -> None:
-    """Jobs come and go, and each leaves a decision: the oldest go first."""
+    """Remove the oldest decisions: each job leaves one."""
     names = os.listdir(folder)
     if len(names) > most:
         names.sort(key=lambda name: os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns)
@@ -157,5 +157,5 @@ def _tidy(folder: int, most: int = 64) -> None:
 
 
 def _name(key: str) -> str:
-    """Two keys may share a name, for the whole key is in the file; hashlib would take longer to import than all the rest."""
+    """Return a file name. Two keys may share one, since the file holds the whole key. hashlib takes too long to import."""
     return f"nccl-{zlib.crc32(key.encode()):08x}.json"

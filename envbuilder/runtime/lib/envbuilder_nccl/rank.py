@@ -1,4 +1,4 @@
-"""One process of `detect --measure`: copies between two GPUs, or one rank of an all-reduce. Whatever is wrong ends it with a code.
+"""One process of `detect --measure`: copies between two GPUs, or one rank of an all-reduce. An error ends it with an exit code.
 
 `rank.py count`, `rank.py pair I J`, `rank.py reduce BACKEND`; a rank finds its place in RANK, WORLD_SIZE, MASTER_ADDR and
 MASTER_PORT. The last line on stdout is the answer.
@@ -19,7 +19,7 @@ ROUNDS = 5
 
 
 def pair(one: int, other: int) -> str:
-    """Write on one GPU, read on the other, both ways: a broken path hangs, or copies something else without a word."""
+    """Write on one GPU and read on the other, both ways. A broken path hangs or copies wrong data silently."""
     for source, target in ((one, other), (other, one)):
         for size in SIZES:
             for turn in range(ROUNDS):

@@ -1,10 +1,10 @@
-"""Are these ranks one job? `python -m envbuilder_smoke`, started as a training would be, ends in a table and an exit code.
+"""Check that these ranks are one job. Start `python -m envbuilder_smoke` as a training; it prints a table and ends with an exit code.
 
-It checks how many ranks there are, that each has a GPU of its own, and that what NCCL (without GPUs: gloo) says is true, by
-value. `--check` looks at one node before any rank starts: torch, the prebuilt extensions, and whether the GPUs can run them.
+It checks the number of ranks, that each has a GPU of its own, and the values that NCCL (without GPUs: gloo) computes. `--check`
+checks one node before any rank starts: torch, the prebuilt extensions, and whether the GPUs can run them.
 
-`assert_same_steps` is for your own loop. Ranks that make different numbers of steps, since one has a batch less, wait for each
-other for ever or mix gradients of different steps:
+`assert_same_steps` is for your own loop. Ranks that make different numbers of steps, because one has a batch less, wait for each
+other forever or mix gradients of different steps:
 
     from envbuilder_smoke import assert_same_steps
     assert_same_steps(step)    # on every rank, at the end of each epoch
@@ -33,11 +33,11 @@ ROUNDS = 5  # of the measured all-reduce
 
 
 class StepMismatchError(RuntimeError):
-    """Ranks have made different numbers of steps; every rank raises it, with the same words."""
+    """Ranks made different numbers of steps. Every rank raises it with the same message."""
 
 
 def assert_same_steps(steps: int, *, group: Any = None) -> None:
-    """Raise StepMismatchError on all ranks unless all of them pass the same number; a collective, so call it on all."""
+    """Raise StepMismatchError on all ranks unless all pass the same number. It is a collective: call it on all ranks."""
     counts = _gather_numbers(steps, group)
     if len(set(counts)) > 1:
         usual = max(set(counts), key=counts.count)
@@ -61,7 +61,7 @@ def _device(backend: str) -> torch.device:
 
 
 class Smoke:
-    """The checks of one rank; each adds a line to the table, and what is wrong to `failures`."""
+    """The checks of one rank. Each adds a line to the table, and to `failures` if it fails."""
 
     def __init__(self, wanted: int) -> None:
         self.rank, self.world, self.wanted = dist.get_rank(), dist.get_world_size(), wanted
@@ -75,7 +75,7 @@ class Smoke:
             self.failures.append(f"rank {self.rank}: {name}: {text}")
 
     def ranks(self, seats: list[dict[str, Any]]) -> None:
-        """How many ranks, on which nodes, on which GPUs."""
+        """Check how many ranks there are, on which nodes and GPUs."""
         nodes = {seat["node"] for seat in seats}
         wanted = self.wanted or self.world
         good = self.world == wanted and sorted(seat["rank"] for seat in seats) == list(range(self.world))
@@ -108,7 +108,7 @@ class Smoke:
         self.note("all-gather", good=good, text=f"ranks {', '.join(str(int(part[0])) for part in every[:8])}")
 
     def broadcast(self) -> None:
-        """From every rank in turn: a rank that can hear may still not be heard."""
+        """Broadcast from every rank in turn: a rank that receives may still fail to send."""
         wrong = []
         for root in range(self.world):
             value = torch.full((1 << 10,), 1000 + root if self.rank == root else -1, device=self.device)
@@ -138,7 +138,7 @@ class Smoke:
             torch.cuda.synchronize()
 
     def steps(self) -> None:
-        """Equal counts pass; then one rank says one more, and every rank must notice."""
+        """Check that equal counts pass, and that every rank notices when one rank counts one more."""
         assert_same_steps(100)
         if self.world == 1:
             self.note("step count", good=True, text="one rank cannot differ")
@@ -152,7 +152,7 @@ class Smoke:
 
 
 def smoke(wanted: int, seconds: int) -> int:
-    """Run every check as one rank of a job; returns the exit code, the same on all ranks."""
+    """Run every check as one rank of a job. Returns the exit code, which is the same on all ranks."""
     local = int(os.environ.get("LOCAL_RANK", "0"))
     gpu = ""
     if torch.cuda.is_available():
@@ -203,7 +203,7 @@ def _device_name() -> str:
 def table(
     seats: list[dict[str, Any]], lines: list[tuple[str, str]], failures: list[str], backend: str
 ) -> str:
-    """What a person reads: who sits where, and what was found."""
+    """Return the table: which rank runs where, and the results."""
     rows = [("rank", "node", "local", "device")]
     rows += [
         (str(seat["rank"]), seat["node"], str(seat["local"]), f"{seat['device']} {seat['gpu']}".strip())
@@ -217,7 +217,7 @@ def table(
 
 
 def gpu_identity(index: int) -> str:
-    """The GPU's UUID, which no two have, whatever number each process calls it by."""
+    """Return the GPU's UUID, which is unique, whatever number a process gives the GPU."""
     driver = ctypes.CDLL("libcuda.so.1")
     device, identity = ctypes.c_int(), (ctypes.c_ubyte * 16)()
     ask = (
@@ -233,7 +233,7 @@ def gpu_identity(index: int) -> str:
 
 
 def check_node() -> list[str]:
-    """What of this environment cannot work here."""
+    """Return what cannot work on this node."""
     wrong = []
     wanted = os.environ.get("PYTORCH_VERSION", "")
     if wanted and torch.__version__.partition("+")[0] != wanted:
@@ -262,7 +262,7 @@ def _extensions() -> list[dict[str, Any]]:
 
 
 def _covers(held: list[str], major: int, minor: int) -> bool:
-    """Machine code runs on its own and on later minor versions of the same major one."""
+    """Whether one of the versions runs here: machine code runs on its own and on later minor versions of the same major one."""
     versions = [one.rstrip("af").partition(".") for one in held]
     return any(int(first) == major and int(second or 0) <= minor for first, _, second in versions)
 

@@ -1,18 +1,18 @@
-"""Runs at the start of every Python of this image and waits for torch.
+"""Run at the start of every Python of this image and wait for torch.
 
-`Watcher` stands in front of the finders of modules. It finds nothing by itself, but
+`Watcher` is the first finder of modules. It finds no module itself.
 
-* just before `torch` is executed for the first time it calls `envbuilder_nccl.prepare()`;
-* after `torch.utils.cpp_extension` was executed it calls `envbuilder_extensions.install(module)`.
+* Just before `torch` is executed for the first time, it calls `envbuilder_nccl.prepare()`.
+* After `torch.utils.cpp_extension` is executed, it calls `envbuilder_extensions.install(module)`.
 
-Both live in /opt/envbuilder/lib, which is not on `sys.path`. Whatever goes wrong in them is one line on stderr, and torch
-comes up as if they were not there. ENVBUILDER_START=off switches all of this off.
+Both lie in /opt/envbuilder/lib, which is not on `sys.path`. An error in them is one line on stderr, and torch starts as if they did
+not exist. ENVBUILDER_START=off turns all of this off.
 """
 
 import os
 import sys
 
-TYPE_CHECKING = False  # to import `typing` or `__future__` would cost as much as all the rest
+TYPE_CHECKING = False  # importing `typing` or `__future__` takes as long as all the rest
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
@@ -22,7 +22,7 @@ LIB = "/opt/envbuilder/lib"
 
 
 class Watcher:
-    """Stays in `sys.meta_path`: to take it out could make another thread's import skip a finder."""
+    """The finder stays in `sys.meta_path`: removing it could make another thread's import skip a finder."""
 
     def __init__(self) -> None:
         self.prepared = False
@@ -45,7 +45,7 @@ class Watcher:
             return
 
         def exec_module(module: "ModuleType") -> None:
-            del loader.exec_module  # type: ignore[union-attr]  # it is the loader that it was from here on
+            del loader.exec_module  # type: ignore[union-attr]  # the loader is the usual one again
             if torch and not self.prepared:
                 self.prepared = True
                 _call("envbuilder_nccl", "prepare", failure="NCCL defaults were not set")
@@ -57,12 +57,12 @@ class Watcher:
 
 
 def _call(name: str, function: str, *arguments: object, failure: str) -> None:
-    """Call a function of a module in LIB, where the image has that module."""
+    """Call a function of a module in LIB, if the image has that module."""
     try:
         module = _import(name)
         if module is not None:
             getattr(module, function)(*arguments)
-    except Exception as error:  # noqa: BLE001 - torch must come up without us too
+    except Exception as error:  # noqa: BLE001 - torch must start without us, too
         text = f"{type(error).__name__}: {error}".replace("\n", " ")
         sys.stderr.write(f"envbuilder: {failure}: {text}\n")
 
