@@ -4,7 +4,8 @@ import os
 import sys
 from pathlib import Path
 
-from envbuilder.commands.context import Session, build_context
+from envbuilder.commands._build_context import build_context
+from envbuilder.commands.context import Session
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import resolve_wheels
 from envbuilder.recipe.model import find_recipe, load

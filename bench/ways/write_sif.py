@@ -8,7 +8,8 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.build.artifacts import build_artifacts
 from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.pipeline import make_plan
-from envbuilder.commands.context import Session, build_context
+from envbuilder.commands._build_context import build_context
+from envbuilder.commands.context import Session
 
 name, recipes, output = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
 shop = build_context(Session(environment=dict(os.environ), color=False), recipes)

@@ -11,6 +11,7 @@ from envbuilder.build.batch import Build, build_several, choose, find_files, nee
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import Builder, EngineChoice, EngineName
 from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe
+from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
@@ -22,7 +23,6 @@ from envbuilder.commands.context import (
     Recipes,
     Session,
     Verbose,
-    build_context,
     cache_folder,
     complete_recipe,
     examples,

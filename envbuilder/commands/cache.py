@@ -7,6 +7,7 @@ import typer
 
 from envbuilder.build.context import BuildContext
 from envbuilder.build.pipeline import vendor_recipe
+from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import (
     RECIPES,
     Answer,
@@ -15,7 +16,6 @@ from envbuilder.commands.context import (
     Recipes,
     Session,
     Verbose,
-    build_context,
     examples,
     new_app,
     open_session,

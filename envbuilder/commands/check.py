@@ -15,10 +15,10 @@ from envbuilder.commands.context import (
     NoColor,
     Recipes,
     Verbose,
-    build_context,
     examples,
     new_app,
     open_session,
+    open_store,
 )
 from envbuilder.compat.check import examine_file, need_sound
 from envbuilder.lock.known_base import known_base
@@ -51,7 +51,7 @@ def check(
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""
     with open_session("check", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        store = build_context(session, recipes, writes=False).store
+        store = open_store(session, writes=False)
         base_of = functools.partial(known_base, store=store)
         recipe, report = examine_file(name, recipes, host, base_of=base_of)
         session.data = CheckedRecipe.model_validate(

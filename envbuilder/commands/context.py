@@ -1,4 +1,4 @@
-"""What every command shares: common options, the session with its answer, and the build context.
+"""What every command shares: common options, and the session with its answer.
 
 The only module, beside Typer, that reads the environment of the process.
 """
@@ -17,12 +17,10 @@ import platformdirs
 import typer
 from pydantic import BaseModel, ConfigDict
 
-from envbuilder.build.context import BuildContext
 from envbuilder.core import console
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console, folds
 from envbuilder.core.findings import Finding
-from envbuilder.core.limits import Limits, usable_cores, usable_memory
 from envbuilder.core.process import ProcessRunner
 
 PATIENCE: Final = (
@@ -38,7 +36,7 @@ _RECIPE_FILE: Final = re.compile(
 class Answer(BaseModel):
     """The data of a command under `--json`. A field that was not set is left out."""
 
-    model_config = ConfigDict(frozen=True)
+    model_config = ConfigDict(frozen=True, defer_build=True)
 
 
 @dataclass(slots=True)
@@ -145,14 +143,6 @@ def open_console(session: Session, runner: ProcessRunner | None = None) -> Conso
     return shown
 
 
-def build_context(session: Session, recipes: Path, *, writes: bool = True) -> BuildContext:
-    """Return the cache, the runner, the console and the limits that the environment asks for."""
-    runner = ProcessRunner(session.environment)
-    return BuildContext(
-        store=Store(cache_folder(session), create=writes),
-        runner=runner,
-        console=open_console(session, runner),
-        environment=session.environment,
-        recipes=recipes,
-        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=os.geteuid() == 0),
-    )
+def open_store(session: Session, *, writes: bool = True) -> Store:
+    """Return the cache, which a command that only reads does not create."""
+    return Store(cache_folder(session), create=writes)

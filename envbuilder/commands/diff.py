@@ -5,21 +5,24 @@ from typing import Annotated, Final, Literal
 
 import typer
 
-from envbuilder.build.context import BuildContext
 from envbuilder.commands.context import (
     RECIPES,
     Answer,
     Json,
     NoColor,
     Recipes,
+    Session,
     Verbose,
-    build_context,
     complete_recipe,
     examples,
     new_app,
+    open_console,
     open_session,
+    open_store,
 )
+from envbuilder.core.console import Console
 from envbuilder.core.decode import nearest
+from envbuilder.core.limits import usable_cores
 from envbuilder.lock.diff import Change
 from envbuilder.recipe.model import list_recipes
 from envbuilder.verify.diff import Subject, compare
@@ -77,20 +80,21 @@ def diff(
 ) -> None:
     """Say what is different between two locks, images or SIFs: packages, files, sizes, environment, NCCL settings."""
     with open_session("diff", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        context = build_context(session, recipes)
-        found = compare(_subject(one, context), _subject(other, context))
+        console = open_console(session)
+        found = compare(*(_read_subject(name, session, recipes, console) for name in (one, other)))
         session.data = Differences.model_validate(found.data())
         session.text = found.text(session.width)
 
 
-def _subject(text: str, context: BuildContext) -> Subject:
+def _read_subject(text: str, session: Session, recipes: Path, console: Console) -> Subject:
     """Read a lock, a SIF or an image; raises UsageError, LockError or VerifyError for what cannot be read."""
-    if lock := find_lock(text, context.recipes):
+    if lock := find_lock(text, recipes):
         return read_lock(*lock)
-    step = context.console.step(f"read `{text}`")
+    step = console.step(f"read `{text}`")
     if Path(text).suffix == ".sif":
         with step:
-            return read_sif(Path(text), threads=context.limits.threads)
-    near = nearest(text, list_recipes(context.recipes)).strip()
-    with open_image(text, context.environment, context.store, context.console, hint=near) as path, step:
+            return read_sif(Path(text), threads=usable_cores())
+    near = nearest(text, list_recipes(recipes)).strip()
+    store = open_store(session)
+    with open_image(text, session.environment, store, console, hint=near) as path, step:
         return read_image(text, path)

@@ -6,6 +6,7 @@ from pydantic import Field, RootModel
 
 from envbuilder.build.extensions import table
 from envbuilder.build.pipeline import list_extensions
+from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import (
     RECIPES,
     Answer,
@@ -14,7 +15,6 @@ from envbuilder.commands.context import (
     NoColor,
     Recipes,
     Verbose,
-    build_context,
     examples,
     new_app,
     open_session,

@@ -8,6 +8,7 @@ import typer
 from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.build.built import sign_artifacts
+from envbuilder.commands._build_context import build_context
 from envbuilder.commands._registry import Only, make_client, parse_only
 from envbuilder.commands.context import (
     OUTPUT,
@@ -17,7 +18,6 @@ from envbuilder.commands.context import (
     NoColor,
     Output,
     Verbose,
-    build_context,
     cache_folder,
     complete_recipe,
     examples,

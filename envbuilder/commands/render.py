@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from envbuilder.build.pipeline import render_recipe
+from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import (
     RECIPES,
     Answer,
@@ -14,7 +15,6 @@ from envbuilder.commands.context import (
     NoColor,
     Recipes,
     Verbose,
-    build_context,
     examples,
     new_app,
     open_session,

@@ -14,6 +14,7 @@ from envbuilder.artifacts.squashfs.files import SquashfsTree
 from envbuilder.build.built import read_documents
 from envbuilder.build.context import BuildContext
 from envbuilder.build.pipeline import list_extensions
+from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
@@ -24,7 +25,6 @@ from envbuilder.commands.context import (
     Output,
     Recipes,
     Verbose,
-    build_context,
     examples,
     new_app,
     open_session,

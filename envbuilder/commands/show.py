@@ -13,10 +13,10 @@ from envbuilder.commands.context import (
     NoColor,
     Recipes,
     Verbose,
-    build_context,
     examples,
     new_app,
     open_session,
+    open_store,
 )
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, facts
@@ -54,7 +54,7 @@ def show(
     with open_session("show", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         recipe = load(find_recipe(name, recipes))
         values = {key: value for key, value in json.loads(recipe.canonical()).items() if key != "format"}
-        base = known_base(recipe, store=build_context(session, recipes, writes=False).store)
+        base = known_base(recipe, store=open_store(session, writes=False))
         found = facts(recipe, load_tables(load_toolkits()), base)
         session.data = ShownRecipe(
             name=recipe.name, recipe=values, places=dict(recipe.places), facts=tuple(found)

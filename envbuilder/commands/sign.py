@@ -6,6 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from envbuilder.build.built import sign_artifacts
+from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
@@ -14,7 +15,6 @@ from envbuilder.commands.context import (
     NoColor,
     Output,
     Verbose,
-    build_context,
     complete_recipe,
     examples,
     new_app,

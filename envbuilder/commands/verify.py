@@ -16,6 +16,7 @@ from envbuilder.build.built import need_built
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import EngineName, layer_keys, record_key
 from envbuilder.build.pipeline import make_plan
+from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
@@ -25,7 +26,6 @@ from envbuilder.commands.context import (
     Output,
     Recipes,
     Verbose,
-    build_context,
     complete_recipe,
     examples,
     new_app,

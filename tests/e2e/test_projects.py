@@ -18,6 +18,7 @@ from envbuilder.build.buildkit.engine import read_layout
 from envbuilder.build.extensions import CachedExtension
 from envbuilder.build.pipeline import make_plan
 from envbuilder.commands import context as sessions
+from envbuilder.commands._build_context import build_context
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import read_manifest, write_layer_from_tar
@@ -62,7 +63,7 @@ def make(recipe: Path) -> Made:
     """Renew the recipe's lock and make its extensions; raises BuildError for one that fails."""
     run(ENVBUILDER, "lock", recipe)
     session = sessions.Session(environment=dict(os.environ))
-    shop, console = sessions.build_context(session, ROOT / "recipes"), Listening()
+    shop, console = build_context(session, ROOT / "recipes"), Listening()
     read, plan, _ = make_plan(str(recipe), shop)
     store_sources(read, plan.extensions, shop.means(offline=False))
     engine = AssembleEngine(store=shop.store, runner=shop.runner, console=console, limits=shop.limits)
@@ -128,7 +129,7 @@ def test_the_docker_engine_makes_the_same_layer_of_a_project(spacious: Path):
     recipe = write_recipe(spacious, "cpu", "{name: setup_py, path: setup_py}")
     make(recipe)
     session = sessions.Session(environment=dict(os.environ))
-    shop = sessions.build_context(session, ROOT / "recipes")
+    shop = build_context(session, ROOT / "recipes")
     _, plan, _ = make_plan(str(recipe), shop)
     shop.means(offline=False).fetcher.fetch(plan.artefacts)
     hands = {"store": shop.store, "runner": shop.runner, "console": shop.console, "limits": shop.limits}

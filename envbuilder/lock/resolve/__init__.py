@@ -20,7 +20,7 @@ from envbuilder.compat.tables.torch import load_torches
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.lock.base_image.locked import LockedBase
 from envbuilder.lock.model import Artefact, Lock, artefacts, recipe_inputs
-from envbuilder.lock.resolve.base_image import Transfer, look, recall, status_of
+from envbuilder.lock.resolve.base_image import Transfer, look, status_of
 from envbuilder.lock.resolve.context import Means, Target, Wish
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
@@ -35,7 +35,6 @@ __all__ = [
     "lock_extensions",
     "look",
     "make_target",
-    "recall",
     "resolve",
     "status_of",
     "store_sources",

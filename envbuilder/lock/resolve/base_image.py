@@ -10,19 +10,17 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from envbuilder.artifacts.oci.model import Configuration, Descriptor, Manifest, parse_configuration
 from envbuilder.artifacts.oci.reference import Reference, names_registry, parse_reference
 from envbuilder.compat.image_as_distribution import PLATFORM
-from envbuilder.core.cache import Sha256, Store, save_text, sha256_text, space_errors
-from envbuilder.core.decode import Mistakes, load_text, parse_json
+from envbuilder.core.cache import Sha256, save_text, space_errors
 from envbuilder.core.errors import ContentError, IncompatibleError
 from envbuilder.core.http.transfer import Progress
-from envbuilder.core.models import read_node
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.base_image.locked import Blob, LockedBase
+from envbuilder.lock.known_base import BASE, kept_folder, recall
 from envbuilder.lock.resolve.context import Means, Wish
 from envbuilder.recipe.model import Recipe
 from envbuilder.registry.download import fetch_blob, read_blob, read_image
@@ -30,8 +28,6 @@ from envbuilder.registry.download import fetch_blob, read_blob, read_image
 if TYPE_CHECKING:
     from envbuilder.lock.base_image.inspect import Inside
 
-FORMAT: Final = 1  # of what is kept; a new number has every image looked into again
-_BASE: Final = "base.json"
 _STATUS: Final = "status"
 
 Transfer = Callable[[str, int], AbstractContextManager[Progress]]  # shows bytes as they come: what, how many
@@ -62,22 +58,13 @@ def look(
 
 def status_of(base: LockedBase, means: Means, transfer: Transfer) -> str:
     """Dpkg's note of what a locked image holds, "" where it has none; of one that was locked elsewhere the layers are read again."""
-    path = _place(means.store, base.reference) / _STATUS
+    path = kept_folder(means.store, base.reference) / _STATUS
     kept = recall(means.store, base.reference)
     if kept is None or kept.manifest != base.manifest or not path.is_file():
         reference = parse_reference(base.reference).with_digest(base.manifest.digest)
         manifest = read_image(means.client(), reference, f"linux/{PLATFORM}")
         _look_into(base.reference, reference, manifest, means, transfer)
     return path.read_text(encoding="utf-8")
-
-
-def recall(store: Store, reference: str) -> LockedBase | None:
-    """What was found when this reference was last looked into; None where that was never, or by another envbuilder."""
-    path = _place(store, reference) / _BASE
-    mistakes = Mistakes()
-    text = load_text(path, mistakes) if path.is_file() else None
-    root = parse_json(text, str(path), mistakes) if text else None
-    return read_node(LockedBase, root, mistakes) if root else None
 
 
 def _look_into(
@@ -100,15 +87,11 @@ def _look_into(
         facts=inside.facts,
         packages=inside.packages,
     )
-    folder = _place(means.store, name)
+    folder = kept_folder(means.store, name)
     folder.mkdir(mode=0o700, exist_ok=True)
     save_text(folder / _STATUS, inside.status)
-    save_text(folder / _BASE, json.dumps(asdict(base), ensure_ascii=False))
+    save_text(folder / BASE, json.dumps(asdict(base), ensure_ascii=False))
     return base
-
-
-def _place(store: Store, reference: str) -> Path:
-    return store.base(sha256_text(f"{FORMAT} {PLATFORM} {reference}"))
 
 
 def _inside(

@@ -1,0 +1,22 @@
+"""The build context of the commands that build, lock or read artifacts."""
+
+import os
+from pathlib import Path
+
+from envbuilder.build.context import BuildContext
+from envbuilder.commands.context import Session, open_console, open_store
+from envbuilder.core.limits import Limits, usable_cores, usable_memory
+from envbuilder.core.process import ProcessRunner
+
+
+def build_context(session: Session, recipes: Path, *, writes: bool = True) -> BuildContext:
+    """Return the cache, the runner, the console and the limits that the environment asks for."""
+    runner = ProcessRunner(session.environment)
+    return BuildContext(
+        store=open_store(session, writes=writes),
+        runner=runner,
+        console=open_console(session, runner),
+        environment=session.environment,
+        recipes=recipes,
+        limits=Limits(threads=usable_cores(), memory=usable_memory(), root=os.geteuid() == 0),
+    )
