@@ -64,7 +64,7 @@ def init(
         typer.Option(
             "--from",
             metavar="FILE",
-            help="requirements.txt, environment.yml or a Dockerfile; may be repeated",
+            help="requirements.txt, environment.yml, a Dockerfile or a definition file; may be repeated",
         ),
     ] = None,
     from_machine: Annotated[

@@ -43,7 +43,7 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str,
     return (code, *capsys.readouterr())
 
 
-@pytest.mark.parametrize("source", ["requirements.txt", "environment.yml", "Dockerfile"])
+@pytest.mark.parametrize("source", ["requirements.txt", "environment.yml", "Dockerfile", "train.def"])
 def test_a_file_becomes_a_recipe_and_every_line_that_does_not_is_told(
     source: str, project: Path, capsys, golden
 ):
@@ -270,6 +270,51 @@ def test_a_package_that_the_pins_rule_out_is_left_with_the_rule(tmp_path: Path):
     assert 'left out "numpy==2.1.0"' in finding.message
 
 
+DEBIAN = "Bootstrap: debootstrap\nOSVersion: bookworm\n%post\n  apt-get install -y ffmpeg\n"
+STAGES = """\
+Bootstrap: docker
+From: golang:1.22
+Stage: build
+%post
+  apt-get install -y git
+
+Bootstrap: docker
+From: nvidia/cuda:12.4.1-devel-ubuntu22.04
+Stage: final
+%files from build
+  /go/bin/tool /usr/bin/tool
+%post
+  if true; then
+  pip install \\
+    einops \\
+    # a remark
+    tqdm
+  fi
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "apt", "packages", "cuda", "left"),
+    [
+        (DEBIAN, ["ffmpeg"], [], None, []),
+        (DEBIAN.replace("debootstrap", "localimage"), ["ffmpeg"], [], None, [1]),
+        (STAGES, ["git"], ["einops", "tqdm"], "==12.4", [2, 13, 13, 18]),
+        ("bootstrap: docker\nFROM: python:3.11-slim # ours\n%\n%environment\nA=1\nexport B='2 3'\n%setup\n  cp x y\n", [], [], None, [7]),
+    ],
+)  # fmt: skip
+def test_a_definition_file_is_read_stage_by_stage(text, apt, packages, cuda, left, tmp_path: Path):
+    (tmp_path / "x.def").write_text(text)
+    requests = Requests()
+    read_source(tmp_path / "x.def", requests)
+    pin = requests.pins.get("cuda")
+    assert (list(requests.apt), list(requests.packages), pin and pin.text) == (apt, packages, cuda)
+    here = [int(one.where.rpartition(":")[2]) for one in requests.left if one.code == "EB140"]
+    assert sorted(here) == left
+    if "environment" in text:
+        assert requests.env == {"A": "1", "B": "2 3"}
+        assert requests.pins["python"].where.endswith("x.def:2")
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(lines=["-r\x08"], gpu=())  # a path that the comments of a recipe cannot hold as it is
 @given(
@@ -290,7 +335,10 @@ def test_whatever_stands_in_a_file_the_recipe_is_sound(
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
     (folder / "r.txt").write_text("\n".join(lines), encoding="utf-8")
+    definition = "\n".join(("Bootstrap: docker", "%post", *lines, "%environment", *lines, *lines))
+    (folder / "x.def").write_text(definition, encoding="utf-8")
     requests = Requests(gpus=gpu)
+    read_source(folder / "x.def", requests)
     read_source(folder / "r.txt", requests)
     recipe = made(folder, requests)  # which loads and checks what it wrote
     assert load(folder / "mine.yaml").digest == recipe.digest
@@ -342,7 +390,8 @@ def test_what_cannot_be_used_is_refused_with_a_way_on(
 
 
 @pytest.mark.parametrize(
-    ("name", "text"), [("e.yml", "name: x\n"), ("e.yml", "a: [\n"), ("Dockerfile", "RUN x\n")]
+    ("name", "text"),
+    [("e.yml", "name: x\n"), ("e.yml", "a: [\n"), ("Dockerfile", "RUN x\n"), ("x.def", "%post\n  true\n")],
 )
 def test_a_file_that_is_not_what_its_name_says_is_refused(name: str, text: str, tmp_path: Path):
     (tmp_path / name).write_text(text)

@@ -26,7 +26,7 @@ from envbuilder.core.findings import Finding
 from envbuilder.recipe.json_schema import FILE, schema_text
 from envbuilder.recipe.model import SHAPES, SUFFIX, Recipe, load, recipes_folder
 
-KINDS: Final = "a requirements file (.txt, .in), conda's environment (.yml, .yaml) or a Dockerfile"
+KINDS: Final = "a requirements file (.txt, .in), conda's environment (.yml, .yaml), a Dockerfile or a definition file (.def)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +67,7 @@ def new_path(name: str, folder: Path) -> Path:
 
 
 def read_source(path: Path, requests: Requests) -> None:
-    """One file of a project; which kind it is, its name says."""
+    """Read one file of a project; its name says of which kind it is."""
     if not path.is_file():
         raise UsageError(f"there is no file `{path}`", hint=f"`--from` takes {KINDS}")
     readers = {
@@ -77,6 +77,11 @@ def read_source(path: Path, requests: Requests) -> None:
     reader = readers.get(path.suffix.lower())
     if "dockerfile" in path.name.lower():
         reader = read_dockerfile
+    if path.suffix.lower() == ".def":
+        # spython takes 0.1 s to import, and few projects have a definition file
+        from envbuilder.compat.init.readers.definition_file import read_definition  # noqa: PLC0415
+
+        reader = read_definition
     if reader is None:
         raise UsageError(f"what `{path}` is cannot be told from its name", hint=f"`--from` takes {KINDS}")
     reader(path, requests)

@@ -1,0 +1,118 @@
+"""What a Dockerfile and a definition file have in common: the base, its variables, and commands that install packages."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from typing import Final
+
+from envbuilder.compat.init.readers.conda import read_install
+from envbuilder.compat.init.readers.copied import Copied
+from envbuilder.compat.init.readers.pip import read_arguments
+from envbuilder.compat.init.requests import Requests
+
+# Set by envbuilder, or of no use after the build.
+_OWN_VARIABLES: Final = re.compile(
+    r"PATH|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|CUDA_(HOME|PATH|ROOT)|CUDAHOSTCXX|DEBIAN_FRONTEND|TORCH_CUDA_ARCH_LIST|"
+    r"TORCH_NVCC_FLAGS|FORCE_CUDA|NVIDIA_.*|CONDA_.*|PIP_.*|LANG|LC_ALL|CC|CXX|TZ|PYTHON_VERSION"
+)
+_TIDYING: Final = re.compile(
+    r"(sudo )?(apt-get|apt|aptitude) (-\S+ )*(update|upgrade|dist-upgrade|clean|autoclean|autoremove)\b.*|rm -rf? .*|"
+    r"(conda|mamba|pip3?) (clean|cache|config)\b.*|ldconfig|set -\S+|true|mkdir .*|export DEBIAN_FRONTEND=.*|"
+    r"(python3? -m )?pip3? install (-\S+ )*(--upgrade |-U )*(pip|setuptools|wheel| )+"
+)
+# What every environment has, by its own keys.
+_OWN_PACKAGES: Final = re.compile(
+    r"python3?(\.\d+)?(-.*)?|build-essential|cuda-.*|libcudnn.*|libnccl.*|nvidia-.*|sudo|software-properties-common|"
+    r"apt-transport-https|ca-certificates|gnupg2?|apt-utils|locales|ninja-build"
+)
+
+
+def read_base(value: str, where: str, requests: Requests) -> None:
+    """Take the versions that the tag of a well-known base names."""
+    words = [word for word in value.split() if not word.startswith("--")]
+    image = words[0] if words else ""
+    name, _, tag = image.partition("@")[0].rpartition(":")
+    short = name.rpartition("/")[2]
+    pins = {}
+    if name.endswith("nvidia/cuda"):
+        pins = {"cuda": re.match(r"(\d+\.\d+)", tag)}
+    elif name.endswith("pytorch/pytorch"):
+        pins = {"pytorch": re.match(r"(\d+\.\d+\.\d+)", tag), "cuda": re.search(r"cuda(\d+\.\d+)", tag)}
+    elif short == "python":
+        pins = {"python": re.match(r"(\d+\.\d+)", tag)}
+    elif short in ("debian", "ubuntu") or (name == "" and image in ("debian", "ubuntu")):
+        requests.note(where, f"`{image}`: the base follows from Python and the compiler")
+        return
+    found = {key: match[1] for key, match in pins.items() if match}
+    for key, version in found.items():
+        requests.pin(key, f"=={version}" if key != "python" else f"=={version}.*", where)
+    if not found:
+        requests.leave(where, f"FROM {value}", "what is in this base cannot be told from its name")
+
+
+def read_variables(value: str, where: str, requests: Requests, *, word: str = "ENV ") -> None:
+    """Take the variables of a line that a recipe can hold; `word` is what the file writes before them."""
+    try:
+        words = shlex.split(value)
+    except ValueError:
+        words = []
+    if words and "=" not in words[0]:  # the old form: ENV NAME the rest
+        words = [f"{words[0]}={' '.join(words[1:])}"]
+    for pair in words:
+        name, _, content = pair.partition("=")
+        if _OWN_VARIABLES.fullmatch(name):
+            requests.leave(where, f"{word}{name}", "envbuilder sets what is needed of it")
+        elif "$" in content:
+            requests.leave(where, f"{word}{pair}", "a recipe's variables are plain text")
+        else:
+            requests.variable(name, content, where)
+    if not words:
+        requests.leave(where, f"{word}{value}", "a quotation that does not end")
+
+
+def read_run(value: str, where: str, requests: Requests, copied: Copied, *, word: str = "RUN ") -> None:
+    """Take what the commands of a shell line install; leave the others with a reason."""
+    value = re.sub(r"--mount=\S+\s*|--network=\S+\s*", "", value)
+    for command in re.split(r"&&|\|\||;|\n", value):
+        text = " ".join(command.split())
+        if not text or _TIDYING.fullmatch(text):
+            continue
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            words = []
+        if not _read_command(words, where, requests, copied):
+            requests.leave(where, f"{word}{text}", "a recipe runs no commands of its own")
+
+
+def _read_command(words: Sequence[str], where: str, requests: Requests, copied: Copied) -> bool:
+    """Take what a command installs; False for any other command."""
+    while words and (words[0] == "sudo" or re.fullmatch(r"[A-Z_]+=\S*", words[0])):
+        words = words[1:]
+    if words[:1] and re.fullmatch(r"python3?(\.\d+)?", words[0]) and words[1:2] == ["-m"]:
+        words = words[2:]
+    plain = [word for word in words if not word.startswith("-")]
+    match [re.sub(r".*/", "", plain[0]) if plain else "", *plain[1:2]]:
+        case ["apt-get" | "apt" | "aptitude", "install"]:
+            for package in plain[2:]:
+                _read_package(package, where, requests)
+        case ["pip" | "pip3", "install"]:
+            read_arguments(words[list(words).index("install") + 1 :], where, requests, locate=copied.locate)
+        case ["conda" | "mamba" | "micromamba", "install"]:
+            read_install(words[list(words).index("install") + 1 :], where, requests)
+        case _:
+            return False
+    return True
+
+
+def _read_package(package: str, where: str, requests: Requests) -> None:
+    name, _, version = package.partition("=")
+    if compiler := re.fullmatch(r"g(?:cc|\+\+)-(\d+)", name):
+        requests.pin("gcc", f"=={compiler[1]}", where)
+    elif re.fullmatch(r"gcc|g\+\+|clang.*", name) or _OWN_PACKAGES.fullmatch(name):
+        if found := re.fullmatch(r"python(3\.\d+)(-dev)?", name):
+            requests.pin("python", f"=={found[1]}.*", where)
+    else:
+        if version:
+            requests.note(where, f"`{name}` without `={version}`: the lock chooses the version of the suite")
+        requests.debian(name, where)
