@@ -4,7 +4,11 @@ Both use the user's own cache, so that what `make a100` has fetched and built is
 built into `build/` as well, where `make a100` puts it.
 """
 
+import contextlib
+import dataclasses
+import fcntl
 import os
+import pickle
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import faults, tiers
+from tests.support.tiny import make_tiny
 from tests.support.workbench import CI, ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
 
 ALONE, RELEASE = "alone", "release"  # markers, and the groups of `scripts/test --release` that they make
@@ -82,6 +87,29 @@ def cpu() -> Iterator[Built]:
 
 
 @pytest.fixture(scope="session")
+def tiny() -> Iterator[Built]:
+    """An environment without torch that builds in seconds, for what is about no library."""
+    with contextlib.ExitStack() as stack:
+        shared = os.environ.get(tiers.RUN)
+        folder = Path(shared) if shared else stack.enter_context(open_folder())
+        recipe = folder / "tiny-recipe/tiny.yaml"
+        recipe.parent.mkdir(exist_ok=True)
+        with held(recipe.parent):
+            if not recipe.with_suffix(".lock").exists():
+                make_tiny(recipe.parent)
+            built = build(str(recipe), folder / "tiny")
+        yield dataclasses.replace(built, name="tiny", recipe=recipe)
+
+
+@contextlib.contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """One group at a time is in the block for this folder."""
+    with (folder / "held").open("w") as stream:
+        fcntl.flock(stream, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture(scope="session")
 def a100() -> Built:
     """Built where no Docker engine answers, then loaded: CI frees the unpacked layers between, 6 GB that it would lack."""
     without_engine = build("a100", ROOT / "build", env=NO_ENGINE)
@@ -100,9 +128,20 @@ def built(request: pytest.FixtureRequest) -> Built:
 
 @pytest.fixture(scope="session")
 def bench() -> Iterator[faults.Bench]:
-    """An environment that builds in seconds, for what is done many times."""
+    """An environment that builds in seconds, for what is done many times. The groups of one run share its set-up."""
     with open_folder() as folder:
-        yield faults.set_up(folder)
+        if tiers.RUN not in os.environ:
+            yield faults.set_up(folder)
+            return
+        shared = Path(os.environ[tiers.RUN], "bench")
+        shared.mkdir(exist_ok=True)
+        with held(shared):
+            kept = shared / "kept"
+            if not kept.exists():
+                (shared / "made").mkdir()
+                kept.write_bytes(pickle.dumps(faults.set_up(shared / "made")))
+            bench = pickle.loads(kept.read_bytes())
+        yield faults.copied(bench, folder / "bench")
 
 
 @pytest.fixture

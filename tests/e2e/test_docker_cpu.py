@@ -10,7 +10,7 @@ import pytest
 from tests.support.two_engines import inside, need_the_same
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, run
 
-pytestmark = pytest.mark.builds
+pytestmark = [pytest.mark.builds, pytest.mark.torch]
 
 
 def test_both_engines_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spacious: Path):

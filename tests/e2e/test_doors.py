@@ -46,13 +46,13 @@ def set_up(cluster: Cluster, sif: Path, *words: str) -> "subprocess.CompletedPro
 
 
 @pytest.fixture(scope="module")
-def ssh(cluster: Cluster, cpu: Built) -> tuple[object, ...]:
+def ssh(cluster: Cluster, tiny: Built) -> tuple[object, ...]:
     """The command line that reaches the environment."""
-    said = set_up(cluster, cpu.sif)
+    said = set_up(cluster, tiny.sif)
     assert said.returncode == 0, said.stderr
-    config = cluster.folder / "my doors/cpu.config"
-    assert said.stdout.startswith(f"{config}: `ssh -F {config} envbuilder-cpu`")
-    return ("ssh", "-F", config, "envbuilder-cpu")
+    config = cluster.folder / "my doors/tiny.config"
+    assert said.stdout.startswith(f"{config}: `ssh -F {config} envbuilder-tiny`")
+    return ("ssh", "-F", config, "envbuilder-tiny")
 
 
 @pytest.fixture
@@ -66,9 +66,9 @@ def session(cluster: Cluster, ssh: tuple[object, ...]) -> Callable[..., "subproc
 
 def test_a_command_ends_in_the_sif(session, cluster):
     ended = session(
-        "python", "-c", "'import torch, fused, os; print(os.environ[\"APPTAINER_NAME\"], os.getuid())'"
+        "python", "-c", "'import filelock, os; print(os.environ[\"APPTAINER_NAME\"], os.getuid())'"
     )
-    assert ended.stdout == f"cpu.sif {PERSON}\n", ended.stderr
+    assert ended.stdout == f"tiny.sif {PERSON}\n", ended.stderr
     assert session("uname -n; pwd").stdout == f"n1\n{cluster.folder}/a home\n"
 
 
@@ -89,7 +89,7 @@ def test_a_shell_without_a_command_is_the_environments(session):
 def test_files_are_sent(cluster, ssh, session):
     """Remote-SSH sends its server so, where a cluster has no way out."""
     (cluster.folder / "sent").write_text("by scp\n")
-    line = ("scp", *ssh[1:3], cluster.folder / "sent", "envbuilder-cpu:received")
+    line = ("scp", *ssh[1:3], cluster.folder / "sent", "envbuilder-tiny:received")
     cluster.head.run(*line)
     assert session("cat", "received").stdout == "by scp\n"
 
@@ -115,23 +115,23 @@ def test_nothing_is_left_when_a_session_has_ended(session, cluster):
 def test_another_key_gets_no_session(cluster, ssh):
     """Not even one that the machine's own sshd takes."""
     theirs = cluster.folder / "others.config"
-    ours = str(cluster.folder / "my doors/cpu.key")
+    ours = str(cluster.folder / "my doors/tiny.key")
     theirs.write_text(Path(str(ssh[2])).read_text().replace(ours, str(cluster.folder / "user_key")))
-    ended = cluster.head.attempt("ssh", "-F", theirs, "-o", "BatchMode=yes", "envbuilder-cpu", "true")
+    ended = cluster.head.attempt("ssh", "-F", theirs, "-o", "BatchMode=yes", "envbuilder-tiny", "true")
     assert ended.returncode == 255
     assert "Permission denied" in ended.stderr
 
 
-def test_it_can_be_set_up_again_and_keeps_what_a_person_changed(cluster, ssh, cpu, session):
-    assert set_up(cluster, cpu.sif).returncode == 0
+def test_it_can_be_set_up_again_and_keeps_what_a_person_changed(cluster, ssh, tiny, session):
+    assert set_up(cluster, tiny.sif).returncode == 0
     config = Path(str(ssh[2]))
     before = config.read_text()
     config.write_text(before + "  Compression yes\n")
-    refused = set_up(cluster, cpu.sif)
+    refused = set_up(cluster, tiny.sif)
     assert refused.returncode == 2
     assert "says something else" in refused.stderr
     assert config.read_text() == before + "  Compression yes\n"
-    assert set_up(cluster, cpu.sif, "--force").returncode == 0
+    assert set_up(cluster, tiny.sif, "--force").returncode == 0
     assert config.read_text() == before
     assert session("exit 5").returncode == 5
 

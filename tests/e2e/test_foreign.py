@@ -97,8 +97,8 @@ def test_the_difference_of_an_image_and_a_sif_is_told_in_words_and_as_data(forei
     assert "packages: the same" in text
 
 
-def test_an_image_and_its_sif_differ_in_nothing(cpu: Built):
-    said = json.loads(run(ENVBUILDER, "diff", cpu.layout, cpu.sif, "--json"))["data"]
+def test_an_image_and_its_sif_differ_in_nothing(tiny: Built):
+    said = json.loads(run(ENVBUILDER, "diff", tiny.layout, tiny.sif, "--json"))["data"]
     assert (said["packages"], said["files"], said["environment"], said["nccl"]) == ([], [], [], [])
 
 
@@ -111,8 +111,8 @@ def test_a_file_that_changed_in_between_is_named(foreign: Foreign, changed: Path
     assert not [where for where, _ in seen if where.startswith("/.singularity")]
 
 
-def test_the_image_in_the_engine_is_the_layout_that_was_built(cpu: Built):
-    answer = json.loads(run(ENVBUILDER, "verify", cpu.image, cpu.sif, "--json"))["data"]
+def test_the_image_in_the_engine_is_the_layout_that_was_built(tiny: Built):
+    answer = json.loads(run(ENVBUILDER, "verify", tiny.image, tiny.sif, "--json"))["data"]
     assert answer["passed_over"] == []
 
 

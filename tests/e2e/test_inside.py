@@ -32,11 +32,11 @@ def project() -> Iterator[Path]:
 
 
 @pytest.fixture(params=["sif", "image"])
-def line(request: pytest.FixtureRequest, cpu: Built) -> Callable[..., list[str]]:
+def line(request: pytest.FixtureRequest, tiny: Built) -> Callable[..., list[str]]:
     """A command line in one of the two forms."""
 
     def make(verb: str, *words: str) -> list[str]:
-        return [ENVBUILDER, verb, "cpu", "--output", str(cpu.output), "--in", request.param, *words]
+        return [ENVBUILDER, verb, "tiny", "--output", str(tiny.output), "--in", request.param, *words]
 
     return make
 

@@ -27,7 +27,7 @@ from envbuilder.plan.model import ExtensionsStep
 from envbuilder.plan.render import EXPORTED
 from tests.support.workbench import CI, ENVBUILDER, ROOT, open_folder, run
 
-pytestmark = pytest.mark.builds
+pytestmark = [pytest.mark.builds, pytest.mark.torch]
 PROJECTS = Path(__file__).with_name("projects")
 CAPTURED = {
     "scale": "load_at_import",

@@ -21,7 +21,6 @@ from tests.support.workbench import (
 )
 
 pytestmark = pytest.mark.builds
-PATIENCE = 2.0
 
 
 @pytest.fixture
@@ -57,7 +56,10 @@ def test_what_several_recipes_share_is_made_once(bench: Bench, recipes: Path):
     ]  # fmt: skip
 
 
-def test_ctrl_c_ends_every_build_within_two_seconds(bench: Bench, recipes: Path, spacious: Path):
+@pytest.mark.alone
+def test_ctrl_c_ends_every_build_within_two_seconds(
+    bench: Bench, recipes: Path, spacious: Path, patience: float
+):
     cache = cache_with_artefacts(spacious, bench.recipe)
     building = start(*command(recipes, "--jobs", "2"), env=NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)})
     assert building.stderr is not None
@@ -67,9 +69,9 @@ def test_ctrl_c_ends_every_build_within_two_seconds(bench: Bench, recipes: Path,
     time.sleep(1)
     began = time.monotonic()
     building.send_signal(signal.SIGINT)
-    building.communicate(timeout=30)
+    building.communicate(timeout=60)
     assert building.returncode == 130
-    assert time.monotonic() - began < PATIENCE + 1  # of which a second is for a machine with other work
+    assert time.monotonic() - began < patience
     # What begins with a dot is nobody's result, and the next build sweeps it (test_faults.py).
     left = {path.suffix for path in (spacious / "out").glob("[!.]*")}
     assert left <= {".log"}

@@ -1,5 +1,6 @@
 """What others' tools make of the artefacts: their parts list, their provenance, and signatures with a user's own key."""
 
+import dataclasses
 import hashlib
 import json
 import shutil
@@ -92,30 +93,30 @@ def keys(
 
 
 @pytest.fixture
-def copied(cpu: Built, spacious: Path) -> Built:
-    link_tree(cpu.output, spacious / "out")
-    return Built("cpu", spacious / "out", cpu.data)
+def copied(tiny: Built, spacious: Path) -> Built:
+    link_tree(tiny.output, spacious / "out")
+    return dataclasses.replace(tiny, output=spacious / "out")
 
 
 def verified(built: Built, public: Path) -> "subprocess.CompletedProcess[str]":
-    return attempt(ENVBUILDER, "verify", "cpu", "--output", built.output, "--key", public, "--json")
+    return attempt(ENVBUILDER, "verify", "tiny", "--output", built.output, "--key", public, "--json")
 
 
-def test_signed_artefacts_are_verified_by_apptainer_and_by_us(cpu: Built, copied: Built, keys):
+def test_signed_artefacts_are_verified_by_apptainer_and_by_us(tiny: Built, copied: Built, keys):
     private, public = keys
     before = copied.sif.read_bytes()[-4096:]
     assert verified(copied, public).returncode == 7
-    run(ENVBUILDER, "sign", "cpu", "--output", copied.output, "--key", private)
+    run(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
     run("apptainer", "verify", "--key", public, copied.sif)
     assert verified(copied, public).returncode == 0
-    assert build("cpu", copied.output).data["built"] is False
-    assert cpu.sif.read_bytes()[-4096:] == before  # the other name of the unsigned file
+    assert build(str(tiny.recipe), copied.output).data["built"] is False
+    assert tiny.sif.read_bytes()[-4096:] == before  # the other name of the unsigned file
 
 
 def test_a_passphrase_is_asked_for_at_a_terminal_and_not_shown(copied: Built, tmp_path: Path):
     private, public = make_keys(tmp_path, KINDS["P-256 with a passphrase"])
     with terminal(ROOT, tmp_path, width=100) as screen:
-        screen.start(ENVBUILDER, "sign", "cpu", "--output", copied.output, "--key", private)
+        screen.start(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
         screen.wait(lambda: any(line.startswith("passphrase of") for line in screen.screen()), 60)
         screen.type(PASSPHRASE, "Enter")
         assert screen.code(60) == 0
@@ -133,7 +134,7 @@ def flip_byte(path: Path) -> None:
 
 def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, keys):
     private, public = keys
-    run(ENVBUILDER, "sign", "cpu", "--output", copied.output, "--key", private)
+    run(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
     index = copied.layout / "index.json"
     manifest = json.loads(index.read_text())["manifests"][0]
     blobs = copied.layout / "blobs/sha256"
@@ -145,12 +146,12 @@ def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, keys):
     index.write_text(text.replace(f'"size":{manifest["size"]}', f'"size":{len(other)}'))
     ended = verified(copied, public)
     assert ended.returncode == 7
-    assert "does not speak of `cpu.oci`" in findings(ended)[0]["message"]
+    assert "does not speak of `tiny.oci`" in findings(ended)[0]["message"]
 
 
 def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, keys, spacious: Path):
     private, public = keys
-    run(ENVBUILDER, "sign", "cpu", "--output", copied.output, "--key", private)
+    run(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
     flip_byte(copied.sif)
     ended = verified(copied, public)
     assert ended.returncode == 7
@@ -158,13 +159,14 @@ def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, keys, spacious:
 
 
 @pytest.fixture
-def tiny(cpu: Built, spacious: Path) -> Built:  # its packages are among those of `cpu`
+def own(tiny: Built, spacious: Path) -> Built:
+    """One that is this test's to change."""
     make_tiny(spacious / "recipe")
     return rebuilt(Built("tiny", spacious / "out", {}))
 
 
-def rebuilt(tiny: Built) -> Built:
-    built = build(str(tiny.output.parent / "recipe/tiny.yaml"), tiny.output, env=NO_ENGINE)
+def rebuilt(own: Built) -> Built:
+    built = build(str(own.output.parent / "recipe/tiny.yaml"), own.output, env=NO_ENGINE)
     return Built("tiny", built.output, built.data)
 
 
@@ -172,50 +174,50 @@ def of_tiny(verb: str, built: Built, *words: object) -> "subprocess.CompletedPro
     return attempt(ENVBUILDER, verb, "tiny", *words, "--output", built.output, "--json")
 
 
-def test_a_pair_without_a_signature_is_said_to_have_none(tiny: Built, tmp_path: Path):
+def test_a_pair_without_a_signature_is_said_to_have_none(own: Built, tmp_path: Path):
     _, public = make_keys(tmp_path, KINDS["Ed25519"])
-    ended = of_tiny("verify", tiny, "--key", public)
+    ended = of_tiny("verify", own, "--key", public)
     (finding,) = findings(ended)
     assert ended.returncode == 7
     assert "are not signed" in finding["message"]
     assert "`envbuilder sign tiny --key KEY`" in finding["hint"]
 
 
-def test_signing_again_takes_the_place_of_the_earlier_signature(tiny: Built, tmp_path: Path):
+def test_signing_again_takes_the_place_of_the_earlier_signature(own: Built, tmp_path: Path):
     for name in ("old", "new"):
         (tmp_path / name).mkdir()
     old, new = (make_keys(tmp_path / name, KINDS[kind]) for name, kind in (("old", "P-256"), ("new", "RSA")))
     for private, public in (old, old, new):
-        assert of_tiny("sign", tiny, "--key", private).returncode == 0
-        assert run("apptainer", "sif", "list", tiny.sif).count("|Signature") == 1
-        run("apptainer", "verify", "--key", public, tiny.sif)
-        assert of_tiny("verify", tiny, "--key", public).returncode == 0
-    assert of_tiny("verify", tiny, "--key", old[1]).returncode == 7
-    assert rebuilt(tiny).data["built"] is False
+        assert of_tiny("sign", own, "--key", private).returncode == 0
+        assert run("apptainer", "sif", "list", own.sif).count("|Signature") == 1
+        run("apptainer", "verify", "--key", public, own.sif)
+        assert of_tiny("verify", own, "--key", public).returncode == 0
+    assert of_tiny("verify", own, "--key", old[1]).returncode == 7
+    assert rebuilt(own).data["built"] is False
 
 
-def test_a_sif_that_changed_after_its_build_is_neither_signed_nor_pushed(tiny: Built, tmp_path: Path):
+def test_a_sif_that_changed_after_its_build_is_neither_signed_nor_pushed(own: Built, tmp_path: Path):
     private, public = make_keys(tmp_path, KINDS["Ed25519"])
-    whole = tiny.sif.read_bytes()
-    flip_byte(tiny.sif)
-    changed = sha256_file(tiny.sif)
+    whole = own.sif.read_bytes()
+    flip_byte(own.sif)
+    changed = sha256_file(own.sif)
     nowhere = "127.0.0.1:1/team/tiny:1"  # nobody is asked before the bytes are known to be right
-    signed = of_tiny("sign", tiny, "--key", private)
-    pushed = of_tiny("push", tiny, nowhere, "--only", "sif")
+    signed = of_tiny("sign", own, "--key", private)
+    pushed = of_tiny("push", own, nowhere, "--only", "sif")
     for ended in (signed, pushed):
         (finding,) = findings(ended)
         assert ended.returncode == 7
         assert changed in finding["message"]
         assert "`envbuilder build tiny`" in finding["hint"]
-    assert sha256_file(tiny.sif) == changed
-    assert not (tiny.output / "tiny.sigstore.json").exists()
-    tiny.sif.unlink()
-    rebuilt(tiny)
-    assert tiny.sif.read_bytes() == whole
-    run("apptainer", "sign", "--key", private, tiny.sif)  # without our help: then it is as its owner wants it
-    assert of_tiny("push", tiny, nowhere, "--only", "sif").returncode == 5
-    assert of_tiny("sign", tiny, "--key", private).returncode == 0
-    assert of_tiny("verify", tiny, "--key", public).returncode == 0
+    assert sha256_file(own.sif) == changed
+    assert not (own.output / "tiny.sigstore.json").exists()
+    own.sif.unlink()
+    rebuilt(own)
+    assert own.sif.read_bytes() == whole
+    run("apptainer", "sign", "--key", private, own.sif)  # without our help: then it is as its owner wants it
+    assert of_tiny("push", own, nowhere, "--only", "sif").returncode == 5
+    assert of_tiny("sign", own, "--key", private).returncode == 0
+    assert of_tiny("verify", own, "--key", public).returncode == 0
 
 
 def test_a_pgp_key_of_the_user_signs_the_sif_too(copied: Built, spacious: Path):

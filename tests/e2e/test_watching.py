@@ -9,8 +9,7 @@ from tests.support.silent import silent_server
 from tests.support.tmux import Terminal, terminal
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, cache_with_artefacts
 
-pytestmark = pytest.mark.builds
-PATIENCE = 2.0
+pytestmark = [pytest.mark.builds, pytest.mark.torch]
 
 
 @pytest.fixture
@@ -40,8 +39,8 @@ def test_what_runs_at_once_is_in_one_live_view(width: int, cold: dict[str, str],
     most = 0
     with terminal(ROOT, spacious, width=width, **cold) as screen:
         build(screen, spacious / "out")
-        least, end = time.monotonic() + 8, time.monotonic() + 60
-        while time.monotonic() < (end if most < 2 else least):
+        end = time.monotonic() + 120
+        while most < 2 and time.monotonic() < end:
             lines = screen.screen()
             most = max(most, sum(line.lstrip()[:1] in "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏" for line in lines if line.strip()))
             assert (
@@ -54,20 +53,21 @@ def test_what_runs_at_once_is_in_one_live_view(width: int, cold: dict[str, str],
     assert most >= 2
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("moment", [0.7, 3.0, 9.0, 16.0])
 def test_ctrl_c_ends_a_build_within_two_seconds_and_leaves_nothing_half_done(
-    moment: float, cold: dict[str, str], spacious: Path
+    moment: float, cold: dict[str, str], spacious: Path, patience: float
 ):
     with terminal(ROOT, spacious, width=80, **cold) as screen:
         build(screen, spacious / "out")
         time.sleep(moment)
         began = time.monotonic()
         screen.type("C-c")
-        assert screen.code(10) == 130
+        assert screen.code(60) == 130
         took = time.monotonic() - began
         assert any("interrupted" in line for line in screen.screen())
         assert screen.has_cursor()
-    assert took < PATIENCE
+    assert took < patience
     # What begins with a dot is nobody's result, and the next build sweeps it (test_faults.py).
     left = {path.suffix for path in (spacious / "out").glob("[!.]*")}
     assert left <= {".log"}
@@ -77,16 +77,17 @@ def test_ctrl_c_ends_a_build_within_two_seconds_and_leaves_nothing_half_done(
         time.sleep(0.2)
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("words", [("verify", "cpu"), ("push", "cpu", "{place}/x")])
 def test_ctrl_c_ends_what_reads_or_sends_an_environment_within_two_seconds(
-    words: tuple[str, ...], cpu: Built, tmp_path: Path
+    words: tuple[str, ...], cpu: Built, tmp_path: Path, patience: float
 ):
     with silent_server() as (place, asked), terminal(ROOT, tmp_path, width=80) as screen:
         screen.start(ENVBUILDER, *(word.format(place=place) for word in words), "--output", cpu.output)
         screen.wait(lambda: any("verify image" in line for line in screen.screen()) or asked.is_set(), 60)
         began = time.monotonic()
         screen.type("C-c")
-        assert screen.code(10) == 130
-        assert time.monotonic() - began < PATIENCE
+        assert screen.code(60) == 130
+        assert time.monotonic() - began < patience
         assert "interrupted" in screen.screen()
         assert screen.has_cursor()

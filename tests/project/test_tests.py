@@ -53,7 +53,7 @@ def test_what_uses_a100_is_in_the_group_cuda():
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize(("name", "groups"), [("quick", 3), ("middle", 8), ("all", 13), ("release", 20)])
+@pytest.mark.parametrize(("name", "groups"), [("quick", 3), ("middle", 8), ("all", 14), ("release", 21)])
 def test_a_tier_names_each_group_once(name: str, groups: int):
     tier = tiers.make_tier(name)
     names = [group.name for stage in tier.stages for group in stage]
@@ -63,7 +63,9 @@ def test_a_tier_names_each_group_once(name: str, groups: int):
 @pytest.mark.programs
 def test_a_failed_group_and_a_tier_over_its_budget_are_both_told():
     tier = tiers.make_tier("middle")
-    fine, bad = (Ended(name=name, code=code, seconds=9.0, tests={}) for name, code in (("a", 0), ("b", 1)))
+    fine, bad = (
+        Ended(name=name, code=code, seconds=9.0, cpu=9.0, tests={}) for name, code in (("a", 0), ("b", 1))
+    )
     assert tiers.judge(tier, [fine], 60 * tier.minutes, fetched=False) == []
     assert tiers.judge(tier, [fine], 60 * tier.minutes + 1, fetched=True) == []
     failed, slow = tiers.judge(tier, [fine, bad], 60 * tier.minutes + 1, fetched=False)

@@ -91,6 +91,18 @@ def set_up(folder: Path) -> Bench:
     return replace(bench, seconds=(first, *rest))
 
 
+def copied(bench: Bench, folder: Path) -> Bench:
+    """Return a bench of one's own: second names of the files of another one, in `folder`, which it makes."""
+    link_tree(bench.folder, folder)
+
+    def moved(path: Path) -> Path:
+        return folder / path.relative_to(bench.folder)
+
+    return replace(
+        bench, folder=folder, recipe=moved(bench.recipe), states=tuple(moved(one) for one in bench.states)
+    )
+
+
 def _timed(bench: Bench, cache: Path) -> tuple[float, tuple[str, str]]:
     shutil.rmtree(bench.output, ignore_errors=True)
     began = time.monotonic()

@@ -35,7 +35,8 @@ RUN: Final = "ENVBUILDER_TEST_RUN"  # the folder that the groups of one run shar
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda": ("check_truth",),
     # They look at BuildKit's records, and remove them.
-    "docker": ("docker_engine", "docker_cpu", "rendered", "foreign", "on_top", "desk"),
+    "docker": ("docker_engine", "docker_cpu"),
+    "images": ("rendered", "foreign", "on_top", "desk"),
     "cpu": ("artefacts", "audits", "faults", "vendor", "wheel", "watching"),
     "inside": ("load", "nccl", "inside", "local", "modules", "trust"),
     "cluster": ("jobs", "doors"),
@@ -128,7 +129,9 @@ def make_tier(name: str) -> Tier:
         case "quick":
             return Tier(name=name, stages=(quick,), minutes=2, minutes_fetching=2)
         case "middle":
-            groups = _builds("--without-torch", only=[one for one in MODULES if one != "cuda"])
+            groups = _builds(
+                "--without-torch", only=[one for one in MODULES if one not in ("cuda", "extensions")]
+            )
             return Tier(name=name, stages=(groups,), minutes=6, minutes_fetching=9)
         case "all":
             return Tier(name=name, stages=(quick, (*_builds(), tried)), minutes=25, minutes_fetching=35)
@@ -155,11 +158,12 @@ def _release() -> tuple[Group, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A group that has ended; `tests` are the seconds of each of its tests."""
+    """A group that has ended. `cpu` is without that of the Docker engine; `tests` are the seconds of each test."""
 
     name: str
     code: int
     seconds: float
+    cpu: float
     tests: Mapping[str, float]
 
 
@@ -175,37 +179,40 @@ class Run:
     def run(self, group: Group) -> Ended:
         """Run the commands of a group until one fails, and print its log."""
         log, began = RESULTS / f"{group.name}.log", time.monotonic()
-        code = 0
+        code, cpu = 0, 0.0
         (RESULTS / f"{group.name}.xml").unlink(missing_ok=True)
         with log.open("wb") as output, self._environment(group) as environment:
             for command in group.commands:
                 output.write(f"$ {shlex.join(command)}\n".encode())
                 output.flush()
-                code = self._finish(group.name, command, environment, output.fileno())
+                code, more = self._finish(group.name, command, environment, output.fileno())
+                cpu += more
                 if code:
                     break
         seconds = time.monotonic() - began
         with self.guard:
-            print(f"\n=== {group.name}: {_said(code)} after {seconds:.0f} s", flush=True)
+            print(f"\n=== {group.name}: {_said(code)} after {seconds:.0f} s, {cpu:.0f} s of CPU", flush=True)
             sys.stdout.buffer.write(log.read_bytes())
             sys.stdout.flush()
-        return Ended(name=group.name, code=code, seconds=seconds, tests=dict(_durations(group.name)))
+        return Ended(name=group.name, code=code, seconds=seconds, cpu=cpu, tests=dict(_durations(group.name)))
 
     def _finish(
         self, name: str, command: tuple[str, ...], environment: Mapping[str, str], output: int
-    ) -> int:
+    ) -> tuple[int, float]:
+        """Return the exit code and the CPU seconds of a command."""
         with self.guard:
             if self.stopped:
-                return 130
+                return 130, 0.0
             process = subprocess.Popen(
                 command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=output,
                 stderr=subprocess.STDOUT, start_new_session=True,
             )  # fmt: skip
             self.alive[name] = process
-        code = process.wait()
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
         with self.guard:
             del self.alive[name]
-        return code
+        return process.returncode, usage.ru_utime + usage.ru_stime
 
     @contextlib.contextmanager
     def _environment(self, group: Group) -> Iterator[dict[str, str]]:
@@ -219,13 +226,13 @@ class Run:
     def stop(self) -> None:
         """Interrupt every group, and kill those that do not end within a minute."""
         with self.guard:
-            self.stopped, alive = True, list(self.alive.values())
+            self.stopped = True
         for number, patience in ((signal.SIGINT, 60), (signal.SIGKILL, 10)):
-            for process in alive:
+            for process in list(self.alive.values()):
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(process.pid, number)
             end = time.monotonic() + patience
-            while time.monotonic() < end and any(process.poll() is None for process in alive):
+            while self.alive and time.monotonic() < end:
                 time.sleep(0.1)
 
 
@@ -403,7 +410,7 @@ def main() -> int:
         _add_row(ended, seconds, wrong)
     print(f"\n=== {tier.name}: {seconds / 60:.1f} minutes")
     for one in sorted(ended, key=lambda one: -one.seconds):
-        print(f"  {one.name:<12} {one.seconds:6.0f} s  {_said(one.code)}")
+        print(f"  {one.name:<12} {one.seconds:6.0f} s  {one.cpu:6.0f} s of CPU  {_said(one.code)}")
     for line in wrong:
         print(f"scripts/test: {line}", file=sys.stderr)
     return 1 if wrong else 0

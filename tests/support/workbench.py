@@ -60,6 +60,7 @@ class Built:
     name: str
     output: Path
     data: dict[str, object]
+    recipe: Path | None = None  # of an environment that is none of the repository's
 
     @property
     def sif(self) -> Path:
