@@ -311,10 +311,11 @@ def test_sizes_of_a100(a100: Built):
     assert sum(int(str(artefact["size"])) for artefact in locked_artefacts("a100")) <= 3.6e9
 
 
-def test_a_build_with_nothing_to_do_says_so_within_a_second(built: Built):
+@pytest.mark.alone
+def test_a_build_with_nothing_to_do_says_so_within_a_second(built: Built, slack: int):
     command = (ENVBUILDER, "build", built.name, "--output", built.output)
     assert "nothing to do" in run(*command)
-    assert min(seconds(*command) for _ in range(5)) < 1  # the machine may be busy with something else
+    assert seconds(*command) < slack
 
 
 def test_verify_passes(built: Built):

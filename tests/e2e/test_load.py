@@ -198,13 +198,12 @@ def test_a_python_without_torch_starts_within_a_millisecond_more(cpu: Built):
     assert min(int(line.split("|")[1]) for line in said.splitlines()) < 1000
 
 
-def test_eight_processes_load_at_once_in_a_moment_and_write_nothing(inside: Inside):
+@pytest.mark.alone
+def test_eight_processes_load_at_once_in_a_moment_and_write_nothing(inside: Inside, slack: int):
     said = inside("together(8, lambda: lite().answer() + inlined().answer())")
     answers = [json.loads(line) for line in said.splitlines()]
     assert [answer for answer, _ in answers] == ["84"] * 8
-    assert (
-        min(seconds for _, seconds in answers) < 2 * 0.05
-    )  # two modules; other load on the machine only ever adds
+    assert min(seconds for _, seconds in answers) < 2 * 0.05 * slack  # two modules
     assert list(inside.tmp.iterdir()) == []
 
 

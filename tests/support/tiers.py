@@ -45,6 +45,8 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "registry": ("transfers", "bases"),
     "pages": ("site", "page"),
 }
+RELEASE: Final = ("recipes",)  # modules that only `--release` runs
+ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "shapes"})
 
 # Unit tests by folder, in parts of about the same length.
@@ -129,9 +131,7 @@ def make_tier(name: str) -> Tier:
         case "quick":
             return Tier(name=name, stages=(quick,), minutes=2, minutes_fetching=2)
         case "middle":
-            groups = _builds(
-                "--without-torch", only=[one for one in MODULES if one not in ("cuda", "extensions")]
-            )
+            groups = _builds("--without-torch", only=[one for one in MODULES if one not in ONLY_TORCH])
             return Tier(name=name, stages=(groups,), minutes=6, minutes_fetching=9)
         case "all":
             return Tier(name=name, stages=(quick, (*_builds(), tried)), minutes=25, minutes_fetching=35)
@@ -158,7 +158,7 @@ def _release() -> tuple[Group, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A group that has ended. `cpu` is without that of the Docker engine; `tests` are the seconds of each test."""
+    """A group that has ended. `cpu` is without that of the Docker engine; `tests` are those of a second and more."""
 
     name: str
     code: int
@@ -244,7 +244,9 @@ def _durations(name: str) -> Iterator[tuple[str, float]]:
     path = RESULTS / f"{name}.xml"
     if path.exists():
         for case in ET.parse(path).iter("testcase"):
-            yield f"{case.get('classname')}::{case.get('name')}", float(case.get("time", "0"))
+            seconds = float(case.get("time", "0"))
+            if seconds >= 1:
+                yield f"{case.get('classname')}::{case.get('name')}", seconds
 
 
 def user_cache() -> Path:
