@@ -1,6 +1,7 @@
 """Builds that something happens to: each ends with a clear error or not at all, and the next one works."""
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -247,7 +248,7 @@ def _in_small_disk(
 def test_a_cache_without_space_is_exit_6_before_anything_is_fetched(spacious: Path):
     cache = spacious / "cache"
     ended = _in_small_disk(
-        f"{ENVBUILDER} build cpu --output {spacious}/out; code=$?; du -s {cache}; exit $code",
+        f"'{ENVBUILDER}' build cpu --output {spacious}/out; code=$?; du -s {cache}; exit $code",
         place=cache, size="64m", env=NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)},
     )  # fmt: skip
     assert ended.returncode == 6
@@ -259,7 +260,7 @@ def test_a_cache_without_space_is_exit_6_before_anything_is_fetched(spacious: Pa
 def test_an_output_folder_without_space_is_exit_6(cpu: Built, spacious: Path):
     output = spacious / "out"
     ended = _in_small_disk(
-        f"{ENVBUILDER} build cpu --output {output}; code=$?; ls {output}; exit $code",
+        f"'{ENVBUILDER}' build cpu --output {output}; code=$?; ls {output}; exit $code",
         place=output, size="64m", env=NO_ENGINE,
     )  # fmt: skip
     assert ended.returncode == 6
@@ -270,7 +271,7 @@ def test_an_output_folder_without_space_is_exit_6(cpu: Built, spacious: Path):
 def test_room_for_the_sif_alone_is_exit_6_before_it_is_begun(bench: Bench, spacious: Path):
     """On another file system than the cache's the image's layers are copies."""
     output, fetched = spacious / "out", sum(one.size for one in (*bench.lock.debs, *bench.lock.wheels))
-    command = " ".join(map(str, build_command(bench.recipe, output, "--offline")))
+    command = shlex.join(map(str, build_command(bench.recipe, output, "--offline")))
     ended = _in_small_disk(
         f"{command}; code=$?; ls -A {output}; exit $code",
         place=output, size=f"{int(1.8 * fetched) >> 20}m", env=bench.env(bench.states[2]),
@@ -289,7 +290,7 @@ def test_a_disk_that_fills_up_meanwhile_is_exit_6_and_keeps_nothing_half_written
     room = f"$(($(df --output=avail -B1M {output} | tail -n 1) - 150))M"  # the SIF needs 400
     filler = f"({begun}; fallocate --length {room} {output}/filler) &"
     ended = _in_small_disk(
-        f"{filler} {ENVBUILDER} build cpu --output {output}; code=$?; wait; ls -A {output};"
+        f"{filler} '{ENVBUILDER}' build cpu --output {output}; code=$?; wait; ls -A {output};"
         f" [ ! -e {output}/cpu.oci ] || ({whole}) || echo damaged; exit $code",
         place=output, size="1500m", env=NO_ENGINE,
     )  # fmt: skip

@@ -1,5 +1,6 @@
 """`exec` and `shell` in the real SIF and the real image: input, output, signals, exit codes, and a real terminal."""
 
+import shlex
 import signal
 import subprocess
 import time
@@ -82,7 +83,7 @@ def test_a_shell_has_a_terminal(line, tmp_path):
     """In tmux: the size of its window, Ctrl-C for what runs in it, and the shell's exit code."""
     socket, end = tmp_path / "tmux", tmp_path / "end"
     tmux = ("tmux", "-S", socket, "-f", "/dev/null")
-    words = " ".join(line("shell"))
+    words = shlex.join(line("shell"))
     attempt(
         *tmux, "new-session", "-d", "-x", "93", "-y", "31", f"{words}; echo $? >{end}", env={"TERM": "xterm"}
     )

@@ -417,7 +417,7 @@ def test_a_registry_with_tls_is_held_to_the_authorities_that_are_set(toy: Output
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/data}}}}\n"
         f"http: {{addr: '{address}:5000', tls: {{certificate: {tmp_path}/ca.pem, key: {tmp_path}/key.pem}}}}\n"
     )
-    push_it = f"{ENVBUILDER} push toy {address}:5000/team/toy:1 --output {toy.folder}"
+    push_it = f"'{ENVBUILDER}' push toy {address}:5000/team/toy:1 --output {toy.folder}"
     script = f"""
         ip link set lo up && ip address add {address}/32 dev lo
         docker-registry serve {tmp_path}/settings.yml >{tmp_path}/log 2>&1 & server=$!
@@ -528,7 +528,7 @@ def test_a_name_without_a_registry_is_wrong_use(tmp_path: Path):
 def test_a_full_disk_is_told_and_leaves_what_was_there(toy: Outputs, real: Registry, tmp_path: Path):
     send(toy, named(real.host, "team/toy"), tmp_path)
     (tmp_path / "small").mkdir()
-    pull_it = f"{ENVBUILDER} pull --only sif {real.host}/team/toy:1 --output {tmp_path}/small"
+    pull_it = f"'{ENVBUILDER}' pull --only sif {real.host}/team/toy:1 --output {tmp_path}/small"
     script = (
         f"mount -t tmpfs -o size=2m none {tmp_path}/small && echo old >{tmp_path}/small/toy.sif; "
         f"{pull_it}; rc=$?; cat {tmp_path}/small/toy.sif; exit $rc"
