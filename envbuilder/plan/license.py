@@ -46,11 +46,11 @@ def wheel_license(metadata: bytes) -> License:
     stated = fields.get("license_expression", "")
     if expression := _normal(stated):
         return License(expression=expression, stated=stated)
-    said = [fields.get("license", "")]
-    said += [
+    texts = [fields.get("license", "")]
+    texts += [
         one.rpartition(" :: ")[2] for one in fields.get("classifiers", ()) if one.startswith(_CLASSIFIER)
     ]
-    found = [one for one in said if one and one != "OSI Approved"]
+    found = [one for one in texts if one and one != "OSI Approved"]
     known = sorted({one for text in found if (one := _WHEEL.get(text.strip().lower(), "") or _normal(text))})
     first = next((line.strip() for text in found for line in text.splitlines() if line.strip()), "")
     return License(expression=known[0] if len(known) == 1 else "", stated=(stated or first)[:_MOST_SHOWN])
@@ -62,14 +62,14 @@ def debian_license(copyright_text: str) -> License:
         return UNKNOWN
     stanzas = re.split(r"\n\s*\n", copyright_text)
     files = [text for text in stanzas if re.search(r"^Files:", text, re.MULTILINE)]
-    said = {
+    stated = {
         match[1].strip()
         for text in files
         if (match := re.search(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE))
     }
-    parts = sorted({_debian_expression(one) for one in said})
+    parts = sorted({_debian_expression(one) for one in stated})
     joined = " AND ".join(f"({one})" if " OR " in one and len(parts) > 1 else one for one in parts)
-    return License(expression=joined, stated="; ".join(sorted(said))[:_MOST_SHOWN])
+    return License(expression=joined, stated="; ".join(sorted(stated))[:_MOST_SHOWN])
 
 
 def own_references(expression: str) -> tuple[str, ...]:
@@ -77,9 +77,9 @@ def own_references(expression: str) -> tuple[str, ...]:
     return tuple(sorted(set(re.findall(rf"{_OWN}[A-Za-z0-9.-]+", expression))))
 
 
-def _debian_expression(said: str) -> str:
-    words = [_debian_name(name) for name in re.split(r",?\s+(?:and|or)\s+", said)]
-    joints = re.findall(r",?\s+(and|or)\s+", said)
+def _debian_expression(stated: str) -> str:
+    words = [_debian_name(name) for name in re.split(r",?\s+(?:and|or)\s+", stated)]
+    joints = re.findall(r",?\s+(and|or)\s+", stated)
     return words[0] + "".join(
         f" {joint.upper()} {word}" for joint, word in zip(joints, words[1:], strict=True)
     )

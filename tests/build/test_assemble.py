@@ -531,7 +531,7 @@ def test_a_layer_in_the_store_is_not_missing(store):
     assert make_engine(store).missing(PLAN) == PLAN.steps[:-1]
 
 
-def test_a_python_layer_is_made_of_its_wheels_and_of_the_python_that_installs_them(store):
+def test_the_inputs_of_a_python_layer_are_its_wheels_and_a_bare_python(store):
     """Also where the os layer is there already, and its packages may no longer be."""
     folder = store.layer(layer_keys(PLAN, EngineName.ASSEMBLE)[OS])
     folder.mkdir()

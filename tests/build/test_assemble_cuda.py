@@ -131,7 +131,7 @@ def test_library_names_and_versions_of_a_link_agree() -> None:
                 assert PurePosixPath(link.target).name.startswith(link.path.name), link
 
 
-def test_no_row_takes_a_debugger_or_a_static_library_that_nvcc_does_not_link_by_itself() -> None:
+def test_no_row_takes_a_debugger_or_a_static_library_that_nvcc_does_not_need() -> None:
     for toolkit in TABLE.values():
         sources = [take.source for part in toolkit.parts for take in part.take]
         static = {PurePosixPath(source).name for source in sources if source.endswith(".a")}
@@ -139,7 +139,7 @@ def test_no_row_takes_a_debugger_or_a_static_library_that_nvcc_does_not_link_by_
         assert not [source for source in sources if "nvdisasm" in source]
 
 
-def test_the_stand_in_for_libcudadevrt_is_an_archive_of_an_index_and_one_empty_object() -> None:
+def test_the_substitute_for_libcudadevrt_is_an_archive_with_one_empty_object() -> None:
     archive = next(file.text for file in TABLE["12.4"].files if file.path.name == "libcudadevrt.a").encode()
     index, member = archive[8:72], archive[72:]
     assert archive.startswith(b"!<arch>\n/ ")
@@ -302,7 +302,7 @@ def installed(tmp_path: Path) -> None:
         path.touch()
 
 
-def test_headers_and_libraries_of_the_environment_are_linked_so_that_they_hold_below_any_root(
+def test_links_to_headers_and_libraries_are_valid_below_any_root(
     tmp_path: Path,
 ) -> None:
     installed(tmp_path)

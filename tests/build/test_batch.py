@@ -97,7 +97,7 @@ def test_a_recipe_that_is_named_twice_is_built_once(recipes: Path):
         (("a", "OTHER/a.yaml"), False, 1, "would both be built as `a`"),
     ],
 )
-def test_what_cannot_be_built_is_said_before_anything_is(
+def test_invalid_names_are_reported_before_any_build(
     names: tuple[str, ...], every: bool, jobs: int, words: str, recipes: Path
 ):
     found = tuple(name.replace("OTHER", str(recipes / "other")) for name in names)

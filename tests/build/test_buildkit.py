@@ -61,7 +61,7 @@ def test_the_dockerfile_is_told_of_what_a_plan_has():
     }
 
 
-def test_every_argument_is_one_of_the_dockerfile_and_every_program_that_it_runs_is_in_the_kit():
+def test_dockerfile_base_has_every_argument_and_the_kit_every_program():
     text = render_base()
     names = {line.split()[1].partition("=")[0] for line in text.splitlines() if line.startswith("ARG ")}
     assert set(arguments(plan_of("a100"))) == names
@@ -75,7 +75,7 @@ def test_every_argument_is_one_of_the_dockerfile_and_every_program_that_it_runs_
     assert run <= programs
 
 
-def test_the_command_names_the_image_by_its_digest_and_hands_on_what_a_person_says():
+def test_the_command_names_the_image_by_digest_and_passes_options_on():
     builder = Builder(
         name="far", cache_from=("type=registry,ref=a",), cache_to=("type=registry,ref=b",), no_cache=True
     )
@@ -127,7 +127,7 @@ def test_an_image_picks_the_docker_engine_and_a_suite_the_other():
         (EngineChoice(builder=Builder(no_cache=True)), "`--no-cache`"),
     ],
 )
-def test_an_option_of_buildkit_is_refused_where_it_does_nothing(choice: EngineChoice, option: str):
+def test_a_buildkit_option_is_an_error_with_the_assemble_engine(choice: EngineChoice, option: str):
     with pytest.raises(UsageError, match=option) as caught:
         choice.name_for(plan_of("cpu"))
     assert caught.value.hint == "add `--engine docker`"
@@ -259,7 +259,7 @@ def test_a_project_builds_itself_with_what_the_other_engine_gives_it():
     }
 
 
-def test_all_of_an_image_is_wanted_unless_nothing_has_to_be_made(tmp_path: Path):
+def test_every_blob_is_an_input_unless_no_layer_is_missing(tmp_path: Path):
     plan = plan_of("cpu", on_image=True)
     wanted = docker_engine(tmp_path / "store").artefacts(plan)
     assert {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)} <= {
@@ -286,7 +286,7 @@ def test_the_layers_are_known_by_their_order(tmp_path: Path):
         read_layout(layout(tmp_path / "other", 4), ("os", "python"))
 
 
-def test_the_stages_that_are_exported_have_the_layers_that_the_dockerfile_says():
+def test_exported_stages_have_the_layers_of_dockerfile_base():
     text = render_base()
     for stage, layers in EXPORTED.items():
         _, _, below = text.partition(f" AS {stage}\n")
@@ -380,7 +380,7 @@ def test_a_plain_layer_refuses_what_would_run_as_another_user(tmp_path: Path):
         ("exporting cache to registry", "BuildKit writes its cache"),
     ],
 )
-def test_a_vertex_is_told_by_its_stage_and_its_program(name: str, told: str):
+def test_the_title_of_a_vertex_is_its_stage_and_its_program(name: str, told: str):
     assert title(name) == told
 
 
@@ -395,7 +395,7 @@ def said(vertex: str, text: str) -> str:
 RUN = "[os 1/2] RUN sh /kit/x.sh"
 
 
-def test_what_ran_is_a_step_and_what_was_cached_is_none(capsys: pytest.CaptureFixture[str]):
+def test_an_instruction_that_ran_is_a_step_and_a_cached_one_is_not(capsys: pytest.CaptureFixture[str]):
     with Progress(Console(color=False)) as progress:
         progress.feed(line(vertexes=[{"digest": "a", "name": RUN, "started": "1"}]))
         progress.feed(
@@ -481,7 +481,7 @@ BUILDX = {"docker": "github.com/docker/buildx 0.29.1 0.29.1"}
         ),
     ],
 )
-def test_what_is_missing_is_a_finding_with_its_repair(runner: FakeRunner, words: str):
+def test_a_missing_tool_is_a_finding_with_its_repair(runner: FakeRunner, words: str):
     with pytest.raises(ToolError) as caught:
         buildx.need_buildkit(Builder(name="far"), runner)
     (found,) = caught.value.findings
@@ -489,7 +489,7 @@ def test_what_is_missing_is_a_finding_with_its_repair(runner: FakeRunner, words:
     assert found.hint
 
 
-def test_an_engine_that_cannot_be_reached_is_told_by_an_inspection_that_succeeds():
+def test_an_unreachable_engine_is_reported_although_inspect_succeeds():
     class Unreachable(FakeRunner):
         def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
             return (
@@ -517,7 +517,7 @@ def test_a_builder_that_writes_no_layout_is_a_missing_tool():
     assert "containerd-snapshotter" in found.hint
 
 
-def test_a_build_that_fails_is_told_in_the_words_of_what_failed():
+def test_a_failed_build_shows_the_last_lines_of_the_failed_instruction():
     lines = "\n".join(
         [
             line(vertexes=[{"digest": "a", "name": RUN, "started": "1"}]),
@@ -536,7 +536,7 @@ def test_a_build_that_fails_is_told_in_the_words_of_what_failed():
 IMPORT = "importing cache manifest from registry.site/cache"
 
 
-def test_a_cache_that_cannot_be_read_is_told_and_is_not_what_failed(capsys: pytest.CaptureFixture[str]):
+def test_an_unreadable_cache_is_reported_and_is_not_the_failure(capsys: pytest.CaptureFixture[str]):
     absent = {
         "digest": "i",
         "name": IMPORT,
@@ -604,7 +604,7 @@ def test_an_engine_that_can_export_no_cache_is_a_missing_tool():
     assert "containerd-snapshotter" in found.hint
 
 
-def test_what_buildkit_had_is_told(capsys: pytest.CaptureFixture[str]):
+def test_the_number_of_cached_instructions_is_reported(capsys: pytest.CaptureFixture[str]):
     lines = line(vertexes=[{"digest": "a", "name": RUN, "started": "1", "completed": "1", "cached": True}])
 
     class Fed(FakeRunner):
@@ -617,7 +617,7 @@ def test_what_buildkit_had_is_told(capsys: pytest.CaptureFixture[str]):
     assert "BuildKit had 1 of 1 instructions in its cache" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_told_with_what_frees_it_and_no_password_is_repeated():
+def test_a_full_disk_has_a_hint_and_passwords_are_redacted():
     words = "ERROR: write https://ann:s3cr3t@index.example/x: no space left on device"
     with pytest.raises(SpaceError, match=r"https://\*\*\*@index.example") as caught:
         buildx.run(BUILD, Failing("build", CommandError("x"), words), Console(quiet=True))

@@ -470,7 +470,7 @@ def test_the_base_of_a_call_is_the_common_folder_of_its_sources():
 # Making and finding
 
 
-def test_what_was_compiled_is_found_again_in_any_recipe(stocked):
+def test_a_compiled_extension_is_found_for_any_recipe(stocked):
     runner = Sandbox()
     (made,) = make_shop(stocked, make_plan(name="first"), runner).build()
     (found,) = make_shop(stocked, make_plan(name="second"), runner).build()
@@ -532,7 +532,7 @@ def test_one_that_fails_does_not_stop_the_others(stocked):
     ]
 
 
-def test_every_failure_is_told_at_the_end(stocked):
+def test_every_failure_is_reported_at_the_end(stocked):
     second = make_extension(name="second")
     with pytest.raises(BuildError, match="2 extensions do not compile") as caught:
         make_shop(
@@ -674,7 +674,7 @@ def project(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def test_a_project_that_left_its_cuda_sources_out_is_refused_with_the_line_that_decides(project):
+def test_a_project_without_its_cuda_sources_is_an_error_with_the_deciding_line(project):
     folder = project(
         "import os, torch\nif torch.cuda.is_available() or os.getenv('FORCE_CUDA') == '1':\n    pass\n"
     )

@@ -17,7 +17,7 @@ def layer(folder: Path, name: str) -> Layer:
     return write_layer(name=name, tree=folder / name, folder=folder / f"{name}-layer", epoch=0, threads=1)
 
 
-def test_the_first_layers_are_told_of_once_and_before_the_others_are_there(tmp_path: Path) -> None:
+def test_the_first_layers_are_reported_once_and_before_the_others_exist(tmp_path: Path) -> None:
     os_layer, extensions = layer(tmp_path, "os"), layer(tmp_path, "extensions")
     first, last = Future[Layer](), Future[Layer]()
     told: list[tuple[Layer, ...]] = []

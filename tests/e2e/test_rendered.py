@@ -70,8 +70,8 @@ def test_a_rendered_dockerfile_builds_the_same_environment(cpu: Built, base: str
     )  # fmt: skip
     mine, theirs = read_tree(cpu.layout), read_tree(archive)
     need_equal(mine.entries, theirs.entries)
-    assert theirs.image.env == mine.image.env
-    assert dict(theirs.image.labels) == dict(mine.image.labels)
+    assert theirs.image.config.env == mine.image.config.env
+    assert dict(theirs.image.config.labels) == dict(mine.image.config.labels)
 
 
 def test_a_rendered_definition_file_builds_the_same_environment(cpu: Built, base: str, spacious: Path):

@@ -260,7 +260,7 @@ def test_every_change_of_a_layer_changes_the_build_key():
     )
 
 
-def test_recipes_with_the_same_wheels_share_the_python_layer_whatever_their_distribution_holds():
+def test_recipes_with_the_same_wheels_share_the_python_layer_across_suites():
     other = dataclasses.replace(RECIPE, base="debian/trixie", gcc="14", apt=(), env=())
     assert keys(make_plan())[PYTHON] == keys(make_plan(other, with_deb(version="1"), toolkit=None))[PYTHON]
 

@@ -100,7 +100,7 @@ def test_the_dockerfile_of_buildkit_is_what_the_stages_say(request: pytest.Fixtu
     assert path.read_text(encoding="utf-8") == render_base()
 
 
-def test_the_papers_of_another_build_stay_out():
+def test_documents_about_another_build_are_left_out():
     kit = make_small_kit("cpu")
     assert {path for path, _ in kit.runtime} & set(PAPERS) == set()
     assert set(PAPERS) <= {path for path, _ in kit.plan.runtime.files}

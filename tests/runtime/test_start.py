@@ -52,7 +52,7 @@ def python(folder: Path, script: str, files: dict[str, str] | None = None, **env
 
 
 @runs_programs
-def test_nccl_is_prepared_just_before_torch_and_load_is_wrapped_just_after_it_is_there(tmp_path):
+def test_nccl_is_prepared_before_torch_and_load_is_wrapped_after_it(tmp_path):
     script = "import torch.utils.cpp_extension\nimport importlib\nimportlib.reload(torch)\nprint(events)\n"
     said = ["prepare", "torch", "cpp_extension", "install torch.utils.cpp_extension", "torch"]
     assert python(tmp_path, script) == [f"{said}\n", ""]

@@ -62,13 +62,13 @@ def _words(
     plan: Plan, folder: Path, builder: Builder, options: tuple[str, ...], *, context: bool
 ) -> tuple[str, ...]:
     base = plan.os.base
-    place = f"base=oci-layout://{folder / BASE}@sha256:{base.manifest.digest}" if base else ""
+    layout = f"base=oci-layout://{folder / BASE}@sha256:{base.manifest.digest}" if base else ""
     given = (replace(builder, name="") if context else builder).given()
     return (
         "docker", *(("--context", builder.name) if context else ()), "buildx", "build",
         "--file", str(folder / DOCKERFILE), *(word for option in given for word in option), *options,
         *(word for name, value in arguments(plan).items() for word in ("--build-arg", f"{name}={value}")),
-        *(("--build-context", place) if place else ()), str(folder),
+        *(("--build-context", layout) if layout else ()), str(folder),
     )  # fmt: skip
 
 
@@ -85,15 +85,17 @@ def run(command: Command, runner: Runner, console: Console) -> None:
             if re.search(r"export(er)? is not supported|oci-layout.*not supported", words):
                 what = "export its cache" if "Cache export" in words else "write an OCI layout"
                 raise ToolError(f"BuildKit cannot {what} here", findings=(_no_export(words),)) from error
-            said = progress.failure or error.message
-            full = "no space left" in f"{said} {words}"
-            refused = _BAD_CACHE.search(words)
-            told = progress.unwritten or (refused[0] if refused else "")
-            if told and not full:
-                raise BuildError("BuildKit could not write its cache", findings=(_no_cache(told),)) from error
+            message = progress.failure or error.message
+            full = "no space left" in f"{message} {words}"
+            rejected = _BAD_CACHE.search(words)
+            cache_error = progress.unwritten or (rejected[0] if rejected else "")
+            if cache_error and not full:
+                raise BuildError(
+                    "BuildKit could not write its cache", findings=(_no_cache(cache_error),)
+                ) from error
             kind = SpaceError if full else BuildError
             raise kind(
-                f"could not {command.why}: {said}",
+                f"could not {command.why}: {message}",
                 hint="`docker builder prune` frees what BuildKit keeps"
                 if full
                 else "`--dry-run` prints the command",
@@ -114,7 +116,7 @@ def need_buildkit(builder: Builder, runner: Runner) -> None:
 def _judge(builder: Builder, runner: Runner) -> tuple[Finding, ...]:
     asked = Command(argv=("docker", "buildx", "version"), why="ask for buildx")
     try:
-        said = runner.run(asked)
+        version = runner.run(asked)
     except ToolError:
         return (
             _finding(
@@ -124,15 +126,15 @@ def _judge(builder: Builder, runner: Runner) -> tuple[Finding, ...]:
     except CommandError:
         hint = "`apt-get install docker-buildx`, or docker-buildx-plugin of Docker's own packages"
         return (_finding(ToolCode.ABSENT, "`docker` has no plugin `buildx`, which drives BuildKit", hint),)
-    found = re.search(r"\d+(?:\.\d+)+", said)
+    found = re.search(r"\d+(?:\.\d+)+", version)
     if not found or tuple(map(int, found[0].split("."))) < FLOOR:
         wanted = ".".join(map(str, FLOOR))
-        told = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
-        return (_finding(ToolCode.OLD, told, _SETUP),)
+        message = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
+        return (_finding(ToolCode.OLD, message, _SETUP),)
     inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (builder.name,)))
     try:
-        told = runner.run(Command(argv=inspect, why="ask the builder"))
-        trouble = re.search(r"^Error: +(.*)", told, re.MULTILINE)  # of an engine that it cannot reach
+        answer = runner.run(Command(argv=inspect, why="ask the builder"))
+        trouble = re.search(r"^Error: +(.*)", answer, re.MULTILINE)  # of an engine that it cannot reach
         last = trouble[1] if trouble else ""
     except CommandError as error:
         last = error.message.splitlines()[-1]
@@ -144,20 +146,20 @@ def _judge(builder: Builder, runner: Runner) -> tuple[Finding, ...]:
 
 
 def _no_export(words: str) -> Finding:
-    said = next((line for line in words.splitlines() if "not supported" in line), words)
+    message = next((line for line in words.splitlines() if "not supported" in line), words)
     return _finding(
         BuildxCode.NO_EXPORT,
-        said.removeprefix("ERROR: "),
+        message.removeprefix("ERROR: "),
         'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine, '
         "or name another builder: `docker buildx create`, then `--builder NAME`",
     )
 
 
-def _no_cache(said: str) -> Finding:
-    is_plain = "server gave HTTP response to HTTPS client" in said
+def _no_cache(message: str) -> Finding:
+    is_plain = "server gave HTTP response to HTTPS client" in message
     return _finding(
         BuildxCode.NO_CACHE,
-        f"`--cache-to`: {said}",
+        f"`--cache-to`: {message}",
         "a registry without TLS must be among the `insecure-registries` of the builder's own /etc/docker/daemon.json"
         if is_plain
         else "`type=registry,ref=REGISTRY/REPOSITORY:TAG,mode=max` names a place that the builder itself reaches, and where "

@@ -35,9 +35,9 @@ class Progress:
         self._log = owned(logging.getLogger(__name__), console.owner)
         self._open: dict[str, contextlib.ExitStack] = {}
         self._names: dict[str, str] = {}
-        self._said: dict[str, list[str]] = {}
+        self._output: dict[str, list[str]] = {}
         self._failed = ""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._cached: set[str] = set()
         self._ran: set[str] = set()
         self.unwritten = ""
@@ -64,19 +64,19 @@ class Progress:
             return
         for vertex in value.get("vertexes") or ():
             self._vertex(vertex)
-        for said in value.get("logs") or ():
-            text = redacted(base64.b64decode(said.get("data") or "").decode(errors="replace"))
+        for log in value.get("logs") or ():
+            text = redacted(base64.b64decode(log.get("data") or "").decode(errors="replace"))
             for one in text.splitlines():
-                self._log.debug("%s: %s", self._names.get(said.get("vertex", ""), "BuildKit"), one)
-                self._said.setdefault(said.get("vertex", ""), []).append(one)
+                self._log.debug("%s: %s", self._names.get(log.get("vertex", ""), "BuildKit"), one)
+                self._output.setdefault(log.get("vertex", ""), []).append(one)
 
     @property
     def failure(self) -> str:
         """Return the failed instruction and its last lines, otherwise the last lines of buildx, or ""."""
         if not self._failed:
             return "\n".join(self._plain[-_KEPT:])
-        said = self._said.get(self._failed, [])[-_KEPT:]
-        return "\n".join([self._names[self._failed], *said])
+        output = self._output.get(self._failed, [])[-_KEPT:]
+        return "\n".join([self._names[self._failed], *output])
 
     @property
     def words(self) -> str:
@@ -116,8 +116,8 @@ class Progress:
 
     def _trouble(self, digest: str, name: str, error: str) -> None:
         if found := _IMPORT.fullmatch(name):
-            if digest not in self._told:
-                self._told.add(digest)
+            if digest not in self._reported:
+                self._reported.add(digest)
                 self._console.say(f"nothing is taken from the cache `{found['place']}`: {error}")
         elif name.startswith(_EXPORT):
             self.unwritten = error
@@ -134,7 +134,7 @@ def title(name: str) -> str:
     found = _NAME.fullmatch(name)
     if not found:
         whole = {"exporting to ": "BuildKit writes the layers", _EXPORT: "BuildKit writes its cache"}
-        return next((told for start, told in whole.items() if name.startswith(start)), "")
+        return next((shown for start, shown in whole.items() if name.startswith(start)), "")
     kind, _, words = found["words"].partition(" ")
     if kind not in ("RUN", "ADD"):
         return ""

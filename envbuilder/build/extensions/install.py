@@ -17,16 +17,16 @@ _BEFORE: Final = "/space/"  # paths of the sandbox mean nothing in the image
 
 
 def install_extensions(
-    kept: Sequence[CachedExtension], *, architectures: tuple[str, ...], tree: Path
+    built: Sequence[CachedExtension], *, architectures: tuple[str, ...], tree: Path
 ) -> None:
     """Write the layer's files below `tree`. Raises BuildError if two projects install the same file."""
-    kept = tuple({one.folder: one for one in kept}.values())  # two captures may make the same call
-    for one in kept:
+    built = tuple({one.folder: one for one in built}.values())  # two captures may make the same call
+    for one in built:
         if one.compiled.call is None:
             _install_project(one, tree)
         else:
             _install_call(one, tree)
-    modules = [one for one in kept if _is_imported(one, kept)]
+    modules = [one for one in built if _is_imported(one, built)]
     if modules:
         folder = tree / MODULES[1:]
         folder.mkdir(parents=True)
@@ -36,7 +36,7 @@ def install_extensions(
     index = tree / EXTENSIONS[1:] / "index.json"
     index.parent.mkdir(parents=True, exist_ok=True)
     index.write_text(
-        make_index([one.compiled for one in kept], architectures=architectures), encoding="utf-8"
+        make_index([one.compiled for one in built], architectures=architectures), encoding="utf-8"
     )
 
 
@@ -132,14 +132,14 @@ def _install_project(one: CachedExtension, tree: Path) -> None:
             shutil.copy2(path, target, follow_symlinks=False)
 
 
-def _is_imported(one: CachedExtension, kept: Sequence[CachedExtension]) -> bool:
+def _is_imported(one: CachedExtension, built: Sequence[CachedExtension]) -> bool:
     """Whether `import NAME` finds it: a Python module with a unique name. Of two, the one that the recipe names."""
     call = one.compiled.call
     if call is None or call.is_standalone or not call.is_python_module:
         return False
     same = [
         other
-        for other in kept
+        for other in built
         if other.compiled.name == one.compiled.name and other.compiled.function != PACKAGE
     ]
     return one.form is Form.LOAD or len(same) == 1
