@@ -20,6 +20,7 @@ from envbuilder.commands.context import (
     open_console,
     open_session,
 )
+from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
 
 EXAMPLES: Final = ("envbuilder pull a100", "envbuilder pull registry.site.org/team/a100:latest --only sif")
@@ -70,7 +71,8 @@ def pull(
     """Pull image and SIF from an OCI registry, verified, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
     with open_session("pull", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         forms, client, shown = parse_only(only), make_client(session), open_console(session)
-        source = find_reference(reference, client.settings.prefix)
+        is_recipe = reference.endswith((SUFFIX, ".yml"))
+        source = find_reference(Path(reference).stem if is_recipe else reference, client.settings.prefix)
         outputs = Outputs(folder=output.absolute(), name=source.repository.rpartition("/")[2])
         with shown.group(f"pull {outputs.name}"):
             done = registry.pull(source, client, outputs=outputs, forms=forms, key=key, console=shown)

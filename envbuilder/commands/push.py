@@ -6,7 +6,7 @@ from typing import Annotated, Final
 import typer
 
 from envbuilder.artifacts.oci.naming import find_reference
-from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.build.built import sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands._registry import Only, make_client, parse_only
@@ -18,15 +18,15 @@ from envbuilder.commands.context import (
     NoColor,
     Output,
     Verbose,
-    cache_folder,
     complete_recipe,
     examples,
     new_app,
     open_console,
     open_session,
+    open_store,
 )
-from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
+from envbuilder.recipe.model import hint_to_build, recipes_folder
 from envbuilder.registry import push as registry
 
 EXAMPLES: Final = ("envbuilder push a100 registry.site.org/team/a100",)
@@ -81,15 +81,20 @@ def push(
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
     with open_session("push", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         forms, client = parse_only(only), make_client(session)
-        target = find_reference(reference or name, client.settings.prefix)
+        outputs = find_outputs(name, output.absolute())
+        target = find_reference(reference or outputs.name, client.settings.prefix)
         if target.digest:
             raise UsageError(
                 f"`{target}` names a digest", hint="a push goes to a tag; what it becomes has the digest"
             )
-        if key is not None:
-            sign_artifacts(name, build_context(session, RECIPES), output=output, key=key)
-        outputs, shown = Outputs(folder=output.absolute(), name=name), open_console(session)
-        memory = Store(cache_folder(session)).pushed()
+        shown = open_console(session)
         with shown.group(f"push {name}"):
+            for form, path in (("image", outputs.image), ("sif", outputs.sif)):
+                if form in forms and not path.exists():
+                    hint = hint_to_build(name, recipes_folder(session.environment))
+                    raise UsageError(f"there is no `{path}`", hint=hint)
+            if key is not None:
+                sign_artifacts(name, build_context(session, RECIPES), output=output, key=key)
+            memory = open_store(session).pushed()
             done = registry.push(outputs, target, client, forms=forms, memory=memory, console=shown)
         session.data, session.text = Pushed.model_validate(done.data()), done.text()
