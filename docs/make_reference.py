@@ -4,15 +4,17 @@
 """
 
 import importlib
+import json
 import pkgutil
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, get_args
 
 import typer
 import typer.core
+from pydantic import TypeAdapter
 
 import envbuilder
 from envbuilder import cli
@@ -21,7 +23,7 @@ from envbuilder.commands.context import SESSION
 from envbuilder.compat.check import Tables, load_tables
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core import errors
-from envbuilder.core.findings import CodeEnum
+from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.node.diagnose.catalogue import load_catalogue, load_messages
 from envbuilder.recipe import json_schema as schema
 
@@ -86,6 +88,7 @@ SETTINGS_INSIDE: Final = {
     "ENVBUILDER_DEBUG": "`1`: print what was done and why",
     "ENVBUILDER_START": "`off`: start Python without anything of envbuilder",
 }
+SCHEMA: Final = "answers.schema.json"
 ENVELOPE: Final = {
     "version": "of this form; it changes when a key is taken away or means something else",
     "command": "the command that answers",
@@ -111,6 +114,7 @@ def pages() -> dict[str, str]:
         "codes.md": codes_page(),
         "exit-codes.md": exit_codes(),
         "json.md": envelope(),
+        SCHEMA: json.dumps(answers_schema(), indent=1) + "\n",
         "settings.md": settings(),
     }
 
@@ -379,8 +383,61 @@ def envelope() -> str:
     lines += table(("key", ""), [[f"`{key}`", words] for key, words in ENVELOPE.items()])
     lines += ["Each finding is an object:", ""]
     lines += table(("key", ""), [[f"`{key}`", words] for key, words in FINDING.items()])
+    lines += [
+        "## The data of each command",
+        "",
+        f"[{SCHEMA}]({SCHEMA}) is a JSON schema of every answer. After a failure `data` is null, or has the path of the log as `log`.",
+        "",
+    ]
+    lines += table(("command", "data", "keys"), list(_answer_rows()))
     lines += ["[Use it from a script](../scripts.md) shows it at work.", ""]
     return "\n".join(lines)
+
+
+def answers_schema() -> dict[str, Any]:
+    """Return the JSON schema of every answer: the envelope, and the data of each command."""
+    answers = {leaf.name: leaf.answer for leaf in leaves() if leaf.answer is not None}
+    known = {**answers, "finding": Finding, "log": cli.FailureLog}
+    schemas, definitions = TypeAdapter.json_schemas(
+        [(name, "validation", TypeAdapter(kind)) for name, kind in known.items()],
+        ref_template="#/$defs/{model}",
+    )
+    log, nothing = schemas["log", "validation"], {"type": "null"}
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "The answer of an envbuilder command under --json",
+        "type": "object",
+        "properties": {
+            "version": {"const": cli.ENVELOPE_VERSION},
+            "command": {"type": "string"},
+            "status": {"enum": ["ok", "failed"]},
+            "exit_code": {"type": "integer"},
+            "data": True,
+            "findings": {"type": "array", "items": schemas["finding", "validation"]},
+        },
+        "required": list(ENVELOPE),
+        "additionalProperties": False,
+        "allOf": [
+            {
+                "if": {"properties": {"command": {"const": name}}},
+                "then": {"properties": {"data": {"anyOf": [schemas[name, "validation"], log, nothing]}}},
+            }
+            for name in answers
+        ],
+        **definitions,
+    }
+
+
+def _answer_rows() -> Iterator[list[str]]:
+    """Yield each command with what its data is and the keys of that."""
+    for leaf in leaves():
+        for kind in get_args(leaf.answer) or ([leaf.answer] if leaf.answer else []):
+            (row,) = (
+                get_args(kind.model_fields["root"].annotation)[:1] if "root" in kind.model_fields else (kind,)
+            )
+            keys = [one.alias or name for name, one in getattr(row, "model_fields", {}).items()]
+            several = "each with " if row is not kind and keys else ""
+            yield [f"`{leaf.name}`", kind.__doc__, several + ", ".join(f"`{key}`" for key in keys)]
 
 
 def settings() -> str:

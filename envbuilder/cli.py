@@ -87,7 +87,7 @@ if "zsh" in _SCRIPTS:
 class Envelope(BaseModel):
     """The one JSON answer; its keys are a contract."""
 
-    model_config = ConfigDict(frozen=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     version: int = ENVELOPE_VERSION
     command: str
@@ -100,7 +100,7 @@ class Envelope(BaseModel):
 class FailureLog(BaseModel):
     """The data of a failure with a log."""
 
-    model_config = ConfigDict(frozen=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     log: str
 

@@ -36,7 +36,7 @@ _RECIPE_FILE: Final = re.compile(
 class Answer(BaseModel):
     """The data of a command under `--json`. A field that was not set is left out."""
 
-    model_config = ConfigDict(frozen=True, defer_build=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 @dataclass(slots=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 import platformdirs
 
 from envbuilder.core.cache import link_or_copy
+from tests.support.answers import check_answer
 from tests.support.conditions import Conditions
 
 ROOT = Path(__file__).parents[2]
@@ -91,10 +92,14 @@ def run(*argv: object, env: dict[str, str] | None = None, cwd: Path = ROOT, time
 def attempt(
     *argv: object, env: dict[str, str] | None = None, cwd: Path = ROOT, timeout: float = 600
 ) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
+    """Run a program to its end; a JSON answer of envbuilder is compared with the published schema."""
+    ended = subprocess.run(
         [str(word) for word in argv], env=os.environ | (env or {}), cwd=cwd, timeout=timeout,
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False,
     )  # fmt: skip
+    if "--json" in argv and ended.stdout.startswith('{\n "version"'):
+        check_answer(ended.stdout)
+    return ended
 
 
 def start(*argv: object, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":

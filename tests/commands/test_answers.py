@@ -1,0 +1,61 @@
+"""What commands answer under `--json` fits the published schema. End-to-end tests check the answers about artifacts."""
+
+import json
+from pathlib import Path
+
+import jsonschema
+import pytest
+
+from tests.support import command_line
+from tests.support.answers import check_answer, validator
+from tests.support.command_line import Call
+
+call = command_line.call
+pytestmark = pytest.mark.usefixtures("clean_environment")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "list",
+        "show a100",
+        "check octformer",
+        "render cpu --as apptainer",
+        "build cpu --dry-run",
+        "build cpu a100 --on slurm --dry-run",
+        "extensions octformer",
+        "diff cpu a100",
+        "cache",
+        "detect",
+        pytest.param("doctor --for run", marks=pytest.mark.programs),
+        "diagnose README.md",
+        "devcontainer cpu --print",
+        "init mine --gpu A100 --pytorch 2.6.0 --recipes {folder}",
+        "launch lint scripts/test",
+    ],
+)
+def test_a_real_answer_fits_the_schema(call: Call, tmp_path: Path, line: str):
+    answer = json.loads(call(*line.format(folder=tmp_path).split(), "--json").out)
+    assert answer["data"] or line.startswith("launch lint")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"more": 1},
+        {"status": "good"},
+        {"command": "show"},
+        {"data": [{"name": "cpu"}]},
+        {"data": {"log": "build/cpu.log", "more": 1}},
+        {"findings": [{"code": "EB200"}]},
+    ],
+)
+def test_another_answer_does_not_fit(call: Call, change: dict[str, object]):
+    answer = json.loads(call("list", "--json").out)
+    with pytest.raises(jsonschema.ValidationError):
+        check_answer(json.dumps(answer | change))
+
+
+def test_a_failure_with_a_log_fits_the_schema():
+    failed = {"version": 1, "command": "build", "status": "failed", "exit_code": 6, "findings": []}
+    validator().validate(failed | {"data": {"log": "build/cpu.log"}})

@@ -1,0 +1,19 @@
+"""Validate what commands answer under `--json` against the published schema."""
+
+import functools
+import json
+
+import jsonschema
+import make_reference
+
+
+@functools.cache
+def validator() -> jsonschema.Draft202012Validator:
+    schema = make_reference.answers_schema()
+    jsonschema.Draft202012Validator.check_schema(schema)
+    return jsonschema.Draft202012Validator(schema)
+
+
+def check_answer(text: str) -> None:
+    """Raise ValidationError where the answer does not fit the schema."""
+    validator().validate(json.loads(text))
