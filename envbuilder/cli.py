@@ -35,9 +35,9 @@ from envbuilder.core.findings import Finding, Severity
 ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130
 _LEAVING: Final = threading.Lock()
-# What a file system answers of a path that a person chose and that cannot be used. That something is not there says so only
-# of a folder that was to be made, as in /proc: of a file that was to be read it is a mistake of ours.
-_REFUSALS: Final = (
+# Errors of a path that the user chose. ENOENT counts only for a folder that could not be made, as below /proc. For a file
+# it is a bug of envbuilder.
+_PATH_ERRORS: Final = (
     errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP,
 )  # fmt: skip
 
@@ -78,7 +78,8 @@ def _named() -> None:
 for _name, _summary in COMMANDS.items():
     app.command(_name, short_help=_summary, hidden=_name in HIDDEN)(_named)
 
-# zsh loads Typer's script at the first TAB and takes what it does for the answer, but it only defines the function.
+# At the first TAB zsh runs Typer's script and takes its result for the answer. The script defines a function; this line
+# calls it.
 _SCRIPTS: Final[dict[str, str]] = getattr(_completion_shared, "_completion_scripts", {})
 if "zsh" in _SCRIPTS:
     _SCRIPTS["zsh"] += '[[ $zsh_eval_context[-1] != loadautofunc ]] || %(complete_func)s "$@"\n'
@@ -114,7 +115,7 @@ def run(arguments: list[str]) -> int:
     """Run one command line and return its exit code."""
     error: EnvbuilderError | None = None
     interrupted = False
-    # Wrong use is found before any command starts, and is answered in the same form.
+    # Typer finds wrong use before a command opens its session; the answer has the same form.
     SESSION.begin(
         next((argument for argument in arguments if not argument.startswith("-")), ""),
         as_json="--json" in itertools.takewhile(lambda argument: argument != "--", arguments),
@@ -122,7 +123,7 @@ def run(arguments: list[str]) -> int:
     try:
         with _signals():
             code = get_command(app)(arguments, prog_name="envbuilder", standalone_mode=False)
-        interrupted = code == INTERRUPTED  # what Typer makes of Ctrl-C
+        interrupted = code == INTERRUPTED  # Typer's return value after Ctrl-C
     except EnvbuilderError as failure:
         error = failure
     except typer.TyperException as failure:
@@ -135,7 +136,7 @@ def run(arguments: list[str]) -> int:
     except (KeyboardInterrupt, typer.Abort):
         interrupted = True
     except Exception as failure:
-        error = _refused_path(failure)
+        error = _path_error(failure)
         if error is None:
             _answer_bug(failure)
             raise
@@ -147,49 +148,49 @@ def run(arguments: list[str]) -> int:
     return SESSION.exit_code
 
 
-def _refused_path(failure: Exception) -> UsageError | None:
-    """What to say of a path that cannot be used; None where that is not what failed."""
+def _path_error(failure: Exception) -> UsageError | None:
+    """Return the error about a path that cannot be used, or None if the failure is another one."""
     if not isinstance(failure, OSError):
         return None
     path = failure.filename2 or failure.filename
     if not isinstance(path, str | bytes | os.PathLike):
         return None
     makes_folder = traceback.extract_tb(failure.__traceback__)[-1].name == "mkdir"
-    if failure.errno not in _REFUSALS and not (failure.errno == errno.ENOENT and makes_folder):
+    if failure.errno not in _PATH_ERRORS and not (failure.errno == errno.ENOENT and makes_folder):
         return None
     logging.getLogger(__name__).debug("where it failed:", exc_info=failure)
     place, what = os.fsdecode(path), "write"
     if os.path.exists(place):  # noqa: PTH110
         what = "write" if os.access(place, os.R_OK) else "read"
-    elif os.path.basename(place).startswith("."):  # noqa: PTH119  # ours for a moment: what was chosen is the folder
+    elif os.path.basename(place).startswith("."):  # noqa: PTH119  # a temporary file: the user chose its folder
         place = os.path.dirname(place) or "."  # noqa: PTH120
     elif failure.errno == errno.EACCES and not os.access(os.path.dirname(place) or ".", os.X_OK):  # noqa: PTH120
-        what = "reach"  # whether it is there cannot be seen
+        what = "reach"  # it may exist or not
     reason = (
-        "it is no folder"
+        "it is not a folder"
         if makes_folder and failure.errno == errno.EEXIST
         else (failure.strerror or str(failure)).lower()
     )
     return UsageError(
         f"cannot {what} `{place}`: {reason}",
-        hint="name another place, or change who may use this one; `-vv` shows what was being done",
+        hint="name another path, or change the permissions of this one; `-vv` shows where it failed",
     )
 
 
 def _answer_bug(bug: Exception) -> None:
-    """With `--json` stdout is one object after this, too; the traceback follows on stderr."""
+    """With `--json`, answer with one object before the traceback goes to stderr."""
     if SESSION.as_json:
         SESSION.data, SESSION.findings, SESSION.exit_code = None, (), EnvbuilderError.exit_code
         _answer(
             EnvbuilderError(
-                f"{type(bug).__name__}: {bug}", hint="a mistake of envbuilder's; stderr has the traceback"
+                f"{type(bug).__name__}: {bug}", hint="a bug in envbuilder; stderr has the traceback"
             )
         )
 
 
 @contextlib.contextmanager
 def _signals() -> Iterator[None]:
-    """Let Ctrl-C and a termination raise KeyboardInterrupt, and end the process soon where it is a build that tidies up."""
+    """Turn SIGINT and SIGTERM into KeyboardInterrupt, and end the process when the session's patience is over."""
 
     def interrupt(number: int, frame: object) -> NoReturn:
         if SESSION.patience:
@@ -200,7 +201,7 @@ def _signals() -> Iterator[None]:
         raise KeyboardInterrupt
 
     before = {}
-    with contextlib.suppress(ValueError):  # not the main thread: its owner handles signals
+    with contextlib.suppress(ValueError):  # not the main thread, which handles its own signals
         before = {number: signal.signal(number, interrupt) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
@@ -210,22 +211,22 @@ def _signals() -> Iterator[None]:
 
 
 def _leave() -> NoReturn:
-    """End now: worker threads may still compress, and what they hold is swept by the next build."""
-    _LEAVING.acquire()  # for the first one only; nothing comes after it
+    """End now, with worker threads still running; the next build sweeps what they leave."""
+    _LEAVING.acquire()  # the first caller ends the process
     SESSION.stop()
-    over = "\r" if sys.stderr.isatty() else ""  # the `^C` that a terminal shows for the key
+    over = "\r" if sys.stderr.isatty() else ""  # overwrites the `^C` that a terminal shows
     print(f"{over}interrupted", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED)
 
 
 def _answer(error: EnvbuilderError | None) -> None:
-    """Print it; who reads no more, as `head` does, has what it wanted."""
+    """Print the answer. A reader that closed the pipe, as `head` does, is not an error."""
     try:
         _print(error)
         sys.stdout.flush()
     except BrokenPipeError:
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        for stream in (sys.stdout, sys.stderr):  # else Python tries once more at its end, and complains
+        for stream in (sys.stdout, sys.stderr):  # otherwise Python writes once more at exit, and fails
             os.dup2(nowhere, stream.fileno())
 
 
@@ -240,30 +241,30 @@ def _print(error: EnvbuilderError | None) -> None:
         )
         return
     if error:
-        for line in _on_a_screen(_told(error), error):
+        for line in _fit_screen(_error_lines(error), error):
             print(line, file=sys.stderr)
         return
-    told = _told(None)
-    for line in _broken(told, shutil.get_terminal_size().columns) if sys.stderr.isatty() else told:
+    lines = _error_lines(None)
+    for line in _wrapped(lines, shutil.get_terminal_size().columns) if sys.stderr.isatty() else lines:
         print(line, file=sys.stderr)
     if SESSION.text:
         print(SESSION.text)
 
 
-def _told(error: EnvbuilderError | None) -> list[str]:
-    """The error and the findings behind it; one that says what the error says is told in its place."""
+def _error_lines(error: EnvbuilderError | None) -> list[str]:
+    """Return the lines of the error and its findings. A finding with the error's message stands in place of the error."""
     lines: list[str] = []
     if error and error.message not in [finding.message for finding in SESSION.findings]:
         lines += f"error: {error.message}".splitlines()
     for finding in SESSION.findings:
         lines += f"{finding.severity}[{finding.code}]: {finding}".splitlines()
-        if finding.hint and not (error and finding.hint == error.hint):  # the error's own comes at the end
+        if finding.hint and not (error and finding.hint == error.hint):  # the error's hint comes last
             lines.append(f"  hint: {finding.hint}")
     return lines
 
 
-def _on_a_screen(lines: list[str], error: EnvbuilderError) -> list[str]:
-    """At a terminal what a person sees without scrolling: the beginning, the end, the hint, and where the rest is."""
+def _fit_screen(lines: list[str], error: EnvbuilderError) -> list[str]:
+    """At a terminal, cut the lines to one screen that ends with the hint and the log."""
     end = [
         line
         for line in (f"hint: {error.hint}" if error.hint else "", f"log: {error.log}" if error.log else "")
@@ -271,15 +272,15 @@ def _on_a_screen(lines: list[str], error: EnvbuilderError) -> list[str]:
     ]
     if sys.stderr.isatty():
         width, height = shutil.get_terminal_size()
-        lines, end = _broken(lines, width), _broken(end, width)
+        lines, end = _wrapped(lines, width), _wrapped(end, width)
         room = height - 3 - _rows(end, width)
         if _rows(lines, width) > room:
             lines = _cut(lines, room - 1, width)
     return [*lines, *([""] if end else []), *end]
 
 
-def _broken(lines: list[str], width: int) -> list[str]:
-    """Too long ones between words, where the terminal would break within them; not a command, which may be copied."""
+def _wrapped(lines: list[str], width: int) -> list[str]:
+    """Break long lines between words. A command stays whole, so that it can be copied."""
     return [
         part
         for line in lines
@@ -299,7 +300,7 @@ def _rows(lines: list[str], width: int) -> int:
 
 
 def _cut(lines: list[str], room: int, width: int) -> list[str]:
-    """As many of the first and the last lines as there is room for; an error's reason is at either end."""
+    """Keep as many of the first and the last lines as fit: the reason of an error stands at either end."""
     first: list[str] = []
     last: list[str] = []
     left = lines

@@ -628,7 +628,7 @@ def test_an_error_fits_a_screen_and_names_its_log(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("LINES", "24")
-    lines = cli._on_a_screen(cli._told(error), error)
+    lines = cli._fit_screen(cli._error_lines(error), error)
     assert sum(-(-max(1, len(line)) // 80) for line in lines) <= 23
     assert (lines[0], lines[-2:]) == ("error: it failed", ["hint: do it", "log: build/cpu.log"])
     assert any(line.startswith("line 299") for line in lines)
@@ -637,13 +637,13 @@ def test_an_error_fits_a_screen_and_names_its_log(monkeypatch: pytest.MonkeyPatc
 
 def test_an_error_that_goes_to_a_file_is_whole():
     error = BuildError("it failed\n" + "line\n" * 300)
-    assert len(cli._on_a_screen(cli._told(error), error)) == 301
+    assert len(cli._fit_screen(cli._error_lines(error), error)) == 301
 
 
 def test_an_error_that_is_its_only_finding_is_told_once(monkeypatch: pytest.MonkeyPatch):
     error = extension_error("EB629", "`ops` does not compile\n    op.cpp:4:3: error: no", "look there")
     monkeypatch.setattr(cli.SESSION, "findings", error.findings)
-    assert cli._on_a_screen(cli._told(error), error) == [
+    assert cli._fit_screen(cli._error_lines(error), error) == [
         "error[EB629]: `ops` does not compile",
         "    op.cpp:4:3: error: no",
         "",
@@ -694,7 +694,7 @@ def test_a_cache_that_cannot_be_made_is_wrong_use(
     monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "file"))
     answer = call("cache")
     assert answer.code == 2
-    assert answer.err.startswith(f"error: cannot write `{tmp_path}/file`: it is no folder\n\nhint: ")
+    assert answer.err.startswith(f"error: cannot write `{tmp_path}/file`: it is not a folder\n\nhint: ")
 
 
 @pytest.mark.programs
