@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import os
+import re
 import shlex
 import struct
 import tarfile
@@ -399,7 +400,10 @@ def test_the_sandbox_of_a_compile(golden):
         jobs=2,
     )
     place = str(image.path("compile_extension.py").parent)
-    golden("sandbox-compile.txt", one_a_line(command).replace(place, "IMAGE"))
+    text = one_a_line(command).replace(place, "IMAGE")
+    golden(
+        "sandbox-compile.txt", re.sub(r"'(IMAGE[^' ]*)'", r"\1", text)
+    )  # where the folder's name needs quoting
 
 
 def test_the_arguments_of_torchs_load(golden):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import time
@@ -168,7 +169,7 @@ def test_tab_completes_in_a_shell_that_installed_it(shell: str, tmp_path: Path, 
     rc = home / RC[shell][0]
     rc.parent.mkdir(parents=True)
     rc.write_text(RC[shell][1])
-    env = f"env HOME={home} PATH={ENVBUILDER.parent}:/usr/bin:/bin"  # tmux would keep the PATH that it was started with
+    env = f"env HOME={home} PATH={shlex.quote(str(ENVBUILDER.parent))}:/usr/bin:/bin"  # tmux would keep the PATH that it was started with
 
     def begin() -> None:
         screen.type(f"clear; exec {env} {shell} -i", "Enter")

@@ -239,12 +239,12 @@ def test_the_extension_can_be_compiled_again_inside(built: Built):
     assert run(*command, "python", "-c", script).endswith("forward\n")
 
 
-def test_unmodified_code_finds_what_a_build_has_compiled(built: Built, spacious: Path):
+def test_unmodified_code_finds_what_a_build_has_compiled(built: Built, sif: Path, spacious: Path):
     """By the image's own index, with PyTorch 2.13 for the CPU and 2.6 for an A100, which is not there."""
     shutil.copytree(ROOT / "recipes/fused", spacious / "fused")  # other users cannot enter every checkout
     (extension,) = load(ROOT / f"recipes/{built.name}.yaml").extensions
     sources = [f"/src/{Path(source).name}" for source in extension.sources]
-    outer = ("apptainer", "exec", "--bind", f"{spacious}/fused:/src:ro", built.sif)
+    outer = ("apptainer", "exec", "--bind", f"{spacious}/fused:/src:ro", sif)
     inner = (
         "/usr/bin/env", "-u", "CUDA_HOME", "PATH=/nowhere", "/opt/env/bin/python", "-c",
         UNMODIFIED.replace("__SOURCES__", repr(sources)),

@@ -270,6 +270,8 @@ def _view_of_cache(name: str) -> Iterator[Path]:
         for kind in VIEWED:
             if (cache / kind).exists():
                 subprocess.run(["cp", "-al", cache / kind, view / kind], check=True)
+        if (cache / "spaces").exists():  # compilers write into these files
+            subprocess.run(["cp", "-a", cache / "spaces", view / "spaces"], check=True)
         yield view
         for kind in ("artefacts", "layers"):
             for path in (view / kind).glob("*/*" if kind == "artefacts" else "*"):
