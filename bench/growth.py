@@ -19,7 +19,7 @@ from envbuilder.core.cache import Sha256, Store, save_text
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artefact, LockedExtension, recipe_inputs
 from envbuilder.lock.source_files import own_files
-from envbuilder.recipe.model import load
+from envbuilder.recipe.load import load
 from tests.support.tiny import make_tiny  # of the end-to-end tests
 
 AMOUNTS: Final = (1, 4, 16)

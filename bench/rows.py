@@ -19,7 +19,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import probe_sources
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import torch_requirement
-from envbuilder.recipe.model import load
+from envbuilder.recipe.load import load
 
 BENCH: Final = REPOSITORY / "bench"
 PYTHON: Final = REPOSITORY / ".venv/bin/python"

@@ -8,7 +8,7 @@ from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import Session
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.wheels import resolve_wheels
-from envbuilder.recipe.model import find_recipe, load
+from envbuilder.recipe.load import find_recipe, load
 
 shop = build_context(Session(environment=dict(os.environ), color=False), Path(sys.argv[2]))
 recipe = load(find_recipe(sys.argv[1], shop.recipes))

@@ -14,7 +14,7 @@ from envbuilder.build.context import BuildContext
 from envbuilder.build.result import BuildResult
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.recipe.model import find_recipe, need_recipes
+from envbuilder.recipe.load import find_recipe, need_recipes
 
 Build = Callable[[str, BuildContext], BuildResult]
 

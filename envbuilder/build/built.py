@@ -9,7 +9,7 @@ from envbuilder.build.context import BuildContext
 from envbuilder.build.pipeline import alone
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError, VerifyError
-from envbuilder.recipe.model import hint_to_build
+from envbuilder.recipe.load import hint_to_build
 
 
 def need_built(outputs: Outputs, name: str, recipes: Path) -> None:

@@ -45,8 +45,9 @@ from envbuilder.lock.vendor import Vendored, vendor
 from envbuilder.plan import model as plans
 from envbuilder.plan.model import Plan, StartFiles
 from envbuilder.plan.site import need_files, site_files
-from envbuilder.recipe.model import Recipe, find_recipe
-from envbuilder.recipe.model import load as load_recipe
+from envbuilder.recipe.load import find_recipe
+from envbuilder.recipe.load import load as load_recipe
+from envbuilder.recipe.model import Recipe
 from envbuilder.verify.compare import verify
 
 # ---- recipe → lock

@@ -29,8 +29,8 @@ from envbuilder.node.nccl.decide import Left, Setting
 from envbuilder.node.nccl.facts import Facts, Interface, Measured
 from envbuilder.node.nccl.profile import parse_measured
 from envbuilder.node.nccl.report import LINE, as_text
-from envbuilder.recipe.model import find_recipe
-from envbuilder.recipe.model import load as load_recipe
+from envbuilder.recipe.load import find_recipe
+from envbuilder.recipe.load import load as load_recipe
 from envbuilder.run.container import Surroundings, run_in_sif
 
 EXAMPLES: Final = (

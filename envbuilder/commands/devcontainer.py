@@ -24,7 +24,7 @@ from envbuilder.commands.context import (
 )
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.recipe.model import find_recipe, load
+from envbuilder.recipe.load import find_recipe, load
 from envbuilder.run.devcontainer import Desk, make_file, save_file
 from envbuilder.run.launch.site import find_site
 from envbuilder.run.ssh_session import SshSession, set_up_session

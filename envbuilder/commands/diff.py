@@ -24,7 +24,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.decode import nearest
 from envbuilder.core.limits import usable_cores
 from envbuilder.lock.diff import Change
-from envbuilder.recipe.model import list_recipes
+from envbuilder.recipe.load import list_recipes
 from envbuilder.verify.diff import Subject, compare
 from envbuilder.verify.subjects import find_lock, open_image, read_image, read_lock, read_sif
 

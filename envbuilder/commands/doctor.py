@@ -34,7 +34,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, RecipeNeeds, exit_code, findings, report, run_checks
 from envbuilder.node.doctor.machine import probe_machine
 from envbuilder.node.doctor.node import has_slurm
-from envbuilder.recipe.model import list_recipes, load
+from envbuilder.recipe.load import list_recipes, load
 
 EXAMPLES: Final = ("envbuilder doctor", "envbuilder doctor --for run")
 app = new_app()

@@ -17,7 +17,8 @@ from envbuilder.commands.context import (
 )
 from envbuilder.core.console import columns
 from envbuilder.core.errors import RecipeError
-from envbuilder.recipe.model import Recipe, load_all
+from envbuilder.recipe.load import load_all
+from envbuilder.recipe.model import Recipe
 
 EXAMPLES: Final = ("envbuilder list", "envbuilder list --json")
 app = new_app()

@@ -37,7 +37,8 @@ from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.findings import Finding
 from envbuilder.layers.entry import Entry
-from envbuilder.recipe.model import Recipe, find_recipe, load
+from envbuilder.recipe.load import find_recipe, load
+from envbuilder.recipe.model import Recipe
 from envbuilder.verify.compare import opened_sif
 from envbuilder.verify.report.page import Page, Section, Table, render
 from envbuilder.verify.report.sizes import Part, layer_sizes, measure

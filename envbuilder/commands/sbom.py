@@ -18,7 +18,7 @@ from envbuilder.commands.context import (
     new_app,
     open_session,
 )
-from envbuilder.recipe.model import recipes_folder
+from envbuilder.recipe.load import recipes_folder
 
 EXAMPLES: Final = ("envbuilder sbom a100", "envbuilder sbom build/a100.sif --provenance")
 app = new_app()

@@ -23,7 +23,7 @@ from envbuilder.compat.explain import Fact, brief, facts
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.console import columns
 from envbuilder.lock.known_base import known_base
-from envbuilder.recipe.model import find_recipe, load
+from envbuilder.recipe.load import find_recipe, load
 
 EXAMPLES: Final = ("envbuilder show a100",)
 app = new_app()

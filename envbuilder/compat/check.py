@@ -21,7 +21,8 @@ from envbuilder.compat.suggest import Repair, find_better, find_repairs
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.recipe.model import Recipe, find_recipe, load
+from envbuilder.recipe.load import find_recipe, load
+from envbuilder.recipe.model import Recipe
 
 __all__ = [
     "RULES", "BaseOf", "CheckCode", "Repair", "Report", "Tables", "check", "examine", "examine_file", "judge", "load_tables",

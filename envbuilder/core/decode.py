@@ -118,6 +118,9 @@ class Shape:
         return core_schema.no_info_plain_validator_function(self.check)
 
     def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, object]:
+        return self.json_schema()
+
+    def json_schema(self) -> dict[str, object]:
         """Return the schema of such a text; `patternErrorMessage` is what editors show, in the loader's words."""
         words = f"expected {self.expected}" + (f" ({self.hint})" if self.hint else "")
         return {"type": "string", "pattern": f"^(?:{self.pattern})$", "patternErrorMessage": words}

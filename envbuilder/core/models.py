@@ -1,6 +1,6 @@
 """Nodes → dataclasses, by pydantic: each of its errors becomes a finding with its place and the nearest key.
 
-A dataclass says what a file holds: its fields are the keys, `Shape` says what a text looks like, and `Rule` and `MapRule`
+A dataclass says what a file holds: its fields are the keys, `Shape` says what a text looks like, and `Rule` and `RawRule`
 compare several keys. `read_node` reports every mistake of a file at once.
 """
 
@@ -12,7 +12,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic import ConfigDict, GetCoreSchemaHandler, Strict, Tag, TypeAdapter, ValidationError
+from pydantic import (
+    ConfigDict,
+    GetCoreSchemaHandler,
+    Strict,
+    Tag,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
@@ -37,6 +45,7 @@ STRICT: Final = ConfigDict(
     extra="forbid"
 )  # `__pydantic_config__` of every dataclass that is read from a file
 UNKNOWN: Final = "unexpected_keyword_argument"  # pydantic's error for a key that a dataclass does not have
+MISSING: Final = "missing"
 KEY: Final = "[key]"  # pydantic's last step to the key of a map
 LIST_HINT: Final = "a list is written as [one, two], or with one `- ` line each"
 
@@ -56,9 +65,10 @@ class Mistake:
     code: str = Code.VALUE
     hint: str = ""
     at: Location = ()
+    where: str = ""  # instead of `at`: a place in another file
 
     def error(self) -> PydanticCustomError:
-        context = {"message": self.message, "code": self.code, "hint": self.hint}
+        context = {"message": self.message, "code": self.code, "hint": self.hint, "where": self.where}
         return PydanticCustomError("mistake", "{message}", context)
 
 
@@ -72,22 +82,26 @@ class Rule:
         return core_schema.no_info_after_validator_function(self._run, handler(source))
 
     def _run(self, value: T) -> T:
-        if errors := _details(self.check(value)):
-            raise ValidationError.from_exception_data("rule", errors)
+        raise_mistakes(self.check(value))
         return value
 
 
 @dataclass(frozen=True, slots=True)
-class MapRule:
-    """Metadata of a type: `check` sees the map as it is in the file, so that its mistakes come with those of the keys."""
+class RawRule:
+    """Metadata of a type: `check` judges the value of the file, so that its mistakes come with those of the parts.
 
-    check: Callable[[Mapping[str, object]], Iterable[Mistake]]
+    `check` also gets the context of `read_node`.
+    """
+
+    check: Callable[[Any, Any], Iterable[Mistake]]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        return core_schema.no_info_wrap_validator_function(self._run, handler(source))
+        return core_schema.with_info_wrap_validator_function(self._run, handler(source))
 
-    def _run(self, value: object, read: core_schema.ValidatorFunctionWrapHandler) -> object:
-        errors = _details(self.check(value)) if isinstance(value, dict) else []
+    def _run(
+        self, value: object, read: core_schema.ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> object:
+        errors = _details(self.check(value, info.context))
         found = None
         try:
             found = read(value)
@@ -110,10 +124,16 @@ class ReadAs:
     """Metadata of a type: the file holds `kind`, and `make` turns that into the value."""
 
     kind: Any
-    make: Callable[[Any], object]
+    make: Callable[[Any], object] = lambda value: value
 
     def __get_pydantic_core_schema__(self, _source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         return core_schema.no_info_after_validator_function(self.make, handler.generate_schema(self.kind))
+
+
+def raise_mistakes(mistakes: Iterable[Mistake]) -> None:
+    """Raise what pydantic collects from a validator, if there are any mistakes."""
+    if errors := _details(mistakes):
+        raise ValidationError.from_exception_data("rule", errors)
 
 
 def _details(mistakes: Iterable[Mistake]) -> list[InitErrorDetails]:
@@ -182,7 +202,7 @@ def read_node(
     if skip_unknown and unknown:
         known = _without(node, {one["loc"] for one in unknown}, ())
         return read_node(kind, known, mistakes, context=context)
-    for one in errors:
+    for one in sorted(errors, key=lambda one: (one["type"] != UNKNOWN, one["type"] != MISSING)):
         _report(_Place.find(kind, node, one["loc"]), one["type"], one.get("ctx", {}), mistakes)
     return None
 
@@ -263,15 +283,15 @@ def _report(place: _Place, error: str, context: Mapping[str, Any], mistakes: Mis
     node, entry = place.node, place.entry
     match error:
         case "mistake":
-            where = entry.where if entry and place.last == KEY else node.where
-            message = f"{node.path}: {context['message']}"
+            where = context["where"] or (entry.where if entry and place.last == KEY else node.where)
+            message = context["message"] if context["where"] else f"{node.path}: {context['message']}"
             mistakes.add(context["code"], where, message, hint=context["hint"])
         case "shape" if place.last == KEY and entry:
             key = Node(path=node.path, where=entry.where, kind=Kind.TEXT, text=entry.key)
             _report_text(key, context["expected"], context["hint"], mistakes)
         case "shape":
             _report_text(node, context["expected"], context["hint"], mistakes)
-        case "missing":
+        case _ if error == MISSING:
             mistakes.at(node, Code.MISSING_KEY, f"the key `{place.last}` is missing")
         case _ if error == UNKNOWN:
             known = keys_of(place.parent)

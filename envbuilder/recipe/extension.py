@@ -4,23 +4,25 @@
 `pyproject.toml`; and `capture` runs a project's own import lines to learn which `load()` calls it would make.
 """
 
-import functools
 import keyword
 import re
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Annotated, Final
 
-from envbuilder.core.decode import LINE_OR_EMPTY, Fields, Kind, Mistakes, Shape, read_text, shown
-from envbuilder.recipe.fields import BELOW, VARIABLE, RecipeCode, read_path
+from pydantic import Field, WithJsonSchema
+
+from envbuilder.core.decode import LINE, Shape, shown
+from envbuilder.core.models import STRICT, Line, Mistake
+from envbuilder.recipe.fields import BELOW, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
 LONGEST_NAME: Final = 100  # of an extension; its files are called so
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
 ORIGINS: Final = ("path", "git", "sdist")
 OPTIONS: Final = ("include", "cflags", "cuda_cflags")
-OPTIONAL: Final = ("sources", *OPTIONS, *ORIGINS, "commit", "capture", "env")
 _GIT: Final = Shape(
     pattern=r"(https?|ssh|git|file)://[^\s\x00-\x1f\x7f]+",
     expected="the URL of a git repository",
@@ -35,7 +37,8 @@ _SDIST: Final = Shape(
     pattern=r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9A-Za-z.!+_-]+",
     expected="`name==version` of a source distribution",
 )
-SHAPES: Final = {"git": _GIT, "commit": _COMMIT, "sdist": _SDIST}
+_PYTHON_NAME: Final = Shape(pattern=r"(?![0-9])(?:[A-Za-z0-9_]|[^\x00-\x7f])+", expected="a Python name")
+_NAME_SCHEMA: Final = WithJsonSchema(_PYTHON_NAME.json_schema() | {"maxLength": LONGEST_NAME})
 
 
 class Form(StrEnum):
@@ -48,17 +51,36 @@ class Form(StrEnum):
 class Extension:
     """One entry of `extensions`; paths are POSIX, relative to the recipe's folder, and empty stands for what was not asked."""
 
-    name: str
-    sources: tuple[str, ...] = ()
-    include: tuple[str, ...] = ()
-    cflags: tuple[str, ...] = ()
-    cuda_cflags: tuple[str, ...] = ()
-    path: str = ""  # the project's folder; with `git` or `sdist`, below what they bring
-    git: str = ""  # URL
-    commit: str = ""
-    sdist: str = ""  # name==version
-    capture: tuple[str, ...] = ()  # lines of Python
-    env: tuple[tuple[str, str], ...] = ()  # of its build alone, sorted
+    __pydantic_config__ = STRICT
+    name: Annotated[Line, Field(description="What Python imports."), _NAME_SCHEMA]
+    sources: Annotated[
+        tuple[Annotated[str, LINE, OwnPath(suffixes=SOURCE_SUFFIXES)], ...],
+        Field(
+            description="C++ and CUDA files, as torch's load() takes them; paths from the recipe's own folder, and below it.",
+            json_schema_extra={"minItems": 1},
+        ),
+    ] = ()
+    include: Annotated[
+        tuple[OwnFolder, ...], Field(description="Folders of headers; paths as those of `sources`.")
+    ] = ()
+    cflags: Annotated[tuple[Line, ...], Field(description="Options for the C++ compiler.")] = ()
+    cuda_cflags: Annotated[tuple[Line, ...], Field(description="Options for nvcc.")] = ()
+    path: Annotated[
+        Line,
+        Field(
+            description="A folder with a setup.py or pyproject.toml, from the recipe's own folder and below it; with `git` or `sdist`, below what they bring."
+        ),
+        WithJsonSchema({"allOf": [LINE.json_schema(), BELOW.json_schema()]}),
+    ] = ""
+    git: Annotated[
+        str, _GIT, Field(description="The URL of a repository with a setup.py or pyproject.toml.")
+    ] = ""
+    commit: Annotated[str, _COMMIT, Field(description="The commit of that repository.")] = ""
+    sdist: Annotated[str, _SDIST, Field(description="A source distribution, as name==version.")] = ""
+    capture: Annotated[
+        tuple[Line, ...], Field(description="Lines of Python: every load() that they reach is compiled.")
+    ] = ()
+    env: Annotated[Variables, Field(description="Environment variables of its build alone.")] = ()
 
     @property
     def form(self) -> Form:
@@ -80,130 +102,91 @@ class Extension:
         return value | {key: given for key, given in later.items() if given}
 
 
-def read_extensions(fields: Fields, folder: Path, mistakes: Mistakes) -> tuple[Extension, ...]:
-    """The extensions of a recipe in `folder`; what is wrong is collected."""
-    extensions: list[Extension] = []
-    for item in fields.items("extensions"):
-        inner = Fields(item, mistakes, required=("name",), optional=OPTIONAL)
-        extension = _read(inner, folder, mistakes)
-        _check_form(inner, mistakes)
-        _check_project(inner, extension.path, folder, mistakes)
-        _check_name(inner, extension.name, [other.name for other in extensions], mistakes)
-        extensions.append(extension)
-    return tuple(extensions)
-
-
-def _read(inner: Fields, folder: Path, mistakes: Mistakes) -> Extension:
-    read = functools.partial(_read_paths, inner, folder=folder, mistakes=mistakes)
-    remote = "git" in inner or "sdist" in inner
-    path = inner.node.get("path")
-    if path is None:
-        below = ""
-    elif remote:
-        below = read_text(path, mistakes, BELOW)
-    else:
-        below = read_path(path, folder, mistakes, is_folder=True)
-    return Extension(
-        name=inner.text("name"),
-        sources=read("sources", suffixes=SOURCE_SUFFIXES),
-        include=read("include"),
-        cflags=inner.texts("cflags"),
-        cuda_cflags=inner.texts("cuda_cflags"),
-        path=below,
-        git=inner.text("git", SHAPES["git"]),
-        commit=inner.text("commit", SHAPES["commit"]),
-        sdist=inner.text("sdist", SHAPES["sdist"]),
-        capture=inner.texts("capture"),
-        env=tuple(sorted(_read_env(inner, mistakes))),
+def check_extensions(items: object, _folder: Path) -> Iterator[Mistake]:
+    """No two extensions of a recipe have the same name."""
+    names = (
+        [item.get("name") if isinstance(item, dict) else None for item in items]
+        if isinstance(items, list)
+        else []
     )
-
-
-def _read_env(inner: Fields, mistakes: Mistakes) -> list[tuple[str, str]]:
-    pairs = []
-    for entry in inner.entries("env"):
-        if not re.fullmatch(VARIABLE.pattern, entry.key):
-            mistakes.add(
-                RecipeCode.VARIABLE,
-                entry.where,
-                f"{entry.node.path}: {shown(entry.key)} cannot be the name of an environment variable",
+    for at, name in enumerate(names):
+        if name in names[:at] and isinstance(name, str) and not _name_mistake(name):
+            yield Mistake(
+                message=f"a second extension named `{name}`", code=RecipeCode.EXTENSION, at=(at, "name")
             )
-        pairs.append((entry.key, read_text(entry.node, mistakes, LINE_OR_EMPTY)))
-    return pairs
 
 
-def _check_form(inner: Fields, mistakes: Mistakes) -> None:
-    """Exactly one form, with what belongs to it."""
-    given = [key for key in ("sources", *ORIGINS) if key in inner and not (key == "path" and _remote(inner))]
-    node = inner.node
-    if len(given) != 1:
-        found = " and ".join(f"`{key}`" for key in given) or "none of them"
-        mistakes.at(
-            node, RecipeCode.EXTENSION, f"expected one of `sources`, `path`, `git` or `sdist`, found {found}"
-        )
-    if "sources" in inner and "capture" in inner:
-        mistakes.at(
-            node, RecipeCode.EXTENSION, "`capture` finds the sources itself; name the project's `path`"
-        )
-    if ("commit" in inner) != ("git" in inner):
-        mistakes.at(node, RecipeCode.EXTENSION, "`git` and `commit` belong together")
-    if "sources" not in inner:
-        for key in (key for key in OPTIONS if key in inner):
-            mistakes.at(
-                node,
-                RecipeCode.EXTENSION,
+def check_extension(given: object, folder: Path) -> Iterator[Mistake]:
+    """Judge an entry of `extensions` as the file has it: exactly one form, and what belongs to it."""
+    if not isinstance(given, dict):
+        return
+    for message, hint in _form_mistakes(given):
+        yield Mistake(message=message, code=RecipeCode.EXTENSION, hint=hint)
+    name, path, sources = given.get("name"), given.get("path"), given.get("sources")
+    if isinstance(name, str) and (message := _name_mistake(name)):
+        yield Mistake(message=message, code=RecipeCode.EXTENSION, at=("name",))
+    if isinstance(path, str) and re.fullmatch(LINE.pattern, path):
+        yield from (replace(one, at=("path",)) for one in _path_mistakes(given, path, folder))
+    if isinstance(sources, list):
+        yield from (replace(one, at=("sources", *one.at)) for one in _source_mistakes(sources))
+
+
+def _form_mistakes(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
+    forms = [
+        key for key in ("sources", *ORIGINS) if key in given and not (key == "path" and _is_remote(given))
+    ]
+    if len(forms) != 1:
+        found = " and ".join(f"`{key}`" for key in forms) or "none of them"
+        yield f"expected one of `sources`, `path`, `git` or `sdist`, found {found}", ""
+    if "sources" in given and "capture" in given:
+        yield "`capture` finds the sources itself; name the project's `path`", ""
+    if ("commit" in given) != ("git" in given):
+        yield "`git` and `commit` belong together", ""
+    if "sources" not in given:
+        for key in (key for key in OPTIONS if key in given):
+            yield (
                 f"`{key}` belongs to `sources`: a project has its own flags",
-                hint="`env` of the extension sets variables that its build reads",
+                "`env` of the extension sets variables that its build reads",
             )
 
 
-def _check_project(inner: Fields, path: str, folder: Path, mistakes: Mistakes) -> None:
-    """A folder that is built as a project must be one; what brings its files later is not known yet."""
-    node = inner.node.get("path")
-    if node is None or not path or _remote(inner) or "capture" in inner or "sources" in inner:
+def _path_mistakes(given: Mapping[str, object], path: str, folder: Path) -> Iterator[Mistake]:
+    """A local path leads to a folder, and without `capture` to a project; another is plain."""
+    if _is_remote(given):
+        if not re.fullmatch(BELOW.pattern, path):
+            yield Mistake(message=f"expected {BELOW.expected}, found {shown(path)}")
+        return
+    mistakes = list(check_path(path, folder, is_folder=True))
+    yield from mistakes
+    if mistakes or "capture" in given or "sources" in given:
         return
     if not any((folder / path / name).is_file() for name in BUILDS):
-        mistakes.at(
-            node,
-            RecipeCode.EXTENSION,
-            f"the folder `{path}` has neither {' nor '.join(BUILDS)}, so nothing says how it is built",
+        yield Mistake(
+            message=f"the folder `{path}` has neither {' nor '.join(BUILDS)}, so nothing says how it is built",
+            code=RecipeCode.EXTENSION,
             hint="`sources` instead of `path` names C++ and CUDA files; `capture` beside it names imports that call torch's `load()`",
         )
 
 
-def _remote(inner: Fields) -> bool:
-    return "git" in inner or "sdist" in inner
+def _source_mistakes(sources: list[object]) -> Iterator[Mistake]:
+    if not sources:
+        yield Mistake(message="expected at least one source file", code=RecipeCode.EXTENSION)
+    # torch names objects after the file alone, `x.o` and `x.cuda.o`: a second `x` would replace the first.
+    objects = [_object(source) if isinstance(source, str) else "" for source in sources]
+    for at, name in enumerate(objects):
+        if name and name in objects[:at]:
+            message = f"a second source that compiles to `{name}`"
+            yield Mistake(message=message, code=RecipeCode.EXTENSION, hint="rename one", at=(at,))
 
 
-def _check_name(inner: Fields, name: str, before: list[str], mistakes: Mistakes) -> None:
-    node = inner.node.get("name")
-    if node is None or not name:
-        return
+def _name_mistake(name: str) -> str:
     if len(name) > LONGEST_NAME or not name.isidentifier() or keyword.iskeyword(name):
-        mistakes.at(node, RecipeCode.EXTENSION, f"{shown(name)} cannot be imported: not a Python name")
-    elif name in before:
-        mistakes.at(node, RecipeCode.EXTENSION, f"a second extension named `{name}`")
+        return f"{shown(name)} cannot be imported: not a Python name"
+    return ""
 
 
-def _read_paths(
-    fields: Fields, key: str, *, folder: Path, mistakes: Mistakes, suffixes: tuple[str, ...] = ()
-) -> tuple[str, ...]:
-    node = fields.node.get(key)
-    items = fields.items(key)
-    if suffixes and node is not None and node.kind is Kind.LIST and not items:
-        mistakes.at(node, RecipeCode.EXTENSION, "expected at least one source file")
-    paths: list[str] = []
-    for item in items:
-        path = read_path(item, folder, mistakes, suffixes=suffixes, is_folder=not suffixes)
-        # torch names objects after the file alone, `x.o` and `x.cuda.o`: a second `x` would replace the first.
-        if suffixes and path and _object(path) in map(_object, paths):
-            mistakes.at(
-                item,
-                RecipeCode.EXTENSION,
-                f"a second source that compiles to `{_object(path)}`",
-                hint="rename one",
-            )
-        paths.append(path)
-    return tuple(paths)
+def _is_remote(given: Mapping[str, object]) -> bool:
+    return "git" in given or "sdist" in given
 
 
 def _object(source: str) -> str:

@@ -1,27 +1,28 @@
-"""The values of a recipe that a type cannot judge: paths below its folder, and requirements."""
+"""The types of a recipe's values that are more than text of a shape: paths, variables and requirements."""
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Annotated, Any, Final
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
-
-from envbuilder.core.decode import (
-    LINE,
-    Fields,
-    Kind,
-    Mistakes,
-    Node,
-    Shape,
-    load_text,
-    nearest,
-    read_text,
-    shown,
+from pydantic import (
+    AfterValidator,
+    Discriminator,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    Tag,
+    ValidationInfo,
+    WithJsonSchema,
 )
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from envbuilder.core.decode import LINE, LINE_OR_EMPTY, Mistakes, Shape, load_text, nearest, shown
 from envbuilder.core.findings import CodeEnum
+from envbuilder.core.models import STRICT, LineOrEmpty, Mistake, ReadAs, Rule, raise_mistakes
 
 BELOW: Final = Shape(
     pattern=r"(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f\\]+",
@@ -46,57 +47,122 @@ class RecipeCode(CodeEnum):
     PAIR = "EB126", "a key that makes sense only with another"
 
 
-def read_packages(fields: Fields, folder: Path, mistakes: Mistakes) -> Iterator[tuple[str, str]]:
-    """Each requirement in its normal spelling, with the place where it was written."""
-    for item in fields.items("packages"):
-        if item.kind is Kind.MAP:
-            inner = Fields(item, mistakes, required=("requirements",))
-            given = inner.node.get("requirements")
-            if given is not None and (relative := read_path(given, folder, mistakes)):
-                yield from _read_requirements(folder / relative, mistakes)
-        elif text := read_text(item, mistakes, LINE, hint="a PEP 508 text, or {requirements: FILE}"):
-            yield from _read_requirement(text, item.where, f"{item.path}: ", mistakes)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPath:
+    """Metadata of a text: the path of a file or folder below the recipe's folder, which is pydantic's context."""
+
+    suffixes: tuple[str, ...] = ()
+    is_folder: bool = False
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        return core_schema.with_info_after_validator_function(self._run, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, object]:
+        parts: list[object] = [handler(schema), BELOW.json_schema()]
+        if self.suffixes:
+            endings = "|".join(map(re.escape, self.suffixes))
+            expected = f"a source file: {endings}".replace("\\", "")
+            parts.append(Shape(pattern=rf".*({endings})", expected=expected).json_schema())
+        return {"allOf": parts}
+
+    def _run(self, text: str, info: ValidationInfo) -> str:
+        assert isinstance(info.context, Path)
+        raise_mistakes(check_path(text, info.context, suffixes=self.suffixes, is_folder=self.is_folder))
+        return text
 
 
-def _read_requirements(file: Path, mistakes: Mistakes) -> Iterator[tuple[str, str]]:
-    text = load_text(file, mistakes)
-    for number, line in enumerate((text or "").splitlines(), start=1):
-        if wanted := re.sub(r"(^|\s)#.*", "", line).strip():
-            yield from _read_requirement(wanted, f"{file}:{number}:1", "", mistakes)
+OwnFile = Annotated[str, LINE, OwnPath()]
+OwnFolder = Annotated[str, LINE, OwnPath(is_folder=True)]
 
 
-def _read_requirement(text: str, where: str, prefix: str, mistakes: Mistakes) -> Iterator[tuple[str, str]]:
+def check_path(
+    text: str, folder: Path, *, suffixes: tuple[str, ...] = (), is_folder: bool = False
+) -> Iterator[Mistake]:
+    """Judge a path that has to exist below the recipe's folder."""
+    path = PurePosixPath(text)
+    what = "folder" if is_folder else "file"
+    message = hint = ""
+    if path.is_absolute() or ".." in path.parts or "\\" in text or not path.parts or str(path) != text:
+        message = (
+            f"expected the plain relative path of a {what} below the recipe's folder, found {shown(text)}"
+        )
+        hint = _way_to(text, folder)
+    elif suffixes and path.suffix not in suffixes:
+        message = f"expected a source file, found {shown(text)}"
+        hint = f"endings that compile: {', '.join(suffixes)}; headers are found through `include`"
+    elif not ((folder / text).is_dir() if is_folder else (folder / text).is_file()):
+        parent = (folder / text).parent
+        siblings = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
+        beside = f"../{text}"  # as a person in the project's folder, and not in its `recipes`, would write it
+        message = f"there is no {what} `{text}` below `{folder}`"
+        hint = nearest(path.name, siblings).strip()
+        hint = hint or (_way_to(beside, folder) if (folder / beside).exists() else "")
+    elif not (folder / text).resolve().is_relative_to(folder.resolve()):
+        message = f"`{text}` is a link to a place outside the recipe's folder"
+        hint = _way_to(text, folder)
+    if message:
+        yield Mistake(message=message, code=RecipeCode.PATH, hint=hint)
+
+
+def _way_to(text: str, folder: Path) -> str:
+    """Where the recipe would have to lie for a path that leads out of its folder, and what the path would then be."""
+    start, target = folder.resolve(), (folder / text).resolve()
+    if not target.exists():
+        return f"paths start at the recipe's folder, `{start}`, and stay below it: no `..`, no `\\`, no leading `/` or `./`"
+    home = Path(os.path.commonpath([start, target.parent]))
+    move = "" if home == start else f"move the recipe to `{home}` and "
+    return f"paths start at the recipe's folder, `{start}`; for `{target}` {move}write `{target.relative_to(home)}`"
+
+
+def _check_variable(name: str) -> Iterator[Mistake]:
+    if not re.fullmatch(VARIABLE.pattern, name):
+        message = f"{shown(name)} cannot be the name of an environment variable"
+        yield Mistake(message=message, code=RecipeCode.VARIABLE, hint=VARIABLE.hint)
+
+
+def _sorted(found: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(found.items()))
+
+
+# A map in the file; sorted by name.
+Variables = Annotated[
+    tuple[tuple[str, str], ...],
+    ReadAs(dict[Annotated[str, Rule(_check_variable)], LineOrEmpty], _sorted),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "propertyNames": {"pattern": VARIABLE.json_schema()["pattern"]},
+            "additionalProperties": LINE_OR_EMPTY.json_schema(),
+        }
+    ),
+]
+
+
+def _parse_requirement(text: str) -> str:
+    """Return a requirement in its normal spelling."""
+    message = hint = found = ""
     if text.startswith("-") or text.endswith("\\"):
-        mistakes.add(
-            RecipeCode.REQUIREMENT,
-            where,
-            f"{prefix}expected one requirement, found an option of pip: {shown(text)}",
-            hint="indexes and hashes are for the lock; list every package by its name",
-        )
-        return
-    try:
-        requirement = Requirement(text)
-    except InvalidRequirement as error:
-        reason = str(error).splitlines()[0].rstrip(":")
-        mistakes.add(
-            RecipeCode.REQUIREMENT,
-            where,
-            f"{prefix}{shown(text)} is not a PEP 508 requirement: {reason}",
-            hint=_doubled(text),
-        )
-        return
-    if requirement.url:
-        mistakes.add(
-            RecipeCode.REQUIREMENT,
-            where,
-            f"{prefix}{shown(text)} names a place to download from",
-            hint="packages come from the configured indexes; name the version instead",
-        )
-        return
-    if canonicalize_name(requirement.name) == "torch":
-        mistakes.add(RecipeCode.REQUIREMENT, where, f"{prefix}torch is pinned by the key `pytorch`, not here")
-        return
-    yield str(requirement), where
+        message = f"expected one requirement, found an option of pip: {shown(text)}"
+        hint = "indexes and hashes are for the lock; list every package by its name"
+    else:
+        try:
+            requirement = Requirement(text)
+        except InvalidRequirement as error:
+            reason = str(error).splitlines()[0].rstrip(":")
+            message = f"{shown(text)} is not a PEP 508 requirement: {reason}"
+            hint = _doubled(text)
+        else:
+            found = str(requirement)
+            if requirement.url:
+                message = f"{shown(text)} names a place to download from"
+                hint = "packages come from the configured indexes; name the version instead"
+            elif canonicalize_name(requirement.name) == "torch":
+                message = "torch is pinned by the key `pytorch`, not here"
+    if message:
+        raise Mistake(message=message, code=RecipeCode.REQUIREMENT, hint=hint).error()
+    return found
 
 
 def _doubled(text: str) -> str:
@@ -113,59 +179,49 @@ def _doubled(text: str) -> str:
     return f"did you mean `{name}=={version}{marker}`{any_of_them}?"
 
 
-def read_path(
-    node: Node, folder: Path, mistakes: Mistakes, *, suffixes: tuple[str, ...] = (), is_folder: bool = False
-) -> str:
-    """A path below the recipe's folder that exists, or "" after collecting the mistake."""
-    text = read_text(node, mistakes)
-    if not text:
-        return ""
-    path = PurePosixPath(text)
-    what = "folder" if is_folder else "file"
-    if path.is_absolute() or ".." in path.parts or "\\" in text or not path.parts or str(path) != text:
-        mistakes.at(
-            node,
-            RecipeCode.PATH,
-            f"expected the plain relative path of a {what} below the recipe's folder, found {shown(text)}",
-            hint=_way_to(text, folder),
-        )
-        return ""
-    if suffixes and path.suffix not in suffixes:
-        mistakes.at(
-            node,
-            RecipeCode.PATH,
-            f"expected a source file, found {shown(text)}",
-            hint=f"endings that compile: {', '.join(suffixes)}; headers are found through `include`",
-        )
-        return ""
-    file = folder / text
-    if not (file.is_dir() if is_folder else file.is_file()):
-        siblings = [entry.name for entry in file.parent.iterdir()] if file.parent.is_dir() else []
-        beside = f"../{text}"  # as one who stands in the project, and not in its `recipes`, would write it
-        hint = nearest(path.name, siblings).strip()
-        mistakes.at(
-            node,
-            RecipeCode.PATH,
-            f"there is no {what} `{text}` below `{folder}`",
-            hint=hint or (_way_to(beside, folder) if (folder / beside).exists() else ""),
-        )
-        return ""
-    if not file.resolve().is_relative_to(folder.resolve()):
-        mistakes.at(
-            node,
-            RecipeCode.PATH,
-            f"`{text}` is a link to a place outside the recipe's folder",
-            hint=_way_to(text, folder),
-        )
-        return ""
-    return text
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _File:
+    __pydantic_config__ = STRICT
+    requirements: OwnFile
 
 
-def _way_to(text: str, folder: Path) -> str:
-    """Where the recipe would have to lie for a path that leads out of its folder, and what the path would then be."""
-    start, target = folder.resolve(), (folder / text).resolve()
-    if not target.exists():
-        return f"paths start at the recipe's folder, `{start}`, and stay below it: no `..`, no `\\`, no leading `/` or `./`"
-    home = Path(os.path.commonpath([start, target.parent]))
-    move = "" if home == start else f"move the recipe to `{home}` and "
-    return f"paths start at the recipe's folder, `{start}`; for `{target}` {move}write `{target.relative_to(home)}`"
+def _read_requirements(file: _File, info: ValidationInfo) -> tuple[tuple[str, str], ...]:
+    """Return the requirements of a file, each with its place."""
+    assert isinstance(info.context, Path)
+    path = info.context / file.requirements
+    unreadable = Mistakes()
+    text = load_text(path, unreadable) or ""
+    mistakes = [
+        Mistake(message=one.message, code=one.code, hint=one.hint, where=one.where)
+        for one in unreadable.findings
+    ]
+    found = []
+    for number, line in enumerate(text.splitlines(), start=1):
+        if wanted := re.sub(r"(^|\s)#.*", "", line).strip():
+            where = f"{path}:{number}:1"
+            try:
+                found.append((_parse_requirement(wanted), where))
+            except PydanticCustomError as error:
+                mistakes.append(Mistake(**{**(error.context or {}), "where": where}))
+    raise_mistakes(mistakes)
+    return tuple(found)
+
+
+# A PEP 508 text, or the lines of a file, each with its place.
+Packages = tuple[
+    Annotated[
+        Annotated[
+            str,
+            replace(LINE, hint="a PEP 508 text, or {requirements: FILE}"),
+            AfterValidator(_parse_requirement),
+            Tag("a requirement"),
+        ]
+        | Annotated[
+            tuple[tuple[str, str], ...],
+            ReadAs(Annotated[_File, AfterValidator(_read_requirements)]),
+            Tag("a file"),
+        ],
+        Discriminator(lambda item: "a file" if isinstance(item, dict) else "a requirement"),
+    ],
+    ...,
+]

@@ -10,7 +10,7 @@ from typing import Literal, NoReturn, get_args
 from envbuilder.artifacts.docker_engine import DockerEngine, connect
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.errors import ToolError, UsageError
-from envbuilder.recipe.model import hint_to_build, recipes_folder
+from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
 

@@ -12,7 +12,8 @@ from envbuilder.core.errors import LockError, UsageError
 from envbuilder.layers.overlay import MOST_KEPT
 from envbuilder.lock.file import load_lock, parse_lock
 from envbuilder.lock.model import Lock
-from envbuilder.recipe.model import SUFFIX, load
+from envbuilder.recipe.load import load
+from envbuilder.recipe.model import SUFFIX
 from envbuilder.verify.compare import opened_sif
 from envbuilder.verify.diff import EXPORTS, LOCK, READ, Subject, of_lock, of_tree, read_exports
 

@@ -23,7 +23,7 @@ from envbuilder.commands import COMMANDS
 from envbuilder.commands import tables as tables_command
 from envbuilder.core import process as command
 from envbuilder.core.errors import BuildError
-from envbuilder.recipe.model import list_recipes
+from envbuilder.recipe.load import list_recipes
 from tests.support import command_line, wheel_index
 from tests.support.command_line import Call
 from tests.support.wheel_index import NVCC, PTXAS, Site, put_torch, texts

@@ -7,7 +7,7 @@ import pytest
 
 from envbuilder import cli
 from envbuilder.commands import COMMANDS, HIDDEN
-from envbuilder.recipe.model import list_recipes
+from envbuilder.recipe.load import list_recipes
 
 ROOT = Path(__file__).parents[2]
 RECIPES = list(list_recipes(ROOT / "recipes"))

@@ -15,7 +15,8 @@ from envbuilder.compat.rules.wheels import can_meet
 from envbuilder.compat.suggest import apply
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.recipe.model import Extension, find_recipe, list_recipes, load
+from envbuilder.recipe.load import find_recipe, list_recipes, load
+from envbuilder.recipe.model import Extension
 from tests.support.check_inputs import RECIPE, TABLES
 
 RECIPES = Path(__file__).parents[2] / "recipes"

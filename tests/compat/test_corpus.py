@@ -10,7 +10,7 @@ import pytest
 from envbuilder.compat.check import Report, examine
 from envbuilder.compat.host_file import load_host_facts
 from envbuilder.core.findings import Severity
-from envbuilder.recipe.model import load
+from envbuilder.recipe.load import load
 
 sys.path.insert(0, str(Path(__file__).parent / "corpus"))
 from generate import HERE, TABLES, Sample, generated, written

@@ -8,7 +8,8 @@ import pytest
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import brief, facts
 from envbuilder.compat.tables.toolkit import load_toolkits
-from envbuilder.recipe.model import Recipe, find_recipe, load
+from envbuilder.recipe.load import find_recipe, load
+from envbuilder.recipe.model import Recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 TABLES = load_tables(load_toolkits())

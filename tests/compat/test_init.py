@@ -22,7 +22,8 @@ from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import FakeRunner
 from envbuilder.node.nccl.facts import Facts, Gpu
-from envbuilder.recipe.model import Recipe, load
+from envbuilder.recipe.load import load
+from envbuilder.recipe.model import Recipe
 
 FILES = Path(__file__).parent / "init"
 TABLES = load_tables(load_toolkits())

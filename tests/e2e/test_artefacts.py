@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.recipe.model import Recipe, load
+from envbuilder.recipe.load import load
+from envbuilder.recipe.model import Recipe
 from tests.support.workbench import (
     CACHE,
     ENVBUILDER,

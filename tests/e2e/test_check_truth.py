@@ -27,7 +27,8 @@ from envbuilder.core.sources import probe_sources
 from envbuilder.lock.model import Artefact
 from envbuilder.lock.resolve.apt import Suite, open_suite
 from envbuilder.lock.resolve.context import Means
-from envbuilder.recipe.model import Extension, Recipe, load
+from envbuilder.recipe.load import load
+from envbuilder.recipe.model import Extension, Recipe
 from envbuilder.registry.client import open_client
 from tests.support.workbench import CACHE, ROOT, Built, attempt, locked_artefacts, open_folder, run
 

@@ -10,7 +10,7 @@ import pytest
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import recipe_inputs
-from envbuilder.recipe.model import load
+from envbuilder.recipe.load import load
 from tests.support import faults
 from tests.support.conditions import FIVE, USER, missing_tools
 from tests.support.faults import Bench

@@ -189,9 +189,9 @@ def test_every_mistake_is_reported_at_once():
     whole = changed("recipe", "abc") | {"epoch": "now", "inputs": ...}
     del whole["inputs"]
     assert refusals(whole) == [
+        "$: the key `inputs` is missing",
         '$.recipe: expected 64 hexadecimal digits, found "abc"',
         "$.epoch: expected a whole number, found text",
-        "$: the key `inputs` is missing",
     ]
 
 

@@ -18,7 +18,8 @@ from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artefact, Lock, LockedExtension, SourceFile, artefacts
 from envbuilder.lock.resolve import Means, make_target, store_sources
 from envbuilder.lock.vendor import FILES, vendor
-from envbuilder.recipe.model import Recipe, load
+from envbuilder.recipe.load import load
+from envbuilder.recipe.model import Recipe
 from tests.support import bases
 from tests.support.downloads import CONTENT, make_deb, make_wheel
 from tests.support.locked_base import locked

@@ -10,7 +10,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.process import FakeRunner
 from envbuilder.node.detect import READS, Versions, detect_here, detect_pasted
 from envbuilder.plan.site import need_files, site_files
-from envbuilder.recipe.model import load
+from envbuilder.recipe.load import load
 from tests.support import command_line
 from tests.support.command_line import Call
 

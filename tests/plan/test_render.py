@@ -27,7 +27,7 @@ from envbuilder.plan.render.quote import (
     in_shell,
     marked,
 )
-from envbuilder.recipe.model import load
+from envbuilder.recipe.load import load
 from tests.support.locked_base import BASE
 from tests.support.plans import make_small_kit
 

@@ -10,7 +10,7 @@ import pytest
 
 from envbuilder import __version__, cli
 from envbuilder.core import errors
-from envbuilder.recipe.model import list_recipes, load
+from envbuilder.recipe.load import list_recipes, load
 from tests.support import pages
 
 ROOT = Path(__file__).parents[2]

@@ -17,7 +17,8 @@ from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import BuildError, RecipeError
 from envbuilder.lock.model import Artefact, LockedExtension
 from envbuilder.plan.model import RuntimeStep
-from envbuilder.recipe.model import Recipe, load
+from envbuilder.recipe.load import load
+from envbuilder.recipe.model import Recipe
 
 RECIPE = """\
 base: debian/bookworm

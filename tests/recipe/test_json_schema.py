@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 
 from envbuilder.core.decode import Kind, Mistakes, Node, parse_yaml
 from envbuilder.core.errors import RecipeError
+from envbuilder.core.models import keys_of
 from envbuilder.recipe import json_schema as schema
-from envbuilder.recipe import model as recipe
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.fields import RecipeCode
-from envbuilder.recipe.model import list_recipes, load
+from envbuilder.recipe.load import list_recipes, load
+from envbuilder.recipe.model import RecipeFile
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 # What one file cannot say: what exists, what a requirement is, which words of Python are taken, which names repeat.
@@ -79,7 +80,7 @@ def test_the_file_is_what_the_types_say(request: pytest.FixtureRequest):
 
 def test_every_key_of_the_loader_is_in_the_schema_with_words():
     made = schema.make_schema()["properties"]
-    assert set(made) == {*recipe.REQUIRED, *recipe.OPTIONAL}
+    assert set(made) == set(keys_of(RecipeFile))
     inner = made["extensions"]["items"]["properties"]
     assert set(inner) == {field.name for field in dataclasses.fields(Extension)}
     assert all(part["description"] for part in (*made.values(), *inner.values()))
@@ -163,7 +164,7 @@ def test_the_schema_refuses_what_the_loader_refuses(text: str, tmp_path: Path):
     assert not takes(whole)
 
 
-@pytest.mark.parametrize("missing", recipe.REQUIRED)
+@pytest.mark.parametrize("missing", schema.make_schema()["else"]["required"])
 def test_what_must_be_there_may_come_from_another_recipe(missing: str):
     rest = {name: given for name, given in LEAST.items() if name != missing}
     assert not VALIDATOR.is_valid(rest)

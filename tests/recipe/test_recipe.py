@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from envbuilder.core.errors import RecipeError, UsageError
-from envbuilder.recipe.model import Extension, Recipe, find_recipe, list_recipes, load
+from envbuilder.recipe.load import find_recipe, list_recipes, load
+from envbuilder.recipe.model import Extension, Recipe
 
 WHOLE = """\
 summary: a recipe

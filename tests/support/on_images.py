@@ -16,7 +16,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock, recipe_inputs
 from envbuilder.lock.resolve import Wish, look
-from envbuilder.recipe.model import load
+from envbuilder.recipe.load import load
 from tests.support import bases
 from tests.support.workbench import CACHE, ROOT, Built
 

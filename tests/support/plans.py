@@ -21,7 +21,8 @@ from envbuilder.plan.model import (
     make,
 )
 from envbuilder.plan.render import Kit
-from envbuilder.recipe.model import Extension, Recipe, load
+from envbuilder.recipe.load import load
+from envbuilder.recipe.model import Extension, Recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME = "os", "python", "cuda", "extensions", "start", "runtime"

@@ -12,7 +12,7 @@ from typing import Final
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artefact, Lock, recipe_inputs
-from envbuilder.recipe.model import load
+from envbuilder.recipe.load import load
 from tests.support.workbench import CACHE, ROOT, run
 
 RECIPE: Final = """\

@@ -24,7 +24,8 @@ from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.json_schema import FILE, schema_text
-from envbuilder.recipe.model import SHAPES, SUFFIX, Recipe, load, recipes_folder
+from envbuilder.recipe.load import load, recipes_folder
+from envbuilder.recipe.model import SHAPES, SUFFIX, Recipe
 
 KINDS: Final = "a requirements file (.txt, .in), conda's environment (.yml, .yaml), a Dockerfile or a definition file (.def)"
 

@@ -14,7 +14,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 from pydantic import Field
 
 from envbuilder.core.decode import Code, Entry, Kind, Mistakes, Node, Shape, load
-from envbuilder.core.models import STRICT, Date, Line, MapRule, Mistake, read_node
+from envbuilder.core.models import STRICT, Date, Line, Mistake, RawRule, read_node
 
 OVERRIDES: Final = "overrides.yaml"  # its name, beside the table
 _VERSION: Final = r"\d+(?:\.\d+)*"
@@ -67,12 +67,12 @@ class _File:
     rows: tuple[Any, ...]
 
 
-def _check_head(head: Mapping[str, object]) -> Iterator[Mistake]:
-    if "source" not in head and "sources" not in head:
+def _check_head(head: object, _context: object) -> Iterator[Mistake]:
+    if isinstance(head, dict) and "source" not in head and "sources" not in head:
         yield Mistake(message="the key `sources` is missing", code=Code.MISSING_KEY)
 
 
-_FILE: Final[Any] = Annotated[_File, MapRule(_check_head)]
+_FILE: Final[Any] = Annotated[_File, RawRule(_check_head)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
