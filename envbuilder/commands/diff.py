@@ -21,8 +21,8 @@ from envbuilder.commands.context import (
     open_store,
 )
 from envbuilder.core.console import Console
-from envbuilder.core.decode import nearest
 from envbuilder.core.limits import usable_cores
+from envbuilder.core.places import nearest
 from envbuilder.lock.diff import Change
 from envbuilder.recipe.load import list_recipes
 from envbuilder.verify.diff import Subject, compare

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from envbuilder.core.decode import Code, Mistakes, Node, Shape, load
 from envbuilder.core.errors import UsageError
-from envbuilder.core.models import STRICT, Line, plain, read_node
+from envbuilder.core.models import STRICT, Line, Shape, plain, read_node
+from envbuilder.core.places import Code, Mistakes, Node, load
 from envbuilder.node.nccl.profile import Profile, parse_profile
 
 _DRIVER: Final = Shape(

@@ -24,19 +24,7 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
 
-from envbuilder.core.decode import (
-    DATE,
-    LINE,
-    LINE_OR_EMPTY,
-    MAJOR_MINOR,
-    Code,
-    Entry,
-    Kind,
-    Mistakes,
-    Node,
-    nearest,
-    shown,
-)
+from envbuilder.core.places import Code, Entry, Kind, Mistakes, Node, nearest, shown
 
 T = TypeVar("T")
 Location = tuple[int | str, ...]
@@ -55,6 +43,42 @@ class Unquoted:
     """A scalar that YAML reads as a number, a date or a word such as `no`."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """What a text must look like; `expected` completes the sentence "expected …"."""
+
+    pattern: str
+    expected: str
+    hint: str = ""
+
+    def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
+        return core_schema.no_info_plain_validator_function(self.check)
+
+    def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, object]:
+        return self.json_schema()
+
+    def json_schema(self) -> dict[str, object]:
+        """Return the schema of such a text; `patternErrorMessage` is what editors show, in the loader's words."""
+        words = f"expected {self.expected}" + (f" ({self.hint})" if self.hint else "")
+        return {"type": "string", "pattern": f"^(?:{self.pattern})$", "patternErrorMessage": words}
+
+    def check(self, value: object) -> str:
+        """Return the text; raises PydanticCustomError for a value that is no text of this shape."""
+        if isinstance(value, str) and re.fullmatch(self.pattern, value):
+            return value
+        raise PydanticCustomError(
+            "shape", "expected {expected}", {"expected": self.expected, "hint": self.hint}
+        )
+
+
+LINE: Final = Shape(pattern=r"(?=.*\S)[^\x00-\x1f\x7f]+", expected="one line of text")
+LINE_OR_EMPTY: Final = Shape(pattern=r"[^\x00-\x1f\x7f]*", expected="one line of text")
+DATE: Final = Shape(pattern=r"[0-9]{4}-[0-9]{2}-[0-9]{2}", expected='a date such as "2026-11-21"')
+MAJOR_MINOR: Final = Shape(
+    pattern=r"[0-9]+\.[0-9]+", expected='a version such as "3.11"', hint="two numbers with a dot"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,11 +266,14 @@ class _Place:
 
 
 def _bare(kind: Any) -> Any:
-    """The type that the file has, without its metadata."""
-    if get_origin(kind) is not Annotated:
-        return kind
-    bare, *metadata = get_args(kind)
-    return _bare(next((one.kind for one in metadata if isinstance(one, ReadAs)), bare))
+    """The type that the file has, without metadata and without `| None`."""
+    if get_origin(kind) is Annotated:
+        bare, *metadata = get_args(kind)
+        return _bare(next((one.kind for one in metadata if isinstance(one, ReadAs)), bare))
+    members = [one for one in get_args(kind) if one is not types.NoneType]
+    if get_origin(kind) in (Union, types.UnionType) and len(members) == 1:
+        return _bare(members[0])
+    return kind
 
 
 def _inside(kind: Any, step: int | str) -> Any:

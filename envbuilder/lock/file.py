@@ -7,9 +7,9 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from envbuilder.core.decode import Mistakes, load_text, parse_json
 from envbuilder.core.errors import LockError
 from envbuilder.core.models import Line, Whole, read_node
+from envbuilder.core.places import Mistakes, load_text, parse_json
 from envbuilder.lock.model import Artefact, Lock
 from envbuilder.recipe.model import SUFFIX
 

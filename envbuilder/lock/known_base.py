@@ -6,9 +6,9 @@ from typing import Final
 from envbuilder.compat.image_as_distribution import PLATFORM
 from envbuilder.compat.image_facts import Base
 from envbuilder.core.cache import Store, sha256_text
-from envbuilder.core.decode import Mistakes, load_text, parse_json
 from envbuilder.core.errors import LockError
 from envbuilder.core.models import read_node
+from envbuilder.core.places import Mistakes, load_text, parse_json
 from envbuilder.lock.base_image.locked import LockedBase
 from envbuilder.lock.file import load_lock
 from envbuilder.recipe.model import Recipe

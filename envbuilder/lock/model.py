@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from envbuilder.core.cache import sha256_text
-from envbuilder.core.decode import Shape, shown
 from envbuilder.core.findings import CodeEnum
-from envbuilder.core.models import STRICT, Line, LineOrEmpty, Mistake, ReadAs, Rule, Whole
+from envbuilder.core.models import STRICT, Line, LineOrEmpty, Mistake, ReadAs, Rule, Shape, Whole
+from envbuilder.core.places import shown
 from envbuilder.core.sources import REGISTRY
 from envbuilder.lock.base_image.locked import Blob, Digest, LockedBase
 from envbuilder.recipe.extension import Form

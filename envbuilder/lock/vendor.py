@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_file, space_errors
-from envbuilder.core.decode import Mistakes
-from envbuilder.core.decode import load as load_yaml
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import BLOBS, REGISTRY
 from envbuilder.lock.base_image.layout import INDEX, layout_files
@@ -56,7 +54,7 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
         for file in extension.files
     ]
     copies += [
-        (file, file.relative_to(above).as_posix(), sha256_file(file)) for file in _recipe_files(recipe.path)
+        (file, file.relative_to(above).as_posix(), sha256_file(file)) for file in _recipe_files(recipe)
     ]
     texts = _layout(lock.base, folder / FILES) if lock.base else {}
     size = sum(map(len, texts.values()))
@@ -93,15 +91,10 @@ def _copy(source: Path, target: Path) -> None:
         commit_path(work / target.name, target)
 
 
-def _recipe_files(path: Path) -> Iterator[Path]:
-    """The recipe's file, its lock, the lists of packages that it names, and the same of what it extends."""
-    yield path
-    if path.with_suffix(".lock").is_file():
-        yield path.with_suffix(".lock")
-    node = load_yaml(path, Mistakes())
-    packages = node.get("packages") if node else None
-    for item in packages.items if packages else ():
-        if named := item.get("requirements"):
-            yield path.parent / named.text
-    if node and (parent := node.get("extends")):
-        yield from _recipe_files(path.with_name(f"{parent.text}{SUFFIX}"))
+def _recipe_files(recipe: Recipe) -> Iterator[Path]:
+    """The files of the recipe, with the lock of each recipe that has one."""
+    for path in recipe.files:
+        yield path
+        lock = path.with_suffix(".lock")
+        if path.suffix == SUFFIX and lock.is_file():
+            yield lock

@@ -14,8 +14,8 @@ from typing import Annotated, Final
 
 from pydantic import Field, WithJsonSchema
 
-from envbuilder.core.decode import LINE, Shape, shown
-from envbuilder.core.models import STRICT, Line, Mistake
+from envbuilder.core.models import LINE, STRICT, Line, Mistake, Shape
+from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
 LONGEST_NAME: Final = 100  # of an extension; its files are called so

@@ -20,9 +20,19 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from envbuilder.core.decode import LINE, LINE_OR_EMPTY, Mistakes, Shape, load_text, nearest, shown
 from envbuilder.core.findings import CodeEnum
-from envbuilder.core.models import STRICT, LineOrEmpty, Mistake, ReadAs, Rule, raise_mistakes
+from envbuilder.core.models import (
+    LINE,
+    LINE_OR_EMPTY,
+    STRICT,
+    LineOrEmpty,
+    Mistake,
+    ReadAs,
+    Rule,
+    Shape,
+    raise_mistakes,
+)
+from envbuilder.core.places import Mistakes, load_text, nearest, shown
 
 BELOW: Final = Shape(
     pattern=r"(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f\\]+",

@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-from envbuilder.core.decode import Code, Entry, Kind, Mistakes, Node, nearest, shown
-from envbuilder.core.decode import load as load_yaml
 from envbuilder.core.errors import RecipeError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import RawRule, read_node
+from envbuilder.core.places import Code, Entry, Kind, Mistakes, Node, nearest, shown
+from envbuilder.core.places import load as load_yaml
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
 
@@ -89,18 +89,20 @@ def load(path: Path, *, name: str = "") -> Recipe:
         mistakes.add(
             RecipeCode.NAME, str(path), f"expected {NAME.expected}, found {shown(name)}", hint=NAME.hint
         )
-    root = _load_merged(path, mistakes, ())
+    files: list[Path] = []
+    root = _load_merged(path, mistakes, files)
     file = None if root is None else _read_file(root, path, mistakes)
     if root is None or file is None or mistakes.findings:
         count = len(mistakes.findings)
         raise RecipeError(
             f"the recipe `{path}` has {count} mistake{'s' if count > 1 else ''}", findings=mistakes.findings
         )
-    return _make(file, root, path, name)
+    return _make(file, root, tuple(files), name)
 
 
-def _load_merged(path: Path, mistakes: Mistakes, above: tuple[Path, ...]) -> Node | None:
-    """One file merged over what it extends, without the key `extends`."""
+def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | None:
+    """One file merged over what it extends, without the key `extends`; each file is added to `files`."""
+    files.append(path)
     node = load_yaml(path, mistakes)
     if node is None:
         return None
@@ -112,8 +114,8 @@ def _load_merged(path: Path, mistakes: Mistakes, above: tuple[Path, ...]) -> Nod
     if name is None:
         return node
     file = path.with_name(f"{name}{SUFFIX}")
-    if file in (*above, path):
-        circle = " → ".join(step.stem for step in (*above, path, file))
+    if file in files:
+        circle = " → ".join(step.stem for step in (*files, file))
         mistakes.at(parent, RecipeCode.EXTENDS, f"recipes that extend each other in a circle: {circle}")
         return node
     if not file.is_file():
@@ -125,7 +127,7 @@ def _load_merged(path: Path, mistakes: Mistakes, above: tuple[Path, ...]) -> Nod
             hint=f"{nearest(name, known)}recipes: {', '.join(known) or 'none'}",
         )
         return node
-    base = _load_merged(file, mistakes, (*above, path))
+    base = _load_merged(file, mistakes, files)
     return node if base is None else _merge(base, node)
 
 
@@ -155,8 +157,11 @@ def _read_file(root: Node, path: Path, mistakes: Mistakes) -> RecipeFile | None:
     return file
 
 
-def _make(file: RecipeFile, root: Node, path: Path, name: str) -> Recipe:
+def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> Recipe:
     packages = tuple(_packages(file, root))
+    path = files[0]
+    node = root.get("packages")
+    lists = (item.get("requirements") for item in node.items) if node else ()
     return Recipe(
         name=name,
         path=path,
@@ -175,6 +180,7 @@ def _make(file: RecipeFile, root: Node, path: Path, name: str) -> Recipe:
         env=file.env,
         nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
         tests=file.tests,
+        files=(*files, *(path.parent / one.text for one in lists if one)),
         places=tuple(_places(root, packages)),
     )
 

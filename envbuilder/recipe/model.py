@@ -9,8 +9,7 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from envbuilder.core.cache import Sha256, sha256_text
-from envbuilder.core.decode import MAJOR_MINOR, Shape
-from envbuilder.core.models import STRICT, Line, Mistake, RawRule, Unquoted
+from envbuilder.core.models import MAJOR_MINOR, STRICT, Line, Mistake, RawRule, Shape, Unquoted
 from envbuilder.recipe.extension import Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, Packages, RecipeCode, Variables
 
@@ -197,6 +196,7 @@ class Recipe:
     env: tuple[tuple[str, str], ...]  # sorted by name
     nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
     tests: tuple[str, ...]  # commands run in both artefacts after a build
+    files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
     places: tuple[tuple[str, str], ...]  # `$.cuda` → `recipes/a100.yaml:4:7`
 
     @property

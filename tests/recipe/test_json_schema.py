@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from envbuilder.core.decode import Kind, Mistakes, Node, parse_yaml
 from envbuilder.core.errors import RecipeError
 from envbuilder.core.models import keys_of
+from envbuilder.core.places import Kind, Mistakes, Node, parse_yaml
 from envbuilder.recipe import json_schema as schema
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.fields import RecipeCode

@@ -92,6 +92,7 @@ def test_a_whole_recipe_is_read(folder):
         ),
         env=(("OMP_NUM_THREADS", "8"),),
         tests=('python -c "import fused"',),
+        files=(folder / "x.yaml",),
         places=(),
     )
 

@@ -7,8 +7,8 @@ from typing import Final
 from envbuilder.compat.context import Tables
 from envbuilder.compat.host_file import find_name
 from envbuilder.compat.init.requests import Requests
-from envbuilder.core.decode import nearest
 from envbuilder.core.errors import UsageError
+from envbuilder.core.places import nearest
 
 NONE: Final = "none"
 Ask = Callable[[str, str], str]  # a question and what Enter stands for → the answer

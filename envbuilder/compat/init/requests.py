@@ -7,8 +7,8 @@ from typing import Final
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
-from envbuilder.core.decode import shown
 from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.places import shown
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.fields import VARIABLE
 from envbuilder.recipe.model import SHAPES

@@ -22,9 +22,9 @@ from envbuilder.compat.tables.table import OVERRIDES, version_key
 from envbuilder.compat.tables.torch import FILE as TORCH_FILE
 from envbuilder.compat.tables.torch import load_torches
 from envbuilder.core.cache import save_text
-from envbuilder.core.decode import Mistakes, load
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import Index
+from envbuilder.core.places import Mistakes, load
 from envbuilder.core.process import Runner
 
 TABLES: Final = TORCH_FILE.parent

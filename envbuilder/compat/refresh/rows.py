@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.tables.table import version_key
-from envbuilder.core.decode import Kind, Mistakes, Node, parse_yaml
+from envbuilder.core.places import Kind, Mistakes, Node, parse_yaml
 
 Value = str | int | bool | tuple[str, ...] | tuple[tuple[str, str], ...]
 Row = Mapping[str, Value]

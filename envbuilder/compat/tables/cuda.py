@@ -14,8 +14,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from envbuilder.compat.tables.table import Table, load_table, version_key
-from envbuilder.core.decode import Shape
-from envbuilder.core.models import STRICT, Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Whole
+from envbuilder.core.models import STRICT, Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
 
 FILE: Final = Path(__file__).with_name("cuda.yaml")
 Major = Annotated[str, Shape(pattern=r"\d+", expected='a major version such as "12"')]

@@ -10,8 +10,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from envbuilder.compat.tables.table import Table, load_table, version_key
-from envbuilder.core.decode import Shape
-from envbuilder.core.models import STRICT, Flag, Line, MajorMinor, Mistake, Rule
+from envbuilder.core.models import STRICT, Flag, Line, MajorMinor, Mistake, Rule, Shape
 
 FILE: Final = Path(__file__).with_name("distributions.yaml")
 _RELEASE: Final = Shape(pattern=r"\d+(\.\d+)?|unstable", expected='a release such as "12", or unstable')

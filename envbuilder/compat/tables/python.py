@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from envbuilder.compat.tables.table import Table, load_table, version_key
-from envbuilder.core.decode import Shape
-from envbuilder.core.models import STRICT, Line, MajorMinor, Mistake, Rule
+from envbuilder.core.models import STRICT, Line, MajorMinor, Mistake, Rule, Shape
 
 FILE: Final = Path(__file__).with_name("pythons.yaml")
 _BELOW: Final = Shape(pattern=r"\d+\.\d+(\.\d+)?", expected='a version such as "3.9.8"')

@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Annotated, Final
 
 from envbuilder.compat.tables.table import Table, load_table
-from envbuilder.core.decode import Shape
-from envbuilder.core.models import STRICT, ReadAs
+from envbuilder.core.models import STRICT, ReadAs, Shape
 
 FILE: Final = Path(__file__).with_name("standards.yaml")
 _YEAR: Final = Shape(pattern=r"\d\d", expected='a standard such as "17"')

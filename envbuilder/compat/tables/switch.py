@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from envbuilder.compat.tables.table import Table, load_table
-from envbuilder.core.decode import Shape
-from envbuilder.core.models import STRICT, Line
+from envbuilder.core.models import STRICT, Line, Shape
 
 FILE: Final = Path(__file__).with_name("switches.yaml")
 _VARIABLE: Final = Shape(pattern=r"[A-Z][A-Z0-9_]*", expected="the name of a variable")

@@ -13,8 +13,8 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 from pydantic import Field
 
-from envbuilder.core.decode import Code, Entry, Kind, Mistakes, Node, Shape, load
-from envbuilder.core.models import STRICT, Date, Line, Mistake, RawRule, read_node
+from envbuilder.core.models import STRICT, Date, Line, Mistake, RawRule, Shape, read_node
+from envbuilder.core.places import Code, Entry, Kind, Mistakes, Node, load
 
 OVERRIDES: Final = "overrides.yaml"  # its name, beside the table
 _VERSION: Final = r"\d+(?:\.\d+)*"

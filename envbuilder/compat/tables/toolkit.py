@@ -14,8 +14,7 @@ from typing import Annotated, Final
 from pydantic import Discriminator, Field, Tag
 
 from envbuilder.compat.tables.table import Table, load_table, version_key
-from envbuilder.core.decode import Shape
-from envbuilder.core.models import STRICT, MajorMinor, Mistake, ReadAs, Rule
+from envbuilder.core.models import STRICT, MajorMinor, Mistake, ReadAs, Rule, Shape
 
 FILE: Final = Path(__file__).with_name("toolkits.yaml")
 SITE: Final = "{site}"  # in a link's target: the site-packages folder of the image

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from envbuilder.compat.tables.cuda import Major, Targets, Version, architectures
 from envbuilder.compat.tables.table import Table, load_table, version_key
-from envbuilder.core.decode import Shape, shown
-from envbuilder.core.models import STRICT, Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Whole
+from envbuilder.core.models import STRICT, Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
+from envbuilder.core.places import shown
 
 __all__ = ["Build", "GccBound", "Torch", "build_of", "cuda_of", "load_torches", "version_key"]
 

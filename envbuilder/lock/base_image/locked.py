@@ -5,8 +5,7 @@ from typing import Annotated, Final
 
 from envbuilder.compat.image_facts import Base, Fact
 from envbuilder.core.cache import Sha256
-from envbuilder.core.decode import Shape
-from envbuilder.core.models import STRICT, Line, LineOrEmpty, Whole
+from envbuilder.core.models import STRICT, Line, LineOrEmpty, Shape, Whole
 
 _SHA256: Final = Shape(pattern=r"[0-9a-f]{64}", expected="64 hexadecimal digits")
 _MEDIA_TYPE: Final = Shape(pattern=r"[A-Za-z0-9.+/_-]*", expected="a media type")

@@ -8,8 +8,8 @@ from envbuilder.compat.image_as_distribution import suite_of
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.compat.tables.toolkit import DebPart
 from envbuilder.compat.tables.torch import version_key
-from envbuilder.core.decode import nearest
 from envbuilder.core.errors import IncompatibleError
+from envbuilder.core.places import nearest
 from envbuilder.lock.model import Artefact
 from envbuilder.lock.resolve.apt import Suite, open_suite
 from envbuilder.lock.resolve.context import Means, Target, Wish

@@ -14,8 +14,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from envbuilder.core.decode import Code, Mistakes, Shape, load
-from envbuilder.core.models import STRICT, Flag, Line, Mistake, ReadAs, Rule, read_node
+from envbuilder.core.models import STRICT, Flag, Line, Mistake, ReadAs, Rule, Shape, read_node
+from envbuilder.core.places import Code, Mistakes, load
 
 FOLDER: Final = Path(__file__).with_name("catalogue")
 _CODE: Final = Shape(pattern=r"EB(?:89[5-9]|9\d\d)", expected='a code such as "EB900"')

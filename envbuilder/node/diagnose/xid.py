@@ -7,8 +7,8 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from envbuilder.core.decode import Mistakes, Shape, load
-from envbuilder.core.models import STRICT, Date, Line, ReadAs, read_node
+from envbuilder.core.models import STRICT, Date, Line, ReadAs, Shape, read_node
+from envbuilder.core.places import Mistakes, load
 
 FILE: Final = Path(__file__).with_name("xids.yaml")
 _NUMBER: Final = Shape(pattern=r"\d{1,3}", expected='a number such as "79"')

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.core.decode import Mistakes, load_text
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.places import Mistakes, load_text
 from envbuilder.node.nccl.decide import NEVER
 from envbuilder.run.launch.sbatch import C10D, LAUNCHER, ONE_NODE, ONE_WANTED, Line, Script, script_lines
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from envbuilder.core.decode import Mistakes, Shape, load, nearest
 from envbuilder.core.errors import UsageError
-from envbuilder.core.models import STRICT, Flag, Line, ReadAs, Whole, read_node
+from envbuilder.core.models import STRICT, Flag, Line, ReadAs, Shape, Whole, read_node
+from envbuilder.core.places import Mistakes, load, nearest
 
 GpuFlag = Literal["gpus-per-node", "gres", "none"]
 SITES: Final = Path("sites")

@@ -11,8 +11,8 @@ from typing import Final
 
 from envbuilder.compat.init.readers.pip import read_arguments, read_requirement
 from envbuilder.compat.init.requests import CONFIGURED, Requests
-from envbuilder.core.decode import Kind, Mistakes, Node, load
 from envbuilder.core.errors import UsageError
+from envbuilder.core.places import Kind, Mistakes, Node, load
 
 _ALIASES: Final = {
     "pytorch": "torch", "matplotlib-base": "matplotlib", "opencv": "opencv-python-headless", "numpy-base": "numpy",

@@ -14,8 +14,8 @@ from spython.main.parse.parsers import SingularityParser
 from envbuilder.compat.init.readers.commands import read_base, read_run, read_variables
 from envbuilder.compat.init.readers.copied import Copied
 from envbuilder.compat.init.requests import Requests
-from envbuilder.core.decode import Mistakes, load_text
 from envbuilder.core.errors import UsageError
+from envbuilder.core.places import Mistakes, load_text
 
 _COMMAND: Final = "the command comes with `envbuilder exec` and `launch`"
 _WHY: Final = {

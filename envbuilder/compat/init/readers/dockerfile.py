@@ -13,8 +13,8 @@ from dockerfile_parse import DockerfileParser
 from envbuilder.compat.init.readers.commands import read_base, read_run, read_variables
 from envbuilder.compat.init.readers.copied import Copied
 from envbuilder.compat.init.requests import Requests
-from envbuilder.core.decode import Mistakes, load_text
 from envbuilder.core.errors import UsageError
+from envbuilder.core.places import Mistakes, load_text
 
 _WHY: Final = {
     "COPY": "an environment holds no code of yours but its extensions; your folder is bound when it runs",

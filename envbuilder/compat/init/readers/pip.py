@@ -10,8 +10,8 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.init.requests import CONFIGURED, Requests
-from envbuilder.core.decode import Mistakes, load_text
 from envbuilder.core.errors import UsageError
+from envbuilder.core.places import Mistakes, load_text
 from envbuilder.recipe.extension import Extension
 
 # Options of pip with a value, by what they do to a recipe.

@@ -7,19 +7,14 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from envbuilder.core import decode
-from envbuilder.core.decode import LINE, MAJOR_MINOR, Code, Fields, Kind, Mistakes, Node
+from envbuilder.core import places
+from envbuilder.core.models import plain
+from envbuilder.core.places import Code, Kind, Mistakes, Node
 
 
 def read(text: str) -> tuple[Node | None, Mistakes]:
     mistakes = Mistakes()
-    return decode.parse_yaml(text, "a.yaml", mistakes), mistakes
-
-
-def fields_of(text: str, *keys: str) -> Fields:
-    node, mistakes = read(text)
-    assert node is not None
-    return Fields(node, mistakes, required=keys)
+    return places.parse_yaml(text, "a.yaml", mistakes), mistakes
 
 
 def only(mistakes: Mistakes) -> tuple[str, str, str]:
@@ -37,91 +32,6 @@ def test_a_value_knows_its_path_and_its_place():
         ('$.a[0]["c d"]', "a.yaml:3:12"),
     ]
     assert mistakes.findings == ()
-
-
-@pytest.mark.parametrize(
-    "written", ["12.4", "3.10", "12", "no", "1:30", "2026-11-21", "0x10", "1.5e+3", "on"]
-)
-def test_an_unquoted_version_is_told_to_be_quoted_as_it_was_written(written):
-    fields = fields_of(f"cuda: {written}\n", "cuda")
-    assert fields.text("cuda", MAJOR_MINOR) == ""
-    (finding,) = fields.mistakes.findings
-    assert finding.code == Code.UNQUOTED
-    assert finding.where == "a.yaml:1:7"
-    assert finding.message.startswith("$.cuda: expected text, found ")
-    assert finding.hint.startswith(f'write "{written}" in quotes')
-
-
-def test_a_quoted_version_keeps_its_last_zero():
-    assert fields_of('python: "3.10"', "python").text("python", MAJOR_MINOR) == "3.10"
-
-
-def test_text_of_the_wrong_shape_is_refused_with_what_was_expected():
-    fields = fields_of('cuda: "12"', "cuda")
-    assert fields.text("cuda", MAJOR_MINOR) == ""
-    assert only(fields.mistakes) == (
-        Code.VALUE,
-        "a.yaml:1:7",
-        '$.cuda: expected a version such as "3.11", found "12"',
-    )
-
-
-@pytest.mark.parametrize(
-    ("value", "found"), [("[x]", "a list"), ("{x: y}", "a map"), ("", "nothing"), ("~", "nothing")]
-)
-def test_something_else_where_text_is_wanted_is_refused(value, found):
-    fields = fields_of(f"a: {value}", "a")
-    assert fields.text("a") == ""
-    assert only(fields.mistakes)[::2] == (Code.TYPE, f"$.a: expected one line of text, found {found}")
-
-
-def test_text_where_a_list_or_a_map_is_wanted_is_refused():
-    fields = fields_of("a: x\nb: y", "a", "b")
-    assert fields.texts("a") == ()
-    assert fields.entries("b") == ()
-    assert [finding.message for finding in fields.mistakes.findings] == [
-        "$.a: expected a list, found text",
-        "$.b: expected a map, found text",
-    ]
-
-
-def test_a_whole_number_is_read_and_nothing_else_passes_for_one():
-    fields = fields_of("a: 12\nb: -1\nc: '3'\nd: 0x10\n", "a", "b", "c", "d")
-    assert [fields.integer(key) for key in "abcde"] == [12, 0, 0, 0, 0]
-    assert [finding.message for finding in fields.mistakes.findings] == [
-        "$.b: expected a whole number, found -1",
-        "$.c: expected a whole number, found text",
-        "$.d: expected a whole number, found 0x10",
-    ]
-
-
-def test_keys_that_are_not_there_read_as_empty():
-    fields = fields_of("{}")
-    assert "a" not in fields
-    assert (fields.text("a"), fields.texts("a"), fields.items("a"), fields.entries("a")) == ("", (), (), ())
-    assert fields.mistakes.findings == ()
-
-
-def test_an_unknown_key_is_refused_where_it_stands_with_the_nearest_known():
-    node, mistakes = read("base: x\nPytorc: y\n")
-    assert node is not None
-    Fields(node, mistakes, optional=("base", "pytorch"))
-    (finding,) = mistakes.findings
-    assert (finding.code, finding.where) == (Code.UNKNOWN_KEY, "a.yaml:2:1")
-    assert finding.hint == "did you mean `pytorch`? known keys: base, pytorch"
-
-
-def test_a_missing_key_is_refused_at_its_map():
-    assert only(fields_of("a: b", "a", "c").mistakes) == (
-        Code.MISSING_KEY,
-        "a.yaml:1:1",
-        "$: the key `c` is missing",
-    )
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n", "just text", "[a]"])
-def test_a_document_that_is_no_map_is_refused(text):
-    assert only(fields_of(text, "a").mistakes)[0] == Code.TYPE
 
 
 def test_a_key_there_twice_is_refused_with_the_place_of_the_first():
@@ -188,21 +98,21 @@ def test_findings_come_in_the_order_of_files_and_lines():
     [
         (b"a: \xff\n", "is not UTF-8 text"),
         (b"a: b\n\0", "holds a NUL byte, so it is not a text file"),
-        (b"#" * (decode.MAX_BYTES + 1), "is larger than 1 MiB"),
+        (b"#" * (places.MAX_BYTES + 1), "is larger than 1 MiB"),
     ],
 )
 def test_a_file_that_is_no_text_of_ours_is_refused(tmp_path: Path, data, message):
     path = tmp_path / "a.yaml"
     path.write_bytes(data)
     mistakes = Mistakes()
-    assert decode.load(path, mistakes) is None
+    assert places.load(path, mistakes) is None
     assert only(mistakes)[::2] == (Code.UNREADABLE, message)
 
 
 def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
     mistakes = Mistakes()
-    assert decode.load(tmp_path / "a.yaml", mistakes) is None
-    assert decode.load(tmp_path, mistakes) is None
+    assert places.load(tmp_path / "a.yaml", mistakes) is None
+    assert places.load(tmp_path, mistakes) is None
     assert [finding.message for finding in mistakes.findings] == [
         "cannot be read: no such file or directory",
         "cannot be read: is a directory",
@@ -211,7 +121,7 @@ def test_a_file_that_is_not_there_is_refused(tmp_path: Path):
 
 def test_json_gives_the_same_nodes():
     mistakes = Mistakes()
-    node = decode.parse_json('{"a": [1, "x", true, null, 1.5, {"b": 2}]}', "a.json", mistakes)
+    node = places.parse_json('{"a": [1, "x", true, null, 1.5, {"b": 2}]}', "a.json", mistakes)
     assert node is not None
     items = node.entries[0].node.items
     assert [item.kind for item in items] == [
@@ -238,13 +148,13 @@ def test_json_gives_the_same_nodes():
 )
 def test_json_with_a_mistake_is_refused(text, code):
     mistakes = Mistakes()
-    decode.parse_json(text, "a.json", mistakes)
+    places.parse_json(text, "a.json", mistakes)
     assert only(mistakes)[0] == code
 
 
 def test_text_of_any_kind_is_shown_on_one_short_line():
-    assert decode.shown("a\nb") == '"a\\nb"'
-    assert len(decode.shown("x" * 1000)) == 82
+    assert places.shown("a\nb") == '"a\\nb"'
+    assert len(places.shown("x" * 1000)) == 82
 
 
 @given(st.text())
@@ -264,11 +174,3 @@ def test_what_yaml_writes_is_read_back(value):
     assert node is not None
     assert mistakes.findings == ()
     assert plain(node) == value
-
-
-def plain(node: Node) -> object:
-    if node.kind is Kind.LIST:
-        return [plain(item) for item in node.items]
-    if node.kind is Kind.MAP:
-        return {entry.key: plain(entry.node) for entry in node.entries}
-    return decode.read_text(node, Mistakes(), LINE) or node.text

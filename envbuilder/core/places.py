@@ -1,9 +1,8 @@
-"""Text (YAML written by people, JSON written by us) → values whose type and place are known, every mistake collected.
+"""Text (YAML written by people, JSON written by envbuilder) → nodes that know their place, every mistake collected.
 
-PyYAML turns `3.10` into 3.1, `no` into False and an anchor bomb into gigabytes. This reads its events instead of its
-values: what was written is kept as text with its line and column, and what a recipe or a table has no use for
-(anchors, tags, several documents) is refused before anything grows. A caller makes one `Mistakes`, reads through
-`Fields`, and at the end raises what was collected as an error of its own family.
+PyYAML turns `3.10` into 3.1, `no` into False and an anchor bomb into gigabytes. This module reads its events instead of
+its values: it keeps the text of each scalar with its line and column, and refuses what no file here needs (anchors, tags,
+several documents) before anything grows. `models.py` turns nodes into dataclasses.
 """
 
 import difflib
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Final
 
 import yaml
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 
@@ -104,134 +102,6 @@ class Mistakes:
         files = {name: order for order, (name, _, _) in reversed(list(enumerate(places)))}
         order = sorted(range(len(places)), key=lambda index: (files[places[index][0]], places[index][1:]))
         return tuple(self._found[index] for index in order)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """What a text must look like; `expected` completes the sentence "expected …"."""
-
-    pattern: str
-    expected: str
-    hint: str = ""
-
-    def __get_pydantic_core_schema__(self, _source: object, _handler: object) -> CoreSchema:
-        return core_schema.no_info_plain_validator_function(self.check)
-
-    def __get_pydantic_json_schema__(self, _schema: object, _handler: object) -> dict[str, object]:
-        return self.json_schema()
-
-    def json_schema(self) -> dict[str, object]:
-        """Return the schema of such a text; `patternErrorMessage` is what editors show, in the loader's words."""
-        words = f"expected {self.expected}" + (f" ({self.hint})" if self.hint else "")
-        return {"type": "string", "pattern": f"^(?:{self.pattern})$", "patternErrorMessage": words}
-
-    def check(self, value: object) -> str:
-        """Return the text; raises PydanticCustomError for a value that is no text of this shape."""
-        if isinstance(value, str) and re.fullmatch(self.pattern, value):
-            return value
-        raise PydanticCustomError(
-            "shape", "expected {expected}", {"expected": self.expected, "hint": self.hint}
-        )
-
-
-LINE: Final = Shape(pattern=r"(?=.*\S)[^\x00-\x1f\x7f]+", expected="one line of text")
-LINE_OR_EMPTY: Final = Shape(pattern=r"[^\x00-\x1f\x7f]*", expected="one line of text")
-DATE: Final = Shape(pattern=r"[0-9]{4}-[0-9]{2}-[0-9]{2}", expected='a date such as "2026-11-21"')
-MAJOR_MINOR: Final = Shape(
-    pattern=r"[0-9]+\.[0-9]+", expected='a version such as "3.11"', hint="two numbers with a dot"
-)
-
-
-class Fields:
-    """The keys of one map, read with types; what is missing or wrong is collected and read as empty."""
-
-    def __init__(
-        self, node: Node, mistakes: Mistakes, *, required: Iterable[str] = (), optional: Iterable[str] = ()
-    ) -> None:
-        self.node = node
-        self.mistakes = mistakes
-        required, known = tuple(required), (*required, *optional)
-        if node.kind is not Kind.MAP:
-            _refuse_kind(node, mistakes, "a map", hint=f"keys: {', '.join(known)}")
-            return
-        for entry in node.entries:
-            if entry.key not in known:
-                mistakes.add(
-                    Code.UNKNOWN_KEY,
-                    entry.where,
-                    f"{entry.node.path}: unknown key `{entry.key}`",
-                    hint=f"{nearest(entry.key, known)}known keys: {', '.join(known)}",
-                )
-        for key in required:
-            if node.get(key) is None:
-                mistakes.at(node, Code.MISSING_KEY, f"the key `{key}` is missing")
-
-    def __contains__(self, key: str) -> bool:
-        return self.node.get(key) is not None
-
-    def text(self, key: str, shape: Shape = LINE, *, hint: str = "") -> str:
-        node = self.node.get(key)
-        return "" if node is None else read_text(node, self.mistakes, shape, hint=hint)
-
-    def integer(self, key: str) -> int:
-        node = self.node.get(key)
-        if node is None:
-            return 0
-        if node.kind is not Kind.INTEGER or not re.fullmatch(r"[0-9]{1,18}", node.text):
-            found = node.kind.value if node.kind is not Kind.INTEGER else node.text
-            self.mistakes.at(node, Code.TYPE, f"expected a whole number, found {found}")
-            return 0
-        return int(node.text)
-
-    def flag(self, key: str) -> bool:
-        node = self.node.get(key)
-        if node is not None and node.text not in ("true", "false"):
-            self.mistakes.at(node, Code.TYPE, f"expected true or false, found {node.text or node.kind.value}")
-        return node is not None and node.text == "true"
-
-    def items(self, key: str) -> tuple[Node, ...]:
-        node = self.node.get(key)
-        return () if node is None else read_list(node, self.mistakes)
-
-    def texts(self, key: str, shape: Shape = LINE) -> tuple[str, ...]:
-        return tuple(read_text(item, self.mistakes, shape) for item in self.items(key))
-
-    def entries(self, key: str) -> tuple[Entry, ...]:
-        """The entries of a map whose keys are free."""
-        node = self.node.get(key)
-        if node is not None and node.kind is not Kind.MAP:
-            _refuse_kind(node, self.mistakes, "a map")
-            return ()
-        return () if node is None else node.entries
-
-
-def read_text(node: Node, mistakes: Mistakes, shape: Shape = LINE, *, hint: str = "") -> str:
-    """Return the text of a scalar that is text and has this shape, or "" after collecting the mistake."""
-    if node.kind in (Kind.LIST, Kind.MAP, Kind.NOTHING):
-        _refuse_kind(node, mistakes, shape.expected, hint=hint or shape.hint)
-        return ""
-    if node.kind is not Kind.TEXT:
-        mistakes.at(
-            node,
-            Code.UNQUOTED,
-            f"expected text, found {node.kind.value} ({node.text})",
-            hint=f'write "{node.text}" in quotes: without them YAML reads a value that is not text',
-        )
-        return ""
-    if not re.fullmatch(shape.pattern, node.text):
-        mistakes.at(
-            node, Code.VALUE, f"expected {shape.expected}, found {shown(node.text)}", hint=hint or shape.hint
-        )
-        return ""
-    return node.text
-
-
-def read_list(node: Node, mistakes: Mistakes) -> tuple[Node, ...]:
-    if node.kind is not Kind.LIST:
-        _refuse_kind(
-            node, mistakes, "a list", hint="a list is written as [one, two], or with one `- ` line each"
-        )
-    return node.items
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -418,10 +288,6 @@ def _json_node(value: object, path: str, file: str, mistakes: Mistakes, depth: i
         return make(path=path, where=file, kind=Kind.LIST, items=items)
     kinds = {str: Kind.TEXT, bool: Kind.BOOLEAN, int: Kind.INTEGER, float: Kind.NUMBER}
     return make(path=path, where=file, kind=kinds.get(type(value), Kind.NOTHING), text=str(value))
-
-
-def _refuse_kind(node: Node, mistakes: Mistakes, expected: str, *, hint: str = "") -> None:
-    mistakes.at(node, Code.TYPE, f"expected {expected}, found {node.kind.value}", hint=hint)
 
 
 def _refuse_double(mistakes: Mistakes, where: str, path: str, first: str) -> None:
