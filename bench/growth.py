@@ -17,7 +17,7 @@ from place import CACHE, NO_ENGINE, RECIPE, Place
 
 from envbuilder.core.cache import Sha256, Store, save_text
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import Artefact, LockedExtension, recipe_inputs
+from envbuilder.lock.model import Artifact, LockedExtension, recipe_inputs
 from envbuilder.lock.source_files import own_files
 from envbuilder.recipe.load import load
 from tests.support.tiny import make_tiny  # of the end-to-end tests
@@ -48,7 +48,7 @@ def _ways(place: Place, cache: Path, names: Callable[[int], list[str]], recipes:
     ]  # fmt: skip
 
 
-def _cache_with(place: Place, *needed: Artefact) -> Path:
+def _cache_with(place: Place, *needed: Artifact) -> Path:
     """A cache of our own with these artefacts."""
     folder = place.work / "growth-cache"
     if not folder.exists():
@@ -84,7 +84,7 @@ def packages(place: Place) -> Iterator[list[Way]]:
     shutil.rmtree(cache)
 
 
-def _package(name: str, store: Store) -> Artefact:
+def _package(name: str, store: Store) -> Artifact:
     """A wheel of pure Python in the store."""
     module = name.replace("-", "_")
     info = f"{module}-1.0.dist-info"
@@ -105,7 +105,7 @@ def _package(name: str, store: Store) -> Artefact:
     target = store.artefact(digest)
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     target.write_bytes(content)
-    return Artefact(
+    return Artifact(
         kind="wheel", name=name, version="1.0", sha256=digest, size=len(content), source="pypi",
         path=f"{name}/{module}-1.0-py3-none-any.whl",
     )  # fmt: skip

@@ -14,7 +14,7 @@ from envbuilder.core.http.transfer import Progress
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Runner
 from envbuilder.core.sources import probe_sources
-from envbuilder.lock.resolve import Means
+from envbuilder.lock.resolve import ResolveContext
 from envbuilder.registry.client import open_client
 from envbuilder.registry.download import fetch_part
 
@@ -39,7 +39,7 @@ class BuildContext:
             self, limits=limits, console=self.console.named(owner), runner=self.runner.named(owner)
         )
 
-    def means(self, *, offline: bool) -> Means:
+    def means(self, *, offline: bool) -> ResolveContext:
         """Return what resolving and fetching need. Hosts and credentials are looked up when the first request needs them."""
         sources = functools.cache(lambda: probe_sources(self.environment, self.runner))
         client = functools.cache(lambda: open_client(self.environment, self.runner))
@@ -48,4 +48,6 @@ class BuildContext:
             fetch_part(client(), artefact, partial, progress=progress, stop=stop)
 
         fetcher = Fetcher(self.store, sources, offline=offline, registry=pull)
-        return Means(store=self.store, runner=self.runner, sources=sources, client=client, fetcher=fetcher)
+        return ResolveContext(
+            store=self.store, runner=self.runner, sources=sources, client=client, fetcher=fetcher
+        )

@@ -17,7 +17,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer, load_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import Plan, RuntimeStep, Step
 
 
@@ -79,7 +79,7 @@ class Engine(Protocol):
         """Raise ToolError with a finding for each program that is missing, too old or not set up."""
         ...
 
-    def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
+    def artefacts(self, plan: Plan) -> tuple[Artifact, ...]:
         """Return the inputs of the layers that the store lacks. Raises BuildError for a plan that the engine cannot build."""
         ...
 

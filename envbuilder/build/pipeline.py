@@ -38,8 +38,16 @@ from envbuilder.layers.layer import Layer
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.known_base import known_base, lock_path
-from envbuilder.lock.model import Lock, artefacts
-from envbuilder.lock.resolve import Means, Wish, look, make_target, resolve, status_of, store_sources
+from envbuilder.lock.model import Lock, lock_artifacts
+from envbuilder.lock.resolve import (
+    LockOptions,
+    ResolveContext,
+    look,
+    make_target,
+    resolve,
+    status_of,
+    store_sources,
+)
 from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.lock.vendor import Vendored, vendor
 from envbuilder.plan import model as plans
@@ -53,7 +61,9 @@ from envbuilder.verify.compare import verify
 # ---- recipe → lock
 
 
-def lock_recipe(name: str, context: BuildContext, *, wish: Wish, save: bool = True) -> tuple[str, ...]:
+def lock_recipe(
+    name: str, context: BuildContext, *, options: LockOptions, save: bool = True
+) -> tuple[str, ...]:
     """Resolve the recipe and write its lock beside it. Returns the changes, one line each."""
     means, transfer = context.means(offline=False), context.console.transfer
     recipe = load_recipe(find_recipe(name, context.recipes))
@@ -61,11 +71,11 @@ def lock_recipe(name: str, context: BuildContext, *, wish: Wish, save: bool = Tr
     with context.store.in_use():
         old = load_lock(path, recipe=name) if path.exists() else None
         known = old.base if old else None
-        base = look(recipe, means, old=known, wish=wish, transfer=transfer) if recipe.image else None
+        base = look(recipe, means, old=known, options=options, transfer=transfer) if recipe.image else None
         need_sound(recipe, examine(recipe, load_tables(load_toolkits()), base=base.inside if base else None))
         with context.console.step(f"lock {recipe.name}"):
             target = make_target(recipe, base, lambda: status_of(base, means, transfer) if base else "")
-            new = resolve(recipe, target, old=old, wish=wish, means=means)
+            new = resolve(recipe, target, old=old, options=options, context=means)
     if save and new != old:
         save_text(path, lock_text(new))
     return tuple(map(str, diff_locks(old, new))) if old else (f"+ {path}",)
@@ -235,7 +245,7 @@ def _build_once(
     *,
     engine: Engine,
     docker: DockerEngine | None,
-    means: Means,
+    means: ResolveContext,
 ) -> tuple[Artifacts, str]:
     """Build and verify in the folder of `staged`. Returns the image's name in the Docker engine, too; "" without an engine."""
     console, limits = context.console, context.limits
@@ -363,7 +373,7 @@ def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
     with context.store.in_use():
         means = context.means(offline=False)
         store_sources(recipe, lock.extensions, means)
-        fetch_inputs(artefacts(lock), means.fetcher, context.console)
+        fetch_inputs(lock_artifacts(lock), means.fetcher, context.console)
         with context.console.step(f"copy into `{folder}`"):
             return vendor(recipe, lock, folder, context.store)
 

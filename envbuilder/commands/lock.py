@@ -20,7 +20,7 @@ from envbuilder.commands.context import (
     open_session,
 )
 from envbuilder.core.errors import LockError, UsageError
-from envbuilder.lock.resolve import Wish
+from envbuilder.lock.resolve import LockOptions
 
 EXAMPLES: Final = (
     "envbuilder lock a100",
@@ -68,7 +68,7 @@ def lock(
             raise UsageError(
                 "packages go with `--upgrade`", hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}"
             )
-        wish = Wish(
+        options = LockOptions(
             today=datetime.now(UTC).date(),
             upgrade=upgrade and not packages,
             upgrade_only=tuple(packages or ()),
@@ -76,7 +76,7 @@ def lock(
         )
         context = build_context(session, recipes)
         with context.console.group(f"lock {name}"):
-            changes = lock_recipe(name, context, wish=wish, save=not check)
+            changes = lock_recipe(name, context, options=options, save=not check)
         session.data = LockChanges(changes=changes)
         session.text = "\n".join(changes) or f"the lock of {name} is as it was"
         if check and changes:

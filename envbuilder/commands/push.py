@@ -26,7 +26,7 @@ from envbuilder.commands.context import (
     open_store,
 )
 from envbuilder.core.errors import UsageError
-from envbuilder.recipe.model import hint_to_build, recipes_folder
+from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.registry import push as registry
 
 EXAMPLES: Final = ("envbuilder push a100 registry.site.org/team/a100",)

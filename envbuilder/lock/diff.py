@@ -8,7 +8,7 @@ from typing import Final
 from envbuilder.compat.image_facts import Fact
 from envbuilder.core.cache import Sha256
 from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import PARTS, Artefact, Lock, LockedExtension, recipe_inputs
+from envbuilder.lock.model import PARTS, Artifact, Lock, LockedExtension, recipe_inputs
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 
@@ -67,8 +67,8 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
 
 def locked_packages(lock: Lock) -> dict[str, str]:
     """Return each package and extension of a lock with its version and file, as `diff` compares them."""
-    found = {artefact.name: _describe(artefact) for artefact in (*lock.debs, *lock.toolkit)}
-    found |= {f"python {artefact.name}": _describe(artefact) for artefact in lock.wheels}
+    found = {artifact.name: _describe(artifact) for artifact in (*lock.debs, *lock.toolkit)}
+    found |= {f"python {artifact.name}": _describe(artifact) for artifact in lock.wheels}
     return found | {
         f"extension {extension.name}": f"{len(extension.files)} files" for extension in lock.extensions
     }
@@ -120,7 +120,7 @@ def _fact(fact: Fact) -> str:
     return " ".join(filter(None, (fact.name, fact.value, fact.path)))
 
 
-def _diff_artefacts(old: Iterable[Artefact], new: Iterable[Artefact]) -> Iterator[Change]:
+def _diff_artefacts(old: Iterable[Artifact], new: Iterable[Artifact]) -> Iterator[Change]:
     before, after = ({one.name: one for one in some} for some in (old, new))
     for name in sorted(before.keys() | after.keys()):
         was, now = before.get(name), after.get(name)
@@ -135,8 +135,8 @@ def _diff_artefacts(old: Iterable[Artefact], new: Iterable[Artefact]) -> Iterato
             yield Change(name=label, before=f"{was.source}:{was.path}", after=f"{now.source}:{now.path}")
 
 
-def _describe(artefact: Artefact) -> str:
-    return f"{artefact.version} ({artefact.kind} {artefact.sha256[:12]}, {artefact.size / 1e6:.1f} MB)"
+def _describe(artifact: Artifact) -> str:
+    return f"{artifact.version} ({artifact.kind} {artifact.sha256[:12]}, {artifact.size / 1e6:.1f} MB)"
 
 
 def _diff_extensions(old: Lock, new: Lock) -> Iterator[Change]:

@@ -10,7 +10,7 @@ from pydantic import Field
 from envbuilder.core.errors import LockError
 from envbuilder.core.models import Line, Whole, read_node
 from envbuilder.core.places import Mistakes, load_text, parse_json
-from envbuilder.lock.model import Artefact, Lock
+from envbuilder.lock.model import Artifact, Lock
 from envbuilder.recipe.model import SUFFIX
 
 VERSION: Final = 1  # another version is refused
@@ -73,8 +73,8 @@ def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
     return lock
 
 
-def _sorted(artefacts: tuple[Artefact, ...]) -> tuple[Artefact, ...]:
-    return tuple(sorted(artefacts, key=lambda artefact: artefact.name))
+def _sorted(artifacts: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
+    return tuple(sorted(artifacts, key=lambda artifact: artifact.name))
 
 
 def _unusable(where: str, recipe: str, mistakes: Mistakes) -> LockError:

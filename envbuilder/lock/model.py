@@ -44,7 +44,7 @@ class LockCode(CodeEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Artefact:
+class Artifact:
     """One file to fetch. `source` is `debian` (path below a mirror), `pypi` (path `project/filename` in a package
     index), `pytorch` (path `cu126/project/filename` below PyTorch's own indexes), `git` (the tree of a commit as a tar) or
     `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image that `name` refers to; no lock writes it like this).
@@ -81,17 +81,17 @@ def _check_order(names: list[str]) -> Iterator[Mistake]:
             yield Mistake(message=message, code=LockCode.ORDER, at=(at,))
 
 
-def _check_kind(*kinds: str) -> Callable[[Artefact], Iterator[Mistake]]:
-    def check(artefact: Artefact) -> Iterator[Mistake]:
-        if artefact.kind not in kinds:
-            message = f"expected {' or '.join(kinds)}, found {shown(artefact.kind)}"
+def _check_kind(*kinds: str) -> Callable[[Artifact], Iterator[Mistake]]:
+    def check(artifact: Artifact) -> Iterator[Mistake]:
+        if artifact.kind not in kinds:
+            message = f"expected {' or '.join(kinds)}, found {shown(artifact.kind)}"
             yield Mistake(message=message, at=("kind",))
 
     return check
 
 
-def _check_names(artefacts: tuple[Artefact, ...]) -> Iterator[Mistake]:
-    return _check_order([one.name for one in artefacts])
+def _check_names(artifacts: tuple[Artifact, ...]) -> Iterator[Mistake]:
+    return _check_order([one.name for one in artifacts])
 
 
 def _check_paths(files: tuple[SourceFile, ...]) -> Iterator[Mistake]:
@@ -104,9 +104,9 @@ def _pair(texts: tuple[str, ...]) -> tuple[str, ...]:
     return texts
 
 
-Debs = Annotated[tuple[Annotated[Artefact, Rule(_check_kind("deb"))], ...], Rule(_check_names)]
-Parts = Annotated[tuple[Annotated[Artefact, Rule(_check_kind("deb", "wheel"))], ...], Rule(_check_names)]
-Wheels = Annotated[tuple[Annotated[Artefact, Rule(_check_kind("wheel"))], ...], Rule(_check_names)]
+Debs = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb"))], ...], Rule(_check_names)]
+Parts = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel"))], ...], Rule(_check_names)]
+Wheels = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel"))], ...], Rule(_check_names)]
 Variable = Annotated[tuple[str, str], ReadAs(tuple[LineOrEmpty, ...], _pair)]
 
 
@@ -127,7 +127,7 @@ class LockedExtension:
     capture: tuple[Line, ...] = ()
     env: tuple[Variable, ...] = ()
     # What `git` or `sdist` stand for, as one file.
-    archive: Annotated[Artefact, Rule(_check_kind("git", "sdist"))] | None = None
+    archive: Annotated[Artifact, Rule(_check_kind("git", "sdist"))] | None = None
 
     @property
     def form(self) -> Form:
@@ -168,13 +168,13 @@ class Lock:
     base: LockedBase | None = None
 
 
-def artefacts(lock: Lock) -> tuple[Artefact, ...]:
+def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Every file that a build from this lock fetches, or makes of a repository."""
     archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
     return (*lock.debs, *lock.toolkit, *lock.wheels, *archives, *(blobs(lock.base) if lock.base else ()))
 
 
-def blobs(base: LockedBase) -> tuple[Artefact, ...]:
+def blobs(base: LockedBase) -> tuple[Artifact, ...]:
     """Every file of an image: its manifest, its config, and its layers, the lowest first."""
     layers = ((layer, f"layer {at} of {len(base.layers)}") for at, layer in enumerate(base.layers, 1))
     own = ((base.config, "config"), *layers)
@@ -184,8 +184,8 @@ def blobs(base: LockedBase) -> tuple[Artefact, ...]:
     )
 
 
-def _blob(base: LockedBase, blob: Blob, place: str, part: str) -> Artefact:
-    return Artefact(
+def _blob(base: LockedBase, blob: Blob, place: str, part: str) -> Artifact:
+    return Artifact(
         kind="blob", name=base.reference, version=part, sha256=blob.digest, size=blob.size, source=REGISTRY,
         path=f"{place}/sha256:{blob.digest}",
     )  # fmt: skip

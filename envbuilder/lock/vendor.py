@@ -17,7 +17,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import BLOBS, REGISTRY
 from envbuilder.lock.base_image.layout import INDEX, layout_files
 from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import Artefact, Lock, artefacts
+from envbuilder.lock.model import Artifact, Lock, lock_artifacts
 from envbuilder.recipe.model import SUFFIX, Recipe
 
 FILES: Final = "files"
@@ -40,12 +40,12 @@ class Vendored:
 def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
     """Copy what the lock names out of the store, which must hold it, and what the recipe is made of.
 
-    What is there already and right is left alone. Raises UsageError when two artefacts would have the same name.
+    What is there already and right is left alone. Raises UsageError when two artifacts would have the same name.
     """
-    wanted = {_place(artefact): artefact for artefact in artefacts(lock)}
-    for artefact in artefacts(lock):
-        if wanted[_place(artefact)].sha256 != artefact.sha256:
-            raise UsageError(f"the lock names two different files `{artefact.filename}`")
+    wanted = {_place(artifact): artifact for artifact in lock_artifacts(lock)}
+    for artifact in lock_artifacts(lock):
+        if wanted[_place(artifact)].sha256 != artifact.sha256:
+            raise UsageError(f"the lock names two different files `{artifact.filename}`")
     copies = [(store.artefact(one.sha256), name, one.sha256) for name, one in wanted.items()]
     above = recipe.path.parent
     copies += [
@@ -69,12 +69,12 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
     return Vendored(folder=folder, name=recipe.path.stem, count=len(copies) + len(texts), size=size)
 
 
-def _place(artefact: Artefact) -> str:
+def _place(artifact: Artifact) -> str:
     """Where it goes: by its name, what an image consists of by its digest."""
     return (
-        f"{FILES}/{BLOBS}/{artefact.sha256}"
-        if artefact.source == REGISTRY
-        else f"{FILES}/{artefact.filename}"
+        f"{FILES}/{BLOBS}/{artifact.sha256}"
+        if artifact.source == REGISTRY
+        else f"{FILES}/{artifact.filename}"
     )
 
 

@@ -16,7 +16,7 @@ from envbuilder.compat.image_facts import Base
 from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import Artefact, Lock, LockedExtension, blobs
+from envbuilder.lock.model import Artifact, Lock, LockedExtension, blobs
 from envbuilder.recipe.model import Recipe
 
 FORMAT: Final = 1  # raise it when the same inputs give other bytes
@@ -38,7 +38,7 @@ class OsStep:
     shares: ClassVar[tuple[str, ...]] = ()
     suite: str
     gcc: str
-    artefacts: tuple[Artefact, ...]
+    artefacts: tuple[Artifact, ...]
     base: LockedBase | None = None  # the image; there is no suite then
     driver: str = ""  # the path of the gcc that an image has or gets
 
@@ -63,7 +63,7 @@ class PythonStep:
     reads: ClassVar[tuple[str, ...] | None] = ()
     shares: ClassVar[tuple[str, ...]] = ("/opt",)
     python: str  # 3.11
-    artefacts: tuple[Artefact, ...]
+    artefacts: tuple[Artifact, ...]
     interpreter: str = ""  # the path of a Python of an image; "" for the distribution's usual one
 
     @property
@@ -88,7 +88,7 @@ class CudaStep:
     reads: ClassVar[tuple[str, ...] | None] = ("python",)
     shares: ClassVar[tuple[str, ...]] = ("/usr/local",)
     toolkit: Toolkit
-    artefacts: tuple[Artefact, ...]
+    artefacts: tuple[Artifact, ...]
 
     def lines(self) -> tuple[str, ...]:
         return (
@@ -108,7 +108,7 @@ class ExtensionsStep:
     extensions: tuple[LockedExtension, ...]
 
     @property
-    def artefacts(self) -> tuple[Artefact, ...]:
+    def artefacts(self) -> tuple[Artifact, ...]:
         """Return the source distributions. The tree of a repository is made by git and not fetched."""
         archives = (extension.archive for extension in self.extensions)
         return tuple(archive for archive in archives if archive is not None and archive.kind == "sdist")
@@ -148,7 +148,7 @@ class StartStep:
     files: tuple[tuple[str, str], ...]  # path below / → text
 
     @property
-    def artefacts(self) -> tuple[Artefact, ...]:
+    def artefacts(self) -> tuple[Artifact, ...]:
         return ()
 
     @property
@@ -171,7 +171,7 @@ class RuntimeStep:
     files: tuple[tuple[str, str], ...]  # path below / → text
 
     @property
-    def artefacts(self) -> tuple[Artefact, ...]:
+    def artefacts(self) -> tuple[Artifact, ...]:
         return ()
 
     def lines(self) -> tuple[str, ...]:
@@ -200,7 +200,7 @@ class Plan:
         return "\n".join([*head, *(line for step in self.steps for line in step.lines())]) + "\n"
 
     @property
-    def artefacts(self) -> tuple[Artefact, ...]:
+    def artefacts(self) -> tuple[Artifact, ...]:
         """Return every file that is fetched, and the blobs of the base image."""
         own = (one for step in self.steps for one in step.artefacts)
         return tuple(dict.fromkeys((*own, *(blobs(self.os.base) if self.os.base else ()))))
@@ -352,5 +352,5 @@ def _file_line(file: tuple[str, str]) -> str:
     return f"  file {file[0]} sha256:{sha256_text(file[1])}"
 
 
-def _artefact_line(artefact: Artefact) -> str:
+def _artefact_line(artefact: Artifact) -> str:
     return f"  {artefact.kind} {artefact.name} {artefact.version} sha256:{artefact.sha256}"

@@ -15,7 +15,7 @@ from envbuilder import __version__
 from envbuilder.compat.image_facts import Name
 from envbuilder.core.cache import sha256_text
 from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import Artefact, LockedExtension
+from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.license import UNKNOWN, License, own_references
 from envbuilder.plan.model import Plan
 
@@ -54,7 +54,7 @@ def make_sbom(plan: Plan, licenses: Mapping[str, License]) -> str:
     return _json(document)
 
 
-def purl(artefact: Artefact) -> str:
+def purl(artefact: Artifact) -> str:
     """Return the package URL of a locked file."""
     version = quote(artefact.version, safe=".-_~")
     if artefact.kind == "deb":
@@ -139,7 +139,7 @@ def _package(identity: str, name: str, version: str) -> dict[str, object]:
     return package | ({"versionInfo": version} if version else {})
 
 
-def every_artifact(plan: Plan) -> tuple[Artefact, ...]:
+def every_artifact(plan: Plan) -> tuple[Artifact, ...]:
     """Return each locked file once: the CUDA toolkit may use a wheel that Python has as well."""
     return tuple({one.sha256: one for step in plan.steps for one in step.artefacts}.values())
 

@@ -12,7 +12,7 @@ from typing import Final
 from envbuilder.core.console import columns
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.lock.diff import Change, changes, locked_packages
-from envbuilder.lock.model import Lock, artefacts
+from envbuilder.lock.model import Lock, lock_artifacts
 
 LOCK: Final = "opt/envbuilder/lock.json"
 RECIPE: Final = "opt/envbuilder/recipe.yaml"
@@ -104,7 +104,7 @@ def of_lock(name: str, lock: Lock, *, environment: Mapping[str, str], nccl: str)
         packages=locked_packages(lock),
         environment=dict(environment),
         nccl=settings | ({"recipe": nccl} if nccl else {}),
-        size=sum(artefact.size for artefact in artefacts(lock)),
+        size=sum(artefact.size for artefact in lock_artifacts(lock)),
     )
 
 

@@ -28,7 +28,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, FakeRunner, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer
-from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
+from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep
 
 KEY = sha256_text("key")
@@ -62,8 +62,8 @@ STEP = ExtensionsStep(architectures=("8.0", "9.0"), extensions=(EXTENSION,))
 PYTHON = PythonStep(python="3.11", artefacts=())
 
 
-def artefact(kind: str, name: str, version: str, filename: str) -> Artefact:
-    return Artefact(
+def artefact(kind: str, name: str, version: str, filename: str) -> Artifact:
+    return Artifact(
         kind=kind,
         name=name,
         version=version,

@@ -28,7 +28,7 @@ from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolErr
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, FakeRunner, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
 from envbuilder.plan.render import EXPORTED, arguments, render_base
 from tests.support.locked_base import BASE
@@ -172,7 +172,7 @@ def test_packages_become_one_root_below_a_merged_usr(tmp_path: Path):
         )  # fmt: skip
         digest = add(store, tmp_path / f"{name}.deb")
         debs.append(
-            Artefact(
+            Artifact(
                 kind="deb", name=name, version="1", sha256=digest, size=1, source="debian", path=f"{name}.deb"
             )
         )

@@ -35,7 +35,7 @@ from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.process import Command, FakeRunner
-from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
+from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.node.diagnose.catalogue import load_messages
 from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
 from tests.support.elves import elf
@@ -49,8 +49,8 @@ SOURCES = {
 FACTS = {"torch": "2.6.0+cu124", "cuda": "12.4", "cxx11_abi": False, "python": "cpython-311", "files": {}}
 
 
-def artefact(name: str, version: str = "1", *, kind: str = "deb") -> Artefact:
-    return Artefact(
+def artefact(name: str, version: str = "1", *, kind: str = "deb") -> Artifact:
+    return Artifact(
         kind=kind,
         name=name,
         version=version,

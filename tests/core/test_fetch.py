@@ -21,7 +21,7 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import session as wire_module
 from envbuilder.core.process import FakeRunner
 from envbuilder.core.sources import BLOBS, Sources
-from envbuilder.lock.model import Artefact, blobs
+from envbuilder.lock.model import Artifact, blobs
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import fetch_part
 from envbuilder.registry.settings import Settings
@@ -255,7 +255,7 @@ def test_without_a_network_the_error_says_so_and_hints(store: Store) -> None:
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("make", [make_deb, make_wheel])
 def test_a_source_that_refuses_access_is_not_one_that_cannot_be_reached(
-    store: Store, site: Site, status: int, make: Callable[[], Artefact]
+    store: Store, site: Site, status: int, make: Callable[[], Artifact]
 ) -> None:
     guarded = Site(url=site.url.replace("//", "//reader:s3cret@"))
     for path in ("/simple/tool/", "/debian/pool/tool_1.0_amd64.deb"):
@@ -350,7 +350,7 @@ def test_many_files_come_at_once_and_each_only_once(store: Store, site: Site) ->
 class Image:
     """An image of a registry, as a lock names it, and the bytes of each of its files."""
 
-    files: tuple[Artefact, ...]
+    files: tuple[Artifact, ...]
     contents: dict[str, bytes]  # by sha256
 
 
@@ -455,7 +455,7 @@ def test_a_source_that_cannot_be_reached_stops_the_rest(store: Store) -> None:
     assert time.monotonic() - began < 3
 
 
-def keep(site: Site, deb: Artefact, content: bytes = CONTENT) -> None:
+def keep(site: Site, deb: Artifact, content: bytes = CONTENT) -> None:
     """Let the archive of all days have a package."""
     digest = hashlib.sha1(content).hexdigest()
     places = [{"name": deb.filename, "archive_name": "debian", "path": "/pool", "size": len(content)}]
@@ -499,7 +499,7 @@ def test_an_answer_without_the_file_is_told(store: Store, site: Site, answer: by
         make_fetcher(store, site).fetch([make_deb()])
 
 
-def cut_for_good(store: Store, site: Site, deb: Artefact) -> None:
+def cut_for_good(store: Store, site: Site, deb: Artifact) -> None:
     """A download that gives up after some bytes, as one that is killed does."""
     path = f"/debian/{deb.path}"
     site.files[path] = CONTENT

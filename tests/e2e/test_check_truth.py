@@ -24,9 +24,9 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import probe_sources
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.apt import Suite, open_suite
-from envbuilder.lock.resolve.context import Means
+from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 from envbuilder.registry.client import open_client
@@ -70,27 +70,27 @@ def inside(a100: Built, work: Path) -> Inside:
 
 
 @pytest.fixture(scope="module")
-def means() -> Means:
+def means() -> ResolveContext:
     environment = dict(os.environ)
     store, runner = Store(CACHE), ProcessRunner(environment)
     sources = functools.cache(lambda: probe_sources(environment, runner))
     client = functools.cache(lambda: open_client(environment, runner))
     fetcher = Fetcher(store, sources, offline=False)
-    return Means(store=store, runner=runner, sources=sources, client=client, fetcher=fetcher)
+    return ResolveContext(store=store, runner=runner, sources=sources, client=client, fetcher=fetcher)
 
 
-def unpack(debs: tuple[Artefact, ...], folder: Path, means: Means) -> None:
+def unpack(debs: tuple[Artifact, ...], folder: Path, means: ResolveContext) -> None:
     means.fetcher.fetch(debs)
     for deb in debs:
         run("dpkg-deb", "-x", means.store.artefact(deb.sha256), folder)
 
 
-def suite(name: str, means: Means) -> Suite:
+def suite(name: str, means: ResolveContext) -> Suite:
     return open_suite(name, "main", means)
 
 
 @pytest.fixture(scope="module")
-def trixie(inside: Inside, work: Path, means: Means) -> Inside:
+def trixie(inside: Inside, work: Path, means: ResolveContext) -> Inside:
     """Runs a command in Debian 13's compiler and C library, with the a100 recipe's toolkit."""
     root = work / "trixie"
     for name in ("bin", "lib", "lib64"):
@@ -202,7 +202,7 @@ def test_a_wheel_is_for_one_python(a100: Built, work: Path, python: str, *, is_t
 
 
 @pytest.fixture(scope="module")
-def torch_1_13(means: Means) -> str:
+def torch_1_13(means: ResolveContext) -> str:
     """The line of torch 1.13.1's cpp_extension that imports setuptools' vendored packages, out of the wheel on the index."""
     index = Index(means.sources())
     (listed,) = (
@@ -251,7 +251,7 @@ def test_torch_2_15_has_no_wheel_for_the_python_of_bullseye():
     assert "EB308" in refused(base="debian/bullseye", python="3.9", gcc="10", pytorch="2.15.0")
 
 
-def test_python_h_of_bullseye_includes_crypt_h(inside: Inside, work: Path, means: Means):
+def test_python_h_of_bullseye_includes_crypt_h(inside: Inside, work: Path, means: ResolveContext):
     bullseye = suite("bullseye", means)
     headers = ("libc6-dev", "linux-libc-dev", "libpython3.9-dev")
     unpack(bullseye.packages(headers), work / "bullseye", means)

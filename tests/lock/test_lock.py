@@ -12,11 +12,11 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import LockError
 from envbuilder.lock.diff import check_fresh, diff_locks
 from envbuilder.lock.file import load_lock, lock_text, parse_lock
-from envbuilder.lock.model import Artefact, Lock, LockedExtension, SourceFile, recipe_inputs
+from envbuilder.lock.model import Artifact, Lock, LockedExtension, SourceFile, recipe_inputs
 from envbuilder.recipe.model import Extension, Recipe
 
 A, B, C = (Sha256(letter * 64) for letter in "abc")
-NUMPY = Artefact(
+NUMPY = Artifact(
     kind="wheel",
     name="numpy",
     version="1.26.4",
@@ -25,7 +25,7 @@ NUMPY = Artefact(
     source="pypi",
     path="numpy/numpy-1.26.4.whl",
 )
-GIT = Artefact(
+GIT = Artifact(
     kind="deb",
     name="git",
     version="1:2.39.5-0+deb12u2",
@@ -92,7 +92,7 @@ def test_what_is_dumped_is_read_back():
     assert parse_lock(lock_text(LOCK), "x.lock") == LOCK
 
 
-ARCHIVE = Artefact(
+ARCHIVE = Artifact(
     kind="git", name="dw", version="a" * 40, sha256=C, size=9, source="git", path=f"{'a' * 40}.tar"
 )
 PLAIN = {"sources": (), "include": (), "cflags": (), "cuda_cflags": (), "files": ()}
@@ -130,7 +130,7 @@ def test_an_extension_with_an_archive_of_another_kind_is_refused():
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9.+-]{0,20}", fullmatch=True)
 ARTEFACTS = st.builds(
-    Artefact,
+    Artifact,
     kind=st.just("wheel"),
     name=NAMES,
     version=NAMES,

@@ -22,10 +22,10 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import FakeRunner, ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.file import lock_text, parse_lock
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import (
-    Means,
-    Wish,
+    LockOptions,
+    ResolveContext,
     lock_extensions,
     make_target,
     resolve,
@@ -47,14 +47,16 @@ class Asked(Exception):  # noqa: N818
     """Some part was resolved, so a source was asked for."""
 
 
-def make_idle_means(tmp_path: Path) -> Means:
-    """Means that may not be used: nothing is to be resolved."""
+def make_idle_means(tmp_path: Path) -> ResolveContext:
+    """ResolveContext that may not be used: nothing is to be resolved."""
 
     def ask() -> Sources:
         raise Asked
 
     store = Store(tmp_path / "cache")
-    return Means(store=store, runner=FakeRunner(), sources=ask, client=no_client, fetcher=Fetcher(store, ask))
+    return ResolveContext(
+        store=store, runner=FakeRunner(), sources=ask, client=no_client, fetcher=Fetcher(store, ask)
+    )
 
 
 # Which wheel
@@ -201,7 +203,9 @@ def test_a_lock_whose_inputs_stay_is_taken_over_without_asking_anyone(tmp_path: 
     recipe = replace(before, extensions=(Extension(name="fused", sources=("a.cpp",)),), env=(("A", "1"),))
     target = make_target(recipe)
     old = make_lock(before, target)
-    new = resolve(recipe, target, old=old, wish=Wish(today=LATER), means=make_idle_means(tmp_path))
+    new = resolve(
+        recipe, target, old=old, options=LockOptions(today=LATER), context=make_idle_means(tmp_path)
+    )
     assert (new.debs, new.toolkit, new.wheels, new.epoch) == (old.debs, old.toolkit, old.wheels, old.epoch)
     assert new.recipe == recipe.digest
     assert [extension.name for extension in new.extensions] == ["fused"]
@@ -220,29 +224,33 @@ def test_a_part_whose_inputs_changed_is_resolved(tmp_path: Path, changes: dict[s
             after,
             target,
             old=make_lock(before, target),
-            wish=Wish(today=DAY),
-            means=make_idle_means(tmp_path),
+            options=LockOptions(today=DAY),
+            context=make_idle_means(tmp_path),
         )
 
 
 @pytest.mark.parametrize(
-    "wish",
-    [Wish(today=DAY, upgrade=True), Wish(today=DAY, upgrade_only=("NumPy",)), Wish(today=DAY, upgrade_only=("make",)),
-     Wish(today=DAY, before=DAY)],
+    "options",
+    [LockOptions(today=DAY, upgrade=True), LockOptions(today=DAY, upgrade_only=("NumPy",)), LockOptions(today=DAY, upgrade_only=("make",)),
+     LockOptions(today=DAY, before=DAY)],
 )  # fmt: skip
-def test_a_wish_for_newer_or_older_packages_is_followed(tmp_path: Path, wish: Wish) -> None:
+def test_a_wish_for_newer_or_older_packages_is_followed(tmp_path: Path, options: LockOptions) -> None:
     recipe = make_recipe(tmp_path)
     target = make_target(recipe)
     with pytest.raises(Asked):
-        resolve(recipe, target, old=make_lock(recipe, target), wish=wish, means=make_idle_means(tmp_path))
+        resolve(
+            recipe, target, old=make_lock(recipe, target), options=options, context=make_idle_means(tmp_path)
+        )
 
 
 def test_upgrading_what_the_lock_does_not_hold_is_refused(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     target = make_target(recipe)
-    wish = Wish(today=DAY, upgrade_only=("numpy", "numpi"))
+    options = LockOptions(today=DAY, upgrade_only=("numpy", "numpi"))
     with pytest.raises(UsageError, match="no `numpi`"):
-        resolve(recipe, target, old=make_lock(recipe, target), wish=wish, means=make_idle_means(tmp_path))
+        resolve(
+            recipe, target, old=make_lock(recipe, target), options=options, context=make_idle_means(tmp_path)
+        )
 
 
 def test_an_environment_with_cuda_holds_what_nccl_and_its_start_need(tmp_path: Path) -> None:
@@ -258,15 +266,17 @@ def test_a_toolkit_that_is_laid_out_from_other_parts_now_is_resolved(tmp_path: P
     recipe = make_recipe(tmp_path, cuda="12.4", pytorch="2.6.0")
     target = make_target(recipe)
     old = make_lock(recipe, target)
-    taken = resolve(recipe, target, old=old, wish=Wish(today=DAY), means=make_idle_means(tmp_path))
+    taken = resolve(
+        recipe, target, old=old, options=LockOptions(today=DAY), context=make_idle_means(tmp_path)
+    )
     assert taken.toolkit == old.toolkit
     with pytest.raises(Asked):
         resolve(
             recipe,
             target,
             old=replace(old, toolkit=old.toolkit[1:]),
-            wish=Wish(today=DAY),
-            means=make_idle_means(tmp_path),
+            options=LockOptions(today=DAY),
+            context=make_idle_means(tmp_path),
         )
 
 
@@ -279,7 +289,7 @@ def test_pins_that_no_table_knows_are_refused(tmp_path: Path, key: str, value: s
 def test_without_a_mirror_the_hint_says_how_to_name_one(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     store, sources = Store(tmp_path / "cache"), Sources(debian=())
-    means = Means(
+    means = ResolveContext(
         store=store,
         runner=FakeRunner(),
         sources=lambda: sources,
@@ -287,7 +297,7 @@ def test_without_a_mirror_the_hint_says_how_to_name_one(tmp_path: Path) -> None:
         fetcher=Fetcher(store, lambda: sources),
     )
     with pytest.raises(FetchError) as caught:
-        resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+        resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
     assert "ENVBUILDER_DEBIAN_MIRROR" in caught.value.hint
 
 
@@ -295,7 +305,7 @@ def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path)
     store = Store(tmp_path / "cache")
     sources = Sources(debian=("http://mirror.invalid/debian/",), keyring=tmp_path / "none.gpg")
-    means = Means(
+    means = ResolveContext(
         store=store,
         runner=FakeRunner(),
         sources=lambda: sources,
@@ -303,16 +313,16 @@ def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
         fetcher=Fetcher(store, lambda: sources),
     )
     with pytest.raises(ToolError, match=r"none\.gpg"):
-        resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+        resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
 
 
 # A whole run: apt and uv on a mirror and an index that are folders
 
 
-def make_means(tmp_path: Path, sources: Sources) -> Means:
+def make_means(tmp_path: Path, sources: Sources) -> ResolveContext:
     store = Store(tmp_path / "cache")
     runner = ProcessRunner({"HOME": str(tmp_path), "PATH": "/usr/sbin:/usr/bin:/sbin:/bin"})
-    return Means(
+    return ResolveContext(
         store=store,
         runner=runner,
         sources=lambda: sources,
@@ -325,12 +335,16 @@ def make_means(tmp_path: Path, sources: Sources) -> Means:
 def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, world: Sources) -> None:
     recipe = make_recipe(tmp_path, apt=("git",))
     lock = resolve(
-        recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=make_means(tmp_path, world)
+        recipe,
+        make_target(recipe),
+        old=None,
+        options=LockOptions(today=DAY),
+        context=make_means(tmp_path, world),
     )
     assert {deb.name for deb in lock.debs} == PACKAGES.keys() - {"unrelated"}
     git = next(deb for deb in lock.debs if deb.name == "git")
     file = Path(urlsplit(world.debian[0]).path) / "pool/main/git_2.39.5-0+deb12u2_amd64.deb"
-    assert git == Artefact(
+    assert git == Artifact(
         kind="deb",
         name="git",
         version="1:2.39.5-0+deb12u2",
@@ -358,7 +372,7 @@ def test_a_large_wheel_in_a_folder_is_locked_as_it_is_though_uv_sees_its_metadat
 ) -> None:
     monkeypatch.setattr(wheel_module, "LARGE", 100)
     recipe, means = make_recipe(tmp_path), make_means(tmp_path, world)
-    lock = resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+    lock = resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
     torch = next(wheel for wheel in lock.wheels if wheel.name == "torch")
     assert torch.sha256 == sha256_file(world.folders[0] / torch.filename)
     assert torch.size == (world.folders[0] / torch.filename).stat().st_size
@@ -368,7 +382,7 @@ def test_a_large_wheel_in_a_folder_is_locked_as_it_is_though_uv_sees_its_metadat
 @pytest.mark.programs
 def test_what_was_locked_can_be_fetched(tmp_path: Path, world: Sources) -> None:
     recipe, means = make_recipe(tmp_path), make_means(tmp_path, world)
-    lock = resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+    lock = resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
     means.fetcher.fetch(lock.wheels)
     assert not means.fetcher.missing(lock.wheels)
 
@@ -377,19 +391,28 @@ def test_what_was_locked_can_be_fetched(tmp_path: Path, world: Sources) -> None:
 def test_other_packages_keep_their_versions_until_an_upgrade(tmp_path: Path, world: Sources) -> None:
     means, target = make_means(tmp_path, world), make_target(make_recipe(tmp_path))
     old = resolve(
-        make_recipe(tmp_path, packages=("numpy<2.3",)), target, old=None, wish=Wish(today=DAY), means=means
+        make_recipe(tmp_path, packages=("numpy<2.3",)),
+        target,
+        old=None,
+        options=LockOptions(today=DAY),
+        context=means,
     )
     loose = make_recipe(tmp_path, packages=("numpy",))
-    kept = resolve(loose, target, old=old, wish=Wish(today=LATER), means=means)
+    kept = resolve(loose, target, old=old, options=LockOptions(today=LATER), context=means)
     assert kept.wheels == old.wheels
     assert kept.epoch == old.epoch
-    moved = resolve(loose, target, old=kept, wish=Wish(today=LATER, upgrade_only=("numpy",)), means=means)
+    moved = resolve(
+        loose, target, old=kept, options=LockOptions(today=LATER, upgrade_only=("numpy",)), context=means
+    )
     assert [wheel.version for wheel in moved.wheels if wheel.name == "numpy"] == ["2.4.0"]
     assert moved.epoch == old.epoch
-    new = resolve(loose, target, old=kept, wish=Wish(today=LATER, upgrade=True), means=means)
+    new = resolve(loose, target, old=kept, options=LockOptions(today=LATER, upgrade=True), context=means)
     assert new.epoch > old.epoch
     assert (
-        resolve(loose, target, old=new, wish=Wish(today=date(2028, 1, 1), upgrade=True), means=means) == new
+        resolve(
+            loose, target, old=new, options=LockOptions(today=date(2028, 1, 1), upgrade=True), context=means
+        )
+        == new
     )
 
 
@@ -397,7 +420,7 @@ def test_other_packages_keep_their_versions_until_an_upgrade(tmp_path: Path, wor
 def test_a_version_is_kept_that_another_index_has_for_another_python_alone(
     tmp_path: Path, world: Sources
 ) -> None:
-    """uv drops the wish for such a version."""
+    """uv drops the options for such a version."""
     write_index(
         tmp_path / "more",
         write_wheel(tmp_path / "files", "numpy", "2.2.0", tag="cp310-cp310-manylinux_2_17_x86_64"),
@@ -405,14 +428,18 @@ def test_a_version_is_kept_that_another_index_has_for_another_python_alone(
     sources = replace(world, indexes=(*world.indexes, f"{(tmp_path / 'more').as_uri()}/"))
     means, target = make_means(tmp_path, sources), make_target(make_recipe(tmp_path))
     strict = make_recipe(tmp_path, packages=("numpy==2.2.0",))
-    old = resolve(strict, target, old=None, wish=Wish(today=DAY), means=means)
+    old = resolve(strict, target, old=None, options=LockOptions(today=DAY), context=means)
     kept = resolve(
-        make_recipe(tmp_path, packages=("numpy",)), target, old=old, wish=Wish(today=LATER), means=means
+        make_recipe(tmp_path, packages=("numpy",)),
+        target,
+        old=old,
+        options=LockOptions(today=LATER),
+        context=means,
     )
     assert kept.wheels == old.wheels
 
 
-def versions(debs: Sequence[Artefact]) -> dict[str, str]:
+def versions(debs: Sequence[Artifact]) -> dict[str, str]:
     return {deb.name: deb.version for deb in debs}
 
 
@@ -431,10 +458,10 @@ def test_an_upgrade_of_some_packages_leaves_the_others_where_they_are(
 ) -> None:
     recipe, before = make_recipe(tmp_path, apt=("git",)), make_means(tmp_path, world)
     target = make_target(recipe)
-    old = resolve(recipe, target, old=None, wish=Wish(today=DAY), means=before)
+    old = resolve(recipe, target, old=None, options=LockOptions(today=DAY), context=before)
     before.fetcher.fetch(old.debs)
-    wish = Wish(today=LATER, upgrade_only=names)
-    new = resolve(recipe, target, old=old, wish=wish, means=make_means(tmp_path, moved))
+    options = LockOptions(today=LATER, upgrade_only=names)
+    new = resolve(recipe, target, old=old, options=options, context=make_means(tmp_path, moved))
     assert versions(new.debs) == versions(old.debs) | changes
     assert (new.wheels, new.epoch) == (old.wheels, old.epoch)
 
@@ -444,10 +471,14 @@ def test_a_lock_can_be_made_as_of_a_day(tmp_path: Path, world: Sources, moved: S
     """Of the package index here no file has a date, and uv passes over those: the wheels are not asked for anew."""
     recipe = make_recipe(tmp_path, apt=("git",))
     target = make_target(recipe)
-    now = resolve(recipe, target, old=None, wish=Wish(today=LATER), means=make_means(tmp_path, moved))
+    now = resolve(
+        recipe, target, old=None, options=LockOptions(today=LATER), context=make_means(tmp_path, moved)
+    )
     assert versions(now.debs)["git"] == "1:2.40-1"
     then = replace(moved, keyring=Path(moved.keyring).with_name("old.gpg"), debian=())
-    debs = resolve_debs(recipe, target, make_means(tmp_path, then), wish=Wish(today=LATER, before=DAY))
+    debs = resolve_debs(
+        recipe, target, make_means(tmp_path, then), options=LockOptions(today=LATER, before=DAY)
+    )
     assert versions(debs) == {name: version for name, (version, _) in PACKAGES.items() if name != "unrelated"}
 
 
@@ -527,7 +558,7 @@ def test_a_day_that_the_archive_of_all_days_does_not_have_is_said(tmp_path: Path
             recipe,
             make_target(recipe),
             make_means(tmp_path, moved),
-            wish=Wish(today=LATER, before=date(2001, 1, 1)),
+            options=LockOptions(today=LATER, before=date(2001, 1, 1)),
         )
     assert "ENVBUILDER_DEBIAN_SNAPSHOT" in caught.value.hint
 
@@ -557,7 +588,11 @@ def test_what_the_sources_do_not_have_is_said(
     recipe = make_recipe(tmp_path, **changes)
     with pytest.raises(IncompatibleError, match=message) as caught:
         resolve(
-            recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=make_means(tmp_path, world)
+            recipe,
+            make_target(recipe),
+            old=None,
+            options=LockOptions(today=DAY),
+            context=make_means(tmp_path, world),
         )
     assert re.search(hint, caught.value.hint)
 
@@ -567,7 +602,11 @@ def test_a_mirror_without_the_suite_is_an_error_of_fetching(tmp_path: Path, worl
     recipe = make_recipe(tmp_path, base="debian/bullseye", python="3.9", gcc="9")
     with pytest.raises(FetchError, match="package lists of `bullseye`"):
         resolve(
-            recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=make_means(tmp_path, world)
+            recipe,
+            make_target(recipe),
+            old=None,
+            options=LockOptions(today=DAY),
+            context=make_means(tmp_path, world),
         )
 
 
@@ -603,7 +642,7 @@ def test_a_source_that_refuses_the_password_is_not_one_without_the_package(
     changed |= {} if source == "pytorch" else {source: (guarded,)}
     recipe, means = make_recipe(tmp_path), make_means(tmp_path, replace(world, **changed))
     with pytest.raises(FetchError) as caught:
-        resolve(recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=means)
+        resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
     assert "~/.netrc" in caught.value.hint
     assert "s3cret" not in caught.value.message
     assert "127.0.0.1" in caught.value.message
@@ -616,5 +655,9 @@ def test_a_mirror_that_another_key_signed_is_refused(tmp_path: Path, world: Sour
     recipe = make_recipe(tmp_path)
     with pytest.raises(FetchError, match="package lists of `bookworm`"):
         resolve(
-            recipe, make_target(recipe), old=None, wish=Wish(today=DAY), means=make_means(tmp_path, stranger)
+            recipe,
+            make_target(recipe),
+            old=None,
+            options=LockOptions(today=DAY),
+            context=make_means(tmp_path, stranger),
         )

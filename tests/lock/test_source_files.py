@@ -13,8 +13,8 @@ from envbuilder.core.errors import CommandError, FetchError, LockError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import FakeRunner, ProcessRunner
 from envbuilder.core.sources import Sources
-from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
-from envbuilder.lock.resolve import Means, lock_extensions, store_sources
+from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
+from envbuilder.lock.resolve import ResolveContext, lock_extensions, store_sources
 from envbuilder.lock.resolve.git import export_commit
 from envbuilder.lock.source_files import own_files
 from envbuilder.plan.model import extension_lines
@@ -32,10 +32,10 @@ def make_recipe(folder: Path, *extensions: Extension) -> Recipe:
     )  # fmt: skip
 
 
-def make_means(tmp_path: Path, *folders: Path, runner: object = None) -> Means:
+def make_means(tmp_path: Path, *folders: Path, runner: object = None) -> ResolveContext:
     store = Store(tmp_path / "cache")
     sources = Sources(debian=(), indexes=(), folders=folders)
-    return Means(
+    return ResolveContext(
         store=store,
         runner=runner or FakeRunner(),
         sources=lambda: sources,
@@ -113,7 +113,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, st
     return f"file://{tmp_path}/project", commit
 
 
-def export(repository: tuple[str, str], cache: Path) -> tuple[Artefact, Store]:
+def export(repository: tuple[str, str], cache: Path) -> tuple[Artifact, Store]:
     store = Store(cache)
     return export_commit(*repository, store=store, runner=ProcessRunner(os.environ)), store
 
@@ -162,7 +162,7 @@ def test_a_repository_that_gives_other_files_than_were_locked_is_refused(reposit
 
 def locked_commit(content: bytes, tmp_path: Path) -> LockedExtension:
     (tmp_path / "content").write_bytes(content)
-    archive = Artefact(
+    archive = Artifact(
         kind="git", name="p", version="a" * 40, sha256=sha256_file(tmp_path / "content"), size=len(content), source="git",
         path=f"{'a' * 40}.tar",
     )  # fmt: skip
@@ -222,7 +222,7 @@ def test_an_sdist_that_nobody_has_is_told(tmp_path):
 
 def test_each_thing_that_a_lock_says_of_an_extension_is_in_the_plan():
     plain = LockedExtension(name="x", sources=(), include=(), cflags=(), cuda_cflags=(), files=())
-    archive = Artefact(
+    archive = Artifact(
         kind="sdist", name="x", version="1", sha256=sha256_text("x"), size=1, source="pypi", path="x/x.tar.gz"
     )
     changes = [

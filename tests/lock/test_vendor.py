@@ -15,8 +15,8 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import FakeRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import Artefact, Lock, LockedExtension, SourceFile, artefacts
-from envbuilder.lock.resolve import Means, make_target, store_sources
+from envbuilder.lock.model import Artifact, Lock, LockedExtension, SourceFile, lock_artifacts
+from envbuilder.lock.resolve import ResolveContext, make_target, store_sources
 from envbuilder.lock.vendor import FILES, vendor
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
@@ -40,10 +40,10 @@ pytorch: "2.13.0"
 """
 
 
-def make_git(content: bytes) -> Artefact:
+def make_git(content: bytes) -> Artifact:
     digest = Sha256(hashlib.sha256(content).hexdigest())
     name = f"{'a' * 40}.tar"
-    return Artefact(
+    return Artifact(
         kind="git", name="dw", version="a" * 40, sha256=digest, size=len(content), source="git", path=name
     )
 
@@ -96,12 +96,14 @@ def world(tmp_path: Path) -> World:
     return World(recipe, lock, store)
 
 
-def offline_means(tmp_path: Path, *folders: Path) -> Means:
+def offline_means(tmp_path: Path, *folders: Path) -> ResolveContext:
     """A machine with an empty cache, no network and no git."""
     store = Store(tmp_path / "elsewhere")
     sources = Sources(debian=("http://127.0.0.1:9/",), indexes=("http://127.0.0.1:9/",), folders=folders)
     fetcher = Fetcher(store, lambda: sources, offline=True)
-    return Means(store=store, runner=FakeRunner(), sources=lambda: sources, client=no_client, fetcher=fetcher)
+    return ResolveContext(
+        store=store, runner=FakeRunner(), sources=lambda: sources, client=no_client, fetcher=fetcher
+    )
 
 
 def test_a_vendored_lock_needs_neither_cache_nor_network_nor_git(tmp_path: Path, world: World):
@@ -112,8 +114,8 @@ def test_a_vendored_lock_needs_neither_cache_nor_network_nor_git(tmp_path: Path,
     lock = load_lock(tmp_path / "out/mine.lock")
     means = offline_means(tmp_path, tmp_path / "out" / FILES)
     store_sources(carried, lock.extensions, means, offline=True)
-    means.fetcher.fetch(artefacts(lock))
-    assert not means.fetcher.missing(artefacts(lock))
+    means.fetcher.fetch(lock_artifacts(lock))
+    assert not means.fetcher.missing(lock_artifacts(lock))
     assert means.store.artefact(lock.extensions[0].files[0].sha256).read_text() == "// a\n"
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert (done.count, done.size) == (len(written), sum(path.stat().st_size for path in written))
@@ -147,8 +149,8 @@ def test_an_image_is_carried_as_a_layout_that_others_can_read(tmp_path: Path, wo
     assert (done.count, done.size) == (len(written), sum(path.stat().st_size for path in written))
     shutil.rmtree(world.recipe.path.parent)
     means = offline_means(tmp_path, tmp_path / "out" / FILES)
-    means.fetcher.fetch(artefacts(lock))
-    assert not means.fetcher.missing(artefacts(lock))
+    means.fetcher.fetch(lock_artifacts(lock))
+    assert not means.fetcher.missing(lock_artifacts(lock))
     image = read_tree(tmp_path / "out" / FILES)
     assert "usr/local/cuda-12.4/version.json" in {entry.path for entry in image.entries}
 

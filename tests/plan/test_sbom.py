@@ -16,7 +16,7 @@ from envbuilder.artifacts.statement import Subject, subject_digests
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import write_layer
-from envbuilder.lock.model import Artefact, LockedExtension, SourceFile
+from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.plan.documents import write_documents
 from envbuilder.plan.license import UNKNOWN, License, debian_license, own_references, wheel_license
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
@@ -26,9 +26,9 @@ from envbuilder.plan.sbom import SBOM, make_sbom, purl
 EPOCH = 1_700_000_000
 
 
-def artefact(kind: str, name: str, version: str, path: str) -> Artefact:
+def artefact(kind: str, name: str, version: str, path: str) -> Artifact:
     source = "debian" if kind == "deb" else "pypi"
-    return Artefact(
+    return Artifact(
         kind=kind, name=name, version=version, sha256=sha256_text(name), size=1, source=source, path=path
     )
 

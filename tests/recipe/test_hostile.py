@@ -15,7 +15,7 @@ from envbuilder.build.assemble.runtime import runtime_files
 from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import BuildError, RecipeError
-from envbuilder.lock.model import Artefact, LockedExtension
+from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.model import RuntimeStep
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
@@ -127,7 +127,7 @@ def sdist(store: Store, *members: tuple[tarfile.TarInfo, bytes], folder: Path) -
             tar.addfile(member, BytesIO(content))
     digest = sha256_file(path)
     store.add_artefact(digest, path)
-    archive = Artefact(
+    archive = Artifact(
         kind="sdist", name="x", version="1", sha256=digest, size=1, source="pypi", path=f"x/{path.name}"
     )
     return LockedExtension(

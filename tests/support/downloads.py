@@ -3,13 +3,13 @@
 import hashlib
 
 from envbuilder.core.cache import Sha256
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 
 
-def make_deb(content: bytes = CONTENT, *, name: str = "tool", size: int | None = None) -> Artefact:
-    return Artefact(
+def make_deb(content: bytes = CONTENT, *, name: str = "tool", size: int | None = None) -> Artifact:
+    return Artifact(
         kind="deb",
         name=name,
         version="1.0",
@@ -22,8 +22,8 @@ def make_deb(content: bytes = CONTENT, *, name: str = "tool", size: int | None =
 
 def make_wheel(
     content: bytes = CONTENT, *, source: str = "pypi", path: str = "tool/tool-1.0-py3-none-any.whl"
-) -> Artefact:
+) -> Artifact:
     digest = Sha256(hashlib.sha256(content).hexdigest())
-    return Artefact(
+    return Artifact(
         kind="wheel", name="tool", version="1.0", sha256=digest, size=len(content), source=source, path=path
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 from envbuilder.artifacts.sif import read_sif
 from envbuilder.core.cache import link_or_copy, sha256_file
 from envbuilder.layers.layer import load_layer
-from envbuilder.lock.model import Artefact, Lock
+from envbuilder.lock.model import Artifact, Lock
 from tests.support.index import Manner, package_index
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
@@ -187,7 +187,7 @@ def damage(bench: Bench, how: str) -> Outcome:
     return _judge(bench, cache, f"artefact {how}", wheel.name, ended.returncode, allowed=(0,))
 
 
-def largest_wheel(bench: Bench) -> Artefact:
+def largest_wheel(bench: Bench) -> Artifact:
     return max(bench.lock.wheels, key=lambda one: one.size)
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from envbuilder.core.cache import sha256_text
-from envbuilder.lock.model import Artefact, Lock, recipe_inputs
+from envbuilder.lock.model import Artifact, Lock, recipe_inputs
 from envbuilder.lock.resolve import (
     Target,
 )
@@ -36,13 +36,13 @@ def make_recipe(folder: Path, **changes: object) -> Recipe:
     return Recipe(**(values | changes))  # type: ignore[arg-type]
 
 
-def make_artefact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Artefact:
+def make_artefact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Artifact:
     source, path = (
         ("pypi", f"{name}/{name}-{version}-py3-none-any.whl")
         if kind == "wheel"
         else ("debian", f"pool/{name}_{version}.deb")
     )
-    return Artefact(
+    return Artifact(
         kind=kind,
         name=name,
         version=version,

@@ -15,7 +15,7 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock, recipe_inputs
-from envbuilder.lock.resolve import Wish, look
+from envbuilder.lock.resolve import LockOptions, look
 from envbuilder.recipe.load import load
 from tests.support import bases
 from tests.support.workbench import CACHE, ROOT, Built
@@ -98,8 +98,8 @@ def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Pa
         store=Store(CACHE), runner=ProcessRunner(os.environ), console=Console(quiet=True),
         environment=os.environ | world.login, recipes=world.folder, limits=Limits(threads=2, memory=4 << 30, root=True),
     )  # fmt: skip
-    means, wish = shop.means(offline=False), Wish(today=datetime.now(UTC).date())
-    base = look(recipe, means, old=None, wish=wish, transfer=shop.console.transfer)
+    means, options = shop.means(offline=False), LockOptions(today=datetime.now(UTC).date())
+    base = look(recipe, means, old=None, options=options, transfer=shop.console.transfer)
     there = {deb.name for deb in world.lock.debs}
     cpu = load_lock(ROOT / "recipes/cpu.lock")
     lacking = () if base.inside.gcc("12") else cpu.debs

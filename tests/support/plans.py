@@ -8,7 +8,7 @@ from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink, load_toolkits
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import Artefact, Inputs, Lock, LockedExtension, SourceFile
+from envbuilder.lock.model import Artifact, Inputs, Lock, LockedExtension, SourceFile
 from envbuilder.plan.model import (
     CudaStep,
     ExtensionsStep,
@@ -42,16 +42,16 @@ def digest(text: str) -> Sha256:
     return sha256_text(text)
 
 
-def deb(name: str, version: str) -> Artefact:
+def deb(name: str, version: str) -> Artifact:
     path = f"pool/main/{name[0]}/{name}_{version}_amd64.deb"
-    return Artefact(
+    return Artifact(
         kind="deb", name=name, version=version, sha256=digest(path), size=10, source="debian", path=path
     )
 
 
-def wheel(name: str, version: str) -> Artefact:
+def wheel(name: str, version: str) -> Artifact:
     path = f"{name}/{name}-{version}-py3-none-any.whl"
-    return Artefact(
+    return Artifact(
         kind="wheel", name=name, version=version, sha256=digest(path), size=20, source="pypi", path=path
     )
 

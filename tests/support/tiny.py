@@ -11,7 +11,7 @@ from typing import Final
 
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.model import Artefact, Lock, recipe_inputs
+from envbuilder.lock.model import Artifact, Lock, recipe_inputs
 from envbuilder.recipe.load import load
 from tests.support.workbench import CACHE, ROOT, run
 
@@ -45,7 +45,7 @@ def make_tiny(folder: Path, name: str = "tiny", wheels: tuple[str, ...] = WHEELS
     return path, lock
 
 
-def _closure(debs: tuple[Artefact, ...]) -> tuple[Artefact, ...]:
+def _closure(debs: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
     """The essential packages and `ROOTS`, with all that they depend on among `debs`."""
     facts = {one.name: _control(one) for one in debs}
     providers = {
@@ -67,7 +67,7 @@ def _closure(debs: tuple[Artefact, ...]) -> tuple[Artefact, ...]:
     return tuple(one for one in debs if one.name in seen)
 
 
-def _control(deb: Artefact) -> dict[str, str]:
+def _control(deb: Artifact) -> dict[str, str]:
     path = CACHE / "artefacts" / deb.sha256[:2] / deb.sha256
     text = run("dpkg-deb", "-f", path, "Essential", "Depends", "Pre-Depends", "Provides")
     return dict(re.findall(r"^([\w-]+): (.*)$", text, re.MULTILINE))

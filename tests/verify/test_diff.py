@@ -7,7 +7,7 @@ import pytest
 
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.lock.model import Artefact, Inputs, Lock
+from envbuilder.lock.model import Artifact, Inputs, Lock
 from envbuilder.verify.diff import DPKG, NCCL_FILE, RECIPE, Subject, compare, of_lock, of_tree, read_exports
 
 ONE = sha256_text("one")
@@ -22,14 +22,14 @@ Version: 1
 """
 
 
-def artefact(name: str, version: str, kind: str = "wheel") -> Artefact:
+def artefact(name: str, version: str, kind: str = "wheel") -> Artifact:
     digest = sha256_text(f"{name} {version}")
-    return Artefact(
+    return Artifact(
         kind=kind, name=name, version=version, sha256=digest, size=2_000_000, source="pypi", path=f"{name}/x"
     )
 
 
-def lock(*wheels: Artefact) -> Lock:
+def lock(*wheels: Artifact) -> Lock:
     inputs = Inputs(debs=Sha256("0" * 64), toolkit=Sha256("0" * 64), wheels=Sha256("0" * 64))
     return Lock(
         recipe=ONE, epoch=0, platform="linux/amd64", inputs=inputs, debs=(artefact("git", "2.39", "deb"),),

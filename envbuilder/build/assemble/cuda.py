@@ -22,7 +22,7 @@ from envbuilder.build.assemble.step import Job, OtherSteps, link_files, write_se
 from envbuilder.compat.tables.toolkit import SITE, DebPart, Part, Take, Toolkit, WheelPart
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command, Runner
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import CudaStep, PythonStep
 from envbuilder.plan.render import rules
 
@@ -54,7 +54,7 @@ class CudaMaker:
     step: CudaStep
     job: Job
 
-    def inputs(self) -> tuple[Artefact, ...]:
+    def inputs(self) -> tuple[Artifact, ...]:
         return self.step.artefacts
 
     def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's

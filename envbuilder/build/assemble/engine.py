@@ -29,7 +29,7 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.required_tools import BUILD_TOOLS, need_tools
 from envbuilder.layers.layer import Layer, extract, load_layer
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (
     CudaStep,
     ExtensionsStep,
@@ -95,7 +95,7 @@ class AssembleEngine:
             )
         return missing_steps(plan, self.store, self.name)
 
-    def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
+    def artefacts(self, plan: Plan) -> tuple[Artifact, ...]:
         job = self.job(plan)
         return tuple(
             dict.fromkeys(one for step in self.missing(plan) for one in step_maker(step, job).inputs())

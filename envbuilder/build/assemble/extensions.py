@@ -8,7 +8,7 @@ from envbuilder.build import extensions
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.assemble.step import Job, OtherSteps, link_files, write_settings, write_text
 from envbuilder.core.process import Command
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import ExtensionsStep
 
 JOBS_IN_BUILDKIT = (
@@ -23,7 +23,7 @@ class ExtensionsMaker:
     step: ExtensionsStep
     job: Job
 
-    def inputs(self) -> tuple[Artefact, ...]:
+    def inputs(self) -> tuple[Artifact, ...]:
         return self.step.artefacts
 
     def commands(self, work: Path, root: Root) -> tuple[Command, ...]:

@@ -18,7 +18,7 @@ from envbuilder.build.assemble.step import Job, OtherSteps, link_files, write_se
 from envbuilder.core.cache import Store
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.layer import Layer, extract, write_layer_from_tar
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import OsStep
 from envbuilder.run.devcontainer import USER, USER_ID
 
@@ -63,7 +63,7 @@ class OsMaker:
     step: OsStep
     job: Job
 
-    def inputs(self) -> tuple[Artefact, ...]:
+    def inputs(self) -> tuple[Artifact, ...]:
         return self.step.artefacts
 
     def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's
@@ -225,7 +225,7 @@ def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.T
     return found
 
 
-def write_root(debs: Iterable[Artefact], out: Path, *, epoch: int, store: Store, runner: Runner) -> None:
+def write_root(debs: Iterable[Artifact], out: Path, *, epoch: int, store: Store, runner: Runner) -> None:
     """Put the files of all packages into one tar, below a merged /usr: a root in which its own dpkg can run."""
     seen = {f"usr/{name}" for name in MERGED} | set(MERGED) | {"usr", ""}
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as tar:

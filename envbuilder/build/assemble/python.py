@@ -15,7 +15,7 @@ from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.assemble.step import Job, OtherSteps, link_files, write_settings, write_text
 from envbuilder.core.cache import Store, link_or_copy, remove_tree
 from envbuilder.core.process import Command, Runner
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import ENV_PREFIX, PythonStep
 
 WORK: Final = (
@@ -40,7 +40,7 @@ class PythonMaker:
     step: PythonStep
     job: Job
 
-    def inputs(self) -> tuple[Artefact, ...]:
+    def inputs(self) -> tuple[Artifact, ...]:
         return (*self.step.artefacts, *interpreter(self.step, self.job.plan.os.artefacts))
 
     def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's
@@ -82,14 +82,14 @@ def requirements(step: PythonStep) -> str:
     )
 
 
-def interpreter(step: PythonStep, debs: Sequence[Artefact]) -> tuple[Artefact, ...]:
+def interpreter(step: PythonStep, debs: Sequence[Artifact]) -> tuple[Artifact, ...]:
     """Return the packages of the bare Python that installs the wheels."""
     names = [name.format(step.python) for name in INTERPRETER]
     return tuple(deb for deb in debs if deb.name in names)
 
 
 def unpack_commands(
-    step: PythonStep, debs: Sequence[Artefact], *, store: Store, work: Path
+    step: PythonStep, debs: Sequence[Artifact], *, store: Store, work: Path
 ) -> tuple[Command, ...]:
     """Unpack a bare Python from the locked packages into `work/interpreter`."""
     return tuple(
@@ -142,7 +142,7 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
 
 
 def build_python(
-    step: PythonStep, debs: Sequence[Artefact], *, store: Store, runner: Runner, epoch: int, work: Path
+    step: PythonStep, debs: Sequence[Artifact], *, store: Store, runner: Runner, epoch: int, work: Path
 ) -> Path:
     """Install the wheels into `work/tree`, and return that folder. `debs` are the distribution's packages."""
     for command in unpack_commands(step, debs, store=store, work=work):

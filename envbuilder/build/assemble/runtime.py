@@ -12,7 +12,7 @@ from envbuilder.build.assemble.step import Job, OtherSteps, write_text
 from envbuilder.build.engine import tools
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import RuntimeStep, Step
 
@@ -37,7 +37,7 @@ class RuntimeMaker:
     step: RuntimeStep
     job: Job
 
-    def inputs(self) -> tuple[Artefact, ...]:
+    def inputs(self) -> tuple[Artifact, ...]:
         return ()
 
     def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's

@@ -7,7 +7,7 @@ from envbuilder.build.assemble.byte_code import ENVIRONMENT
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.assemble.step import Job, OtherSteps, write_text
 from envbuilder.core.process import Command
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import OsStep, StartStep
 
 
@@ -18,7 +18,7 @@ class StartMaker:
     step: StartStep
     job: Job
 
-    def inputs(self) -> tuple[Artefact, ...]:
+    def inputs(self) -> tuple[Artifact, ...]:
         return ()
 
     def commands(self, work: Path, root: Root) -> tuple[Command, ...]:

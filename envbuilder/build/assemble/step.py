@@ -13,7 +13,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.layer import Layer, write_layer
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import CudaStep, OsStep, Plan, PythonStep, Step
 
 KeptStep = OsStep | PythonStep | CudaStep  # later steps run in these trees, so the store keeps them
@@ -63,7 +63,7 @@ class OtherSteps(Protocol):
 class StepMaker(Protocol):
     """How one step is made. `work` is a temporary folder."""
 
-    def inputs(self) -> tuple[Artefact, ...]:
+    def inputs(self) -> tuple[Artifact, ...]:
         """Return what is fetched before the layer is made."""
         ...
 

@@ -20,7 +20,7 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.required_tools import DPKG_DEB, need_tools
 from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import OsStep, Plan, RuntimeStep, Step
 from envbuilder.plan.render import EXPORTED
 
@@ -41,7 +41,7 @@ class BuildKitEngine:
         need_tools((DPKG_DEB,), self.runner)
         buildx.need_buildkit(self.builder, self.runner)
 
-    def artefacts(self, plan: Plan) -> tuple[Artefact, ...]:
+    def artefacts(self, plan: Plan) -> tuple[Artifact, ...]:
         """Return every input if BuildKit has something to do: it may have forgotten any of its stages."""
         need_calls(plan)
         return plan.artefacts if self._asked(plan) else ()

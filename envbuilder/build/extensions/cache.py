@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder.core.cache import Sha256, Store, save_text, sha256_file, sha256_text
-from envbuilder.lock.model import Artefact, LockedExtension
+from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.model import ENV_PREFIX, ExtensionsStep, Plan, extension_lines
 from envbuilder.recipe.extension import SOURCE_SUFFIXES, Form
 
@@ -195,7 +195,7 @@ def project_key(plan: Plan, extension: LockedExtension) -> Key:
     return make_key(surroundings(plan, extension, reads_all=True), project=own)
 
 
-def _digest(artefacts: Iterable[Artefact]) -> Sha256:
+def _digest(artefacts: Iterable[Artifact]) -> Sha256:
     return sha256_text("\n".join(sorted(f"{one.name} {one.version} {one.sha256}" for one in artefacts)))
 
 

@@ -9,7 +9,7 @@ from envbuilder.core.http.transfer import Progress
 
 
 class Wanted(Protocol):
-    """What the lock says of one artefact, see `lock.Artefact` (a layer above this one)."""
+    """What the lock says of one artefact, see `lock.Artifact` (a layer above this one)."""
 
     @property
     def name(self) -> str: ...

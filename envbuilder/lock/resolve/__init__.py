@@ -19,19 +19,19 @@ from envbuilder.compat.tables.toolkit import WheelPart, load_toolkits
 from envbuilder.compat.tables.torch import load_torches
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import Artefact, Lock, artefacts, recipe_inputs
+from envbuilder.lock.model import Artifact, Lock, lock_artifacts, recipe_inputs
 from envbuilder.lock.resolve.base_image import Transfer, look, status_of
-from envbuilder.lock.resolve.context import Means, Target, Wish
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_toolkit_wheels, resolve_wheels
 from envbuilder.recipe.model import Recipe
 
 __all__ = [
-    "Means",
+    "LockOptions",
+    "ResolveContext",
     "Target",
     "Transfer",
-    "Wish",
     "lock_extensions",
     "look",
     "make_target",
@@ -69,32 +69,34 @@ def make_target(recipe: Recipe, base: LockedBase | None = None, status: Callable
     return Target(distribution=distribution, torch=torch, toolkit=toolkit, base=base, status=status)
 
 
-def resolve(recipe: Recipe, target: Target, *, old: Lock | None, wish: Wish, means: Means) -> Lock:
+def resolve(
+    recipe: Recipe, target: Target, *, old: Lock | None, options: LockOptions, context: ResolveContext
+) -> Lock:
     """Make the lock; raises RecipeError, IncompatibleError, FetchError or, for a wish that means nothing, UsageError.
 
     The epoch is 00:00 UTC of the day on which a recipe was first locked. It is part of every layer's key, so it is kept as
-    long as possible: only a full upgrade that changes an artefact moves it.
+    long as possible: only a full upgrade that changes an artifact moves it.
     """
-    extensions = lock_extensions(recipe, means, old=None if wish.upgrade else old)
-    kept = _taken_over(recipe, target, old, wish)
-    moving = {canonicalize_name(name) for name in wish.upgrade_only}
-    anew = wish.upgrade or (wish.before is not None and not wish.upgrade_only)
+    extensions = lock_extensions(recipe, context, old=None if options.upgrade else old)
+    kept = _taken_over(recipe, target, old, options)
+    moving = {canonicalize_name(name) for name in options.upgrade_only}
+    anew = options.upgrade or (options.before is not None and not options.upgrade_only)
     prefer = tuple(one for one in old.wheels if one.name not in moving) if old and not anew else ()
     debs, toolkit, wheels = kept.debs, kept.toolkit, kept.wheels
     if debs is None:
-        debs = resolve_debs(recipe, target, means, wish=wish)
-    elif names := [deb.name for deb in debs if deb.name in wish.upgrade_only]:
+        debs = resolve_debs(recipe, target, context, options=options)
+    elif names := [deb.name for deb in debs if deb.name in options.upgrade_only]:
         if target.base:
-            debs = resolve_debs(recipe, target, means, wish=replace(wish, upgrade=True))
+            debs = resolve_debs(recipe, target, context, options=replace(options, upgrade=True))
         else:
-            debs = upgrade_debs(debs, target, means, names=names, wish=wish)
+            debs = upgrade_debs(debs, target, context, names=names, options=options)
     if toolkit is None:
-        toolkit = _resolve_toolkit(recipe, target, means, wish=wish)
+        toolkit = _resolve_toolkit(recipe, target, context, options=options)
     if wheels is None:
-        wheels = resolve_wheels(recipe, target, means, prefer=prefer, before=wish.before)
+        wheels = resolve_wheels(recipe, target, context, prefer=prefer, before=options.before)
     lock = Lock(
         recipe=recipe.digest,
-        epoch=int(datetime.combine(wish.today, time(), UTC).timestamp()),
+        epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
         platform=PLATFORM,
         inputs=recipe_inputs(recipe),
         debs=debs,
@@ -103,7 +105,7 @@ def resolve(recipe: Recipe, target: Target, *, old: Lock | None, wish: Wish, mea
         extensions=extensions,
         base=target.base,
     )
-    if old is not None and (not wish.upgrade or artefacts(old) == artefacts(lock)):
+    if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
         return replace(lock, epoch=old.epoch)
     return lock
 
@@ -112,22 +114,22 @@ def resolve(recipe: Recipe, target: Target, *, old: Lock | None, wish: Wish, mea
 class _Kept:
     """Parts of the old lock that still serve; None for a part that must be resolved."""
 
-    debs: tuple[Artefact, ...] | None = None
-    toolkit: tuple[Artefact, ...] | None = None
-    wheels: tuple[Artefact, ...] | None = None
+    debs: tuple[Artifact, ...] | None = None
+    toolkit: tuple[Artifact, ...] | None = None
+    wheels: tuple[Artifact, ...] | None = None
 
 
-def _taken_over(recipe: Recipe, target: Target, old: Lock | None, wish: Wish) -> _Kept:
+def _taken_over(recipe: Recipe, target: Target, old: Lock | None, options: LockOptions) -> _Kept:
     """The same inputs give the same part, unless this envbuilder asks for other things than the one that locked."""
-    if old is None or wish.upgrade:
+    if old is None or options.upgrade:
         return _Kept()
     inputs = recipe_inputs(recipe)
     deb_names = {one.name for one in old.debs}
     wheel_names = {one.name for one in old.wheels}
     toolkit_names = {one.name for one in old.toolkit}
     names = deb_names | wheel_names | toolkit_names
-    as_of_another_day = wish.before is not None and not wish.upgrade_only
-    unknown = [name for name in wish.upgrade_only if not {name, canonicalize_name(name)} & names]
+    as_of_another_day = options.before is not None and not options.upgrade_only
+    unknown = [name for name in options.upgrade_only if not {name, canonicalize_name(name)} & names]
     if unknown:
         raise UsageError(
             f"the lock holds no {' or '.join(f'`{name}`' for name in unknown)}, so there is nothing to upgrade",
@@ -145,13 +147,13 @@ def _taken_over(recipe: Recipe, target: Target, old: Lock | None, wish: Wish) ->
     same_wheels = (
         inputs.wheels == old.inputs.wheels
         and all(_is_met(requirement, old.wheels) for requirement in implied_wheels(recipe, target))
-        and not wheel_names.intersection(map(canonicalize_name, wish.upgrade_only))
+        and not wheel_names.intersection(map(canonicalize_name, options.upgrade_only))
         and not as_of_another_day
     )
     same_toolkit = (
         inputs.toolkit == old.inputs.toolkit
         and _fits(old.toolkit, target)
-        and not toolkit_names.intersection(wish.upgrade_only)
+        and not toolkit_names.intersection(options.upgrade_only)
         and not as_of_another_day
     )
     return _Kept(
@@ -161,22 +163,24 @@ def _taken_over(recipe: Recipe, target: Target, old: Lock | None, wish: Wish) ->
     )
 
 
-def _resolve_toolkit(recipe: Recipe, target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
+def _resolve_toolkit(
+    recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
+) -> tuple[Artifact, ...]:
     parts = (
-        *resolve_toolkit_debs(target, means, wish=wish),
-        *resolve_toolkit_wheels(recipe, target, means),
+        *resolve_toolkit_debs(target, context, options=options),
+        *resolve_toolkit_wheels(recipe, target, context),
     )
     return tuple(sorted(parts, key=lambda part: part.name))
 
 
-def _fits(toolkit: tuple[Artefact, ...], target: Target) -> bool:
+def _fits(toolkit: tuple[Artifact, ...], target: Target) -> bool:
     """Whether the locked parts are the ones that the table's row asks for."""
     parts = target.toolkit.parts if target.toolkit else ()
     wanted = {(part.name, part.version if isinstance(part, WheelPart) else "") for part in parts}
     return wanted == {(part.name, part.version if part.kind == "wheel" else "") for part in toolkit}
 
 
-def _is_met(requirement: str, wheels: tuple[Artefact, ...]) -> bool:
+def _is_met(requirement: str, wheels: tuple[Artifact, ...]) -> bool:
     wanted = Requirement(requirement)
     return any(
         one.name == canonicalize_name(wanted.name) and wanted.specifier.contains(one.version)

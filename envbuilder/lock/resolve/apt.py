@@ -20,8 +20,8 @@ from envbuilder.core.errors import CommandError, FetchError, IncompatibleError, 
 from envbuilder.core.fetch import ACCESS_HINT
 from envbuilder.core.process import Command
 from envbuilder.core.sources import shown
-from envbuilder.lock.model import Artefact
-from envbuilder.lock.resolve.context import Means
+from envbuilder.lock.model import Artifact
+from envbuilder.lock.resolve.context import ResolveContext
 
 log = logging.getLogger(__name__)
 
@@ -71,13 +71,13 @@ class Suite:
     mirror: str
     is_current: bool  # False: as it was on a day, so its signature may be past its date
     folder: Path
-    means: Means
+    context: ResolveContext
 
     def names(self) -> frozenset[str]:
         """Every package there is."""
         return frozenset(self._ask("apt-cache", "pkgnames").split())
 
-    def closure(self, packages: tuple[str, ...]) -> tuple[Artefact, ...]:
+    def closure(self, packages: tuple[str, ...]) -> tuple[Artifact, ...]:
         """The packages with all they depend on, as apt would install them into an empty root."""
         try:
             listing = self._ask("apt-get", "install", "--print-uris", "-qq", "--", *packages)
@@ -88,12 +88,12 @@ class Suite:
             ) from error
         return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
 
-    def upgrade(self, old: Sequence[Artefact], names: Sequence[str]) -> tuple[Artefact, ...]:
+    def upgrade(self, old: Sequence[Artifact], names: Sequence[str]) -> tuple[Artifact, ...]:
         """The old packages with these in their newest version, and of the others only what the new ones cannot do without.
 
         apt is told that the old ones are installed, so it decides as it would on a machine that has them.
         """
-        with self.means.store.workspace() as work:
+        with self.context.store.workspace() as work:
             status = work / "status"
             save_text(status, "\n".join(self._installed(old)))
             try:
@@ -108,14 +108,14 @@ class Suite:
         moved = {deb.name: deb for deb in self._artefacts(listing)}
         return tuple(sorted(({deb.name: deb for deb in old} | moved).values(), key=lambda deb: deb.name))
 
-    def additions(self, names: Sequence[str], status: str) -> tuple[Artefact, ...]:
+    def additions(self, names: Sequence[str], status: str) -> tuple[Artifact, ...]:
         """These packages with what they need beyond those that dpkg notes in `status`.
 
         Of what is installed only that is moved to the suite's version without which the new ones cannot be there: an image
         with security updates has newer packages than the suite, and a compiler's parts want each other's exact version.
         """
         options = ("install", "--print-uris", "-qq", "--no-remove", "--", *names)
-        with self.means.store.workspace() as work:
+        with self.context.store.workspace() as work:
             save_text(work / "status", status)
             save_text(work / "preferences", f"Package: *\nPin: release n={self.name}\nPin-Priority: 1001\n")
             state = ("-o", f"Dir::State::status={work / 'status'}")
@@ -136,23 +136,23 @@ class Suite:
                 )
         return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
 
-    def _installed(self, old: Sequence[Artefact]) -> Iterator[str]:
+    def _installed(self, old: Sequence[Artifact]) -> Iterator[str]:
         """What dpkg would note of the old packages: from the lists where they have this version, else from the files."""
         listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
         known = {_stanza(stanza): stanza for stanza in listing.strip().split("\n\n")}
         gone = [deb for deb in old if deb not in known]
-        self.means.fetcher.fetch(gone)
+        self.context.fetcher.fetch(gone)
         for deb in old:
             control = known[deb] if deb in known else self._control(deb)
             yield f"Status: install ok installed\n{control.strip()}\n"
 
-    def _control(self, deb: Artefact) -> str:
-        path = self.means.store.artefact(deb.sha256)
-        return self.means.runner.run(
+    def _control(self, deb: Artifact) -> str:
+        path = self.context.store.artefact(deb.sha256)
+        return self.context.runner.run(
             Command(argv=("dpkg-deb", "--field", str(path)), why=f"read what `{deb.name}` depends on")
         )
 
-    def packages(self, names: tuple[str, ...]) -> tuple[Artefact, ...]:
+    def packages(self, names: tuple[str, ...]) -> tuple[Artifact, ...]:
         """These packages alone, without what they depend on."""
         try:
             listing = self._ask("apt-cache", "show", "--no-all-versions", "--", *names)
@@ -163,17 +163,17 @@ class Suite:
         return tuple(_stanza(stanza) for stanza in listing.strip().split("\n\n"))
 
     def _ask(self, program: str, *arguments: str) -> str:
-        return self.means.runner.run(
+        return self.context.runner.run(
             _command(self.folder, program, *arguments, why=f"ask which packages {self.name} has")
         )
 
-    def _artefacts(self, listing: str) -> Iterator[Artefact]:
+    def _artefacts(self, listing: str) -> Iterator[Artifact]:
         above = urlsplit(self.mirror).path
         for match in map(_URI.fullmatch, listing.splitlines()):
             if match is None:
                 continue
             name, version, _ = unquote(match["file"]).split("_")
-            yield Artefact(
+            yield Artifact(
                 kind="deb",
                 name=name,
                 version=version,
@@ -185,7 +185,7 @@ class Suite:
 
 
 def open_suite(
-    name: str, component: str, means: Means, *, renew: bool = False, before: date | None = None
+    name: str, component: str, context: ResolveContext, *, renew: bool = False, before: date | None = None
 ) -> Suite:
     """Bring a suite's package lists into the cache; raises FetchError when no mirror has them.
 
@@ -194,7 +194,7 @@ def open_suite(
     Only the suite itself, not its -security and -updates (`docs/lock.md` says why): release suites no longer change
     once they are old, so every file that a lock names stays on the mirrors.
     """
-    sources = means.sources()
+    sources = context.sources()
     mirror = f"{sources.snapshot}archive/debian/{before:%Y%m%d}T000000Z/" if before else ""
     if not sources.debian and not mirror:
         raise FetchError(
@@ -210,10 +210,10 @@ def open_suite(
         name=name,
         mirror=mirror or sources.debian[0],
         is_current=not mirror,
-        folder=means.store.resolver("apt") / state,
-        means=means,
+        folder=context.store.resolver("apt") / state,
+        context=context,
     )
-    with means.store.lock(f"apt-{state}"):
+    with context.store.lock(f"apt-{state}"):
         line = f"deb [arch=amd64 signed-by={sources.keyring}] {suite.mirror} {name} {component}\n"
         if not _is_fresh(suite, line) or (renew and suite.is_current):
             _update(suite, line)
@@ -228,7 +228,7 @@ def _is_fresh(suite: Suite, line: str) -> bool:
 
 
 def _update(suite: Suite, line: str) -> None:
-    folder, runner = suite.folder, suite.means.runner
+    folder, runner = suite.folder, suite.context.runner
     (folder / "stamp").unlink(missing_ok=True)
     for name in ("lists/partial", "archives/partial"):
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -267,9 +267,9 @@ def _command(folder: Path, *argv: str, why: str) -> Command:
     return Command(argv=argv, env=(("APT_CONFIG", str(folder / "apt.conf")),), why=why)
 
 
-def _stanza(text: str) -> Artefact:
+def _stanza(text: str) -> Artifact:
     fields = dict(re.findall(r"^(Package|Version|Filename|Size|SHA256): (.+)$", text, re.MULTILINE))
-    return Artefact(
+    return Artifact(
         kind="deb",
         name=fields["Package"],
         version=fields["Version"],

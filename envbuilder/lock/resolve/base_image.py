@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from envbuilder.artifacts.oci.model import Configuration, Descriptor, Manifest, parse_configuration
 from envbuilder.artifacts.oci.reference import Reference, names_registry, parse_reference
@@ -19,14 +19,12 @@ from envbuilder.core.cache import Sha256, save_text, space_errors
 from envbuilder.core.errors import ContentError, IncompatibleError
 from envbuilder.core.http.transfer import Progress
 from envbuilder.layers.overlay import DAMAGED, Overlay
+from envbuilder.lock.base_image.inspect import Inside, is_wanted, look_inside
 from envbuilder.lock.base_image.locked import Blob, LockedBase
 from envbuilder.lock.known_base import BASE, kept_folder, recall
-from envbuilder.lock.resolve.context import Means, Wish
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.recipe.model import Recipe
 from envbuilder.registry.download import fetch_blob, read_blob, read_image
-
-if TYPE_CHECKING:
-    from envbuilder.lock.base_image.inspect import Inside
 
 _STATUS: Final = "status"
 
@@ -34,49 +32,54 @@ Transfer = Callable[[str, int], AbstractContextManager[Progress]]  # shows bytes
 
 
 def look(
-    recipe: Recipe, means: Means, *, old: LockedBase | None, wish: Wish, transfer: Transfer
+    recipe: Recipe,
+    context: ResolveContext,
+    *,
+    old: LockedBase | None,
+    options: LockOptions,
+    transfer: Transfer,
 ) -> LockedBase:
-    """Find out which image the recipe's reference means, and look into it unless that was done before.
+    """Find out which image the recipe's reference context, and look into it unless that was done before.
 
     A tag that was locked keeps its digest until an upgrade. Raises RegistryError, or IncompatibleError for a day of which no
     registry knows what a tag was.
     """
     reference = parse_reference(recipe.image)
-    if old and old.reference == recipe.image and not wish.upgrade:
+    if old and old.reference == recipe.image and not options.upgrade:
         return old
-    if wish.before and not reference.digest:
+    if options.before and not reference.digest:
         raise IncompatibleError(
-            f"{recipe.place('$.base.image')}: no registry says what `{recipe.image}` was on {wish.before}",
+            f"{recipe.place('$.base.image')}: no registry says what `{recipe.image}` was on {options.before}",
             hint="write the digest of that day's image behind it: `@sha256:…`",
         )
-    manifest = read_image(means.client(), reference, f"linux/{PLATFORM}")
-    kept = recall(means.store, recipe.image)
+    manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
+    kept = recall(context.store, recipe.image)
     if kept and kept.manifest.digest == manifest.digest:
         return kept
-    return _look_into(recipe.image, reference, manifest, means, transfer)
+    return _look_into(recipe.image, reference, manifest, context, transfer)
 
 
-def status_of(base: LockedBase, means: Means, transfer: Transfer) -> str:
+def status_of(base: LockedBase, context: ResolveContext, transfer: Transfer) -> str:
     """Dpkg's note of what a locked image holds, "" where it has none; of one that was locked elsewhere the layers are read again."""
-    path = kept_folder(means.store, base.reference) / _STATUS
-    kept = recall(means.store, base.reference)
+    path = kept_folder(context.store, base.reference) / _STATUS
+    kept = recall(context.store, base.reference)
     if kept is None or kept.manifest != base.manifest or not path.is_file():
         reference = parse_reference(base.reference).with_digest(base.manifest.digest)
-        manifest = read_image(means.client(), reference, f"linux/{PLATFORM}")
-        _look_into(base.reference, reference, manifest, means, transfer)
+        manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
+        _look_into(base.reference, reference, manifest, context, transfer)
     return path.read_text(encoding="utf-8")
 
 
 def _look_into(
-    name: str, reference: Reference, manifest: Manifest, means: Means, transfer: Transfer
+    name: str, reference: Reference, manifest: Manifest, context: ResolveContext, transfer: Transfer
 ) -> LockedBase:
     if manifest.config is None or not manifest.layers:
         raise ContentError(f"`{name}` is no image: its manifest names no layers")
     try:
-        configuration = parse_configuration(read_blob(means.client(), reference, manifest.config))
+        configuration = parse_configuration(read_blob(context.client(), reference, manifest.config))
     except ValueError as error:
         raise ContentError(f"`{name}` is no image that can be used: {error}") from error
-    inside = _inside(name, reference, manifest, configuration, means=means, transfer=transfer)
+    inside = _inside(name, reference, manifest, configuration, context=context, transfer=transfer)
     base = LockedBase(
         reference=name,
         registry=reference.registry if names_registry(name) else "",
@@ -87,7 +90,7 @@ def _look_into(
         facts=inside.facts,
         packages=inside.packages,
     )
-    folder = kept_folder(means.store, name)
+    folder = kept_folder(context.store, name)
     folder.mkdir(mode=0o700, exist_ok=True)
     save_text(folder / _STATUS, inside.status)
     save_text(folder / BASE, json.dumps(asdict(base), ensure_ascii=False))
@@ -100,12 +103,10 @@ def _inside(
     manifest: Manifest,
     configuration: Configuration,
     *,
-    means: Means,
+    context: ResolveContext,
     transfer: Transfer,
-) -> "Inside":
+) -> Inside:
     """Bring each layer and lay it over those below; of an image for another processor its config says enough."""
-    from envbuilder.lock.base_image.inspect import is_wanted, look_inside  # noqa: PLC0415 - few recipes stand on an image
-
     if configuration.architecture != PLATFORM:
         return look_inside({}, {}, configuration)
     if len(configuration.diff_ids) != len(manifest.layers):
@@ -115,9 +116,9 @@ def _inside(
         )
     tree = Overlay(is_wanted)
     size = sum(layer.size for layer in manifest.layers)
-    with transfer(f"look into {name}", size) as progress, means.store.lock("fetch"):
+    with transfer(f"look into {name}", size) as progress, context.store.lock("fetch"):
         for layer, diff_id in zip(manifest.layers, configuration.diff_ids, strict=True):
-            _lay_over(tree, reference, layer, diff_id, means=means, progress=progress)
+            _lay_over(tree, reference, layer, diff_id, context=context, progress=progress)
     return look_inside(tree, tree.contents(), configuration)
 
 
@@ -127,12 +128,12 @@ def _lay_over(
     layer: Descriptor,
     diff_id: Sha256,
     *,
-    means: Means,
+    context: ResolveContext,
     progress: Progress,
 ) -> None:
-    path = means.store.partial(layer.digest)
+    path = context.store.partial(layer.digest)
     with space_errors(path):
-        fetch_blob(means.client(), reference, layer, path, progress=progress, stop=threading.Event())
+        fetch_blob(context.client(), reference, layer, path, progress=progress, stop=threading.Event())
     try:
         with path.open("rb") as stream:
             tree.lay_over(stream, name=f"sha256:{layer.digest}", sha256=layer.digest, diff_id=diff_id)

@@ -16,7 +16,7 @@ from envbuilder.registry.client import Client
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class LockOptions:
     """How to lock: what may move, and which day it is."""
 
     today: date
@@ -39,7 +39,7 @@ class Target:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Means:
+class ResolveContext:
     store: Store
     runner: Runner
     sources: Callable[[], Sources]  # asked only when something must be resolved

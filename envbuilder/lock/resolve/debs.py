@@ -10,9 +10,9 @@ from envbuilder.compat.tables.toolkit import DebPart
 from envbuilder.compat.tables.torch import version_key
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.places import nearest
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.apt import Suite, open_suite
-from envbuilder.lock.resolve.context import Means, Target, Wish
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.recipe.model import Recipe
 
 # The distribution's base, a compiler that can build extensions for its own Python, and what torch's build calls.
@@ -34,11 +34,15 @@ _OWN: Final = {"gcc": ("gcc-{gcc}", "g++-{gcc}"), "python": ("python{python}", "
 IF_THERE: Final = ("usr-is-merged",)
 
 
-def resolve_debs(recipe: Recipe, target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
+def resolve_debs(
+    recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
+) -> tuple[Artifact, ...]:
     """Everything the os layer installs; raises IncompatibleError when the suite cannot give what is pinned."""
     if target.base:
-        return _resolve_additions(recipe, target, means, wish=wish)
-    suite = open_suite(target.distribution.suite, "main", means, renew=wish.upgrade, before=wish.before)
+        return _resolve_additions(recipe, target, context, options=options)
+    suite = open_suite(
+        target.distribution.suite, "main", context, renew=options.upgrade, before=options.before
+    )
     names = suite.names()
     _need(f"gcc-{recipe.gcc}", r"gcc-\d+", "$.gcc", names=names, suite=suite)
     _need(f"python{recipe.python}", r"python3\.\d+", "$.python", names=names, suite=suite)
@@ -53,7 +57,9 @@ def resolve_debs(recipe: Recipe, target: Target, means: Means, *, wish: Wish) ->
     return debs
 
 
-def _resolve_additions(recipe: Recipe, target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
+def _resolve_additions(
+    recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
+) -> tuple[Artifact, ...]:
     """What an image lacks of a suite's os layer, as apt would install it there; nothing where no suite's packages fit it.
 
     A compiler or a Python that the image has from elsewhere is used as it is.
@@ -77,7 +83,7 @@ def _resolve_additions(recipe: Recipe, target: Target, means: Means, *, wish: Wi
     )
     if not wanted:
         return ()
-    suite = open_suite(suite_row.suite, "main", means, renew=wish.upgrade, before=wish.before)
+    suite = open_suite(suite_row.suite, "main", context, renew=options.upgrade, before=options.before)
     names = suite.names()
     for package in recipe.apt:
         if package not in names | have:
@@ -89,10 +95,15 @@ def _resolve_additions(recipe: Recipe, target: Target, means: Means, *, wish: Wi
 
 
 def upgrade_debs(
-    old: Sequence[Artefact], target: Target, means: Means, *, names: Sequence[str], wish: Wish
-) -> tuple[Artefact, ...]:
+    old: Sequence[Artifact],
+    target: Target,
+    context: ResolveContext,
+    *,
+    names: Sequence[str],
+    options: LockOptions,
+) -> tuple[Artifact, ...]:
     """The os layer with these packages in their newest version and the others left as they are, as far as apt can."""
-    suite = open_suite(target.distribution.suite, "main", means, renew=True, before=wish.before)
+    suite = open_suite(target.distribution.suite, "main", context, renew=True, before=options.before)
     return suite.upgrade(old, names)
 
 
@@ -104,13 +115,15 @@ def os_packages(recipe: Recipe) -> tuple[str, ...]:
     return (*plain, *older, *rdma, *recipe.apt)
 
 
-def resolve_toolkit_debs(target: Target, means: Means, *, wish: Wish) -> tuple[Artefact, ...]:
+def resolve_toolkit_debs(
+    target: Target, context: ResolveContext, *, options: LockOptions
+) -> tuple[Artifact, ...]:
     """The toolkit's own packages, each alone: their dependencies are in the wheels or not wanted."""
     toolkit = target.toolkit
     parts = [part for part in toolkit.parts if isinstance(part, DebPart)] if toolkit else []
-    debs: list[Artefact] = []
+    debs: list[Artifact] = []
     for place in sorted({(part.suite, part.component) for part in parts}):
-        suite = open_suite(*place, means, renew=wish.upgrade, before=wish.before)
+        suite = open_suite(*place, context, renew=options.upgrade, before=options.before)
         debs += suite.packages(tuple(part.name for part in parts if (part.suite, part.component) == place))
     for deb in debs:
         if toolkit and deb.name == "nvidia-cuda-toolkit" and not deb.version.startswith(f"{toolkit.cuda}."):
@@ -129,7 +142,7 @@ def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: 
         )
 
 
-def _check_libxcrypt(recipe: Recipe, debs: tuple[Artefact, ...], suite: Suite) -> None:
+def _check_libxcrypt(recipe: Recipe, debs: tuple[Artifact, ...], suite: Suite) -> None:
     found = next(deb.version for deb in debs if deb.name == "libcrypt-dev").rpartition(":")[2]
     if recipe.libxcrypt and not re.match(rf"{re.escape(recipe.libxcrypt)}(?![0-9])", found):
         raise IncompatibleError(

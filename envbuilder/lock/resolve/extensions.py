@@ -2,8 +2,8 @@
 
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import FetchError, LockError
-from envbuilder.lock.model import Artefact, Lock, LockedExtension, SourceFile
-from envbuilder.lock.resolve.context import Means
+from envbuilder.lock.model import Artifact, Lock, LockedExtension, SourceFile
+from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.git import export_commit
 from envbuilder.lock.resolve.sdists import find_sdist
 from envbuilder.lock.source_files import own_files
@@ -11,7 +11,9 @@ from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 
 
-def lock_extensions(recipe: Recipe, means: Means, *, old: Lock | None) -> tuple[LockedExtension, ...]:
+def lock_extensions(
+    recipe: Recipe, context: ResolveContext, *, old: Lock | None
+) -> tuple[LockedExtension, ...]:
     """Find and hash what the extensions are made of; raises RecipeError, FetchError or BuildError.
 
     An archive that the old lock names for the same commit or version is taken over and not looked at again.
@@ -19,40 +21,42 @@ def lock_extensions(recipe: Recipe, means: Means, *, old: Lock | None) -> tuple[
     known = {one.name: one for one in old.extensions} if old else {}
     files = own_files(recipe)
     return tuple(
-        _lock(extension, files[extension.name], known.get(extension.name), means)
+        _lock(extension, files[extension.name], known.get(extension.name), context)
         for extension in recipe.extensions
     )
 
 
 def store_sources(
-    recipe: Recipe, extensions: tuple[LockedExtension, ...], means: Means, *, offline: bool = False
+    recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext, *, offline: bool = False
 ) -> None:
     """Take what the extensions are built from into the store, where a build reads it; sdists are fetched like wheels."""
     for extension in extensions:
         for file in extension.files:
-            means.store.add_artefact(file.sha256, recipe.path.parent / file.path)
+            context.store.add_artefact(file.sha256, recipe.path.parent / file.path)
         archive = extension.archive
         if (
             archive is not None
             and archive.kind == "git"
-            and not means.store.artefact(archive.sha256).exists()
+            and not context.store.artefact(archive.sha256).exists()
         ):
-            _store_commit(extension, archive, means, offline=offline)
+            _store_commit(extension, archive, context, offline=offline)
 
 
-def _store_commit(extension: LockedExtension, archive: Artefact, means: Means, *, offline: bool) -> None:
+def _store_commit(
+    extension: LockedExtension, archive: Artifact, context: ResolveContext, *, offline: bool
+) -> None:
     """From a folder that has its tree, as `cache vendor` writes it; else from the repository."""
-    for folder in means.sources().folders:
+    for folder in context.sources().folders:
         path = folder / archive.filename
         if path.is_file() and sha256_file(path) == archive.sha256:
-            means.store.add_artefact(archive.sha256, path)
+            context.store.add_artefact(archive.sha256, path)
             return
     if offline:
         raise FetchError(
             f"this run is offline, and the commit {extension.commit} of `{extension.git}` is not in the cache",
             hint=f"run it once without `--offline`, or put `{archive.filename}` into a folder that ENVBUILDER_FOLDERS names",
         )
-    found = export_commit(extension.git, extension.commit, store=means.store, runner=means.runner)
+    found = export_commit(extension.git, extension.commit, store=context.store, runner=context.runner)
     if found.sha256 != archive.sha256:
         raise LockError(
             f"the commit {extension.commit} of `{extension.git}` gives other files than when it was locked",
@@ -61,7 +65,7 @@ def _store_commit(extension: LockedExtension, archive: Artefact, means: Means, *
 
 
 def _lock(
-    extension: Extension, files: tuple[SourceFile, ...], old: LockedExtension | None, means: Means
+    extension: Extension, files: tuple[SourceFile, ...], old: LockedExtension | None, context: ResolveContext
 ) -> LockedExtension:
     return LockedExtension(
         name=extension.name,
@@ -76,11 +80,11 @@ def _lock(
         sdist=extension.sdist,
         capture=extension.capture,
         env=extension.env,
-        archive=_archive(extension, old, means),
+        archive=_archive(extension, old, context),
     )
 
 
-def _archive(extension: Extension, old: LockedExtension | None, means: Means) -> Artefact | None:
+def _archive(extension: Extension, old: LockedExtension | None, context: ResolveContext) -> Artifact | None:
     origin = (extension.git, extension.commit, extension.sdist)
     if not any(origin):
         return None
@@ -88,5 +92,5 @@ def _archive(extension: Extension, old: LockedExtension | None, means: Means) ->
         return old.archive
     if extension.sdist:
         name, _, version = extension.sdist.partition("==")
-        return find_sdist(name, version, means)
-    return export_commit(extension.git, extension.commit, store=means.store, runner=means.runner)
+        return find_sdist(name, version, context)
+    return export_commit(extension.git, extension.commit, store=context.store, runner=context.runner)

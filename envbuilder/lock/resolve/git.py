@@ -14,13 +14,13 @@ from envbuilder.core.errors import CommandError
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.tar import END, make_header, padded
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 
 # No prompt, and no large files that a filter would fetch: what a build compiles is text.
 _QUIET: Final = (("GIT_TERMINAL_PROMPT", "0"), ("GIT_LFS_SKIP_SMUDGE", "1"))
 
 
-def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Artefact:
+def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Artifact:
     """Fetch a commit and put its tree into the store; raises CommandError when git cannot, ToolError without git."""
     with store.workspace() as work:
         tree = work / "tree"
@@ -54,7 +54,7 @@ def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Art
         size = archive.stat().st_size
         store.add_artefact(digest, archive)
     name = url.rstrip("/").rpartition("/")[2].removesuffix(".git")
-    return Artefact(
+    return Artifact(
         kind="git", name=name, version=commit, sha256=digest, size=size, source="git", path=f"{commit}.tar"
     )
 

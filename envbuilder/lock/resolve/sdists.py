@@ -8,25 +8,24 @@ from packaging.version import Version
 
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import FetchError
-from envbuilder.lock.model import Artefact
-from envbuilder.lock.resolve.context import Means
+from envbuilder.core.fetch.remote_zip import Index
+from envbuilder.lock.model import Artifact
+from envbuilder.lock.resolve.context import ResolveContext
 
 
-def find_sdist(name: str, version: str, means: Means) -> Artefact:
+def find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
     """Find and fetch it, for its digest; raises FetchError naming what there is instead."""
     project = canonicalize_name(name)
-    sources = means.sources()
+    sources = context.sources()
     for folder in sources.folders:
         for path in sorted(folder.glob("*.tar.gz")):
             if _is_it(path.name, project, version):
-                return _artefact(project, version, path.name, path.read_bytes(), means)
-    from envbuilder.core.fetch.remote_zip import Index  # noqa: PLC0415 - slow to import, as all that speaks HTTP
-
+                return _artefact(project, version, path.name, path.read_bytes(), context)
     index = Index(sources)
     files = index.files(project)
     for listed in files:
         if _is_it(listed.filename, project, version):
-            return _artefact(project, version, listed.filename, index.read(listed), means)
+            return _artefact(project, version, listed.filename, index.read(listed), context)
     there = sorted(
         {str(found) for listed in files for found in _versions(listed.filename)}, key=Version, reverse=True
     )
@@ -38,13 +37,13 @@ def find_sdist(name: str, version: str, means: Means) -> Artefact:
     )
 
 
-def _artefact(project: str, version: str, filename: str, content: bytes, means: Means) -> Artefact:
-    with means.store.workspace() as work:
+def _artefact(project: str, version: str, filename: str, content: bytes, context: ResolveContext) -> Artifact:
+    with context.store.workspace() as work:
         file = work / "sdist"
         file.write_bytes(content)
         digest = sha256_file(file)
-        means.store.add_artefact(digest, file)
-    return Artefact(
+        context.store.add_artefact(digest, file)
+    return Artifact(
         kind="sdist",
         name=project,
         version=version,

@@ -24,8 +24,8 @@ from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.process import Command
 from envbuilder.core.sources import Sources, file_path
-from envbuilder.lock.model import Artefact
-from envbuilder.lock.resolve.context import Means, Target
+from envbuilder.lock.model import Artifact
+from envbuilder.lock.resolve.context import ResolveContext, Target
 from envbuilder.lock.resolve.uv_errors import is_unsolvable, refusal
 from envbuilder.recipe.model import Recipe
 
@@ -47,7 +47,7 @@ class Question:
     constraints: tuple[str, ...] = ()
     dependencies: bool = True
     build: str = ""  # PyTorch's own index to search as well, e.g. cu126
-    prefer: tuple[Artefact, ...] = ()  # versions to keep where they fit
+    prefer: tuple[Artifact, ...] = ()  # versions to keep where they fit
     before: date | None = None
 
 
@@ -63,10 +63,15 @@ class _Found:
 
 
 def resolve_wheels(
-    recipe: Recipe, target: Target, means: Means, *, prefer: tuple[Artefact, ...], before: date | None
-) -> tuple[Artefact, ...]:
+    recipe: Recipe,
+    target: Target,
+    context: ResolveContext,
+    *,
+    prefer: tuple[Artifact, ...],
+    before: date | None,
+) -> tuple[Artifact, ...]:
     """Every wheel of the python layer; raises IncompatibleError, with uv's words, when nothing fits."""
-    sources = means.sources()
+    sources = context.sources()
     torch, build = torch_requirement(recipe, target, folders=sources.folders)
     bounds = undeclared_bounds(target.torch) if target.torch else ()
     question = Question(
@@ -78,7 +83,7 @@ def resolve_wheels(
         prefer=prefer,
         before=before,
     )
-    return ask_uv(question, means)
+    return ask_uv(question, context)
 
 
 def implied_wheels(recipe: Recipe, target: Target) -> tuple[str, ...]:
@@ -93,7 +98,7 @@ def undeclared_bounds(torch: Torch) -> tuple[str, ...]:
     return tuple(f"{name}{bound}" for name, bound in bounds if bound)
 
 
-def resolve_toolkit_wheels(recipe: Recipe, target: Target, means: Means) -> tuple[Artefact, ...]:
+def resolve_toolkit_wheels(recipe: Recipe, target: Target, context: ResolveContext) -> tuple[Artifact, ...]:
     """The toolkit's own wheels, each alone."""
     parts = [part for part in target.toolkit.parts if isinstance(part, WheelPart)] if target.toolkit else []
     if not parts:
@@ -103,7 +108,7 @@ def resolve_toolkit_wheels(recipe: Recipe, target: Target, means: Means) -> tupl
         Question(
             python=recipe.python, glibc=target.distribution.glibc, requirements=pins, dependencies=False
         ),
-        means,
+        context,
     )
 
 
@@ -120,22 +125,22 @@ def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]
     return f"torch=={recipe.pytorch}+{build}", "" if there else build
 
 
-def ask_uv(question: Question, means: Means) -> tuple[Artefact, ...]:
-    sources = means.sources()
-    with means.store.workspace() as work:
+def ask_uv(question: Question, context: ResolveContext) -> tuple[Artifact, ...]:
+    sources = context.sources()
+    with context.store.workspace() as work:
         local = _show_folders(sources.folders, work / "links")
-        command = _command(question, sources, work=work, cache=means.store.resolver("uv"))
-        if not _keeps_all(question, sources, work=work, command=command, means=means):
+        command = _command(question, sources, work=work, cache=context.store.resolver("uv"))
+        if not _keeps_all(question, sources, work=work, command=command, context=context):
             _write_question(question, sources, work)
             try:
-                means.runner.run(command)
+                context.runner.run(command)
             except CommandError as error:
-                _need_access(question, sources, error, means)
+                _need_access(question, sources, error, context)
                 raise _refused(question, error) from error
         found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question, local)
-    sizes = _sizes(found, question, means)
+    sizes = _sizes(found, question, context)
     return tuple(
-        Artefact(
+        Artifact(
             kind="wheel",
             name=wheel.name,
             version=wheel.version,
@@ -147,7 +152,9 @@ def ask_uv(question: Question, means: Means) -> tuple[Artefact, ...]:
     )
 
 
-def _keeps_all(question: Question, sources: Sources, *, work: Path, command: Command, means: Means) -> bool:
+def _keeps_all(
+    question: Question, sources: Sources, *, work: Path, command: Command, context: ResolveContext
+) -> bool:
     """Whether the question has an answer with every version that is to be kept; it is then written.
 
     uv takes the versions of its old answer as wishes, and drops one where the first index that has it has no wheel of it
@@ -159,7 +166,7 @@ def _keeps_all(question: Question, sources: Sources, *, work: Path, command: Com
     pinned = replace(question, constraints=(*question.constraints, *kept), prefer=())
     _write_question(pinned, sources, work)
     try:
-        means.runner.run(command)
+        context.runner.run(command)
     except CommandError as error:
         if is_unsolvable(error):
             return False
@@ -246,12 +253,12 @@ def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -
     return Command(argv=tuple(argv), cwd=work, env=env, why="resolve the recipe's Python packages")
 
 
-def _need_access(question: Question, sources: Sources, error: CommandError, means: Means) -> None:
+def _need_access(question: Question, sources: Sources, error: CommandError, context: ResolveContext) -> None:
     """Raise FetchError where uv found no such package because an index refused to say: with several indexes it does not tell."""
     places = (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
     names = dict.fromkeys(one or other for one, other in _NOT_FOUND.findall(error.message))
     try:
-        means.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
+        context.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
     except FetchError as refused:
         said = error.message.partition("\n")[2]
         raise FetchError(f"{refused.message}\n{said}", hint=refused.hint) from error
@@ -326,17 +333,17 @@ def _tag_order(python: str, glibc: str) -> Mapping[tags.Tag, int]:
     return {tag: rank for rank, tag in reversed(list(enumerate(ordered)))}
 
 
-def _sizes(found: Sequence[_Found], question: Question, means: Means) -> dict[Sha256, int]:
+def _sizes(found: Sequence[_Found], question: Question, context: ResolveContext) -> dict[Sha256, int]:
     """Sizes from uv's answer, the old lock or the cache; the network is asked for what is left."""
     sizes = {one.sha256: one.size for one in question.prefer}
     for wheel in found:
-        cached = means.store.artefact(wheel.sha256)
+        cached = context.store.artefact(wheel.sha256)
         if wheel.size:
             sizes[wheel.sha256] = wheel.size
         elif wheel.sha256 not in sizes and cached.is_file():
             sizes[wheel.sha256] = cached.stat().st_size
     left = [wheel for wheel in found if wheel.sha256 not in sizes]
-    for wheel, size in zip(left, means.fetcher.measure([wheel.url for wheel in left]), strict=True):
+    for wheel, size in zip(left, context.fetcher.measure([wheel.url for wheel in left]), strict=True):
         sizes[wheel.sha256] = size
     return sizes
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
-from envbuilder.lock.model import Artefact
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import ENV_PREFIX, CudaStep
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import file_lines, in_shell
@@ -62,7 +62,7 @@ def programs(kit: Kit) -> list[str]:
     return lines
 
 
-def fetch_debs(artefacts: Sequence[Artefact], folder: str) -> list[str]:
+def fetch_debs(artefacts: Sequence[Artifact], folder: str) -> list[str]:
     """Fetch packages of Debian, each by its sha256."""
     listed = "".join(f"{one.sha256}  {one.path}\n" for one in artefacts)
     return [
@@ -138,7 +138,7 @@ def _byte_code(kit: Kit) -> tuple[str, ...]:
     return ("check_byte_code.py",) if kit.repeatable else ("compile_all.py", "check_byte_code.py")
 
 
-def _wanted(wheels: Sequence[Artefact], path: str) -> list[str]:
+def _wanted(wheels: Sequence[Artifact], path: str) -> list[str]:
     """Write the list of requirements. If every file that it names is there, no index is asked."""
     return [
         *file_lines(path, _requirements(wheels)),
@@ -147,7 +147,7 @@ def _wanted(wheels: Sequence[Artefact], path: str) -> list[str]:
     ]
 
 
-def fetch_parts(artefacts: Sequence[Artefact]) -> list[str]:
+def fetch_parts(artefacts: Sequence[Artifact]) -> list[str]:
     """Fetch the toolkit's packages."""
     lines = fetch_debs([one for one in artefacts if one.kind == "deb"], "/parts")
     for place, wheels in _by_index([one for one in artefacts if one.kind == "wheel"]):
@@ -208,15 +208,15 @@ def _file(path: str, text: str, mode: str) -> list[str]:
     return ["", *file_lines(in_shell(path), text, mode=mode)]
 
 
-def _by_index(wheels: Sequence[Artefact]) -> list[tuple[str, list[Artefact]]]:
+def _by_index(wheels: Sequence[Artifact]) -> list[tuple[str, list[Artifact]]]:
     """Return index → its wheels: `cpu`, `cu126`, … of PyTorch's indexes, "" for the package index."""
-    places: dict[str, list[Artefact]] = {}
+    places: dict[str, list[Artifact]] = {}
     for one in wheels:
         places.setdefault(one.path.split("/")[0] if one.source == "pytorch" else "", []).append(one)
     return sorted(places.items())
 
 
-def _requirements(wheels: Sequence[Artefact]) -> str:
+def _requirements(wheels: Sequence[Artifact]) -> str:
     return "".join(
         f"# {one.filename}\n{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in wheels
     )
