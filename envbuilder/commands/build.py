@@ -131,14 +131,16 @@ def build(
     every: Annotated[bool, typer.Option("--all", help="every recipe of the folder")] = False,
     jobs: Annotated[
         int | None,
-        typer.Option("--jobs", metavar="N", help="build N at a time; what two of them share is made once"),
+        typer.Option(
+            "--jobs", metavar="N", help="build N at a time; a layer that two of them share is built once"
+        ),
     ] = None,
     where: Annotated[
         str,
         typer.Option(
             "--on",
             metavar="slurm",
-            help="an array job instead: a task for each recipe, on any node",
+            help="submit an array job: one task per recipe, on any node",
             autocompletion=offer("slurm"),
         ),
     ] = "",
@@ -146,14 +148,14 @@ def build(
     sbatch: Annotated[
         list[str] | None,
         typer.Option(
-            "--sbatch", metavar="OPTION", help="with --on: one more of sbatch's, as --sbatch=--mem=16G"
+            "--sbatch", metavar="OPTION", help="with --on: another option of sbatch, as --sbatch=--mem=16G"
         ),
     ] = None,
     write: Annotated[
         Path | None,
         typer.Option("--write", metavar="FILE", help="with --on: write the script; start nothing"),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="with --on: stay until the job has ended")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="with --on: wait until the job has ended")] = False,
     output: Output = OUTPUT,
     offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
     dry_run: Annotated[
@@ -161,13 +163,13 @@ def build(
     ] = False,
     host: Annotated[
         Path | None,
-        typer.Option("--host", help="bake a profile of the site: what `detect --save` wrote there"),
+        typer.Option("--host", help="bake in the profile of a site, written there by `detect --save`"),
     ] = None,
     engine: Annotated[
         EngineName | None,
         typer.Option(
             "--engine",
-            help="who makes the layers: assemble; docker (BuildKit), which also builds on images and does so by itself there",
+            help="assemble, or docker (BuildKit); default: docker for a recipe on an image, otherwise assemble",
         ),
     ] = None,
     builder: Annotated[
@@ -183,14 +185,14 @@ def build(
         list[str] | None, typer.Option("--cache-to", metavar="CACHE", help="docker engine: a cache to write")
     ] = None,
     no_cache: Annotated[
-        bool, typer.Option("--no-cache", help="docker engine: run every stage, whatever BuildKit remembers")
+        bool, typer.Option("--no-cache", help="docker engine: run every stage, without BuildKit's cache")
     ] = False,
     prepare: Annotated[
         Path | None,
         typer.Option(
             "--prepare",
             metavar="FOLDER",
-            help="docker engine: write what BuildKit reads there, and print its command; build nothing",
+            help="docker engine: write BuildKit's input there and print its command; build nothing",
         ),
     ] = None,
     recipes: Recipes = RECIPES,
@@ -198,7 +200,7 @@ def build(
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Build image and SIF from the lock, verify them, and load the image where a Docker engine answers."""
+    """Build image and SIF from the lock, verify them, and load the image if a Docker engine is running."""
     with open_session("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         need_place(where, without=not (sbatch or write or wait))
         chosen = choose(names or (), recipes, every=every, jobs=jobs)
@@ -214,8 +216,8 @@ def build(
         if where:
             if prepare or choice != EngineChoice():
                 raise UsageError(
-                    "a task of `--on` takes the engine that its recipe needs",
-                    hint="leave `--on` out, or `--prepare` and the options of an engine",
+                    "`--on` chooses the engine of each recipe",
+                    hint="leave out `--on`, or `--prepare` and the engine's options",
                 )
             array = arrays.make_array(
                 find_files(chosen, recipes), cache=cache_folder(session), output=output, offline=offline, host=host,
@@ -223,14 +225,14 @@ def build(
             )  # fmt: skip
             if not dry_run:
                 build_context(session, recipes)  # every task expects the cache
-            _spread(session, array, show=dry_run, write=write, wait=wait)
+            _build_as_array(session, array, show=dry_run, write=write, wait=wait)
             return
         context = build_context(session, recipes, writes=not dry_run)
         if prepare:
             if len(chosen) > 1:
                 raise UsageError(
-                    "`--prepare` fills a folder for one recipe",
-                    hint="name one; a second one in another folder",
+                    "`--prepare` takes one recipe",
+                    hint="name one; prepare another one in its own folder",
                 )
             session.text = prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
             prepared = PreparedRecipe(name=chosen[0], folder=prepare, command=session.text)
@@ -265,8 +267,10 @@ def _build_several(
     session.text = columns([outcome.row() for outcome in outcomes], session.width)
 
 
-def _spread(session: Session, array: arrays.Array, *, show: bool, write: Path | None, wait: bool) -> None:
-    """Print, write or submit the script of an array job, and with `wait` tell what became of each task."""
+def _build_as_array(
+    session: Session, array: arrays.Array, *, show: bool, write: Path | None, wait: bool
+) -> None:
+    """Print, write or submit the script of an array job. With `wait`, report how each task ended."""
     script = arrays.make_script(array)
     if show or write:
         path = start.save_script(write, script) if write and not show else None

@@ -62,14 +62,14 @@ def cache(
     ] = None,
     *,
     gc: Annotated[
-        bool, typer.Option("--gc", help="remove what a later build can fetch or make again")
+        bool, typer.Option("--gc", help="remove what a later build can fetch or build again")
     ] = False,
     recipes: Recipes = RECIPES,
     as_json: Json = False,
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Say what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
+    """Show what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
     with open_session("cache", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         context = build_context(session, recipes)
         match words or []:
@@ -90,7 +90,7 @@ def cache(
         if gc:
             store.sweep()
             named = kinds or [kind for kind in KINDS if kind not in KEPT]
-            if chosen := [kind for kind in named if kind != WORK]:  # the sweep is all that `work` needs
+            if chosen := [kind for kind in named if kind != WORK]:  # `sweep` has cleared `work`
                 store.clear(chosen)
         sizes = store.sizes()
         session.data = CacheSizes(folder=store.root, bytes=sizes)

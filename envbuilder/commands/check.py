@@ -42,7 +42,7 @@ def check(
     name: Name,
     *,
     host: Annotated[
-        Path | None, typer.Option("--host", help="facts of the machine it is to run on: `driver`, `gpus`")
+        Path | None, typer.Option("--host", help="facts of the target machine: `driver`, `gpus`")
     ] = None,
     recipes: Recipes = RECIPES,
     as_json: Json = False,

@@ -73,7 +73,7 @@ def detect(
         typer.Option(
             "--recipe",
             metavar="NAME",
-            help="judge for the NCCL of this recipe's lock",
+            help="decide for the NCCL of this recipe's lock",
             autocompletion=complete_recipe,
         ),
     ] = "",
@@ -86,13 +86,14 @@ def detect(
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Say what to tell NCCL on this machine, with a reason for each setting and for each that is left unset."""
+    """Show the NCCL settings for this machine, with a reason for each and for each variable that is left unset."""
     with open_session("detect", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         versions = recipe_versions(recipe, recipes)
         runner = ProcessRunner(session.environment)
         if pasted and measure:
             raise UsageError(
-                "`--measure` is for this machine, and `--from` for another", hint="give one of them"
+                "`--measure` tests this machine, and `--from` reads the outputs of another",
+                hint="give one of them",
             )
         measured = measure_in(recipe, output) if measure else None
         found = (

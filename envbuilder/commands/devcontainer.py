@@ -60,14 +60,18 @@ def devcontainer(
     ] = "",
     host: Annotated[
         str,
-        typer.Option("--ssh", metavar="HOST", help="no Docker: set up sessions in the SIF on that machine"),
+        typer.Option(
+            "--ssh", metavar="HOST", help="without Docker: set up SSH sessions in the SIF on that host"
+        ),
     ] = "",
     write: Annotated[
         Path | None,
-        typer.Option("--write", metavar="FOLDER", help="the project; with --ssh, where settings and keys go"),
+        typer.Option(
+            "--write", metavar="FOLDER", help="the project; with --ssh, the folder of settings and keys"
+        ),
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="print the file; write nothing")] = False,
-    force: Annotated[bool, typer.Option("--force", help="replace a file that says something else")] = False,
+    force: Annotated[bool, typer.Option("--force", help="replace a file with other content")] = False,
     profile: Profile = "",
     output: Output = OUTPUT,
     recipes: Recipes = RECIPES,
@@ -79,8 +83,8 @@ def devcontainer(
     with open_session("devcontainer", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         if host and (image or show):
             raise UsageError(
-                "`--ssh` sets up another machine, and goes with neither `--image` nor `--print`",
-                hint="leave `--ssh` out for a file of Docker's",
+                "`--ssh` cannot be combined with `--image` or `--print`",
+                hint="leave `--ssh` out to write a dev container for Docker",
             )
         if host:
             _set_up_ssh(session, name, host, folder=write, profile=profile, output=output, force=force)

@@ -75,7 +75,7 @@ def diagnose(
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Name the known failure in training, build or kernel logs, the line that shows it, and the repair."""
+    """Find known failures in training, build or kernel logs: the line that shows each, its cause and its repair."""
     with open_session("diagnose", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         diagnosis = find_failures(logs, sys.stdin.buffer)
         session.data = Diagnosis.model_validate(report.data(diagnosis))

@@ -78,7 +78,7 @@ def diff(
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Say what is different between two locks, images or SIFs: packages, files, sizes, environment, NCCL settings."""
+    """Compare two locks, images or SIFs: packages, files, sizes, environment, NCCL settings."""
     with open_session("diff", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         console = open_console(session)
         found = compare(*(_read_subject(name, session, recipes, console) for name in (one, other)))

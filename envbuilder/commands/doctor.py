@@ -76,7 +76,7 @@ def doctor(
         ),
     ] = "",
     fix: Annotated[
-        bool, typer.Option("--fix", help="do the safe repairs and say what was done; installs nothing")
+        bool, typer.Option("--fix", help="make the safe repairs and report them; installs nothing")
     ] = False,
     output: Output = OUTPUT,
     recipes: Recipes = RECIPES,
@@ -84,7 +84,7 @@ def doctor(
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Say what this machine can and cannot do for envbuilder, why it matters, and what repairs it."""
+    """Check whether this machine can build and run environments, and say what repairs the rest."""
     with open_session("doctor", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         if purpose not in ("", *Purpose):
             raise UsageError(

@@ -34,7 +34,7 @@ Form = Annotated[
     str,
     typer.Option(
         "--in",
-        help="`sif` or `image`; without it the SIF, where there is one",
+        help="`sif` or `image`; default: the SIF if there is one",
         autocompletion=offer("sif", "image"),
     ),
 ]

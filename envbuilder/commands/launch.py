@@ -60,22 +60,24 @@ ANSWER: Final = {"slurm": SlurmJob | WrittenScript, "ssh": None, "local": None, 
 
 Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="machines")]
 Gpus = Annotated[
-    int | None, typer.Option("--gpus-per-node", metavar="G", min=0, help="GPUs, and a rank for each")
+    int | None, typer.Option("--gpus-per-node", metavar="G", min=0, help="GPUs, with one rank each")
 ]
 Ranks = Annotated[
-    int | None, typer.Option("--ranks-per-node", metavar="R", min=1, help="ranks, where it is not one a GPU")
+    int | None, typer.Option("--ranks-per-node", metavar="R", min=1, help="ranks, if not one per GPU")
 ]
 Write = Annotated[
     Path | None, typer.Option("--write", metavar="FILE", help="write the script; start nothing")
 ]
-Logs = Annotated[Path, typer.Option("--logs", metavar="DIR", help="where scripts and logs go")]
+Logs = Annotated[Path, typer.Option("--logs", metavar="DIR", help="the folder of scripts and logs")]
 Grace = Annotated[
     int,
     typer.Option(
-        "--grace", metavar="SECONDS", min=1, help="from TERM to the end: time to write a checkpoint"
+        "--grace", metavar="SECONDS", min=1, help="time from SIGTERM to the end, to write a checkpoint"
     ),
 ]
-SmokeRun = Annotated[bool, typer.Option("--smoke", help="check ranks, GPUs and collectives; no program")]
+SmokeRun = Annotated[
+    bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")
+]
 
 
 @app.command(
@@ -84,7 +86,7 @@ SmokeRun = Annotated[bool, typer.Option("--smoke", help="check ranks, GPUs and c
 def launch_slurm(
     context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     shape: Annotated[
-        str, typer.Option("--shape", help="`torchrun`: a container a node; `tasks`: a container a rank", autocompletion=offer("torchrun", "tasks"))
+        str, typer.Option("--shape", help="`torchrun`: one container per node; `tasks`: one per rank", autocompletion=offer("torchrun", "tasks"))
     ] = "torchrun",
     partition: Annotated[str, typer.Option("--partition", help="instead of the profile's")] = "",
     account: Annotated[str, typer.Option("--account", help="instead of the profile's")] = "",
@@ -92,9 +94,9 @@ def launch_slurm(
     time: Annotated[str, typer.Option("--time", help="instead of the profile's")] = "",
     sbatch: Annotated[
         list[str] | None,
-        typer.Option("--sbatch", metavar="OPTION", help="one more of sbatch's own, as --sbatch=--constraint=h100"),
+        typer.Option("--sbatch", metavar="OPTION", help="another option of sbatch, as --sbatch=--constraint=h100"),
     ] = None,
-    wait: Annotated[bool, typer.Option("--wait", help="stay until the job has ended")] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
     profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
     output: Output = OUTPUT, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False,
 ) -> None:  # fmt: skip
@@ -107,7 +109,7 @@ def launch_slurm(
                 partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
             ),
         )  # fmt: skip
-        if _written(session, wish, write):
+        if _write_script(session, wish, write):
             return
         runner = ProcessRunner(session.environment, whole=True)
         started = start.submit(
@@ -140,7 +142,7 @@ def launch_ssh(
             folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
             hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
         )  # fmt: skip
-        _written(session, wish, write) or _become(session, wish)
+        _write_script(session, wish, write) or _run_job(session, wish)
 
 
 @app.command(
@@ -161,11 +163,11 @@ def launch_local(
             folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
             image=parse_form(inside) == "image",
         )  # fmt: skip
-        _written(session, wish, write) or _become(session, wish)
+        _write_script(session, wish, write) or _run_job(session, wish)
 
 
-def _written(session: Session, wish: Wish, path: Path | None) -> bool:
-    """With `--write`: write the script and say how it is started."""
+def _write_script(session: Session, wish: Wish, path: Path | None) -> bool:
+    """With `--write`, write the script, print the command that starts it, and return True."""
     if path is None:
         return False
     job = start.prepare(wish, session.environment)
@@ -174,7 +176,7 @@ def _written(session: Session, wish: Wish, path: Path | None) -> bool:
     return True
 
 
-def _become(session: Session, wish: Wish) -> NoReturn:
+def _run_job(session: Session, wish: Wish) -> NoReturn:
     start.become(start.prepare(wish, session.environment))
 
 

@@ -44,17 +44,20 @@ def lock(
     name: Name,
     packages: Annotated[
         list[str] | None,
-        typer.Argument(help="with --upgrade: the packages that may move", metavar="PKG"),
+        typer.Argument(help="with --upgrade: the packages to upgrade", metavar="PKG"),
     ] = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
     upgrade: Annotated[
-        bool, typer.Option("--upgrade", help="choose versions anew: of PKG…, or all of them")
+        bool, typer.Option("--upgrade", help="choose new versions, of PKG… or of all packages")
     ] = False,
     before: Annotated[
         datetime | None,
         typer.Option(
-            "--before", formats=["%Y-%m-%d"], metavar="DATE", help="choose as of the start of that day, UTC"
+            "--before",
+            formats=["%Y-%m-%d"],
+            metavar="DATE",
+            help="choose versions as of the start of that day, UTC",
         ),
     ] = None,
     recipes: Recipes = RECIPES,

@@ -43,7 +43,7 @@ ANSWER: Final = WrittenModule
 def module(
     name: Name,
     *,
-    write: Annotated[Path, typer.Option("--write", metavar="FOLDER", help="where the module goes")] = Path(
+    write: Annotated[Path, typer.Option("--write", metavar="FOLDER", help="the folder of the module")] = Path(
         "modules"
     ),
     profile: Profile = "",

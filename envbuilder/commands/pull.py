@@ -59,16 +59,14 @@ def pull(
     only: Only = "",
     key: Annotated[
         Path | None,
-        typer.Option(
-            "--key", help="a public key: what it did not sign is not pulled", envvar="ENVBUILDER_KEY"
-        ),
+        typer.Option("--key", help="a public key: pull only what it signed", envvar="ENVBUILDER_KEY"),
     ] = None,
     output: Output = OUTPUT,
     as_json: Json = False,
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Pull image and SIF from an OCI registry, verified, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
+    """Pull image and SIF from an OCI registry and verify them, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
     with open_session("pull", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         forms, client, shown = parse_only(only), make_client(session), open_console(session)
         is_recipe = reference.endswith((SUFFIX, ".yml"))

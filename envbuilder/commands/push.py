@@ -64,14 +64,14 @@ def push(
     reference: Annotated[
         str,
         typer.Argument(
-            help="where to; without it, NAME below ENVBUILDER_REGISTRY", metavar="REGISTRY/REPOSITORY[:TAG]"
+            help="the target; default: NAME below ENVBUILDER_REGISTRY", metavar="REGISTRY/REPOSITORY[:TAG]"
         ),
     ] = "",
     *,
     only: Only = "",
     key: Annotated[
         Path | None,
-        typer.Option("--sign", metavar="KEY", help="sign both first, with a private key of yours"),
+        typer.Option("--sign", metavar="KEY", help="sign both first, with your private key"),
     ] = None,
     output: Output = OUTPUT,
     as_json: Json = False,
@@ -85,7 +85,7 @@ def push(
         target = find_reference(reference or outputs.name, client.settings.prefix)
         if target.digest:
             raise UsageError(
-                f"`{target}` names a digest", hint="a push goes to a tag; what it becomes has the digest"
+                f"`{target}` names a digest", hint="push to a tag; the digest follows from the content"
             )
         shown = open_console(session)
         with shown.group(f"push {name}"):

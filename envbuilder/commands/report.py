@@ -75,7 +75,7 @@ def report(
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Write one HTML page of what was built: pins, sizes, extensions, audits, build times, licenses, SBOM."""
+    """Write one HTML page about what was built: pins, sizes, extensions, audits, build times, licenses, SBOM."""
     with open_session("report", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         context = build_context(session, recipes)
         with context.console.group(f"report {name}"):
@@ -105,7 +105,7 @@ def _make_report(
         _findings(audited),
         _times(outputs.log),
         _licenses(packages),
-        _parts_list(packages),
+        _sbom(packages),
     )
     page = Page(
         title=recipe.name,
@@ -140,17 +140,17 @@ def _audit(name: str, context: BuildContext, output: Path) -> _Audited:
 
 
 def _packages(sbom: str) -> tuple[dict[str, Any], ...]:
-    """The packages of the parts list, without the environment itself; raises UsageError where they cannot be read."""
+    """Return the packages of the SBOM, without the environment itself; raises UsageError."""
     try:
         return tuple(one for one in json.loads(sbom)["packages"] if "primaryPackagePurpose" not in one)
     except (ValueError, KeyError, TypeError) as error:
-        raise UsageError("the parts list in the SIF cannot be read", hint="build it again") from error
+        raise UsageError("the SBOM in the SIF cannot be read", hint="build it again") from error
 
 
 def _figures(
     recipe: Recipe, outputs: Outputs, parts: Iterable[Part], packages: tuple[dict[str, Any], ...], floor: str
 ) -> tuple[tuple[str, str], ...]:
-    """What a person asks first."""
+    """Return the figures at the top of the page."""
     return (
         ("SIF", _size(outputs.sif.stat().st_size)),
         ("files", _size(sum(part.size for part in parts))),
@@ -219,7 +219,7 @@ def _findings(audited: _Audited) -> Section:
 
 
 def _times(log: Path) -> Section:
-    """What the log of the build says; steps run beside each other, so they add up to more than the build took."""
+    """Return the steps in the log. They run at the same time, so their sum exceeds the time of the build."""
     text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
     rows = tuple((found["title"], f"{found['seconds']} s") for found in _STEP.finditer(text))
     table = Table(head=("step", "time"), rows=rows, empty=f"There is no `{log}`: it was built elsewhere.")
@@ -234,7 +234,7 @@ def _licenses(packages: tuple[dict[str, Any], ...]) -> Section:
     return Section(title="Licenses", tables=(Table(head=("license, in SPDX", "packages"), rows=rows),))
 
 
-def _parts_list(packages: tuple[dict[str, Any], ...]) -> Section:
+def _sbom(packages: tuple[dict[str, Any], ...]) -> Section:
     rows = tuple(
         (
             str(one["name"]),
@@ -246,7 +246,7 @@ def _parts_list(packages: tuple[dict[str, Any], ...]) -> Section:
         for one in packages
     )
     return Section(
-        title="Parts list",
+        title="SBOM",
         text="The same as `envbuilder sbom` prints in SPDX.",
         tables=(Table(head=("package", "version", "license", "from", "sha256"), rows=rows),),
     )

@@ -42,15 +42,13 @@ def sign(
         str, typer.Argument(help="a recipe that was built", metavar="NAME", autocompletion=complete_recipe)
     ],
     *,
-    key: Annotated[
-        Path, typer.Option("--key", help="a private key of yours in a PEM file: ECDSA, Ed25519 or RSA")
-    ],
+    key: Annotated[Path, typer.Option("--key", help="your private key in a PEM file: ECDSA, Ed25519 or RSA")],
     output: Output = OUTPUT,
     as_json: Json = False,
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Sign image and SIF with a key of yours, without a network; it takes the place of an earlier signature."""
+    """Sign image and SIF with your own key, without a network. The signature replaces an earlier one."""
     with open_session("sign", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         signed = Signed.model_validate(
             sign_artifacts(name, build_context(session, RECIPES), output=output, key=key)

@@ -80,7 +80,7 @@ def verify(
         typer.Option(
             "--oldest-host",
             metavar="GLIBC",
-            help="name what needs a newer glibc: a version, or a base such as debian/bullseye",
+            help="report files that need a newer glibc: a version, or a base such as debian/bullseye",
         ),
     ] = "",
     output: Output = OUTPUT,
@@ -89,7 +89,7 @@ def verify(
     verbose: Verbose = 0,
     no_color: NoColor = False,
 ) -> None:
-    """Prove that image and SIF hold the same files, path by path, whoever made them, and audit what they hold."""
+    """Prove that an image and a SIF hold the same files, path by path, and audit them."""
     with open_session("verify", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         context = build_context(session, recipes)
         with context.console.group(f"verify {name}"):
@@ -146,7 +146,7 @@ def verify_built(
 def verify_pair(
     image: str, sif: Path, context: BuildContext, *, oldest_host: str = "", key: Path | None = None
 ) -> Verified:
-    """Compare any image with any SIF, and audit what they hold; raises VerifyError, and UsageError for what is no such pair."""
+    """Compare any image with any SIF, and audit what they hold; raises VerifyError or UsageError."""
     _need_pair(image, sif)
     with open_image(image, context.environment, context.store, context.console) as place:
         _check_signatures(place, sif, key, context)
@@ -154,14 +154,14 @@ def verify_pair(
 
 
 def _need_pair(image: str, sif: Path) -> None:
-    """Raise UsageError at once for what would be no image and SIF after minutes of reading either."""
+    """Raise UsageError for a pair that is not an image and a SIF, before either is read for minutes."""
     if is_sif(Path(image)):
         swapped = f"the image comes first: envbuilder verify {sif} {image}"
         hint = f"`envbuilder diff {image} {sif}` compares two SIFs" if is_sif(sif) else swapped
-        raise UsageError(f"`{image}` is a SIF, and an image is wanted there", hint=hint)
+        raise UsageError(f"`{image}` is a SIF; an image is expected there", hint=hint)
     if not sif.is_file():
         raise UsageError(
-            f"`{sif}` is a folder, and a SIF is wanted there" if sif.is_dir() else f"there is no SIF `{sif}`",
+            f"`{sif}` is a folder; a SIF is expected there" if sif.is_dir() else f"there is no SIF `{sif}`",
             hint="the image comes first, then the SIF",
         )
 
@@ -187,7 +187,7 @@ def _verify(
         findings = audit(tree, said=said, gpus=_gpus(tree), oldest_glibc=glibc)
         if any(finding.severity is Severity.ERROR for finding in findings):
             raise VerifyError(
-                f"`{image}` and `{sif}` hold the same files, and some of them cannot stay so",
+                f"`{image}` and `{sif}` hold the same files, but the audits found errors",
                 findings=findings,
             )
     return Verified(image=image, sif=sif, report=report, with_plan=bool(layers), findings=findings)

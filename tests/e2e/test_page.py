@@ -23,7 +23,7 @@ def page(cpu: Built) -> Path:
 def test_a_browser_shows_all_of_it_and_asks_nobody(page: Path, cpu: Built, tmp_path: Path):
     dom, asked = browse(page, tmp_path, "--dump-dom")
     assert asked == set()
-    for title in ("Pins", "Sizes", "Extensions", "Audit", "Build times", "Licences", "Parts list"):
+    for title in ("Pins", "Sizes", "Extensions", "Audit", "Build times", "Licenses", "SBOM"):
         assert f"<h2>{title}</h2>" in dom
     assert dom.count("<rect ") > 10
     for words in (

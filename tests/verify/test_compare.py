@@ -139,7 +139,7 @@ def test_image_and_sif_of_the_same_layers_are_proved_equal(pair: Pair) -> None:
     ("words", "said"),
     [
         ("{image} {none}", "there is no SIF `{none}`"),
-        ("{image} {image}", "`{image}` is a folder, and a SIF is wanted there"),
+        ("{image} {image}", "`{image}` is a folder; a SIF is expected there"),
         ("{sif} {image}", "the image comes first: envbuilder verify {image} {sif}"),
         ("{sif} {sif}", "`envbuilder diff {sif} {sif}` compares two SIFs"),
     ],
