@@ -23,14 +23,11 @@ from envbuilder.core.console import Console, folds
 from envbuilder.core.findings import Finding
 from envbuilder.core.process import ProcessRunner
 
-PATIENCE: Final = (
-    1.0  # seconds; a command may end at any moment, since each file gets its final name when it is whole
-)
+PATIENCE: Final = 1.0  # seconds to the end; each file gets its final name when it is whole
 RECIPES: Final = Path("recipes")
 OUTPUT: Final = Path("build")
-_RECIPE_FILE: Final = re.compile(
-    r"([a-z0-9][a-z0-9._-]*)\.yaml"
-)  # zsh evaluates completions: no other name is safe
+# zsh evaluates what it completes, so no other name is offered.
+_RECIPE_FILE: Final = re.compile(r"([a-z0-9][a-z0-9._-]*)\.yaml")
 
 
 class Answer(BaseModel):
