@@ -1,6 +1,6 @@
-"""The pages of `docs/reference`, made from the code: commands, keys of a recipe, codes, exit codes, JSON, settings.
+"""Make the pages of `docs/reference` from the code: commands, recipe keys, codes, exit codes, JSON, settings.
 
-`pytest --update-golden tests/project/test_pages.py` writes them; the same test says when they are not what the code says.
+`pytest --update-golden tests/project/test_pages.py` writes the pages. The same test fails when they differ from the code.
 """
 
 import importlib
@@ -29,7 +29,7 @@ from envbuilder.recipe import json_schema as schema
 
 ROOT: Final = Path(__file__).parents[1]
 PACKAGE: Final = ROOT / "envbuilder"
-# What every command of a kind has is told once.
+# Options that every command has: described once.
 COMMON: Final = ("as_json", "verbose", "no_color", "help")
 GROUPS: Final = {
     "1": ("The recipe as a file", "Exit code 2, where it is an error."),
@@ -107,7 +107,7 @@ FINDING: Final = {
 
 
 def pages() -> dict[str, str]:
-    """Each page's text by its file name."""
+    """Return the text of each page by its file name."""
     return {
         "commands.md": commands(),
         "recipe.md": recipe_keys(),
@@ -129,7 +129,7 @@ def made(title: str, source: str) -> list[str]:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """A table of Markdown; a bar within a cell would end it."""
+    """Return a Markdown table. A bar in a cell is escaped: it would end the cell."""
     lines = [f"| {' | '.join(head)} |", "|" + ":--|" * len(head)]
     return [
         *lines,
@@ -215,13 +215,13 @@ def _one_command(leaf: Leaf) -> list[str]:
 
 
 def _plain(words: str) -> str:
-    """Without the marks of the parser: braces around what is needed, and that a text is a text; `…` is what may come again."""
+    """Remove the parser's marks: braces around required words, and the type of a text. `…` marks what may be repeated."""
     bare = re.sub(r" <(?:list\[)?str\]?>|[{}]", "", re.sub(r"…?([\]}])\.\.\.", r"\1…", words))
     return re.sub(r"\[(\[.*\])\]", r"\1", bare)
 
 
 def _prose(text: str) -> str:
-    """Help as Markdown: its lines are broken for a terminal, and words in angles are no tags."""
+    """Return help as Markdown: one line, with `<` escaped."""
     return " ".join(text.replace("\b", "").split()).replace("<", "&lt;")
 
 
@@ -257,7 +257,7 @@ def recipe_keys() -> str:
 
 
 def _offered() -> list[str]:
-    """The values that the tables have for a recipe that stands on a suite."""
+    """Return the tables of values for a recipe with a suite as base."""
     tables = load_tables(load_toolkits())
     suites = [
         [f"`{base.name}`", base.python, ", ".join(base.gccs), base.libxcrypt, base.glibc, _with_wheels(base.python, tables)]
@@ -291,7 +291,7 @@ def _key(name: str, one: Mapping[str, object], needed: Sequence[str]) -> list[st
 
 
 def _shape(one: Mapping[str, object]) -> str:
-    """What a value is, in the words that an editor shows."""
+    """Describe the shape of a value, in the words of the JSON schema."""
     if several := one.get("anyOf"):
         return ", or ".join(dict.fromkeys(_shape(each) for each in several))
     if several := one.get("allOf"):
@@ -429,7 +429,7 @@ def answers_schema() -> dict[str, Any]:
 
 
 def _answer_rows() -> Iterator[list[str]]:
-    """Yield each command with what its data is and the keys of that."""
+    """Yield each command, the meaning of its data, and the keys."""
     for leaf in leaves():
         for kind in get_args(leaf.answer) or ([leaf.answer] if leaf.answer else []):
             (row,) = (

@@ -1,4 +1,4 @@
-"""The command line without a build: answers on stdout, the rest on stderr, and one exit code for each kind of failure."""
+"""The command line without a build: answers on stdout, the rest on stderr, one exit code per kind of failure."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def locked(tmp_path: Path) -> Path:
     return Path(shutil.copytree(ROOT / "recipes", tmp_path / "copy"))
 
 
-def test_the_version_is_told(call: Call):
+def test_version(call: Call):
     assert call("--version") == (0, f"envbuilder {__version__}\n", "")
 
 
@@ -217,7 +217,7 @@ def test_a_recipe_file_that_is_not_there_is_exit_2(call: Call, folder: Path):
         ("fused.cpp", "fusd.cpp", "bad.yaml:7:29: $.extensions[0].sources[0]", "there is no file `fusd.cpp`"),
     ],
 )
-def test_a_mistake_is_told_with_its_place_and_its_repair(
+def test_a_mistake_shows_its_place_and_repair(
     call: Call, folder: Path, old: str, new: str, place: str, words: str
 ):
     (folder / "bad.yaml").write_text(GOOD.replace(old, new))
@@ -329,7 +329,7 @@ def test_the_script_of_an_array_of_builds_is_printed_and_nothing_is_written(
     assert not clean_environment.exists()
 
 
-def test_exec_without_artefacts_names_the_command_that_makes_them(call: Call, tmp_path: Path):
+def test_exec_without_artifacts_names_the_command_that_makes_them(call: Call, tmp_path: Path):
     answer = call("exec", "cpu", "--in", "sif", "--output", tmp_path, "--", "true")
     assert answer.code == 2
     assert "`envbuilder build cpu`" in answer.err
@@ -346,7 +346,7 @@ def test_exec_without_artefacts_names_the_command_that_makes_them(call: Call, tm
         "verify {}",
     ],
 )
-def test_what_was_never_built_is_exit_2_and_the_recipe_that_was_meant_is_named(
+def test_a_recipe_that_was_not_built_is_exit_2_with_a_hint(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, line: str
 ):
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/none")
@@ -388,7 +388,7 @@ def test_what_was_not_built_is_named_as_it_was_typed(call: Call, tmp_path: Path,
     assert "`envbuilder build recipes/cpu.yaml` makes image and SIF" in answer.err
 
 
-def test_verify_without_artefacts_is_an_error_and_no_traceback(call: Call, tmp_path: Path):
+def test_verify_without_artifacts_is_an_error_and_no_traceback(call: Call, tmp_path: Path):
     answer = call("verify", "cpu", "--output", tmp_path)
     assert answer.code in (2, 7)
     assert answer.err.startswith("error: ")
@@ -403,7 +403,7 @@ def test_a_cache_that_others_can_write_is_refused(call: Call, locked: Path, clea
 
 
 @pytest.mark.parametrize("name", ["NO_COLOR", "--no-color"])
-def test_no_colour_codes_in_messages(call: Call, monkeypatch: pytest.MonkeyPatch, name: str):
+def test_no_color_codes_in_messages(call: Call, monkeypatch: pytest.MonkeyPatch, name: str):
     if name == "NO_COLOR":
         monkeypatch.setenv("NO_COLOR", "1")
         answer = call("check", "a10")
@@ -528,7 +528,7 @@ def test_tables_refresh_can_be_told_to_write_nothing(call: Call, maintained: Pat
     assert texts(maintained) == before
 
 
-def test_tables_refresh_is_exit_5_when_an_artefact_is_not_understood(
+def test_tables_refresh_is_exit_5_when_an_artifact_is_not_understood(
     call: Call, maintained: Path, site: Site
 ):
     put_torch(site, "2.16.0", **{"torch/version.py": "cuda = None"})
@@ -601,15 +601,13 @@ def test_every_command_answers_in_json_but_those_that_run_a_program():
         (("show", "CPU"), "`cpu`"),
     ],
 )
-def test_a_slip_of_the_pen_is_answered_with_what_was_meant(
-    call: Call, arguments: tuple[str, ...], meant: str
-):
+def test_a_misspelled_word_is_answered_with_the_nearest(call: Call, arguments: tuple[str, ...], meant: str):
     answer = call(*arguments)
     assert answer.code == 2
     assert meant in answer.err
 
 
-def test_a_key_that_was_misspelt_is_named(call: Call, folder: Path):
+def test_a_misspelled_key_is_answered_with_the_nearest(call: Call, folder: Path):
     (folder / "bad.yaml").write_text(GOOD.replace("pytorch", "pytroch"))
     assert "did you mean `pytorch`?" in call("check", folder / "bad.yaml").err
 
@@ -640,7 +638,7 @@ def test_an_error_that_goes_to_a_file_is_whole():
     assert len(cli._fit_screen(cli._error_lines(error), error)) == 301
 
 
-def test_an_error_that_is_its_only_finding_is_told_once(monkeypatch: pytest.MonkeyPatch):
+def test_an_error_with_its_message_as_finding_is_printed_once(monkeypatch: pytest.MonkeyPatch):
     error = extension_error("EB629", "`ops` does not compile\n    op.cpp:4:3: error: no", "look there")
     monkeypatch.setattr(cli.SESSION, "findings", error.findings)
     assert cli._fit_screen(cli._error_lines(error), error) == [
@@ -653,7 +651,7 @@ def test_an_error_that_is_its_only_finding_is_told_once(monkeypatch: pytest.Monk
 
 @pytest.mark.programs
 @pytest.mark.parametrize("arguments", [("show", "cpu"), ("show", "cpu", "--json"), ("check", "nothing")])
-def test_who_reads_no_more_gets_no_traceback(arguments: tuple[str, ...], tmp_path: Path):
+def test_a_closed_pipe_gives_no_traceback(arguments: tuple[str, ...], tmp_path: Path):
     """As `head` does: the other end is closed before anything is written."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -720,7 +718,7 @@ def test_a_read_only_file_system_is_named(tmp_path: Path, line: str):
 
 @pytest.mark.programs
 @pytest.mark.parametrize("much", [False, True])
-def test_where_a_write_failed_is_told_to_who_asks(tmp_path: Path, much: bool):
+def test_verbose_shows_where_a_write_failed(tmp_path: Path, much: bool):
     (tmp_path / "file").touch()
     words = ("detect", "--save", tmp_path / "file/x/y", *(("-vv",) if much else ()))
     ended = subprocess.run(
@@ -766,7 +764,7 @@ cli.main()
 
 @pytest.mark.programs
 @pytest.mark.parametrize("options", [(), ("--json",)])
-def test_a_mistake_of_ours_has_a_traceback_and_with_json_an_answer_as_well(options: tuple[str, ...]):
+def test_a_bug_has_a_traceback_and_a_json_answer(options: tuple[str, ...]):
     ended = subprocess.run(
         [sys.executable, "-c", BUG, "show", "cpu", *options], capture_output=True, text=True, check=False
     )
