@@ -30,9 +30,9 @@ from envbuilder.compat.check import BaseOf, examine, examine_file, load_tables, 
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.cache import beside, commit_path, save_text, sha256_text
-from envbuilder.core.console import log_to
 from envbuilder.core.errors import BuildError, EnvbuilderError, LockError, UsageError, VerifyError
 from envbuilder.core.findings import Finding
+from envbuilder.core.log import log_to
 from envbuilder.core.sources import PYTORCH_INDEX
 from envbuilder.layers.layer import Layer
 from envbuilder.lock.diff import check_fresh, diff_locks

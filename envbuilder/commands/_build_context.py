@@ -4,7 +4,8 @@ import os
 from pathlib import Path
 
 from envbuilder.build.context import BuildContext
-from envbuilder.commands.context import Session, open_console, open_store
+from envbuilder.commands._console import open_console
+from envbuilder.commands.context import Session, open_store
 from envbuilder.core.limits import Limits, usable_cores, usable_memory
 from envbuilder.core.process import ProcessRunner
 

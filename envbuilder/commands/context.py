@@ -17,13 +17,10 @@ import platformdirs
 import typer
 from pydantic import BaseModel, ConfigDict
 
-from envbuilder.core import console
+from envbuilder.core import log
 from envbuilder.core.cache import Store
-from envbuilder.core.console import Console, folds
 from envbuilder.core.findings import Finding
-from envbuilder.core.process import ProcessRunner
 
-PATIENCE: Final = 1.0  # seconds to the end; each file gets its final name when it is whole
 RECIPES: Final = Path("recipes")
 OUTPUT: Final = Path("build")
 # zsh evaluates what it completes, so no other name is offered.
@@ -119,25 +116,12 @@ def open_session(command: str, *, as_json: bool, verbose: int, no_color: bool) -
     SESSION.environment = dict(os.environ)
     SESSION.color = not no_color and not SESSION.environment.get("NO_COLOR")
     SESSION.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
-    console.setup(verbose)
+    log.setup(verbose)
     yield SESSION
 
 
 def cache_folder(session: Session) -> Path:
     return Path(session.environment.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
-
-
-def open_console(session: Session, runner: ProcessRunner | None = None) -> Console:
-    """Return the console for progress. From here on Ctrl-C ends the process soon, with the programs of `runner`."""
-    shown = Console(color=session.color, folds=folds(session.environment))
-
-    def stop() -> None:
-        if runner is not None:
-            runner.stop()
-        shown.close()
-
-    session.stop, session.patience = stop, PATIENCE
-    return shown
 
 
 def open_store(session: Session, *, writes: bool = True) -> Store:

@@ -5,6 +5,7 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from envbuilder.commands._console import open_console
 from envbuilder.commands.context import (
     RECIPES,
     Answer,
@@ -16,7 +17,6 @@ from envbuilder.commands.context import (
     complete_recipe,
     examples,
     new_app,
-    open_console,
     open_session,
     open_store,
 )

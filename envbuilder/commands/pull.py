@@ -7,6 +7,7 @@ import typer
 
 from envbuilder.artifacts.oci.naming import Form, find_reference
 from envbuilder.artifacts.outputs import Outputs
+from envbuilder.commands._console import open_console
 from envbuilder.commands._registry import Only, make_client, parse_only
 from envbuilder.commands.context import (
     OUTPUT,
@@ -17,7 +18,6 @@ from envbuilder.commands.context import (
     Verbose,
     examples,
     new_app,
-    open_console,
     open_session,
 )
 from envbuilder.recipe.model import SUFFIX

@@ -9,6 +9,7 @@ from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.build.built import sign_artifacts
 from envbuilder.commands._build_context import build_context
+from envbuilder.commands._console import open_console
 from envbuilder.commands._registry import Only, make_client, parse_only
 from envbuilder.commands.context import (
     OUTPUT,
@@ -21,7 +22,6 @@ from envbuilder.commands.context import (
     complete_recipe,
     examples,
     new_app,
-    open_console,
     open_session,
     open_store,
 )

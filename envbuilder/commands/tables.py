@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 import typer
 
+from envbuilder.commands._console import open_console
 from envbuilder.commands.context import (
     Answer,
     Json,
@@ -13,7 +14,6 @@ from envbuilder.commands.context import (
     Verbose,
     examples,
     new_app,
-    open_console,
     open_session,
 )
 from envbuilder.compat.refresh import TABLES, Scope, refresh

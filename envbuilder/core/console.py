@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Final
 
 from rich.console import Console as RichConsole
@@ -23,9 +22,8 @@ from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID,
 from rich.table import Table
 from rich.text import Text
 
-from envbuilder.core.errors import EnvbuilderError
+from envbuilder.core.log import owned
 
-LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download where there is no terminal
 
 
@@ -262,41 +260,3 @@ def columns(rows: Sequence[Sequence[str]], width: int) -> str:
     with out.capture() as captured:
         out.print(grid)
     return "\n".join(line.rstrip() for line in captured.get().splitlines())
-
-
-def owned(log: logging.Logger, owner: str) -> "logging.LoggerAdapter[logging.Logger]":
-    """A logger whose lines are known as those of one of several builds; with "" they are anybody's."""
-    return logging.LoggerAdapter(log, {"owner": owner, "prefix": f"{owner}: " if owner else ""})
-
-
-@contextlib.contextmanager
-def log_to(path: Path, owner: str = "") -> Iterator[Path]:
-    """Keep the full log of one build in a file, which an error of the build names.
-
-    With an `owner` there are several builds at a time, and what the others own is left out.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
-    if owner:
-        handler.addFilter(lambda record: getattr(record, "owner", "") in ("", owner))
-    handler.setFormatter(logging.Formatter(LOG_FORMAT))
-    root = logging.getLogger("envbuilder")
-    root.addHandler(handler)
-    try:
-        yield path
-    except EnvbuilderError as error:
-        error.log = str(path)
-        raise
-    finally:
-        root.removeHandler(handler)
-        handler.close()
-
-
-def setup(verbosity: int) -> None:
-    """Set the handlers once: commands with `-v`, their output with `-vv`."""
-    root = logging.getLogger("envbuilder")
-    root.setLevel(logging.DEBUG)
-    handler = logging.StreamHandler()
-    handler.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
-    handler.setFormatter(logging.Formatter("%(prefix)s%(message)s", defaults={"prefix": ""}))
-    root.handlers = [handler]

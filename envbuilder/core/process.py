@@ -21,8 +21,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Final, NoReturn, Protocol
 
-from envbuilder.core.console import owned
 from envbuilder.core.errors import CommandError, SpaceError, ToolError
+from envbuilder.core.log import owned
 
 log = logging.getLogger(__name__)
 

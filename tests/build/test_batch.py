@@ -13,10 +13,11 @@ from envbuilder.build.batch import build_several, choose, worst
 from envbuilder.build.context import BuildContext
 from envbuilder.build.result import BuildResult
 from envbuilder.core.cache import Sha256, Store
-from envbuilder.core.console import Console, log_to, setup
+from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, LockError, UsageError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.limits import Limits
+from envbuilder.core.log import log_to, setup
 from envbuilder.core.process import Command, FakeRunner, ProcessRunner
 
 WAIT = 60  # seconds: only a failure takes as long

@@ -9,8 +9,9 @@ import threading
 import pytest
 
 from envbuilder.core import console as console_module
-from envbuilder.core.console import Console, columns, folds, log_to, setup
+from envbuilder.core.console import Console, columns, folds
 from envbuilder.core.errors import BuildError
+from envbuilder.core.log import log_to, setup
 
 TIME = re.compile(r"\(\d+\.\d s\)")
 ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")

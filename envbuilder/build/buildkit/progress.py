@@ -12,7 +12,8 @@ import re
 from collections.abc import Iterator
 from typing import Final, Self
 
-from envbuilder.core.console import Console, owned
+from envbuilder.core.console import Console
+from envbuilder.core.log import owned
 from envbuilder.core.process import redacted
 
 _NAME: Final = re.compile(r"\[(?P<stage>[\w-]+) +\d+/\d+\] (?P<words>.*)", re.DOTALL)

@@ -1,0 +1,49 @@
+"""Set up logging: to the terminal with `-v`, and into the log file of a build."""
+
+import contextlib
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.errors import EnvbuilderError
+
+LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
+
+
+def owned(log: logging.Logger, owner: str) -> "logging.LoggerAdapter[logging.Logger]":
+    """Return a logger whose lines belong to one of several builds, or with "" to none of them."""
+    return logging.LoggerAdapter(log, {"owner": owner, "prefix": f"{owner}: " if owner else ""})
+
+
+@contextlib.contextmanager
+def log_to(path: Path, owner: str = "") -> Iterator[Path]:
+    """Write the full log of one build into a file, which an error of the build names.
+
+    With an `owner`, one of several builds at a time, leave out the lines of the other builds.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, mode="w", encoding="utf-8")
+    if owner:
+        handler.addFilter(lambda record: getattr(record, "owner", "") in ("", owner))
+    handler.setFormatter(logging.Formatter(LOG_FORMAT))
+    root = logging.getLogger("envbuilder")
+    root.addHandler(handler)
+    try:
+        yield path
+    except EnvbuilderError as error:
+        error.log = str(path)
+        raise
+    finally:
+        root.removeHandler(handler)
+        handler.close()
+
+
+def setup(verbosity: int) -> None:
+    """Set the handlers once: commands with `-v`, their output with `-vv`."""
+    root = logging.getLogger("envbuilder")
+    root.setLevel(logging.DEBUG)
+    handler = logging.StreamHandler()
+    handler.setLevel({0: logging.WARNING, 1: logging.INFO}.get(verbosity, logging.DEBUG))
+    handler.setFormatter(logging.Formatter("%(prefix)s%(message)s", defaults={"prefix": ""}))
+    root.handlers = [handler]
