@@ -168,9 +168,7 @@ def test_a_locked_tag_keeps_its_digest_and_asks_nobody_until_an_upgrade(world: W
     assert upgraded.manifest != first.manifest
 
 
-def test_of_an_index_our_platforms_manifest_is_locked_and_a_digest_decides_over_a_tag(
-    world: World, tmp_path: Path
-):
+def test_lock_takes_linux_amd64_of_an_index_and_a_digest_before_a_tag(world: World, tmp_path: Path):
     digest = bases.sha256(bases.pack(bases.debian()).manifest)
     for image in (world.image("index"), f"{world.registry.host}/site/debian:gone@{digest}"):
         base = lock(write(tmp_path, image), world).base

@@ -168,7 +168,7 @@ def test_two_clean_builds_on_an_image_in_the_shape_of_nvidias_are_the_same_bytes
     assert settings["User"] in ("", None)
 
 
-def test_a_vendored_lock_on_an_image_builds_the_same_with_nothing_and_no_network_and_no_registry(
+def test_a_vendored_lock_on_an_image_builds_the_same_without_network_and_registry(
     world: World, spacious: Path
 ):
     name, carried = "engine-debian", spacious / "carried"

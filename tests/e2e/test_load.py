@@ -179,7 +179,7 @@ def test_a_folder_that_cannot_be_written_does_not_matter(inside: Inside, way: st
     assert said == f"{INDEX}/lite/lite.so False\n"
 
 
-def test_code_that_copies_its_sources_to_where_torch_would_compile_finds_its_extension(inside: Inside):
+def test_sources_copied_to_the_build_directory_still_find_their_extension(inside: Inside):
     """As StyleGAN3 does it, with the GPU's name in the path; without a home, that folder is one of this node."""
     said = inside(
         "import shutil\n"
@@ -394,7 +394,7 @@ def test_the_extensions_of_another_torch_are_not_loaded(inside: Inside):
     )
 
 
-def test_an_image_without_extensions_and_a_node_without_a_safe_folder_leave_torch_alone(inside: Inside):
+def test_without_extensions_or_a_safe_folder_torch_compiles_as_it_does_by_itself(inside: Inside):
     (inside.tmp / "none").mkdir()
     script = (
         "os.mkdir('/tmp/mine')\n"

@@ -74,6 +74,7 @@ def test_a_rendered_dockerfile_builds_the_same_environment(cpu: Built, base: str
     assert dict(theirs.image.config.labels) == dict(mine.image.config.labels)
 
 
+@pytest.mark.release  # its extension and torch are in the Dockerfile's test, its own words in the next one
 def test_a_rendered_definition_file_builds_the_same_environment(cpu: Built, base: str, spacious: Path):
     sif = build_definition(spacious, base, "cpu", vendor("cpu", spacious / "vendored"))
     need_equal(read_tree(cpu.layout).entries, sif_manifest(sif), ignore=APPTAINERS)
