@@ -1,6 +1,7 @@
 """What a rule says: a code, the pins that decide it, and what else than a pin's own values could repair it."""
 
 import difflib
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
@@ -119,10 +120,16 @@ def is_ahead(asked: str, newest: str) -> bool:
 
 
 def distance(version: str, asked: str) -> tuple[int, ...]:
-    """How far a version is from another one that was asked for: the first number that differs counts, then the newer is nearer."""
-    numbers, wanted = version_key(version), version_key(asked)
+    """How far a version is from another: () where they are equal.
+
+    The first number that differs counts; of two equally far ones the newer is nearer.
+    """
+    pairs = itertools.zip_longest(version_key(version), version_key(asked), fillvalue=0)
+    numbers, wanted = zip(*pairs, strict=True)
     place = next(
-        index for index, (one, other) in enumerate(zip(numbers, wanted, strict=True)) if one != other
+        (index for index, (one, other) in enumerate(zip(numbers, wanted, strict=True)) if one != other), None
     )
+    if place is None:
+        return ()
     newer_first = tuple(-number for number in (*numbers[place + 1 :], numbers[place]))
     return (*([0] * place), abs(numbers[place] - wanted[place]), *newer_first)

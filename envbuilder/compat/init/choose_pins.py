@@ -17,7 +17,7 @@ from envbuilder.compat.check import judge
 from envbuilder.compat.context import Tables
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.init.requests import PackageRequest, Requests, VersionRequest
-from envbuilder.compat.problem import Problem
+from envbuilder.compat.problem import Problem, distance
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.errors import IncompatibleError
@@ -107,8 +107,8 @@ def _candidates(requests: Requests, tables: Tables, bare: functools.partial[Reci
             ),
             taste=(
                 _down(torch.version),
-                _apart(base.python, middle),
-                _apart(cuda, own) if cuda else (),
+                distance(base.python, middle),
+                distance(cuda, own) if cuda else (),
                 base.gcc.partition(".")[0] != gcc,
                 _down(gcc),
             ),
@@ -120,13 +120,7 @@ def _far(asked: VersionRequest | None, version: str) -> tuple[int, ...]:
     """How far this is from what was asked; nothing where it is that, or nothing was asked."""
     if asked is None or asked.specifier.contains(version) or not asked.version:
         return ()
-    return _apart(version, asked.version)
-
-
-def _apart(one: str, other: str) -> tuple[int, ...]:
-    """By the first number that differs; the newer side is the nearer of two."""
-    pairs = itertools.zip_longest(_numbers(one), _numbers(other), fillvalue=0)
-    return tuple(2 * abs(mine - yours) + (mine < yours) for mine, yours in pairs)
+    return distance(version, asked.version)
 
 
 def _down(version: str) -> tuple[int, ...]:
