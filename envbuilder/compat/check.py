@@ -1,9 +1,8 @@
-"""Rules before building: what of a recipe cannot work, from the tables alone, every finding at once.
+"""Judge a recipe by rules and tables before anything is built, and report every finding at once.
 
-Each rule is one small function in `RULES`, yields problems, and is silent where another rule has the word (an unknown
-suite has no Python to compare with). Codes are stable; a new rule takes the next free one. `pins` holds the rules on one
-pin, `compiler` those on nvcc and gcc, `wheels` those on what is installed, `driver` those on the host; `repair` finds the
-nearest pins that pass them all, and `facts` what follows from pins that do.
+Each rule is one small function in `RULES` that yields problems. Where another rule reports the cause, it yields none: an
+unknown suite has no Python to compare with. Codes are stable; a new rule takes the next free one. `suggest` finds the
+nearest pins that pass every rule, and `explain` tells what follows from them.
 """
 
 from collections.abc import Callable, Iterator
@@ -79,7 +78,7 @@ BaseOf = Callable[[Recipe], Base | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """What a check has to say."""
+    """The result of a check."""
 
     findings: tuple[Finding, ...]
     repairs: tuple[Repair, ...]  # the nearest first; none where nothing is wrong, or no change of pins helps
@@ -95,14 +94,14 @@ def check(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tupl
 
 
 def judge(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tuple[Problem, ...]:
-    """What the rules say, without the search for repairs."""
+    """Return the problems of a recipe, without searching for repairs."""
     return tuple(problem for _, problem in _problems(make_context(recipe, tables, host)))
 
 
 def examine(
     recipe: Recipe, tables: Tables, host: HostFacts | None = None, base: Base | None = None
 ) -> Report:
-    """The findings, each with the nearest pins that make the whole recipe pass as its hint."""
+    """Return the findings; the hint of each names the nearest pins that pass."""
     context = make_context(recipe, tables, host, base)
     problems = [problem for _, problem in _problems(context)]
     has_errors = any(problem.severity is Severity.ERROR for problem in problems)
@@ -127,7 +126,7 @@ def examine_file(
 
 
 def need_sound(recipe: Recipe, report: Report) -> None:
-    """Raise IncompatibleError with every finding when something in the recipe cannot work."""
+    """Raise IncompatibleError with every finding if the recipe has errors."""
     if report.has_errors:
         raise IncompatibleError(f"the pins of `{recipe.name}` cannot work together", findings=report.findings)
 

@@ -1,4 +1,4 @@
-"""What every rule looks at: the tables, and one recipe with the rows that its pins name."""
+"""The input of every rule: the tables, and one recipe with the rows that its pins name."""
 
 import functools
 from collections.abc import Iterable, Mapping

@@ -1,4 +1,4 @@
-"""What follows from a recipe's pins, as `show` tells it: one fact a line, each with where it is known from."""
+"""Explain a recipe's pins for `show`: one fact a line, each with its source."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A row of the distributions' table for an image: what its facts say, so that every rule judges it as it judges a suite."""
+"""Make a row of the distributions' table from an image's facts, so that the same rules judge both."""
 
 from collections.abc import Mapping
 from dataclasses import replace

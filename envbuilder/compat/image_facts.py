@@ -1,4 +1,4 @@
-"""What is known of a base image: facts, each with where it was found, and one view of them that others ask.
+"""The facts of a base image, each with the place where it was found.
 
 The facts are plain text because the lock keeps them: `check` judges them without the image, years later too.
 """

@@ -1,4 +1,4 @@
-"""What a rule says: a code, the pins that decide it, and what else than a pin's own values could repair it."""
+"""A rule's problem: its code, the pins that decide it, and possible repairs."""
 
 import difflib
 import itertools
@@ -69,7 +69,7 @@ class CheckCode(CodeEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One value of a recipe, changed: a key with its new text; an index one past the end appends."""
+    """One changed value of a recipe: key and new text; an index past the end appends."""
 
     key: str  # gcc, gpus[0], packages[1]
     value: str
@@ -80,7 +80,7 @@ Move = tuple[Change, ...]  # changes that are made together
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
-    """What one rule found; `check` makes a finding of it when the repair is known."""
+    """The problem that one rule found; `check` makes a finding of it."""
 
     code: CheckCode
     key: str  # what it is about, and where the finding points: gcc, gpus[0]
@@ -101,20 +101,20 @@ def either(words: Sequence[str]) -> str:
 
 
 def closest(word: str, names: Iterable[str]) -> tuple[str, ...]:
-    """The names that look like this word, the closest first; letter case does not count."""
+    """Return the names similar to a word, the closest first, ignoring case."""
     spelling = {name.casefold(): name for name in names}
     return tuple(spelling[found] for found in difflib.get_close_matches(word.casefold(), spelling))
 
 
 def cite(table: Table[Row], names: Sequence[str] = (), *prefer: str) -> str:
-    """Where a row's fact comes from: the first of its sources that is preferred, else its first one."""
+    """Return the source of a row: the first preferred one, otherwise its first."""
     name = next((name for name in prefer if name in names), names[0] if names else "")
     source = next((source for source in table.sources if source.name == name), table.sources[0])
     return f"{source.text}, read {source.read}"
 
 
 def is_ahead(asked: str, newest: str) -> bool:
-    """Newer than the tables, and not so far off that it is a slip of the pen: 13.9 or 14.0 after 13.5, never 99.9."""
+    """Whether a version is newer than the tables and plausible: 13.9 or 14.0 after 13.5, not 99.9."""
     one, other = version_key(asked), version_key(newest)
     return one > other and one[0] <= other[0] + 1
 

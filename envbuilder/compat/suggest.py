@@ -1,8 +1,8 @@
-"""The nearest working pins: the smallest change of a recipe with which every rule is silent, found by trying.
+"""Search for the smallest change of a recipe that passes every rule.
 
-A recipe can only be repaired by changing a pin of each rule that fails, so the search takes the first failing rule, tries
-every value of every pin that decides it, and goes on from those that silence it, the least change first. What comes out
-has passed the whole check; nothing is suggested untried.
+A repair changes a pin of each rule that fails. So the search takes the first failing rule, tries every value of the pins
+that decide it, and continues from those that pass it, the smallest change first. Each suggestion has passed the whole
+check.
 """
 
 import heapq
@@ -47,13 +47,13 @@ Examine = Callable[[CheckContext], Iterator[tuple[Rule, Problem]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """Changes with which the whole recipe passes; at least one."""
+    """One or more changes with which the whole recipe passes."""
 
     changes: tuple[Change, ...]  # sorted by key
     recipe: Recipe  # with them
 
     def data(self) -> dict[str, object]:
-        """The changed keys with their new values, whole lists where one item changed."""
+        """Return the changed keys with their values; a list is returned whole."""
         values: dict[str, object] = {}
         for change in self.changes:
             item = _ITEM.fullmatch(change.key)
@@ -66,7 +66,7 @@ class Repair:
         return values
 
     def words(self) -> str:
-        """As a person writes it into the recipe: `gcc: "13"` and `base: debian/trixie`."""
+        """Return the changes as the recipe spells them: `gcc: "13"` and `base: debian/trixie`."""
         parts = [f"`{key}: {_yaml(value)}`" for key, value in self.data().items()]
         return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
 
@@ -86,7 +86,7 @@ class _Try:
 
 
 def find_repairs(context: CheckContext, examine: Examine) -> tuple[Repair, ...]:
-    """The nearest repairs of a recipe that has errors; the second one changes other pins than the first."""
+    """Find the nearest repairs of a recipe with errors; the second changes other pins than the first."""
     found: list[Repair] = []
     seen: set[tuple[Change, ...]] = {()}
     queue: list[_Try] = []
@@ -118,7 +118,7 @@ def find_repairs(context: CheckContext, examine: Examine) -> tuple[Repair, ...]:
 
 
 def find_better(context: CheckContext, problem: Problem, examine: Examine) -> Repair | None:
-    """The nearest single change that silences a warning of a recipe without errors and brings no other."""
+    """Find the nearest single change that removes a warning and adds no other."""
     allowed = {other.code for _, other in examine(context)} - {problem.code}
     for _, move in sorted(_moves(context, problem), key=lambda pair: pair[0]):
         changes = _merge((), move, context.recipe)
@@ -136,7 +136,7 @@ def find_better(context: CheckContext, problem: Problem, examine: Examine) -> Re
 
 
 def apply(recipe: Recipe, changes: Sequence[Change]) -> Recipe:
-    """The recipe with these changes; of one key, the last."""
+    """Apply changes to a recipe; the last of one key wins."""
     plain = {change.key: change.value for change in changes if "[" not in change.key}
     if plain:
         recipe = replace(recipe, **plain)  # type: ignore[arg-type]  # every key without an index is text
@@ -192,7 +192,7 @@ def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[fl
 
 
 def _after(context: CheckContext, rule: Rule, problem: Problem, move: Move) -> Severity | None:
-    """What is left of a problem after a move: an error, only a warning, or nothing."""
+    """Return the severity that remains of a problem after a move, or None."""
     changed = make_context(apply(context.recipe, move), context.tables, context.host, context.base)
     left = [(other.severity, other.code, other.key) for other in rule(changed)]
     if (Severity.ERROR, problem.code, problem.key) in left:
@@ -211,7 +211,7 @@ def _moves(context: CheckContext, problem: Problem) -> Iterator[tuple[float, Mov
 
 
 def _values(context: CheckContext, pin: str) -> Iterator[Move]:
-    """The other values of a pin, the nearest first."""
+    """Yield the other values of a pin, the nearest first."""
     recipe, tables, row = context.recipe, context.tables, context.distribution
     match pin:
         case "gcc":
@@ -230,7 +230,7 @@ def _values(context: CheckContext, pin: str) -> Iterator[Move]:
 
 
 def _near_bases(context: CheckContext) -> list[Distribution]:
-    """The other suites: the one that was meant, then by age; none for who chose an image."""
+    """Return the other suites: the similar name first, then by age; none for an image."""
     if context.recipe.image:
         return []
     names = [base.name for base in context.tables.distributions.rows]
@@ -270,7 +270,7 @@ def _short(libxcrypt: str) -> str:
 
 
 def _merge(changes: Sequence[Change], move: Move, recipe: Recipe) -> tuple[Change, ...]:
-    """Both, the later one wins; what is then as the recipe had it is no change."""
+    """Merge changes: the later wins, and a value that the recipe has is no change."""
     values = {change.key: change.value for change in (*changes, *move)}
     return tuple(
         Change(key=key, value=value)
@@ -280,7 +280,7 @@ def _merge(changes: Sequence[Change], move: Move, recipe: Recipe) -> tuple[Chang
 
 
 def _is_like(changes: Sequence[Change], other: Sequence[Change]) -> bool:
-    """Whether one of them only does more of the same, or the same to the same pins."""
+    """Whether one set of changes contains the other or changes the same pins."""
     one, two = {change.key for change in changes}, {change.key for change in other}
     return one >= two or set(other) <= set(changes)
 

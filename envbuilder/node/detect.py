@@ -54,13 +54,13 @@ class Detected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Versions:
-    """Of the environment that the settings are for; empty for what is not known."""
+    """NCCL and torch of the environment; empty where unknown."""
 
     nccl: str = ""
     torch: str = ""
 
     def over(self, facts: Facts) -> Facts:
-        """What the person names counts more than what a text happened to mention."""
+        """Prefer these versions to those that a text mentions."""
         source = [
             (name, "the recipe's lock")
             for name, value in (("nccl", self.nccl), ("torch", self.torch))
@@ -75,7 +75,7 @@ class Versions:
 
 
 def stored_verdict(environment: Mapping[str, str]) -> Measured | None:
-    """What an earlier `--measure` of this user found on this machine; None where nothing can be read."""
+    """Return the stored verdict of an earlier `--measure` on this machine, or None."""
     try:
         return parse_measured(
             json.loads(measured_path(environment, platform.node()).read_text(encoding="utf-8"))
@@ -87,7 +87,7 @@ def stored_verdict(environment: Mapping[str, str]) -> Measured | None:
 def detect_here(
     environment: Mapping[str, str], runner: Runner, versions: Versions, measured: Measured | None = None
 ) -> Detected:
-    """Judge this machine; a test that has just been made counts more than a stored one."""
+    """Judge this machine; `measured` wins over a stored test."""
 
     def run(argv: tuple[str, ...]) -> str | None:
         try:
@@ -101,7 +101,7 @@ def detect_here(
 
 
 def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Finding, ...]:
-    """The user's own choice of interfaces, where it matches none of this machine: NCCL then ends with an error."""
+    """Warn where the user's NCCL_SOCKET_IFNAME matches no interface: NCCL then fails."""
     own = environment.get("NCCL_SOCKET_IFNAME", "")
     if (
         len(own) < 2
@@ -119,7 +119,7 @@ def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Findi
 
 
 def detect_pasted(path: Path, versions: Versions) -> Detected:
-    """Judge saved outputs of one machine: a file, or every file of a folder; raises UsageError for what cannot be read."""
+    """Judge the saved outputs of one machine, a file or a folder; raises UsageError."""
     parsed = parse_pasted(_texts(path))
     facts = versions.over(parsed)
     findings = [

@@ -1,7 +1,7 @@
 """`init`: a first recipe, from three questions or from what a project or a machine already has.
 
-Readers gather wishes (`requirement`, `conda`, `dockerfile`, `machine`, `ask`), `choose` finds the nearest pins that pass
-`check`, `write` makes the text. What cannot be taken over is said line by line, with the reason, and stands in the file.
+`readers` and `prompt` collect requests, `choose_pins` finds the nearest pins that pass `check`, and `render` writes the
+recipe. Each line that cannot be taken over is reported with its reason, and listed in the file.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ KINDS: Final = "a requirements file (.txt, .in), conda's environment (.yml, .yam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """What was written."""
+    """The recipe that was written."""
 
     path: Path
     recipe: Recipe
@@ -53,7 +53,7 @@ class Made:
 
 
 def new_path(name: str, folder: Path) -> Path:
-    """Where a new recipe of that name goes; raises UsageError for one that is there, or that no recipe can have."""
+    """Return the path of a new recipe; raises UsageError for a bad name or an existing file."""
     shape = SHAPES["extends"]
     path = folder / f"{name}{SUFFIX}"
     if not re.fullmatch(shape.pattern, name):

@@ -1,8 +1,7 @@
-"""The pins nearest to what was asked for, of all that envbuilder offers: every combination is judged by `check` itself.
+"""Choose the pins nearest to the requested versions: `check` judges each combination that envbuilder offers.
 
-What decides most comes first: the version of torch, then Python, then CUDA, then the compiler. Where nothing was asked, the
-newest torch counts, with the CUDA that it was built against and the Python in the middle of those that it has wheels for,
-because other packages have wheels for that one too.
+Torch counts first, then Python, CUDA and the compiler. Without a request the newest torch is taken, with the CUDA that it
+was built against. Its Python is the middle one of those with a wheel, because other packages have wheels for that one too.
 """
 
 import functools
@@ -117,7 +116,7 @@ def _candidates(requests: Requests, tables: Tables, bare: functools.partial[Reci
 
 
 def _far(asked: VersionRequest | None, version: str) -> tuple[int, ...]:
-    """How far this is from what was asked; nothing where it is that, or nothing was asked."""
+    """Return the distance from the requested version; () where it fits or none was requested."""
     if asked is None or asked.specifier.contains(version) or not asked.version:
         return ()
     return distance(version, asked.version)
@@ -133,7 +132,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
-    """Say what was asked and is not what is pinned."""
+    """Report each requested version that the pins do not meet."""
     chosen = {"pytorch": recipe.pytorch, "python": recipe.python, "cuda": recipe.cuda, "gcc": recipe.gcc}
     for key, value in chosen.items():
         asked = requests.pins.get(key)
@@ -153,7 +152,7 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
 
 
 def _refusal(asked: VersionRequest, recipe: Recipe, tables: Tables) -> str:
-    """What `check` says of the CUDA that was asked for, where no other pin has a part in that."""
+    """Return what `check` says of the requested CUDA alone, if anything."""
     version = re.match(r"\d+\.\d+", asked.version)
     problems = judge(replace(recipe, cuda=version[0]), tables) if version else ()
     alone = (
@@ -175,7 +174,7 @@ _WITH_TORCH: Final[tuple[str, ...]] = (
 
 
 def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: HostFacts | None) -> Recipe:
-    """The recipe with the packages that its pins allow; each of the others is left with the rule that refuses it."""
+    """Add the packages that the pins allow; leave out the others, with the rule that rejects each."""
     asked = requests.pins.get("pytorch")
     is_asked = asked is None or asked.specifier.contains(recipe.pytorch)
     for name in () if is_asked else (name for name in _WITH_TORCH if name in requests.packages):
@@ -208,7 +207,7 @@ def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
 
 
 def _refused(problems: Iterable[Problem], names: tuple[str, ...]) -> dict[str, Problem]:
-    """Errors about an item of `packages`, by its name."""
+    """Return the errors about items of `packages`, by name."""
     items = {f"packages[{index}]": name for index, name in enumerate(names)}
     errors = (problem for problem in problems if problem.severity is Severity.ERROR)
     return {items[problem.key]: problem for problem in errors if problem.key in items}

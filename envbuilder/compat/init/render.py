@@ -18,7 +18,7 @@ _WHY = {
 
 
 def recipe_text(recipe: Recipe, sources: Sequence[str], left: Sequence[Finding]) -> str:
-    """The whole file; what was left out stands at its end as a comment."""
+    """Return the whole file, with the lines left out as comments at its end."""
     made = (
         f"# Made by `envbuilder init` from {', '.join(sources)}."
         if sources

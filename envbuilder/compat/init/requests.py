@@ -1,4 +1,4 @@
-"""What `init` has gathered from files, the machine and the person: wishes, and a word on each line that it leaves."""
+"""The requests that `init` has collected, and a finding for each line that it leaves out."""
 
 import re
 from dataclasses import dataclass, field
@@ -23,7 +23,7 @@ class InitCode(CodeEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRequest:
-    """A version that somebody wrote, as a PEP 440 specifier: ==3.8.*, >=1.7; and where."""
+    """A requested version as a PEP 440 specifier (==3.8.*, >=1.7), and its place."""
 
     text: str
     where: str
@@ -34,14 +34,14 @@ class VersionRequest:
 
     @property
     def version(self) -> str:
-        """The first version in it, which the nearest is measured from; "" where only others are ruled out."""
+        """The first version in it, from which the distance is measured; "" for exclusions alone."""
         found = re.search(r"(?:^|,)\s*(?:===?|~=|>=|<=|>|<)\s*(\d+(?:\.\d+)*)", self.text)
         return found[1] if found else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackageRequest:
-    """One PEP 508 requirement, and where it was written."""
+    """One PEP 508 requirement, and its place."""
 
     text: str
     where: str
@@ -49,7 +49,7 @@ class PackageRequest:
 
 @dataclass(slots=True, kw_only=True)
 class Requests:
-    """Filled line by line; what is written later in a file, or in a later file, wins."""
+    """Requests, collected line by line; a later line wins."""
 
     pins: dict[str, VersionRequest] = field(default_factory=dict)  # pytorch, cuda, python, gcc
     packages: dict[str, PackageRequest] = field(default_factory=dict)  # by their normal name
@@ -61,15 +61,15 @@ class Requests:
     left: list[Finding] = field(default_factory=list)
 
     def leave(self, where: str, text: str, why: str, *, hint: str = "") -> None:
-        """A line, or a part of one, that does not get into the recipe."""
+        """Report a line that the recipe leaves out."""
         self._say(InitCode.LEFT, where, f"left out {shown(text)}: {why}", hint)
 
     def note(self, where: str, message: str, *, hint: str = "") -> None:
-        """Something that gets into the recipe in another form."""
+        """Report a line that the recipe takes in another form."""
         self._say(InitCode.NEAREST, where, message, hint)
 
     def pin(self, key: str, specifier: str, where: str) -> None:
-        """A version of what has a key of its own; a specifier that cannot be read is left out."""
+        """Request a version for a key; an unreadable specifier is left out."""
         try:
             SpecifierSet(specifier)
         except InvalidSpecifier:

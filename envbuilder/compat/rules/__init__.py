@@ -1,0 +1,1 @@
+"""The rules of `check`, by subject: pins, compilers, wheels, the host's driver, and base images."""

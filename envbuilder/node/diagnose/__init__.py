@@ -1,4 +1,4 @@
-"""Logs of training, builds and the kernel → the known failure, the line that shows it, and what repairs it.
+"""Name the known failure in logs of training, builds and the kernel, with its line and its repair.
 
 logs ──read──▶ blocks ──scan──▶ lines of the catalogue ──judge──▶ cause, others, consequences
 """

@@ -1,4 +1,4 @@
-"""Who kept the others waiting: what each rank had launched when its watchdog gave up, compared over the ranks.
+"""Find the rank that stalled a collective, by comparing what each rank had launched at the timeout.
 
 A collective ends when every rank of its group has launched it. Ranks that wait therefore say little; what tells is the rank
 that launched less, launched something else, or says nothing at all.

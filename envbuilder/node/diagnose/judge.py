@@ -1,4 +1,4 @@
-"""From all that was seen to an order: what began it, what else is wrong, and what merely followed."""
+"""Order the failures of all logs: the cause, other failures, and consequences."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence

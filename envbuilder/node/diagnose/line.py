@@ -1,4 +1,4 @@
-"""One line of a log without what others put before it: colours, progress bars, labels of ranks and nodes, times."""
+"""Strip from a log line what programs put before it: colors, progress bars, rank labels, times."""
 
 import re
 from datetime import datetime

@@ -1,4 +1,4 @@
-"""Which files a person means, and their bytes in blocks of whole lines: any size, constant memory."""
+"""Find the log files and read them in blocks of whole lines, with constant memory."""
 
 import io
 import os

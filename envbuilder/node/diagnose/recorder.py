@@ -1,4 +1,4 @@
-"""Dumps of torch's flight recorder: pickles and JSON of what each rank launched last, read without running anything in them."""
+"""Read dumps of torch's flight recorder, pickles and JSON, without running anything in them."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""One pass over a log: a search for all literals of the catalogue at once, and a closer look at the few lines that have one.
+"""Scan a log once for all literals of the catalogue, then match the few lines that have one.
 
 The search is RE2's: one automaton whatever the number of literals, without backtracking, so that no line can make it slow.
 """

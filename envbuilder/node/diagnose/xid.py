@@ -1,4 +1,4 @@
-"""What NVIDIA's Xid numbers mean: the events that the driver writes into the kernel's log."""
+"""NVIDIA's Xid numbers: events that the driver writes into the kernel's log."""
 
 import functools
 from dataclasses import dataclass

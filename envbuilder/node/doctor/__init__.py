@@ -1,4 +1,4 @@
-"""What this machine can and cannot do for envbuilder, why each thing matters, and the command that repairs it."""
+"""Check what this machine can do for envbuilder: each item has a reason and a repair command."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -45,7 +45,7 @@ CHECKS: Final[dict[Purpose, tuple[DoctorCheck, ...]]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorReport:
-    """What was found, and which repairs were done before that."""
+    """The items found, and the repairs done before."""
 
     found: Mapping[Purpose, tuple[Item, ...]]
     done: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ def examine(machine: Machine, purposes: Iterable[Purpose]) -> DoctorReport:
 
 
 def findings(run_checks: DoctorReport) -> tuple[Finding, ...]:
-    """What is not as it should be; a thing that is needed and missing is an error."""
+    """Return findings for items that are not OK; a missing requirement is an error."""
     return tuple(
         Finding(
             code=item.code,
@@ -93,7 +93,7 @@ def findings(run_checks: DoctorReport) -> tuple[Finding, ...]:
 
 
 def exit_code(run_checks: DoctorReport) -> int:
-    """8 where a needed thing is missing, else 0: warnings leave the choice to the reader."""
+    """Return 8 where a requirement is missing, otherwise 0."""
     return ToolError.exit_code if any(item.state is State.MISSING for item in run_checks.items) else 0
 
 

@@ -1,4 +1,4 @@
-"""PCIe's Access Control Services of one bridge, out of its configuration space (PCI Express Base Specification, 7.7.11)."""
+"""Read the PCIe Access Control Services of a bridge (PCI Express Base Specification, 7.7.11)."""
 
 import struct
 from pathlib import Path
@@ -11,7 +11,7 @@ _REDIRECT: Final = 0x0004 | 0x0008 | 0x0020  # request redirect, completion redi
 
 
 def redirects(config: Path) -> bool | None:
-    """Whether the bridge sends traffic between its devices upwards; None where that cannot be read."""
+    """Whether the bridge redirects traffic between its devices upward; None where unreadable."""
     try:
         space = config.read_bytes()
     except OSError:

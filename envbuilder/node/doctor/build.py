@@ -1,4 +1,4 @@
-"""What building needs: programs, a Docker engine, space, a sound cache, and sources that answer."""
+"""Checks for building: programs, Docker, disk space, the cache, and package sources."""
 
 import os
 import stat
@@ -44,7 +44,7 @@ def check_build_tools(machine: Machine) -> Iterator[Item]:
 
 
 def check_docker(machine: Machine) -> Iterator[Item]:
-    """None of it is needed for a build; with it, the image is loaded where people work."""
+    """Check the Docker engine, which no build needs: it loads the image and runs `exec --in image`."""
     why = "`build` loads the image into it, and `exec --in image` runs there"
     server = machine.say("docker", "version", "--format", "{{.Server.Version}}", why="ask the Docker engine")
     if not server:
@@ -154,7 +154,7 @@ def check_cache(machine: Machine) -> Iterator[Item]:
 
 
 def _leftovers(machine: Machine) -> Iterator[Item]:
-    """What killed builds left: folders in `work` that no process holds."""
+    """Report temporary folders of killed builds that no process holds."""
     work = machine.cache / "work"
     left = Store(machine.cache, create=False).leftovers() if work.is_dir() else ()
     if left:

@@ -51,7 +51,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fix:
-    """A repair that is safe: it changes nothing that others use, and installs nothing."""
+    """A safe repair: it changes nothing that others use, and installs nothing."""
 
     told: str  # the command that it amounts to
     run: Callable[[], None]
@@ -110,7 +110,7 @@ class Machine:
 
 
 def free_bytes(path: Path) -> int | None:
-    """What an ordinary user may still write below a path that need not be there yet."""
+    """Return the bytes that a user may still write below a path, which may not exist yet."""
     for place in (path, *path.absolute().parents):
         try:
             numbers = os.statvfs(place)

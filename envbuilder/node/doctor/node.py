@@ -1,4 +1,4 @@
-"""What running needs: Apptainer and how it may mount, the driver for each recipe, memory, space, fabric and the bus."""
+"""Checks for running: Apptainer, the driver for each recipe, memory, disk space, fabric and bus."""
 
 import os
 import re
@@ -52,7 +52,7 @@ def check_apptainer(machine: Machine) -> Iterator[Item]:
 
 
 def has_setuid(machine: Machine) -> bool:
-    """Whether Apptainer mounts with root's help, and so needs neither user namespaces nor FUSE."""
+    """Whether Apptainer is setuid, and so needs neither user namespaces nor FUSE."""
     told = machine.say("apptainer", "buildcfg", why="ask where Apptainer's helpers are") or ""
     found = re.search(r"^LIBEXECDIR=(.+)$", told, re.MULTILINE)
     try:
@@ -62,7 +62,7 @@ def has_setuid(machine: Machine) -> bool:
 
 
 def check_namespaces(machine: Machine) -> Iterator[Item]:
-    """A real try, as this user; the switches only explain why it fails."""
+    """Try to make a user namespace; the switches explain a failure."""
     why = "Apptainer without setuid, builds in a sandbox, and builds as an ordinary user make their own user namespace"
     sysctl = machine.roots.proc / "sys"
     shut = [(name, command) for name, value, command in _SWITCHES if text(sysctl / name) == value]
@@ -241,7 +241,7 @@ def _grouped(places: dict[str, str]) -> dict[str, list[str]]:
 
 
 def check_bus(machine: Machine) -> Iterator[Item]:
-    """IOMMU and ACS: what makes GPUs of one node reach each other slowly, or never."""
+    """Check IOMMU and ACS, which slow down or break transfers between GPUs of one node."""
     gpus = machine.facts.gpus or ()
     if len(gpus) < 2:
         return
@@ -340,7 +340,7 @@ def check_fabric(machine: Machine) -> Iterator[Item]:
 
 
 def has_slurm(environment: Mapping[str, str], root: Path) -> bool:
-    """Whether Slurm is at hand: such a machine is there to run environments, not to build them."""
+    """Whether Slurm is installed: such a machine runs environments and does not build them."""
     told = any(environment.get(name) for name in ("SLURM_JOB_ID", "SLURM_CONF"))
     return told or any((root / path).exists() for path in ("etc/slurm/slurm.conf", "run/slurm/conf"))
 

@@ -8,7 +8,7 @@ _MARKS = {State.OK: "ok", State.WARNING: "warning", State.MISSING: "missing", St
 
 
 def text(run_checks: DoctorReport, width: int = 0) -> str:
-    """A row for what is well, the reason and the repair for what is not, at a terminal of `width`."""
+    """Format a row for each item, with reason and repair where it is not OK."""
     longest = max((len(item.name) for item in run_checks.items), default=0)
     lines: list[str] = []
     for purpose, items in run_checks.found.items():

@@ -27,7 +27,7 @@ NEVER = (
 
 @dataclass(frozen=True)
 class Setting:
-    """One variable to set unless any of `unless` is set already: the user's own, an empty one among them, wins."""
+    """One variable to set, unless the user has set any of `unless`; an empty value counts as set."""
 
     name: str
     value: str
@@ -56,7 +56,7 @@ class Decision:
 
 
 def decide(facts: Facts) -> Decision:
-    """What to set on this machine, what was left alone, and what a person should know."""
+    """Decide what to set on this machine, what to leave unset, and which hints to print."""
     settings: list[Setting] = []
     left: list[Left] = []
     hints: list[str] = []

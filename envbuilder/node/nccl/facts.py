@@ -76,7 +76,7 @@ class RdmaPort:
 
 @dataclass(frozen=True)
 class Job:
-    """What is known of the job that this process belongs to."""
+    """The job of this process."""
 
     nodes: int | None = None
     peer: str = ""  # the host that ranks meet at
@@ -86,7 +86,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Measured:
-    """What `detect --measure` found, and the versions that it holds for."""
+    """The result of `detect --measure`, and the versions it holds for."""
 
     passed: bool  # with P2P as NCCL would use it
     passed_without: bool  # with NCCL_P2P_DISABLE=1
@@ -97,7 +97,7 @@ class Measured:
     detail: str = ""
 
     def lapsed(self, facts: Facts) -> str:
-        """Why it does not hold for these facts; empty where it does."""
+        """Return why the test does not hold for these facts, or an empty text."""
         now = (facts.driver, facts.kernel, facts.nccl, facts.gpu_names)
         names = ("driver", "kernel", "NCCL", "GPUs")
         pairs = zip(names, (self.driver, self.kernel, self.nccl, self.gpus), now)
@@ -107,7 +107,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class Facts:
-    """Everything that a rule may ask about one machine."""
+    """The facts of one machine."""
 
     gpus: tuple[Gpu, ...] | None = None
     links: tuple[tuple[str, ...], ...] | None = None  # as `nvidia-smi topo -m`: X on the diagonal
@@ -151,7 +151,7 @@ def is_nvlink(link: str) -> bool:
 
 
 def merge(older: Facts, newer: Facts) -> Facts:
-    """What both say of one machine; the newer word counts, except that nothing known is replaced by nothing."""
+    """Merge facts of one machine; a known fact of `newer` wins."""
     blank = Facts()
     known: dict[str, Any] = {
         name: getattr(newer, name)

@@ -26,7 +26,7 @@ QUERY = ("nvidia-smi", "--query-gpu=index,name,pci.bus_id,driver_version", "--fo
 
 
 def probe_gpus(roots: Roots, nvml: Any, run: Run) -> Facts:
-    """GPUs, driver, links and P2P status; `nvml` is the module `pynvml`, None where it is not installed."""
+    """Probe GPUs, driver, links and P2P status; `nvml` is the module `pynvml`, or None."""
     seen = _from_kernel(roots)
     if not seen.gpus and not (roots.dev / "nvidiactl").exists():
         return seen
@@ -46,7 +46,7 @@ def bus_address(written: str) -> str:
 
 
 def _from_kernel(roots: Roots) -> Facts:
-    """What is known without the driver's library: its version, and the devices on the bus."""
+    """Probe without the driver's library: the driver's version and the devices on the bus."""
     driver = text(roots.sys / "module/nvidia/version")
     source = "/sys/module/nvidia/version"
     if driver is None:
@@ -81,7 +81,7 @@ def _model(roots: Roots, bus: str) -> str | None:
 
 
 def _from_nvml(nvml: Any) -> Facts | None:
-    """Everything in one visit; None where NVML does not start."""
+    """Probe with NVML; None where it does not start."""
     try:
         nvml.nvmlInit()
     except nvml.NVMLError:
@@ -138,7 +138,7 @@ def _nvml_matrices(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> tupl
 
 
 def _says_nvlink(nvml: Any, handle: Any, another: Any) -> bool:
-    """A second opinion, for links that cannot be followed to their ends."""
+    """Ask NVML for the link of a pair whose ends are not known."""
     try:
         return bool(nvml.nvmlDeviceGetP2PStatus(handle, another, NVLINK) == 0)
     except nvml.NVMLError:
@@ -188,7 +188,7 @@ def _from_nvidia_smi(run: Run) -> Facts | None:
 
 
 def _placed(facts: Facts, roots: Roots) -> Facts:
-    """The same GPUs with what sysfs says of their places."""
+    """Add to each GPU its place in sysfs."""
     if facts.gpus is None:
         return facts
     placed = tuple(_place(gpu, roots) if gpu.bus else gpu for gpu in facts.gpus)

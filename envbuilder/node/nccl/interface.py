@@ -29,7 +29,7 @@ PHYSICAL = re.compile(r"(en|eth|em\d|p\d+p\d|ib|hsn|slingshot|rail|roce|rdma|mlx
 
 @dataclass(frozen=True)
 class Judgement:
-    """One interface: `fault` is empty where it is fit to carry a job; `physical` where hardware stands behind it."""
+    """One interface: `fault` is empty where it can carry a job; `physical` where it is hardware."""
 
     name: str
     fault: str
@@ -40,7 +40,7 @@ class Judgement:
 def nccl_choice(
     interfaces: tuple[Interface, ...], version: tuple[int, ...] | None, wanted: str = ""
 ) -> tuple[str, ...]:
-    """The names that NCCL takes, in its order; `wanted` is NCCL_SOCKET_IFNAME. An unknown version counts as old.
+    """Return the names that NCCL takes, in order; `wanted` is NCCL_SOCKET_IFNAME. An unknown version counts as old.
 
     Ranks meet over the first; the socket transport uses all of them.
     """
@@ -63,7 +63,7 @@ def nccl_choice(
 
 
 def names_matching(names: tuple[str, ...], wanted: str) -> tuple[str, ...]:
-    """NCCL's own syntax: prefixes, `^` first for all others, `=` for whole names."""
+    """Match names in NCCL's syntax: prefixes, `^` to exclude, `=` for whole names."""
     negative = wanted.startswith("^")
     wanted = wanted[1:] if negative else wanted
     exact = wanted.startswith("=")
@@ -100,7 +100,7 @@ def judge_named(name: str, interfaces: tuple[Interface, ...]) -> Judgement:
 
 
 def judge(interface: Interface, others: tuple[Interface, ...]) -> Judgement:
-    """Whether a job on several nodes can use it."""
+    """Judge whether a job on several nodes can use an interface."""
     name = interface.name
     physical = _is_physical(interface, others)
 
@@ -139,7 +139,7 @@ def _is_routable(address: Address) -> bool:
 
 
 def _is_physical(interface: Interface, others: tuple[Interface, ...], depth: int = 3) -> bool:
-    """It is hardware, or a bond, team, VLAN or bridge that stands on hardware."""
+    """Whether it is hardware, or a bond, team, VLAN or bridge on hardware."""
     if interface.hardware is not None and interface.hardware:
         return True
     ports = [one for one in others if one.master == interface.name or one.name in interface.lower]
@@ -153,14 +153,14 @@ def _is_physical(interface: Interface, others: tuple[Interface, ...], depth: int
 
 
 def spelled(name: str, interfaces: tuple[Interface, ...]) -> str:
-    """The value for NCCL_SOCKET_IFNAME: `=name` only where the plain name is also the beginning of another."""
+    """Return the value for NCCL_SOCKET_IFNAME: `=name` where the plain name is a prefix of another."""
     others = [one.name for one in interfaces if one.name != name]
     others += [address.label for one in interfaces for address in one.addresses or () if address.label]
     return f"={name}" if any(other.startswith(name) for other in others) else name
 
 
 def networks(names: list[str], interfaces: tuple[Interface, ...]) -> int:
-    """How many different IPv4 networks these interfaces are in; an address without a mask is a network of its own."""
+    """Count the IPv4 networks of these interfaces; an address without a mask is one of its own."""
     nets = set()
     for one in interfaces:
         if one.name in names:
@@ -171,7 +171,7 @@ def networks(names: list[str], interfaces: tuple[Interface, ...]) -> int:
 
 
 def choose(facts: Facts) -> tuple[str, str]:
-    """The right interface and how it is known; an empty name where several are equal or none is fit."""
+    """Return the right interface and the reason, or an empty name where there is no single one."""
     interfaces = facts.interfaces or ()
     fit = {one.name for one in interfaces if not judge(one, interfaces).fault}
     if facts.job.peer_device in fit and facts.job.peer_device:

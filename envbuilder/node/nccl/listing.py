@@ -27,7 +27,7 @@ INFO_KINDS = {"ipoib": "infiniband", "wireguard": "tunnel", "tun": "tunnel", "vx
 
 @dataclass(frozen=True)
 class Listing:
-    """What one text says; None for what it is silent about."""
+    """The interfaces and routes of one text; None for what it does not mention."""
 
     interfaces: tuple[Interface, ...] | None = None
     routes: tuple[Route, ...] | None = None
@@ -35,7 +35,7 @@ class Listing:
 
 
 def parse_listing(text: str) -> Listing:
-    """Whatever of it is a listing of interfaces or routes; several forms of one host are put together by name."""
+    """Parse every listing of interfaces or routes, and merge those of one host by name."""
     lines = text.split("\n")
     routes = tuple(
         Route(found[1], int(metric[1]) if (metric := re.search(r"\bmetric\s+(\d+)", found[2])) else 0)
@@ -50,7 +50,7 @@ def parse_listing(text: str) -> Listing:
 
 
 def join(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
-    """One entry for each name; what one listing says and another does not is kept."""
+    """Merge the entries of each name; a field that any listing has is kept."""
     known: dict[str, Interface] = {}
     for one in interfaces:
         before = known.get(one.name)
@@ -67,7 +67,7 @@ def join(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
 
 
 def address(text: str, prefix: str | int | None = None, label: str = "") -> Address:
-    """An address; one that a person masked keeps its place with an empty text."""
+    """Parse an address; a masked one becomes an empty text."""
     bare = text.partition("%")[0]
     bare, _, inner = bare.partition("/")
     prefix = prefix if prefix is not None else inner

@@ -23,7 +23,7 @@ CLEARED = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
 
 @dataclass(frozen=True)
 class Bench:
-    """What is run and for how long it may take."""
+    """The program to run and its time limit."""
 
     python: str
     program: str  # rank.py
@@ -43,13 +43,13 @@ class Ran:
 
 
 def measured_path(environment: Mapping[str, str], node: str) -> Path:
-    """Where a node's verdict is kept, in the user's home; `envbuilder_nccl` in the images says the same."""
+    """Return the file of a node's verdict in the user's home; `envbuilder_nccl` uses the same."""
     state = environment.get("XDG_STATE_HOME") or f"{environment.get('HOME', '/nonexistent')}/.local/state"
     return Path(state, "envbuilder", f"measured-{node}.json")
 
 
 def count_gpus(bench: Bench, environment: Mapping[str, str]) -> int:
-    """How many GPUs torch sees here; 0 where it does not say."""
+    """Count the GPUs that torch sees; 0 where torch fails."""
     ran = run_together(bench, [("count",)], [environment])
     return int(ran.said) if ran.ok and ran.said.isdigit() else 0
 
@@ -78,7 +78,7 @@ def measure(
 
 
 def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Every pair once, in rounds in which no GPU has two."""
+    """Return each pair once, in rounds that use each GPU once."""
     players = list(range(count + count % 2))
     for _ in range(len(players) - 1):
         half = len(players) // 2
@@ -88,7 +88,7 @@ def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
 
 
 def all_reduce(bench: Bench, count: int, environment: Mapping[str, str]) -> Ran:
-    """One rank for each GPU, meeting on this node."""
+    """Run one rank for each GPU of this node."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -100,7 +100,7 @@ def all_reduce(bench: Bench, count: int, environment: Mapping[str, str]) -> Ran:
 def run_together(
     bench: Bench, arguments: Sequence[tuple[str, ...]], environments: Sequence[Mapping[str, str]]
 ) -> Ran:
-    """Start all, wait for all; the first that fails, or the time limit, ends the others."""
+    """Start all and wait; the first failure or the time limit ends the others."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in arguments]
         processes = [

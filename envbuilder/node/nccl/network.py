@@ -27,7 +27,7 @@ Addresses = Dict[str, Tuple[Address, ...]]
 
 
 def probe_network(roots: Roots, addresses: Callable[[], Addresses | None]) -> Facts:
-    """Interfaces in the kernel's order, default routes, RDMA ports; what cannot be read stays unknown."""
+    """Probe interfaces, default routes and RDMA ports; what cannot be read stays unknown."""
     known = addresses()
     source = "/sys/class/net" + (", getifaddrs" if known is not None else "")
     folder = roots.sys / "class/net"
@@ -165,7 +165,7 @@ _Entry._fields_ = [
 
 
 def system_addresses() -> Addresses | None:
-    """What getifaddrs says, which is what NCCL asks; aliases such as `eno1:avahi` are labels of their interface."""
+    """Return what getifaddrs returns, as NCCL asks it; aliases are labels of their interface."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         first = ctypes.POINTER(_Entry)()

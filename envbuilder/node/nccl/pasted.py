@@ -17,7 +17,7 @@ PCIE_ONLY = "the matrix leaves NVLink out, as `nvidia-smi topo -mp` does"
 
 
 def parse_pasted(texts: dict[str, str]) -> Facts:
-    """The facts of one machine; `texts` is file name → text."""
+    """Parse the facts of one machine; `texts` maps file names to texts."""
     facts = Facts()
     matrices: list[tuple[str, Matrix]] = []
     for name, text in sorted(texts.items()):
@@ -36,7 +36,7 @@ def parse_pasted(texts: dict[str, str]) -> Facts:
 
 
 def is_empty(facts: Facts) -> bool:
-    """Whether nothing of any machine was found, not even something damaged."""
+    """Whether the texts held no facts, not even damaged ones."""
     return facts == Facts()
 
 
@@ -47,7 +47,7 @@ def _sources(facts: Facts, name: str) -> tuple[tuple[str, str], ...]:
 
 
 def _with_matrices(facts: Facts, matrices: list[tuple[str, Matrix]]) -> Facts:
-    """The facts with the matrices that prove themselves; two that differ are of two machines, and neither counts."""
+    """Add the matrices that are consistent. Two that differ are of two machines, and neither counts."""
     damage = [f"{name}: {matrix.damage}" for name, matrix in matrices if matrix.damage]
     counts = {matrix.gpus for _, matrix in matrices}
     if facts.gpus is not None and matrices:

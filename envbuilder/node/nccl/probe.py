@@ -39,13 +39,13 @@ CONTAINERS = ((".dockerenv", "docker"), ("run/.containerenv", "podman"), (".sing
 
 
 def no_program(argv: tuple[str, ...]) -> str | None:  # noqa: ARG001 - the shape of Run
-    """Answer as where no program is installed."""
+    """Return None, as if no program was installed."""
     return None
 
 
 @dataclass(frozen=True)
 class ProbeIO:
-    """What a probe may ask beside files; each can be replaced in a test."""
+    """The sources that a probe reads; a test can replace each."""
 
     roots: Roots = field(default_factory=Roots)
     environment: Mapping[str, str] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class ProbeIO:
 
 
 def probe(io: ProbeIO) -> Facts:
-    """Every fact that a rule asks for, each with its source."""
+    """Probe every fact that a rule needs, each with its source."""
     facts = merge(_machine(io), probe_gpus(io.roots, io.nvml, io.run))
     facts = merge(facts, probe_network(io.roots, io.addresses))
     if facts.rdma:
@@ -90,7 +90,7 @@ def run_program(argv: tuple[str, ...]) -> str | None:
 
 
 def way_to(host: str) -> str | None:
-    """Our own address that the kernel would use towards that host; nothing is sent."""
+    """Return the address that the kernel would use to reach a host; nothing is sent."""
     try:
         family, kind, _, _, there = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as udp:
@@ -187,7 +187,7 @@ def _packages(folders: tuple[Path, ...]) -> Facts:
 
 
 def _job(io: ProbeIO, facts: Facts) -> Facts:
-    """How many nodes the job has, and which interface leads to another of them."""
+    """Return the number of nodes of the job, and the interface that leads to another one."""
     env = io.environment
     hosts = expand_hosts(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
     here = env.get("SLURMD_NODENAME", "")

@@ -17,7 +17,7 @@ KEYS = ("version", "driver", "gpus", "settings", "fixed", "facts")
 
 @dataclass(frozen=True)
 class Profile:
-    """What was seen, what was decided from it, and what a site fixes by hand (`fixed`, for /etc/nccl.conf)."""
+    """Facts, the decision from them, and the settings that a site fixes by hand (`fixed`)."""
 
     facts: Facts
     settings: tuple[Setting, ...] = ()
@@ -71,7 +71,7 @@ def parse_measured(data: object) -> Measured:
 
 
 def misfit(profile: Profile, node: Facts) -> str:
-    """Why a profile captured elsewhere is not to be used on this node; empty where it fits.
+    """Return why a profile does not fit this node, or an empty text.
 
     What decides P2P and names has to agree: driver, GPUs in their order, IOMMU, and the interfaces that are named. What
     either side does not know speaks against neither.

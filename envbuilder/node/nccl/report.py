@@ -29,7 +29,7 @@ def as_data(facts: Facts, decision: Decision) -> dict[str, object]:
 
 
 def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str], width: int = LINE) -> str:
-    """For a person, in lines of `width`: the facts with their sources, each setting with its reason, and what was left alone and why."""
+    """Show the facts with their sources, each setting with its reason, and each variable left unset."""
     every = _fact_rows(facts)
     rows = [row for row in every if row[1] != UNKNOWN or row[2]]
     silent = [name for name, value, source in every if value == UNKNOWN and not source]
@@ -61,7 +61,7 @@ def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str], wi
 
 
 def kept(setting: Setting, environment: Mapping[str, str]) -> str:
-    """The user's own variable that keeps this setting from being made; an empty value counts as the user's."""
+    """Return the variable of the user that prevents this setting; an empty value counts as set."""
     return next((name for name in setting.unless if name in environment), "")
 
 
@@ -76,7 +76,7 @@ def _setting_lines(one: Setting, environment: Mapping[str, str], width: int) -> 
 
 
 def _wrapped(text: str, width: int, *, indent: int = 2, hang: int = 2) -> list[str]:
-    """Lines that end two columns before `width`; those after the first hang below it."""
+    """Wrap text two columns before `width`, with a hanging indent."""
     blank = " " * indent
     return textwrap.wrap(
         text,

@@ -20,7 +20,7 @@ RTX_40_REPAIRED = (550, 40, 7)
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one rule decides for its group: values to set, or why nothing is set."""
+    """The decision of one rule: values to set, or none, with what was seen on the machine."""
 
     values: tuple[tuple[str, str], ...] = ()
     evidence: tuple[str, ...] = ()
@@ -90,7 +90,7 @@ def too_few(facts: Facts) -> Verdict | None:
 
 
 @rule(
-    when="The links between the GPUs are not known with certainty: not read, damaged, or listed without NVLink",
+    when="The links between the GPUs are uncertain: not read, damaged, or listed without NVLink",
     then="nothing",
     why="the links between the GPUs are not known with certainty",
     evidence=("unread-links",),
@@ -193,7 +193,7 @@ def two_untranslated(facts: Facts) -> Verdict | None:
 
 
 @rule(
-    when="Any other mixture of links",
+    when="Any other mix of links",
     then="nothing, with a hint",
     why="nothing speaks against P2P here, and shared memory is several times slower than P2P that works",
     evidence=("cost-of-disabling",),
@@ -307,7 +307,7 @@ def _iommu(facts: Facts) -> str:
 
 
 def _taken(facts: Facts) -> tuple[str, ...]:
-    """What NCCL takes by itself: by its own log, else by simulation."""
+    """Return the interfaces that NCCL takes by default: from its log, otherwise by simulation."""
     return facts.taken or net.nccl_choice(facts.interfaces or (), version_key(facts.nccl))
 
 
@@ -322,7 +322,7 @@ def _choice(facts: Facts) -> str:
 
 
 def _several(names: Iterable[str], facts: Facts) -> tuple[str, ...]:
-    """A hint where NCCL takes several good interfaces; the socket transport uses all of them."""
+    """Return a hint where NCCL takes several sound interfaces, because its socket transport uses all."""
     taken = [name.partition(":")[0] for name in names]
     if (
         len(set(taken)) < 2

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def node_facts(root: str, packages: list[str], environment: Mapping[str, str]) -> Facts:
-    """What a process of the image sees of its node."""
+    """Probe the node from a process of the image."""
     top = Path(root)
     io = ProbeIO(
         roots=Roots(sys=top / "sys", proc=top / "proc", dev=top / "dev", root=top),
@@ -32,7 +32,7 @@ def node_facts(root: str, packages: list[str], environment: Mapping[str, str]) -
 def decide_start(
     root: str, packages: list[str], environment: Mapping[str, str], baked: Mapping[str, Any], measured: object
 ) -> dict[str, Any]:
-    """Settings, warnings and a text that explains them, as JSON has them."""
+    """Return settings, warnings and their explanation as JSON data."""
     facts = node_facts(root, packages, environment)
     warnings: list[str] = []
     if measured:
@@ -49,7 +49,7 @@ def decide_start(
 
 
 def _with_profile(facts: Facts, baked: Mapping[str, Any]) -> tuple[Decision, list[str]]:
-    """The site's settings where its profile fits this node, else those of the node's own facts."""
+    """Return the settings of a profile that fits this node, otherwise those of the node's facts."""
     own = decide(facts)
     if baked.get("mode") != "profile":
         return own, []

@@ -33,7 +33,7 @@ VENDORS = {
 
 
 def parse_traces(text: str) -> Facts:
-    """Whatever of it is said; contradicting versions are unknown."""
+    """Return the versions that the text names; contradicting versions count as unknown."""
     vendor = VENDOR.search(text)
     facts = Facts(
         gpus=_gpus(text),

@@ -1,4 +1,4 @@
-"""The `environment.yml` of conda, and the arguments of `conda install`: its specs → wishes.
+"""Read conda's `environment.yml` and the arguments of `conda install`.
 
 conda has names of its own and packages what Debian has as well; the two tables below know the usual ones. Any other name is
 taken for the name on a Python index, and `lock` says where that is wrong.

@@ -1,4 +1,4 @@
-"""Where the files that a Dockerfile's commands name lie in its build context: COPY, ADD and WORKDIR, followed."""
+"""Find the build context's file for a path in the image, by following COPY, ADD and WORKDIR."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 
 @dataclass(slots=True, kw_only=True)
 class Copied:
-    """Filled instruction by instruction; stages share it, since a path that a later one names is brought by one of them."""
+    """The files copied so far. All stages share it, because a later stage may name any of them."""
 
     context: Path  # the Dockerfile's folder
     folder: str = "/"  # WORKDIR
@@ -21,7 +21,7 @@ class Copied:
         self.folder = self._target(folder.strip().strip("\"'"))
 
     def copy(self, value: str) -> None:
-        """The arguments of COPY or ADD; of those that take from another stage or an address nothing is kept."""
+        """Note the arguments of COPY or ADD, unless they come from another stage or an address."""
         words = _words(value)
         plain = [word for word in words if not word.startswith("--")]
         if len(plain) < 2 or any(word.startswith("--from=") for word in words):
@@ -35,7 +35,7 @@ class Copied:
             self.files += [(self.context / one, self._target(target), is_folder) for one in names]
 
     def locate(self, name: str) -> Path | None:
-        """The file of the context that a command means; None for a path that nothing brought from there."""
+        """Return the file of the context behind a path, or None."""
         wanted = PurePosixPath(self._target(name))
         for source, target, is_folder in reversed(self.files):
             if source.is_dir():
@@ -51,7 +51,7 @@ class Copied:
 
 
 def _words(value: str) -> list[str]:
-    """Of both forms: words, and a list in JSON."""
+    """Split arguments written as words or as a JSON list."""
     try:
         return [str(word) for word in json.loads(value)] if value.startswith("[") else shlex.split(value)
     except ValueError:

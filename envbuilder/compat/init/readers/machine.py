@@ -1,4 +1,4 @@
-"""The machine at hand → wishes: its GPUs and driver, and the compilers, Python and torch that are on the PATH."""
+"""Read this machine: its GPUs and driver, and the compilers, Python and torch on PATH."""
 
 import re
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ _ASK: Final[tuple[tuple[tuple[str, ...], dict[str, tuple[str, str]]], ...]] = (
 
 
 def read_machine(environment: Mapping[str, str], runner: Runner, requests: Requests) -> None:
-    """What is there; what is not there is not asked for."""
+    """Request the versions that this machine has."""
     read_facts(detect_here(environment, runner, Versions()).facts, requests)
     for argv, versions in _ASK:
         command = Command(argv=argv, why=f"ask for the version of {argv[0]}", accept=(0, 1))

@@ -1,4 +1,4 @@
-"""`requirements.txt`, and the arguments of `pip install`: pip's lines → wishes."""
+"""Read `requirements.txt` and the arguments of `pip install`."""
 
 import re
 import shlex
