@@ -1,4 +1,4 @@
-"""What `check` may know of the machine that an environment is to run on, read from a small file.
+"""The facts of a machine that an environment is to run on, read from a small file for `check`.
 
 A compute node is not the machine that builds, so its facts come by file: a profile that `detect --save` wrote there, or a few
 lines of YAML by hand.
@@ -24,7 +24,7 @@ _DRIVER: Final = Shape(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
-    """One machine; empty, or None, for what the file does not say."""
+    """One machine. What the file does not state is empty or None."""
 
     path: Path
     driver: str = ""  # 535.104.05
@@ -52,7 +52,7 @@ class _HostFile:
 
 
 def load_host_facts(path: Path) -> HostFacts:
-    """Read the file; raises UsageError whose findings hold every mistake, unknown keys among them."""
+    """Read the file. Raises UsageError with a finding for each mistake, unknown keys included."""
     mistakes = Mistakes()
     root = load(path, mistakes)
     file = read_node(_HostFile, root, mistakes) if root else None
@@ -74,7 +74,7 @@ def _profile(root: Node, mistakes: Mistakes) -> Profile | None:
 
 @functools.cache
 def find_name(given: str, known: tuple[str, ...]) -> str | None:
-    """The name that a longer one such as "NVIDIA A100-SXM4-80GB" holds as whole words; the longest where several do."""
+    """Return the known name within one such as "NVIDIA A100-SXM4-80GB", as whole words; the longest match."""
     found = [
         name
         for name in known

@@ -25,7 +25,7 @@ _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class Code(CodeEnum):
-    """What can be wrong with a file as such; `recipe` and `check` have codes of their own."""
+    """Mistakes of a file's form; `recipe` and `check` have codes of their own."""
 
     UNREADABLE = "EB101", "a file that is not there, too large or not UTF-8"
     SYNTAX = "EB102", "it is not YAML"
@@ -39,7 +39,7 @@ class Code(CodeEnum):
 
 
 class Kind(StrEnum):
-    """What was written; the values complete the sentence "found …"."""
+    """The kind of a value; it completes the sentence "found …"."""
 
     TEXT = "text"
     INTEGER = "an integer"
@@ -69,7 +69,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One value as it was written: `text` for scalars, `items` for lists, `entries` for maps."""
+    """One value with its place: `text` for scalars, `items` for lists, `entries` for maps."""
 
     path: str  # $.extensions[0].sources
     where: str  # file:line:column
@@ -83,7 +83,7 @@ class Node:
 
 
 class Mistakes:
-    """Collects what is wrong; the findings come out in the order of the files and their lines."""
+    """A collector of mistakes. Its findings are in the order of files and lines."""
 
     def __init__(self) -> None:
         self._found: list[Finding] = []
@@ -117,13 +117,13 @@ def shown(text: str) -> str:
 
 
 def load(path: Path, mistakes: Mistakes) -> Node | None:
-    """Read a YAML file; None when there is nothing to go on with, the reason collected."""
+    """Read a YAML file. Returns None after collecting why it cannot be read."""
     text = load_text(path, mistakes)
     return None if text is None else parse_yaml(text, str(path), mistakes)
 
 
 def load_text(path: Path, mistakes: Mistakes) -> str | None:
-    """Read a UTF-8 file of at most MAX_BYTES; None after collecting why not."""
+    """Read a UTF-8 file of at most MAX_BYTES. Returns None after collecting why it cannot be read."""
     try:
         with path.open("rb") as stream:
             data = stream.read(MAX_BYTES + 1)
@@ -147,7 +147,7 @@ def load_text(path: Path, mistakes: Mistakes) -> str | None:
 
 
 def parse_yaml(text: str, file: str, mistakes: Mistakes) -> Node | None:
-    """Turn one YAML document into nodes; None when it cannot be read to its end, the reason collected."""
+    """Turn one YAML document into nodes. Returns None after collecting why it cannot be read."""
     try:
         return _YamlReader(text, file, mistakes).document()
     except yaml.MarkedYAMLError as error:
@@ -163,7 +163,7 @@ def parse_yaml(text: str, file: str, mistakes: Mistakes) -> Node | None:
 
 
 def parse_json(text: str, file: str, mistakes: Mistakes) -> Node | None:
-    """Turn JSON into the same nodes; places are the file's, since JSON here is written by envbuilder alone."""
+    """Turn JSON into the same nodes. Each place is the file: no person writes this JSON."""
     try:
         value: object = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
         return _json_node(value, "$", file, mistakes, 0)
@@ -177,11 +177,11 @@ def parse_json(text: str, file: str, mistakes: Mistakes) -> Node | None:
 
 
 class _StopReadingError(Exception):
-    """The mistake is collected and nothing after it can be trusted."""
+    """Raised after a mistake that makes the rest of the file unreadable."""
 
 
 class _Pairs(tuple[tuple[str, object], ...]):
-    """A JSON object before its double keys are lost."""
+    """A JSON object with its duplicate keys."""
 
     __slots__ = ()
 
@@ -191,7 +191,7 @@ class _YamlReader:
         self._loader = _Loader(text)
         self._file = file
         self._mistakes = mistakes
-        self._anchors: set[str] = set()  # refused already, and with each of them its aliases
+        self._anchors: set[str] = set()  # already reported; their aliases are not reported again
 
     def document(self) -> Node:
         self._loader.get_event()  # the start of the stream

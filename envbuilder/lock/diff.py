@@ -1,4 +1,4 @@
-"""The differences of two locks, and of a lock and its recipe: for `lock --check`, `diff` and the error of a stale lock."""
+"""Compare two locks, or a lock with its recipe, for `lock --check`, `diff` and the error of a stale lock."""
 
 import shlex
 from collections.abc import Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """`before` is None for what is new, `after` for what is gone."""
+    """One difference. `before` is None for an addition, `after` for a removal."""
 
     name: str
     before: str | None
@@ -43,7 +43,7 @@ class Change:
 
 
 def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change, ...]:
-    """Return what differs between two maps, sorted by name."""
+    """Return the differences of two maps, sorted by name."""
     return tuple(
         Change(name=name, before=before.get(name), after=after.get(name))
         for name in sorted(before.keys() | after.keys())
@@ -52,7 +52,7 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change
 
 
 def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
-    """Return what differs: the lock's own keys, its base, its packages, its extensions."""
+    """Return the differences: the lock's own keys, its base, its packages, its extensions."""
     return (
         *_change("platform", old.platform, new.platform),
         *_change("epoch", f"{old.epoch}", f"{new.epoch}"),

@@ -1,4 +1,4 @@
-"""The lockfile: a lock as JSON beside its recipe, written by envbuilder alone and read with every mistake at once."""
+"""Read and write lockfiles: JSON beside the recipe. Every mistake is reported at once."""
 
 import json
 from dataclasses import asdict, dataclass, replace

@@ -66,7 +66,7 @@ class Artifact:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceFile:
-    """A file of the recipe's own, by its path relative to the recipe's folder."""
+    """A file of the recipe's folder. `path` is relative to that folder."""
 
     __pydantic_config__ = STRICT
     path: RelativePath
@@ -118,7 +118,7 @@ class LockedExtension:
     include: tuple[RelativePath, ...]
     cflags: tuple[Line, ...]
     cuda_cflags: tuple[Line, ...]
-    # Every file that its build reads from the recipe's folder, sorted by path.
+    # The files of the recipe's folder that its build reads, sorted by path.
     files: Annotated[tuple[SourceFile, ...], Rule(_check_paths)]
     path: RelativePath = ""  # this and all below as in the recipe, see `extension.Extension`
     git: Line = ""
@@ -145,7 +145,7 @@ def _check_digests(extension: LockedExtension) -> Iterator[Mistake]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """Digests of what each part of the lock was resolved from: a part whose inputs stay is not resolved again."""
+    """Digests of the inputs of each part of the lock. A part with unchanged inputs is not resolved again."""
 
     __pydantic_config__ = STRICT
     debs: Digest
@@ -164,18 +164,18 @@ class Lock:
     toolkit: Parts  # the cuda layer: .debs and wheels, sorted by name
     wheels: Wheels  # the python layer, sorted by name
     extensions: tuple[Annotated[LockedExtension, Rule(_check_digests)], ...]
-    # None where the recipe stands on a suite; `debs` are what is put on top of it.
+    # None if the recipe's base is a suite; otherwise `debs` are installed on top of the image.
     base: LockedBase | None = None
 
 
 def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
-    """Every file that a build from this lock fetches, or makes of a repository."""
+    """Return every file that a build from this lock fetches or packs from a repository."""
     archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
     return (*lock.debs, *lock.toolkit, *lock.wheels, *archives, *(blobs(lock.base) if lock.base else ()))
 
 
 def blobs(base: LockedBase) -> tuple[Artifact, ...]:
-    """Every file of an image: its manifest, its config, and its layers, the lowest first."""
+    """Return every file of an image: manifest, config, and layers from the lowest up."""
     layers = ((layer, f"layer {at} of {len(base.layers)}") for at, layer in enumerate(base.layers, 1))
     own = ((base.config, "config"), *layers)
     return (
@@ -192,7 +192,7 @@ def _blob(base: LockedBase, blob: Blob, place: str, part: str) -> Artifact:
 
 
 def recipe_inputs(recipe: Recipe) -> Inputs:
-    """What each part of a lock follows from, as digests of the recipe's values under `PARTS`."""
+    """Return the digests of the recipe's values that each part of a lock follows from (`PARTS`)."""
     values = json.loads(recipe.canonical())
     digests = {
         part: sha256_text(json.dumps({key: values[key] for key in keys}, sort_keys=True))

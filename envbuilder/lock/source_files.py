@@ -1,4 +1,4 @@
-"""The files of a recipe's own folder that its extensions are built from, each with its digest."""
+"""Find the files of the recipe's folder that its extensions are built from, with their digests."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -32,13 +32,11 @@ HEADERS: Final = frozenset(
 CODE: Final = frozenset(
     {*HEADERS, *SOURCE_SUFFIXES, ".py", ".pyi", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt"}
 )
-MADE: Final = frozenset(
-    {".so", ".o", ".a", ".pyc", ".egg", ".whl"}
-)  # what an earlier build left in a project
+MADE: Final = frozenset({".so", ".o", ".a", ".pyc", ".egg", ".whl"})  # leftovers of an earlier build
 
 
 def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
-    """Extension → the files of the recipe's folder that it is built from; raises RecipeError with every one that is missing."""
+    """Return the source files of each extension. Raises RecipeError with every file that is missing."""
     folder = recipe.path.parent
     missing = [
         f"{recipe.place(f'$.extensions[{index}]')}: the extension `{extension.name}` names `{source}`, which is not there"
@@ -52,7 +50,7 @@ def own_files(recipe: Recipe) -> Mapping[str, tuple[SourceFile, ...]]:
 
 
 def source_digests(files: Mapping[str, tuple[SourceFile, ...]]) -> Mapping[str, Sha256]:
-    """Path below the recipe's folder → digest, of every file of every extension."""
+    """Return the digest of every file of every extension, by its path below the recipe's folder."""
     return {file.path: file.sha256 for some in files.values() for file in some}
 
 
@@ -69,7 +67,7 @@ def _files(extension: Extension, folder: Path) -> Iterator[SourceFile]:
 
 
 def _headers(extension: Extension, folder: Path) -> Iterator[str]:
-    """Headers that the sources may include.
+    """Yield the headers that the sources may include.
 
     Which of them a compiler will read is not known before it runs, so the rule is simple and takes too many rather than
     too few: every file with a header's suffix in or below the folders of the sources and the include folders. Hidden files
@@ -83,7 +81,7 @@ def _headers(extension: Extension, folder: Path) -> Iterator[str]:
 
 
 def _project(place: Path, folder: Path, *, code_only: bool) -> Iterator[str]:
-    """A project's files without what a build of it leaves behind."""
+    """Yield a project's files without the leftovers of a build."""
     for path in _visible(place, folder):
         file = Path(path)
         parents = file.relative_to(place.relative_to(folder)).parts[:-1]
@@ -95,7 +93,7 @@ def _project(place: Path, folder: Path, *, code_only: bool) -> Iterator[str]:
 
 
 def _visible(place: Path, folder: Path) -> Iterator[str]:
-    """The files in or below `place`, relative to `folder`, without hidden ones."""
+    """Yield the files in or below `place`, relative to `folder`, without hidden ones."""
     for path in place.rglob("*"):
         relative = path.relative_to(folder)
         if path.is_file() and not any(part.startswith(".") for part in relative.parts):

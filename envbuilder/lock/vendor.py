@@ -1,4 +1,4 @@
-"""Everything that a lock names as a folder: what a machine without a network, or a year without the mirrors, builds from.
+"""Copy everything that a lock names into a folder. A machine without a network builds from that folder.
 
 NAME.yaml, NAME.lock      the recipe with what it extends, and its lock
 <path>                    the extensions' own files, where the recipe names them
@@ -25,7 +25,7 @@ FILES: Final = "files"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Vendored:
-    """What a folder holds now."""
+    """The content of a vendored folder."""
 
     folder: Path
     name: str
@@ -38,7 +38,7 @@ class Vendored:
 
 
 def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
-    """Copy what the lock names out of the store, which must hold it, and what the recipe is made of.
+    """Copy what the lock names from the store, and the files of the recipe. The store must hold it all.
 
     What is there already and right is left alone. Raises UsageError when two artifacts would have the same name.
     """
@@ -70,7 +70,7 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
 
 
 def _place(artifact: Artifact) -> str:
-    """Where it goes: by its name, what an image consists of by its digest."""
+    """Return the path in the folder: the digest for a blob of an image, otherwise the file name."""
     return (
         f"{FILES}/{BLOBS}/{artifact.sha256}"
         if artifact.source == REGISTRY
@@ -79,7 +79,7 @@ def _place(artifact: Artifact) -> str:
 
 
 def _layout(base: LockedBase, folder: Path) -> dict[Path, bytes]:
-    """What makes the folder an OCI layout of this image, and of those of other recipes that are there."""
+    """Return the files that make the folder an OCI layout of this image and of those already there."""
     index = folder / INDEX
     files = layout_files(base, index.read_bytes() if index.is_file() else b"")
     return {folder / name: content for name, content in files.items()}
@@ -92,7 +92,7 @@ def _copy(source: Path, target: Path) -> None:
 
 
 def _recipe_files(recipe: Recipe) -> Iterator[Path]:
-    """The files of the recipe, with the lock of each recipe that has one."""
+    """Yield the files that the recipe was read from, and their locks."""
     for path in recipe.files:
         yield path
         lock = path.with_suffix(".lock")

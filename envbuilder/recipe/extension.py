@@ -1,4 +1,4 @@
-"""The extensions of a recipe: three forms in which projects have them, and what may be wrong with each.
+"""Extensions of a recipe: the three forms in which projects have them, and the rules of each.
 
 `sources` is what torch's `load()` takes; a folder, a git commit or an sdist is a project with a `setup.py` or
 `pyproject.toml`; and `capture` runs a project's own import lines to learn which `load()` calls it would make.
@@ -18,7 +18,7 @@ from envbuilder.core.models import LINE, STRICT, Line, Mistake, Shape
 from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
-LONGEST_NAME: Final = 100  # of an extension; its files are called so
+LONGEST_NAME: Final = 100  # of an extension's name, which its files have too
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
 ORIGINS: Final = ("path", "git", "sdist")
@@ -49,7 +49,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """One entry of `extensions`; paths are POSIX, relative to the recipe's folder, and empty stands for what was not asked."""
+    """One entry of `extensions`. Paths are POSIX and relative to the recipe's folder; an absent key is empty."""
 
     __pydantic_config__ = STRICT
     name: Annotated[Line, Field(description="What Python imports."), _NAME_SCHEMA]
@@ -89,7 +89,7 @@ class Extension:
         return Form.LOAD if self.sources else Form.PROJECT
 
     def canonical(self) -> dict[str, object]:
-        """What decides a build; keys that came later are there only where they say something, so that old locks stay fresh."""
+        """Return what decides a build. Keys of later versions appear only with a value, so old locks stay fresh."""
         value: dict[str, object] = {
             "name": self.name,
             "sources": self.sources,
@@ -103,7 +103,7 @@ class Extension:
 
 
 def check_extensions(items: object, _folder: Path) -> Iterator[Mistake]:
-    """No two extensions of a recipe have the same name."""
+    """Report extensions whose name is already taken."""
     names = (
         [item.get("name") if isinstance(item, dict) else None for item in items]
         if isinstance(items, list)
@@ -117,7 +117,7 @@ def check_extensions(items: object, _folder: Path) -> Iterator[Mistake]:
 
 
 def check_extension(given: object, folder: Path) -> Iterator[Mistake]:
-    """Judge an entry of `extensions` as the file has it: exactly one form, and what belongs to it."""
+    """Report what is wrong with an entry of `extensions`: its form, its name, its path and its sources."""
     if not isinstance(given, dict):
         return
     for message, hint in _form_mistakes(given):
@@ -151,7 +151,7 @@ def _form_mistakes(given: Mapping[str, object]) -> Iterator[tuple[str, str]]:
 
 
 def _path_mistakes(given: Mapping[str, object], path: str, folder: Path) -> Iterator[Mistake]:
-    """A local path leads to a folder, and without `capture` to a project; another is plain."""
+    """Report a local path that is no project, or a remote one that is not plain."""
     if _is_remote(given):
         if not re.fullmatch(BELOW.pattern, path):
             yield Mistake(message=f"expected {BELOW.expected}, found {shown(path)}")
@@ -171,7 +171,7 @@ def _path_mistakes(given: Mapping[str, object], path: str, folder: Path) -> Iter
 def _source_mistakes(sources: list[object]) -> Iterator[Mistake]:
     if not sources:
         yield Mistake(message="expected at least one source file", code=RecipeCode.EXTENSION)
-    # torch names objects after the file alone, `x.o` and `x.cuda.o`: a second `x` would replace the first.
+    # torch names objects after the file alone (`x.o`, `x.cuda.o`): a second `x` would replace the first.
     objects = [_object(source) if isinstance(source, str) else "" for source in sources]
     for at, name in enumerate(objects):
         if name and name in objects[:at]:

@@ -1,4 +1,4 @@
-"""The types of a recipe's values that are more than text of a shape: paths, variables and requirements."""
+"""Types of a recipe's values beyond text of a shape: paths, variables and requirements."""
 
 import os
 import re
@@ -59,7 +59,7 @@ class RecipeCode(CodeEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPath:
-    """Metadata of a text: the path of a file or folder below the recipe's folder, which is pydantic's context."""
+    """Metadata of a text: a path below the recipe's folder. That folder is pydantic's context."""
 
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
@@ -90,7 +90,7 @@ OwnFolder = Annotated[str, LINE, OwnPath(is_folder=True)]
 def check_path(
     text: str, folder: Path, *, suffixes: tuple[str, ...] = (), is_folder: bool = False
 ) -> Iterator[Mistake]:
-    """Judge a path that has to exist below the recipe's folder."""
+    """Report a path that does not exist below the recipe's folder."""
     path = PurePosixPath(text)
     what = "folder" if is_folder else "file"
     message = hint = ""
@@ -117,7 +117,7 @@ def check_path(
 
 
 def _way_to(text: str, folder: Path) -> str:
-    """Where the recipe would have to lie for a path that leads out of its folder, and what the path would then be."""
+    """Return the hint for a path outside the recipe's folder: where the recipe belongs, and the path from there."""
     start, target = folder.resolve(), (folder / text).resolve()
     if not target.exists():
         return f"paths start at the recipe's folder, `{start}`, and stay below it: no `..`, no `\\`, no leading `/` or `./`"
@@ -176,7 +176,7 @@ def _parse_requirement(text: str) -> str:
 
 
 def _doubled(text: str) -> str:
-    """What one meant who wrote a single `=`, as conda has it; "" where that is not all that is wrong."""
+    """Return the hint for a single `=`, as conda writes it; "" if more is wrong."""
     written = re.fullmatch(r"([^\s=<>!~;]+) *= *([0-9][^\s=;]*)(?:=[^\s=;]+)?( *;.*)?", text)
     if written is None:
         return ""

@@ -1,4 +1,4 @@
-"""The recipe's form as a JSON schema, for editors: made from the types and shapes that the loader reads by.
+"""The JSON schema of recipes, for editors, made by pydantic from the types that the loader reads.
 
 It says what one file can say. Whether a path exists, whether a requirement can be read and what `extends` brings is left to
 the loader; what the loader takes, the schema takes. Draft 7 is what the YAML servers of editors know best.
@@ -19,12 +19,12 @@ _Schema = dict[str, object]
 
 
 def schema_text() -> str:
-    """The schema as the file holds it, the same on each machine."""
+    """Return the text of the schema's file, the same on each machine."""
     return json.dumps(make_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
 def make_schema() -> _Schema:
-    """The schema of one recipe file."""
+    """Return the schema of one recipe file."""
     raw = TypeAdapter(RecipeFile).json_schema()
     made: Any = _plain(raw, raw["$defs"])
     required = made.pop("required")
@@ -49,7 +49,7 @@ def make_schema() -> _Schema:
 
 
 def _plain(schema: Any, definitions: Any) -> Any:
-    """Pydantic's schema in the words of draft 7: definitions where they are used, without defaults and titles."""
+    """Return pydantic's schema as draft 7: definitions inlined, without defaults and titles."""
     if isinstance(schema, list):
         return [_plain(one, definitions) for one in schema]
     if not isinstance(schema, dict):

@@ -1,4 +1,4 @@
-"""Recipes in their folder: finding them by name, and reading one with all that it extends and every mistake."""
+"""Find recipes by name, and read one with the recipes it extends. Every mistake is reported at once."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -22,17 +22,17 @@ _EXTENDS: Final[Any] = Annotated[str, NAME]
 
 
 def recipes_folder(environment: Mapping[str, str]) -> Path:
-    """Where recipes are, for the verbs that need none and want to name one that is there."""
+    """Return the folder of recipes for commands that work without one and only suggest names."""
     return Path(environment.get("ENVBUILDER_RECIPES") or "recipes")
 
 
 def list_recipes(folder: Path) -> tuple[str, ...]:
-    """The names of the recipes in a folder, sorted."""
+    """Return the names of the recipes in a folder, sorted."""
     return tuple(sorted(path.stem for path in folder.glob(f"*{SUFFIX}") if path.is_file()))
 
 
 def need_recipes(folder: Path) -> tuple[str, ...]:
-    """What `list_recipes` finds; raises UsageError where that is nothing."""
+    """Return the names of the recipes in a folder. Raises UsageError if there are none."""
     names = list_recipes(folder)
     if not names:
         raise UsageError(f"`{folder}` holds no recipes", hint="`--recipes` names another folder")
@@ -40,9 +40,9 @@ def need_recipes(folder: Path) -> tuple[str, ...]:
 
 
 def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
-    """Every recipe of a folder that can be read, and the mistakes of the others, each once; raises UsageError for no file."""
+    """Return the readable recipes of a folder, and the mistakes of the others. Raises UsageError if there are no files."""
     recipes: list[Recipe] = []
-    mistakes: dict[Finding, None] = {}  # of what two recipes extend, both tell
+    mistakes: dict[Finding, None] = {}  # two recipes may extend the same file with a mistake
     for name in need_recipes(folder):
         try:
             recipes.append(load(folder / f"{name}{SUFFIX}"))
@@ -52,7 +52,7 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
 
 
 def find_recipe(name: str, folder: Path) -> Path:
-    """Return the file that NAME stands for: a recipe in `folder`, or a path; raises UsageError with what exists."""
+    """Return the file of NAME: a recipe in `folder`, or a path. Raises UsageError with the known names."""
     if "/" in name or name.endswith((SUFFIX, ".yml")):
         if not Path(name).is_file():
             raise UsageError(
@@ -70,7 +70,7 @@ def find_recipe(name: str, folder: Path) -> Path:
 
 
 def hint_to_build(name: str, folder: Path) -> str:
-    """What to do where nothing was built of NAME: build it, or name a recipe that there is; NAME may be a path to a SIF."""
+    """Return the hint if nothing was built from NAME: build it, or choose a known recipe. NAME may be a SIF's path."""
     if name.endswith(".sif"):
         return "name one that is there, or a recipe that was built"
     try:
@@ -82,7 +82,7 @@ def hint_to_build(name: str, folder: Path) -> str:
 
 
 def load(path: Path, *, name: str = "") -> Recipe:
-    """Read the recipe with all that it extends; raises RecipeError whose findings hold every mistake."""
+    """Read a recipe and the recipes it extends. Raises RecipeError with a finding for each mistake."""
     mistakes = Mistakes()
     name = name or path.stem
     if not re.fullmatch(NAME.pattern, name):
@@ -101,7 +101,7 @@ def load(path: Path, *, name: str = "") -> Recipe:
 
 
 def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | None:
-    """One file merged over what it extends, without the key `extends`; each file is added to `files`."""
+    """Return a file merged over the one it extends, without `extends`. Each file read is added to `files`."""
     files.append(path)
     node = load_yaml(path, mistakes)
     if node is None:
@@ -132,7 +132,7 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
 
 
 def _merge(base: Node, over: Node) -> Node:
-    """Maps merge, lists append, everything else is replaced; each value keeps the place where it was written."""
+    """Merge maps, append lists and replace all else. Each value keeps its own place."""
     if base.kind is Kind.LIST and over.kind is Kind.LIST:
         return replace(over, items=(*base.items, *over.items))
     if base.kind is Kind.MAP and over.kind is Kind.MAP:
@@ -148,7 +148,7 @@ def _merge(base: Node, over: Node) -> Node:
 def _read_file(root: Node, path: Path, mistakes: Mistakes) -> RecipeFile | None:
     found = Mistakes()
     file: RecipeFile | None = read_node(_FILE, root, found, context=path.parent)
-    # What cannot be read cannot be merged, and its keys are then not missing but unseen.
+    # If a file could not be read, its keys are unknown and not missing.
     is_whole = not {finding.code for finding in mistakes.findings} & _UNSEEN
     for one in found.findings:
         is_missing = one.code == Code.MISSING_KEY and one.message.startswith("$: ")
@@ -186,14 +186,14 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
 
 
 def _packages(file: RecipeFile, root: Node) -> Iterator[tuple[str, str]]:
-    """Each requirement with the place where it was written."""
+    """Yield each requirement with its place."""
     node = root.get("packages")
     for item, one in zip(node.items if node else (), file.packages, strict=True):
         yield from ((one, item.where),) if isinstance(one, str) else one
 
 
 def _places(root: Node, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
-    """Every value's path in the effective recipe, with the file and line it came from."""
+    """Yield the path of each value in the effective recipe, with the place it came from."""
     yield "$", root.where
     for entry in root.entries:
         yield from (

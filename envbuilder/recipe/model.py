@@ -1,4 +1,4 @@
-"""The keys of a recipe, as a person writes them, and the effective recipe that they become."""
+"""The keys of a recipe file, and the effective recipe made from them."""
 
 import json
 from collections.abc import Iterator
@@ -84,7 +84,7 @@ class NcclProfile:
 
 
 def _unquoted_off(value: object) -> object:
-    """Take `off`, which YAML 1.1 reads as false, for the word."""
+    """Return the word `off` for an unquoted `off`, which YAML 1.1 reads as false."""
     return "off" if value == Unquoted(text="off") else value
 
 
@@ -93,7 +93,7 @@ _MAP_OR_TEXT: Final = Discriminator(lambda value: "a map" if isinstance(value, d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeFile:
-    """The keys of a recipe, after `extends`."""
+    """The keys of a recipe file."""
 
     __pydantic_config__ = STRICT
     base: Annotated[
@@ -163,7 +163,7 @@ class RecipeFile:
 
 
 def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
-    """Of `cuda` and `gpus`, both or none: a toolkit needs to know its targets, and without CUDA torch is the CPU's."""
+    """Report `cuda` without `gpus`, and `gpus` without `cuda`: a toolkit compiles for GPUs that it knows."""
     if not isinstance(given, dict):
         return
     gpus = given.get("gpus")
@@ -177,13 +177,13 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The effective recipe, after `extends`; empty text and empty tuples stand for what was not asked."""
+    """The effective recipe, with all that it extends. An absent key is an empty text or tuple."""
 
     name: str
     path: Path  # of the recipe file; extension sources are relative to its folder
     summary: str
     gpus: tuple[str, ...]
-    base: str  # distribution/suite, e.g. debian/bookworm; "" where it stands on an image
+    base: str  # distribution/suite, e.g. debian/bookworm; "" if the base is an image
     image: str = ""  # the reference of that image, as written
     python: str
     cuda: str  # "" without CUDA
@@ -195,17 +195,17 @@ class Recipe:
     extensions: tuple[Extension, ...]
     env: tuple[tuple[str, str], ...]  # sorted by name
     nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
-    tests: tuple[str, ...]  # commands run in both artefacts after a build
+    tests: tuple[str, ...]  # commands that run in image and SIF after a build
     files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
     places: tuple[tuple[str, str], ...]  # `$.cuda` → `recipes/a100.yaml:4:7`
 
     @property
     def digest(self) -> Sha256:
-        """Of everything that decides a build: not the summary, the tests or where things were written."""
+        """The digest of what decides a build: without summary, tests and places."""
         return sha256_text(self.canonical())
 
     def canonical(self) -> str:
-        """What decides a build, as one stable text; GPU and apt names are a set, packages keep their order."""
+        """Return what decides a build as one stable text. GPUs and apt names are sets; packages keep their order."""
         value = {
             "format": FORMAT,
             "gpus": sorted(set(self.gpus)),
@@ -225,7 +225,7 @@ class Recipe:
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     def place(self, path: str) -> str:
-        """Where the value at `$.key[0]` was written; for what was not written, the place of what would hold it."""
+        """Return the place of the value at `$.key[0]`; for an absent value, the place of what would hold it."""
         known = dict(self.places)
         while path not in known and path != "$":
             path = path[: max(path.rfind("."), path.rfind("["))]

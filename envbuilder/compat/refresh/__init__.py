@@ -1,4 +1,4 @@
-"""`tables refresh`, for maintainers: reads released artefacts and writes what they say into `torch.yaml` and `cuda.yaml`.
+"""`tables refresh`, for maintainers: read released artifacts and update `torch.yaml` and `cuda.yaml`.
 
 Pages about releases disagree with the releases, so no page is read: wheel names, metadata, headers and the programs
 themselves are (a few MB of each wheel, by range requests). Rows stay sorted, a second run changes nothing, no row is ever
@@ -35,7 +35,7 @@ Found = TypeVar("Found")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """How much is read anew."""
+    """How many releases are read again."""
 
     releases: int = NEWEST  # of torch
     compilers: int = NEWEST  # minor versions of CUDA
@@ -53,7 +53,7 @@ def refresh(
     folder: Path = TABLES,
     save: bool = True,
 ) -> Changes:
-    """Read the newest releases and write the tables in `folder`; raises FetchError and then writes nothing."""
+    """Read the newest releases and write the tables in `folder`. Writes nothing if it raises FetchError."""
     torches, torch_changes = _renew_torch(index, folder / TORCH_FILE.name, scope.releases, today)
     cudas, cuda_changes = _renew_cuda(index, runner, folder / CUDA_FILE.name, scope.compilers, today)
     texts = {TORCH_FILE.name: torches, CUDA_FILE.name: cudas}
@@ -118,7 +118,7 @@ def _gone(name: str, versions: Iterable[str]) -> Changes:
 
 
 def _clashes(path: Path) -> tuple[str, ...]:
-    """The releases of glibc that a person found to clash with the headers of compilers."""
+    """Return the glibc releases that clash with compilers' headers, as `overrides.yaml` lists them."""
     mistakes = Mistakes()
     root = load(path, mistakes)
     found = root.get("glibc_clashes") if root else None
@@ -126,7 +126,7 @@ def _clashes(path: Path) -> tuple[str, ...]:
 
 
 def _check(texts: Mapping[str, str], folder: Path) -> None:
-    """Raise unless the tables, with the overrides, still obey their own rules."""
+    """Raise FetchError if the new tables, with the overrides, break their own rules."""
     with tempfile.TemporaryDirectory() as temporary:
         work = Path(temporary)
         shutil.copy(folder / OVERRIDES, work)

@@ -1,4 +1,4 @@
-"""Reads a CUDA compiler out of its wheels: the checks in its headers, and what its own programs say of themselves."""
+"""Read a CUDA compiler from its wheels: the checks in its headers, and the help of its programs."""
 
 import re
 import tempfile
@@ -29,7 +29,7 @@ _X86: Final = re.compile(r"(any|.*linux.*_x86_64)")
 
 
 def linux_wheels(files: Iterable[Listed]) -> Mapping[Version, Listed]:
-    """The final releases for Linux x86-64, oldest first."""
+    """Return the final releases for Linux x86-64, oldest first."""
     found: dict[Version, Listed] = {}
     for listed in files:
         try:
@@ -43,13 +43,13 @@ def linux_wheels(files: Iterable[Listed]) -> Mapping[Version, Listed]:
 
 
 def by_minor(versions: Iterable[Version]) -> Mapping[str, Version]:
-    """The newest release of each minor version, oldest first: 13.2 → 13.2.86."""
+    """Return the newest release of each minor version, oldest first: 13.2 → 13.2.86."""
     return {f"{version.major}.{version.minor}": version for version in sorted(versions) if version.major}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wheels:
-    """What is read of one compiler."""
+    """The wheels that are read for one compiler."""
 
     compiler: Listed
     headers: Listed
@@ -98,7 +98,7 @@ def read_cuda(cuda: str, wheels: Wheels, index: Index, runner: Runner, *, clashe
 def _unpinned(
     cuda: str, loose: Sequence[str], toolkits: Mapping[Version, Listed], index: Index
 ) -> tuple[str, ...]:
-    """The releases of the `cuda-toolkit` package that name this compiler without these parts of it."""
+    """Return the `cuda-toolkit` releases that require this compiler without these parts of it."""
     here = {
         "extra": "nvcc",
         "sys_platform": "linux",
@@ -122,7 +122,7 @@ def _unpinned(
 
 
 def _help(wheel: zipfile.ZipFile, program: str, folder: Path, runner: Runner) -> str:
-    """What the real program prints; it runs on any machine of its platform, without a GPU."""
+    """Return the output of the real program, which runs without a GPU."""
     path = folder / program
     path.write_bytes(_member(wheel, f"/bin/{program}"))
     path.chmod(0o755)
@@ -137,7 +137,7 @@ def _member(wheel: zipfile.ZipFile, end: str) -> bytes:
 
 
 def _option(text: str, name: str) -> str:
-    """The part of a help text that is about one option."""
+    """Return the part of a help text about one option."""
     _, _, rest = text.partition(f"\n{name} ")
     return rest.split("\n\n")[0]
 

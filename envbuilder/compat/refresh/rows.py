@@ -1,4 +1,4 @@
-"""A table that `tables refresh` writes: its rows as plain values, what a new reading changes, and its text.
+"""Tables that `tables refresh` writes: rows as plain values, their changes, and the text of the file.
 
 A row is never dropped, and a key that an artefact no longer shows keeps its value: both are told instead, because a page
 that lists less than before is more often the page's mistake than a fact
@@ -24,7 +24,7 @@ _ROWS: Final = "\nrows:\n"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Changes:
-    """What a refresh did, and what a person should look at; a line each."""
+    """The changes of a refresh, and notes for a person to check; one line each."""
 
     done: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -35,18 +35,18 @@ class Changes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFile:
-    """One file: all that stands above its rows, and the rows, oldest first."""
+    """One file: the text above its rows, and the rows, oldest first."""
 
     head: str
     rows: tuple[Row, ...]
     key: str  # names a row: its version
 
     def values(self, key: str) -> frozenset[str]:
-        """What the rows that have this key say there."""
+        """Return the values of this key in the rows that have it."""
         return frozenset(str(row[key]) for row in self.rows if key in row)
 
     def text(self, order: Sequence[str]) -> str:
-        """The file; keys of a row stand in this order, others after them."""
+        """Return the text of the file. Keys of a row come in this order, others after them."""
         lines = [
             f"{'  - ' if number == 0 else '    '}{key}: {_text(row[key])}\n"
             for row in self.rows
@@ -56,7 +56,7 @@ class RowFile:
 
 
 def parse_rows(text: str, file: Path, key: str) -> RowFile:
-    """Read a table's text; raises ValueError when it has another form than `RowFile.text` writes."""
+    """Read a table's text. Raises ValueError if it has another form than `RowFile.text` writes."""
     head, found, _ = text.partition(_ROWS)
     mistakes = Mistakes()
     root = parse_yaml(text, str(file), mistakes)
@@ -67,7 +67,7 @@ def parse_rows(text: str, file: Path, key: str) -> RowFile:
 
 
 def merge(file: RowFile, new: Iterable[Row], *, name: str, today: date) -> tuple[RowFile, Changes]:
-    """The file with what was read now, and what that changes; `name` is the table's in messages."""
+    """Return the file with the new rows, and the changes. `name` is the table's name in messages."""
     rows = {str(row[file.key]): row for row in file.rows}
     changes = Changes()
     for row in new:
@@ -79,7 +79,7 @@ def merge(file: RowFile, new: Iterable[Row], *, name: str, today: date) -> tuple
 
 
 def date_head(file: RowFile, sources: Iterable[str], today: date) -> tuple[RowFile, Changes]:
-    """The file with today as the day on which it and these of its sources were read."""
+    """Return the file with today as the date of itself and of these sources."""
     head = re.sub(r'^read: "[0-9-]+"$', f'read: "{today}"', file.head, flags=re.MULTILINE)
     for source in sources:
         head = re.sub(rf'^(  {source}: .*read: )"[0-9-]+"', rf'\g<1>"{today}"', head, flags=re.MULTILINE)
@@ -127,7 +127,7 @@ def _value(node: Node) -> Value:
 
 
 def _text(value: Value) -> str:
-    """A value in YAML's flow style, which JSON is a part of."""
+    """Return a value in YAML's flow style, as JSON."""
     pairs = [item for item in value if isinstance(item, tuple)] if isinstance(value, tuple) else []
     return json.dumps(dict(pairs) if pairs else value, ensure_ascii=False)
 

@@ -1,4 +1,4 @@
-"""Reads a release of torch out of its wheel: about 10 MB of the file, of which libtorch_python.so is the most."""
+"""Read a release of torch from its wheel: about 10 MB, most of it libtorch_python.so."""
 
 import ast
 import re
@@ -42,7 +42,7 @@ class TorchWheel:
 
 
 def torch_wheels(files: Sequence[Listed]) -> Mapping[str, tuple[TorchWheel, ...]]:
-    """The final releases, oldest first, with their wheels, oldest Python first."""
+    """Return the final releases, oldest first, with their wheels, oldest Python first."""
     found: dict[Version, list[TorchWheel]] = defaultdict(list)
     for listed in files:
         try:
@@ -62,7 +62,7 @@ def torch_wheels(files: Sequence[Listed]) -> Mapping[str, tuple[TorchWheel, ...]
 
 
 def read_torch(version: str, wheels: Sequence[TorchWheel], index: Index) -> Row:
-    """The row of a release; raises FetchError, or ValueError when its wheel is made otherwise than those so far."""
+    """Return the row of a release. Raises FetchError, or ValueError for a wheel of an unknown form."""
     plain = [wheel for wheel in wheels if not wheel.python.endswith("t")] or list(wheels)
     chosen = plain[-1]
     with index.open(chosen.listed) as wheel:
@@ -88,7 +88,7 @@ def read_torch(version: str, wheels: Sequence[TorchWheel], index: Index) -> Row:
 
 
 def _targets(tags: frozenset[Tag]) -> Iterator[tuple[str, tuple[int, int]]]:
-    """The Python and the oldest glibc of each Linux tag of a wheel."""
+    """Yield the Python and the oldest glibc of each Linux tag of a wheel."""
     floors: dict[str, tuple[int, int]] = {}
     for tag in tags:
         system, cpython = _LINUX.fullmatch(tag.platform), re.fullmatch(r"cp(\d)(\d+)", tag.interpreter)
@@ -104,13 +104,13 @@ def _wheel_order(wheel: TorchWheel) -> tuple[int, bool, tuple[int | str, ...]]:
 
 
 def _made_on(wheel: zipfile.ZipFile) -> str:
-    """The day of the newest member, where the index does not tell when it was uploaded."""
+    """Return the day of the newest member, for an index without upload times."""
     year, month, day, *_ = max(member.date_time for member in wheel.infolist())
     return f"{year:04}-{month:02}-{day:02}"
 
 
 def _architectures(library: bytes) -> str:
-    """What `torch.cuda.get_arch_list()` answers: `sm_90` is machine code, `compute_90` is PTX."""
+    """Return the result of `torch.cuda.get_arch_list()`: `sm_90` is machine code, `compute_90` is PTX."""
     lists = {tuple(found.split()) for found in re.findall(rb"(?:(?:sm|compute)_\d+[a-z]* ?){3,}", library)}
     if len(lists) != 1:
         raise ValueError(f"expected one list of architectures in libtorch_python.so, found {len(lists)}")
@@ -146,14 +146,14 @@ def _read_requirements(wheel: zipfile.ZipFile) -> dict[str, Value]:
 
 
 def read_metadata(wheel: zipfile.ZipFile) -> tuple[Requirement, ...]:
-    """What a wheel requires."""
+    """Return the requirements of a wheel."""
     (name,) = (name for name in wheel.namelist() if re.fullmatch(r"[^/]+\.dist-info/METADATA", name))
     metadata = Parser().parsestr(wheel.read(name).decode())
     return tuple(Requirement(str(text)) for text in metadata.get_all("Requires-Dist", []))
 
 
 def _read_extension(source: str) -> dict[str, Value]:
-    """What `cpp_extension` compiles with, and which compilers and architectures it takes."""
+    """Return the standard of `cpp_extension`, and the compilers and architectures that it accepts."""
     values = _assigned(ast.parse(source))
     facts: dict[str, Value] = {
         "std": int(_one(r"cpp_flag_prefix \+ 'c\+\+(\d+)'", source, "the standard of extensions")),
@@ -174,7 +174,7 @@ def _read_extension(source: str) -> dict[str, Value]:
 
 
 def _read_headers(wheel: zipfile.ZipFile) -> dict[str, Value]:
-    """The oldest standard and gcc that the headers take."""
+    """Return the oldest standard and gcc that the headers accept."""
     everything = wheel.read("torch/include/torch/csrc/api/include/torch/all.h").decode()
     standard = _one(r"#error C\+\+(\d+) or later", everything, "the standard of its headers")
     facts: dict[str, Value] = {"std_min": int(standard)}
@@ -187,7 +187,7 @@ def _read_headers(wheel: zipfile.ZipFile) -> dict[str, Value]:
 
 
 def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
-    """Every plain assignment, wherever it stands; of several to one name the first."""
+    """Return every plain assignment in the file; the first of several to one name."""
     found: dict[str, ast.expr] = {}
     for node in ast.walk(tree):
         target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -215,7 +215,7 @@ def _texts(node: ast.expr | None) -> list[str]:
 
 
 def _one(pattern: str, text: str, what: str) -> str:
-    """The one value that the pattern finds."""
+    """Return the one value that the pattern finds."""
     found = set(re.findall(pattern, text, re.MULTILINE))
     if len(found) != 1:
         raise ValueError(f"{what} is written in another way than before: {sorted(found)}")

@@ -26,7 +26,7 @@ _TARGETS: Final = Shape(
 
 
 class Confidence(StrEnum):
-    """How sure a row is: read in what was shipped; told by others; told differently by different ones."""
+    """The confidence in a row: read from the release itself, from other sources, or from contradicting ones."""
 
     VERIFIED = "verified"
     SECONDARY = "secondary"
@@ -35,7 +35,7 @@ class Confidence(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokenGcc:
-    """Releases of gcc inside the range that the compiler accepts, with which it fails nevertheless."""
+    """Releases of gcc within the accepted range with which nvcc fails."""
 
     __pydantic_config__ = STRICT
     first: Annotated[Version, Field(alias="from")]  # 10.3
@@ -53,7 +53,7 @@ def _check_broken(broken: BrokenGcc) -> Iterator[Mistake]:
 
 
 def architecture_key(name: str) -> tuple[int, int, str]:
-    """What architectures are sorted by: 9.0 before 9.0a before 10.0."""
+    """Return the sort key of an architecture: 9.0 before 9.0a before 10.0."""
     found = re.fullmatch(r"(\d+)\.(\d+)([a-z]*)", name)
     if found is None:
         raise ValueError(f"expected an architecture such as 9.0a, found {name!r}")
@@ -107,17 +107,17 @@ class Cuda:
 
     @property
     def driver_floor(self) -> str:
-        """The oldest driver that runs it, forward compatibility aside; "" where not known."""
+        """The oldest driver that runs it, without forward compatibility; "" if unknown."""
         return self.minor_driver or self.driver
 
     def can_target(self, capability: str) -> bool:
-        """Whether it compiles for this architecture, by its very name."""
+        """Return whether it compiles for this architecture by this name."""
         return capability in self.architectures
 
 
 @functools.cache
 def load_cudas(path: Path = FILE) -> Table[Cuda]:
-    """The table, oldest first; raises ValueError when it breaks its own rules."""
+    """Return the table, oldest first. Raises ValueError if it breaks its own rules."""
     return load_table(
         path, Annotated[Cuda, Rule(_check)], lambda row: version_key(row.cuda), key="cuda", overridden="cuda"
     )

@@ -1,4 +1,4 @@
-"""The distributions that are known, the suites that an environment can stand on, and what each of them brings."""
+"""The known distributions, and the suites that an environment can be built on, with their packages."""
 
 import functools
 import math
@@ -56,18 +56,18 @@ class Distribution:
         return tuple(_major(version) for version in self.gcc_versions)
 
     def gcc_version(self, major: str) -> str:
-        """12 → 12.2.0; raises KeyError when it is not packaged."""
+        """Return 12.2.0 for 12. Raises KeyError if it is not packaged."""
         return {_major(version): version for version in self.gcc_versions}[major]
 
 
 def load_distributions(path: Path = FILE) -> Table[Distribution]:
-    """Those that an environment can stand on; raises ValueError when the table breaks its own rules."""
+    """Return the suites that can be built on. Raises ValueError if the table breaks its own rules."""
     return _buildable(path)
 
 
 @functools.cache
 def load_all_distributions(path: Path = FILE) -> Table[Distribution]:
-    """Every row, also of distributions that envbuilder cannot build on."""
+    """Return every row, including distributions that envbuilder cannot build on."""
     return load_table(path, Annotated[Distribution, Rule(_check)], _order)
 
 

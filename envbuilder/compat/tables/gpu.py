@@ -14,7 +14,7 @@ FILE: Final = Path(__file__).with_name("gpus.yaml")
 
 
 class Market(StrEnum):
-    """Whom a GPU is sold to: forward compatibility of the driver is promised for data centres only."""
+    """The market of a GPU. NVIDIA promises forward compatibility of the driver for data centers only."""
 
     DATA_CENTER = "data-center"
     WORKSTATION = "workstation"
@@ -44,11 +44,11 @@ class Gpu:
 
 @functools.cache
 def load_gpus(path: Path = FILE) -> Table[Gpu]:
-    """The table; raises ValueError when it breaks its own rules."""
+    """Return the table. Raises ValueError if it breaks its own rules."""
     return load_table(path, Gpu, lambda row: (*version_key(row.capability), row.name))
 
 
 def capabilities(names: Iterable[str], known: Iterable[Gpu]) -> tuple[str, ...]:
-    """The compute capabilities of these GPUs, ascending and each once; raises KeyError for an unknown name."""
+    """Return the compute capabilities of these GPUs, ascending and unique. Raises KeyError for an unknown name."""
     by_name = {gpu.name: gpu.capability for gpu in known}
     return tuple(sorted({by_name[name] for name in names}, key=version_key))

@@ -1,4 +1,4 @@
-"""The versions of Python, and whose header includes `crypt.h`: without it no extension compiles there."""
+"""The versions of Python, and whether Python.h includes `crypt.h`, which extensions then need."""
 
 import functools
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ class Python:
     source: tuple[Line, ...]
 
     def needs_crypt_h(self, version: str = "") -> bool:
-        """Whether this patch release includes it; without a patch number, whether every one does."""
+        """Return whether this patch release includes it; without a patch number, whether every one does."""
         if not self.crypt_h_below:
             return False
         below = version_key(self.crypt_h_below)
@@ -36,7 +36,7 @@ class Python:
 
 @functools.cache
 def load_pythons(path: Path = FILE) -> Table[Python]:
-    """The table; raises ValueError when it breaks its own rules."""
+    """Return the table. Raises ValueError if it breaks its own rules."""
     return load_table(path, Annotated[Python, Rule(_check)], lambda row: version_key(row.python))
 
 

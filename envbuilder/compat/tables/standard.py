@@ -1,4 +1,4 @@
-"""The C++ standards, and since when gcc knows each."""
+"""The C++ standards, and the first gcc that knows each."""
 
 import functools
 from dataclasses import dataclass
@@ -22,5 +22,5 @@ class Standard:
 
 @functools.cache
 def load_standards(path: Path = FILE) -> Table[Standard]:
-    """The table; raises ValueError when it breaks its own rules."""
+    """Return the table. Raises ValueError if it breaks its own rules."""
     return load_table(path, Standard, lambda row: (row.standard,))

@@ -1,4 +1,4 @@
-"""Variables by which projects are told to compile for a GPU where none is."""
+"""Environment variables that make projects compile for a GPU on a machine without one."""
 
 import functools
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ class Switch:
     source: tuple[Line, ...]
 
     def setting(self, architectures: tuple[str, ...]) -> str:
-        """As the recipe's `env` of an extension has it, for these GPUs."""
+        """Return the line for the extension's `env` in a recipe, for these GPUs."""
         digits = [one.replace(".", "") for one in architectures]
         value = self.value.format(
             digits=";".join(digits),
@@ -34,5 +34,5 @@ class Switch:
 
 @functools.cache
 def load_switches(path: Path = FILE) -> Table[Switch]:
-    """The table; raises ValueError when it breaks its own rules."""
+    """Return the table. Raises ValueError if it breaks its own rules."""
     return load_table(path, Switch, lambda row: (row.variable,))

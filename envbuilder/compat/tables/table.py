@@ -1,4 +1,4 @@
-"""What every table has: sources with their dates, and rows that are unique, in order, and say where they come from.
+"""Read tables: sources with their dates, and unique, sorted rows that name their sources.
 
 Rows are the file's own, changed by `overrides.yaml` beside it: `tables refresh` writes some files anew and never that one,
 so what a person knows better than the artefacts outlives every refresh.
@@ -27,7 +27,7 @@ Row = TypeVar("Row")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Where facts come from, and when they were read there."""
+    """A source of facts, and the day it was read."""
 
     name: str  # as a row's `source` says it
     text: str
@@ -44,7 +44,7 @@ class Table(Generic[Row]):
     rows: tuple[Row, ...]
 
     def source(self, names: Iterable[str]) -> str:
-        """What a finding says about where a row comes from."""
+        """Return the sources of a row as a finding names them."""
         known = {source.name: str(source) for source in self.sources}
         return "; ".join(known[name] for name in names)
 
@@ -58,7 +58,7 @@ class _SourceText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    """A table as a file; its rows are read after the overrides have changed them."""
+    """The file of a table. Its rows are read after the overrides have changed them."""
 
     __pydantic_config__ = STRICT
     read: Date
@@ -85,7 +85,7 @@ class _Overrides:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Override:
-    """Keys that a range of rows gets, by hand."""
+    """Keys that a person sets for a range of rows."""
 
     __pydantic_config__ = STRICT
     span: Annotated[str, _SPAN, Field(alias="for")]
@@ -93,7 +93,7 @@ class _Override:
     source: tuple[Line, ...]
 
     def is_for(self, version: tuple[int, ...]) -> bool:
-        """Whether the span, whose ends are included, holds this version."""
+        """Return whether the span holds this version. Its ends are included."""
         first, dash, last = self.span.partition(" -")
         if not dash:
             return version == version_key(first)
@@ -101,7 +101,7 @@ class _Override:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """What plain versions such as 2.10.0 are sorted by."""
+    """Return the sort key of a plain version such as 2.10.0."""
     return tuple(int(part) for part in version.split("."))
 
 
@@ -177,7 +177,7 @@ def _check_source(item: Node, sources: Mapping[str, Source], mistakes: Mistakes)
 def _override(
     rows: Node, key: str, path: Path, section: str, mistakes: Mistakes
 ) -> tuple[dict[str, Source], Node]:
-    """The rows as the overrides beside them change them, and the sources of those."""
+    """Return the sources of the overrides, and the rows as they change them."""
     if not path.exists():
         return {}, rows
     root = _load_overrides(path)
@@ -200,7 +200,7 @@ def _override(
 
 
 def _merge(row: Node, override: Node) -> Node:
-    """The row with the keys of `set` instead of its own, and the override's source beside its own."""
+    """Return the row with the keys of `set`, and with the override's sources added to its own."""
     change, more, old = override.get("set"), override.get("source"), row.get("source")
     assert change is not None
     assert more is not None

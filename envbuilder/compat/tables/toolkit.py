@@ -1,4 +1,4 @@
-"""The CUDA toolkits that can be laid out here, one typed row each.
+"""The CUDA toolkits that envbuilder can install, one typed row each.
 
 A row says what is downloaded beside torch's own wheels, what is taken out of it, and what is linked to those wheels
 instead of being copied. `engines/cuda.py` does what a row says.
@@ -65,7 +65,7 @@ Takes = Annotated[tuple[Annotated[Take, Rule(_check_take)], ...], Rule(_check_ta
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DebPart:
-    """A Debian package of one suite; its version is the lock's to say."""
+    """A Debian package of one suite. The lock has its version."""
 
     __pydantic_config__ = STRICT
     name: Annotated[Word, Field(alias="deb")]
@@ -141,13 +141,13 @@ class Toolkit:
 
     @property
     def folder(self) -> PurePosixPath:
-        """Where it lies, relative to the root of the tree."""
+        """Its folder, relative to the root of the tree."""
         return PurePosixPath("usr/local") / f"cuda-{self.cuda}"
 
 
 @functools.cache
 def load_toolkits(path: Path = FILE) -> Mapping[str, Toolkit]:
-    """The rows by CUDA version, oldest first; raises ValueError when the table breaks its own rules."""
+    """Return the rows by CUDA version, oldest first. Raises ValueError if the table breaks its own rules."""
     return MappingProxyType({row.cuda: row for row in read_toolkits(path).rows})
 
 

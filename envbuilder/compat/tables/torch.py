@@ -24,7 +24,7 @@ _BUILD: Final = Shape(pattern=r"cu\d{2,3}", expected="a build such as cu124")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Build:
-    """What was compiled for one CUDA."""
+    """A build of a release for one CUDA."""
 
     name: str  # cu124
     architectures: tuple[str, ...]  # with machine code, ascending: 8.0; empty where not known
@@ -37,7 +37,7 @@ class Build:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GccBound:
-    """The compilers that torch's own check of an extension build takes with a CUDA toolkit."""
+    """The gcc versions that torch's own check accepts with a CUDA toolkit."""
 
     cuda: str  # 12.4
     allowed: str  # a PEP 440 specifier: <14
@@ -119,7 +119,7 @@ class Torch:
         return (self.pypi, *self.others)
 
     def build_for(self, cuda: str) -> Build | None:
-        """The build against exactly this CUDA."""
+        """Return the build against exactly this CUDA."""
         return next((one for one in (self.build, *self.other_builds) if one.name == build_of(cuda)), None)
 
     def gcc_bound(self, cuda: str) -> GccBound | None:
@@ -128,7 +128,7 @@ class Torch:
 
 @functools.cache
 def load_torches(path: Path = FILE) -> Table[Torch]:
-    """The table, oldest first; raises ValueError when it breaks its own rules."""
+    """Return the table, oldest first. Raises ValueError if it breaks its own rules."""
     return load_table(
         path,
         Annotated[Torch, Rule(_check)],

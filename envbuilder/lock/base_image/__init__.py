@@ -1,1 +1,1 @@
-"""An image that a recipe stands on: what a registry says of it, and what was found inside, as facts with their places."""
+"""Base images: what a registry says of an image, and the facts found inside, each with its source."""

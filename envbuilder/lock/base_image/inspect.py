@@ -1,4 +1,4 @@
-"""Looks into an image without Docker and without root: from a tree's paths and a few small files to facts.
+"""Inspect an image without Docker and without root: a tree's paths and a few small files become facts.
 
 The tree comes out of `overlay`, which streams the layers once; `is_wanted` says whose contents it has to keep. What is
 not what it seems (a text that cannot be read, a file without a version) gives no fact: a rule may miss it, never trust it.
@@ -42,7 +42,7 @@ _NUMBERS: Final = re.compile(r"(?:\d+:)?(\d+(?:\.\d+)*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What was found in an image."""
+    """The facts found in an image."""
 
     facts: tuple[Fact, ...]  # sorted
     packages: tuple[str, ...]  # name=version, sorted
@@ -57,7 +57,7 @@ class _Tree:
     packages: Mapping[str, str]
 
     def text(self, path: str) -> str:
-        """Of a path, links followed; "" where it is not there or was not kept."""
+        """Return the text of a path, links followed; "" if it is absent or was not kept."""
         real = follow(self.paths, path)
         return self.contents.get(real or "", b"").decode("utf-8", "replace")
 
@@ -66,14 +66,14 @@ class _Tree:
         return real is not None and self.paths[real].kind is Kind.FILE
 
     def matching(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
-        """Paths in order with what they match."""
+        """Yield the paths that match, in order, with their matches."""
         for path in self.paths:
             found = pattern.fullmatch(path)
             if found:
                 yield path, found
 
     def package(self, *names: str) -> tuple[str, str]:
-        """The upstream version of the first of these packages and what says so; "" twice where none is there."""
+        """Return the upstream version of the first installed package and its source; "" twice if there is none."""
         for name in names:
             found = _NUMBERS.match(self.packages.get(name, ""))
             if found:
@@ -82,7 +82,7 @@ class _Tree:
 
 
 def is_wanted(path: str) -> bool:
-    """Whether the content of this file says something."""
+    """Return whether the content of this file is read."""
     return (
         path in (*OS_RELEASE, DPKG, *RPM)
         or path.startswith(DPKG_PARTS)
@@ -95,7 +95,7 @@ def is_wanted(path: str) -> bool:
 def look_inside(
     paths: Mapping[str, Entry], contents: Mapping[str, bytes], configuration: Configuration
 ) -> Inside:
-    """Every fact of an image's tree and its config."""
+    """Return every fact of an image's tree and its config."""
     packages, manager = _packages(paths, contents)
     whole = _with_folders(paths)
     tree = _Tree(
@@ -113,7 +113,7 @@ def look_inside(
 
 
 def _plain(fact: Fact) -> Fact:
-    """In characters that a line of text can hold: an image is written by anybody."""
+    """Return the text with printable characters only: anybody may have written the image."""
 
     def plain(text: str) -> str:
         kept = text.encode("utf-8", "backslashreplace").decode()
@@ -123,7 +123,7 @@ def _plain(fact: Fact) -> Fact:
 
 
 def _with_folders(paths: Mapping[str, Entry]) -> dict[str, Entry]:
-    """With the folders that no layer names, which a runtime makes all the same."""
+    """Add the parent folders that no layer names; a runtime creates them."""
     whole = dict(paths)
     for path in paths:
         above = posixpath.dirname(path)
@@ -208,7 +208,7 @@ def _machine(content: bytes) -> str:
 
 
 def _compilers(tree: _Tree) -> Iterator[Fact]:
-    """A driver in a `bin` with the compiler proper that it calls; a driver alone compiles nothing."""
+    """Yield each gcc driver in a `bin` whose compiler proper is installed; a driver alone compiles nothing."""
     proper = {(match[1], match[3], match[2]) for path, match in tree.matching(_PROPER) if tree.has(path)}
     best: dict[tuple[str, str], Fact] = {}
     reals: dict[str, str] = {}  # real path of a gcc → its version
@@ -240,7 +240,7 @@ def _compilers(tree: _Tree) -> Iterator[Fact]:
 
 
 def _driver_version(tree: _Tree, real: str, match: re.Match[str]) -> tuple[str, str]:
-    """What the driver itself says, else its package, else its name."""
+    """Return the version from the driver itself, otherwise from its package, otherwise from its name."""
     said = set(re.findall(rb"\0(\d{1,2}\.\d+\.\d+)\0", tree.contents.get(real, b"")))
     if len(said) == 1:
         return said.pop().decode(), f"/{real}"
@@ -249,7 +249,7 @@ def _driver_version(tree: _Tree, real: str, match: re.Match[str]) -> tuple[str, 
 
 
 def _plainness(fact: Fact) -> tuple[bool, int, str]:
-    """gcc-12 before gcc, which may come to mean another one, before x86_64-linux-gnu-gcc-12."""
+    """Sort gcc-12 before gcc, which may later be another version, and before x86_64-linux-gnu-gcc-12."""
     return not fact.path[-1].isdigit(), len(fact.path), fact.path
 
 
@@ -305,7 +305,7 @@ def _cudas(tree: _Tree) -> Iterator[Fact]:
 
 
 def _cuda(tree: _Tree, root: str) -> Iterator[Fact]:
-    """One toolkit, or what is there of one."""
+    """One toolkit, complete or in part."""
     below = {path: entry for path, entry in tree.paths.items() if path.startswith(f"{root}/")}
     files = {path: entry for path, entry in below.items() if entry.kind is Kind.FILE}
     parts = _version_json(tree.text(f"{root}/version.json"))
@@ -349,7 +349,7 @@ def _cuda_version(tree: _Tree, root: str, parts: Mapping[str, str]) -> tuple[str
 
 
 def _version_json(text: str) -> dict[str, str]:
-    """Part → version of NVIDIA's version.json; empty for what is none."""
+    """Return the version of each part in NVIDIA's version.json; empty for another file."""
     try:
         said = json.loads(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""A base image in a lock: what a registry called it, every blob by digest, and what was found inside."""
+"""The base image in a lock: its name, every blob by digest, and the facts found inside."""
 
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -14,7 +14,7 @@ Digest = Annotated[Sha256, _SHA256]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blob:
-    """One file of an image, named by what it holds."""
+    """One file of an image, named by its digest."""
 
     __pydantic_config__ = STRICT
     digest: Digest
@@ -24,7 +24,7 @@ class Blob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedBase:
-    """An image that a recipe stands on, as it was when it was locked."""
+    """The image that is a recipe's base, as it was when it was locked."""
 
     __pydantic_config__ = STRICT
     reference: Line  # as the recipe writes it
@@ -38,7 +38,7 @@ class LockedBase:
 
     @property
     def pinned(self) -> str:
-        """What an engine is given: the repository at exactly this manifest."""
+        """The reference for an engine: the repository at exactly this manifest."""
         place = f"{self.registry}/{self.repository}" if self.registry else self.repository
         return f"{place}@sha256:{self.manifest.digest}"
 

@@ -1,4 +1,4 @@
-"""What a package manager noted in an image: the lists of dpkg and of rpm, read without either of them."""
+"""Read the dpkg or rpm database of an image, without dpkg or rpm."""
 
 import re
 import sqlite3

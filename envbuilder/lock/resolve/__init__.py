@@ -1,4 +1,4 @@
-"""Recipe → lock: makes every choice that the recipe leaves open, and names every file that a build will need.
+"""Resolve a recipe into a lock: choose each version, and name every file that a build needs.
 
 A part of the old lock whose inputs are the same is taken over as it is, so that locking after an edit of an extension
 asks nobody and takes no time. Parts that are resolved anew keep the old lock's Python versions where they still fit.
@@ -46,7 +46,7 @@ PLATFORM: Final = "linux/amd64"
 
 
 def make_target(recipe: Recipe, base: LockedBase | None = None, status: Callable[[], str] = str) -> Target:
-    """Look the recipe's pins up in the tables; raises IncompatibleError for what `check` refuses as well.
+    """Look up the recipe's pins in the tables. Raises IncompatibleError for pins that `check` refuses too.
 
     `base` is the image of a recipe that stands on one, `status` gives dpkg's note of what it holds.
     """
@@ -72,7 +72,7 @@ def make_target(recipe: Recipe, base: LockedBase | None = None, status: Callable
 def resolve(
     recipe: Recipe, target: Target, *, old: Lock | None, options: LockOptions, context: ResolveContext
 ) -> Lock:
-    """Make the lock; raises RecipeError, IncompatibleError, FetchError or, for a wish that means nothing, UsageError.
+    """Make the lock; raises RecipeError, IncompatibleError, FetchError, or UsageError for options without effect.
 
     The epoch is 00:00 UTC of the day on which a recipe was first locked. It is part of every layer's key, so it is kept as
     long as possible: only a full upgrade that changes an artifact moves it.
@@ -112,7 +112,7 @@ def resolve(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
-    """Parts of the old lock that still serve; None for a part that must be resolved."""
+    """The parts of the old lock that are kept; None for a part that must be resolved."""
 
     debs: tuple[Artifact, ...] | None = None
     toolkit: tuple[Artifact, ...] | None = None
@@ -120,7 +120,7 @@ class _Kept:
 
 
 def _taken_over(recipe: Recipe, target: Target, old: Lock | None, options: LockOptions) -> _Kept:
-    """The same inputs give the same part, unless this envbuilder asks for other things than the one that locked."""
+    """Keep each part with unchanged inputs, unless this version of envbuilder needs other packages."""
     if old is None or options.upgrade:
         return _Kept()
     inputs = recipe_inputs(recipe)
@@ -174,7 +174,7 @@ def _resolve_toolkit(
 
 
 def _fits(toolkit: tuple[Artifact, ...], target: Target) -> bool:
-    """Whether the locked parts are the ones that the table's row asks for."""
+    """Return whether the locked parts are those of the table's row."""
     parts = target.toolkit.parts if target.toolkit else ()
     wanted = {(part.name, part.version if isinstance(part, WheelPart) else "") for part in parts}
     return wanted == {(part.name, part.version if part.kind == "wheel" else "") for part in toolkit}

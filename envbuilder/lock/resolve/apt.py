@@ -1,4 +1,4 @@
-"""One component of a Debian suite, as it is or as it was on a day, asked through apt-get and apt-cache with a state of our own.
+"""A Debian suite, current or at a date. Queries run apt-get and apt-cache with a private state folder.
 
 apt decides, so that a lock holds what Debian's own resolver would install; it runs as an ordinary user and sees nothing
 of the packages and sources of this machine but its proxy and certificate settings. What it downloads stays in the cache,
@@ -65,20 +65,20 @@ Debug::NoLocking "true";
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suite:
-    """A suite's component with its package lists at hand; made by `open_suite`."""
+    """A component of a suite with its package lists, made by `open_suite`."""
 
     name: str  # bookworm
     mirror: str
-    is_current: bool  # False: as it was on a day, so its signature may be past its date
+    is_current: bool  # False for a snapshot, whose signature may have expired
     folder: Path
     context: ResolveContext
 
     def names(self) -> frozenset[str]:
-        """Every package there is."""
+        """Return the names of all packages."""
         return frozenset(self._ask("apt-cache", "pkgnames").split())
 
     def closure(self, packages: tuple[str, ...]) -> tuple[Artifact, ...]:
-        """The packages with all they depend on, as apt would install them into an empty root."""
+        """Return the packages with their dependencies, as apt would install them into an empty root."""
         try:
             listing = self._ask("apt-get", "install", "--print-uris", "-qq", "--", *packages)
         except CommandError as error:
@@ -109,7 +109,7 @@ class Suite:
         return tuple(sorted(({deb.name: deb for deb in old} | moved).values(), key=lambda deb: deb.name))
 
     def additions(self, names: Sequence[str], status: str) -> tuple[Artifact, ...]:
-        """These packages with what they need beyond those that dpkg notes in `status`.
+        """Return these packages with the dependencies that are not installed according to dpkg's `status`.
 
         Of what is installed only that is moved to the suite's version without which the new ones cannot be there: an image
         with security updates has newer packages than the suite, and a compiler's parts want each other's exact version.
@@ -137,7 +137,7 @@ class Suite:
         return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
 
     def _installed(self, old: Sequence[Artifact]) -> Iterator[str]:
-        """What dpkg would note of the old packages: from the lists where they have this version, else from the files."""
+        """Return dpkg's status of the old packages, from the lists if they have this version, otherwise from the files."""
         listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
         known = {_stanza(stanza): stanza for stanza in listing.strip().split("\n\n")}
         gone = [deb for deb in old if deb not in known]
@@ -153,7 +153,7 @@ class Suite:
         )
 
     def packages(self, names: tuple[str, ...]) -> tuple[Artifact, ...]:
-        """These packages alone, without what they depend on."""
+        """Return these packages without their dependencies."""
         try:
             listing = self._ask("apt-cache", "show", "--no-all-versions", "--", *names)
         except CommandError as error:
@@ -187,7 +187,7 @@ class Suite:
 def open_suite(
     name: str, component: str, context: ResolveContext, *, renew: bool = False, before: date | None = None
 ) -> Suite:
-    """Bring a suite's package lists into the cache; raises FetchError when no mirror has them.
+    """Download a suite's package lists into the cache. Raises FetchError if no mirror has them.
 
     With `before` they are those of 00:00 UTC of that day, from the archive of all days.
 

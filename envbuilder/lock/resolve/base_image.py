@@ -1,4 +1,4 @@
-"""A recipe's image → which one exactly, and what is inside: its tag's digest for our platform, its blobs, its facts.
+"""Resolve a base image: the digest of its tag for our platform, its blobs, and the facts inside.
 
 The layers come one after the other into a file that is read once and removed, so an image of 20 GB needs the space of its
 largest layer. What was found is kept in the cache beside the reference: a lock that is made again, or a `check` after one that
@@ -28,7 +28,7 @@ from envbuilder.registry.download import fetch_blob, read_blob, read_image
 
 _STATUS: Final = "status"
 
-Transfer = Callable[[str, int], AbstractContextManager[Progress]]  # shows bytes as they come: what, how many
+Transfer = Callable[[str, int], AbstractContextManager[Progress]]  # shows a download: what, how many bytes
 
 
 def look(
@@ -39,7 +39,7 @@ def look(
     options: LockOptions,
     transfer: Transfer,
 ) -> LockedBase:
-    """Find out which image the recipe's reference context, and look into it unless that was done before.
+    """Resolve the recipe's image reference, and inspect the image unless that was done before.
 
     A tag that was locked keeps its digest until an upgrade. Raises RegistryError, or IncompatibleError for a day of which no
     registry knows what a tag was.
@@ -60,7 +60,7 @@ def look(
 
 
 def status_of(base: LockedBase, context: ResolveContext, transfer: Transfer) -> str:
-    """Dpkg's note of what a locked image holds, "" where it has none; of one that was locked elsewhere the layers are read again."""
+    """Return dpkg's status of a locked image, "" if it has none. Read its layers again if it was locked elsewhere."""
     path = kept_folder(context.store, base.reference) / _STATUS
     kept = recall(context.store, base.reference)
     if kept is None or kept.manifest != base.manifest or not path.is_file():
@@ -106,7 +106,7 @@ def _inside(
     context: ResolveContext,
     transfer: Transfer,
 ) -> Inside:
-    """Bring each layer and lay it over those below; of an image for another processor its config says enough."""
+    """Download the layers and apply them in order. For another processor, the config alone is enough."""
     if configuration.architecture != PLATFORM:
         return look_inside({}, {}, configuration)
     if len(configuration.diff_ids) != len(manifest.layers):

@@ -1,4 +1,4 @@
-"""What resolving works with: a person's wish for this lock, what the tables say, and the hands to reach the world."""
+"""Input of the resolvers: the user's options, the rows of the tables, and access to store, programs and network."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from envbuilder.registry.client import Client
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockOptions:
-    """How to lock: what may move, and which day it is."""
+    """The options of `lock`: what may be upgraded, and today's date."""
 
     today: date
     upgrade: bool = False  # resolve everything anew, whatever the old lock says
@@ -27,11 +27,11 @@ class LockOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """The tables' rows for one recipe, and the image that it stands on."""
+    """The tables' rows for one recipe, and its base image."""
 
-    distribution: Distribution  # what the image stands for, where it is one
+    distribution: Distribution  # for a base image, the distribution that it is equal to
     torch: Torch | None  # None for a release newer than the tables
-    toolkit: Toolkit | None  # None without CUDA, and where the image has it
+    toolkit: Toolkit | None  # None without CUDA, or if the base image has it
     base: LockedBase | None = None
     status: Callable[[], str] = (
         str  # dpkg's note of what the image holds; asked only when packages are resolved

@@ -1,4 +1,4 @@
-"""The os layer's packages: what every environment needs of its distribution, and what the recipe adds."""
+"""Resolve the packages of the os layer: those that every environment needs, and those of the recipe."""
 
 import re
 from collections.abc import Sequence
@@ -37,7 +37,7 @@ IF_THERE: Final = ("usr-is-merged",)
 def resolve_debs(
     recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
 ) -> tuple[Artifact, ...]:
-    """Everything the os layer installs; raises IncompatibleError when the suite cannot give what is pinned."""
+    """Return the packages of the os layer. Raises IncompatibleError if the suite lacks a pinned one."""
     if target.base:
         return _resolve_additions(recipe, target, context, options=options)
     suite = open_suite(
@@ -60,7 +60,7 @@ def resolve_debs(
 def _resolve_additions(
     recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
 ) -> tuple[Artifact, ...]:
-    """What an image lacks of a suite's os layer, as apt would install it there; nothing where no suite's packages fit it.
+    """Return the packages that an image lacks, as apt would install them; none if no suite's packages fit it.
 
     A compiler or a Python that the image has from elsewhere is used as it is.
     """
@@ -102,13 +102,13 @@ def upgrade_debs(
     names: Sequence[str],
     options: LockOptions,
 ) -> tuple[Artifact, ...]:
-    """The os layer with these packages in their newest version and the others left as they are, as far as apt can."""
+    """Return the os layer with these packages upgraded and the others kept as far as apt can."""
     suite = open_suite(target.distribution.suite, "main", context, renew=True, before=options.before)
     return suite.upgrade(old, names)
 
 
 def os_packages(recipe: Recipe) -> tuple[str, ...]:
-    """What apt is asked for: package names and one pattern."""
+    """Return the words for apt: package names and one pattern."""
     older = OLD_PYTHON_PACKAGES if version_key(recipe.python) < version_key("3.10") else ()
     rdma = RDMA_PACKAGES if recipe.cuda else ()
     plain = (name.format(gcc=recipe.gcc, python=recipe.python) for name in OS_PACKAGES)
@@ -118,7 +118,7 @@ def os_packages(recipe: Recipe) -> tuple[str, ...]:
 def resolve_toolkit_debs(
     target: Target, context: ResolveContext, *, options: LockOptions
 ) -> tuple[Artifact, ...]:
-    """The toolkit's own packages, each alone: their dependencies are in the wheels or not wanted."""
+    """Return the toolkit's own packages without dependencies: those are in the wheels or not wanted."""
     toolkit = target.toolkit
     parts = [part for part in toolkit.parts if isinstance(part, DebPart)] if toolkit else []
     debs: list[Artifact] = []

@@ -1,4 +1,4 @@
-"""What an extension is made of: the recipe's own files, a git commit or an sdist, each with its digest."""
+"""Lock the sources of extensions: the recipe's own files, a git commit or an sdist, with digests."""
 
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import FetchError, LockError
@@ -14,7 +14,7 @@ from envbuilder.recipe.model import Recipe
 def lock_extensions(
     recipe: Recipe, context: ResolveContext, *, old: Lock | None
 ) -> tuple[LockedExtension, ...]:
-    """Find and hash what the extensions are made of; raises RecipeError, FetchError or BuildError.
+    """Find and hash the sources of the extensions. Raises RecipeError, FetchError or BuildError.
 
     An archive that the old lock names for the same commit or version is taken over and not looked at again.
     """
@@ -29,7 +29,7 @@ def lock_extensions(
 def store_sources(
     recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext, *, offline: bool = False
 ) -> None:
-    """Take what the extensions are built from into the store, where a build reads it; sdists are fetched like wheels."""
+    """Put the commits that extensions are built from into the store. Sdists are fetched like wheels."""
     for extension in extensions:
         for file in extension.files:
             context.store.add_artefact(file.sha256, recipe.path.parent / file.path)
@@ -45,7 +45,7 @@ def store_sources(
 def _store_commit(
     extension: LockedExtension, archive: Artifact, context: ResolveContext, *, offline: bool
 ) -> None:
-    """From a folder that has its tree, as `cache vendor` writes it; else from the repository."""
+    """Take it from a folder written by `cache vendor`, otherwise from the repository."""
     for folder in context.sources().folders:
         path = folder / archive.filename
         if path.is_file() and sha256_file(path) == archive.sha256:

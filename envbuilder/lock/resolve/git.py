@@ -1,4 +1,4 @@
-"""One commit of a git repository with its submodules, as one tar whose bytes depend on the files alone.
+"""Pack a git commit with its submodules as a tar whose bytes depend on the files alone.
 
 `git archive` leaves submodules out and its bytes have changed between releases of git, so the tar is written here.
 """
@@ -21,7 +21,7 @@ _QUIET: Final = (("GIT_TERMINAL_PROMPT", "0"), ("GIT_LFS_SKIP_SMUDGE", "1"))
 
 
 def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Artifact:
-    """Fetch a commit and put its tree into the store; raises CommandError when git cannot, ToolError without git."""
+    """Fetch a commit and put its tree into the store. Raises CommandError if git fails, ToolError without git."""
     with store.workspace() as work:
         tree = work / "tree"
         tree.mkdir()
@@ -65,7 +65,7 @@ def _git(runner: Runner, folder: Path, *words: str, why: str) -> None:
 
 
 def _write_tar(tree: Path, out: Path) -> Sha256:
-    """Every file and link in the order of their names, with one time and one owner; git's own files are left out."""
+    """Pack every file and link in the order of names, with one time and owner, without git's own files."""
     with out.open("wb") as stream:
         for path in sorted(_files(tree)):
             _add(stream, tree / path, path)

@@ -1,4 +1,4 @@
-"""A source distribution that an extension is built from: found in the folders and package indexes of this machine, and hashed."""
+"""Find the source distribution of an extension in folders and package indexes, and hash it."""
 
 import contextlib
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from envbuilder.lock.resolve.context import ResolveContext
 
 
 def find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
-    """Find and fetch it, for its digest; raises FetchError naming what there is instead."""
+    """Find and fetch an sdist for its digest. Raises FetchError with the versions that exist."""
     project = canonicalize_name(name)
     sources = context.sources()
     for folder in sources.folders:

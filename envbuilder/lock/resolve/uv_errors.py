@@ -1,4 +1,4 @@
-"""Why uv found no answer, in the recipe's words: a name that no index knows, a version without a wheel, bounds that clash."""
+"""Explain uv's errors in terms of the recipe: an unknown name, a version without a wheel, conflicting bounds."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ def is_unsolvable(error: CommandError) -> bool:
 def refusal(
     error: CommandError, requirements: Sequence[str], *, python: str, glibc: str
 ) -> IncompatibleError | FetchError:
-    """The error to raise, with uv's own words below the reason."""
+    """Return the error to raise, with uv's message below the reason."""
     said = error.message.partition("\n")[2]
     if not is_unsolvable(error):
         return FetchError(f"could not read the package index\n{said}", hint=NETWORK_HINT)
@@ -39,13 +39,13 @@ def refusal(
 
 
 def _unknown(asked: Sequence[Requirement], said: str) -> Iterator[str]:
-    """Those of the recipe itself: nothing can be resolved without them, whatever else uv tells."""
+    """Return the requirements of the recipe itself, which everything depends on."""
     missing = re.findall(r"([\w.-]+) was not found in the package registry", said)
     return (one.name for one in asked if canonicalize_name(one.name) in missing)
 
 
 def _extensions(asked: Sequence[Requirement], said: str) -> Iterator[str]:
-    """For each package that is pinned and has no wheel: what builds it from its sdist."""
+    """Return a hint for each pinned package without a wheel: how to build it from its sdist."""
     for one in asked:
         name = canonicalize_name(one.name)
         pin = re.fullmatch(r"==([^,*]+)", str(one.specifier))

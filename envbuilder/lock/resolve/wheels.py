@@ -1,4 +1,4 @@
-"""The python layer's wheels: uv resolves for the target, not for this machine, and one file per package is chosen."""
+"""Resolve the wheels of the python layer. uv resolves for the target, and one file per package is chosen."""
 
 import contextlib
 import functools
@@ -39,7 +39,7 @@ _LEGACY: Final = {5: "manylinux1_x86_64", 12: "manylinux2010_x86_64", 17: "manyl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Question:
-    """One question to uv: which wheels meet these requirements on the target."""
+    """A query to uv: the wheels that meet these requirements on the target."""
 
     python: str
     glibc: str
@@ -53,7 +53,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """A wheel of uv's answer; `size` is 0 where the index does not tell."""
+    """A wheel of uv's answer. `size` is 0 if the index does not state it."""
 
     name: str
     version: str
@@ -70,7 +70,7 @@ def resolve_wheels(
     prefer: tuple[Artifact, ...],
     before: date | None,
 ) -> tuple[Artifact, ...]:
-    """Every wheel of the python layer; raises IncompatibleError, with uv's words, when nothing fits."""
+    """Return the wheels of the python layer. Raises IncompatibleError with uv's message if nothing fits."""
     sources = context.sources()
     torch, build = torch_requirement(recipe, target, folders=sources.folders)
     bounds = undeclared_bounds(target.torch) if target.torch else ()
@@ -87,19 +87,19 @@ def resolve_wheels(
 
 
 def implied_wheels(recipe: Recipe, target: Target) -> tuple[str, ...]:
-    """What an environment with CUDA holds beside torch: what its toolkit fits, and NVIDIA's way to ask the driver for GPUs."""
+    """Return the requirements besides torch in an environment with CUDA: the toolkit's own and nvidia-ml-py."""
     constraints = target.toolkit.constraints if target.toolkit else ()
     return (*constraints, *(("nvidia-ml-py",) if recipe.cuda else ()))
 
 
 def undeclared_bounds(torch: Torch) -> tuple[str, ...]:
-    """What this torch works with, which most wheels do not declare; `check` refuses a recipe that cannot meet it."""
+    """Return torch's undeclared requirements. `check` refuses a recipe that cannot meet them."""
     bounds = (("numpy", torch.numpy), ("setuptools", torch.setuptools))
     return tuple(f"{name}{bound}" for name, bound in bounds if bound)
 
 
 def resolve_toolkit_wheels(recipe: Recipe, target: Target, context: ResolveContext) -> tuple[Artifact, ...]:
-    """The toolkit's own wheels, each alone."""
+    """Return the toolkit's own wheels without dependencies."""
     parts = [part for part in target.toolkit.parts if isinstance(part, WheelPart)] if target.toolkit else []
     if not parts:
         return ()
@@ -113,7 +113,7 @@ def resolve_toolkit_wheels(recipe: Recipe, target: Target, context: ResolveConte
 
 
 def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]) -> tuple[str, str]:
-    """What to ask for, and which of PyTorch's own indexes has it ("" for a folder or the package index).
+    """Return the requirement on torch and the PyTorch index that has it ("" for a folder or the package index).
 
     The package index has one build of each release, under its plain version; every other build is `+cpu` or `+cuXYZ`. A
     toolkit of another minor version than any build works with the package index's build (`check` warns of it).
@@ -155,7 +155,7 @@ def ask_uv(question: Question, context: ResolveContext) -> tuple[Artifact, ...]:
 def _keeps_all(
     question: Question, sources: Sources, *, work: Path, command: Command, context: ResolveContext
 ) -> bool:
-    """Whether the question has an answer with every version that is to be kept; it is then written.
+    """Return whether the query can be answered with every preferred version; the answer is then written.
 
     uv takes the versions of its old answer as wishes, and drops one where the first index that has it has no wheel of it
     for the target: asked only so, numpy 1.26.4 became 1.26.3 because another package was added.
@@ -175,7 +175,7 @@ def _keeps_all(
 
 
 def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
-    """Make one folder that shows uv every local wheel, large ones by their metadata alone; returns shown → real path.
+    """Make a folder that shows uv every local wheel, large ones by metadata alone. Returns shown → real path.
 
     uv unpacks a local wheel into its cache to read a few lines of it: 700 MB and 12 000 files for torch.
     """
@@ -193,7 +193,7 @@ def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
 
 
 def _write_metadata_only(wheel: Path, shown: Path) -> None:
-    """Write a wheel that holds the `.dist-info` of another and nothing else; one that is no wheel is left out."""
+    """Write a wheel with only the `.dist-info` of another. A file that is no wheel is skipped."""
     with (
         contextlib.suppress(zipfile.BadZipFile),
         zipfile.ZipFile(wheel) as whole,
@@ -205,7 +205,7 @@ def _write_metadata_only(wheel: Path, shown: Path) -> None:
 
 
 def _write_question(question: Question, sources: Sources, work: Path) -> None:
-    """Indexes go into a private file, not into arguments: their URLs may hold passwords."""
+    """Write the indexes into a private file: as arguments, their URLs could reveal passwords."""
     (work / "requirements.in").write_text(
         "".join(f"{line}\n" for line in question.requirements), encoding="utf-8"
     )
@@ -254,7 +254,7 @@ def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -
 
 
 def _need_access(question: Question, sources: Sources, error: CommandError, context: ResolveContext) -> None:
-    """Raise FetchError where uv found no such package because an index refused to say: with several indexes it does not tell."""
+    """Raise FetchError if uv found no package because an index refused access; uv does not report that."""
     places = (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
     names = dict.fromkeys(one or other for one, other in _NOT_FOUND.findall(error.message))
     try:
@@ -269,7 +269,7 @@ def _refused(question: Question, error: CommandError) -> IncompatibleError | Fet
 
 
 def uv_platform(glibc: str) -> str:
-    """The name that uv has for a machine with this glibc; newer ones than it knows run what the newest of them runs."""
+    """Return uv's platform name for this glibc; for a newer one than uv knows, its newest."""
     major, minor = (int(part) for part in glibc.split("."))
     return f"x86_64-manylinux_{major}_{min(minor, NEWEST_MANYLINUX)}"
 
@@ -302,7 +302,7 @@ def _read_answer(text: str, question: Question, local: Mapping[Path, Path]) -> t
 
 
 def choose_wheel(filenames: Sequence[str], *, python: str, glibc: str) -> str | None:
-    """The file that an installer on the target would take: best tag first, then highest build number."""
+    """Return the file that an installer on the target would take: best tag first, then highest build number."""
     order = _tag_order(python, glibc)
     ranked = []
     for filename in filenames:
@@ -334,7 +334,7 @@ def _tag_order(python: str, glibc: str) -> Mapping[tags.Tag, int]:
 
 
 def _sizes(found: Sequence[_Found], question: Question, context: ResolveContext) -> dict[Sha256, int]:
-    """Sizes from uv's answer, the old lock or the cache; the network is asked for what is left."""
+    """Return the sizes, from uv's answer, the old lock or the cache; the rest from the network."""
     sizes = {one.sha256: one.size for one in question.prefer}
     for wheel in found:
         cached = context.store.artefact(wheel.sha256)
@@ -349,7 +349,7 @@ def _sizes(found: Sequence[_Found], question: Question, context: ResolveContext)
 
 
 def _place(wheel: _Found, question: Question, sources: Sources) -> dict[str, str]:
-    """Where a lock says that a wheel is: a build of PyTorch's own indexes, whatever folder it was found in, or PyPI."""
+    """Return the source and path of a wheel in a lock: PyTorch's own index for its builds, otherwise PyPI."""
     filename = unquote(urlsplit(wheel.url).path).rpartition("/")[2]
     local = Version(wheel.version).local or ""
     build = (
@@ -366,6 +366,6 @@ def _filename(wheel: Mapping[str, str]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A TOML string."""
+    """Return a TOML string."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'

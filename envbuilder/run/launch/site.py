@@ -1,4 +1,4 @@
-"""A site profile: what is true of a cluster and of no recipe, read as strictly as a recipe.
+"""Site profiles: the settings of a cluster, read as strictly as a recipe.
 
 Paths in it may begin with a variable (`$SCRATCH/data`), since a site gives each user folders of their own; one that is not
 set, or a folder that is not there, counts as not written.
@@ -52,7 +52,7 @@ _Path = Annotated[str, _PATH]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSite:
-    """What `#SBATCH` lines say at this site; empty for what is left out."""
+    """The values of `#SBATCH` lines at this site. An empty one is left out."""
 
     __pydantic_config__ = STRICT
     partition: Word = ""
@@ -75,7 +75,7 @@ class SshSite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One cluster, as its profile has it; the default is one of which nothing special is known."""
+    """One cluster, as in its profile. The default has no special settings."""
 
     __pydantic_config__ = STRICT
     summary: Line = ""  # for people
@@ -94,13 +94,13 @@ class Site:
         return tuple(dict.fromkeys(one for one in (*self.binds, self.scratch) if one))
 
     def present_binds(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """The bind mounts with their variables filled in; those of which this machine has nothing are left out."""
+        """Return the bind mounts with variables filled in, without those that this machine lacks."""
         full = (_fill(bind, environment) for bind in self.all_binds)
         return tuple(bind for bind in full if bind and Path(bind.partition(":")[0]).exists())
 
 
 def _fill(path: str, environment: Mapping[str, str]) -> str:
-    """The path with its variable's value; "" when that is not set."""
+    """Return the path with its variable's value; "" if the variable is not set."""
     found = re.match(r"\$(\w+)", path)
     if found is None:
         return path
@@ -109,14 +109,14 @@ def _fill(path: str, environment: Mapping[str, str]) -> str:
 
 
 def need_shape(option: str, given: Iterable[str], shape: Shape) -> None:
-    """Raise UsageError for what was typed and is not what the same key of a profile takes."""
+    """Raise UsageError for an option's value that the same key of a profile would not accept."""
     for text in given:
         if not re.fullmatch(shape.pattern, text):
             raise UsageError(f"`{option}` takes {shape.expected}, found `{text}`", hint=shape.hint)
 
 
 def find_site(given: str, folder: Path = SITES) -> Site:
-    """The profile of that name in the folder, or the path itself; without one a site of which nothing is known."""
+    """Return the profile of that name in the folder, or at that path; the default site for no name."""
     if not given:
         return Site()
     is_path = "/" in given or given.endswith((".yaml", ".yml"))
@@ -131,7 +131,7 @@ def find_site(given: str, folder: Path = SITES) -> Site:
 
 
 def load_site(path: Path) -> Site:
-    """Read a profile; raises UsageError whose findings hold every mistake in it."""
+    """Read a profile. Raises UsageError with a finding for each mistake."""
     mistakes = Mistakes()
     root = load(path, mistakes)
     site = read_node(Site, root, mistakes) if root else None
