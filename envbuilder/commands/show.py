@@ -54,7 +54,8 @@ def show(
     with open_session("show", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         recipe = load(find_recipe(name, recipes))
         values = {key: value for key, value in json.loads(recipe.canonical()).items() if key != "format"}
-        base = known_base(recipe, store=open_store(session, writes=False))
+        store = open_store(session, writes=False)
+        base = known_base(recipe, store=store) if recipe.image else None
         found = facts(recipe, load_tables(load_toolkits()), base)
         session.data = ShownRecipe(
             name=recipe.name, recipe=values, places=dict(recipe.places), facts=tuple(found)

@@ -59,3 +59,10 @@ def test_another_answer_does_not_fit(call: Call, change: dict[str, object]):
 def test_a_failure_with_a_log_fits_the_schema():
     failed = {"version": 1, "command": "build", "status": "failed", "exit_code": 6, "findings": []}
     validator().validate(failed | {"data": {"log": "build/cpu.log"}})
+
+
+def test_detect_answers_with_links_settings_and_reasons(call: Call, tmp_path: Path):
+    (tmp_path / "node.txt").write_text("\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n")
+    data = json.loads(call("detect", "--from", tmp_path / "node.txt", "--json").out)["data"]
+    assert (data["gpus"], data["links"]) == (2, [["X", "SYS"], ["SYS", "X"]])
+    assert {"name", "value", "reason", "evidence", "lapses"} <= set(data["settings"][0])

@@ -25,7 +25,7 @@ from envbuilder.node.nccl.hints import HINTS
 from envbuilder.node.nccl.interface import names_matching, nccl_choice, spelled
 from envbuilder.node.nccl.pasted import parse_pasted
 from envbuilder.node.nccl.profile import make_profile, misfit, parse_profile, profile_data
-from envbuilder.node.nccl.report import as_data, as_text, kept
+from envbuilder.node.nccl.report import as_text, kept
 from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
 
 RULES_PAGE = Path(__file__).parents[2] / "docs/nccl-rules.md"
@@ -408,10 +408,6 @@ def test_the_answer_says_facts_reasons_and_what_was_left_alone():
             "node.txt": "\tGPU0\tGPU1\nGPU0\t X \tSYS\nGPU1\tSYS\t X \n2: eno1: <UP,LOWER_UP> mtu 1500\n    link/ether 02:00:00:00:00:01\n    inet 192.0.2.7/24 scope global eno1\n"
         }
     )
-    data = as_data(facts, decide(facts))
-    assert {"gpus", "links", "interfaces", "settings", "hints"} <= set(data)
-    assert (data["gpus"], data["links"]) == (2, [["X", "SYS"], ["SYS", "X"]])
-    assert {"name", "value", "reason", "evidence", "lapses"} <= set(data["settings"][0])  # type: ignore[index]
     text = as_text(facts, decide(facts), {})
     for part in (
         "NCCL_P2P_DISABLE=1",

@@ -1,9 +1,8 @@
-"""Facts and decision → what `detect` prints, and its JSON."""
+"""Facts and decision → what `detect` prints."""
 
 from __future__ import annotations
 
 import textwrap
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Mapping
 
 if TYPE_CHECKING:
@@ -12,20 +11,6 @@ if TYPE_CHECKING:
 
 UNKNOWN = "unknown"
 LINE = 112  # where a line ends that no terminal ends
-
-
-def as_data(facts: Facts, decision: Decision) -> dict[str, object]:
-    """The data of `detect --json`."""
-    return {
-        "gpus": len(facts.gpus or ()),
-        "links": [list(row) for row in facts.links or ()],
-        "interfaces": [asdict(one) for one in facts.interfaces or ()],
-        "settings": [asdict(one) for one in decision.settings],
-        "hints": list(decision.hints),
-        "left": [asdict(one) for one in decision.left],
-        "damage": list(facts.damage),
-        "facts": asdict(facts),
-    }
 
 
 def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str], width: int = LINE) -> str:

@@ -122,9 +122,6 @@ class Ended:
             code=LaunchError.code, severity=Severity.ERROR, where=self.name, message=what, hint=f"the log is `{self.log}`"
         )  # fmt: skip
 
-    def summary(self) -> dict[str, object]:
-        return {"name": self.name, "exit_code": self.code, "node": self.node, "log": str(self.log)}
-
 
 def read_ends(array: Array, number: str) -> tuple[Ended, ...]:
     """What the tasks of a job that has ended left, in the order of the recipes."""
