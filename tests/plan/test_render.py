@@ -27,6 +27,7 @@ from envbuilder.plan.render.quote import (
     in_shell,
     marked,
 )
+from envbuilder.plan.render.stages import STAGES
 from envbuilder.recipe.load import load
 from tests.support.locked_base import BASE
 from tests.support.plans import make_small_kit
@@ -91,6 +92,11 @@ def test_shellcheck_finds_nothing_in_the_programs_of_a_text():
     scripts = sorted((RECIPES.parent / "envbuilder/runtime/kit").glob("*.sh"))
     assert len(scripts) > 3
     assert subprocess.run(["shellcheck", *scripts], capture_output=True, text=True, check=False).stdout == ""
+
+
+def test_each_step_but_the_runtime_has_a_stage_in_the_order_of_the_layers():
+    steps = [step.name for step in make_small_kit("a100").plan.steps]
+    assert [stage.name for stage in STAGES] == [name for name in steps if name != "runtime"]
 
 
 def test_the_dockerfile_of_buildkit_is_what_the_stages_say(request: pytest.FixtureRequest):
