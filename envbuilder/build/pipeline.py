@@ -10,20 +10,20 @@ import functools
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envbuilder import runtime
 from envbuilder.artifacts import sif
-from envbuilder.artifacts.docker_engine import Background, DockerEngine, connect
 from envbuilder.artifacts.oci import layout as oci
 from envbuilder.artifacts.outputs import Outputs, Record, drop_refused, load_record, refused
 from envbuilder.build.artifacts import Artifacts, build_artifacts, write_image
 from envbuilder.build.assemble.engine import AssembleEngine
+from envbuilder.build.background import Background
 from envbuilder.build.buildkit import BuildKitEngine
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import Engine, EngineChoice, EngineName, discard_damaged, record_key
 from envbuilder.build.extensions import rows
 from envbuilder.build.inputs import fetch_inputs, need_space
-from envbuilder.build.recipe_tests import run_recipe_tests
 from envbuilder.build.render import RENDERERS, make_kit
 from envbuilder.build.result import BuildResult
 from envbuilder.compat.check import BaseOf, examine, examine_file, load_tables, need_sound
@@ -57,6 +57,9 @@ from envbuilder.recipe.load import find_recipe
 from envbuilder.recipe.load import load as load_recipe
 from envbuilder.recipe.model import Recipe
 from envbuilder.verify.compare import verify
+
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
 
 # ---- recipe → lock
 
@@ -143,6 +146,8 @@ def build_recipe(
 
     `host` is a profile of the site. Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
     """
+    from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK, which only a build needs
+
     recipe, plan, findings = make_plan(name, context, host)
     choice = choice or EngineChoice()
     key = record_key(plan, choice.name_for(plan))
@@ -172,7 +177,9 @@ def alone(outputs: Outputs, context: BuildContext) -> Iterator[None]:
         yield
 
 
-def _load_again(outputs: Outputs, record: Record, docker: DockerEngine | None, context: BuildContext) -> str:
+def _load_again(
+    outputs: Outputs, record: Record, docker: "DockerEngine | None", context: BuildContext
+) -> str:
     """Load the image of an earlier build unless the Docker engine has it. Returns its name there, "" without an engine."""
     if docker is None:
         return ""
@@ -187,7 +194,7 @@ def _build(
     outputs: Outputs,
     context: BuildContext,
     *,
-    docker: DockerEngine | None,
+    docker: "DockerEngine | None",
     offline: bool,
     choice: EngineChoice,
 ) -> BuildResult:
@@ -195,6 +202,8 @@ def _build(
 
     If the cause of a failure is a damaged layer in the cache, the layer is made again.
     """
+    from envbuilder.build.recipe_tests import run_recipe_tests  # noqa: PLC0415 - as above
+
     oci.check_place(outputs.image)
     sif.check_place(outputs.sif)
     means = context.means(offline=offline)
@@ -244,7 +253,7 @@ def _build_once(
     context: BuildContext,
     *,
     engine: Engine,
-    docker: DockerEngine | None,
+    docker: "DockerEngine | None",
     means: ResolveContext,
 ) -> tuple[Artifacts, str]:
     """Build and verify in the folder of `staged`. Returns the image's name in the Docker engine, too; "" without an engine."""
@@ -302,7 +311,7 @@ def _keep_rejected(outputs: Outputs, staged: Outputs) -> Iterator[None]:
 
 
 def _load_part(
-    plan: Plan, layers: tuple[Layer, ...], outputs: Outputs, docker: DockerEngine, context: BuildContext
+    plan: Plan, layers: tuple[Layer, ...], outputs: Outputs, docker: "DockerEngine", context: BuildContext
 ) -> None:
     """Load the finished layers into the Docker engine, while the extensions are still compiled."""
     with context.store.workspace() as work:

@@ -7,10 +7,12 @@ of the format DEP-5. Nothing is guessed from a license's text. What is not clear
 import functools
 import re
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from license_expression import ExpressionError, Licensing, get_spdx_licensing
 from packaging.metadata import parse_email
+
+if TYPE_CHECKING:
+    from license_expression import Licensing
 
 _OWN: Final = "LicenseRef-"
 _MOST_SHOWN: Final = 200  # characters of what a package says
@@ -99,6 +101,8 @@ def _debian_name(name: str) -> str:
 
 def _normal(text: str) -> str:
     """Return the expression in SPDX's spelling, "" if it holds a name that is not in SPDX's list."""
+    from license_expression import ExpressionError  # noqa: PLC0415 - it takes 0.1 s, and only an SBOM needs it
+
     if not text or len(text) > _MOST_SHOWN or "\n" in text:
         return ""
     try:
@@ -111,7 +115,9 @@ def _normal(text: str) -> str:
 
 
 @functools.cache
-def _licensing() -> Licensing:
+def _licensing() -> "Licensing":
+    from license_expression import get_spdx_licensing  # noqa: PLC0415 - as above
+
     return get_spdx_licensing()
 
 

@@ -6,8 +6,8 @@ from threading import Event, current_thread
 
 import pytest
 
-from envbuilder.artifacts.docker_engine import Background
 from envbuilder.build.artifacts import wait_for_layers
+from envbuilder.build.background import Background
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import Layer, write_layer
 

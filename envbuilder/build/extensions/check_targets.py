@@ -9,7 +9,6 @@ from envbuilder.build.extensions.cache import TREE
 from envbuilder.compat.tables.switch import Switch, load_switches
 from envbuilder.core.errors import BuildError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
-from envbuilder.verify.fatbin import read_gpu_code
 
 _SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
 _GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
@@ -27,6 +26,8 @@ class ExtensionCode(CodeEnum):
 
 def targets_of(library: Path) -> tuple[str, ...]:
     """Return `sm_80` for machine code and `compute_80` for PTX. Raises BuildError for a file that is not a library."""
+    from envbuilder.verify.fatbin import read_gpu_code  # noqa: PLC0415 - pyelftools takes 0.1 s, and few builds compile
+
     try:
         with library.open("rb") as stream:
             return tuple(code.target for code in read_gpu_code(stream))

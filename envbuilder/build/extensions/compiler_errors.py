@@ -9,7 +9,6 @@ from envbuilder.build.extensions.cache import SOURCE
 from envbuilder.build.extensions.check_targets import ExtensionCode, extension_error
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.node.diagnose.catalogue import load_messages
 
 SHOWN: Final = 12  # lines of a compiler that a message shows
 _TELLING: Final = re.compile(
@@ -31,6 +30,8 @@ def explain_failure(
     Where nothing is compiled, a line that only names an error is not a compiler's. Then the report of `capture_calls.py` is
     shown, otherwise the program's own message.
     """
+    from envbuilder.node.diagnose.catalogue import load_messages  # noqa: PLC0415 - 0.1 s, and few compiles fail
+
     lines = [_named(line, folder) for line in (*lines, *failure.message.splitlines()[1:])]
     ended = json.loads(lines.pop().removeprefix(_CAPTURE)) if lines and lines[-1].startswith(_CAPTURE) else {}
     known = [row for row in load_messages() if row.build]
