@@ -2,14 +2,16 @@
 
 import functools
 import json
+from pathlib import Path
 
 import jsonschema
-import make_reference
+
+SCHEMA = Path(__file__).parents[2] / "docs/reference/answers.schema.json"
 
 
 @functools.cache
 def validator() -> jsonschema.Draft202012Validator:
-    schema = make_reference.answers_schema()
+    schema = json.loads(SCHEMA.read_text(encoding="utf-8"))
     jsonschema.Draft202012Validator.check_schema(schema)
     return jsonschema.Draft202012Validator(schema)
 
