@@ -12,7 +12,7 @@ from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import recipe_inputs
 from envbuilder.recipe.load import load
 from tests.support import faults
-from tests.support.conditions import FIVE, USER, missing_tools
+from tests.support.conditions import FIVE, USER, enter_checkout, missing_tools
 from tests.support.faults import Bench
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
@@ -133,7 +133,18 @@ def test_four_builds_of_two_recipes_share_a_cache(bench: Bench):
 
 
 def as_user(user: int, *argv: object) -> tuple[object, ...]:
-    return ("setpriv", "--reuid", user, "--regid", user, "--clear-groups", "env", "HOME=/nonexistent", *argv)
+    return (
+        *enter_checkout(),
+        "setpriv",
+        "--reuid",
+        user,
+        "--regid",
+        user,
+        "--clear-groups",
+        "env",
+        "HOME=/nonexistent",
+        *argv,
+    )
 
 
 @pytest.fixture
