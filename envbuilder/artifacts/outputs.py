@@ -113,13 +113,13 @@ def load_record(outputs: Outputs, key: str) -> Record | None:
     return record if record and record.key == key else None
 
 
-def refused(path: Path) -> Path:
+def rejected(path: Path) -> Path:
     """Where an artefact is kept that is not what was promised, until the next build, for a person to look at."""
     return path.with_name(f"{path.name}.refused")
 
 
-def drop_refused(outputs: Outputs) -> None:
+def drop_rejected(outputs: Outputs) -> None:
     """Remove what an earlier build left there."""
-    refused(outputs.sif).unlink(missing_ok=True)
-    if refused(outputs.image).is_dir():
-        remove_tree(refused(outputs.image))
+    rejected(outputs.sif).unlink(missing_ok=True)
+    if rejected(outputs.image).is_dir():
+        remove_tree(rejected(outputs.image))

@@ -20,7 +20,7 @@ from typing import IO, Final
 import zstandard
 
 from envbuilder.artifacts.outputs import Outputs, read_record
-from envbuilder.artifacts.squashfs.writer import Packed, Piece, lay_out
+from envbuilder.artifacts.squashfs.writer import Packed, Piece, layout_squashfs
 from envbuilder.core.cache import Sha256, beside, sha256_file, space_errors
 from envbuilder.core.errors import BuildError, UsageError, VerifyError
 from envbuilder.layers.layer import Layer, read_blocks, read_manifest
@@ -139,7 +139,7 @@ def write_sif(
     """
     check_place(out)
     packed = [Packed(blob=one.blob, entries=read_manifest(one), blocks=read_blocks(one)) for one in layers]
-    system = lay_out(packed, epoch=epoch)
+    system = layout_squashfs(packed, epoch=epoch)
     diff_ids = [layer.diff_id for layer in layers]
     identity = uuid.uuid5(_SPACE, "\n".join([*diff_ids, str(epoch), definition, _json(labels)]))
     objects = (

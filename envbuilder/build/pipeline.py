@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from envbuilder import runtime
 from envbuilder.artifacts import sif
 from envbuilder.artifacts.oci import layout as oci
-from envbuilder.artifacts.outputs import Outputs, Record, drop_refused, load_record, refused
+from envbuilder.artifacts.outputs import Outputs, Record, drop_rejected, load_record, rejected
 from envbuilder.build.artifacts import Artifacts, build_artifacts, write_image
 from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.background import Background
@@ -258,7 +258,7 @@ def _build_once(
 ) -> tuple[Artifacts, str]:
     """Build and verify in the folder of `staged`. Returns the image's name in the Docker engine, too; "" without an engine."""
     console, limits = context.console, context.limits
-    drop_refused(outputs)
+    drop_rejected(outputs)
     engine.need_tools()
     wanted = engine.artefacts(plan)
     need_space(plan, wanted, means.fetcher.missing(wanted), outputs, context.store)
@@ -303,9 +303,9 @@ def _keep_rejected(outputs: Outputs, staged: Outputs) -> Iterator[None]:
     try:
         yield
     except EnvbuilderError as error:
-        staged.image.rename(refused(outputs.image))
-        staged.sif.rename(refused(outputs.sif))
-        kept = f"the SIF is kept as `{refused(outputs.sif)}` until the next build; earlier artifacts stay as they were"
+        staged.image.rename(rejected(outputs.image))
+        staged.sif.rename(rejected(outputs.sif))
+        kept = f"the SIF is kept as `{rejected(outputs.sif)}` until the next build; earlier artifacts stay as they were"
         error.hint = f"{error.hint}; {kept}" if error.hint else kept
         raise
 

@@ -25,7 +25,7 @@ from envbuilder.core.limits import usable_cores
 from envbuilder.core.places import nearest
 from envbuilder.lock.diff import Change
 from envbuilder.recipe.load import list_recipes
-from envbuilder.verify.diff import Subject, compare
+from envbuilder.verify.diff import Contents, compare
 from envbuilder.verify.subjects import find_lock, open_image, read_image, read_lock, read_sif
 
 EXAMPLES: Final = ("envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif")
@@ -86,7 +86,7 @@ def diff(
         session.text = found.text(session.width)
 
 
-def _read_subject(text: str, session: Session, recipes: Path, console: Console) -> Subject:
+def _read_subject(text: str, session: Session, recipes: Path, console: Console) -> Contents:
     """Read a lock, a SIF or an image; raises UsageError, LockError or VerifyError for what cannot be read."""
     if lock := find_lock(text, recipes):
         return read_lock(*lock)

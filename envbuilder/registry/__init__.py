@@ -1,5 +1,5 @@
-"""A client of OCI registries, for reading base images and for pushing and pulling our own artefacts.
+"""A client of OCI registries: `push` and `pull` transfer artifacts, `client` and `download` read base images.
 
-The libraries there are for this (`oras`, the Docker SDK's engine calls) check no digest on what they fetch, cannot go on
-where a transfer broke, and open connections and start programs by themselves; here all goes through `fetch` and `command`.
+Libraries such as `oras` check no digest of what they fetch and cannot resume a broken transfer. They also open connections and
+start programs themselves; here everything goes through `core/http` and `core/process`.
 """

@@ -30,7 +30,7 @@ _EXPORT: Final = re.compile(r'^export (\w+)=(?:"?\$\{\1:-)?"?(.*?)"?(?:\}"?)?$',
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Subject:
+class Contents:
     """One of the two: what it says or holds. `entries` is None for a lock, which holds no files."""
 
     name: str
@@ -79,7 +79,7 @@ class Difference:
         return "\n".join(parts)
 
 
-def compare(one: Subject, other: Subject) -> Difference:
+def compare(one: Contents, other: Contents) -> Difference:
     files: tuple[Change, ...] | None = None
     folders: tuple[tuple[str, int], ...] = ()
     if one.entries is not None and other.entries is not None:
@@ -96,9 +96,9 @@ def compare(one: Subject, other: Subject) -> Difference:
     )
 
 
-def of_lock(name: str, lock: Lock, *, environment: Mapping[str, str], nccl: str) -> Subject:
+def of_lock(name: str, lock: Lock, *, environment: Mapping[str, str], nccl: str) -> Contents:
     settings = {key: value for key, value in environment.items() if _NCCL.match(key)}
-    return Subject(
+    return Contents(
         name=name,
         kind="lock",
         packages=locked_packages(lock),
@@ -116,7 +116,7 @@ def of_tree(
     *,
     environment: Mapping[str, str],
     lock: Lock | None,
-) -> Subject:
+) -> Contents:
     """`contents` are those of `READ` that the tree has. A tree without a lock is asked which packages it holds."""
     settings = {key: value for key, value in environment.items() if _NCCL.match(key)}
     lines = _text(contents, NCCL_FILE).splitlines()
@@ -125,7 +125,7 @@ def of_tree(
     }
     if RECIPE in contents:
         settings |= {"recipe": str(_json(contents[RECIPE]).get("nccl", ""))}
-    return Subject(
+    return Contents(
         name=name,
         kind=kind,
         packages=locked_packages(lock) if lock else dict(_installed(entries, _text(contents, DPKG))),

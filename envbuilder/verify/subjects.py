@@ -15,7 +15,7 @@ from envbuilder.lock.model import Lock
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.verify.compare import opened_sif
-from envbuilder.verify.diff import EXPORTS, LOCK, READ, Subject, of_lock, of_tree, read_exports
+from envbuilder.verify.diff import EXPORTS, LOCK, READ, Contents, of_lock, of_tree, read_exports
 
 
 @contextlib.contextmanager
@@ -49,7 +49,7 @@ def open_image(
         yield saved
 
 
-def read_lock(path: Path, recipe: str = "") -> Subject:
+def read_lock(path: Path, recipe: str = "") -> Contents:
     """Read a lock, and the settings of the recipe beside it, which a lock does not repeat; raises LockError.
 
     `recipe` is what the user typed, for the hint.
@@ -71,7 +71,7 @@ def find_lock(text: str, recipes: Path) -> tuple[Path, str] | None:
     return None
 
 
-def read_sif(path: Path, *, threads: int) -> Subject:
+def read_sif(path: Path, *, threads: int) -> Contents:
     with opened_sif(path) as system:
         tree = SquashfsTree(system, system.entries(threads=threads))
         there = [entry.path for entry in tree.entries if entry.path in READ and entry.size <= MOST_KEPT]
@@ -82,7 +82,7 @@ def read_sif(path: Path, *, threads: int) -> Subject:
     )
 
 
-def read_image(name: str, path: Path) -> Subject:
+def read_image(name: str, path: Path) -> Contents:
     """Read an image that is a layout or an archive, under the name that the user gave it."""
     tree = read_tree(path, keep=READ)
     return of_tree(

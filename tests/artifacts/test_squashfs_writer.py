@@ -11,7 +11,7 @@ import pytest
 
 from envbuilder.artifacts.sif import SifFacts, write_sif
 from envbuilder.artifacts.squashfs.reader import Squashfs
-from envbuilder.artifacts.squashfs.writer import Packed, lay_out
+from envbuilder.artifacts.squashfs.writer import Packed, layout_squashfs
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.entry import Entry, Kind, path_order
@@ -131,7 +131,7 @@ def test_the_same_content_has_one_place(tmp_path):
 def test_every_byte_of_a_layer_that_is_content_is_taken_as_it_is(tmp_path):
     layer = layer_of(tmp_path, {f"{n}": noise(n * 35_000).hex().encode() for n in range(1, 12)})
     packed = Packed(blob=layer.blob, entries=read_manifest(layer), blocks=read_blocks(layer))
-    pieces = lay_out([packed], epoch=EPOCH).pieces
+    pieces = layout_squashfs([packed], epoch=EPOCH).pieces
     assert all(not piece.plain for piece in pieces)
     assert sum(piece.length for piece in pieces) > layer.size * 0.9
 
@@ -148,7 +148,7 @@ def test_a_file_beyond_four_gigabytes_is_found(tmp_path):
     frames: list[Frame] = [(at, BLOCK_SIZE - 1, BLOCK_SIZE) for at in ends]
     large = {"a" * 64: tuple(frames[:-1]), "b" * 64: (frames[-1],)}
     blocks = Blocks(fragments=(), small={}, large=large)
-    system = lay_out([Packed(blob=tmp_path / "blob", entries=entries, blocks=blocks)], epoch=0)
+    system = layout_squashfs([Packed(blob=tmp_path / "blob", entries=entries, blocks=blocks)], epoch=0)
     with (tmp_path / "squashfs").open("wb") as stream:
         stream.write(system.head)
         stream.seek(system.size - len(system.tables))
@@ -172,14 +172,14 @@ def test_a_file_beyond_four_gigabytes_is_found(tmp_path):
 def test_what_a_squashfs_cannot_hold_is_named(tmp_path, entry, message):
     none = Blocks(fragments=(), small={}, large={})
     with pytest.raises(BuildError, match=message):
-        lay_out([Packed(blob=tmp_path, entries=[entry], blocks=none)], epoch=0)
+        layout_squashfs([Packed(blob=tmp_path, entries=[entry], blocks=none)], epoch=0)
 
 
 def test_a_path_below_a_file_is_refused(tmp_path):
     link = Entry(path="a", kind=Kind.LINK, mode=0o777, uid=0, gid=0, mtime=0, target="x")
     below = Entry(path="a/b", kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=0)
     with pytest.raises(BuildError, match="`a` is no folder, and `a/b` would be in it"):
-        lay_out(
+        layout_squashfs(
             [Packed(blob=tmp_path, entries=[link, below], blocks=Blocks(fragments=(), small={}, large={}))],
             epoch=0,
         )

@@ -8,7 +8,7 @@ import pytest
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.lock.model import Artifact, Inputs, Lock
-from envbuilder.verify.diff import DPKG, NCCL_FILE, RECIPE, Subject, compare, of_lock, of_tree, read_exports
+from envbuilder.verify.diff import DPKG, NCCL_FILE, RECIPE, Contents, compare, of_lock, of_tree, read_exports
 
 ONE = sha256_text("one")
 STATUS = """\
@@ -46,7 +46,7 @@ def file(path: str, text: str = "x", **changes: object) -> Entry:
 
 def tree(
     *entries: Entry, environment: dict[str, str] | None = None, contents: dict[str, bytes] | None = None
-) -> Subject:
+) -> Contents:
     return of_tree("a", "image", entries, contents or {}, environment=environment or {}, lock=None)
 
 

@@ -88,7 +88,7 @@ class _Where:
     offset: int = 0
 
 
-def lay_out(layers: Sequence[Packed], *, epoch: int) -> Layout:
+def layout_squashfs(layers: Sequence[Packed], *, epoch: int) -> Layout:
     """The file system that holds all paths of the layers; same layers, same bytes.
 
     No path may be in two layers; a folder that none has is root's, with mode 0755. A hard link becomes a file of its
