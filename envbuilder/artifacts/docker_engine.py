@@ -68,8 +68,8 @@ class DockerEngine:
     def load(self, layout: Layout, *, name: str, console: Console) -> None:
         """Make the layout the engine's image `name`; raises BuildError when the engine rejects it.
 
-        An image that `load_staged` brought only gets the name. The engine compares each layer with the digest in the
-        manifest, so a damaged image never gets the name.
+        An image that `load_staged` brought only gets the name. The engine compares each layer with
+        the digest in the manifest, so a damaged image never gets the name.
         """
         staged = self._find(staged_name(name))
         if staged is not None and self.holds(staged_name(name), layout.manifest.digest):
@@ -147,8 +147,9 @@ class DockerEngine:
     def _load(self, layout: Layout, *, name: str, target: str, console: Console) -> None:
         """Load the layout as `target`.
 
-        After an edit only the last layers are new, so layers of the engine's images `name` are left out at first. An
-        engine that cannot use them, because its layers are compressed differently or it keeps none, gets all layers.
+        After an edit only the last layers are new, so layers of the engine's images `name` are left
+        out at first. An engine that cannot use them, because its layers are compressed differently
+        or it keeps none, gets all layers.
         """
         error: Exception | None = None
         for without in dict.fromkeys((self.known_layers(layout, name), frozenset[Sha256]())):

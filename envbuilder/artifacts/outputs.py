@@ -1,4 +1,4 @@
-"""Where the artefacts of a recipe are, and the record of what was built; known to all who only look for them."""
+"""The files of a recipe's artifacts, and the record of the build that wrote them."""
 
 import contextlib
 import json
@@ -12,13 +12,13 @@ SIF: Final = ".sif"
 
 
 def image_name(name: str) -> str:
-    """What a Docker engine calls the image of a recipe."""
+    """Return the name of a recipe's image in the Docker engine."""
     return f"envbuilder/{name}:latest"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outputs:
-    """Where the artefacts of a plan go."""
+    """The files of one environment in the output folder."""
 
     folder: Path
     name: str
@@ -34,17 +34,17 @@ class Outputs:
 
     @property
     def record(self) -> Path:
-        """What was built, so that a build with nothing to do can say so without reading 6 GB."""
+        """The record. A build with nothing to do compares it instead of reading 6 GB."""
         return self.folder / f"{self.name}.json"
 
     @property
     def image_name(self) -> str:
-        """What a Docker engine calls the image."""
+        """The name of the image in the Docker engine."""
         return image_name(self.name)
 
     @property
     def bundle(self) -> Path:
-        """The signed statement of image and SIF, where they were signed."""
+        """The signed statement about image and SIF, after `envbuilder sign`."""
         return self.folder / f"{self.name}.sigstore.json"
 
     @property
@@ -54,7 +54,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """What stands in the record: the inputs' key, the artefacts' digests, and the files as they were left."""
+    """The record of a build: the key of its inputs, the digests of the artifacts, size and time of the SIF."""
 
     key: str
     manifest: Sha256
@@ -64,7 +64,7 @@ class Record:
     content_size: int  # bytes of all files in the tree
 
     def knows_sif(self, sif: Path) -> bool:
-        """Whether the SIF is as it was left, by its size and time; raises OSError where it is not there."""
+        """Whether the SIF has the size and time of the build; raises OSError when it does not exist."""
         status = sif.stat()
         return (status.st_size, status.st_mtime_ns) == (self.sif_size, self.sif_time)
 
@@ -73,7 +73,7 @@ class Record:
         return (image / "blobs/sha256" / self.manifest).is_file()
 
     def of_sif(self, sif: Path) -> "Record":
-        """The same build whose SIF has been signed since."""
+        """Return the record of the same build after its SIF was signed."""
         status = sif.stat()
         return replace(self, sif=sha256_file(sif), sif_size=status.st_size, sif_time=status.st_mtime_ns)
 
@@ -82,7 +82,7 @@ class Record:
 
 
 def find_outputs(name: str, folder: Path) -> Outputs:
-    """Where `build` puts the artefacts of a recipe, by its name or its file; of a path to a SIF, those beside it."""
+    """Return the output files of a recipe, given by name or file; for the path of a SIF, the files beside it."""
     path = Path(name)
     if path.suffix == SIF:
         return Outputs(folder=path.parent, name=path.stem)
@@ -91,7 +91,7 @@ def find_outputs(name: str, folder: Path) -> Outputs:
 
 
 def read_record(outputs: Outputs) -> Record | None:
-    """The record as it stands, whatever has become of the artefacts; None where there is none."""
+    """Return the record without comparing it with the artifacts, or None."""
     try:
         return Record(**json.loads(outputs.record.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError):
@@ -99,7 +99,7 @@ def read_record(outputs: Outputs) -> Record | None:
 
 
 def load_any_record(outputs: Outputs) -> Record | None:
-    """The record of the artefacts as they are, of whichever plan; None when they have changed since."""
+    """Return the build record of any plan, or None if the artifacts changed since the build."""
     record = read_record(outputs)
     with contextlib.suppress(OSError):
         if record and record.knows_sif(outputs.sif) and record.knows_image(outputs.image):
@@ -108,18 +108,18 @@ def load_any_record(outputs: Outputs) -> Record | None:
 
 
 def load_record(outputs: Outputs, key: str) -> Record | None:
-    """The record of an earlier build whose artefacts are still what a plan of this key would give; else None."""
+    """Return the build record, or None if the artifacts changed or were built from another key."""
     record = load_any_record(outputs)
     return record if record and record.key == key else None
 
 
 def rejected(path: Path) -> Path:
-    """Where an artefact is kept that is not what was promised, until the next build, for a person to look at."""
+    """Return where a rejected artifact is kept for inspection, until the next build."""
     return path.with_name(f"{path.name}.refused")
 
 
 def drop_rejected(outputs: Outputs) -> None:
-    """Remove what an earlier build left there."""
+    """Remove the rejected artifacts of an earlier build."""
     rejected(outputs.sif).unlink(missing_ok=True)
     if rejected(outputs.image).is_dir():
         remove_tree(rejected(outputs.image))

@@ -1,8 +1,9 @@
-"""The SIF: a squashfs of the layers' own bytes, and around it the header that Apptainer reads.
+"""Write and read SIFs: a squashfs made of the layers' compressed bytes, behind the header that Apptainer reads.
 
-We write it ourselves because Apptainer's builder puts random identities and the time of day into the file, and removes
-the old file before it starts. The format is that of Apptainer's `sif` package, version 01: a header of 128 bytes, 48
-descriptors of 585 bytes, then the data, the file system at a multiple of its block size.
+Apptainer's own builder writes random identities and the time of day into the file, and removes the
+old file before it starts. The format is that of its `sif` package, version 01: a header of 128
+bytes, 48 descriptors of 585 bytes, then the data. The file system begins at a multiple of its block
+size.
 """
 
 import hashlib
@@ -63,7 +64,7 @@ class DataType(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """A text of the environment that readers of a SIF find without looking into its file system."""
+    """A text about the environment that SIF tools read without mounting the file system."""
 
     data_type: DataType
     name: str
@@ -84,7 +85,7 @@ class SifFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Descriptor:
+class SifObject:
     data_type: DataType
     number: int
     offset: int
@@ -95,15 +96,15 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sif:
-    """A SIF as read: where its parts are."""
+    """A SIF as read: its descriptors."""
 
     path: Path
     identity: uuid.UUID
     created: int  # seconds
-    descriptors: tuple[Descriptor, ...]
+    descriptors: tuple[SifObject, ...]
 
     @property
-    def system(self) -> Descriptor:
+    def system(self) -> SifObject:
         """The partition that containers start from."""
         return next(item for item in self.descriptors if item.is_primary)
 
@@ -113,7 +114,7 @@ class Sif:
         return tuple(item.number for item in self.descriptors if item.data_type is DataType.SIGNATURE)
 
     def read(self, data_type: DataType) -> bytes:
-        """The first object of that type, or nothing."""
+        """Return the content of the first object of that type, or nothing."""
         for item in self.descriptors:
             if item.data_type is data_type:
                 with self.path.open("rb") as stream:
@@ -132,10 +133,10 @@ def write_sif(
     architecture: str = "amd64",
     documents: Sequence[Document] = (),
 ) -> SifFacts:
-    """Write the SIF of the layers; `documents` are texts of theirs that are to have a descriptor.
+    """Write the SIF of the layers, with a descriptor for each of the `documents`. The same layers give the same bytes.
 
-    The file appears under its name when it is whole, in place of an earlier SIF; anything else there is left alone and
-    is a UsageError. Same layers, same bytes.
+    The file appears when it is whole and replaces an earlier SIF; raises UsageError when anything
+    else is there.
     """
     check_place(out)
     packed = [Packed(blob=one.blob, entries=read_manifest(one), blocks=read_blocks(one)) for one in layers]
@@ -172,9 +173,9 @@ def write_sif(
 
 
 def _contents(pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:
-    """The bytes of the pieces, in order, each to be used before the next; raises BuildError for a blob that is damaged.
+    """Yield the bytes of the pieces in one buffer, to be used before the next; raises BuildError for a damaged blob.
 
-    They are read into one buffer: a new one for each MiB would cost as much again as the copying.
+    A new buffer for each MiB would double the time of the copy.
     """
     buffer = memoryview(bytearray(CHUNK))
     for blob, group in itertools.groupby(pieces, key=lambda piece: piece.blob):
@@ -215,7 +216,7 @@ def read_sif(path: Path) -> Sif:
 
 
 def is_sif(path: Path) -> bool:
-    """Whether this is a file that can be read and begins as a SIF does."""
+    """Whether the file is readable and begins like a SIF."""
     try:
         with path.open("rb") as stream:
             return _MAGIC in stream.read(_HEADER.size)
@@ -224,9 +225,10 @@ def is_sif(path: Path) -> bool:
 
 
 def need_recorded(outputs: Outputs) -> Sha256:
-    """The sha256 of the SIF as it is; raises VerifyError where the record of the build has another one.
+    """Return the sha256 of the SIF; raises VerifyError when the build record has another one.
 
-    Taken as it is: a SIF whose image is not that of the record, and one that somebody signed with `apptainer sign` since.
+    Two differences are accepted: the record belongs to another image, or `apptainer sign` signed
+    the SIF since the build.
     """
     digest, record = sha256_file(outputs.sif), read_record(outputs)
     if record is None or not record.knows_image(outputs.image):
@@ -241,7 +243,7 @@ def need_recorded(outputs: Outputs) -> Sha256:
 
 
 def check_place(out: Path) -> None:
-    """Raise UsageError where what is there is not a SIF, whose place a new one may take."""
+    """Raise UsageError unless the place is free or holds an earlier SIF."""
     if not (out.exists() or out.is_symlink()):
         return
     if out.is_symlink() or not is_sif(out):
@@ -259,7 +261,7 @@ def _front(
     identity: uuid.UUID,
     architecture: str,
 ) -> bytes:
-    """All bytes before the file system."""
+    """Return all bytes before the file system."""
     arch = _ARCHITECTURES[architecture]
     parts: list[bytes] = []
     at = _DATA_AT
@@ -327,7 +329,7 @@ def _need_start(head: bytes) -> None:
         raise ValueError(f"cut off: the header has {_HEADER.size} bytes, the file {len(head)}")
 
 
-def _parse_descriptor(raw: bytes, total: int) -> Descriptor | None:
+def _parse_descriptor(raw: bytes, total: int) -> SifObject | None:
     data_type, used, number, _, _, offset, size, _, _, _, _, _, name, extra = _DESCRIPTOR.unpack(raw)
     if not used:
         return None
@@ -338,7 +340,7 @@ def _parse_descriptor(raw: bytes, total: int) -> Descriptor | None:
     if offset + size > total:
         raise ValueError(f"cut off: object {number} ends at byte {offset + size}, the file at {total}")
     file_system, role, _ = _PARTITION.unpack_from(extra)
-    return Descriptor(
+    return SifObject(
         data_type=DataType(data_type),
         number=number,
         offset=offset,

@@ -1,7 +1,7 @@
-"""Signatures with a key that the user holds: of the SIF as Apptainer makes them, of both artefacts as Sigstore's tools read them.
+"""Sign image and SIF with the user's own PEM key, and verify the signatures.
 
-One PEM key serves for both. The SIF is signed inside, by Apptainer. Beside the artefacts lies a Sigstore bundle: the
-provenance, saying of which image and SIF, in a signed envelope. Nothing is sent anywhere and no service is asked.
+Apptainer signs the SIF, inside the file. Beside the artifacts lies a Sigstore bundle: the
+provenance of image and SIF in a signed envelope. No service is contacted.
 """
 
 import base64
@@ -24,7 +24,7 @@ from envbuilder.core.errors import CommandError, UsageError, VerifyError
 from envbuilder.core.process import Command, Runner
 
 _KEY_HINT: Final = "`openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256` makes a private key, `openssl pkey -pubout` its public one"
-_MOST: Final = 64 << 20  # bytes of a bundle that a reader believes
+_MOST: Final = 64 << 20  # bytes of a bundle that is read
 
 _KINDS: Final = "ECDSA, Ed25519 and RSA of 2048 bits or more are taken"
 _RSA_BITS: Final = 2048
@@ -35,10 +35,11 @@ Passphrase = Callable[[], str | None]  # None where there is nobody to ask
 
 
 def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, passphrase: Passphrase) -> None:
-    """Sign the SIF inside and write the bundle. The SIF keeps its name, and is whole at every moment.
+    """Sign the SIF inside and write the bundle. The SIF is replaced by rename.
 
-    Earlier signatures go: of several, `apptainer verify --key` accepts none, for each would have to be of that key.
-    Apptainer reads no PEM key that is locked by a passphrase, so it gets the opened one, as its input and never as a file.
+    Earlier signatures are removed, since `apptainer verify --key` wants every signature to be of
+    that key. Apptainer reads no PEM key with a passphrase, so it gets the decrypted key on stdin,
+    never in a file.
     """
     private = _load_private(key, passphrase)
     with beside(sif) as work:
@@ -55,8 +56,8 @@ def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, pas
 
 
 def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner) -> None:
-    """Raise VerifyError unless both artefacts are what the holder of the key signed."""
-    _load_public(key)  # what is no key is wrong use, whatever is signed
+    """Raise VerifyError unless both artifacts are signed with this key."""
+    _load_public(key)  # a file that is no key is a usage error, whatever is signed
     if not bundle.is_file():
         raise VerifyError(
             f"`{sif}` and its image are not signed: there is no `{bundle}`",
@@ -74,12 +75,12 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
     for subject in _subjects(image, sif):
         if subject.sha256 not in signed:
             raise VerifyError(
-                f"`{bundle}` does not speak of `{subject.name}` as it is", hint="sign the artefacts again"
+                f"`{bundle}` does not cover `{subject.name}` as it is", hint="sign the artifacts again"
             )
 
 
 def make_bundle(statement: str, key: PrivateKey) -> str:
-    """A Sigstore bundle, version 0.3, around an in-toto statement; its key is known to the reader, not named here."""
+    """Return a Sigstore bundle, version 0.3, around an in-toto statement. It does not contain the public key."""
     signature = _sign(key, _encoded(statement.encode()))
     envelope = {
         "payload": base64.b64encode(statement.encode()).decode(),
@@ -98,7 +99,7 @@ def make_bundle(statement: str, key: PrivateKey) -> str:
 
 
 def read_bundle(path: Path, key: PublicKey) -> str:
-    """The statement in a bundle that this key signed; raises VerifyError."""
+    """Return the statement in a bundle; raises VerifyError unless this key signed it."""
     try:
         payload, signatures = _parse(path)
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -111,10 +112,7 @@ def read_bundle(path: Path, key: PublicKey) -> str:
 
 
 def signed_digests(bundle: Path, key: Path | None) -> frozenset[str]:
-    """The sha256 of what a bundle speaks of, as the holder of the key signed it; without a key, as anyone may have.
-
-    Raises VerifyError.
-    """
+    """Return the digests that a bundle names; raises VerifyError. Without a key the signature is not checked."""
     if key is not None:
         return subject_digests(read_bundle(bundle, _load_public(key)))
     try:
@@ -136,7 +134,7 @@ def _parse(path: Path) -> tuple[bytes, list[bytes]]:
 
 
 def _statement(image: Path, sif: Path) -> str:
-    """The provenance inside the SIF, of these two artefacts."""
+    """Return the provenance inside the SIF, restated about both artifacts."""
     try:
         return restate(read_sif(sif).read(DataType.JSON).decode(), _subjects(image, sif))
     except ValueError as error:
@@ -151,7 +149,7 @@ def _subjects(image: Path, sif: Path) -> tuple[Subject, Subject]:
 
 
 def _encoded(payload: bytes) -> bytes:
-    """What is signed of a payload: DSSE's encoding of it, version 1."""
+    """Return the bytes that are signed: DSSE's encoding of the payload, version 1."""
     return b"DSSEv1 %d %b %d %b" % (len(PROVENANCE_TYPE), PROVENANCE_TYPE.encode(), len(payload), payload)
 
 
@@ -177,7 +175,7 @@ def _is_signed(key: PublicKey, signature: bytes, data: bytes) -> bool:
 
 
 def _opened(key: PrivateKey) -> bytes:
-    """The key as a PEM text without a passphrase."""
+    """Return the key as PEM without a passphrase."""
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )

@@ -1,12 +1,10 @@
-"""A file object over numbered blocks that are made when they are asked for."""
+"""A file object over numbered blocks that are loaded on demand."""
 
 import io
 from collections.abc import Callable
 from typing import Final
 
-KEPT: Final = (
-    8  # blocks; who reads a zip or an ELF file goes back and forth between directory, head and members
-)
+KEPT: Final = 8  # blocks; readers of zip and ELF files go back and forth between tables and contents
 
 
 class BlockReader(io.RawIOBase):

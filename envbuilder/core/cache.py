@@ -52,18 +52,18 @@ def sha256_file(path: Path) -> Sha256:
 
 # What is kept between runs.
 KINDS: Final = ("artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases")
-WORK: Final = "work"  # what is in use while a verb runs, and what a killed one left of it
+WORK: Final = "work"  # in use while a command runs, or left by a killed one
 KEPT: Final = (
     "layers",
     "extensions",
-)  # what `cache --gc` leaves alone unless it is named: minutes to make, little to keep
+)  # kept by `cache --gc` unless it is named: slow to make, small to keep
 
 
 class Store:
-    """A cache folder of one user, created with mode 0700; a folder that others could write is refused."""
+    """A cache folder of one user, created with mode 0700. A folder that others can write is rejected."""
 
     def __init__(self, root: Path, *, create: bool = True) -> None:
-        """`create=False` is for those who look at what is there and write nothing."""
+        """`create=False` is for commands that only read."""
         self.root = root
         if not create:
             return
@@ -80,11 +80,11 @@ class Store:
                 (root / name).mkdir(mode=0o700, exist_ok=True)
 
     def artefact(self, digest: Sha256) -> Path:
-        """Where the artefact with this digest is, or would be."""
+        """Return the path of the file with this digest."""
         return self.root / "artefacts" / digest[:2] / digest
 
     def partial(self, digest: Sha256) -> Path:
-        """Where an artefact grows until it is whole; hold the lock `fetch` while writing it."""
+        """Return the path of a partial download; hold the lock `fetch` while writing it."""
         return self.root / "partial" / digest
 
     def layer(self, key: Sha256) -> Path:
@@ -97,24 +97,24 @@ class Store:
         return self.root / "extensions" / key
 
     def resolver(self, name: str) -> Path:
-        """Where a resolver keeps its indexes: `apt` or `uv`."""
+        """Return the folder of a resolver's indexes: `apt` or `uv`."""
         return self.root / name
 
     def pushed(self) -> Path:
-        """Where it is noted what was pushed where."""
+        """Return the file that records which repository has which blob."""
         return self.root / "pushed.json"
 
     def base(self, key: Sha256) -> Path:
         return self.root / "bases" / key
 
     def space(self, key: Sha256) -> Path:
-        """A folder that a compiler may reuse between builds; hold `lock(key)` while using it."""
+        """Return a build directory that is kept for the next build; hold `lock(key)` while using it."""
         path = self.root / "spaces" / key
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
     def add_artefact(self, digest: Sha256, path: Path) -> Path:
-        """Take in a copy of a file whose digest the caller has just checked."""
+        """Copy a file into the store. The caller has checked its digest."""
         final = self.artefact(digest)
         if final.exists():
             return final
@@ -127,9 +127,9 @@ class Store:
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        """A private temporary folder on the store's file system, removed at the end and swept after a kill."""
+        """Yield a private temporary folder in the store, removed at the end and swept after a kill."""
         with space_errors(self.root), contextlib.ExitStack() as stack:
-            with self.lock("work"):  # a sweep must not find it before we hold it
+            with self.lock("work"):  # locked before a sweep can find it
                 path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / WORK))
                 stack.enter_context(_locked(self._holder(path), fcntl.LOCK_EX))
             try:
@@ -139,7 +139,7 @@ class Store:
                 self._holder(path).unlink(missing_ok=True)
 
     def _holder(self, work: Path) -> Path:
-        """What is locked while a temporary folder is in use: a file, for NFS locks folders on one machine only."""
+        """Return the lock file of a temporary folder. NFS locks folders on one machine only."""
         return self.root / "locks" / work.name
 
     def sweep(self) -> None:
@@ -150,12 +150,12 @@ class Store:
                     contextlib.suppress(BlockingIOError),
                     _locked(self._holder(path), fcntl.LOCK_EX | fcntl.LOCK_NB),
                 ):
-                    with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
+                    with contextlib.suppress(FileNotFoundError):  # its owner removed it just now
                         remove_tree(path)
                     self._holder(path).unlink(missing_ok=True)
 
     def leftovers(self) -> tuple[Path, ...]:
-        """The temporary folders that no living process holds; writes nothing."""
+        """Return the temporary folders that no living process holds; writes nothing."""
         return tuple(path for path in sorted((self.root / WORK).iterdir()) if not self._is_held(path))
 
     def _is_held(self, work: Path) -> bool:
@@ -165,23 +165,23 @@ class Store:
         except BlockingIOError:
             return True
         except FileNotFoundError:
-            return not work.exists()  # its owner has just removed both
+            return not work.exists()  # its owner removed both just now
         return False
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Keep `clear` away while a verb works with what the store holds; many may do so at once."""
+        """Block `clear` while a command uses the store. Many commands may do so at once."""
         with _locked(self.root / "locks" / "use", fcntl.LOCK_SH):
             yield
 
     def sizes(self) -> dict[str, int]:
-        """Bytes on disk by kind, and what a sweep would free; a file with several names in the store counts once."""
+        """Return the bytes on disk by kind, and what a sweep would free. A hard-linked file counts once."""
         seen: set[int] = set()
         sizes = {name: _disk_usage(self.root / name, seen) for name in KINDS}
         return sizes | {WORK: sum(_disk_usage(path, seen) for path in self.leftovers())}
 
     def clear(self, kinds: Collection[str]) -> None:
-        """Remove everything of these kinds; raises UsageError while another process works with the store."""
+        """Remove everything of these kinds; raises UsageError while another process uses the store."""
         with (self.root / "locks" / "use").open("w") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -198,7 +198,7 @@ class Store:
 
     @contextlib.contextmanager
     def lock(self, name: str, *, waiting: Callable[[], None] | None = None) -> Iterator[None]:
-        """Hold the lock of that name; `waiting` is called once when another process holds it first."""
+        """Hold the lock of that name. `waiting` is called once if another process holds it."""
         with (self.root / "locks" / name).open("w") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -211,7 +211,7 @@ class Store:
 
 @contextlib.contextmanager
 def _locked(path: Path, how: int) -> Iterator[None]:
-    """Hold a lock on a file, open for both ways: NFS gives a shared lock to readers and an exclusive one to writers only."""
+    """Hold a lock on a file, opened for reading and writing: NFS wants that for shared and exclusive locks."""
     with path.open("ab+") as stream:
         fcntl.flock(stream, how)
         yield
@@ -229,14 +229,16 @@ def _disk_usage(folder: Path, seen: set[int]) -> int:
 
 
 def commit_path(temporary: Path, final: Path) -> None:
-    """Give a finished file or folder its final name; a folder already there stays (same key, same bytes)."""
+    """Rename a finished file or folder to its final name. An existing folder stays (same key, same bytes)."""
     final.parent.mkdir(parents=True, exist_ok=True)
     if temporary.is_file():
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
     try:
         temporary.rename(final)
-    except OSError as error:  # not asked before: what another machine has just made, NFS may not show yet
+    except (
+        OSError
+    ) as error:  # asking before does not help: NFS may not show a new folder of another machine yet
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
 
@@ -260,7 +262,7 @@ def save_text(path: Path, text: str) -> None:
 def remove_tree(path: Path) -> None:
     """Remove a folder whatever modes its folders have; links are never followed."""
     path.chmod(0o700)
-    for parent, folders, _ in os.walk(path):  # a folder is opened after those above it were
+    for parent, folders, _ in os.walk(path):  # parents are opened first
         for folder in (Path(parent, name) for name in folders):
             if not folder.is_symlink():
                 folder.chmod(0o700)
@@ -281,13 +283,13 @@ def space_errors(place: Path) -> Iterator[None]:
 
 
 def _lasting(place: Path) -> Path:
-    """The path itself, or the folder of the folder of `beside` that it is in: that is gone when a person reads of it."""
+    """Return the path to show in messages. Temporary folders are shown by the folder of their final name."""
     temporary = [path for path in place.parents if path.name.startswith(".") and path.suffix == ".part"]
     return temporary[-1].parent if temporary else place
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """A second name for a file; a copy where the file systems differ or refuse links."""
+    """Link a file to a second name, or copy it where links are not possible."""
     try:
         target.hardlink_to(source)
     except OSError as error:
@@ -298,9 +300,9 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def beside(final: Path) -> Iterator[Path]:
-    """A private temporary folder on the file system of `final`, for what will be renamed to it.
+    """Yield a private temporary folder beside `final`, for a rename to it.
 
-    It is removed at the end, and what a killed run left there is removed by the next.
+    The folder is removed at the end. The next run removes what a killed one left.
     """
     prefix = f".{final.name}."
     with space_errors(final):
@@ -318,7 +320,7 @@ def beside(final: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _held(folder: Path, *, wait: bool) -> Iterator[None]:
-    """Hold a folder's lock; raises OSError when another process does and we are not to wait."""
+    """Hold a folder's lock; raises OSError when another process holds it and `wait` is false."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))

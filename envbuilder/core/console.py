@@ -1,7 +1,7 @@
-"""What a person sees while work goes on: steps with their time, downloads in bytes.
+"""Show progress on stderr: steps with their time, transfers in bytes.
 
-Everything here goes to stderr; stdout is for data. At a terminal one live view shows all running steps; elsewhere each
-step is a line when it starts and a line when it ends.
+At a terminal, one live view shows all running steps. Elsewhere a step is one line when it starts
+and one when it ends.
 """
 
 import contextlib
@@ -31,19 +31,19 @@ class Console:
     """Steps and transfers on stderr; safe to use from several threads at once."""
 
     def __init__(self, *, color: bool = True, quiet: bool = False, folds: str = "") -> None:
-        """With `folds` the name of a CI system whose log folds: github or gitlab."""
+        """`folds` names a CI system whose log can fold: github, gitlab or ""."""
         self._folds, self._quiet = folds, quiet
         self._screen = _Screen(color=color, quiet=quiet)
         self.owner = ""
 
     def named(self, owner: str) -> "Console":
-        """The same terminal for one of several builds at a time: each of its lines begins with the name."""
+        """Return a console for one of several parallel builds. Its lines begin with the name."""
         other = copy.copy(self)
         other.owner = owner
         return other
 
     def say(self, text: str) -> None:
-        """One line for the person at the terminal, also in the log."""
+        """Print one line, and log it."""
         self._log.info("%s", text)
         self._screen.show(self._titled(text))
 
@@ -55,14 +55,14 @@ class Console:
         return f"{self.owner}: {text}" if self.owner else text
 
     def ask_secret(self, question: str) -> str | None:
-        """What a person types unseen; None where nobody sits at a terminal."""
+        """Ask for a secret without echo; None without a terminal."""
         return getpass.getpass(question) if sys.stdin.isatty() else None
 
     @contextlib.contextmanager
     def group(self, title: str) -> Iterator[None]:
-        """Fold the lines of what follows, where the log of a CI system can fold; a failure stays unfolded at its end.
+        """Fold the lines of the block in the log of a CI system. A failure at its end stays visible.
 
-        Lines of several builds at a time lie between each other, and are not folded.
+        Lines of parallel builds are interleaved and are not folded.
         """
         opening, closing = _fold("" if self.owner else self._folds, title)
         self._mark(opening)
@@ -72,7 +72,7 @@ class Console:
             self._mark(closing)
 
     def _mark(self, line: str) -> None:
-        """As it is: a carriage return is part of what folds."""
+        """Print the line unchanged: folding needs its carriage return."""
         if line and not self._quiet:
             self._screen.mark(line)
 
@@ -109,12 +109,12 @@ class Console:
             screen.leave(progress, task, last)
 
     def close(self) -> None:
-        """Give the terminal back as it was, whatever still runs."""
+        """Restore the terminal, even while steps run."""
         self._screen.close()
 
 
 class _Screen:
-    """What is on stderr now, for all consoles that share it."""
+    """The state of stderr, shared by all consoles."""
 
     def __init__(self, *, color: bool, quiet: bool) -> None:
         self.live: Progress | None = None
@@ -137,7 +137,7 @@ class _Screen:
             print(line, file=self._out.file, flush=True)
 
     def enter(self, title: str, total: int | None) -> tuple[Progress | None, TaskID | None]:
-        """A step begins; where there is no terminal, it has no place in a view."""
+        """Add a step to the live view; none without a terminal."""
         with self._guard:
             if not self._out.is_terminal:
                 return None, None
@@ -148,7 +148,7 @@ class _Screen:
             return self.live, self.live.add_task(title, total=total, note="")
 
     def leave(self, progress: Progress | None, task: TaskID | None, last: Text) -> None:
-        """A step ends, with its last line; the view goes with the last of them."""
+        """Remove a step and print its last line. The view ends with the last step."""
         with self._guard:
             if progress is not None and task is not None:
                 progress.remove_task(task)
@@ -168,7 +168,7 @@ class _Screen:
 
 
 def _make_view(out: RichConsole) -> Progress:
-    """The view, not yet shown; its tasks have a field `note`."""
+    """Make the view, not yet shown. Its tasks have a field `note`."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -192,14 +192,14 @@ class _Amount(ProgressColumn):
 
 
 def folds(environment: Mapping[str, str]) -> str:
-    """The CI system that this is, where its log folds."""
+    """Return the CI system whose log can fold, or ""."""
     if environment.get("GITHUB_ACTIONS") == "true":
         return "github"
     return "gitlab" if environment.get("GITLAB_CI") == "true" else ""
 
 
 def _fold(system: str, title: str) -> tuple[str, str]:
-    """What opens and closes a fold of the log, as the system's documents say."""
+    """Return the lines that open and close a fold, as the CI system documents them."""
     if system == "github":
         return f"::group::{title}", "::endgroup::"
     if system == "gitlab":
@@ -210,7 +210,7 @@ def _fold(system: str, title: str) -> tuple[str, str]:
 
 
 class Step:
-    """What a running step reports: bytes done, or the line that describes it now."""
+    """The progress of a running step: bytes done, or a note."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class Step:
         self._guard = threading.Lock()
 
     def advance(self, count: int) -> None:
-        """`count` more bytes are there."""
+        """Count `count` more bytes."""
         with self._guard:
             self._done += count
             if self._progress is not None and self._task is not None:
@@ -239,7 +239,7 @@ class Step:
                 self._say(f"  {self._title}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB")
 
     def tell(self, note: str) -> None:
-        """A short word on where the step is now."""
+        """Show a short note on the state of the step."""
         with self._guard:
             self.note = note
             if self._progress is not None and self._task is not None:
@@ -247,7 +247,7 @@ class Step:
 
 
 def columns(rows: Sequence[Sequence[str]], width: int) -> str:
-    """Rows as aligned columns; at a terminal of `width` long cells go on below themselves, and with 0 nothing is broken."""
+    """Align rows as columns. Long cells are wrapped at a terminal of `width`; 0 never wraps."""
     if not rows:
         return ""
     grid = Table.grid(padding=(0, 2, 0, 0))

@@ -35,12 +35,12 @@ class EnvbuilderError(Exception):
     exit_code: ClassVar[int] = 1
 
     def __init__(self, message: str, *, hint: str = "", findings: tuple[Finding, ...] = ()) -> None:
-        message = message.rstrip()  # it may end with what a program said, or did not say
+        message = message.rstrip()  # it may end with a program's output
         super().__init__(message)
         self.message = message
         self.hint = hint
         self.findings = findings
-        self.log = ""  # the file with all that was said and done, where one was written
+        self.log = ""  # the full log file, if there is one
 
 
 class UsageError(EnvbuilderError):

@@ -1,4 +1,4 @@
-"""What a check has to say: a severity, a place, a message and a hint.
+"""Findings: a severity, a place, a message and a hint.
 
 The lowest module of the story: everything that judges returns findings, and only `cli` prints them.
 """
@@ -27,7 +27,7 @@ class CodeEnum(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One thing a person should know; `code` is stable and documented, `where` is `file:line:column` or a path."""
+    """One problem or note. `code` is stable and documented, `where` is `file:line:column` or a path."""
 
     code: str
     severity: Severity

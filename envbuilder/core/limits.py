@@ -1,6 +1,7 @@
-"""How many cores and how much memory this process may use: of the machine, and of the control groups that hold it.
+"""Find the cores and the memory that this process may use: of the machine, and of its control groups.
 
-A job of a scheduler, a container or a CI runner sees the whole machine in the usual places and is killed when it takes it.
+The usual interfaces show the whole machine even to jobs, containers and CI runners, which are
+killed when they use all of it.
 """
 
 import os
@@ -9,12 +10,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_ENDLESS: Final = 1 << 60  # version 1 writes a number about as large for "no limit"
+_ENDLESS: Final = 1 << 60  # control groups of version 1 write such a number for "no limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What a build may use of this machine."""
+    """The cores and the memory that a build may use."""
 
     threads: int
     memory: int  # bytes
@@ -22,7 +23,7 @@ class Limits:
 
 
 def usable_memory(root: Path = Path("/")) -> int:
-    """Bytes that can be had now: what the machine has left, or the nearest group's limit less what is in use there."""
+    """Return the available memory in bytes: of the machine, or of the control group with the least left."""
     free = [_available(root)]
     for group, limit, used, cache in _memory_groups(root):
         most = _number(group / limit)
@@ -33,7 +34,7 @@ def usable_memory(root: Path = Path("/")) -> int:
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Processors that this process may run on, or fewer where a group's quota of time is less."""
+    """Return the number of processors, or the quota of the control group if it is less."""
     counts = [len(os.sched_getaffinity(0))]
     for controller, group in _groups(root):
         if controller == "":
@@ -48,7 +49,7 @@ def usable_cores(root: Path = Path("/")) -> int:
 
 
 def _available(root: Path) -> int:
-    """What can be had without swapping: free pages and what the page cache would give back."""
+    """Return the memory that is available without swapping: free pages and the page cache."""
     kilobytes = _of_table(root / "proc/meminfo", "MemAvailable:")
     return kilobytes << 10 if kilobytes else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
@@ -62,13 +63,13 @@ def _memory_groups(root: Path) -> Iterator[tuple[Path, str, str, str]]:
 
 
 def _groups(root: Path) -> Iterator[tuple[str, Path]]:
-    """Controllers ("" for version 2) and folder of every group that holds this process, outermost last."""
+    """Yield controllers ("" for version 2) and folder of every control group of this process, the outermost last."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         mounts = root / "sys/fs/cgroup"
         top = mounts / controllers.removeprefix("name=") if controllers else mounts
         folder = top / path.lstrip("/")
-        # Inside a container the path may be the host's, and only the top is there.
+        # In a container, the path may be the host's, and only the top exists.
         for group in (folder, *(parent for parent in folder.parents if parent.is_relative_to(top))):
             yield controllers, group
 
@@ -79,7 +80,7 @@ def _number(path: Path) -> int | None:
 
 
 def _of_table(path: Path, name: str) -> int:
-    """The second word of the line that begins with a name; 0 where there is none."""
+    """Return the second word of the line that begins with a name, or 0."""
     for line in _text(path).splitlines():
         words = line.split()
         if words[:1] == [name] and words[1].isdigit():

@@ -1,7 +1,7 @@
 """The one place that starts outside programs.
 
-A `Command` says what is run and why; a `Runner` runs it. The environment is built from an allow-list, so that a
-user's shell cannot leak into a build.
+A `Command` says what is run and why; a `Runner` runs it. The environment is built from an
+allow-list, so that a user's shell cannot leak into a build.
 """
 
 import contextlib
@@ -58,10 +58,8 @@ class Command:
     cwd: Path | None = None
     env: tuple[tuple[str, str], ...] = ()
     accept: tuple[int, ...] = (0,)
-    merged: bool = (
-        False  # what it says on stderr comes among the lines of stdout, and whoever reads them logs them
-    )
-    input: bytes = field(default=b"", repr=False)  # what it reads from its stdin
+    merged: bool = False  # stderr goes to stdout, whose reader logs it
+    input: bytes = field(default=b"", repr=False)  # its stdin
 
     def __str__(self) -> str:
         setting = [f"{name}={shlex.quote(value)}" for name, value in self.env]
@@ -80,19 +78,19 @@ class Runner(Protocol):
         ...
 
     def stop(self, *, for_good: bool = True) -> None:
-        """End every program that is running now, in whichever thread; each fails as if it had ended by itself.
+        """End every running program, in any thread; each call fails as if its program had ended by itself.
 
-        With `for_good` none is started from now on: one thread's end may be what another has been waiting for.
+        With `for_good` no further program starts: another thread may wait to start one.
         """
         ...
 
     def named(self, owner: str) -> "Runner":
-        """A runner for one of several builds at a time, whose `stop` ends what it started alone; ours ends that as well."""
+        """Return a runner for one of several parallel builds. Its `stop` ends only its own programs; ours ends all."""
         ...
 
 
 class _Programs:
-    """What a runner has started and not yet seen the end of, and whether it may start more."""
+    """The running programs of a runner, and whether it may start more."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # no program starts unseen by one who stops all
@@ -101,14 +99,14 @@ class _Programs:
         self._closed = False
 
     def add(self, named: "_Programs") -> None:
-        """Count what that one starts among ours."""
+        """Count the programs of another runner among these."""
         with self._lock:
             self._named.append(named)
             closed = self._closed
         named.all(and_no_more=closed)
 
     def start(self, start: "Callable[[], subprocess.Popen[bytes]]") -> "subprocess.Popen[bytes] | None":
-        """What `start` starts; None where no more may be started."""
+        """Start a program and record it; None after `stop`."""
         with self._lock:
             if self._closed:
                 return None
@@ -127,12 +125,12 @@ class _Programs:
 
 
 class ProcessRunner:
-    """Runs real programs, with what `environment` holds of the allow-list and a fixed locale."""
+    """Runs programs with the allowed variables of `environment` and a fixed locale."""
 
     def __init__(self, environment: Mapping[str, str], *, whole: bool = False, owner: str = "") -> None:
-        """With `whole` programs get all of `environment`: what submits a job hands the user's own settings to it.
+        """With `whole`, programs get all of `environment`: a submitted job needs the user's settings.
 
-        With `owner` what it logs is known as that of one of several builds.
+        `owner` marks its log lines as those of one of several parallel builds.
         """
         self._base = {name: value for name, value in environment.items() if whole or name in PASSED_ON}
         self._base["PATH"] = environment.get(
@@ -214,7 +212,7 @@ class ProcessRunner:
         finally:
             self._programs.ended(process)
             if process.stdin is not None:
-                # Else Popen would, and what the program left unread would hide how it ended.
+                # Otherwise Popen closes it, and unread input hides how the program ended.
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
 
@@ -270,18 +268,18 @@ class ProcessRunner:
 
 @contextlib.contextmanager
 def _given(command: Command) -> Iterator[int]:
-    """What the program has as its stdin."""
+    """Yield the program's stdin."""
     if not command.input:
         yield subprocess.DEVNULL
         return
-    with os.fdopen(os.memfd_create("input"), "w+b") as stream:  # in no file, for it may be a secret
+    with os.fdopen(os.memfd_create("input"), "w+b") as stream:  # not in a file: it may be a secret
         stream.write(command.input)
         stream.seek(0)
         yield stream.fileno()
 
 
 def exec_process(argv: Sequence[str]) -> NoReturn:
-    """Become that program: its signals, terminal and exit code are then the user's own."""
+    """Replace this process by the program: signals, terminal and exit code are then its own."""
     try:
         os.execvp(argv[0], list(argv))  # noqa: S606
     except FileNotFoundError as error:
@@ -291,7 +289,7 @@ def exec_process(argv: Sequence[str]) -> NoReturn:
 
 
 def redacted(text: str) -> str:
-    """A program's words without what stands before the `@` of a URL: apt, for one, repeats a mirror's password when it is refused."""
+    """Remove user and password from URLs in a program's output. apt repeats a mirror's password, for example."""
     return _USERINFO.sub("***", text)
 
 
@@ -304,7 +302,7 @@ def _ending(code: int) -> str:
 
 
 class FakeRunner:
-    """Starts nothing: records each command and answers with the text given for its program's name."""
+    """Starts nothing: records each command and returns the text given for its program."""
 
     def __init__(self, answers: Mapping[str, str] | None = None) -> None:
         self.commands: list[Command] = []

@@ -1,4 +1,4 @@
-"""Which outside programs a job needs, why, and which of them are missing or too old."""
+"""Check the programs that a job needs: which are missing or too old, and why it needs them."""
 
 import re
 from collections.abc import Iterable
@@ -36,7 +36,7 @@ BUILD_TOOLS: Final = (MMDEBSTRAP, APT_FTPARCHIVE, DPKG_DEB, BWRAP)
 
 
 def check_tools(tools: Iterable[Tool], runner: Runner) -> tuple[Finding, ...]:
-    """One finding for every tool that is missing or too old."""
+    """Return a finding for every tool that is missing or too old."""
     return tuple(finding for tool in tools if (finding := _check(tool, runner)))
 
 
@@ -48,7 +48,7 @@ def need_tools(tools: Iterable[Tool], runner: Runner) -> None:
 
 
 def tool_version(tool: Tool, runner: Runner) -> str:
-    """What it says of its version, "" for nothing; raises ToolError or CommandError where it is missing or broken."""
+    """Return the version that a program reports, or ""; raises ToolError or CommandError."""
     said = runner.run(Command(argv=(tool.name, *tool.version), why=f"ask `{tool.name}` for its version"))
     found = re.search(r"\d+(?:\.\d+)+", said)
     return found[0] if found else ""

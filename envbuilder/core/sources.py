@@ -1,7 +1,7 @@
-"""Where artefacts may come from on this machine: Debian mirrors, package indexes, local folders.
+"""Find the sources of this machine: Debian mirrors, package indexes, local folders.
 
-A lock names sources, never hosts. This module finds the hosts: envbuilder's own settings first, else what apt, uv and
-pip are configured to use, else the tools' own defaults. `resolve` and `fetch` get the result and look nowhere else.
+A lock names sources, never hosts. The hosts come from envbuilder's own settings, otherwise from
+those of apt, uv and pip, otherwise from the tools' defaults. `resolve` and `fetch` use no others.
 """
 
 import configparser
@@ -18,13 +18,13 @@ from envbuilder.core.process import Command, Runner
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
 DEBIAN_SNAPSHOT: Final = "https://snapshot.debian.org/"
 DEBIAN_KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
-REGISTRY: Final = "registry"  # the source of what images consist of
+REGISTRY: Final = "registry"  # the source of image blobs
 BLOBS: Final = "blobs/sha256"  # in an OCI layout, the folder of files that are named by their digest
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
 
 
 def default_index() -> str:
-    """The address of the package index, as its own client knows it."""
+    """Return the address of the package index, as its client library defines it."""
     from pypi_simple import PYPI_SIMPLE_ENDPOINT  # noqa: PLC0415 - slow to import, as all that speaks HTTP
 
     return PYPI_SIMPLE_ENDPOINT
@@ -67,13 +67,13 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
 
 
 def shown(url: str) -> str:
-    """The URL as a message may show it: without user, password, query and fragment."""
+    """Return the URL for messages, without user, password, query and fragment."""
     parts = urlsplit(url)
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
 def file_path(url: str) -> Path | None:
-    """The local path that a `file:` URL names, None for any other URL."""
+    """Return the local path of a `file:` URL, None for any other URL."""
     parts = urlsplit(url)
     return Path(unquote(parts.path)) if parts.scheme == "file" else None
 
@@ -97,7 +97,7 @@ def _find_links(environment: Mapping[str, str], pip: Mapping[str, str]) -> list[
 
 
 def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What pip's configuration files say, read in pip's own order, so that pip need not be installed or started."""
+    """Read pip's configuration files in its order, without pip."""
     home = Path(environment.get("HOME", "/nonexistent"))
     user = Path(environment.get("XDG_CONFIG_HOME", "") or home / ".config")
     sites = [
@@ -124,7 +124,7 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _apt_mirrors(runner: Runner) -> tuple[str, ...]:
-    """The Debian mirrors in apt's own configuration; none where apt is not installed."""
+    """Return the Debian mirrors of apt's configuration; none without apt."""
     why = "read which Debian mirrors this machine uses"
     try:
         listing = runner.run(
@@ -155,7 +155,7 @@ def _by_origin(listing: str) -> Iterator[str]:
 
 
 def _mirror_list(url: str) -> tuple[str, ...]:
-    """The mirrors behind `mirror+file:` (Debian's cloud images use it); any other URL stands for itself."""
+    """Resolve `mirror+file:`, which Debian's cloud images use; return any other URL unchanged."""
     if not url.startswith("mirror+file:"):
         return (url,)
     path = file_path(url.removeprefix("mirror+"))
@@ -170,7 +170,7 @@ def _first(environment: Mapping[str, str], *names: str) -> str:
 
 
 def _unnamed(index: str) -> str:
-    """An index URL without the name that uv allows before it (`name=url`)."""
+    """Strip the name that uv allows before an index URL (`name=url`)."""
     return re.sub(r"^[A-Za-z0-9._-]+=", "", index)
 
 
@@ -179,6 +179,6 @@ def _base(url: str) -> str:
 
 
 def _folder(link: str) -> Path | None:
-    """The folder that a find-links entry names; pages on the network are no folders and are left out."""
+    """Return the folder of a find-links entry, or None for a page on the network."""
     path = file_path(link) if ":" in link else Path(link)
     return path if path is not None and link and path.is_dir() else None

@@ -1,7 +1,8 @@
-"""One path of a tree: what every artefact says about it, and its one line of text.
+"""One path of a tree, as a value and as one line of a manifest.
 
-Image, SIF and plan are compared by these lines, so a path has one spelling: bytes that a terminal or a line-based tool
-could trip over are escaped, and nothing of the machine that wrote the tree is in it.
+Image, SIF and plan are compared by these lines, so a path has one spelling. Bytes that terminals or
+line-based tools could misread are escaped. Nothing in a line depends on the machine that wrote the
+tree.
 """
 
 import hashlib
@@ -24,15 +25,15 @@ class Kind(StrEnum):
     FILE = "file"
     DIRECTORY = "directory"
     LINK = "link"
-    SPECIAL = "special"  # a device, fifo or socket: in other people's artefacts only
+    SPECIAL = "special"  # a device, fifo or socket: in foreign images only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A path below the root (`""` is the root itself) with all that an artefact must keep of it.
+    """A path below the root (`""` is the root itself) and everything that an artifact keeps of it.
 
-    A hard link is a file like any other: an image and a SIF name different first links for the same file. Bytes of a path
-    that are no UTF-8 are kept as lone surrogates (PEP 383).
+    A hard link is a plain file here: image and SIF name different first links of the same file.
+    Bytes of a path that are not UTF-8 are kept as lone surrogates (PEP 383).
     """
 
     path: str
@@ -95,7 +96,7 @@ def parse_entry(line: str) -> Entry:
 
 
 def make_manifest(entries: Iterable[Entry]) -> str:
-    """All lines, sorted by path."""
+    """Return the lines of the entries, sorted by path."""
     return "".join(f"{entry}\n" for entry in sorted(entries, key=path_order))
 
 
@@ -109,12 +110,12 @@ def tree_digest(entries: Iterable[Entry]) -> Sha256:
 
 
 def path_order(entry: Entry) -> bytes:
-    """Sorts a parent before its children, and alike on every machine."""
+    """Sort a parent before its children, equally on every machine."""
     return to_bytes(entry.path)
 
 
 def follow(paths: Mapping[str, Entry], path: str) -> str | None:
-    """Where an absolute or relative path ends, below the root, links followed; None where nothing is."""
+    """Follow links below the root and return the path they end at, or None."""
     left = [part for part in reversed(path.split("/")) if part not in ("", ".")]
     done: list[str] = []
     links = 0

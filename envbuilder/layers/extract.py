@@ -1,7 +1,8 @@
-"""Puts a layer's files on disk for a build to use, and nowhere but below the folder given.
+"""Write a layer's files to disk, never outside the given folder.
 
-Python's own extraction filters have been passed more than once (CVE-2025-4517 and others), so nothing here follows a
-link: every folder on the way to a path is known to be a folder, and every file is created, never opened.
+Python's extraction filters have been bypassed more than once (CVE-2025-4517 and others). Nothing
+here follows a link: every parent is checked to be a folder, and every file is created, never
+opened.
 """
 
 import os
@@ -72,7 +73,7 @@ def _write_file(full: bytes, entry: Entry, reader: TarReader, *, owners: bool) -
 
 
 def _need_folder(root: bytes, path: bytes, known: set[bytes]) -> None:
-    """Make sure that a path and all above it are folders, and no links to some."""
+    """Create the folder and its parents; raises ValueError when one of them is not a real folder."""
     if path in known:
         return
     _need_folder(root, path.rpartition(b"/")[0], known)

@@ -1,7 +1,7 @@
-"""What another program's tar of a root file system becomes as a layer: which members stay, in which order, as what.
+"""Turn another program's tar of a root file system into the entries of a layer.
 
-The tar is never extracted: it is indexed, judged, and its contents are read from their places. That needs no root and
-leaves a hostile member nothing to write to.
+The tar is never extracted: its members are indexed and checked, and contents are read at their
+offsets. That needs no root, and a hostile member has nothing to write to.
 """
 
 import tarfile
@@ -20,8 +20,8 @@ DROPPED: Final = (
     "sys/*",
     "run/secrets",
     ".dockerenv",
-)  # what a runtime brings, or left behind
-# Files that a runtime replaces or that would carry the build machine's name: always there, always empty.
+)  # made by container runtimes
+# Files that a runtime replaces, or that name the build machine: present and empty in every layer.
 EMPTIED: Final = ("etc/hostname", "etc/hosts", "etc/machine-id", "etc/resolv.conf")
 _HOST_XATTRS: Final = ("user.rootlesscontainers", "user.overlay.", "user.fuseoverlayfs.")
 _SHOWN: Final = 10  # how many mistakes an error names
@@ -30,7 +30,7 @@ _MOST_ID: Final = 0xFFFFFFFE  # what a squashfs can hold
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One path of the layer to be: `first` is the path that holds its content (another one for a hard link)."""
+    """One path of the new layer. `first` is the path that holds its content, another one for a hard link."""
 
     entry: Entry
     offset: int = 0  # of the content in the tar, bytes
@@ -38,7 +38,7 @@ class Part:
 
 
 def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Part, ...]:
-    """The parts of a layer, sorted by path, the root first. Raises BuildError with every member that cannot be in one.
+    """Return the parts of the layer, sorted by path; raises BuildError with every member that a layer cannot hold.
 
     `drop` names paths that go with all below them; `name/*` keeps the folder itself.
     """
@@ -87,7 +87,7 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Par
 
 
 def plain_parts(parts: Collection[Part], *, epoch: int) -> tuple[Part, ...]:
-    """The same as a folder that we fill ourselves would give them: root's, of one time, modes 0755 and 0644, each file its own."""
+    """Normalize the parts as `write_layer` does: owned by root, one time, modes 0755 and 0644, no hard links."""
     mistakes = [
         part.entry.path for part in parts if part.entry.mode & 0o6000 and part.entry.kind is Kind.FILE
     ]
@@ -128,7 +128,7 @@ def _is_dropped(path: str, drop: Collection[str]) -> bool:
 
 
 def _content_of(member: Member, everything: Mapping[str, Member]) -> Member:
-    """The member that a chain of hard links ends at; a member may link only to what came before it."""
+    """Return the member at the end of a chain of hard links; each may link only to an earlier member."""
     while member.hard:
         target = everything.get(member.hard)
         if target is None or target.offset >= member.offset:
@@ -138,7 +138,7 @@ def _content_of(member: Member, everything: Mapping[str, Member]) -> Member:
 
 
 def _clean(path: str, found: Entry, epoch: int) -> Entry:
-    """The entry of a layer; raises ValueError for what a layer cannot hold."""
+    """Return the entry as a layer holds it; raises ValueError when it cannot."""
     if found.kind is Kind.SPECIAL:
         raise ValueError("it is neither a file nor a folder nor a link")
     if not (0 <= found.uid <= _MOST_ID and 0 <= found.gid <= _MOST_ID and found.size >= 0):

@@ -1,7 +1,7 @@
-"""Trees as bytes: one canonical tar a layer, one manifest line a path.
+"""Layers: one canonical tar each, and a manifest with one line a path.
 
-Every artefact is made from these tars and every proof compares these manifests, so a tree has one spelling: sorted
-paths, numeric owners, times clamped to the epoch, nothing of the machine that wrote it.
+Artifacts are made from these tars, and proofs compare these manifests. So a tree has one spelling:
+sorted paths, numeric owners, times clamped to the epoch, nothing that depends on the machine.
 """
 
 import contextlib
@@ -56,18 +56,19 @@ class Layer:
 
     @property
     def index(self) -> Path:
-        """Where in the blob the contents of the files are."""
+        """The places of the files' contents in the blob."""
         return self.folder / "blocks.json"
 
 
 def write_layer(
     *, name: str, tree: Path, folder: Path, epoch: int, threads: int, omit: Collection[str] = ()
 ) -> Layer:
-    """Make a layer of a folder that a step has filled: all of it but the root and the folders in `omit`.
+    """Make a layer of a folder that a step filled, without the root and the folders in `omit`.
 
-    The layer says nothing of how the folder came to be: root owns everything, every time is the epoch, modes are 0755
-    and 0644, extended attributes are left out, and each hard link is a file of its own (a cache may link where another
-    machine copies). Raises BuildError with every path that cannot be in a layer.
+    The layer does not depend on how the folder was filled: root owns everything, every time is the
+    epoch, modes are 0755 and 0644, extended attributes are dropped, and each hard link is a file of
+    its own (a cache may link where another machine copies). Raises BuildError with every path that
+    a layer cannot hold.
     """
     entries = _scan(tree, omit=omit, epoch=epoch)
 
@@ -96,8 +97,9 @@ def write_layer_from_tar(
 ) -> Layer:
     """Make a layer of another program's tar of a root file system, root folder included; see `index_tar`.
 
-    Owners and modes stay, times are clamped to the epoch, and what a runtime brings is dropped or emptied. With `plain`
-    the layer says no more of owners, modes, times and links than one of `write_layer`; folders in `omit` stay out.
+    Owners and modes stay, times are clamped to the epoch, and files of container runtimes are
+    dropped or emptied. With `plain`, owners, modes, times and links are those of `write_layer`.
+    Folders in `omit` are left out.
     """
     parts = index_tar(tar, epoch=epoch, drop=drop)
     if plain:
@@ -120,7 +122,7 @@ def write_layer_from_tar(
 
 
 def load_layer(folder: Path) -> Layer | None:
-    """The layer that a folder holds, or None when it is not there or not whole.
+    """Load the layer in a folder, or return None when it is missing or incomplete.
 
     The blob's own digest is not checked here (it would cost a second per GB); `verify` does that.
     """
@@ -149,7 +151,7 @@ def load_layer(folder: Path) -> Layer | None:
 
 @contextlib.contextmanager
 def open_tar(layer: Layer) -> Iterator[IO[bytes]]:
-    """The layer's tar as a stream, `tar_size` bytes long; raises VerifyError while it is read when it is damaged."""
+    """Open the layer's tar, `tar_size` bytes long. Reading raises VerifyError when it is damaged."""
     try:
         with (
             layer.blob.open("rb") as blob,
@@ -176,12 +178,12 @@ def read_blocks(layer: Layer) -> Blocks:
 
 
 def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) -> dict[str, bytes]:
-    """The contents of those of the wanted paths that the layer has: from `tree`, a folder that holds it, else its tar."""
+    """Return the contents of the wanted paths that exist, read from the folder `tree` if it is given, otherwise from the tar."""
     if tree is not None and tree.is_dir():
         paths = [one.path for one in read_manifest(layer) if one.kind is Kind.FILE and one.path in wanted]
         return {path: (tree / path).read_bytes() for path in paths}
     found: dict[str, bytes] = {}
-    links: dict[str, str] = {}  # hard links to what came before
+    links: dict[str, str] = {}  # hard links to earlier members
     with open_tar(layer) as stream:
         reader = TarReader(iter(lambda: stream.read(CHUNK), b""))
         for member in reader:
@@ -198,7 +200,8 @@ def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) 
 def extract(layer: Layer, destination: Path) -> None:
     """Write the layer's files below `destination` for a build to use; owners are kept when we are root.
 
-    Raises BuildError, and writes nothing outside, when the layer is damaged or does not fit what is there.
+    Raises BuildError, and writes nothing outside, when the layer is damaged or does not fit what is
+    there.
     """
     with space_errors(destination), open_tar(layer) as stream:
         try:
@@ -211,7 +214,7 @@ def extract(layer: Layer, destination: Path) -> None:
 
 
 def check_disjoint(layers: Sequence[Layer]) -> None:
-    """Raise BuildError with the paths that two layers own, or whose folder no layer up to theirs has."""
+    """Raise BuildError with paths that are in two layers, or whose folder is in no layer up to theirs."""
     owners: dict[str, tuple[str, Kind]] = {}
     mistakes: list[str] = []
     for layer in layers:
@@ -258,7 +261,7 @@ def _write(name: str, folder: Path, threads: int, fill: Callable[[LayerWriter], 
 
 
 def _scan(tree: Path, *, omit: Collection[str], epoch: int) -> list[Entry]:
-    """The entries of a folder, sorted; only sizes are read yet, no contents."""
+    """Return the entries of a folder, sorted. Contents are not read yet."""
     entries: list[Entry] = []
     mistakes: list[str] = []
     for path, status in sorted(_walk(os.fsencode(tree), b"")):

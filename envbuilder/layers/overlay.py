@@ -1,6 +1,6 @@
-"""What a container sees of layers that lie over each other: any maker's tars, packed by gzip or zstd, deletions honoured.
+"""Lay the layers of any image over each other, as a container sees them: tars of gzip or zstd, with whiteouts.
 
-A layer is read once, as a stream, and compared with both digests that an image gives for it. Nothing is written.
+A layer is read once, as a stream, and compared with its digest and its diff_id. Nothing is written.
 """
 
 import gzip
@@ -17,7 +17,7 @@ import zstandard
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.tar import CHUNK, Member, read_member
 
-MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is asked for
+MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is kept
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
 DAMAGED: Final = (
@@ -27,22 +27,23 @@ DAMAGED: Final = (
 
 
 class Readable(Protocol):
-    """Bytes in order; a file or what comes over the network."""
+    """A stream of bytes, from a file or from the network."""
 
     def read(self, size: int, /) -> bytes: ...
 
 
 class Look(Protocol):
-    """Looks into files as they are read: `wants` says into which, `finds` what is in one."""
+    """Inspects files as they are read: `wants` chooses a file, `finds` reports what is in it."""
 
     def wants(self, entry: Entry) -> bool: ...
     def finds(self, content: bytes) -> Iterator[str]: ...
 
 
 class Overlay(dict[str, Entry]):
-    """The tree as it grows, by path, with the contents of the files that `keep` wants.
+    """The tree by path, layer after layer, with the contents of the files that `keep` chooses.
 
-    `hidden` is what `look` found in files that a later layer removed or replaced: whoever has the image has them still.
+    `hidden` lists what `look` found in files that a later layer removed or replaced. Everybody with
+    the image still has them.
     """
 
     def __init__(self, keep: Callable[[str], bool], look: Look | None = None) -> None:
@@ -54,7 +55,7 @@ class Overlay(dict[str, Entry]):
         self._found: dict[str, tuple[str, ...]] = {}
 
     def contents(self) -> dict[str, bytes]:
-        """Of the files that were to be kept and are still there."""
+        """Return the kept contents of files that no later layer removed."""
         return {
             path: content
             for path, content in self._kept.items()
@@ -62,9 +63,9 @@ class Overlay(dict[str, Entry]):
         }
 
     def lay_over(self, stream: Readable, *, name: str, sha256: str, diff_id: str) -> None:
-        """Lay one layer over what is there; `sha256` is of the packed bytes, "" where nothing promises one.
+        """Add one layer. `sha256` is of the compressed bytes, "" when it is not known.
 
-        Raises one of `DAMAGED` for what cannot be read or is not what the digests say.
+        Raises one of `DAMAGED` when the layer cannot be read or differs from its digests.
         """
         packed = _Hashing(stream)
         tar = _Hashing(_unpacked(packed))
@@ -79,7 +80,7 @@ class Overlay(dict[str, Entry]):
             )
 
     def _lay(self, archive: tarfile.TarFile) -> None:
-        """Change the tree as a layer's tar says. A whiteout hides what lower layers have, wherever in the tar it stands."""
+        """Apply a layer's tar to the tree. A whiteout hides paths of lower layers, wherever it stands in the tar."""
         own: set[str] = set()
         for found in archive:
             member = read_member(found)
@@ -144,7 +145,7 @@ class Overlay(dict[str, Entry]):
 
 
 class _Hashing:
-    """A stream whose bytes are hashed as they are read."""
+    """A stream that hashes the bytes that are read."""
 
     def __init__(self, stream: Readable) -> None:
         self._stream = stream
@@ -160,14 +161,14 @@ class _Hashing:
         return data
 
     def peek(self, size: int) -> bytes:
-        """The next bytes, which `read` gives again; fewer at the end."""
+        """Return the next bytes without consuming them; fewer at the end."""
         while len(self._ahead) < size and (data := self._stream.read(size - len(self._ahead))):
             self._digest.update(data)
             self._ahead += data
         return self._ahead[:size]
 
     def finish(self) -> str:
-        """Read to the end; returns the digest of everything."""
+        """Read to the end and return the digest of all bytes."""
         while self.read():
             pass
         return self._digest.hexdigest()

@@ -1,8 +1,9 @@
-"""Tar members as entries: of the canonical tars that envbuilder writes, and of any other program's.
+"""Read and write tar members as entries.
 
-Headers are written here, byte by byte, because a layer's digest must not change with a Python release: ustar, and one
-PAX header in front where ustar has no room (long or non-ASCII paths, big files, extended attributes). `TarReader` accepts
-only such tars and compares every byte. `read_member` takes what Python's `tarfile` says of a member of any tar.
+Headers are written byte by byte, because a layer's digest must not change with a Python release:
+ustar, and one PAX header in front where ustar has no room (long or non-ASCII paths, big files,
+extended attributes). `TarReader` accepts only such tars and compares every byte of a header.
+`read_member` converts a member of any tar, as Python's `tarfile` read it.
 """
 
 import math
@@ -26,7 +27,7 @@ _EXTENDED: Final = b"x"
 _TYPES: Final = {Kind.FILE: _REGULAR, Kind.DIRECTORY: _DIRECTORY, Kind.LINK: _SYMBOLIC}
 _XATTR_NAME: Final = "SCHILY.xattr."
 _XATTR: Final = _XATTR_NAME.encode()
-_MOST_PAX: Final = 1 << 20  # bytes of one PAX header that a reader believes
+_MOST_PAX: Final = 1 << 20  # bytes of one PAX header that is read
 _MOST_OCTAL: Final = 0o77777777777  # 11 digits
 _MOST_ID: Final = 0o7777777  # 7 digits
 
@@ -41,7 +42,7 @@ class Member:
 
 
 def make_header(entry: Entry, *, hard: str = "") -> bytes:
-    """The header blocks of an entry; with `hard`, of a hard link to that path."""
+    """Return the header blocks of an entry, or of a hard link to the path `hard`."""
     path = to_bytes(entry.path) + b"/" if entry.path else b"./"
     if entry.kind is not Kind.DIRECTORY:
         path = path[:-1]
@@ -82,9 +83,9 @@ def padded(content: bytes) -> bytes:
 
 
 class TarReader:
-    """Reads canonical tars only, from chunks of any size; whatever another writer would do differently is a ValueError.
+    """Reads canonical tars from chunks of any size; raises ValueError for any byte that `make_header` would write differently.
 
-    Iterate over the members; between two of them `content` gives the bytes of the one just named.
+    Iterate over the members. `content` gives the bytes of the current one.
     """
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
@@ -107,7 +108,7 @@ class TarReader:
             yield self._member(header)
 
     def content(self) -> Iterator[memoryview]:
-        """The content of the file just named, in pieces; what is not read is passed over."""
+        """Yield the content of the current file in pieces. Unread content is skipped."""
         while self._left:
             piece = self._some(self._left)
             self._left -= len(piece)
@@ -225,7 +226,7 @@ def _special(found: tarfile.TarInfo) -> str:
 
 
 def is_normal(path: str) -> bool:
-    """Whether a path stays below the root, is spelled in the one way we use, and is no layer's deletion mark."""
+    """Whether a path stays below the root, is in its normal spelling, and is not a whiteout."""
     parts = path.split("/")
     hidden = any(part in ("", ".", "..") or part.startswith(".wh.") for part in parts)
     return not path or not (hidden or "\0" in path)
@@ -261,7 +262,7 @@ def _is_utf8(value: bytes) -> bool:
 
 
 def _record(keyword: bytes, value: bytes) -> bytes:
-    """A PAX record, which starts with its own length in decimal digits."""
+    """Return a PAX record. It begins with its own length in decimal digits."""
     rest = b" %b=%b\n" % (keyword, value)
     size = len(rest)
     while len(b"%d" % size) + len(rest) != size:

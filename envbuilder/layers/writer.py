@@ -1,9 +1,9 @@
-"""Writes one layer: its tar in frames of zstd that a squashfs can use as they are.
+"""Write one layer: a tar in frames of zstd that a squashfs can use unchanged.
 
-Every 256 KiB of a large file is a frame of its own, and so is every stretch of headers and small files: just what a
-squashfs calls a block and a fragment. The SIF is then made of the image's own bytes: nothing is compressed twice, and
-a change of one layer leaves all that the others brought. Frames are compressed side by side while this thread reads
-and hashes; in memory is only what is on its way.
+Every 256 KiB of a large file is one frame, and so is every stretch of headers and small files. A
+squashfs calls these a block and a fragment. The SIF is then made of the image's own bytes: nothing
+is compressed twice. Frames are compressed in parallel while this thread reads and hashes; only
+pending frames are in memory.
 """
 
 import hashlib
@@ -42,7 +42,7 @@ Frame: TypeAlias = tuple[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blocks:
-    """Where the contents of a layer's files are in its blob, by their sha256; empty files are in none."""
+    """The places of the files' contents in a layer's blob, by sha256. Empty files have none."""
 
     fragments: tuple[Frame, ...]
     small: dict[str, tuple[int, int]]  # the number of the fragment, and the place within what it unpacks to
@@ -71,7 +71,7 @@ def parse_blocks(text: str) -> Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """What the writer learned on the way."""
+    """The facts of a finished layer."""
 
     digest: Sha256
     size: int
@@ -89,7 +89,7 @@ def make_compressor() -> zstandard.ZstdCompressor:
 
 
 class LayerWriter:
-    """A context that takes entries in order and leaves a compressed tar at `blob`; call `finish` for its facts."""
+    """A context manager that takes entries in order and writes a compressed tar to `blob`. `finish` returns its facts."""
 
     def __init__(self, blob: Path, *, threads: int) -> None:
         self._stream: IO[bytes] = blob.open("xb")
@@ -100,7 +100,7 @@ class LayerWriter:
         self._tar_size = 0
         self._content_size = 0
         self._entries: list[Entry] = []
-        self._stretch = bytearray()  # headers and small files that are in no frame yet
+        self._stretch = bytearray()  # headers and small files, not yet in a frame
         self._held: dict[str, int] = {}  # of those files, by digest: the place in the stretch
         self._fragments: list[Frame] = []
         self._small: dict[str, tuple[int, int]] = {}
@@ -181,11 +181,11 @@ class LayerWriter:
 
     def _gather(self, piece: bytes) -> None:
         self._stretch += piece
-        while len(self._stretch) > BLOCK_SIZE:  # never within a file: that had to fit
+        while len(self._stretch) > BLOCK_SIZE:  # never within a file, which always fits
             self._flush(BLOCK_SIZE)
 
     def _flush(self, most: int = BLOCK_SIZE) -> None:
-        """Let the stretch become a frame; it is a fragment where it holds files."""
+        """Compress the stretch into a frame. With files in it, the frame is a fragment."""
         if not self._stretch:
             return
         piece, self._stretch = bytes(self._stretch[:most]), self._stretch[most:]
@@ -212,21 +212,21 @@ class LayerWriter:
 
 
 class _Packer:
-    """Compresses pieces side by side, and hands them on in the order in which they came."""
+    """Compresses pieces in parallel and passes them on in their order."""
 
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(max(1, threads), thread_name_prefix="pack")
-        self._most = 4 * max(1, threads)  # pieces that are on their way, of a MiB at most
+        self._most = 4 * max(1, threads)  # pending pieces, of a MiB at most
         self._own = threading.local()  # a compressor serves one thread at a time
         self._coming: deque[tuple[Future[list[tuple[bytes, int]]], Callable[[bytes, int], None]]] = deque()
 
     def pack(self, piece: bytes, done: Callable[[bytes, int], None]) -> None:
-        """`done` will be called in this thread with each frame of the piece and the bytes that it unpacks to."""
+        """Compress a piece. `done` is called in this thread with each frame and its uncompressed size."""
         self._coming.append((self._pool.submit(self._frames, piece), done))
         self.drain(self._most)
 
     def drain(self, most: int = 0) -> None:
-        """Wait until no more than so many pieces are on their way."""
+        """Wait until at most `most` pieces are pending."""
         while len(self._coming) > most:
             frames, done = self._coming.popleft()
             for packed, size in frames.result():

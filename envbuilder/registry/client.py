@@ -1,4 +1,4 @@
-"""Asks registries: finds out how each wants to be authenticated, does that once, and says in words what went wrong."""
+"""Send requests to registries: authenticate once as each wants it, and translate failures into errors."""
 
 import logging
 import re
@@ -24,12 +24,12 @@ Right = Literal["pull", "pull,push"]
 Answer = TypeVar("Answer")
 CLIENT: Final = "envbuilder"
 _PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
-_MOST_TOLD: Final = 300  # characters of a registry's own words
+_MOST_TOLD: Final = 300  # characters of a registry's message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """Which credentials a registry was given, for the person who is refused."""
+    """The credentials that a registry got, for the message when it denies access."""
 
     credentials: Credentials | None
 
@@ -55,16 +55,16 @@ class Client:
         self.stop = threading.Event()
 
     def url(self, reference: Reference, path: str) -> str:
-        """A registry's address of something below a repository."""
+        """Return the URL of a path below a repository."""
         return f"{self._base(reference.registry)}{reference.repository}/{path}"
 
     def ask(
         self, reference: Reference, method: str, url: str, *, right: Right = "pull",
         headers: Mapping[str, str] | None = None, body: bytes | Body | None = None, accept: tuple[int, ...] = (200,),
     ) -> Response:  # fmt: skip
-        """One answer with a status of `accept`, not yet read.
+        """Send a request and return the answer, unread, if its status is in `accept`.
 
-        Raises TransientError for what a later try may mend, and RegistryError.
+        Raises TransientError for failures that may pass, and RegistryError.
         """
         response = self._send(reference, method, url, right=right, headers=headers, body=body)
         if response.status_code == 401:
@@ -78,12 +78,12 @@ class Client:
             raise self._judge(reference, response)
 
     def retry(self, reference: Reference, work: Callable[[], Answer]) -> Answer:
-        """Do it again after a bad moment; raises RegistryError when there are too many."""
+        """Do the work, again after transient errors; raises RegistryError after too many."""
         with self.translate_errors(reference):
             return retry(work, self._base(reference.registry), self.stop)
 
     def translate_errors(self, reference: Reference) -> "_Translated":
-        """A context in which what `fetch` says of a server becomes a RegistryError."""
+        """Return a context that turns SourceError into RegistryError."""
         return _Translated(reference)
 
     def _base(self, registry: str) -> str:
@@ -110,7 +110,7 @@ class Client:
         )  # fmt: skip
 
     def _authenticate(self, reference: Reference, right: Right, challenge: str) -> None:
-        """Do what the registry demands: show the credentials, or exchange them for a token."""
+        """Answer the challenge: send the credentials, or exchange them for a token."""
         scheme, _, rest = challenge.partition(" ")
         credentials = self._credentials(reference)
         key = (reference.registry, reference.repository, right)
@@ -140,7 +140,7 @@ class Client:
         challenge: Mapping[str, str],
         credentials: Credentials | None,
     ) -> str:
-        """Ask the registry's own authority for a token, as its challenge says."""
+        """Ask the token service that the challenge names."""
         realm = urljoin(self._base(reference.registry), challenge.get("realm", ""))
         if (
             credentials
@@ -171,7 +171,7 @@ class Client:
             return _read_token(reference, response)
 
     def _judge(self, reference: Reference, response: Response) -> Exception:
-        """What to make of an answer that is none of the expected."""
+        """Return the error for an answer with an unexpected status."""
         if passing := busy(response):
             return passing
         status, words = response.status_code, _words(response)
@@ -191,7 +191,7 @@ class Client:
 
 
 class _Translated:
-    """Turns a SourceError into the RegistryError that says the same."""
+    """Turns a SourceError into a RegistryError."""
 
     def __init__(self, reference: Reference) -> None:
         self._reference = reference
@@ -245,7 +245,7 @@ def _read_token(reference: Reference, response: Response) -> str:
 
 
 def _words(response: Response) -> str:
-    """What a registry says of its refusal, in one line, of characters that a terminal can show."""
+    """Return the registry's error message in one printable line."""
     try:
         errors = JsonObject.load(content(response)).objects("errors")
         told = "; ".join(filter(None, (one.text("message") for one in errors)))

@@ -1,4 +1,4 @@
-"""Credentials for a registry, from the places where `docker login`, `podman login` and `apptainer registry login` leave them."""
+"""Find a registry's credentials where `docker login`, `podman login` and `apptainer registry login` leave them."""
 
 import base64
 import json
@@ -32,7 +32,7 @@ class Credentials:
 
 
 def credential_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
-    """The files that may hold credentials, in the order in which they are asked."""
+    """Return the files that may hold credentials, in their order."""
     home = Path(environment.get("HOME") or "/nonexistent")
     named = environment.get("REGISTRY_AUTH_FILE", "")
     run = environment.get("XDG_RUNTIME_DIR", "")
@@ -52,7 +52,7 @@ def credential_files(environment: Mapping[str, str]) -> tuple[Path, ...]:
 def find_credentials(
     reference: Reference, environment: Mapping[str, str], runner: Runner
 ) -> Credentials | None:
-    """What the first place has for this registry; in a file the longest name that fits the repository decides."""
+    """Return the credentials of the first file that has some. In a file, the longest matching name wins."""
     for path in credential_files(environment):
         names = _names(reference)
         settings = _read(path)
@@ -74,7 +74,7 @@ def _read(path: Path) -> Mapping[str, Any]:
 
 
 def _names(reference: Reference) -> tuple[str, ...]:
-    """Under which names the credentials may be kept, the longest first."""
+    """Return the names that credentials may be kept under, the longest first."""
     parts = reference.repository.split("/")
     names = [f"{reference.registry}/{'/'.join(parts[:count])}" for count in range(len(parts), 0, -1)]
     names.append(reference.registry)
@@ -84,7 +84,7 @@ def _names(reference: Reference) -> tuple[str, ...]:
 
 
 def _in_file(settings: Mapping[str, Any], names: Sequence[str], source: str) -> Credentials | None:
-    """Keys are hosts, hosts with folders, or URLs of old clients."""
+    """Look the names up in a file. Its keys are hosts, hosts with folders, or URLs of old clients."""
     kept = settings.get("auths")
     if not isinstance(kept, dict):
         return None
@@ -122,7 +122,7 @@ def _from_helper(settings: Mapping[str, Any], names: Sequence[str], runner: Runn
             argv=(program, "get"), why=f"ask for the credentials of {server}", input=server.encode(), accept=(0, 1)
         )  # fmt: skip
         try:
-            with runner.read(command) as stream:  # what it says is secret: `read` writes no log
+            with runner.read(command) as stream:  # its output is secret: `read` writes no log
                 said = stream.read()
             answer = json.loads(said)
             user, secret = str(answer["Username"]), str(answer["Secret"])
@@ -138,7 +138,7 @@ def _from_helper(settings: Mapping[str, Any], names: Sequence[str], runner: Runn
 
 
 def _helpers(settings: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Each helper to ask and the server to ask it for: a registry's own first, then the one for all."""
+    """Return the credential helpers and the server to ask for: the registry's own first, then the general one."""
     own = settings.get("credHelpers")
     for name in names:
         if isinstance(own, dict) and isinstance(own.get(name), str):

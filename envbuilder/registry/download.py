@@ -1,4 +1,4 @@
-"""Reads from a registry: manifests and small blobs as values, large blobs into files; every byte is checked by digest."""
+"""Read from a registry: manifests and small blobs as values, large blobs into files. Every byte is checked by digest."""
 
 import functools
 import logging
@@ -26,13 +26,13 @@ from envbuilder.registry.client import Client
 
 log = logging.getLogger(__name__)
 
-MOST: Final = 4 << 20  # bytes of a manifest, and of what else is read as a value
-MOST_LISTED: Final = 1000  # of what belongs to a manifest; more pages than that are somebody's mistake
+MOST: Final = 4 << 20  # bytes of a manifest or a small blob
+MOST_LISTED: Final = 1000  # referrers of a manifest
 Answer = TypeVar("Answer")
 
 
 def read_manifest(client: Client, reference: Reference) -> Manifest:
-    """The manifest or index behind a reference; raises RegistryError."""
+    """Read a manifest or an index; raises RegistryError."""
 
     def ask(place: Reference) -> Manifest:
         url = client.url(place, f"manifests/{reference.key}")
@@ -50,7 +50,7 @@ def read_manifest(client: Client, reference: Reference) -> Manifest:
 
 
 def read_image(client: Client, reference: Reference, platform: str) -> Manifest:
-    """The manifest of an image for this platform: behind an index, that platform's; raises RegistryError."""
+    """Read the manifest of an image for this platform, also behind an index; raises RegistryError."""
     manifest = read_manifest(client, reference)
     if not manifest.is_index:
         return manifest
@@ -62,7 +62,7 @@ def read_image(client: Client, reference: Reference, platform: str) -> Manifest:
 
 
 def read_blob(client: Client, reference: Reference, blob: Descriptor) -> bytes:
-    """A small blob: a config, a signature; raises RegistryError."""
+    """Read a small blob, such as a config or a signature; raises RegistryError."""
     if blob.size > MOST:
         raise ContentError(f"`{reference}` has a description of {blob.size} bytes, which nobody needs")
 
@@ -86,9 +86,10 @@ def fetch_blob(
     progress: Progress,
     stop: threading.Event,
 ) -> int:
-    """Complete the file `partial` to the whole blob, from where an earlier attempt ended; raises RegistryError.
+    """Download a blob into the file `partial`, from where an earlier attempt ended; raises RegistryError.
 
-    Returns how many bytes did not have to come again. When the transfer breaks for good, what has come stays there for a later attempt; what is wrong does not.
+    Returns how many bytes were resumed. After a failure the file stays for a later attempt, unless
+    its bytes are wrong.
     """
 
     def fetch(place: Reference) -> int:
@@ -107,7 +108,7 @@ def fetch_blob(
 def fetch_part(
     client: Client, artefact: Wanted, partial: Path, *, progress: Progress, stop: threading.Event
 ) -> None:
-    """Complete the file `partial` to one of the files of a locked image; raises RegistryError, or SourceError when it is gone."""
+    """Download a file of a locked image into `partial`; raises RegistryError, or SourceError when it is gone."""
     reference = parse_reference(artefact.name)
     try:
         if artefact.path.startswith("manifests/"):
@@ -121,7 +122,7 @@ def fetch_part(
 
 
 def read_referrers(client: Client, reference: Reference, artifact_type: str = "") -> tuple[Descriptor, ...]:
-    """What says of itself that it belongs to the manifest with the reference's digest."""
+    """Return the referrers of the manifest: artifacts that name it as their subject."""
     for tag in (None, fallback_tag(reference)):
         index = _referrers_at(client, reference, tag)
         if index is not None:
@@ -132,7 +133,7 @@ def read_referrers(client: Client, reference: Reference, artifact_type: str = ""
 
 
 def fallback_tag(reference: Reference) -> str:
-    """Where registries without the referrers API have the index that it would give."""
+    """Return the tag under which registries without the referrers API keep the index of referrers."""
     return f"sha256-{reference.digest}"
 
 
@@ -162,7 +163,7 @@ def _referrers_at(client: Client, reference: Reference, tag: str | None) -> Mani
 
 
 def _places(client: Client, reference: Reference) -> Iterator[Reference]:
-    """Where to ask: the mirrors of the registry, then itself."""
+    """Yield the mirrors of the registry, then the registry itself."""
     for registry, mirror in client.settings.mirrors:
         if registry == reference.registry:
             base = parse_reference(f"{mirror}/{reference.repository}")
@@ -175,7 +176,7 @@ def _places(client: Client, reference: Reference) -> Iterator[Reference]:
 def _anywhere(
     client: Client, reference: Reference, work: Callable[[Reference], Answer], *, patient: bool = True
 ) -> Answer:
-    """Try each place in turn; the error is that of the registry itself, which comes last."""
+    """Try the mirrors, then the registry, whose error is raised."""
     *mirrors, last = _places(client, reference)
     for place in mirrors:
         try:

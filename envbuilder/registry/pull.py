@@ -1,7 +1,7 @@
-"""Pulls image and SIF from a registry, each to its final name when it is whole and is what its digest says.
+"""Pull image and SIF from a registry. Each gets its final name when it is whole and matches its digest.
 
-Nothing but Python is needed: no engine, no Apptainer, none of the tools of a build. What has come lies beside the output
-in a hidden folder until it is whole, so that a pull that was cut or killed goes on there the next time.
+Neither Docker nor Apptainer is needed. Partial files lie in a hidden folder beside the output,
+where the next pull resumes them.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ PLATFORM: Final = "linux/amd64"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pulled:
-    """What is here now, and what that took."""
+    """The pulled files, and the bytes that were transferred."""
 
     files: tuple[tuple[Form, Path, Sha256], ...]  # the digest of the image's manifest, of the SIF's bytes
     verified: bool  # signed with the key that was given
@@ -73,7 +73,7 @@ def pull(
     key: Path | None,
     console: Console,
 ) -> Pulled:
-    """Bring what is missing; raises RegistryError, VerifyError, SpaceError or UsageError, and then leaves what was there."""
+    """Download what is missing. After a RegistryError, VerifyError, SpaceError or UsageError, earlier files stay."""
     found = find_artefacts(client, reference, forms)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
         statement = b""
@@ -104,7 +104,7 @@ def pull(
 
 
 def find_artefacts(client: Client, reference: Reference, forms: Sequence[Form]) -> dict[Form, Manifest]:
-    """The manifests of what is asked for; raises RegistryError, and VerifyError when image and SIF do not belong together."""
+    """Return the manifests of the forms; raises RegistryError, and VerifyError when image and SIF do not belong together."""
     if tuple(forms) == ("sif",):
         return {"sif": _find_sif(client, reference, None)}
     image = read_image(client, reference, PLATFORM)
@@ -119,7 +119,7 @@ def find_artefacts(client: Client, reference: Reference, forms: Sequence[Form]) 
 
 
 def _find_sif(client: Client, reference: Reference, image: Manifest | None) -> Manifest:
-    """The SIF with the image's tag, else what the registry lists as belonging to the image; of `image`, if that is known."""
+    """Find the SIF by the image's tag, otherwise among the referrers of the image."""
     places = [reference] if reference.digest else [sif_reference(reference), reference]
     for place in places if image is None else places[:-1]:
         with contextlib.suppress(AbsentError):
@@ -159,7 +159,7 @@ def _final(outputs: Outputs, form: Form) -> Path:
 def _signed_statement(
     client: Client, reference: Reference, form: Form, manifest: Manifest, *, outputs: Outputs, key: Path
 ) -> bytes:
-    """What the key's holder signed of this digest, the newest of it; raises VerifyError where there is nothing."""
+    """Return the newest statement about this digest that the key signed; raises VerifyError when there is none."""
     subject = reference.with_digest(manifest.digest)
     for listed in reversed(read_referrers(client, subject, BUNDLE_TYPE)):
         statement = read_manifest(client, reference.with_digest(listed.digest))
@@ -186,7 +186,7 @@ def _scratch(outputs: Outputs, content: bytes) -> Iterator[Path]:
 
 
 def _kept_blobs(outputs: Outputs, found: dict[Form, Manifest]) -> dict[Sha256, Path]:
-    """The blobs of the image that are here already, each hashed; those of an earlier image under the same name too."""
+    """Return the blobs that are here already, hashed, also of an earlier image under the same name."""
     kept = {}
     for blob in _blobs(found["image"]) if "image" in found else ():
         path = outputs.image / "blobs/sha256" / blob.digest
@@ -196,7 +196,7 @@ def _kept_blobs(outputs: Outputs, found: dict[Form, Manifest]) -> dict[Sha256, P
 
 
 def _is_here(outputs: Outputs, form: Form, manifest: Manifest, kept: dict[Sha256, Path]) -> bool:
-    """Whether the output is that already, byte for byte."""
+    """Whether the output already has these bytes."""
     if form == "sif":
         return _holds(outputs.sif, manifest.layers[0])
     try:
@@ -213,7 +213,7 @@ def _holds(path: Path, blob: Descriptor) -> bool:
 def _fetch(
     client: Client, reference: Reference, wanted: Sequence[Descriptor], folder: Path, console: Console
 ) -> int:
-    """Bring the blobs into the folder; returns how many bytes did not have to come again."""
+    """Download the blobs into the folder. Returns how many bytes were resumed."""
     if not wanted:
         return 0
     total = sum(blob.size for blob in wanted)
@@ -263,7 +263,7 @@ def _hidden(outputs: Outputs) -> Path:
 
 @contextlib.contextmanager
 def _partial_folder(outputs: Outputs) -> Iterator[Path]:
-    """Where blobs grow; one pull at a time."""
+    """Yield the folder of partial blobs, locked for one pull at a time."""
     folder = _hidden(outputs)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)

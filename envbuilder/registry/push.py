@@ -1,8 +1,9 @@
-"""Pushes what was built to a registry: the image by its tag, the SIF beside it, and what belongs to both.
+"""Push the image by its tag, the SIF beside it, and the documents of both.
 
-The image's digest is that of the build, so nothing about the SIF can stand in it. The SIF's manifest speaks of the image
-instead, as its subject and in its annotations; the registry then lists it for whoever asks what belongs to the image
-(the referrers of the OCI's specification). Parts list, provenance, lock and signature are listed in the same way.
+The image keeps the digest of the build, so its manifest cannot name the SIF. The SIF's manifest
+names the image instead, as its subject and in its annotations. The registry then lists the SIF
+among the image's referrers (OCI distribution specification). SBOM, provenance and signature are
+listed in the same way.
 """
 
 import json
@@ -48,7 +49,7 @@ from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_man
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """Where the artefacts are now, and what that took."""
+    """The references of the pushed artifacts, and the bytes that were transferred."""
 
     image: Reference | None
     sif: Reference | None
@@ -91,7 +92,8 @@ def push(
 ) -> Pushed:
     """Push what was built under the reference's tag; raises RegistryError, UsageError or VerifyError.
 
-    `memory` is the file that notes which repositories have which blobs, so that a registry can take one over from another.
+    The file `memory` records which repositories have which blobs, so that a registry can mount
+    them.
     """
     tagged = reference.with_tag(reference.tag or LATEST)
     shipment = _Shipment.load(outputs, forms)
@@ -122,7 +124,7 @@ def push(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shipment:
-    """Everything that is to be in the registry: blobs, the artefacts' manifests, and those of what belongs to them."""
+    """Everything to push: blobs, the manifests of the artifacts, and the manifests of their documents."""
 
     sources: tuple[Source, ...]
     manifests: tuple[tuple[Form, Manifest], ...]
@@ -159,7 +161,7 @@ class _Shipment:
 
 
 def _noted(memory: Path, reference: Reference) -> dict[str, str]:
-    """Which other repository of this registry was given a blob, by its digest."""
+    """Return the other repository of this registry that has a blob, by digest."""
     registry = _remembered(memory).get(reference.registry, {})
     return {digest: name for digest, name in registry.items() if name != reference.repository}
 
@@ -173,7 +175,7 @@ def _note(memory: Path, reference: Reference, digests: Sequence[Sha256]) -> None
 
 
 def _remembered(memory: Path) -> dict[str, dict[str, str]]:
-    """What was noted; nothing when it cannot be read, for then all is sent."""
+    """Read the record of pushed blobs; empty when it is unreadable, and all is sent."""
     try:
         known = json.loads(memory.read_text(encoding="utf-8"))
         return {str(one): {str(key): str(name) for key, name in known[one].items()} for one in known}
@@ -221,7 +223,7 @@ def _attachment(document: Source, subject: Manifest, marks: Mapping[str, str]) -
 
 
 def _documents(outputs: Outputs) -> tuple[Sha256 | None, list[Source]]:
-    """The digest of the lock, and parts list and provenance as they stand in the SIF, where there is one."""
+    """Return the digest of the lock, and SBOM and provenance from the SIF, if there is one."""
     if not outputs.sif.is_file():
         return None, []
     sif = read_sif(outputs.sif)
@@ -234,15 +236,15 @@ def _documents(outputs: Outputs) -> tuple[Sha256 | None, list[Source]]:
 
 
 def _signature(outputs: Outputs, manifests: Sequence[tuple[Form, Manifest]]) -> list[Source]:
-    """The signed statement, where the artefacts were signed; raises VerifyError when it is about others."""
+    """Return the signed statement, if there is one; raises VerifyError when it covers other artifacts."""
     if not outputs.bundle.is_file():
         return []
     signed = signed_digests(outputs.bundle, None)
     for form, manifest in manifests:
         if digest_that_is_signed(form, manifest) not in signed:
             raise VerifyError(
-                f"`{outputs.bundle}` does not speak of the {form} as it is",
-                hint="push with `--sign KEY`, or sign the artefacts again",
+                f"`{outputs.bundle}` does not cover the {form} as it is",
+                hint="push with `--sign KEY`, or sign the artifacts again",
             )
     return [_small(BUNDLE_TYPE, outputs.bundle.read_bytes())]
 

@@ -1,4 +1,4 @@
-"""What this machine's settings say about registries: where names lead, mirrors, plain HTTP, certificates."""
+"""Read this machine's settings for registries: prefix, mirrors, plain HTTP, certificates."""
 
 import ssl
 from collections.abc import Mapping
@@ -15,10 +15,10 @@ CERTIFICATES: Final = (Path("/etc/docker/certs.d"), Path("/etc/containers/certs.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """`prefix` is `registry/folder`, where a recipe's name leads; empty where it is not set."""
+    """Settings for registries. `prefix` is the `registry/folder` of recipes, or empty."""
 
     prefix: str = ""
-    mirrors: tuple[tuple[str, str], ...] = ()  # a registry, and `registry/folder` to be asked before it
+    mirrors: tuple[tuple[str, str], ...] = ()  # a registry, and the `registry/folder` that mirrors it
     plain: frozenset[str] = frozenset()  # registries without TLS
     certificates: Path | None = None  # CA bundle
 
@@ -26,7 +26,7 @@ class Settings:
         return "http" if registry in self.plain or is_loopback(registry) else "https"
 
     def certificates_of(self, registry: str) -> Path | None:
-        """The authority of this registry alone, as engines are given it."""
+        """Return the certificate authority of this registry, from the folders that engines read."""
         for folder in CERTIFICATES:
             for path in sorted((folder / registry).glob("*.crt")):
                 return path
@@ -34,7 +34,7 @@ class Settings:
 
 
 def probe_settings(environment: Mapping[str, str]) -> Settings:
-    """Read the settings; raises UsageError for a mirror that is none."""
+    """Read the settings; raises UsageError for a malformed mirror."""
     mirrors = []
     for word in environment.get("ENVBUILDER_REGISTRY_MIRRORS", "").split():
         registry, equals, mirror = word.partition("=")
@@ -54,6 +54,6 @@ def probe_settings(environment: Mapping[str, str]) -> Settings:
 
 
 def _system_bundle() -> Path | None:
-    """The authorities that this machine trusts, a site's own among them."""
+    """Return the system's bundle of trusted authorities."""
     path = ssl.get_default_verify_paths().cafile
     return Path(path) if path else None

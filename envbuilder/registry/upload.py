@@ -1,7 +1,8 @@
-"""Writes to a registry: blobs that it lacks, manifests, and what belongs to a manifest.
+"""Write to a registry: missing blobs, manifests and referrers.
 
-A blob is sent in one request first, which every registry takes. When that breaks, the registry is asked how much it has,
-and the rest follows in pieces: so also a proxy that hands on whole requests only loses one piece at a time.
+A blob is first sent in one request, which every registry accepts. When that breaks, the registry is
+asked how much it has, and the rest follows in pieces. A proxy that forwards whole requests then
+loses one piece at most.
 """
 
 import io
@@ -25,14 +26,14 @@ from envbuilder.registry.download import fallback_tag, read_manifest
 
 log = logging.getLogger(__name__)
 
-BLOCK: Final = 1 << 20  # bytes that are read and sent at a time
+BLOCK: Final = 1 << 20  # bytes that are read and sent at once
 PIECE: Final = 16 << 20  # bytes of one request after a break
 RIGHT: Final = "pull,push"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """How a blob came to be in the registry; `saved` are bytes that a break did not lose."""
+    """The result of pushing one blob. `saved` counts bytes that were not sent again after a break."""
 
     sent: int = 0
     saved: int = 0
@@ -42,7 +43,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A blob and its bytes: a file, or what is small."""
+    """A blob and its content: a file, or bytes."""
 
     blob: Descriptor
     content: Path | bytes
@@ -51,13 +52,13 @@ class Source:
         return io.BytesIO(self.content) if isinstance(self.content, bytes) else self.content.open("rb")
 
     def need_right(self) -> None:
-        """Raise VerifyError when the bytes of the file are not those of the digest."""
+        """Raise VerifyError when the file does not match the digest."""
         if isinstance(self.content, Path) and (found := sha256_file(self.content)) != self.blob.digest:
             raise damaged(self.content, f"its sha256 is {found}, not {self.blob.digest}")
 
 
 def damaged(path: Path, why: str) -> VerifyError:
-    """What to raise of a file of ours that cannot be pushed."""
+    """Return the error for a damaged file."""
     return VerifyError(
         f"`{path}` is damaged: {why}",
         hint="remove the image or the SIF that it is of, and build or pull it again",
@@ -68,16 +69,16 @@ def push_blob(
     client: Client, reference: Reference, source: Source, *, sibling: str = "", progress: Progress,
     stop: threading.Event,
 ) -> Sent:  # fmt: skip
-    """See to it that the repository has the blob; raises RegistryError, and VerifyError when ours is damaged.
+    """Push a blob unless the repository has it; raises RegistryError, and VerifyError when the file is damaged.
 
-    `sibling` is a repository of the same registry that may have it, so that it need not be sent.
+    `sibling` is a repository of the same registry that may have the blob, which is then mounted.
     """
     if client.retry(reference, lambda: _is_there(client, reference, source.blob)):
         progress.advance(source.blob.size)
         return Sent(there=True)
     try:
         url = client.retry(reference, lambda: _begin(client, reference, source.blob, sibling))
-    except AccessError:  # to the sibling, perhaps: of this repository the same is asked once more
+    except AccessError:  # perhaps to the sibling: ask again for this repository alone
         url = client.retry(reference, lambda: _begin(client, reference, source.blob))
     if url is None:
         progress.advance(source.blob.size)
@@ -87,10 +88,11 @@ def push_blob(
 
 
 def put_manifest(client: Client, reference: Reference, manifest: Manifest) -> None:
-    """Name the manifest as the reference says, by tag or by digest; raises RegistryError.
+    """Put a manifest under the reference's tag or digest; raises RegistryError.
 
-    Where the registry does not keep count of what belongs to a manifest, we do, in the place that the OCI's
-    specification has for it. Two who add something at the same moment may lose one entry there; pushing again adds it.
+    For a registry without the referrers API, the index of referrers is kept under the fallback tag
+    of the OCI specification. Two pushes at the same moment may lose one entry; pushing again adds
+    it.
     """
 
     def put() -> bool:
@@ -107,7 +109,7 @@ def put_manifest(client: Client, reference: Reference, manifest: Manifest) -> No
 
 
 def _count(client: Client, subject: Reference, one: Descriptor) -> None:
-    """Add an entry to the index of what belongs to a manifest, under the tag that is named after its digest."""
+    """Add an entry to the index of referrers under the fallback tag."""
     place = subject.with_tag(fallback_tag(subject))
     try:
         listed = read_manifest(client, place).manifests
@@ -125,7 +127,7 @@ def _is_there(client: Client, reference: Reference, blob: Descriptor) -> bool:
 
 
 def _begin(client: Client, reference: Reference, blob: Descriptor, sibling: str = "") -> str | None:
-    """Where to send the blob, or None when the registry took it over from the sibling."""
+    """Begin an upload and return its URL, or None when the registry mounted the blob from the sibling."""
     url = client.url(reference, "blobs/uploads/")
     if sibling:
         url += "?" + urlencode({"mount": f"sha256:{blob.digest}", "from": sibling})
@@ -140,7 +142,7 @@ def _location(response: Response, url: str) -> str:
 
 
 class _Upload:
-    """One blob on its way, and what the registry has of it."""
+    """The upload of one blob, and how much the registry has of it."""
 
     def __init__(
         self,
@@ -158,7 +160,7 @@ class _Upload:
         self._stop = stop
         self._url = ""
         self._have = 0  # bytes that the registry has
-        self._shown = 0  # bytes that the person was told of
+        self._shown = 0  # bytes that the progress shows
         self._sent = self._saved = 0
         self._broken = False  # once; then in pieces
 
@@ -167,7 +169,7 @@ class _Upload:
         return self._source.blob.size
 
     def run(self, url: str) -> Sent:
-        """Send it, however often the connection breaks, as long as each time the registry gets further."""
+        """Send the blob and resume after breaks, as long as the upload makes progress."""
         self._url, best, failures = url, 0, 0
         while True:
             try:
@@ -185,7 +187,7 @@ class _Upload:
                 best, failures = self._have, 0
 
     def _step(self) -> bool:
-        """Send what is next; returns whether the registry has it all and has found it right."""
+        """Send the next part. Returns whether the registry has the whole blob and accepted its digest."""
         left = self._size - self._have
         if self._broken and left:
             self._send_piece(min(left, PIECE))
@@ -197,7 +199,7 @@ class _Upload:
         if status == 201:
             self._show(self._size)
             return True
-        if status == 400:  # for other bytes than the digest says, too
+        if status == 400:  # also when the bytes do not match the digest
             self._source.need_right()
         raise self._lost(f"the registry did not accept what was sent ({status})", anew=status != 413)
 
@@ -235,7 +237,7 @@ class _Upload:
         return TransientError(why)
 
     def _recover(self) -> bool:
-        """Find out how much the registry has: all of the blob (returns True), a part, or nothing."""
+        """Ask how much the registry has. Returns True when it has the whole blob."""
         client, reference, blob = self._client, self._reference, self._source.blob
         self._broken = True
         if client.retry(reference, lambda: _is_there(client, reference, blob)):
@@ -249,7 +251,7 @@ class _Upload:
         return False
 
     def _ask_state(self) -> int:
-        """The bytes that the registry has of an upload; no address any more where it knows nothing of it."""
+        """Return the bytes that the registry has of the upload. Forget its URL when the registry does not know it."""
         try:
             with self._client.ask(self._reference, "GET", self._url, right=RIGHT, accept=(204,)) as response:
                 self._url = _location(response, self._url)
@@ -267,13 +269,13 @@ class _Upload:
         self._progress.advance(count)
 
     def _show(self, have: int) -> None:
-        """Correct what the person was told."""
+        """Correct the progress shown."""
         self._progress.advance(have - self._shown)
         self._shown = have
 
 
 class _Piece:
-    """A part of a blob as the body of a request."""
+    """A part of a blob, as the body of a request."""
 
     def __init__(self, source: Source, start: int, size: int, tell: Callable[[int], None]) -> None:
         self._source, self._start, self._size, self._tell_of = source, start, size, tell
@@ -283,7 +285,7 @@ class _Piece:
         return self._size
 
     def __iter__(self) -> Iterator[bytes]:
-        self._told(-self.told)  # it is sent once more
+        self._told(-self.told)  # it is sent again
         with self._source.open() as stream:
             stream.seek(self._start)
             left = self._size

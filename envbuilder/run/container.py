@@ -1,7 +1,7 @@
-"""Run a command inside what was built: in the SIF by Apptainer, in the image by a Docker engine.
+"""Run a command in the SIF by Apptainer, or in the image by a Docker engine.
 
-The options are as few as each runtime needs: GPUs only where there are any, the project's folder and a site's scratch at
-their own paths, and the user's own Python packages kept out, which would shadow the image's.
+Both get few options: GPUs where there are any, the project's folder and a site's scratch at their
+own paths. The user's own Python packages are kept out, since they would shadow the image's.
 """
 
 import shutil
@@ -17,10 +17,10 @@ from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
 from envbuilder.core.errors import ToolError
 from envbuilder.core.process import Completed, exec_process
 
-GPU_DEVICE: Final = Path("/dev/nvidiactl")  # the driver makes it when it is loaded
+GPU_DEVICE: Final = Path("/dev/nvidiactl")  # exists while the driver is loaded
 FIXED_ENV: Final = {"PYTHONNOUSERSITE": "1"}
 
-# Folders that an image has of its own: a bind mount there would hide the environment.
+# Folders of the image: a bind mount there would hide the environment.
 IMAGE_TREES: Final = (
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt/env", "/opt/envbuilder", "/proc", "/run", "/sbin", "/sys", "/usr",
 )  # fmt: skip
@@ -37,7 +37,7 @@ SHELL: Final = ("/bin/bash",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a container gets to see of this machine."""
+    """What a container sees of this machine."""
 
     folder: Path  # where the command starts
     binds: tuple[str, ...] = ()  # PATH[:PATH[:OPTIONS]], as both runtimes take them
@@ -49,7 +49,7 @@ class Surroundings:
 def probe_surroundings(
     folder: Path, *, environment: Mapping[str, str], ids: tuple[int, int], binds: Sequence[str] = ()
 ) -> Surroundings:
-    """Look at this machine: its GPUs, the project around `folder`, and the user's folder of temporary files."""
+    """Find the GPUs, the project around `folder`, and the user's temporary folder."""
     wanted = [str(project_folder(folder)), environment.get("TMPDIR", "")]
     own = [path for path in wanted if path and want_bind(PurePosixPath(path)) and Path(path).is_dir()]
     names = [(name, environment[name]) for name in PASSED_TO_IMAGE if name in environment]
@@ -64,12 +64,12 @@ def probe_surroundings(
 
 
 def project_folder(folder: Path) -> Path:
-    """The checkout that holds `folder`, so that `../data` means the same inside; without one the folder itself."""
+    """Return the checkout that holds `folder`, so that `../data` works inside, or the folder itself."""
     return next((path for path in (folder, *folder.parents) if (path / ".git").exists()), folder)
 
 
 def want_bind(folder: PurePosixPath) -> bool:
-    """Whether a mount there would hide nothing of the image."""
+    """Whether a mount there hides nothing of the image."""
     inside_image = any(folder.is_relative_to(tree) for tree in IMAGE_TREES)
     return folder.is_absolute() and str(folder) not in IMAGE_FOLDERS and not inside_image
 
@@ -78,7 +78,7 @@ def want_bind(folder: PurePosixPath) -> bool:
 
 
 def sif_options(around: Surroundings) -> list[str]:
-    """The options of `apptainer exec` beside the SIF and the command. The host's IPC and /dev/shm come by themselves."""
+    """Return the options of `apptainer exec`. Apptainer shares the host's IPC and /dev/shm by default."""
     shared = [bind for bind in around.binds if not _shared(bind)]
     binds = [part for bind in shared for part in ("--bind", bind)]
     env = [part for name, value in FIXED_ENV.items() for part in ("--env", f"{name}={value}")]
@@ -90,7 +90,7 @@ def _shared(bind: str) -> bool:
 
 
 def run_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> Completed:
-    """Run to the end and keep the output; raises ToolError when Apptainer is not there."""
+    """Run to the end and keep the output; raises ToolError when Apptainer is not installed."""
     try:
         result = Client.execute(
             str(sif), list(argv), options=sif_options(around), return_result=True, quiet=True
@@ -106,16 +106,16 @@ def run_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> Complete
 
 
 def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str, ...]:
-    """The command line that `exec` becomes, and without a command `shell`.
+    """Return the command line of `exec`, or of `shell` without a command.
 
-    spython cannot run these: it starts Apptainer as a child, whose terminal and signals are not the user's. Nor is it on the
-    nodes where the scripts of `launch`, `module` and `ssh` run.
+    spython cannot run these: it starts Apptainer as a child, whose terminal and signals are not the
+    user's. Nor is it on the nodes where the scripts of `launch`, `module` and `ssh` run.
     """
     return ("apptainer", "exec" if argv else "shell", *sif_options(around), str(sif), *argv)
 
 
 def exec_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> NoReturn:
-    """Let Apptainer take this process's place: terminal, signals and exit code are then the command's own."""
+    """Replace this process by Apptainer: terminal, signals and exit code are then the command's own."""
     exec_process(sif_argv(sif, argv, around))
 
 
@@ -132,12 +132,12 @@ def image_options(around: Surroundings) -> ContainerOptions:
         "environment": FIXED_ENV | dict(around.names),
         "device_requests": gpus,
         "ipc_mode": "host",  # ranks of one job share memory; Docker's own /dev/shm of 64 MB is too small for loaders
-        "init": True,  # as the first process of a container a program would ignore the signals that end it elsewhere
+        "init": True,  # a container's first process ignores the signals that end other processes
     }
 
 
 def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, terminal: bool) -> tuple[str, ...]:
-    """The command line that `exec` becomes, with the same options as `image_options`."""
+    """Return the command line of `docker run` with the same options as `image_options`."""
     options = image_options(around)
     words = [
         "docker",

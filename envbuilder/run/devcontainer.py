@@ -1,7 +1,8 @@
-"""What VS Code and other dev container tools are told: the label that makes an image a dev container, and devcontainer.json.
+"""Write the dev container settings of an environment: the image's label and a project's devcontainer.json.
 
-Both say the same, since an image may be used without a file of the project's, and people edit the file. What only the file can
-say (containers.dev: a label carries neither `runArgs` nor the workspace's mount) stands there alone.
+Both have the same settings: an image may be used without the file, and people edit the file. A
+label cannot hold `runArgs` or the workspace's mount (containers.dev), so these are in the file
+alone.
 """
 
 import json
@@ -15,10 +16,8 @@ from envbuilder.core.errors import UsageError
 LABEL: Final = "devcontainer.metadata"
 FOLDER: Final = ".devcontainer"
 FILE: Final = "devcontainer.json"
-USER: Final = (
-    "vscode"  # of every image; tools give it the number of whoever opens the project, so files stay theirs
-)
-USER_ID: Final = 65000  # Debian reserves it: nobody has it, and so it is always exchanged for a person's own
+USER: Final = "vscode"  # of every image; tools give it the UID of the person who opens the project
+USER_ID: Final = 65000  # reserved by Debian, so it is nobody's UID and tools always replace it
 SHARED_MEMORY: Final = "type=tmpfs,target=/dev/shm"  # Docker's own has 64 MB, too few for data loaders
 EXTENSIONS: Final = ("ms-python.python", "ms-python.debugpy", "ms-vscode.cpptools")
 CUDA_EXTENSION: Final = "nvidia.nsight-vscode-edition"
@@ -26,15 +25,15 @@ CUDA_EXTENSION: Final = "nvidia.nsight-vscode-edition"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Desk:
-    """What an editor must know of an environment."""
+    """The facts of an environment that an editor needs."""
 
     python: str  # 3.11
     has_cuda: bool
-    has_user: bool = True  # an image that others made may have no user of ours
+    has_user: bool = True  # a foreign base image may lack the user
 
 
 def metadata(desk: Desk) -> dict[str, object]:
-    """What file and label have in common."""
+    """Return the settings that file and label share."""
     user = {"remoteUser": USER, "updateRemoteUserUID": True} if desk.has_user else {}
     return {
         "hostRequirements": {"gpu": "optional"},  # `--gpus all` would make it fail where there is none
@@ -50,12 +49,12 @@ def metadata(desk: Desk) -> dict[str, object]:
 
 
 def make_label(desk: Desk) -> tuple[str, str]:
-    """The label's name and text."""
+    """Return the label's name and text."""
     return LABEL, json.dumps([metadata(desk)], sort_keys=True, separators=(",", ":"))
 
 
 def make_file(name: str, image: str, desk: Desk) -> str:
-    """The text of devcontainer.json for an environment of that name in that image."""
+    """Return the text of devcontainer.json for the environment `name` in the image."""
     value = {
         "name": name,
         "image": image,
@@ -68,7 +67,7 @@ def make_file(name: str, image: str, desk: Desk) -> str:
 
 
 def save_file(folder: Path, text: str, *, force: bool) -> Path:
-    """Write devcontainer.json into a project's folder; raises UsageError rather than lose what a person changed in it."""
+    """Write devcontainer.json into a project's folder; raises UsageError when a person changed the file."""
     path = folder / FOLDER / FILE
     try:
         found = path.read_text(encoding="utf-8") if path.exists() else text

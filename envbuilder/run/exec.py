@@ -1,4 +1,4 @@
-"""`exec` and `shell`: a command in the SIF or in the image, whichever is there."""
+"""`exec` and `shell`: run a command or a shell in the SIF, otherwise in the image."""
 
 import logging
 import shlex
@@ -20,11 +20,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """A command in an environment, or without one a shell."""
+    """A command in an environment; a shell when it is empty."""
 
     name: str  # of a recipe that was built, or a path to a SIF
     argv: tuple[str, ...]
-    form: Form  # "": whichever is there, SIF first
+    form: Form  # "": the SIF if it exists, otherwise the image
     terminal: bool
     output: Path
     site: Site
@@ -58,7 +58,7 @@ def execute(inside: Inside, environment: Mapping[str, str]) -> NoReturn:
 
 
 def command_line(inside: Inside, environment: Mapping[str, str]) -> str:
-    """What `execute` would run, for a shell to read."""
+    """Return the command line that `execute` runs, quoted for a shell."""
     outputs, around = find_outputs(inside.name, inside.output), _surroundings(inside, environment)
     if _want_sif(inside, outputs, environment):
         return shlex.join(run.sif_argv(outputs.sif, inside.argv, around))
@@ -79,7 +79,7 @@ def _want_sif(inside: Inside, outputs: Outputs, environment: Mapping[str, str]) 
 
 
 def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs:
-    """Where a recipe's artefacts are; raises UsageError when the SIF is not among them."""
+    """Return the output files of a recipe; raises UsageError when there is no SIF."""
     outputs = find_outputs(name, output)
     if not outputs.sif.is_file():
         raise _absent(f"there is no SIF `{outputs.sif}`", name, environment)
@@ -87,7 +87,7 @@ def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs
 
 
 def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> DockerEngine:
-    """The Docker engine; raises ToolError where none answers."""
+    """Return the Docker engine; raises ToolError when none answers."""
     docker = connect(environment)
     if docker is None:
         raise ToolError(f"no Docker engine answers, so nothing can run in `{outputs.image_name}`")
@@ -102,9 +102,9 @@ def need_image(
     *,
     also: str = "",
 ) -> str:
-    """The identity of the engine's image of that name; raises UsageError when it has none.
+    """Return the identity of the recipe's image in the engine; raises UsageError when it has none.
 
-    Each checkout calls its image the same, so a warning tells of one that is not what was built here.
+    Every checkout uses the same image name, so an image that was built elsewhere is a warning.
     """
     try:
         identity = docker.image_id(outputs.image_name)

@@ -1,6 +1,7 @@
-"""A command that runs in a SIF with what `exec` gives it, as one script that needs nothing of envbuilder.
+"""Write a script that runs commands in a SIF with the options of `exec`, without envbuilder.
 
-A module's commands are such a script under several names: called as `python` it runs the environment's `python`.
+The commands of a module are links to such a script: called as `python` it runs the environment's
+`python`.
 """
 
 from pathlib import Path
@@ -15,7 +16,7 @@ BODY: Final = Path(__file__).with_suffix(".sh")
 
 
 def render_enter(name: str, sif: Path, site: Site) -> str:
-    """The whole script; called as `NAME-exec` it runs the command that follows."""
+    """Return the script. Called as `NAME-exec`, it runs its arguments."""
     settings = {
         "name": quoted(name),
         "sif": quoted(str(sif)),

@@ -1,6 +1,7 @@
-"""An environment as a module of a cluster: `module load a100`, and `python` is the environment's.
+"""Write an environment as a module of a cluster: after `module load a100`, `python` is the environment's.
 
-A module file for Lmod, one in Tcl for sites without it, and the commands that both put in front of PATH.
+There is a module file for Lmod, one in Tcl for sites without Lmod, and the commands that both
+prepend to PATH.
 """
 
 import shutil
@@ -73,7 +74,7 @@ def render_tcl(module: Module, commands: Path) -> str:
 def save_module(module: Module, folder: Path) -> Path:
     """Write the module below `folder`; returns the folder for `module use`. An earlier one of that name is replaced.
 
-    Where Lmod finds a file in Lua it takes no notice of the one in Tcl, and other module systems know only the latter.
+    Lmod prefers the file in Lua; other module systems read only the one in Tcl.
     """
     files, commands = folder / "modulefiles", folder / "commands" / module.name
     if ":" in str(commands):
@@ -97,12 +98,12 @@ def save_module(module: Module, folder: Path) -> Path:
 
 
 def _lua(text: str) -> str:
-    """The text as a string of Lua."""
+    """Quote the text as a string of Lua."""
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\r", "\\r")
     return f'"{escaped}"'
 
 
 def _tcl(text: str) -> str:
-    """The text as a word of Tcl that nothing in it is replaced in."""
+    """Quote the text as a word of Tcl without substitutions."""
     escaped = "".join(f"\\{character}" if character in '\\"$[]{};' else character for character in text)
     return '"' + escaped.replace("\n", "\\n") + '"'

@@ -1,7 +1,8 @@
-"""Sessions in a SIF on a cluster by plain SSH, which is all that VS Code's Remote-SSH needs: no Docker there, no port, no root.
+"""Open SSH sessions in a SIF on a cluster, for VS Code's Remote-SSH: without Docker, ports or root there.
 
-A connection goes to the cluster as it always does; there it starts an sshd of the user's own that speaks through it, and
-whose every session is a command in the SIF. Both ends know each other by keys made for this alone.
+The user's ordinary SSH connection starts an sshd of the user's own on the cluster, which speaks
+through it. Every session of that sshd is a command in the SIF. Both ends use keys that were made
+for this alone.
 """
 
 import os
@@ -27,13 +28,13 @@ SERVE: Final = ".envbuilder/ssh/{name}/serve"  # below the home on the cluster
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshSession:
-    """What leads into an environment on another machine."""
+    """The connection to an environment on another machine."""
 
     name: str
-    sif: Path  # as that machine has it
-    host: str  # as `ssh` takes it: a name of its settings, or user@host
+    sif: Path  # its path on that machine
+    host: str  # a name in ssh's settings, or user@host
     site: Site
-    folder: Path  # of ours, for settings and keys
+    folder: Path  # on this machine, for settings and keys
 
     @property
     def alias(self) -> str:
@@ -48,9 +49,9 @@ class SshSession:
 
 
 def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
-    """Set the other machine up and write the settings for ours; returns their file.
+    """Set up the other machine, write the settings for this one, and return their file.
 
-    Raises UsageError rather than lose what a person changed in them, and LaunchError when the other machine cannot do it.
+    Raises UsageError when a person changed the settings, and LaunchError when the set-up fails.
     """
     need_shape("--ssh", (session.host,), HOST)
     config = session.path("config")
@@ -79,7 +80,7 @@ def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
 
 
 def render_setup(session: SshSession, public: str) -> str:
-    """What the other machine does, as a script for its bash."""
+    """Return the script that sets up the other machine."""
     settings = {
         "name": quoted(session.name),
         "sif": quoted(str(session.sif)),
@@ -92,7 +93,7 @@ def render_setup(session: SshSession, public: str) -> str:
 
 
 def render_config(session: SshSession, user: str) -> str:
-    """The settings for our `ssh`."""
+    """Return the settings for this machine's `ssh`."""
     through = _literal(shlex.join((*session.ssh, SERVE.format(name=session.name))))
     return f"""\
 # Sessions in {session.sif} on {session.host}, written by envbuilder.
@@ -108,12 +109,12 @@ Host {session.alias}
 
 
 def _literal(text: str) -> str:
-    """As `ssh` wants what looks like one of its tokens."""
+    """Escape what `ssh` would read as one of its tokens."""
     return text.replace("%", "%%")
 
 
 def keep_key(path: Path) -> str:
-    """The public half of the key in that file, which is made where there is none."""
+    """Return the public key of the key in that file. The key is made when there is none."""
     made = Ed25519PrivateKey.generate()
     text = made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = made.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

@@ -1,7 +1,8 @@
-"""The proof: image, SIF and plan hold the same files, path by path and byte by byte.
+"""Prove that image, SIF and plan hold the same files, path by path and byte by byte.
 
-Both artefacts are read back from their final files, by code that shares nothing with the programs that wrote them, and
-each becomes the manifest that the layers had when they were made. What differs is named.
+Both artifacts are read back from their files, by code that shares nothing with the code that wrote
+them. Each gives a manifest, which is compared with that of the layers. Every difference is a
+finding.
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from envbuilder.layers.entry import Entry, Kind, path_order, tree_digest
 from envbuilder.layers.layer import Layer, read_manifest
 from envbuilder.layers.overlay import Look
 
-SHOWN: Final = 20  # findings of one comparison; the rest is counted
+SHOWN: Final = 20  # findings of one comparison; further ones are counted
 
 RUNTIME_ADDS: Final[Mapping[str, str]] = {
     ".dockerenv": "Docker marks its containers",
@@ -71,8 +72,8 @@ BUILDER_FOLDERS: Final = (
     "var",
     "var/tmp",
 )  # made where they are missing
-BUILDER_MARK: Final = ".singularity.d/actions"  # no image has it, and every SIF that Apptainer built
-BUILDER_EMPTIES: Final = ("etc/hosts", "etc/resolv.conf")  # runtimes bind the host's over them
+BUILDER_MARK: Final = ".singularity.d/actions"  # in every SIF that Apptainer built, and in no image
+BUILDER_EMPTIES: Final = ("etc/hosts", "etc/resolv.conf")  # replaced by the host's at run time
 
 
 class Code(CodeEnum):
@@ -88,7 +89,7 @@ class Code(CodeEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyReport:
-    """What a comparison saw; it proved something only where `findings` is empty."""
+    """The result of a comparison. It is a proof only if `findings` is empty."""
 
     findings: tuple[Finding, ...]
     paths: int
@@ -96,18 +97,19 @@ class VerifyReport:
     tree: Sha256  # of the image, see `tree_digest`
     entries: tuple[Entry, ...] = ()  # of the SIF
     hidden: tuple[tuple[str, str], ...] = ()  # what `look` found in the image's lower layers, by path
-    passed_over: tuple[str, ...] = ()  # differences that `apptainer build` makes in images of others
+    passed_over: tuple[str, ...] = ()  # differences that `apptainer build` makes
 
 
 def verify(
     image: Path, sif: Path, *, layers: Sequence[Layer] = (), threads: int = 2, look: Look | None = None
 ) -> VerifyReport:
-    """Compare an OCI layout and a SIF, and both with the layers they were made from where those are known.
+    """Compare an OCI layout and a SIF, and both with the layers they were made from, if these are known.
 
-    With `layers` the image is proved by its blobs' digests: each layer's manifest was written in the same pass as its
-    blob. Without, the image may be anybody's, in a folder or an archive (`image_reader`), and every file in it is read: `look` looks into them.
+    With `layers`, the digests of its blobs prove the image: a layer's manifest is written in the
+    same pass as its blob. Without `layers`, any image is accepted that `artifacts/oci/reader.py`
+    reads; `look` inspects its files.
 
-    Where the SIF is one that `apptainer build` wrote, the report says what was passed over because that adds it.
+    For a SIF that `apptainer build` wrote, the report lists the differences that Apptainer makes.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
         promised = pool.submit(_expect, image, layers, look)
@@ -131,9 +133,10 @@ def verify(
 
 
 def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
-    """Every path of the file system in a SIF, sorted, with the digests of all contents.
+    """Return every path in a SIF, sorted, with the digests of all contents.
 
-    Needs no root and writes nothing. Raises VerifyError when the SIF or its file system is damaged.
+    It needs no root and writes nothing. Raises VerifyError when the SIF or its file system is
+    damaged.
     """
     with opened_sif(path) as squashfs:
         return squashfs.entries(threads=threads)
@@ -141,7 +144,7 @@ def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
 
 @contextlib.contextmanager
 def opened_sif(path: Path) -> Iterator[Squashfs]:
-    """The file system in a SIF; raises VerifyError when the SIF or its file system is damaged."""
+    """Open the file system in a SIF; raises VerifyError when the SIF or its file system is damaged."""
     part = read_sif(path).system
     try:
         with Squashfs(path, offset=part.offset, size=part.size) as squashfs:
@@ -160,10 +163,10 @@ def compare(
     ignore: Collection[str] = (),
     without: Collection[str] = (),
 ) -> tuple[Finding, ...]:
-    """The differences of two trees, sorted by path: a finding for each path, and for each field that differs.
+    """Return the differences of two trees, sorted by path: a finding for each path or field that differs.
 
-    `ignore` names paths that are passed over with all below them (`RUNTIME_ADDS`, for a running container), `without`
-    single paths.
+    `ignore` names paths that are skipped with all below them (`RUNTIME_ADDS`, for a running
+    container), `without` single paths.
     """
     left = {entry.path: entry for entry in one if not _is_below(entry.path, ignore)}
     right = {entry.path: entry for entry in other if not _is_below(entry.path, ignore)}
@@ -181,7 +184,7 @@ def compare(
 
 
 def _builder_made(image: Sequence[Entry], sif: Sequence[Entry]) -> tuple[str, ...]:
-    """The paths that differ because `apptainer build` wrote the SIF; none where it did not."""
+    """Return the paths that differ because `apptainer build` wrote the SIF; none for other SIFs."""
     in_image = {entry.path: entry for entry in image}
     in_sif = {entry.path: entry for entry in sif}
     if BUILDER_MARK in in_image or BUILDER_MARK not in in_sif:
@@ -212,14 +215,14 @@ def _builder_made(image: Sequence[Entry], sif: Sequence[Entry]) -> tuple[str, ..
 
 
 def _differs_in_time(one: Entry | None, other: Entry | None) -> bool:
-    """Whether the time is all that differs, as that of a folder in which something was made."""
+    """Whether only the time differs, as of a folder in which a file was created."""
     return one is not None and other is not None and replace(one, mtime=other.mtime) == other
 
 
 def _expect(
     image: Path, layers: Sequence[Layer], look: Look | None
 ) -> tuple[tuple[Entry, ...], tuple[tuple[str, str], ...], tuple[Finding, ...]]:
-    """What the SIF must hold, what `look` found in the image's lower layers, and what is wrong with the image."""
+    """Return the expected entries of the SIF, what `look` found in lower layers, and the faults of the image."""
     expected = tuple(sorted((entry for layer in layers for entry in read_manifest(layer)), key=path_order))
     try:
         if not layers:
@@ -243,7 +246,7 @@ def _attempt_sif(sif: Path, threads: int) -> tuple[tuple[Entry, ...], tuple[Find
 
 
 def _check_blobs(layout: Layout, layers: Sequence[Layer]) -> None:
-    """Raise VerifyError unless the image is made of these layers and its blobs hold what they are named after."""
+    """Raise VerifyError unless the image consists of these layers and its blobs match their digests."""
     promised = [(layer.digest, layer.diff_id) for layer in layers]
     if [(layer.blob.digest, layer.diff_id) for layer in layout.layers] != promised:
         raise VerifyError(f"`{layout.folder}` is not made of the layers of this plan")

@@ -1,6 +1,6 @@
-"""What is different between two locks, images or SIFs, for a person and as data: packages, files, sizes, environment, NCCL.
+"""Compare two locks, images or SIFs: packages, files, sizes, environment, NCCL.
 
-Pure: what is compared has been read before, by `examine`. Times are left out: two builds of other days differ in all of them.
+`subjects` reads them before. Times are left out: they differ between any two days.
 """
 
 import json
@@ -31,7 +31,7 @@ _EXPORT: Final = re.compile(r'^export (\w+)=(?:"?\$\{\1:-)?"?(.*?)"?(?:\}"?)?$',
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contents:
-    """One of the two: what it says or holds. `entries` is None for a lock, which holds no files."""
+    """The contents of a lock, an image or a SIF. `entries` is None for a lock."""
 
     name: str
     kind: str  # lock | image | sif
@@ -49,11 +49,11 @@ class Difference:
     environment: tuple[Change, ...]
     nccl: tuple[Change, ...]
     sizes: tuple[int, int]
-    files: tuple[Change, ...] | None  # None where one of the two is a lock
-    folders: tuple[tuple[str, int], ...]  # where most bytes came or went, most first
+    files: tuple[Change, ...] | None  # None when one of them is a lock
+    folders: tuple[tuple[str, int], ...]  # folders with the largest change, the largest first
 
     def data(self) -> dict[str, object]:
-        """The data of the JSON answer."""
+        """Return the data of the JSON answer."""
         told = asdict(self)
         del told["folders"]
         before, after = self.sizes
@@ -63,7 +63,7 @@ class Difference:
         }
 
     def text(self, width: int = 0) -> str:
-        """The same for a person, at a terminal of `width`."""
+        """Return the answer for people, at a terminal of `width`."""
         before, after = self.sizes
         (kind, name), (other_kind, other_name) = self.subjects
         parts = [
@@ -117,7 +117,7 @@ def of_tree(
     environment: Mapping[str, str],
     lock: Lock | None,
 ) -> Contents:
-    """`contents` are those of `READ` that the tree has. A tree without a lock is asked which packages it holds."""
+    """Return the contents of a tree. `contents` holds the files of `READ`. Without a lock, the package databases are read."""
     settings = {key: value for key, value in environment.items() if _NCCL.match(key)}
     lines = _text(contents, NCCL_FILE).splitlines()
     settings |= {
@@ -137,7 +137,7 @@ def of_tree(
 
 
 def read_exports(text: str) -> dict[str, str]:
-    """The environment in a SIF's start script, as Apptainer and envbuilder write it."""
+    """Return the environment in a SIF's start script, as Apptainer and envbuilder write it."""
     return {match[1]: match[2].strip("'") for match in _EXPORT.finditer(text)}
 
 
@@ -163,7 +163,7 @@ def _files(one: Sequence[Entry], other: Sequence[Entry]) -> Iterator[Change]:
 
 
 def _shown(entry: Entry | None) -> str | None:
-    """A line with all that may differ."""
+    """Describe an entry in one line."""
     if entry is None:
         return None
     what = (

@@ -1,8 +1,9 @@
-"""Reads which GPUs the code in a shared library is for, from NVIDIA's fat binaries, without a GPU or NVIDIA's tools.
+"""Read the GPU architectures of the code in a shared library, without a GPU or NVIDIA's tools.
 
-nvcc writes one or more containers into the sections `.nv_fatbin` and `__nv_relfatbin`: a head of 16 bytes, then images one after the
-other, each with a head of its own that names kind and architecture. Only the heads are read, so compressed images need no unpacking.
-Nobody but NVIDIA documents the form, and not in full: what is read here agrees with cuobjdump on the output of CUDA 11.2 to 13.2.
+nvcc writes one or more containers into the sections `.nv_fatbin` and `__nv_relfatbin`: a head of 16
+bytes, then images one after the other, each with a head of its own that names kind and
+architecture. Only the heads are read, so compressed images need no unpacking. The format is only
+partly documented. This reader agrees with cuobjdump on the output of CUDA 11.2 to 13.2.
 """
 
 import os
@@ -22,7 +23,7 @@ _IMAGE: Final = struct.Struct(
     "<2HIQ12xI8xQ"
 )  # kind, version, bytes of this head and of the image, architecture, flags
 _ALIGNMENT: Final = 8  # of a container: zeros fill the gap
-_MOST_SECTIONS: Final = 10_000  # a damaged file may promise any number
+_MOST_SECTIONS: Final = 10_000  # a damaged file may claim any number
 _EXACT: Final = 1 << 20  # sm_90a: runs on this architecture alone
 _FAMILY: Final = 1 << 21  # sm_100f: runs on its family
 
@@ -52,9 +53,9 @@ class GpuCode:
 
 
 def read_gpu_code(stream: IO[bytes]) -> tuple[GpuCode, ...]:
-    """The GPU code in an ELF file that can be sought in, each once, sorted; empty where there is none.
+    """Return the GPU code of an ELF file, each architecture once, sorted.
 
-    Raises ValueError when it is no ELF file, or when a fat binary in it is not in the form that is known.
+    Raises ValueError when it is not an ELF file, or when a fat binary in it has an unknown format.
     """
     found: set[GpuCode] = set()
     try:
@@ -93,7 +94,7 @@ def _images(stream: IO[bytes], at: int, end: int) -> Iterator[GpuCode]:
 
 
 def _read(stream: IO[bytes], at: int, size: int, end: int) -> bytes:
-    """Bytes of the file; what lies behind `end` counts as zeros."""
+    """Read bytes of the file. Bytes after `end` are zeros."""
     stream.seek(at, os.SEEK_SET)
     data = stream.read(min(size, end - at))
     if len(data) < min(size, end - at):

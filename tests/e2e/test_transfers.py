@@ -459,7 +459,7 @@ def test_a_key_lets_only_signed_artefacts_in(toy: Outputs, real: Registry, tmp_p
     (tmp_path / "out/toy.sigstore.json").write_text((tmp_path / "in/toy.sigstore.json").read_text())
     shutil.copy2(toy.sif, tmp_path / "out/toy.sif")  # no longer what the statement speaks of
     stale = attempt(*push_it, env=env)
-    assert (stale.returncode, "does not speak of the sif" in stale.stderr) == (7, True)
+    assert (stale.returncode, "does not cover the sif" in stale.stderr) == (7, True)
 
 
 def test_a_refused_pull_leaves_the_pair_that_was_there_and_its_signature(

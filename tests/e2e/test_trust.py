@@ -146,7 +146,7 @@ def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, keys):
     index.write_text(text.replace(f'"size":{manifest["size"]}', f'"size":{len(other)}'))
     ended = verified(copied, public)
     assert ended.returncode == 7
-    assert "does not speak of `tiny.oci`" in findings(ended)[0]["message"]
+    assert "does not cover `tiny.oci`" in findings(ended)[0]["message"]
 
 
 def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, keys, spacious: Path):

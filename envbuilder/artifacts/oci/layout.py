@@ -1,6 +1,7 @@
-"""The image as a folder: an OCI layout of the layers, a config and a manifest, and the tar that engines load.
+"""Write and read an image as a folder, the OCI layout, and stream it as the tar that engines load.
 
-The layer blobs are hard links into the store, so that an image takes no second copy of its bytes.
+The blobs of the layers are hard links into the cache, so an image takes no second copy of its
+bytes.
 """
 
 import contextlib
@@ -75,7 +76,8 @@ def write_layout(
 ) -> Layout:
     """Write the image `name` (`repository:tag`) to `folder`.
 
-    The folder appears when the layout is whole and replaces an earlier layout; raises UsageError when anything else is there.
+    The folder appears when the layout is whole and replaces an earlier layout; raises UsageError
+    when anything else is there.
     """
     created = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     configuration = dump(
@@ -142,8 +144,9 @@ def read_archive(
 ) -> Iterator[bytes]:
     """Yield the layout as the tar that `docker load` reads, in pieces of a MiB at most; its image is called `name`.
 
-    Blobs in `without`, which the reader has, are left out. Engines with the containerd image store read `index.json`,
-    others `manifest.json`. `advance` gets the size of each piece of a blob. Raises VerifyError when a blob is cut off.
+    Blobs in `without`, which the reader has, are left out. Engines with the containerd image store
+    read `index.json`, others `manifest.json`. `advance` gets the size of each piece of a blob.
+    Raises VerifyError when a blob is cut off.
     """
     renamed = replace(layout, reference=full_reference(name))
     for path in ("blobs", "blobs/sha256"):
@@ -172,7 +175,7 @@ def read_archive(
 
 
 def full_reference(name: str) -> str:
-    """`registry/repository:tag` of a name as people write it; raises UsageError for what is no name."""
+    """Return `registry/repository:tag` of a short name; raises UsageError when it is not an image name."""
     try:
         reference = parse_reference(name)
     except ValueError:
@@ -183,7 +186,7 @@ def full_reference(name: str) -> str:
 
 
 def check_place(folder: Path) -> None:
-    """Raise UsageError where what is there is not a layout, whose place a new one may take."""
+    """Raise UsageError unless the place is free or holds an earlier layout."""
     if folder.is_symlink() or (folder.exists() and not (folder / "oci-layout").is_file()):
         raise UsageError(
             f"`{folder}` is there already and is not an OCI layout",
@@ -192,7 +195,7 @@ def check_place(folder: Path) -> None:
 
 
 def move_layout(layout: Layout, folder: Path) -> Layout:
-    """Give a layout that is whole its final name; otherwise as `write_layout`."""
+    """Give a finished layout its final name, as `write_layout` does."""
     with _in_place_of(folder) as new:
         layout.folder.rename(new)
     return replace(layout, folder=folder)
@@ -200,7 +203,7 @@ def move_layout(layout: Layout, folder: Path) -> Layout:
 
 @contextlib.contextmanager
 def _in_place_of(folder: Path) -> Iterator[Path]:
-    """Where a new layout is to be written, which then takes the place of an earlier one."""
+    """Yield the path for a new layout, then give it the final name in place of an earlier one."""
     check_place(folder)
     with beside(folder) as work:
         yield work / "new"

@@ -1,6 +1,7 @@
 """OCI descriptors, manifests, indexes and image configurations: the JSON that names the blobs of an image.
 
-The writer of layouts, the reader of foreign images, the registry client and base images all use these types.
+The writer of layouts, the reader of foreign images, the registry client and base images all use
+these types.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ LAYER: Final = "application/vnd.oci.image.layer.v1.tar+zstd"
 DOCKER_IMAGE: Final = "application/vnd.docker.distribution.manifest.v2+json"
 DOCKER_INDEX: Final = "application/vnd.docker.distribution.manifest.list.v2+json"
 MANIFESTS: Final = (IMAGE, INDEX, DOCKER_IMAGE, DOCKER_INDEX)
-EMPTY: Final = "application/vnd.oci.empty.v1+json"  # of the config of what is no image
+EMPTY: Final = "application/vnd.oci.empty.v1+json"  # of the config of an artifact that is not an image
 EMPTY_CONTENT: Final = b"{}"
 MOST_JSON: Final = 4 << 20  # bytes of a manifest or a configuration that a reader accepts
 LAYOUT: Final = b'{"imageLayoutVersion":"1.0.0"}'  # of the file `oci-layout` in a folder of images
@@ -52,7 +53,7 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """A manifest with its bytes, which its digest is of; an index has `manifests`, an image `config` and `layers`."""
+    """A manifest and its bytes, which the digest covers. An index has `manifests`, an image `config` and `layers`."""
 
     content: bytes
     media_type: str
@@ -70,11 +71,11 @@ class Manifest:
 
     @property
     def kind(self) -> str:
-        """What it is a manifest of: the artefact's own type, else that of its config."""
+        """Return the type of the artifact: its own type, otherwise that of its config."""
         return self.artifact_type or (self.config.media_type if self.config else "")
 
     def descriptor(self) -> Descriptor:
-        """How another manifest speaks of this one."""
+        """Return the descriptor by which other manifests and indexes name this one."""
         return Descriptor(
             media_type=self.media_type,
             digest=self.digest,
@@ -130,7 +131,7 @@ def parse_configuration(content: bytes) -> Configuration:
 
 
 def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
-    """Read a manifest; raises ValueError for what is none, and for the forms that nobody writes any more."""
+    """Read a manifest or an index; raises ValueError for other JSON and for schema version 1."""
     value = JsonObject.load(content)
     if value.values.get("schemaVersion") != 2:
         raise ValueError(
@@ -159,7 +160,7 @@ def make_manifest(
     *, config: Descriptor, layers: Sequence[Descriptor], artifact_type: str = "", subject: Descriptor | None = None,
     annotations: Mapping[str, str] | None = None,
 ) -> Manifest:  # fmt: skip
-    """A manifest of our own; the same parts give the same bytes."""
+    """Write a manifest; the same parts give the same bytes."""
     value: dict[str, object] = {
         "schemaVersion": 2,
         "mediaType": IMAGE,
@@ -201,7 +202,7 @@ def dump(value: object) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """A JSON object of others' making whose values are taken by type; raises ValueError when one is of another."""
+    """A JSON object from outside. Each method returns one value by its type, or raises ValueError."""
 
     values: Mapping[str, object]
 

@@ -1,4 +1,4 @@
-"""How our artefacts look in a registry: their types, their tags, and what points where."""
+"""How artifacts look in a registry: their media types, tags and annotations."""
 
 from typing import Final, Literal
 
@@ -21,7 +21,7 @@ LOCK_KEY: Final = "io.envbuilder.lock"
 
 
 def find_reference(text: str, prefix: str) -> Reference:
-    """What a person names: a reference, or a recipe below the registry that is set; raises UsageError."""
+    """Return the reference that a user typed, or that of a recipe below ENVBUILDER_REGISTRY; raises UsageError."""
     is_reference = names_registry(text)
     if not is_reference and not prefix:
         raise UsageError(
@@ -35,17 +35,17 @@ def find_reference(text: str, prefix: str) -> Reference:
 
 
 def sif_reference(image: Reference) -> Reference:
-    """Where the SIF of an image is: the same repository, the tag with `-sif` behind it."""
+    """Return the reference of the SIF of an image: the same repository, the tag with the suffix `-sif`."""
     return image.with_tag(f"{image.tag or LATEST}-sif")
 
 
 def digest_that_is_signed(form: Form, manifest: Manifest) -> Sha256:
-    """Of an image its manifest's, of a SIF the file's own."""
+    """Return the digest that a signature covers: of an image the manifest's, of a SIF the file's."""
     return manifest.digest if form == "image" else manifest.layers[0].digest
 
 
 def locked_in(provenance: bytes) -> Sha256:
-    """The sha256 of the lock that a build was made from, as its provenance says; raises ValueError when it does not."""
+    """Return the sha256 of the lock that the provenance names; raises ValueError when it names none."""
     definition = JsonObject.load(provenance).child("predicate").child("buildDefinition")
     for one in definition.child("externalParameters").objects("files"):
         if one.text("name") == LOCK:

@@ -1,7 +1,7 @@
-"""Reads any image, whoever wrote it, as one tree: an OCI layout, an OCI archive or what `docker save` writes.
+"""Read any image as one tree: an OCI layout, an OCI archive or the output of `docker save`.
 
-`overlay` lays its layers over each other; an index may name further indexes and attestations. Nothing is unpacked to disk.
-Every blob is compared with the digest that it is named by, every layer's tar with the one that the config names.
+`layers/overlay.py` lays its layers over each other. Nothing is unpacked to disk. Every blob is
+compared with its digest, every layer's tar with its diff_id.
 """
 
 import contextlib
@@ -40,7 +40,7 @@ class Files(Protocol):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Layer:
     name: str  # of the file
-    sha256: str  # of the file; "" where the name promises nothing
+    sha256: str  # of the file; "" where its name is not a digest
     diff_id: Sha256
 
 
@@ -65,15 +65,15 @@ class ImageTree:
 
 
 def read_image(place: Path) -> Image:
-    """What an image says of itself; no layer is read. Raises VerifyError when there is no one image for Linux on x86-64."""
+    """Read the settings of an image, not its layers; raises VerifyError unless it holds one image for Linux on x86-64."""
     with _opened(place) as files:
         return _find(files)
 
 
 def read_tree(place: Path, *, keep: Collection[str] = (), look: Look | None = None) -> ImageTree:
-    """Every path of the image as a container would see it, the contents of those files to `keep`, and what `look` finds below.
+    """Read every path of the image as a container sees it, the contents of the files to `keep`, and what `look` finds.
 
-    Raises VerifyError for what is damaged or not what it is named.
+    Raises VerifyError when a blob is damaged.
     """
     with _opened(place) as files:
         image = _find(files)
@@ -156,13 +156,13 @@ def _find(files: Files) -> Image:
 
 
 def _without_environment(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration without the variables and the diff_ids, which are read on their own."""
+    """Return the configuration without variables and diff_ids."""
     settings = {name: value for name, value in (config.get("config") or {}).items() if name != "Env"}
     return {name: value for name, value in config.items() if name != "rootfs"} | {"config": settings}
 
 
 def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
-    """Every text in a JSON value with its place; one that has a name is `name=text`, as in a shell."""
+    """Yield every text of a JSON value with its place; a text with a key is spelled `key=text`, as in a shell."""
     if isinstance(value, Mapping):
         for name, inner in value.items():
             at = f"{place}.{name}" if place else str(name)
@@ -175,7 +175,7 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _manifests(files: Files, index: Manifest, depth: int) -> tuple[Manifest, ...]:
-    """The manifests of images for our platform, each once, in an index and those that it names."""
+    """Return the manifests of images for our platform, each once, from an index and its inner indexes."""
     found: dict[Sha256, Manifest] = {}
     for listed in index.manifests:
         if listed.platform and not f"{listed.platform}/".startswith(f"{PLATFORM}/"):

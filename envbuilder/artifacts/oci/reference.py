@@ -1,4 +1,4 @@
-"""References: `registry/repository:tag@sha256:…`, as people write them and in full."""
+"""References to images: `registry/repository:tag@sha256:…`, in short and in full."""
 
 import re
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ _LOOPBACK: Final = re.compile(r"(localhost|127(\.[0-9]+){3}|\[::1\])(:[0-9]+)?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reference:
-    """One image or artefact of a registry; a digest, where there is one, decides over the tag."""
+    """One image or artifact of a registry. A digest takes precedence over the tag."""
 
     registry: str  # host, or host:port
     repository: str
@@ -31,7 +31,7 @@ class Reference:
 
     @property
     def key(self) -> str:
-        """What a registry is asked for: the digest, else the tag."""
+        """The part of a registry's URL that names the manifest: the digest, otherwise the tag."""
         return f"sha256:{self.digest}" if self.digest else self.tag or LATEST
 
     def with_tag(self, tag: str) -> "Reference":
@@ -42,12 +42,12 @@ class Reference:
 
 
 def default_registry() -> str:
-    """The registry that every engine puts before a name without one, as the Docker SDK knows it."""
+    """Return the registry of names that name none, as the Docker SDK defines it."""
     return _docker_hub()[0]
 
 
 def default_registry_url() -> str:
-    """Where that registry is asked, and the name under which clients keep its credentials."""
+    """Return the URL of that registry; clients keep its credentials under this name."""
     return _docker_hub()[1]
 
 
@@ -58,15 +58,16 @@ def _docker_hub() -> tuple[str, str]:
 
 
 def names_registry(text: str) -> bool:
-    """Whether what a person wrote says at which registry."""
+    """Whether a reference as typed names a registry."""
     first, slash, _ = _bare(text).partition("/")
     return bool(slash) and ("." in first or ":" in first or first == "localhost")
 
 
 def parse_reference(text: str) -> Reference:
-    """The reference in full; raises ValueError for what is none.
+    """Parse a reference; raises ValueError.
 
-    As engines do, a name without a registry is one of the default registry, and without a folder one of its `library`.
+    As in engines, a name without a registry belongs to the default registry, and one without a
+    folder to its `library`.
     """
     bare = _bare(text)
     named, at, digest = bare.partition("@")

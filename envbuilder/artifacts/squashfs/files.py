@@ -1,4 +1,4 @@
-"""The files of a squashfs as streams that can be sought in: only the blocks that are asked for are unpacked."""
+"""Read files of a squashfs as seekable streams. Only the blocks that are read are decompressed."""
 
 import io
 import itertools
@@ -13,7 +13,7 @@ BUFFER: Final = 1 << 16
 
 
 class SquashfsTree:
-    """An open file system with the entries that were read from it."""
+    """An open file system with its entries."""
 
     def __init__(self, system: Squashfs, entries: tuple[Entry, ...]) -> None:
         self.entries = entries

@@ -1,12 +1,14 @@
-"""Reads a squashfs file system without mounting it, without root and without writing a file: every path, every byte.
+"""Read a squashfs file system without mounting it, without root and without writing files.
 
-`verify` needs digests of all contents with owners, modes, times and extended attributes, from an offset within a SIF, at
-the speed of all cores. It shares nothing with `envbuilder/artifacts/squashfs/writer.py`, not even the layouts of the records, so a
-mistake of either shows; and it reads what mksquashfs wrote for others. PySquashfsImage and unsquashfs, which tests
-compare both with, give no extended attributes or no digests, and write files. The format is version 4.0, as the kernel's documentation describes it.
+`verify` needs digests of all contents with owners, modes, times and extended attributes, from an
+offset within a SIF, on all cores. This module shares nothing with
+`envbuilder/artifacts/squashfs/writer.py`, not even the layouts of the records, so a mistake in
+either shows. It also reads the output of mksquashfs. PySquashfsImage and unsquashfs, which tests
+compare both with, lack extended attributes or digests, or write files. The format is version 4.0,
+as the kernel's documentation describes it.
 
-Every number comes from the file and may be a lie: reads past a table, a folder within itself or a block that unpacks to
-more than it may are a ValueError.
+No number in the file is trusted: reads past a table, a folder within itself or a block that is too
+large raise ValueError.
 """
 
 import functools
@@ -56,7 +58,7 @@ _QUAD: Final = struct.Struct("<Q")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Content:
-    """Where a file's bytes are: whole blocks one after the other, then a piece of a shared block (the fragment)."""
+    """The place of a file's content: consecutive blocks, then a part of a shared block (the fragment)."""
 
     start: int
     blocks: tuple[int, ...]
@@ -73,7 +75,7 @@ class _Inode:
 
 
 class Squashfs:
-    """An open file system; a context that closes the file."""
+    """An open file system, and the context manager that closes it."""
 
     def __init__(self, path: Path, *, offset: int = 0, size: int | None = None) -> None:
         self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -111,7 +113,7 @@ class Squashfs:
         os.close(self._descriptor)
 
     def read(self, at: int, size: int) -> bytes:
-        """Bytes of the file system; raises ValueError when they are not there."""
+        """Read bytes of the file system; raises ValueError past its end."""
         if at + size > self._size:
             raise ValueError(f"bytes {at} to {at + size} lie behind its end")
         data = os.pread(self._descriptor, size, self._offset + at)
@@ -123,7 +125,7 @@ class Squashfs:
         return data
 
     def metadata(self, at: int) -> tuple[bytes, int]:
-        """The metadata block at a place, unpacked, and the place of the next."""
+        """Return the decompressed metadata block at a place, and the place of the next."""
         (length,) = struct.unpack("<H", self.read(at, 2))
         size = length & (_RAW_META - 1)
         if size > _META:
@@ -132,7 +134,7 @@ class Squashfs:
         return (data if length & _RAW_META else self._unpack(data, _META)), at + 2 + size
 
     def entries(self, *, threads: int) -> tuple[Entry, ...]:
-        """Every path with the digest of its content, sorted by path."""
+        """Return every path with the digest of its content, sorted by path."""
         inodes = self._inodes
         contents = sorted({inode.content for inode in inodes if inode.content}, key=_place)
         with ThreadPoolExecutor(max(1, threads), thread_name_prefix="squashfs") as pool:
@@ -144,11 +146,11 @@ class Squashfs:
         return tuple(sorted(found, key=path_order))
 
     def contents(self) -> dict[str, Content]:
-        """Where the bytes of each file are, by its path."""
+        """Return the place of each file's content, by path."""
         return {inode.entry.path: inode.content for inode in self._inodes if inode.content}
 
     def block(self, at: int, length: int, size: int) -> bytes:
-        """One whole block of a file that is to be `size` bytes; `at` and `length` say where it is and how it is stored."""
+        """Read one block of a file, `size` bytes decompressed. `at` and `length` are its place and stored size."""
         stored = length & (_RAW_DATA - 1)
         data = self._plain(self.read(at, stored), length) if stored else bytes(size)
         if len(data) != size:
@@ -156,7 +158,7 @@ class Squashfs:
         return data
 
     def tail(self, content: Content) -> bytes:
-        """What a file has in a shared block."""
+        """Return a file's part of a shared block."""
         if content.fragment == _NONE_32:
             return b""
         start, length, _ = self._fragments[content.fragment]
@@ -169,7 +171,7 @@ class Squashfs:
 
     def _walk(self) -> Iterator[_Inode]:
         left = [("", self._root)]
-        seen: set[int] = set()  # folders: one that is met twice lies within itself, or would be a second root
+        seen: set[int] = set()  # folders: one that is met twice lies within itself, or is a second root
         while left:
             path, reference = left.pop()
             inode = self._inode(path, reference)
@@ -184,7 +186,7 @@ class Squashfs:
                 ]
 
     def _listed(self, block: int, offset: int, size: int) -> Iterator[tuple[str, int]]:
-        """Names and inode references of a folder."""
+        """Return the names and inode references of a folder."""
         table = self._folder_table
         at = table.place(block, offset)
         end = at + size - 3  # the size counts `.` and `..`, which are not written
@@ -247,7 +249,7 @@ class Squashfs:
         return self._with_xattrs(entry, *self._inode_table.take(_WORD, at)) if kind > 10 else entry
 
     def _file(self, entry: Entry, where: Content, at: int) -> _Inode:
-        """A file whose list of blocks is at a place in the table of inodes."""
+        """Read a file whose list of blocks is at this place in the inode table."""
         whole, rest = divmod(where.size, self.block_size)
         count = whole + (1 if rest and where.fragment == _NONE_32 else 0)
         blocks = tuple(
@@ -257,7 +259,7 @@ class Squashfs:
         return _Inode(entry=replace(entry, kind=Kind.FILE, size=where.size), content=content)
 
     def _hash(self, contents: list[Content]) -> list[tuple[Content, str]]:
-        """Digests of some files that lie near each other."""
+        """Hash some files that lie near each other."""
         fragments: dict[int, bytes] = {}
         return [(content, self._digest(content, fragments)) for content in contents]
 
@@ -283,7 +285,7 @@ class Squashfs:
         return digest.hexdigest()
 
     def _blocks(self, content: Content) -> Iterator[bytes]:
-        """The whole blocks of a file; those of one read are next to each other."""
+        """Yield the whole blocks of a file, read together where they are adjacent."""
         at, first, left = content.start, 0, content.size
         while first < len(content.blocks):
             last, size = first, 0
@@ -328,12 +330,12 @@ class Squashfs:
         return found
 
     def _first(self, at: int) -> int:
-        """Where the first block of an indexed table lies: in front of its index."""
+        """Return the place of the first block of an indexed table, before its index."""
         (first,) = _QUAD.unpack(self.read(at, _QUAD.size))
         return int(first)
 
     def _indexed(self, at: int, size: int) -> bytes:
-        """A table of `size` bytes whose metadata blocks are listed at a place."""
+        """Read a table of `size` bytes whose metadata blocks are listed at a place."""
         count = -(-size // _META)
         places = struct.unpack(f"<{count}Q", self.read(at, count * _QUAD.size)) if count else ()
         data = b"".join(self.metadata(place)[0] for place in places)
@@ -377,12 +379,12 @@ def _value(table: _Table, at: int) -> tuple[bytes, int]:
 
 
 def _place(content: Content) -> tuple[int, int, int]:
-    """Sorts contents so that neighbours share fragments and reads go forward."""
+    """Sort contents so that neighbors share fragments and reads go forward."""
     return content.fragment if not content.blocks else -1, content.start, content.offset
 
 
 def _jobs(contents: list[Content]) -> Iterator[list[Content]]:
-    """Contents in the order given, in portions of work."""
+    """Split the contents into portions of work, in their order."""
     job: list[Content] = []
     size = 0
     for content in contents:

@@ -1,9 +1,10 @@
-"""Lays out a squashfs whose blocks are frames of zstd that the layers' blobs already have.
+"""Lay out a squashfs whose blocks are the zstd frames of the layers' blobs.
 
-What a squashfs calls a block and a fragment is here a piece of a layer's blob as `envbuilder/layers/writer.py` packs it, so
-no content is compressed, or even unpacked, again. The programs that write a squashfs (mksquashfs, tar2sqfs) take
-files or a tar only, and `libsquashfs` has no binding: for a100 they cost more CPU than all else that a SIF needs. The format is version
-4.0, as the kernel's documentation describes it; `envbuilder/artifacts/squashfs/reader.py` reads it and shares nothing with this.
+Blocks and fragments of the squashfs are frames that `envbuilder/layers/writer.py` wrote, so no
+content is compressed or decompressed again. mksquashfs and tar2sqfs take only files or a tar, and
+`libsquashfs` has no Python binding: for a100 they take more CPU than all other work on a SIF. The
+format is version 4.0, as the kernel's documentation describes it.
+`envbuilder/artifacts/squashfs/reader.py` reads it and shares no code with this module.
 """
 
 import struct
@@ -46,12 +47,12 @@ _WORD: Final = struct.Struct("<I")
 _QUAD: Final = struct.Struct("<Q")
 _SIZE: Final = struct.Struct("<H")
 _TYPES: Final = {Kind.DIRECTORY: 1, Kind.FILE: 2, Kind.LINK: 3}
-_LONG: Final = 7  # more than the type of an inode that has room for large numbers and attributes
+_LONG: Final = 7  # added to the type of an inode with large numbers and attributes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Packed:
-    """A layer as it lies in the store: its blob, its paths, and where in the blob their contents are."""
+    """A layer of the store: its blob, its paths, and the places of their contents in the blob."""
 
     blob: Path
     entries: Sequence[Entry]
@@ -60,7 +61,7 @@ class Packed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """Bytes of a blob; `plain` is 0 for what is taken as it is, else what the frame unpacks to."""
+    """Bytes of a blob. `plain` is the decompressed size of a frame, or 0 for bytes that are used as they are."""
 
     blob: Path
     at: int
@@ -69,7 +70,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class SquashfsLayout:
     """All bytes of a file system: the head, then the pieces, then the tables."""
 
     head: bytes
@@ -80,7 +81,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class _Where:
-    """Where a file's bytes are: its blocks from `start` on, or a place in a fragment."""
+    """The place of a file's content: blocks from `start` on, or a part of a fragment."""
 
     start: int = 0
     blocks: tuple[int, ...] = ()
@@ -88,11 +89,12 @@ class _Where:
     offset: int = 0
 
 
-def layout_squashfs(layers: Sequence[Packed], *, epoch: int) -> Layout:
-    """The file system that holds all paths of the layers; same layers, same bytes.
+def layout_squashfs(layers: Sequence[Packed], *, epoch: int) -> SquashfsLayout:
+    """Lay out the file system of all paths of the layers. The same layers give the same bytes.
 
-    No path may be in two layers; a folder that none has is root's, with mode 0755. A hard link becomes a file of its
-    own that shares the content. Raises BuildError for what a squashfs of ours cannot hold.
+    No path may be in two layers. A missing parent becomes a folder of root with mode 0755. A hard
+    link becomes a file of its own that shares the content. Raises BuildError for entries that the
+    file system cannot hold.
     """
     contents = _Contents()
     for layer in layers:
@@ -107,12 +109,12 @@ def layout_squashfs(layers: Sequence[Packed], *, epoch: int) -> Layout:
 
 
 class _Contents:
-    """Chooses the place of every content, in the order of the blobs; the same content has one place."""
+    """Assigns a place to every content, in the order of the blobs. Equal contents share one place."""
 
     def __init__(self) -> None:
         self.at = _SUPER.size
         self.pieces: list[Piece] = []
-        self.fragments: list[tuple[int, int]] = []  # start, and the length as a squashfs says it
+        self.fragments: list[tuple[int, int]] = []  # start, and the length as a squashfs encodes it
         self.files: dict[str, _Where] = {}
 
     def add(self, layer: Packed) -> None:
@@ -133,10 +135,10 @@ class _Contents:
             self.files.setdefault(digest, _Where(fragment=first + number, offset=offset))
 
     def _place(self, blob: Path, frame: Frame) -> int:
-        """Put a frame next; returns its length as a squashfs says it."""
+        """Append a frame and return its length as a squashfs encodes it."""
         at, length, plain = frame
         last = self.pieces[-1] if self.pieces else None
-        if length >= plain:  # a reader takes no block that is longer than what it unpacks to
+        if length >= plain:  # readers reject a block that is longer than its content
             self.pieces.append(Piece(blob=blob, at=at, length=length, plain=plain))
         elif last and not last.plain and last.blob == blob and last.at + last.length == at:
             self.pieces[-1] = Piece(blob=blob, at=last.at, length=last.length + length)
@@ -147,7 +149,7 @@ class _Contents:
 
 
 class _Metadata:
-    """A table in blocks of 8 KiB, each packed."""
+    """A table in compressed blocks of 8 KiB."""
 
     def __init__(self) -> None:
         self.packed = bytearray()
@@ -157,7 +159,7 @@ class _Metadata:
 
     @property
     def place(self) -> tuple[int, int]:
-        """Where the next byte will be: the start of its block, and the place in what that unpacks to."""
+        """Return the place of the next byte: the start of its block, and the offset in its decompressed content."""
         return len(self.packed), len(self._plain)
 
     def add(self, data: bytes) -> None:
@@ -189,7 +191,7 @@ class _Folder:
 
 
 class _Tables:
-    """The inodes and folders: of each folder first its files, then its list, then itself, the root last."""
+    """The inodes and folders. A folder's files come first, then its list, then the folder; the root is last."""
 
     def __init__(self, entries: dict[str, Entry], contents: _Contents) -> None:
         self._contents = contents
@@ -201,7 +203,7 @@ class _Tables:
         self._xattrs: dict[tuple[tuple[str, bytes], ...], int] = {}
         self._places: dict[str, tuple[int, int]] = {}
 
-    def lay_out(self, epoch: int) -> Layout:
+    def lay_out(self, epoch: int) -> SquashfsLayout:
         for folder in self._folders:
             for entry in _of(folder)[:-1]:
                 self._write(entry, *(self._file(entry) if entry.kind is Kind.FILE else self._link(entry)))
@@ -227,7 +229,7 @@ class _Tables:
             block << 16 | offset, used, ids, xattrs, inodes, lists, fragments_at, _NONE_64,
         )  # fmt: skip
         tables += bytes(-used % _PADDING)
-        return Layout(
+        return SquashfsLayout(
             head=head,
             pieces=tuple(self._contents.pieces),
             tables=bytes(tables),
@@ -235,7 +237,7 @@ class _Tables:
         )
 
     def _indexed(self, tables: bytearray, records: Iterable[bytes]) -> int:
-        """Add a table of metadata blocks and the list of their places; returns where that list is."""
+        """Add a table of metadata blocks and its index; return the place of the index."""
         part = _Metadata()
         for record in records:
             part.add(record)
@@ -271,7 +273,7 @@ class _Tables:
 
     def _folder(self, folder: _Folder, block: int, offset: int, size: int) -> tuple[int, bytes]:
         entry, links = folder.entry, 2 + folder.subfolders
-        # Of the root, whose parent is nowhere, the number after the last.
+        # The root has no parent; its number is the one after the last.
         parent = self._numbers[entry.parent] if entry.path else len(self._numbers) + 1
         size += 3  # for `.` and `..`, which are not written
         if entry.xattrs or size > 0xFFFF:
@@ -282,7 +284,7 @@ class _Tables:
         return _TYPES[Kind.DIRECTORY], _FOLDER.pack(block, links, size, offset, parent)
 
     def _list(self, folder: _Folder) -> tuple[tuple[int, int], int]:
-        """Write the list of a folder's names; returns where it is and its size."""
+        """Write the list of a folder's names; return its place and size."""
         place, size = self._lists.place, 0
         run: list[tuple[bytes, Entry]] = []
         for item in [*folder.names, None]:
@@ -304,7 +306,7 @@ class _Tables:
         return place, size
 
     def _goes_with(self, run: list[tuple[bytes, Entry]], entry: Entry) -> bool:
-        """Whether a name fits below the header of the first of these."""
+        """Whether a name fits under the header of the first of these."""
         first = run[0][1]
         delta = self._numbers[entry.path] - self._numbers[first.path]
         same = self._places[first.path][0] == self._places[entry.path][0]
@@ -336,7 +338,7 @@ class _Tables:
 
 
 def _folders(entries: dict[str, Entry]) -> list[_Folder]:
-    """Every folder with what is in it, the last path first: so each comes after its subfolders."""
+    """Return every folder with its contents, the last path first, so each comes after its subfolders."""
     found: dict[str, _Folder] = {}
     inside: dict[str, list[tuple[bytes, Entry]]] = defaultdict(list)
     for entry in sorted(entries.values(), key=path_order):
@@ -352,7 +354,7 @@ def _folders(entries: dict[str, Entry]) -> list[_Folder]:
 
 
 def _of(folder: _Folder) -> list[Entry]:
-    """What is written for a folder, in this order."""
+    """Yield the inodes of a folder in the order in which they are written."""
     return [*(entry for _, entry in folder.names if entry.kind is not Kind.DIRECTORY), folder.entry]
 
 

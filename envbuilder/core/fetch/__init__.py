@@ -1,8 +1,8 @@
 """Fetch artifacts into the store, from every source that may have them.
 
-Every byte is hashed while it comes and published under its digest by rename, so the store never holds a half or wrong
-file. What is in the store already is hashed again before a build reads it (about 2 s for 3 GB): a truncated file or a
-disk gone bad is replaced instead of becoming part of an image.
+Every byte is hashed on arrival and a file is renamed to its digest, so the store never holds a
+partial or wrong file. Files in the store are hashed again before a build reads them (about 2 s for
+3 GB). A damaged file is replaced and never becomes part of an image.
 """
 
 import itertools
@@ -25,8 +25,8 @@ from envbuilder.core.sources import REGISTRY, Sources, file_path
 
 log = logging.getLogger(__name__)
 
-JOIN: Final = 2.0  # seconds that a stopped download gets to end; its thread dies with the process anyway
-LISTED: Final = 8  # artefacts that one message names
+JOIN: Final = 2.0  # seconds that a stopped download gets to end
+LISTED: Final = 8  # artifacts that one message names
 NETWORK_HINT: Final = (
     "check the network and proxy settings; ENVBUILDER_INDEX and ENVBUILDER_DEBIAN_MIRROR name other sources, "
     "ENVBUILDER_FOLDERS names folders that hold the files"
@@ -54,9 +54,9 @@ class FetchCode(CodeEnum):
 
 
 class Fetcher:
-    """Fetches what a lock names; `sources` is asked once, and only when something must be fetched.
+    """Fetches the artifacts of a lock. `sources` is called once, and only when something must be fetched.
 
-    `registry` brings what images consist of, where no folder has it.
+    `registry` downloads blobs of images that no folder has.
     """
 
     def __init__(
@@ -75,12 +75,12 @@ class Fetcher:
         self._client: SourceClient | None = None
 
     def missing(self, artefacts: Iterable[Wanted]) -> tuple[Wanted, ...]:
-        """Those that the store does not hold at their full size; reads no content and asks no source."""
+        """Return those that the store does not hold at full size. No content is read and no source asked."""
         unique = {artefact.sha256: artefact for artefact in artefacts}
         return tuple(artefact for artefact in unique.values() if not self._is_there(artefact))
 
     def fetch(self, artefacts: Iterable[Wanted], progress: Progress | None = None) -> None:
-        """Return when the store holds every artefact, verified; raises FetchError and keeps nothing wrong."""
+        """Fetch and verify every artifact; raises FetchError and keeps no wrong file."""
         wanted = tuple(artefacts)
         here = {artefact.sha256: artefact for artefact in wanted if self._is_there(artefact)}
         each(tuple(here.values()), self._discard_if_wrong)
@@ -88,7 +88,7 @@ class Fetcher:
             return
         lost: list[_Lost] = []
         with self._store.lock("fetch"), space_errors(self._store.root):
-            missing = self.missing(wanted)  # another process may have fetched some while we waited
+            missing = self.missing(wanted)  # another process may have fetched some meanwhile
             if self._offline:
                 self._refuse_offline(missing)
             report = progress or _Silent()
@@ -97,7 +97,7 @@ class Fetcher:
             raise _failure(lost)
 
     def measure(self, urls: Sequence[str]) -> tuple[int, ...]:
-        """The sizes in bytes of files on the network or on disk, without fetching them; raises FetchError."""
+        """Return the sizes of files in bytes, without fetching them; raises FetchError."""
         sizes: dict[str, int] = {}
 
         def ask(url: str, stop: threading.Event) -> None:
@@ -116,7 +116,7 @@ class Fetcher:
         return tuple(sizes[url] for url in urls)
 
     def need_access(self, urls: Sequence[str]) -> None:
-        """Raise FetchError when one of these refuses access; whether it is there, or can be reached, does not matter."""
+        """Raise FetchError when a URL denies access. Missing and unreachable ones are accepted."""
 
         def ask(url: str, stop: threading.Event) -> None:
             try:
@@ -166,8 +166,8 @@ class Fetcher:
     ) -> None:
         """Try each place in turn until one gives the right bytes.
 
-        A file that a place answered not to have, or had otherwise, is noted so that all of them are named together; where no place
-        answered at all, the rest would wait in vain.
+        A file that a source lacks is noted, and all of them are reported together. If no source
+        answers at all, the error is raised at once.
         """
         web, partial = self._connect(), self._store.partial(artefact.sha256)
         refusals: list[SourceError] = []
@@ -194,7 +194,7 @@ class Fetcher:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Lost:
-    """An artefact that no source gives, and what each of them said."""
+    """An artifact that no source has, and the error of each source."""
 
     artefact: Wanted
     refusals: tuple[SourceError, ...]
@@ -209,7 +209,7 @@ class _Lost:
 
     @property
     def why(self) -> str:
-        """Why, with a line for each place that was tried."""
+        """The reason, with a line for each source."""
         if not self.refusals:
             return f"no source for `{self.artefact.source}` is known on this machine"
         if "wrong" in self.kinds:
@@ -255,9 +255,9 @@ def _failure(lost: Sequence[_Lost]) -> FetchError:
 
 
 def each(items: Sequence[Item], work: Callable[[Item, threading.Event], None]) -> None:
-    """Do the work for each item in a few threads; the first failure, or Ctrl-C, stops the others and is raised.
+    """Do the work for each item in a few threads. The first failure, or Ctrl-C, stops the others and is raised.
 
-    The threads are daemons: one that hangs in a read must not keep an interrupted program alive.
+    The threads are daemons: a hanging read must not keep an interrupted program alive.
     """
     todo: queue.SimpleQueue[Item] = queue.SimpleQueue()
     done: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
@@ -297,6 +297,6 @@ def _filename(artefact: Wanted) -> str:
 
 
 def _told(artefact: Wanted) -> str:
-    """Its file, and of what it is where the name does not say that."""
+    """Return the file name, with the image of a blob."""
     whose = f", {artefact.version} of `{artefact.name}`" if artefact.source == REGISTRY else ""
     return f"{_filename(artefact)}{whose}"

@@ -1,6 +1,6 @@
-"""One machine's view of the sources: finds the URLs of an artefact and pulls bytes from them, with patience.
+"""Ask the sources of this machine: find the URLs of an artifact and download it.
 
-`http`, `https` and `file` URLs are treated alike, so that a mirror on disk serves as well as one on the network.
+`http`, `https` and `file` URLs are treated alike, so a mirror may be a folder.
 """
 
 import threading
@@ -30,22 +30,20 @@ class Listed:
 
 
 class SourceClient:
-    """Sources with a connection pool; safe to use from several threads."""
+    """The sources, with a pool of connections; safe to use from several threads."""
 
     def __init__(self, sources: Sources, *, local_only: bool) -> None:
         self.sources = sources
         self._local_only = local_only
         self._guard = threading.Lock()
         self._pages: dict[tuple[str, str], dict[str, Listed]] = {}
-        self._silent: dict[
-            str, SourceError
-        ] = {}  # indexes that were unreachable once are not waited for again
+        self._silent: dict[str, SourceError] = {}  # indexes that were unreachable are not asked again
         self._session = HttpSession(sources.certificates)
 
     def places(self, artefact: Wanted, stop: threading.Event) -> Iterator[str | SourceError]:
-        """URLs that may give the artefact, local ones first; a source that has no such file is a SourceError instead.
+        """Yield URLs of the artifact, local ones first; for a source without the file, its SourceError.
 
-        The archive of all days comes last: it is slow, and asked only for what the mirrors have dropped.
+        Debian's snapshot archive comes last: it is slow, and has what the mirrors dropped.
         """
         name = artefact.path.rpartition("/")[2]
         for folder in self.sources.folders:
@@ -71,9 +69,9 @@ class SourceClient:
     def pull(
         self, url: str, artefact: Wanted, partial: Path, progress: Progress, stop: threading.Event
     ) -> None:
-        """Complete the artefact's bytes in `partial`; raises SourceError unless they are the right ones.
+        """Download the artifact into `partial`; raises SourceError unless its digest is right.
 
-        What has come stays there for a later attempt, unless it is wrong.
+        After a failure the file stays for a later attempt, unless its bytes are wrong.
         """
 
         def ask(headers: Mapping[str, str]) -> Response:
@@ -84,7 +82,7 @@ class SourceClient:
         )  # fmt: skip
 
     def measure(self, url: str, stop: threading.Event) -> int:
-        """The size of the file behind a URL, in bytes."""
+        """Return the size of the file behind a URL, in bytes."""
 
         def ask() -> int:
             with self._request(url, method="HEAD") as response:
@@ -98,16 +96,16 @@ class SourceClient:
             ) from error
 
     def touch(self, url: str, stop: threading.Event) -> None:
-        """Ask for a page and read nothing of it."""
+        """Request a page without reading it."""
         retry(lambda: self._request(url).close(), url, stop)
 
     def files(self, project: str, stop: threading.Event) -> dict[str, Listed]:
-        """All files of a project in the package indexes, by filename; of two alike, the first index's."""
+        """Return all files of a project by filename. The first index that has a file wins."""
         pages = [self._page(index, project, stop) for index in self.sources.indexes]
         return {name: listed for page in reversed(pages) for name, listed in page.items()}
 
     def read(self, url: str, start: int, size: int, stop: threading.Event) -> bytes:
-        """A part of a file: exactly `size` bytes from `start` on."""
+        """Read exactly `size` bytes of a file from `start` on."""
 
         def ask() -> bytes:
             with self._request(url, headers={"Range": f"bytes={start}-{start + size - 1}"}) as response:
@@ -131,7 +129,7 @@ class SourceClient:
                 return self.sources.indexes
             case "pytorch":
                 return (self.sources.pytorch,)
-            case "git" | "registry":  # whose own clients bring what no folder has
+            case "git" | "registry":  # fetched by their own clients
                 return ()
             case _:
                 raise ValueError(f"unknown source `{source}`")
@@ -148,7 +146,7 @@ class SourceClient:
             return refusal
 
     def _look_back(self, artefact: Wanted, name: str, stop: threading.Event) -> str | SourceError:
-        """Find a package in the archive of all days."""
+        """Find a package in Debian's snapshot archive."""
         base = self.sources.snapshot
         url = snapshot.question(base, artefact.name, artefact.version)
 
@@ -169,7 +167,7 @@ class SourceClient:
         return place or SourceError(url, f"there never was a `{name}`", kind="gone")
 
     def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, Listed]:
-        """The files of one project in an index, by filename, asked for once."""
+        """Return the files of one project in an index, by filename. Each page is requested once."""
         import pypi_simple  # noqa: PLC0415 - it takes 0.2 s, and every command imports this module
 
         def ask() -> dict[str, Listed]:

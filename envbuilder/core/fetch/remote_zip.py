@@ -1,7 +1,7 @@
-"""Reads single members out of wheels on the network: a few MB instead of the whole file.
+"""Read single members of wheels over the network: a few MB instead of the whole file.
 
-`remotezip` does the same with its own sessions and without new tries; the index's credentials, proxies and patience are
-those of `SourceClient`, so this is a file object for the standard library's `zipfile` instead.
+`remotezip` uses its own sessions and does not retry. This is a file object for the standard
+library's `zipfile` instead, with the credentials, proxies and retries of `SourceClient`.
 """
 
 import contextlib
@@ -28,19 +28,19 @@ class Index:
         self._client = SourceClient(sources, local_only=False)
 
     def files(self, project: str) -> tuple[Listed, ...]:
-        """The files of a project, sorted by name."""
+        """Return the files of a project, sorted by name."""
         with _told(f"list the files of `{project}`"):
             found = self._client.files(project, threading.Event())
         return tuple(found[name] for name in sorted(found))
 
     def read(self, listed: Listed) -> bytes:
-        """The whole file, for one that is small."""
+        """Read a small file as a whole."""
         with _told(f"read `{listed.filename}`"):
             return _open(self._client, listed.url).read()
 
     @contextlib.contextmanager
     def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
-        """The wheel as a zip file whose members are fetched when they are read."""
+        """Open a wheel as a zip file whose members are fetched on demand."""
         with _told(f"read `{listed.filename}`"), zipfile.ZipFile(_open(self._client, listed.url)) as wheel:
             yield wheel
 
@@ -56,7 +56,7 @@ def _told(what: str) -> Iterator[None]:
 
 
 def _open(web: SourceClient, url: str) -> io.BufferedReader:
-    """A file behind a URL that can be read and sought."""
+    """Open the file behind a URL for reading and seeking."""
     stop = threading.Event()
     size = web.measure(url, stop)
 

@@ -9,7 +9,7 @@ from envbuilder.core.http.transfer import Progress
 
 
 class Wanted(Protocol):
-    """What the lock says of one artefact, see `lock.Artifact` (a layer above this one)."""
+    """One file to fetch; `lock.Artifact` is one."""
 
     @property
     def name(self) -> str: ...
@@ -26,7 +26,7 @@ class Wanted(Protocol):
 
 
 class Pull(Protocol):
-    """Completes an artefact's bytes in a file, which another attempt may have begun; raises SourceError or EnvbuilderError."""
+    """Downloads an artifact into a file that an earlier attempt may have begun; raises SourceError or EnvbuilderError."""
 
     def __call__(
         self, artefact: Wanted, partial: Path, *, progress: Progress, stop: threading.Event

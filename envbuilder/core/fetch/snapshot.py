@@ -1,7 +1,7 @@
-"""Debian's archive of all days: finds a package that the mirrors have dropped.
+"""Debian's snapshot archive: find a package that the mirrors dropped.
 
-The service answers about each binary package and version which files there were, each by its sha1, and gives them by it
-(its interface for machines is described beside its own source, salsa.debian.org/snapshot-team/snapshot). Only the lock's sha256 is trusted.
+The service lists the files of each binary package and version by sha1, and serves them by it (its
+API is described at salsa.debian.org/snapshot-team/snapshot). Only the lock's sha256 is trusted.
 """
 
 import json
@@ -10,12 +10,12 @@ from urllib.parse import quote
 
 
 def question(base: str, name: str, version: str) -> str:
-    """The URL that tells which files a version of a binary package had."""
+    """Return the URL that lists the files of a version of a binary package."""
     return f"{base}mr/binary/{quote(name, safe='')}/{quote(version, safe='')}/binfiles?fileinfo=1"
 
 
 def answer(base: str, text: bytes, filename: str) -> str | None:
-    """The URL of the file in the service's answer; None when it had none of that name. Raises ValueError for another answer."""
+    """Return the file's URL from the answer, or None when there is none; raises ValueError for a malformed answer."""
     try:
         files = json.loads(text)["fileinfo"]
         for digest, places in files.items():

@@ -1,4 +1,4 @@
-"""Why a request failed: for good at one source, or in a way that a new attempt may mend."""
+"""Why a request failed: permanently at one source, or in a way that may pass."""
 
 from typing import Final
 
@@ -43,7 +43,7 @@ class TransientError(Exception):
 
 
 def reason(error: BaseException) -> str:
-    """Why a request failed, in words; never its own text, which can hold URLs with credentials."""
+    """Say why a request failed. The exception's own text is not used: it can hold URLs with credentials."""
     chain = [error]
     while (
         inner := chain[-1].__cause__ or chain[-1].__context__ or getattr(chain[-1], "reason", None)

@@ -1,4 +1,4 @@
-"""Reads `file:` URLs as if they were on the network, so that a mirror on disk serves as well."""
+"""Read `file:` URLs like those of the network, so a mirror may be a folder."""
 
 import io
 import re
@@ -21,7 +21,7 @@ class _File(io.FileIO):
 
 
 class FileAdapter(BaseAdapter):
-    """Lets a requests session read `file:` URLs; a folder stands for its `index.html`, as package indexes expect."""
+    """Lets a requests session read `file:` URLs. A folder gives its `index.html`, as in package indexes."""
 
     def send(
         self, request: requests.PreparedRequest, *_args: object, **_options: object

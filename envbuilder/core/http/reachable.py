@@ -1,4 +1,4 @@
-"""Whether sources answer at all, asked all at once and not waited for long."""
+"""Check in parallel whether sources answer, with a short timeout."""
 
 import time
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ SECONDS: Final = 3.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """One source's answer; `trouble` is empty where it answered."""
+    """The answer of one source. `trouble` is empty if it answered."""
 
     url: str  # without credentials
     trouble: str
@@ -26,7 +26,7 @@ class Reached:
 
 
 def reach(urls: Sequence[str], certificates: Path | None, seconds: float = SECONDS) -> tuple[Reached, ...]:
-    """Ask each for its front page; an error page is an answer as well."""
+    """Request each front page. An error page counts as an answer."""
     if not urls:
         return ()
     with ThreadPoolExecutor(len(urls)) as pool:

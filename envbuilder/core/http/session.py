@@ -1,6 +1,6 @@
-"""A connection to servers, with patience: what a bad moment breaks is tried again, and a download goes on where it ended.
+"""Send HTTP requests with retries, and resume broken downloads.
 
-Package indexes and image registries are asked through it. What a server says is judged by those who know what was asked.
+Package indexes and image registries are asked through it. Callers judge the status of an answer.
 """
 
 import logging
@@ -25,18 +25,18 @@ PAUSES: Final = (
     0.5,
     1.0,
     2.0,
-)  # seconds before each new try; bytes that came in between start the count again
-LONGEST_PAUSE: Final = 30.0  # of what a server may ask for with Retry-After
-WORTHWHILE: Final = 1 << 14  # bytes; a server that sends fewer at a time would be asked for ever
+)  # seconds before each retry; progress in between restarts the count
+LONGEST_PAUSE: Final = 30.0  # seconds; the largest Retry-After that is obeyed
+WORTHWHILE: Final = 1 << 14  # bytes; less is no progress, or a slow server would be asked for ever
 TIMEOUTS: Final = (15.0, 60.0)  # seconds to connect, between two reads
-BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that a later try may not see
+BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that may pass
 
 Answer = TypeVar("Answer")
 Response = requests.Response
 
 
 class Body(Protocol):
-    """What is sent, in pieces and with its length known before; it can be sent again from its beginning."""
+    """A request's body, in pieces and of known length. It can be sent again."""
 
     def __len__(self) -> int: ...
     def __iter__(self) -> Iterator[bytes]: ...
@@ -47,12 +47,10 @@ class HttpSession:
 
     def __init__(self, certificates: Path | None) -> None:
         self.session = requests.Session()
-        self.session.headers["Accept-Encoding"] = (
-            "identity"  # bytes as they are stored, and lengths that mean something
-        )
+        self.session.headers["Accept-Encoding"] = "identity"  # bytes as stored, with their true length
         self._certificates = certificates
         if certificates is not None:
-            self.session.verify = str(certificates)  # for those who use the session as it is
+            self.session.verify = str(certificates)  # for callers that use the session directly
         for scheme in ("http://", "https://"):
             self.session.mount(scheme, HTTPAdapter(pool_maxsize=PARALLEL))
         self.session.mount("file://", FileAdapter())
@@ -61,9 +59,9 @@ class HttpSession:
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | Body | None = None,
         authorization: str | None = None, certificates: Path | None = None,
     ) -> Response:  # fmt: skip
-        """The answer, whatever its status; raises TransientError or, where no later try can help, SourceError.
+        """Return the answer, whatever its status; raises TransientError, or SourceError when a retry cannot help.
 
-        An `authorization`, also an empty one, takes the place of `~/.netrc`; it is not sent on to other hosts.
+        An `authorization`, also an empty one, replaces `~/.netrc`. It is not sent to other hosts.
         """
         try:
             return self.session.request(
@@ -95,7 +93,7 @@ class _Authorization(requests.auth.AuthBase):
 
 
 def content(response: Response) -> bytes:
-    """All that a server sends; raises TransientError when it ends early."""
+    """Return the whole body; raises TransientError when it ends early."""
     try:
         return bytes(response.content)
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
@@ -103,7 +101,7 @@ def content(response: Response) -> bytes:
 
 
 def pieces(response: Response) -> Iterator[bytes]:
-    """What a server sends, as it comes; raises TransientError when the connection fails."""
+    """Yield the body in pieces; raises TransientError when the connection fails."""
     try:
         yield from response.iter_content(CHUNK)
     except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
@@ -111,7 +109,7 @@ def pieces(response: Response) -> Iterator[bytes]:
 
 
 def busy(response: Response) -> TransientError | None:
-    """That a later try may succeed, where the status says so."""
+    """Return the error for a status that may pass, or None."""
     status = response.status_code
     if status not in BUSY:
         return None
@@ -124,10 +122,11 @@ def download(
     url: str, *, sha256: str, size: int, partial: Path, progress: Progress, stop: threading.Event,
     request: Callable[[Mapping[str, str]], Response],
 ) -> int:  # fmt: skip
-    """Complete the file `partial` to `size` bytes, from where an earlier attempt ended, and check it; raises SourceError.
+    """Download into the file `partial`, from where an earlier attempt ended, and check the digest; raises SourceError.
 
-    Returns how many bytes did not have to come again. What has come stays there for a later attempt, unless it is wrong. `request` asks for the file with these headers
-    more, and gives an answer of success or raises TransientError or SourceError.
+    Returns how many bytes were resumed. After a failure the file stays for a later attempt, unless
+    its bytes are wrong. `request` sends the request with these further headers, and raises
+    TransientError or SourceError unless it succeeds.
     """
     download = Download(partial, size, progress, stop)
     try:
@@ -149,7 +148,7 @@ def download(
 def _complete(
     url: str, download: Download, stop: threading.Event, request: Callable[[Mapping[str, str]], Response]
 ) -> None:
-    """Fetch what is missing, however often the connection breaks, as long as each time something comes."""
+    """Fetch the rest and resume after breaks, as long as there is progress."""
     while not download.is_whole:
         before = download.done
         try:
@@ -169,7 +168,7 @@ def _check_digest(url: str, download: Download, sha256: str) -> None:
 
 
 def _go_on(url: str, download: Download, request: Callable[[Mapping[str, str]], Response]) -> None:
-    """Fetch what is still missing; raises TransientError when the connection ends early."""
+    """Fetch the rest; raises TransientError when the connection ends early."""
     with request({"Range": f"bytes={download.done}-"} if download.done else {}) as response:
         if response.status_code != requests.codes.partial_content:
             download.restart()

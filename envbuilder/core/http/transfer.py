@@ -1,7 +1,7 @@
-"""A file on its way from one place or several: what has come, its digest, and what of it is kept when the way ends early.
+"""A download that can be resumed: its partial file, its digest and its progress.
 
-What has come lies in a file of its own until it is whole, so a download that was killed or cut goes on from there, from the same place
-or from another; the digest decides at the end, and what a wrong place gave is asked for again.
+A download that was killed or cut goes on from the partial file, from the same source or another
+one. The digest decides at the end; wrong bytes are fetched again.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ CHUNK: Final = 1 << 18  # bytes
 
 
 class Progress(Protocol):
-    """Sees bytes as they come, from several threads; a negative count takes back what must be fetched again."""
+    """Counts transferred bytes, from several threads. A negative count takes back bytes that must be fetched again."""
 
     def advance(self, count: int, /) -> None: ...
 
@@ -23,7 +23,7 @@ class Stopped(Exception):  # noqa: N818 - the failure is another download's
 
 
 class Download:
-    """Open for writing behind what is there already; `out` is to be closed."""
+    """A partial file, open for appending. The caller closes `out`."""
 
     def __init__(self, path: Path, size: int, progress: Progress, stop: threading.Event) -> None:
         path.parent.mkdir(mode=0o700, exist_ok=True)
@@ -31,14 +31,14 @@ class Download:
         self.size = size
         self.done = 0
         self.failures = 0  # in a row
-        self.saved = 0  # bytes that did not have to come again, at each break and from earlier attempts
+        self.saved = 0  # bytes that were resumed, after breaks and from earlier attempts
         self._digest = hashlib.sha256()
         self._progress = progress
         self._stop = stop
         while chunk := self.out.read(CHUNK):
             self._digest.update(chunk)
             self.done += len(chunk)
-        self.inherited = self.done  # bytes that came in an earlier attempt
+        self.inherited = self.done  # bytes of earlier attempts
         progress.advance(self.done)
         if self.done > size:
             self.restart()

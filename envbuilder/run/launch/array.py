@@ -1,4 +1,4 @@
-"""Many builds as one array job of Slurm: a task for each recipe, all with one cache and one folder of artefacts."""
+"""Build many recipes as one Slurm array job: a task for each recipe, with one cache and one output folder."""
 
 import shlex
 import sys
@@ -62,7 +62,7 @@ def make_script(array: Array) -> Script:
 
 
 def render_array(array: Array) -> str:
-    """The whole script."""
+    """Return the script."""
     site, count = array.site, len(array.recipes)
     options = [
         f"--job-name={NAME}",
@@ -98,12 +98,12 @@ def render_array(array: Array) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """What became of one task."""
+    """The result of one task."""
 
     name: str
     log: Path
     node: str = ""
-    code: int = LaunchError.exit_code  # of one that left no word: Slurm ended it, or never began it
+    code: int = LaunchError.exit_code  # of a task without a result: Slurm ended it, or never began it
 
     def row(self) -> tuple[str, ...]:
         if not self.node:
@@ -112,7 +112,7 @@ class Ended:
         return (self.name, words, self.node, str(self.log))
 
     def finding(self) -> Finding:
-        """Why the whole is a failure, for one that failed."""
+        """Return the finding of a failed task."""
         what = (
             f"the build failed on {self.node}"
             if self.node
@@ -124,7 +124,7 @@ class Ended:
 
 
 def read_ends(array: Array, number: str) -> tuple[Ended, ...]:
-    """What the tasks of a job that has ended left, in the order of the recipes."""
+    """Read the results of a finished job, in the order of the recipes."""
     found = []
     for task, path in enumerate(array.recipes):
         log = array.logs / f"{NAME}-{number}_{task}.log"
@@ -138,5 +138,5 @@ def read_ends(array: Array, number: str) -> tuple[Ended, ...]:
 
 
 def look_command(array: Array, number: str) -> str:
-    """What a person types to see which tasks have ended, and how."""
+    """Return the command that shows how the tasks ended."""
     return f"cat {shlex.quote(str(array.logs / number))}/*.ended"

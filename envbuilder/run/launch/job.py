@@ -1,4 +1,4 @@
-"""What is to be launched: an environment, a program, how many ranks and where, all decided before a line is written."""
+"""A launch: the environment, the program, the number of ranks and the nodes. The script is written from it."""
 
 import json
 from collections.abc import Callable
@@ -22,7 +22,7 @@ RANK_IN_LOGS_SINCE: Final = (2, 3)  # with a rank's number in front of its lines
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """A SIF or an image, and what a launch must know of its inside."""
+    """A SIF or an image, and the facts about its inside that a launch needs."""
 
     name: str
     place: str  # the SIF's path, or the image's name
@@ -31,23 +31,23 @@ class Environment:
     image_id: str = ""  # of an image
     torch: str
     cuda: str  # "" without
-    driver_floor: str  # the oldest driver that runs this CUDA; "" where there is none or it is not known
+    driver_floor: str  # the oldest driver that runs this CUDA; "" when it is not known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmWish:
-    """What was typed of Slurm's own options; it comes before what a site profile says."""
+    """Slurm's options on the command line. They take precedence over the site profile."""
 
     partition: str = ""
     account: str = ""
     qos: str = ""
     time: str = ""
-    options: tuple[str, ...] = ()  # any others, as `sbatch` takes them: beside the profile's
+    options: tuple[str, ...] = ()  # other options of `sbatch`, added to the profile's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What was typed."""
+    """The command line of `launch`."""
 
     name: str  # of a recipe that was built, or a path to a SIF
     program: tuple[str, ...]
@@ -99,7 +99,7 @@ def _version(text: str) -> tuple[int, ...]:
 
 
 def make_job(wish: Wish, environment: Environment, site: Site, project: Path) -> Job:
-    """Fill in what was not typed; raises UsageError for a job that cannot be."""
+    """Complete the command line to a job; raises UsageError for a job that cannot run."""
     shapes: tuple[Shape, ...] = get_args(Shape)
     shape = next((one for one in shapes if one == wish.shape), None)
     if shape is None:
@@ -161,14 +161,14 @@ def _check(job: Job) -> None:
 
 
 def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:
-    """The program as torchrun takes it: a script, `-m MODULE`, or any other program after `--no_python`."""
+    """Return the program as torchrun takes it: a script, `-m MODULE`, or any program after `--no_python`."""
     if program[0] in ("python", "python3") and len(program) > 1 and not _is_option(program[1:]):
         return program[1:]
     return program if program[0] == "-m" or program[0].endswith(".py") else ("--no_python", *program)
 
 
 def words_for_rank(program: tuple[str, ...]) -> tuple[str, ...]:
-    """The program as one rank runs it."""
+    """Return the program as one rank runs it."""
     return ("python", *program) if program[0] == "-m" or program[0].endswith(".py") else program
 
 
@@ -177,7 +177,7 @@ def _is_option(words: tuple[str, ...]) -> bool:
 
 
 def probe_environment(outputs: Outputs, read: Callable[[Path, str], str]) -> Environment:
-    """Look at a SIF; `read` gives the text of a file inside one."""
+    """Read the facts of a SIF. `read` returns the text of a file inside it."""
     sif, torch, cuda = probe_pins(outputs, read)
     return Environment(
         name=outputs.name,
@@ -195,7 +195,7 @@ def driver_floor(cuda: str) -> str:
 
 
 def probe_pins(outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path, str, str]:
-    """The SIF's own path, and its versions of torch and CUDA; raises UsageError where it was not made by envbuilder."""
+    """Return the SIF's path and its versions of torch and CUDA; raises UsageError for a foreign SIF."""
     sif = outputs.sif.resolve()
     try:
         return sif, *parse_pins(read(sif, PINS))
@@ -220,7 +220,7 @@ def parse_pins(text: str) -> tuple[str, str]:
 
 
 def _digest(outputs: Outputs) -> Sha256:
-    """The SIF's sha256: from the record of its build while the file is as the build left it, for it is large."""
+    """Return the SIF's sha256, from the build record while the file is unchanged: reading it takes seconds."""
     record = read_record(outputs)
     if record and record.knows_sif(outputs.sif):
         return Sha256(record.sif)

@@ -1,7 +1,7 @@
-"""Reads people's own sbatch scripts for the mistakes that hang jobs, hide GPUs or make every node a world of its own.
+"""Check sbatch scripts for mistakes that hang jobs, hide GPUs or split the nodes into separate worlds.
 
-Each rule looks at the lines of one script; a line of a comment is none, but `#SBATCH` lines are. The rules are from failures
-that projects have reported; where a line shows the opposite, a rule is silent.
+Each rule looks at the lines of one script, `#SBATCH` lines included. The rules come from failures
+that projects reported. A rule is silent when any line shows that its mistake was avoided.
 """
 
 import re
@@ -18,7 +18,7 @@ from envbuilder.run.launch.sbatch import C10D, LAUNCHER, ONE_NODE, ONE_WANTED, L
 
 
 class LintCode(CodeEnum):
-    """What can be wrong with an sbatch script."""
+    """The mistakes that are found in sbatch scripts."""
 
     GPUS_PER_TASK = "EB870", "`--gpus-per-task` or `--gpu-bind=single`: ranks cannot reach each other's GPUs"
     MASTER_GUESSED = "EB871", "MASTER_ADDR falls back to localhost, or the nodes are to meet there"
@@ -210,7 +210,7 @@ def _with_exports(script: Script, options: str) -> str:
 
 
 def _meeting(script: Script, torchrun: Line, *, meets: Line | None) -> Iterator[Fault]:
-    """Whether the torchruns of several nodes become one world; each repair is whole, so that nothing is wrong after it."""
+    """Check that the torchruns of several nodes meet in one world. Each suggested repair is complete."""
     repair = "" if meets else _with_exports(script, _RENDEZVOUS)
     code = LintCode.NODE_RANK_MISSING
     message = "without a rendezvous or `--node-rank` every node is node 0, and the ranks wait for ever"
@@ -347,7 +347,7 @@ RULES: Final[tuple[Rule, ...]] = (
 
 
 def lint(path: Path, text: str) -> tuple[Finding, ...]:
-    """What is wrong with one script, in the order of its lines."""
+    """Return the mistakes of one script, in the order of its lines."""
     script = Script(path=path, lines=tuple(script_lines(text)))
     faults = [fault for rule in RULES for fault in rule(script)]
     faults.sort(key=lambda fault: fault.line.number if fault.line else 0)
@@ -355,7 +355,7 @@ def lint(path: Path, text: str) -> tuple[Finding, ...]:
 
 
 def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
-    """The same for files; raises UsageError for those that cannot be read."""
+    """Return the mistakes of several files; raises UsageError for unreadable ones."""
     mistakes = Mistakes()
     texts = [(path, load_text(path, mistakes)) for path in paths]
     if mistakes.findings:

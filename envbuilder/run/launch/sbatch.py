@@ -1,4 +1,4 @@
-"""What an sbatch script says, as the rules of `launch lint` ask: its options, its commands, and those that start ranks."""
+"""Parse an sbatch script for `launch lint`: its options, its commands, and the commands that start ranks."""
 
 import re
 from collections.abc import Iterable
@@ -27,7 +27,7 @@ class Line:
 
     @property
     def expanded(self) -> str:
-        """What the shell puts values into: not what stands in single quotes, if these do not stand in double ones."""
+        """Return the text in which the shell expands variables: all but single-quoted parts."""
         return _QUOTED.sub(lambda found: "" if found[0].startswith("'") else found[0], self.text)
 
 
@@ -44,7 +44,7 @@ class Script:
 
     @cached_property
     def options(self) -> dict[str, Line]:
-        """The options that `#SBATCH` lines set, one or several on each, as `--name=value`, `-n value` or `-nvalue`."""
+        """Return the options of the `#SBATCH` lines, spelled `--name=value`, `-n value` or `-nvalue`."""
         return {name: line for name, (line, _) in self._given.items()}
 
     @cached_property
@@ -52,11 +52,11 @@ class Script:
         return tuple(line for line in self.lines if not line.text.startswith("#"))
 
     def find(self, pattern: str) -> Line | None:
-        """The first command that holds this."""
+        """Return the first command that contains the pattern."""
         return next((line for line in self.commands if re.search(pattern, line.text)), None)
 
     def value(self, option: str) -> str:
-        """What an `#SBATCH` line sets an option to."""
+        """Return the value of an option in the `#SBATCH` lines."""
         return self._given[option][1] if option in self._given else ""
 
     @property
@@ -65,13 +65,13 @@ class Script:
 
     @cached_property
     def steps(self) -> tuple[Line, ...]:
-        """The lines that start ranks, those that should by srun among them."""
+        """Return the commands that start ranks, with and without srun."""
         begun = (line for line in self.commands if _SRUN.search(line.text) and _starts_ranks(self, line))
         return (*begun, *self.left_alone)
 
     @cached_property
     def left_alone(self) -> tuple[Line, ...]:
-        """The torchruns that only the first of several nodes starts: nothing in the script reaches another node."""
+        """Return the torchruns that run on the first node only, because nothing starts them on the others."""
         if not self.many_nodes or self.find(ONE_NODE) or any(_reaches(line) for line in self.commands):
             return ()
         return tuple(
@@ -95,7 +95,7 @@ def script_lines(text: str) -> Iterable[Line]:
 
 
 def _reaches(line: Line) -> bool:
-    """Whether it starts something on other nodes; what stands in `$(…)` asks for a name or an address."""
+    """Whether the command starts something on other nodes. `$(…)` only asks for names and addresses."""
     return re.search(_OVER_NODES, re.sub(r"\$\([^()]*\)", "", line.text)) is not None
 
 

@@ -1,7 +1,7 @@
-"""A job → the text of a script that a person can read, keep and submit.
+"""Job → a script that people can read, keep and submit.
 
-The text is a head, every setting as a quoted value, and the parts in `parts/`, which are the same in every script: what
-decides is in the settings, and what the parts do can be read, checked and tried without envbuilder.
+The text has a head, every setting as a quoted value, and the fixed parts of `parts/`. Settings
+alone decide, so the parts can be read, checked and run without envbuilder.
 """
 
 import re
@@ -23,11 +23,11 @@ from envbuilder.run.launch.job import (
 from envbuilder.run.launch.site import SlurmSite
 
 PARTS: Final = Path(__file__).parent / "parts"
-LEAST_FREE_MB: Final = 1024  # room for what compilers and kernels leave in caches
+LEAST_FREE_MB: Final = 1024  # room for the caches of compilers and kernels
 
 
 def render(job: Job) -> str:
-    """The whole script."""
+    """Return the script."""
     match job.where:
         case "slurm":
             head = [*_slurm_head(job), ""]
@@ -41,9 +41,10 @@ def render(job: Job) -> str:
 def compose(
     comment: Sequence[str], head: Sequence[str], settings: Sequence[str], parts: Sequence[str]
 ) -> str:
-    """A script: what it is, what Slurm reads of it, its settings, and the parts that use them.
+    """Compose a script: its head, Slurm's directives, the settings, and the parts that use them.
 
-    Raises UsageError for a name or a folder with a line break, after which a line would be a command or another option.
+    Raises UsageError for a name or a folder with a line break, after which a line would be a
+    command or another option.
     """
     for line in (*comment, *head):
         if re.search(r"[\x00-\x1f\x7f]", line):
@@ -85,7 +86,7 @@ def _parts(job: Job) -> list[str]:
 
 
 def _settings(job: Job) -> list[str]:
-    """The values that a node needs as well, and then those of the place where the script starts."""
+    """Return the settings for the nodes, followed by those for the machine where the script starts."""
     environment, site = job.environment, job.site
     program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
     shared = {
@@ -122,7 +123,7 @@ def _settings(job: Job) -> list[str]:
 
 
 def _environment(environment: Environment) -> dict[str, str]:
-    """What it is, and by what a node knows that it is the one."""
+    """Return the environment's path or name, and how a node recognizes it."""
     if environment.image_id:
         return {"environment": quoted(environment.place), "image_id": quoted(environment.image_id)}
     return {
@@ -160,12 +161,12 @@ def _slurm_head(job: Job) -> list[str]:
 
 
 def directives(options: Sequence[str]) -> list[str]:
-    """The lines of a script that `sbatch` reads."""
+    """Return the `#SBATCH` lines."""
     return [f"#SBATCH {quoted(option)}" for option in options]
 
 
 def site_options(slurm: SlurmSite) -> list[str]:
-    """Where and for how long a job may run, as far as it is known."""
+    """Return the options for partition, account and time."""
     known = (
         ("partition", slurm.partition),
         ("account", slurm.account),
@@ -176,7 +177,7 @@ def site_options(slurm: SlurmSite) -> list[str]:
 
 
 def _gpu_options(job: Job) -> tuple[str, ...]:
-    """GPUs by node: those asked for by task would be hidden from each other."""
+    """Ask for GPUs by node: GPUs by task are hidden from each other."""
     slurm = job.site.slurm
     if not job.gpus or slurm.gpu_flag == "none":
         return ()
@@ -195,7 +196,7 @@ def quoted_list(words: Sequence[str]) -> str:
 
 
 def quoted_path(path: str) -> str:
-    """A path that may begin with a variable; it is empty where that is not set."""
+    """Quote a path that may begin with a variable. It is empty when the variable is not set."""
     found = re.match(r"\$(\w+)", path)
     if found is None:
         return shlex.quote(path)

@@ -1,4 +1,4 @@
-"""Submit a script to Slurm, or become it."""
+"""Submit a script to Slurm, or replace this process by it."""
 
 import os
 import shlex
@@ -43,7 +43,7 @@ HINTS: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """What is to be started, and from where."""
+    """A script, and the folder to start it in."""
 
     name: str
     text: str
@@ -53,7 +53,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """What became of a script."""
+    """The result of a script."""
 
     number: str  # Slurm's, of the job
     script: Path
@@ -66,7 +66,7 @@ class Started:
 
 
 def prepare(wish: Wish, settings: Mapping[str, str]) -> Job:
-    """Look at the SIF or the image, and the site; raises UsageError for a job that cannot be."""
+    """Read the SIF or the image and the site profile; raises UsageError for a job that cannot run."""
     if wish.image:
         environment = _probe_image(wish.name, find_outputs(wish.name, wish.output), settings)
     else:
@@ -117,7 +117,7 @@ def save_script(path: Path, script: Script) -> Path:
 
 
 def submit(script: Script, runner: Runner, *, wait: bool, tell: Callable[[str], None]) -> Started:
-    """Give the script to Slurm; with `wait` stay until the job has ended. Raises LaunchError when Slurm does not take it."""
+    """Submit the script; with `wait`, wait until the job has ended. Raises LaunchError when Slurm rejects it."""
     name = script.name
     path = save_script(script.logs / f"{name}.sh", script)
     number = ""
@@ -150,11 +150,11 @@ def submit(script: Script, runner: Runner, *, wait: bool, tell: Callable[[str], 
 
 
 def become(job: Job) -> NoReturn:
-    """Let the script take this process's place: signals, output and exit code are then its own."""
+    """Replace this process by the script: signals, output and exit code are then its own."""
     script = save_script(job.logs / f"{job.environment.name}-{os.getpid()}.sh", script_of(job))
     exec_process(("bash", str(script)))
 
 
 def start_command(job: Job, script: Path) -> str:
-    """What a person types to start a script."""
+    """Return the command that starts a script."""
     return shlex.join(("sbatch" if job.where == "slurm" else "bash", str(script)))

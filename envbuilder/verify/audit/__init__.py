@@ -1,6 +1,6 @@
-"""What is wrong in a tree though image and SIF agree about it: libraries that cannot load, doors left open, secrets.
+"""Find faults in a tree that image and SIF agree about: libraries that cannot load, unsafe permissions, secrets.
 
-Each module has one kind of question; all of them look at the same tree, which is read once.
+Each module checks one kind of fault. The tree is read once for all of them.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ def audit(
 ) -> tuple[Finding, ...]:
     """Every finding, by code and place; empty for a tree that is as it should be.
 
-    `gpus` are compute capabilities; without them code for GPUs is not judged. `oldest_glibc` is that of the oldest machine
-    which may use the Python environment without the image around it.
+    `gpus` are compute capabilities; without them code for GPUs is not judged. `oldest_glibc` is
+    that of the oldest machine which may use the Python environment without the image around it.
     """
     case = read_case(tree, said=said or Said())
     findings = (

@@ -1,4 +1,4 @@
-"""The tree as the audits see it: its paths, and of each program and library what its ELF file says of itself."""
+"""The input of the audits: the paths of a tree, and the dynamic section of each program and library."""
 
 import posixpath
 import struct
@@ -17,9 +17,7 @@ from envbuilder.layers.entry import Entry, Kind, follow
 MAGIC: Final = b"\x7fELF"
 NAMED: Final = 3  # files that one finding names
 _MOST_TEXT: Final = 4 << 20  # bytes
-_MOST: Final = (
-    10_000  # of anything that a real ELF file lists; a damaged one may promise four thousand million
-)
+_MOST: Final = 10_000  # entries of an ELF file's lists; a damaged file may claim four thousand million
 
 
 Item = TypeVar("Item")
@@ -52,7 +50,7 @@ class Tree(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elf:
-    """What one ELF file says of itself."""
+    """The dynamic section of one ELF file."""
 
     entry: Entry
     soname: str = ""
@@ -67,13 +65,13 @@ class Elf:
 
     @property
     def name(self) -> str:
-        """What it is looked for as."""
+        """The name by which the loader looks for it."""
         return self.soname or posixpath.basename(self.path)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Said:
-    """What an image brings beside its tree."""
+    """The texts of an image outside its tree."""
 
     environment: tuple[tuple[str, str], ...] = ()
     texts: tuple[tuple[str, str], ...] = ()  # history, labels and what else its config says: place, text
@@ -89,12 +87,12 @@ class Case:
     said: Said
 
     def read(self, path: str) -> bytes:
-        """The beginning of a file: a text that a person or a package wrote is not longer."""
+        """Return the beginning of a file. Texts of people and packages are not longer."""
         with self.tree.open(path) as stream:
             return stream.read(_MOST_TEXT)
 
     def real(self, path: str) -> str | None:
-        """Where an absolute or relative path ends, below the root, links followed; None where nothing is."""
+        """Follow links below the root and return the path they end at, or None."""
         return follow(self.paths, path)
 
 
@@ -120,7 +118,7 @@ def read_case(tree: Tree, *, said: Said) -> Case:
 
 
 def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
-    """Raises ValueError when the file is not in the form that its head promises."""
+    """Read the dynamic section; raises ValueError when the file is damaged."""
     try:
         elf = ELFFile(stream)
         if elf.num_sections() > _MOST:
@@ -142,7 +140,7 @@ def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
 
 
 class _Tags:
-    """The texts of a dynamic section, by their kind."""
+    """The texts of a dynamic section, by kind."""
 
     def __init__(self, section: DynamicSection | None) -> None:
         self._tags = list(_bounded(section.iter_tags())) if section else []
@@ -152,7 +150,7 @@ class _Tags:
 
 
 def _folders(tags: _Tags) -> tuple[str, ...]:
-    """The folders of DT_RUNPATH, or of DT_RPATH where there is none, as the loader takes them."""
+    """Return the folders of DT_RUNPATH, otherwise of DT_RPATH, as the loader does."""
     chosen = tags.texts("runpath") or tags.texts("rpath")
     return tuple(chosen[0].split(":")) if chosen else ()
 
@@ -179,7 +177,7 @@ def _bounded(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def _may_be_elf(entry: Entry) -> bool:
-    """Opening each of 30 000 files would cost more than all audits: programs are executable, libraries have the name."""
+    """Choose files by mode and name: opening each of 30 000 files would take longer than all audits."""
     return (
         entry.kind is Kind.FILE
         and entry.size > 64
@@ -188,13 +186,13 @@ def _may_be_elf(entry: Entry) -> bool:
 
 
 def some(paths: Sequence[str]) -> str:
-    """The first few of these, and how many more there are."""
+    """Return the first few, and how many more there are."""
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     return ", ".join(f"/{path}" for path in paths[:NAMED]) + more
 
 
 def same_in(paths: Sequence[str]) -> str:
-    """Of the files of one finding, those beside the first, which is its place; empty where there is no other."""
+    """Name the further files of a finding, whose place is the first one."""
     others = paths[1:]
     if not others:
         return ""

@@ -1,4 +1,4 @@
-"""Second copies of CUDA's, cuDNN's and NCCL's libraries: which one is loaded, and what the others cost."""
+"""Find second copies of CUDA's, cuDNN's and NCCL's libraries: which one is loaded, and the size of the others."""
 
 import posixpath
 import re
@@ -50,7 +50,7 @@ def _finding(case: Case, name: str, copies: Sequence[Elf]) -> Finding:
 
 
 def loaded(case: Case, elf: Elf, name: str) -> str | None:
-    """The file that the loader takes for `name` when `elf` asks: its run paths first, then the system's folders."""
+    """Return the file that the loader takes for `name` on behalf of `elf`: run paths first, then system folders."""
     origin = posixpath.dirname(elf.path)
     for folder in (*elf.runpaths, *(f"/{folder}" for folder in _system_folders(case))):
         plain = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", f"/{origin}")
@@ -60,7 +60,7 @@ def loaded(case: Case, elf: Elf, name: str) -> str | None:
 
 
 def _system_folders(case: Case) -> Iterator[str]:
-    """What the loader's cache is made from, in its order."""
+    """Return the folders of the loader's cache, in its order."""
     for path in sorted(path for path in case.paths if re.fullmatch(r"etc/ld\.so\.conf\.d/[^/]+\.conf", path)):
         lines = case.read(path).decode("utf-8", "replace").splitlines()
         yield from (line.strip().strip("/") for line in lines if line.startswith("/"))

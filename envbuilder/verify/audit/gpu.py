@@ -1,6 +1,7 @@
-"""Do torch and every extension hold code for the recipe's GPUs?
+"""Check that torch and every extension hold code for the recipe's GPUs.
 
-NVIDIA's own libraries are left out: they choose among their code in ways of their own, and several keep it packed.
+NVIDIA's own libraries are left out: they choose code in their own ways, and several keep it
+compressed.
 """
 
 import re

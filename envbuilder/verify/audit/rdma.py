@@ -1,4 +1,4 @@
-"""InfiniBand and RoCE: does NCCL find libibverbs and a provider, and they what they need? Else it takes sockets in silence."""
+"""Check that NCCL finds libibverbs and a provider for InfiniBand and RoCE. Otherwise it silently uses sockets."""
 
 import posixpath
 import re
@@ -40,7 +40,7 @@ def check_rdma(case: Case) -> Iterator[Finding]:
 
 
 def _missing(elves: list[Elf], names: set[str]) -> str | None:
-    """None where one of them has all that it needs, else what the best of them lacks."""
+    """Return what the best candidate lacks, or None when one lacks nothing."""
     lacks = [sorted(set(elf.needed) - names) for elf in elves]
     if not lacks:
         return ""

@@ -1,4 +1,4 @@
-"""Paths that give away more than they should: what everybody can write, and what runs with another user's rights."""
+"""Find unsafe permissions: files that everybody can write, and programs that run with another user's rights."""
 
 from collections.abc import Iterator, Mapping
 from typing import Final

@@ -1,4 +1,4 @@
-"""Run paths that lead outside: folders from which a library would be loaded though the image does not have them."""
+"""Find run paths that leave the image: folders that others control and libraries would be loaded from."""
 
 import itertools
 import operator
@@ -9,7 +9,7 @@ from typing import Final
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.verify.audit.case import Case, Code, Elf, same_in
 
-# Folders that others may write, or that a runtime brings from the host.
+# Folders that others can write, or that a runtime mounts from the host.
 OPEN: Final = (
     "/tmp",  # noqa: S108
     "/var/tmp",  # noqa: S108
@@ -45,7 +45,7 @@ def check_runpaths(case: Case) -> Iterator[Finding]:
 
 
 def _judge(case: Case, elf: Elf, folder: str) -> str:
-    """What is wrong with a run path; empty where nothing is."""
+    """Say what is wrong with a run path, or return ""."""
     plain = folder.replace("${ORIGIN}", "$ORIGIN")
     if plain.startswith("$ORIGIN"):
         above = posixpath.normpath(f"{posixpath.dirname(elf.path)}/{plain.removeprefix('$ORIGIN')}")

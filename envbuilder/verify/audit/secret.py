@@ -1,7 +1,8 @@
-"""Secrets that a layer would carry to everybody: tokens, passwords, private keys, and certificate authorities of a proxy.
+"""Find secrets in layers: tokens, passwords, private keys, and certificate authorities of a proxy.
 
-Looked at is what the packages did not bring: settings, homes and what lies beside the Python environment. Keys in the tests of some package
-are no secrets, so inside packages only the files are read in which tools keep credentials.
+Files outside of packages are read: settings, homes, and files beside the Python environment. Inside
+packages only the files are read in which tools keep credentials, since keys in a package's tests
+are no secrets.
 """
 
 import posixpath
@@ -13,7 +14,7 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.verify.audit.case import Case, Code
 
-LARGE: Final = 1 << 20  # bytes; what is larger was not typed by a person
+LARGE: Final = 1 << 20  # bytes; larger files were not written by a person
 PLACES: Final = (
     "etc/",
     "root/",
@@ -51,11 +52,11 @@ PATTERNS: Final = tuple(
         ("a token of a registry", rb"\"auth\"\s*:\s*\"[A-Za-z0-9+/=]{8,}\"|_authToken\s*=\s*\S{8}"),
     )
 )
-# In settings, as `ENV` and `ARG` leave it; a path or a variable says where the secret is, and is none.
+# In settings, as `ENV` and `ARG` leave it. A path or a variable is not a secret itself.
 NAMED: Final = re.compile(
     r"(?i)(?<![\w.-])[\w.-]*(?:password|passwd|secret|token|api_?key|access_?key)=(?![\"']?[/$*])[\"']?[^\s\"']{6,}"
 )
-# Identities that a package's installation makes: whoever has the image would be that machine.
+# Identities that a package makes when it is installed: everybody with the image could pose as that machine.
 IDENTITIES: Final = re.compile(
     r"etc/(machine-id|ssh/ssh_host_\w+_key|munge/munge\.key)|var/lib/(dbus/machine-id|systemd/random-seed)"
 )
@@ -66,7 +67,7 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTI
 
 
 class InFiles:
-    """Which files may hold a secret, and which secrets a content holds; the reader of an image's layers looks so too."""
+    """Chooses files that may hold a secret, and finds secrets in a content. The reader of layers uses it, too."""
 
     def wants(self, entry: Entry) -> bool:
         if entry.size > LARGE:
@@ -107,7 +108,7 @@ def _found(content: bytes) -> Iterator[str]:
 
 
 def _secret(where: str, what: str) -> Finding:
-    """What it is and where: never the secret itself."""
+    """Return the finding: the kind and the place, never the secret itself."""
     return Finding(
         code=Code.SECRET, severity=Severity.ERROR, where=where, message=f"it holds {what}",
         hint="whoever gets the image has it: replace the secret at its service, then find out what put it there",
@@ -115,7 +116,7 @@ def _secret(where: str, what: str) -> Finding:
 
 
 def _authorities(case: Case) -> Iterator[Finding]:
-    """Certificates in the bundle that no package has; a proxy that reads TLS adds its own to a build machine's."""
+    """Find certificates in the bundle that no package brings, such as that of a TLS proxy of the build machine."""
     for path in sorted(case.paths):
         if path.startswith(LOCAL_AUTHORITIES) and case.paths[path].kind is Kind.FILE:
             yield _authority(path, "it is a certificate authority of this place's own")

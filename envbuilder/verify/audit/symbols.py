@@ -1,4 +1,4 @@
-"""Symbol versions: does the image have what each ELF file needs of glibc, libstdc++, libxcrypt and the rest?"""
+"""Check that the image has the symbol versions that each ELF file needs, of glibc, libstdc++ and all others."""
 
 import re
 from collections.abc import Iterator
@@ -7,12 +7,12 @@ from typing import Final
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.verify.audit.case import Case, Code, same_in
 
-PORTABLE: Final = ("opt/env/", "opt/envbuilder/")  # what may be used without the image around it
+PORTABLE: Final = ("opt/env/", "opt/envbuilder/")  # usable without the image
 _GLIBC: Final = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
 def check_symbols(case: Case) -> Iterator[Finding]:
-    """A version counts as there when any copy of the library has it; libraries that a host brings in are not judged."""
+    """Check each needed version against all copies of the library. Libraries of the host are not checked."""
     given: dict[str, set[str]] = {}
     for elf in case.elves:
         given.setdefault(elf.name, set()).update(elf.gives)
@@ -33,7 +33,7 @@ def check_symbols(case: Case) -> Iterator[Finding]:
 
 
 def check_oldest_host(case: Case, glibc: str) -> Iterator[Finding]:
-    """Which files of the Python environment and the extensions a host with this glibc could not load by itself."""
+    """Find files of the Python environment and the extensions that a host with this glibc could not load."""
     if not glibc:
         return
     newer: dict[str, list[str]] = {}

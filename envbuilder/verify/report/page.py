@@ -1,4 +1,4 @@
-"""The page as data, and the one template that it is poured into: whatever is in it, is text."""
+"""The HTML page of a report: its data, and one template that escapes all values."""
 
 import functools
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Table:
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     title: str = ""
-    empty: str = "Nothing."  # what stands there without rows
+    empty: str = "Nothing."  # shown when there are no rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +42,7 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """The page as HTML; every value is escaped."""
+    """Render the page as HTML; every value is escaped."""
     return _template().render(page=page)
 
 

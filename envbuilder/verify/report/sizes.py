@@ -1,4 +1,4 @@
-"""The files of an environment → bytes by layer and package, from what dpkg and pip keep inside of who owns which file."""
+"""Count the bytes of an environment by layer and package, with the file lists of dpkg and pip inside it."""
 
 import csv
 import io
@@ -11,7 +11,7 @@ from typing import Final
 
 from envbuilder.verify.audit import Tree
 
-# Where each layer puts its files; the rest is the os layer's.
+# The folders of each layer; all others belong to the os layer.
 LAYERS: Final = (
     ("opt/env/", "python"),
     ("usr/local/cuda", "cuda"),
@@ -29,7 +29,7 @@ _MERGED: Final = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One package of one layer; files of none are what the layer's name stands for."""
+    """The bytes of one package in one layer. Files of no package count under the layer's name."""
 
     layer: str
     name: str
@@ -37,7 +37,7 @@ class Part:
 
 
 def measure(tree: Tree) -> tuple[Part, ...]:
-    """Every byte of the tree once, the largest part of each layer first."""
+    """Count every byte of the tree once. The largest part of each layer comes first."""
     owners = _owners(tree)
     sizes: dict[tuple[str, str], int] = defaultdict(int)
     for entry in tree.entries:
@@ -49,7 +49,7 @@ def measure(tree: Tree) -> tuple[Part, ...]:
 
 
 def layer_sizes(parts: tuple[Part, ...]) -> dict[str, int]:
-    """The bytes of each layer, the largest first."""
+    """Return the bytes of each layer, the largest first."""
     sizes: dict[str, int] = defaultdict(int)
     for part in parts:
         sizes[part.layer] += part.size
@@ -61,7 +61,7 @@ def _layer(path: str) -> str:
 
 
 def _owners(tree: Tree) -> dict[str, str]:
-    """Who brought each file; for Python also each folder directly in site-packages, whose byte code RECORD may not name."""
+    """Return the package of each file, and of each folder in site-packages: RECORD may not list its byte code."""
     owners: dict[str, str] = {}
     for entry in tree.entries:
         if found := _DPKG.fullmatch(entry.path):
@@ -93,7 +93,7 @@ def _text(tree: Tree, path: str) -> str:
 
 
 def _other(layer: str, path: str, owners: dict[str, str]) -> str:
-    """A file that no list names: a Python package's own by its folder, a part of the toolkit by its folder."""
+    """Name the owner of an unlisted file by its folder: a Python package or a part of the toolkit."""
     parts = path.split("/")
     if layer == "python":
         folders = ("/".join(parts[:depth]) for depth in range(len(parts) - 1, 3, -1))

@@ -1,4 +1,4 @@
-"""Sizes → rectangles: a treemap after Bruls, Huizing and van Wijk ("Squarified treemaps", 2000), by layer and package."""
+"""Draw sizes as a treemap by layer and package, after Bruls, Huizing and van Wijk ("Squarified treemaps", 2000)."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ HEAD: Final = 18  # above each layer, for its name
 GAP: Final = 2
 SMALLEST: Final = 0.002  # of all bytes; what is smaller is shown together
 _LETTER: Final = 7.0  # wide, about
-# Dark enough for white letters; the layers are named as well, so that colour alone says nothing.
+# Dark enough for white letters. Layers are also named, so color carries no meaning alone.
 COLOURS: Final = ("#2f5d8a", "#8a4b2f", "#3f7a4b", "#6b4a8a", "#7a6a1f", "#8a2f55")
 
 
@@ -51,7 +51,7 @@ class Rect:
 
 
 def draw(parts: Sequence[Part]) -> Picture:
-    """A picture whose areas are the sizes."""
+    """Draw a picture whose areas are proportional to the sizes."""
     layers = {name: size for name, size in layer_sizes(tuple(parts)).items() if size}
     total = sum(layers.values())
     boxes: list[Box] = []
@@ -72,7 +72,7 @@ def draw(parts: Sequence[Part]) -> Picture:
 
 
 def _inside(frame: Rect, head: float) -> Rect:
-    """The frame without a margin, where it is not as narrow as that."""
+    """Return the frame without its margin, or whole when it is too narrow."""
     gap = GAP if min(frame.width, frame.height) > 4 * GAP else 0
     return Rect(
         x=frame.x + gap, y=frame.y + head, width=frame.width - 2 * gap, height=frame.height - head - gap
@@ -80,7 +80,7 @@ def _inside(frame: Rect, head: float) -> Rect:
 
 
 def _together(parts: Sequence[Part], least: float) -> list[tuple[str, int]]:
-    """The parts, with those below `least` as one; the largest first."""
+    """Return the parts, the largest first, with those below `least` summed."""
     large = [(part.name, part.size) for part in parts if part.size >= least]
     small = [part.size for part in parts if part.size < least]
     shown = [*large, *([(f"{len(small)} smaller", sum(small))] if small else [])]
@@ -99,7 +99,7 @@ def _box(layer: str, name: str, size: int, rect: Rect, fill: str) -> Box:
 
 
 def squarify(sizes: Sequence[float], room: Rect) -> tuple[Rect, ...]:
-    """A rectangle for each size, in order, the largest first: areas as the sizes, together all of the room."""
+    """Return a rectangle for each size, the largest first. Their areas are proportional and fill the room."""
     return tuple(_rows(list(sizes), room)) if sizes else ()
 
 
@@ -129,6 +129,6 @@ def _rows(sizes: list[float], room: Rect) -> Iterator[Rect]:
 
 
 def _worst(row: Sequence[float], side: float, scale: float) -> float:
-    """How far the least square of a row's rectangles is from a square; 1 is one."""
+    """Return the worst aspect ratio in a row; 1 is a square."""
     area = sum(row) * scale
     return max(side**2 * max(row) * scale / area**2, area**2 / (side**2 * min(row) * scale))
