@@ -70,7 +70,7 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
     except CommandError as error:
         raise VerifyError(
             f"`{sif}` is not signed with the key of `{key}`\n{error.message}",
-            hint=f"`envbuilder sign {sif.stem} --key KEY` signs it, in place of whoever did before",
+            hint=f"`envbuilder sign {sif.stem} --key KEY` signs it and replaces the earlier signature",
         ) from error
     for subject in _subjects(image, sif):
         if subject.sha256 not in signed:

@@ -68,7 +68,7 @@ def need_place(where: str, *, without: bool) -> None:
         raise UsageError(f"`--on` takes slurm, found `{where}`", hint="leave it out to build here")
     if not where and not without:
         raise UsageError(
-            "`--sbatch`, `--write` and `--wait` go with `--on slurm`", hint="add it, or leave them out"
+            "`--sbatch`, `--write` and `--wait` require `--on slurm`", hint="add it, or leave them out"
         )
 
 
@@ -82,7 +82,9 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
     if jobs is not None and jobs < 1:
         raise UsageError(f"`--jobs` takes 1 or more, found {jobs}", hint="1 builds one after the other")
     if every and names:
-        raise UsageError("`--all` builds every recipe, and goes with no name", hint="leave one of both out")
+        raise UsageError(
+            "`--all` builds every recipe and takes no recipe names", hint="leave out `--all` or the names"
+        )
     if every:
         names = need_recipes(folder)
     if not names:

@@ -86,7 +86,7 @@ def cache(
         if unknown := sorted(set(kinds) - {*KINDS, WORK}):
             raise UsageError(f"the cache has no `{unknown[0]}`", hint=f"it has {', '.join((*KINDS, WORK))}")
         if kinds and not gc:
-            raise UsageError("kinds go with `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
+            raise UsageError("KIND requires `--gc`", hint=f"envbuilder cache --gc {' '.join(kinds)}")
         if gc:
             store.sweep()
             named = kinds or [kind for kind in KINDS if kind not in KEPT]

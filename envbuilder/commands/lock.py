@@ -69,7 +69,8 @@ def lock(
     with open_session("lock", as_json=as_json, verbose=verbose, no_color=no_color) as session:
         if packages and not upgrade:
             raise UsageError(
-                "packages go with `--upgrade`", hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}"
+                "package names require `--upgrade`",
+                hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}",
             )
         options = LockOptions(
             today=datetime.now(UTC).date(),
@@ -81,6 +82,6 @@ def lock(
         with context.console.group(f"lock {name}"):
             changes = lock_recipe(name, context, options=options, save=not check)
         session.data = LockChanges(changes=changes)
-        session.text = "\n".join(changes) or f"the lock of {name} is as it was"
+        session.text = "\n".join(changes) or f"the lock of {name} is up to date"
         if check and changes:
             session.exit_code = LockError.exit_code

@@ -120,7 +120,7 @@ class SpaceError(BuildError):
 
 class VerifyError(EnvbuilderError):
     code = "EB700"
-    meaning = "what was built is not what was promised"
+    meaning = "the artifacts differ from the plan"
     exit_code = 7
 
 

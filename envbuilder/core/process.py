@@ -262,7 +262,7 @@ class ProcessRunner:
                 hint="`scripts/setup` installs what envbuilder needs on Debian 12",
             ) from error
         if process is None:
-            raise CommandError(f"could not {command.why}: all has been told to end")
+            raise CommandError(f"could not {command.why}: envbuilder is shutting down")
         return process
 
 

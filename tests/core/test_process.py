@@ -320,7 +320,7 @@ def test_nothing_starts_when_all_has_been_stopped_for_good():
     before = ours.named("before")
     ours.stop()
     for one in (ours, before, ours.named("after")):
-        with pytest.raises(CommandError, match="could not try it: all has been told to end"):
+        with pytest.raises(CommandError, match="could not try it: envbuilder is shutting down"):
             one.run(sh("echo up"))
 
 

@@ -90,7 +90,7 @@ class AssembleEngine:
         """Return the steps whose layers are not in the store. Raises BuildError for a plan on an image."""
         if image := plan.os.image:
             raise BuildError(
-                f"`{plan.name}` stands on the image `{image}`, which this engine cannot compose layers on",
+                f"`{plan.name}` stands on the image `{image}`, which the engine `assemble` does not support",
                 hint="`--engine docker` builds on images",
             )
         return missing_steps(plan, self.store, self.name)

@@ -84,7 +84,7 @@ def read_source(path: Path, requests: Requests) -> None:
 
         reader = read_definition
     if reader is None:
-        raise UsageError(f"what `{path}` is cannot be told from its name", hint=f"`--from` takes {KINDS}")
+        raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {KINDS}")
     reader(path, requests)
 
 

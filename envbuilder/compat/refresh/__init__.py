@@ -137,7 +137,7 @@ def _check(texts: Mapping[str, str], folder: Path) -> None:
             load_cudas(work / CUDA_FILE.name)
         except ValueError as error:
             raise FetchError(
-                f"what was read breaks the tables' rules, nothing is written:\n{error}",
+                f"the new rows break the tables' rules; nothing was written:\n{error}",
                 hint=f"`{OVERRIDES}` corrects what artefacts say wrongly",
             ) from error
 

@@ -22,7 +22,7 @@ def check_seen(context: CheckContext) -> Iterator[Problem]:
         yield Problem(
             code=CheckCode.BASE_UNSEEN,
             key="base.image",
-            message=f"nobody looked into `{context.recipe.image}` yet: what it has is not checked",
+            message=f"`lock` has not read the image `{context.recipe.image}` yet, so its contents are not checked",
             advice=f"`envbuilder lock {context.recipe.name}` does",
             severity=Severity.WARNING,
         )

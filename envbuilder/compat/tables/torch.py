@@ -150,6 +150,6 @@ def cuda_of(build: str) -> str:
 
 def _check(row: Torch) -> Iterator[Mistake]:
     if len(set(row.builds)) != len(row.builds) or len(set(row.pythons)) != len(row.pythons):
-        yield Mistake(message="each build and each Python stands there once")
+        yield Mistake(message="each build and each Python may appear once")
     if row.std_min > row.std:
         yield Mistake(message="`std_min` is not above `std`")

@@ -1,5 +1,7 @@
 """What one machine is, and what NCCL should be told there: facts → settings with a reason each.
 
+`rules` holds every rule, `decide` runs them, `probe` reads the machine and `pasted` reads saved outputs.
+
 Every module here also runs inside the images, under the environment's own Python (3.8 or newer) with the standard
 library alone, so that `envbuilder detect` and a job's start share one set of rules; a test keeps it so.
 """
