@@ -19,6 +19,7 @@ FILES = [
     if path.suffix in (".py", ".yaml", ".md", ".sh") and path != Path(__file__)
 ] + [ROOT / name for name in ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md")]
 CITATION = re.compile(r"evidence/([\w-]+\.md)#([\w-]+)")
+OPENABLE = re.compile(r"\]\(https://|`pip download [\w-]+`")
 UNOPENABLE = re.compile(r"\b(?:[Ff]acts|[Dd]esign) [A-Z]?\d|\bfacts/|\b[Ff]acts on\b|\b[Dd]esign notes?\b")
 
 
