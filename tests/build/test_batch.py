@@ -92,7 +92,7 @@ def test_a_recipe_that_is_named_twice_is_built_once(recipes: Path):
     ("names", "every", "jobs", "words"),
     [
         ((), False, 1, "no recipe is named"),
-        (("a",), True, 1, "goes with no name"),
+        (("a",), True, 1, "takes no recipe names"),
         (("a",), False, 0, "`--jobs` takes 1 or more, found 0"),
         (("a", "none"), False, 1, 'there is no recipe "none"'),
         (("a", "OTHER/a.yaml"), False, 1, "would both be built as `a`"),

@@ -375,7 +375,7 @@ def test_without_a_terminal_the_missing_flags_are_named(project: Path, capsys):
     ("arguments", "words"),
     [
         (("--from", "nothing.txt"), "there is no file"),
-        (("--from", "notes.md"), "cannot be told"),
+        (("--from", "notes.md"), "cannot tell the kind of"),
         (("--gpu", "B20"), "did you mean `B200`"),
         (("--gpu", "A100", "--pytorch", "99.1"), "no pytorch 99.1 is offered"),
         (("--gpu", "A100", "--python", "3.8"), "offered: 3.9, 3.11, 3.13"),

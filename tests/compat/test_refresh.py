@@ -180,7 +180,7 @@ def test_a_reading_that_breaks_the_tables_rules_is_not_written(site, folder):
     put_torch(
         site, "2.16.0", **{"torch/include/torch/csrc/api/include/torch/all.h": ALL_H.replace("17", "26")}
     )
-    with pytest.raises(FetchError, match=r"(?s)nothing is written.*`std_min` is not above `std`"):
+    with pytest.raises(FetchError, match=r"(?s)nothing was written.*`std_min` is not above `std`"):
         run(site, folder)
     assert texts(folder) == before
 
