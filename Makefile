@@ -8,7 +8,7 @@ setup:
 a100: setup
 	@scripts/try a100
 
-# Two environments for projects of other people's kinds; each fetches about 3 GB.
+# Two environments for other kinds of projects. Each downloads about 3 GB.
 recipes: setup
 	@scripts/try mudiff
 	@scripts/try octformer

@@ -1,4 +1,4 @@
-"""Jobs that were measured → one Markdown table, the targets that are met or not, and a plot as SVG. Pure."""
+"""Turn measured jobs into a Markdown table, a list of met and missed targets, and an SVG plot. No I/O."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ GAP: Final = 12  # between jobs
 
 
 def table(jobs: Sequence[Job]) -> str:
-    """A row for each way; median, and least to most in brackets."""
+    """Make a row for each way: the median, with minimum and maximum in brackets."""
     lines = [f"| {' | '.join(HEAD)} |", "|:--|:--" + "|--:" * (len(HEAD) - 2) + "|"]
     for job in jobs:
         ours = job.way(OURS)
@@ -61,7 +61,7 @@ def _megabytes(value: float) -> str:
 
 
 def verdicts(targets: Sequence[Target], jobs: Sequence[Job]) -> list[tuple[Target, float | None, str]]:
-    """Each target with its figure and `met`, `NOT MET` or `not measured`."""
+    """Return each target with its figure and `met`, `NOT MET` or `not measured`."""
     found = []
     for target in targets:
         figure = target.figure(jobs)
@@ -79,7 +79,7 @@ def targets_table(targets: Sequence[Target], jobs: Sequence[Job]) -> str:
 
 
 def plot(jobs: Sequence[Job], facts: Mapping[str, str]) -> str:
-    """CPU seconds of every way, on a logarithmic axis: a dot for the median, a line from least to most."""
+    """Plot the CPU seconds of every way on a logarithmic axis: a dot for the median, a line from minimum to maximum."""
     done = [job for job in jobs if any(way.samples for way in job.ways)]
     values = [value for job in done for way in job.ways for value in way.values("cpu") if value > 0]
     if not values:

@@ -1,4 +1,4 @@
-"""Rows that do the same with 1, 4 and 16 packages, extensions or recipes, all synthetic."""
+"""Rows that do the same job with 1, 4 and 16 synthetic packages, extensions or recipes."""
 
 import base64
 import contextlib
@@ -24,7 +24,7 @@ from tests.support.tiny import make_tiny  # of the end-to-end tests
 
 AMOUNTS: Final = (1, 4, 16)
 FILES: Final = 40  # of one package
-# It includes nothing of torch: what grows is envbuilder's part and the start of torch's own `load()`.
+# The source includes nothing of torch, so only envbuilder's part and the start of torch's `load()` grow.
 SOURCE: Final = """\
 #include <Python.h>
 static PyModuleDef module = {PyModuleDef_HEAD_INIT, "NAME"};
@@ -33,7 +33,7 @@ PyMODINIT_FUNC PyInit_NAME(void) { return PyModule_Create(&module); }
 
 
 def _ways(place: Place, cache: Path, names: Callable[[int], list[str]], recipes: Path) -> list[Way]:
-    """A build in a copy of `cache` for each amount."""
+    """Make a way for each amount: a build in a copy of `cache`."""
     out, fresh = place.work / "grown", place.work / "grown-cache"
 
     def before() -> None:
@@ -49,19 +49,19 @@ def _ways(place: Place, cache: Path, names: Callable[[int], list[str]], recipes:
 
 
 def _cache_with(place: Place, *needed: Artifact) -> Path:
-    """A cache of our own with these artefacts."""
+    """Make a cache of the benchmark with these artifacts."""
     folder = place.work / "growth-cache"
     if not folder.exists():
         folder.mkdir(mode=0o700)
     store = Store(folder)
     for one in needed:
-        if not store.artefact(one.sha256).exists():
-            store.add_artefact(one.sha256, Store(CACHE).artefact(one.sha256))
+        if not store.artifact(one.sha256).exists():
+            store.add_artifact(one.sha256, Store(CACHE).artifact(one.sha256))
     return folder
 
 
 def _build(place: Place, cache: Path, recipes: Path, name: str) -> None:
-    """So that the layers which do not grow are there."""
+    """Build once, so that the cache has the layers that do not grow."""
     place.prepare(
         ENVBUILDER, "build", name, "--offline", "--recipes", recipes, "--output", place.folder("grown"),
         env=NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)},
@@ -85,7 +85,7 @@ def packages(place: Place) -> Iterator[list[Way]]:
 
 
 def _package(name: str, store: Store) -> Artifact:
-    """A wheel of pure Python in the store."""
+    """Put a pure Python wheel into the store."""
     module = name.replace("-", "_")
     info = f"{module}-1.0.dist-info"
     files = {f"{module}/part{number}.py": _code(number) for number in range(FILES)}
@@ -102,7 +102,7 @@ def _package(name: str, store: Store) -> Artifact:
             archive.writestr(zipfile.ZipInfo(path), text)
     content = packed.getvalue()
     digest = Sha256(hashlib.sha256(content).hexdigest())
-    target = store.artefact(digest)
+    target = store.artifact(digest)
     target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     target.write_bytes(content)
     return Artifact(

@@ -1,4 +1,4 @@
-"""What a benchmark compares: a job, the ways to do it, what each sample cost, and the targets of their ratios.
+"""The types of a benchmark: a job, the ways to do it, the cost of each sample, and targets for their ratios.
 
 Pure: no file, no clock. `bench/run` measures, `bench/figures.py` shows.
 """
@@ -16,7 +16,7 @@ Measure = Literal["wall", "cpu", "result", "beyond"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What doing it once cost. Times in seconds, sizes in bytes."""
+    """The cost of one run. Times in seconds, sizes in bytes."""
 
     wall: float
     cpu: float
@@ -30,14 +30,14 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to do a job: commands, one after the other, and what is done before the clock runs."""
+    """One way to do a job: its commands in order, and the preparation that is not measured."""
 
     tool: str
     commands: tuple[tuple[object, ...], ...] = ()
     before: Callable[[], object] = bool
     result: Path | None = None  # what it makes, removed before
     env: Mapping[str, str] = field(default_factory=dict)
-    missing: str = ""  # why it cannot be done on this machine
+    missing: str = ""  # why this machine cannot run it
     tells: bool = False  # its last line is JSON with the `wall` and `cpu` that count, of a part of it
 
 
@@ -58,7 +58,7 @@ class Done:
 
 @dataclass(slots=True, kw_only=True)
 class Job:
-    """A job that was done in several ways, envbuilder's first."""
+    """A job with the results of several ways, envbuilder's first."""
 
     key: str
     title: str
@@ -82,7 +82,7 @@ class Target:
     words: str
 
     def figure(self, jobs: Iterable[Job]) -> float | None:
-        """None where the job or the peer was not done."""
+        """Return the figure of a target, or None if the job or the peer was not done."""
         job = next((one for one in jobs if one.key == self.job), None)
         ours = job.way(OURS) if job else None
         peer = job.way(self.peer) if job and self.peer else None
@@ -101,7 +101,7 @@ def interleaved(count: int, pairs: int) -> list[int]:
 
 
 def exponent(points: Mapping[int, float]) -> float:
-    """k of the cost ~ amount^k that fits best (least squares of the logarithms)."""
+    """Return the k of cost ~ amount^k that fits best (least squares of the logarithms)."""
     xs, ys = [math.log(x) for x in points], [math.log(y) for y in points.values()]
     slope, _ = statistics.linear_regression(xs, ys)
     return slope
@@ -122,7 +122,7 @@ def as_data(jobs: Sequence[Job]) -> list[dict[str, object]]:
 
 
 def from_data(data: Sequence[Mapping[str, object]]) -> list[Job]:
-    """What `as_data` gave; raises KeyError, TypeError or ValueError for anything else."""
+    """Read what `as_data` wrote. Raises KeyError, TypeError or ValueError for anything else."""
     jobs = []
     for row in data:
         ways = [
@@ -134,7 +134,7 @@ def from_data(data: Sequence[Mapping[str, object]]) -> list[Job]:
 
 
 def merged(before: Sequence[Job], after: Sequence[Job]) -> list[Job]:
-    """The samples of both; a way that is done in one of them is not missing."""
+    """Merge the samples of both. A way counts as done if one of them has it."""
     found = {job.key: Job(key=job.key, title=job.title, ways=list(job.ways)) for job in before}
     for job in after:
         kept = found.setdefault(job.key, Job(key=job.key, title=job.title, ways=[]))

@@ -1,4 +1,4 @@
-"""What the benchmarks of this folder measure with: one command's wall time, CPU seconds, memory and disk, and the machine.
+"""Measure one command: wall time, CPU seconds, memory and disk. Describe the machine.
 
 CPU seconds are those of the whole process tree and of the daemons that work for it; `Cost` says what is what.
 """
@@ -36,7 +36,7 @@ PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 
 @dataclass(slots=True)
 class Cost:
-    """What some work cost. Times in seconds, sizes in bytes."""
+    """The cost of some work. Times in seconds, sizes in bytes."""
 
     wall: float = 0.0
     cpu: float = 0.0  # user and system, of the commands and the daemons
@@ -74,7 +74,7 @@ class Disk:
         return min(shutil.disk_usage(place).free for place in self._places)
 
     def settle(self, quiet: float = 4.0) -> None:
-        """Wait until what was removed before is really gone: until nothing changes for `quiet` seconds."""
+        """Wait until earlier removals are complete: until the disk does not change for `quiet` seconds."""
         last, since = self.used(), time.monotonic()
         deadline = since + 30
         while time.monotonic() < min(since + quiet, deadline):
@@ -98,7 +98,7 @@ class Disk:
 
 
 class Memory:
-    """Peak memory of all processes below us, and of the daemons beyond what they had before."""
+    """Peak memory of all our descendants, and of the daemons beyond what they used before."""
 
     def __init__(self) -> None:
         self._watch = _Watch(self._look)
@@ -132,7 +132,7 @@ class Memory:
 
 
 class _HighWater:
-    """Peak memory of one process, as the kernel keeps it; `ru_maxrss` would count what we had when it was forked."""
+    """Peak memory of one process, from the kernel. `ru_maxrss` would also count our own memory at the fork."""
 
     def __init__(self, pid: int) -> None:
         self._status = Path(f"/proc/{pid}/status")
@@ -152,7 +152,7 @@ class _HighWater:
 
 
 class _Watch:
-    """Looks at something every `every` seconds, in a thread; after two seconds as seldom as `EVERY`."""
+    """Sample a value every `every` seconds in a thread, and after two seconds only every `EVERY` seconds."""
 
     def __init__(self, look: Callable[[], None], every: float = EVERY) -> None:
         self._look = look
@@ -177,12 +177,12 @@ class _Watch:
 
 
 def adopt_orphans() -> None:
-    """Let orphans of what we start come to us, with their CPU seconds."""
+    """Adopt orphans of the processes that we start, so that their CPU seconds are counted."""
     ctypes.CDLL(None).prctl(SUBREAPER, 1, 0, 0, 0)
 
 
 def own_cpu() -> float:
-    """CPU seconds of every process below us that has ended; orphans come to us as well, see `adopt_orphans`."""
+    """Return the CPU seconds of all our descendants that have ended, orphans included (`adopt_orphans`)."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -196,7 +196,7 @@ def daemon_cpu() -> dict[int, float]:
 
 
 def _processes() -> Iterator[tuple[int, str, int, float]]:
-    """Number, name and parent of every process, and its CPU seconds with those of its children that have ended."""
+    """Return number, name, parent and CPU seconds of every process, with those of its ended children."""
     tick = os.sysconf("SC_CLK_TCK")
     for folder in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -208,7 +208,7 @@ def _processes() -> Iterator[tuple[int, str, int, float]]:
 
 @contextlib.contextmanager
 def measured(disk: Disk) -> Iterator[Cost]:
-    """Fill in, at the end, what was done inside; also where it fails."""
+    """Fill in the cost of the block at its end, even if it fails."""
     cost = Cost(load=os.getloadavg()[0])
     own, daemons, started = own_cpu(), daemon_cpu(), time.monotonic()
     memory = Memory()
@@ -260,7 +260,7 @@ def run(argv: Sequence[object], *, log: Path, env: Mapping[str, str], cost: Cost
 
 
 def _environment() -> dict[str, str]:
-    """Ours, less what makes a Python start slower than a user's."""
+    """Return our environment without the variables that make Python start slower than a user's."""
     slow = ("PYTHONDONTWRITEBYTECODE", "PYTHONUNBUFFERED", "PYTHONPATH", "PYTHONHASHSEED")
     return {name: value for name, value in os.environ.items() if name not in slow}
 
@@ -271,21 +271,21 @@ def _end(pid: int) -> None:
 
 
 def size(path: Path) -> int:
-    """Bytes on disk; 0 for what is not there."""
+    """Return the bytes on disk, 0 for a missing path."""
     if path.is_dir():
         return sum(one.stat().st_blocks * 512 for one in path.rglob("*") if one.is_file())
     return path.stat().st_blocks * 512 if path.exists() else 0
 
 
 def drop_caches() -> None:
-    """The cold rows start alike: nothing of the packages in memory, nothing left to write."""
+    """Make cold rows start alike: sync the disk and drop the page cache."""
     os.sync()
     with contextlib.suppress(OSError):
         Path("/proc/sys/vm/drop_caches").write_text("3\n")
 
 
 def forget(path: Path) -> None:
-    """Drop a file, or all files of a folder, from the page cache, and nothing else of the machine."""
+    """Drop only this file, or all files of this folder, from the page cache."""
     for one in [path] if path.is_file() else path.rglob("*"):
         if one.is_file() and not one.is_symlink():
             handle = os.open(one, os.O_RDONLY)
@@ -300,7 +300,7 @@ def forget(path: Path) -> None:
 
 
 def versions(asked: Mapping[str, Sequence[object]]) -> dict[str, str]:
-    """The first line that each of these commands prints, after the date and the machine."""
+    """Return the date, the machine, and the first line that each of these commands prints."""
     found = {
         "date": f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         "machine": f"{len(os.sched_getaffinity(0))} cores ({_processor()}), Linux {platform.release()}",
@@ -329,7 +329,7 @@ def _processor() -> str:
 
 @contextlib.contextmanager
 def work_folder(path: Path, *, keep: bool) -> Iterator[Path]:
-    """An empty folder of ours, alone; at the end only its logs stay."""
+    """Provide an empty work folder for this run alone. At the end, only its logs stay."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.with_name(f"{path.name}.lock").open("w") as holder:
         try:

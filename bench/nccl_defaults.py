@@ -1,4 +1,4 @@
-"""How many collected hosts a fixed NCCL default would harm, against what envbuilder decides for each.
+"""Count the collected hosts that a fixed NCCL default would harm, and those that envbuilder's decisions would.
 
     .venv/bin/python bench/nccl_defaults.py ../shared/corpus/hosts
 
@@ -29,7 +29,7 @@ def told(facts: Facts) -> dict[str, str]:
 
 
 def is_bad(facts: Facts, wanted: str) -> bool:
-    """Whether NCCL, told this, takes an interface that is unfit, or none."""
+    """Whether this setting makes NCCL take an unusable interface, or none."""
     taken = nccl_choice(facts.interfaces or (), OLD, wanted)
     return not taken or any(judge_named(name, facts.interfaces or ()).fault for name in taken)
 

@@ -1,18 +1,18 @@
-"""A recipe in the words of two peers, HPC Container Maker and neurodocker; bench/README.md has the table."""
+"""Translate a recipe for two peers, HPC Container Maker and neurodocker. bench/README.md has the table."""
 
 from collections.abc import Mapping
 from typing import Any, Final
 
 from envbuilder.compat.tables.gpu import load_gpus
 
-# The Ubuntu whose glibc is nearest, since there is no `nvidia/cuda` on Debian; a suite that is unknown stays as written.
+# The Ubuntu with the nearest glibc, since no `nvidia/cuda` is based on Debian. An unknown suite stays as written.
 UBUNTU: Final = {"bullseye": "ubuntu20.04", "bookworm": "ubuntu22.04", "trixie": "ubuntu24.04"}
 CONDA: Final = "/usr/local/anaconda"
 Recipe = Mapping[str, Any]
 
 
 def image(recipe: Recipe) -> str:
-    """The base image that the recipe's base and CUDA mean."""
+    """Return the base image for the recipe's base and CUDA."""
     distribution, _, suite = str(recipe["base"]).partition("/")
     if not recipe.get("cuda"):
         return f"{distribution}:{suite}"
@@ -20,7 +20,7 @@ def image(recipe: Recipe) -> str:
 
 
 def architectures(recipe: Recipe) -> str:
-    """GPUs as `TORCH_CUDA_ARCH_LIST` has them; a name that is unknown stays as written."""
+    """Return the GPUs in the form of `TORCH_CUDA_ARCH_LIST`. An unknown name stays as written."""
     known = {row.name: row.capability for row in load_gpus().rows}
     return ";".join(known.get(gpu, gpu) for gpu in recipe.get("gpus", ()))
 
@@ -30,7 +30,7 @@ def wheels(recipe: Recipe) -> list[str]:
 
 
 def compiles(recipe: Recipe) -> list[str]:
-    """The commands that compile what the recipe compiles."""
+    """Return the commands that compile the recipe's extensions."""
     found = []
     for extension in recipe.get("extensions", ()):
         for source in extension["sources"]:

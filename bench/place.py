@@ -16,7 +16,7 @@ from measure import ENVBUILDER, REPOSITORY, Disk, run, say
 from envbuilder.core.cache import link_or_copy
 
 RECIPE: Final = "cpu"
-ALIAS: Final = f"bench-{RECIPE}"  # so that no artefact of the user's is replaced
+ALIAS: Final = f"bench-{RECIPE}"  # so that no artifact of the user's is replaced
 PEERS: Final = ("hpccm==26.5.0", "neurodocker==2.1.2", "pip-tools==7.6.2")
 NO_ENGINE: Final = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 CACHE: Final = Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
@@ -24,7 +24,7 @@ CACHE: Final = Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cach
 
 @dataclass(frozen=True)
 class Place:
-    """`work` is ours alone; the user's cache is read, and gets what a build of `cpu` leaves there."""
+    """The folders of a run. `work` belongs to this run. The user's cache is read and gets the results of a build of `cpu`."""
 
     work: Path
     disk: Disk
@@ -37,7 +37,7 @@ class Place:
         }  # fmt: skip
 
     def prepare(self, *argv: object, env: Mapping[str, str] | None = None) -> str:
-        """Run what is not measured; raises Failed."""
+        """Run a command that is not measured. Raises Failed."""
         return run(argv, log=self.work / "logs/prepare.log", env={**self.environment, **(env or {})})
 
     def folder(self, name: str) -> Path:
@@ -46,20 +46,20 @@ class Place:
         return path
 
     def peer(self, name: str) -> Path:
-        """A program of the peers' own virtual environment."""
+        """Return the path of a program in the peers' virtual environment."""
         return self._venv / "bin" / name
 
     @functools.cached_property
     def _venv(self) -> Path:
         say("installing the peers")
-        # By the Python that runs envbuilder: between two builds of it a start differs by a tenth.
+        # With the Python that runs envbuilder, since the start times of two Python builds differ by a tenth.
         self.prepare(sys.executable, "-m", "venv", self.work / "peers")
         self.prepare(self.work / "peers/bin/pip", "install", "--quiet", *PEERS)
         return self.work / "peers"
 
     @functools.cached_property
     def recipes(self) -> Path:
-        """The repository's recipes, with `cpu` under its name here as well."""
+        """Copy the repository's recipes, with `cpu` also under the benchmark's name."""
         shutil.copytree(REPOSITORY / "recipes", self.work / "recipes")
         for suffix in (".yaml", ".lock"):
             shutil.copyfile(REPOSITORY / f"recipes/{RECIPE}{suffix}", self.work / f"recipes/{ALIAS}{suffix}")
@@ -67,7 +67,7 @@ class Place:
 
     @functools.cached_property
     def built(self) -> Path:
-        """The folder with image and SIF of the environment, which no engine was shown."""
+        """Return the folder with the environment's image and SIF. No Docker engine has loaded the image."""
         say(f"building {RECIPE}, as far as the cache lacks it (not measured)")
         out = self.folder("built")
         self.prepare(ENVBUILDER, "build", ALIAS, "--recipes", self.recipes, "--output", out, env=NO_ENGINE)
@@ -83,7 +83,7 @@ class Place:
 
     @property
     def default_sif(self) -> Path:
-        """What Apptainer makes of the same image."""
+        """Return the SIF that Apptainer makes from the same image."""
         path = self.work / "default.sif"
         if not path.exists():
             say("Apptainer's SIF (not measured)")
@@ -92,20 +92,20 @@ class Place:
 
     @functools.cached_property
     def tree(self) -> Path:
-        """The same files as a folder on the disk, as Apptainer unpacks them."""
+        """Return the same files as a folder, unpacked by Apptainer."""
         self.prepare("apptainer", "build", "--sandbox", self.work / "tree", f"oci:{self.layout}")
         return self.work / "tree"
 
     @functools.cached_property
     def plain_squashfs(self) -> Path:
-        """The same files in a squashfs that has nothing to decompress: what a mount alone costs."""
+        """Return the same files in an uncompressed squashfs, which shows the cost of the mount alone."""
         path = self.work / "plain.squashfs"
         bare = ("-noI", "-noD", "-noF", "-noX")
         self.prepare("mksquashfs", self.tree, path, *bare, "-noappend", "-quiet", "-no-progress")
         return path
 
     def cache_of(self, source: Path, name: str) -> Path:
-        """A cache with the same content, of second names of its files."""
+        """Make a cache with the same content, of hard links to its files."""
         target = self.work / name
         if target.exists():
             shutil.rmtree(target)
@@ -122,7 +122,7 @@ def _link(source: str, target: str) -> None:
 
 @contextlib.contextmanager
 def loopback_registry(folder: Path) -> Iterator[str]:
-    """A registry of our own, as HOST:PORT; what it holds is in `folder`/data."""
+    """Run a registry with its data in `folder`/data, and return its HOST:PORT."""
     from tests.support.registries import registry  # noqa: PLC0415 - of the end-to-end tests
 
     with registry(folder) as one:
@@ -130,6 +130,6 @@ def loopback_registry(folder: Path) -> Iterator[str]:
 
 
 def lacks(*programs: str) -> str:
-    """Why a peer cannot be tried: "" where all its programs are there."""
+    """Return why a peer cannot run, or "" if all its programs are installed."""
     missing = [program for program in programs if shutil.which(program) is None]
     return f"not installed: {', '.join(missing)}" if missing else ""

@@ -1,4 +1,4 @@
-"""The rows of `bench/run`: each prepares, gives the ways to do one job, and cleans up; and what is promised of them."""
+"""The rows of `bench/run`, and their targets. Each row prepares, yields the ways to do one job, and cleans up."""
 
 import contextlib
 import os
@@ -39,7 +39,9 @@ class Row:
     title: str
     pairs: int  # how often each way is done, in turn
     ways: Callable[[Place], "contextlib.AbstractContextManager[list[Way]]"]
-    warm_up: bool = False  # once more before, not counted: byte code is written, files come into memory
+    warm_up: bool = (
+        False  # run once more before, without counting: this writes byte code and loads files into memory
+    )
 
 
 def tool(name: str, *argv: object, **more: object) -> Way:
@@ -230,7 +232,7 @@ def transfers(form: str, *, push: bool) -> Callable[[Place], "contextlib.Abstrac
             out, fresh = place.work / "pulled", {"ENVBUILDER_CACHE": f"{place.work}/fresh"}
 
             def forget_all() -> None:
-                """Nothing is pulled, and nothing remembered of what was pushed."""
+                """Remove pulled artifacts, and the records of earlier pushes."""
                 for one in (out, place.work / "fresh"):
                     shutil.rmtree(one, ignore_errors=True)
 
@@ -316,7 +318,7 @@ ROWS: Final = (
     Row(key="recipes", title="build n recipes that share layers", pairs=2, ways=growth.recipes),
 )  # fmt: skip
 
-# Rows of `bench/compare`: what it calls envbuilder's way and the usual one.
+# Rows of `bench/compare`: its letters for envbuilder's way and for the usual way.
 BUILDS: Final = {
     "cold": ("image + SIF, cold", {OURS: "a", USUAL: "d", BUILDAH: "g", CARELESS: "n"}),
     "edit": ("image + SIF, one line of the extension changed", {OURS: "b", USUAL: "e", BUILDAH: "h"}),

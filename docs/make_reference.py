@@ -21,7 +21,6 @@ from envbuilder import cli
 from envbuilder.commands import COMMANDS
 from envbuilder.commands.context import SESSION
 from envbuilder.compat.check import Tables, load_tables
-from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core import errors
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.node.diagnose.catalogue import load_catalogue, load_messages
@@ -258,7 +257,7 @@ def recipe_keys() -> str:
 
 def _offered() -> list[str]:
     """Return the tables of values for a recipe with a suite as base."""
-    tables = load_tables(load_toolkits())
+    tables = load_tables()
     suites = [
         [f"`{base.name}`", base.python, ", ".join(base.gccs), base.libxcrypt, base.glibc, _with_wheels(base.python, tables)]
         for base in tables.bases
@@ -402,6 +401,8 @@ def answers_schema() -> dict[str, Any]:
         [(name, "validation", TypeAdapter(kind)) for name, kind in known.items()],
         ref_template="#/$defs/{model}",
     )
+    finding = definitions["$defs"]["Finding"]
+    finding["required"] = list(finding["properties"])  # an answer has all of them, whatever their defaults
     log, nothing = schemas["log", "validation"], {"type": "null"}
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",

@@ -22,13 +22,14 @@ from typing import Annotated, Any, Final, Literal, NoReturn
 
 import typer
 import typer.core
-from pydantic import BaseModel, ConfigDict, SerializeAsAny
+from pydantic import BaseModel, SerializeAsAny
 from typer import _completion_shared
 from typer.main import get_command
 
 from envbuilder import __version__
 from envbuilder.commands import COMMANDS, HIDDEN
 from envbuilder.commands.context import SESSION
+from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding, Severity
 
@@ -85,10 +86,8 @@ if "zsh" in _SCRIPTS:
     _SCRIPTS["zsh"] += '[[ $zsh_eval_context[-1] != loadautofunc ]] || %(complete_func)s "$@"\n'
 
 
-class Envelope(BaseModel):
+class Envelope(Answer):
     """The one JSON answer; its keys are a contract."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     version: int = ENVELOPE_VERSION
     command: str
@@ -98,10 +97,8 @@ class Envelope(BaseModel):
     findings: tuple[Finding, ...]
 
 
-class FailureLog(BaseModel):
+class FailureLog(Answer):
     """The data of a failure with a log."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     log: str
 

@@ -1,4 +1,4 @@
-"""What all tests share: costly ones are asked for, and a test starts programs only if its marker says so."""
+"""Settings of all tests. Costly tests need an option, and a test may start programs only with a marker."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 GOLDEN = Path(__file__).parent / "golden"
 STARTS = ("subprocess.Popen", "os.system", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn")
 
-# A machine that is busy with other builds is no mistake of a test. The same examples every time: what fails, a change made fail.
+# No deadline, since other builds may slow the machine. Each run takes the same examples, so only a change makes a test fail.
 hypothesis.settings.register_profile("envbuilder", deadline=None, derandomize=True, database=None)
 # `scripts/test --release`: other examples each time, and more of them.
 hypothesis.settings.register_profile("release", deadline=None, max_examples=1000)
@@ -34,17 +34,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Watch every start of a program; an audit hook sees those of libraries too, and cannot be taken away again."""
+    """Watch every start of a program. An audit hook also sees those of libraries, and cannot be removed."""
 
     def watch(event: str, arguments: tuple[object, ...]) -> None:
         if event in STARTS and _unmarked:
-            # Not an Exception: code that carries on when a program is not there must not hide it.
+            # Not an Exception, so that code that goes on without a program cannot hide it.
             pytest.fail(
                 f"{_unmarked[-1]} starts a program ({event} {arguments[:2]}); mark it `programs` or `builds`"
             )
 
     sys.addaudithook(watch)
-    # A shell that starts us in the background has us ignore Ctrl-C, and what we start as well; tests send it.
+    # A shell that starts pytest in the background makes it and its children ignore Ctrl-C, which tests send.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -59,7 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """Fixtures are part of the protocol too, so a fixture is bound by the markers of the test that first needs it."""
+    """Apply the test's markers to its fixtures too: those of the first test that needs a fixture count."""
     if not any(item.get_closest_marker(name) for name in ("programs", "builds")):
         _unmarked.append(item.nodeid)
     try:
@@ -86,7 +86,7 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 @pytest.fixture
 def clean_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """No setting of the person at the terminal, a fresh cache, and the repository as the working folder."""
+    """Remove the user's settings, and use a fresh cache and the repository as working folder."""
     for name in list(os.environ):
         if name.startswith("ENVBUILDER_"):
             monkeypatch.delenv(name)

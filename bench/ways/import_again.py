@@ -1,4 +1,4 @@
-"""Imports torch twice, each time in a new process, and tells what the second one took; runs inside the environment."""
+"""Import torch twice, each time in a new process, and print the cost of the second. Runs inside the environment."""
 
 import json
 import resource

@@ -1,4 +1,4 @@
-"""Imports the libraries that no `envbuilder check` can do without, as it does: the least that one could take."""
+"""Import the libraries that `envbuilder check` needs, as it does: the lower bound of its cost."""
 
 import gc
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""Loads the extension of `recipes/fused` as a project does; runs inside the environment: `load_fused.py FOLDER`."""
+"""Load the extension of `recipes/fused` as a project does, inside the environment: `load_fused.py FOLDER`."""
 
 import sys
 

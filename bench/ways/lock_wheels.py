@@ -1,4 +1,4 @@
-"""Chooses the wheels of a recipe and nothing else of its lock: `lock_wheels.py NAME RECIPES`."""
+"""Choose only the wheels of a recipe's lock: `lock_wheels.py NAME RECIPES`."""
 
 import os
 import sys
@@ -12,5 +12,7 @@ from envbuilder.recipe.load import find_recipe, load
 
 shop = build_context(Session(environment=dict(os.environ), color=False), Path(sys.argv[2]))
 recipe = load(find_recipe(sys.argv[1], shop.recipes))
-found = resolve_wheels(recipe, make_target(recipe), shop.means(offline=False), prefer=(), before=None)
+found = resolve_wheels(
+    recipe, make_target(recipe), shop.resolve_context(offline=False), prefer=(), before=None
+)
 print(*(f"{one.name}=={one.version}" for one in found))

@@ -4,7 +4,7 @@
 """
 
 import contextlib
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypedDict
 
@@ -154,24 +154,18 @@ class DockerEngine:
         error: Exception | None = None
         for without in dict.fromkeys((self.known_layers(layout, name), frozenset[Sha256]())):
             with console.transfer(f"load {target}", layout_size(layout, without=without)) as transfer:
-                error = self._send(layout, name=target, without=without, advance=transfer.advance)
+                pieces = read_archive(layout, name=target, without=without, advance=transfer.advance)
+                try:
+                    # An iterator: from a stream, urllib3 would read and send 16 KiB at a time.
+                    self._client.images.load(pieces)  # type: ignore[arg-type]  # requests takes it
+                except _ERRORS as failure:
+                    error = failure
             if self.holds(target, layout.manifest.digest):
                 return
         raise BuildError(
             f"could not load the image into the engine ({self}): {error or 'it keeps another image under that name'}",
             hint="Docker Engine 25 or newer with the containerd image store reads OCI layouts",
         )
-
-    def _send(
-        self, layout: Layout, *, name: str, without: Collection[Sha256], advance: Callable[[int], None]
-    ) -> Exception | None:
-        pieces = read_archive(layout, name=name, without=without, advance=advance)
-        try:
-            # An iterator: from a stream, urllib3 would read and send 16 KiB at a time.
-            self._client.images.load(pieces)  # type: ignore[arg-type]  # requests takes it
-        except _ERRORS as error:
-            return error
-        return None
 
     def _remove_staged(self, name: str) -> None:
         with contextlib.suppress(docker.errors.ImageNotFound):

@@ -98,19 +98,13 @@ def read_record(outputs: Outputs) -> Record | None:
         return None
 
 
-def load_any_record(outputs: Outputs) -> Record | None:
-    """Return the build record of any plan, or None if the artifacts changed since the build."""
+def load_record(outputs: Outputs) -> Record | None:
+    """Return the build record, or None if the artifacts changed since the build."""
     record = read_record(outputs)
     with contextlib.suppress(OSError):
         if record and record.knows_sif(outputs.sif) and record.knows_image(outputs.image):
             return record
     return None
-
-
-def load_record(outputs: Outputs, key: str) -> Record | None:
-    """Return the build record, or None if the artifacts changed or were built from another key."""
-    record = load_any_record(outputs)
-    return record if record and record.key == key else None
 
 
 def rejected(path: Path) -> Path:

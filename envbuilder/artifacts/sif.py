@@ -43,9 +43,8 @@ _SQUASHFS: Final = 1
 _PRIMARY_SYSTEM: Final = 2
 _SPDX_JSON: Final = 4  # of the formats that an SBOM can have
 _ARCHITECTURES: Final = {"amd64": b"02\0", "arm64": b"04\0", "ppc64le": b"06\0"}
-_SPACE: Final = uuid.UUID(
-    "6f1d3a52-6a0c-5b5e-9f0e-0f4f3c1f7a11"
-)  # ours; identities are UUIDv5 of the content below it
+# Ours. Identities are UUIDv5 of the content below it.
+_SPACE: Final = uuid.UUID("6f1d3a52-6a0c-5b5e-9f0e-0f4f3c1f7a11")
 
 
 class DataType(IntEnum):
@@ -79,9 +78,6 @@ class Document:
 class SifFacts:
     sha256: Sha256
     size: int  # bytes
-    squashfs_offset: int
-    squashfs_size: int
-    identity: uuid.UUID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +159,7 @@ def write_sif(
             os.fsync(stream.fileno())
         sif.chmod(0o755)
         sif.rename(out)
-    return SifFacts(
-        sha256=Sha256(digest.hexdigest()),
-        size=offset + system.size,
-        squashfs_offset=offset,
-        squashfs_size=system.size,
-        identity=identity,
-    )
+    return SifFacts(sha256=Sha256(digest.hexdigest()), size=offset + system.size)
 
 
 def _contents(pieces: Iterable[Piece]) -> Iterator[bytes | memoryview]:
@@ -247,9 +237,7 @@ def check_place(out: Path) -> None:
     if not (out.exists() or out.is_symlink()):
         return
     if out.is_symlink() or not is_sif(out):
-        raise UsageError(
-            f"`{out}` is there already and is not a SIF", hint="move it away, or choose another --output"
-        )
+        raise UsageError(f"`{out}` exists and is not a SIF", hint="move it away, or choose another --output")
 
 
 def _front(

@@ -49,9 +49,15 @@ def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, pas
             removal = ("apptainer", "sif", "del", str(number), str(copy))
             runner.run(Command(argv=removal, why="remove the earlier signature from the SIF"))
         argv = ("apptainer", "sign", "--key", "/dev/stdin", str(copy))
-        runner.run(Command(argv=argv, input=_opened(private), why="sign the SIF"))
+        pem = private.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+        runner.run(Command(argv=argv, input=pem, why="sign the SIF"))
         copy.rename(sif)
-    statement = _statement(image, sif)
+    try:
+        statement = restate(read_sif(sif).read(DataType.JSON).decode(), _subjects(image, sif))
+    except ValueError as error:
+        raise VerifyError(f"`{sif}` holds no provenance: {error}", hint="build it again") from error
     save_text(bundle, make_bundle(statement, private))
 
 
@@ -61,9 +67,9 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
     if not bundle.is_file():
         raise VerifyError(
             f"`{sif}` and its image are not signed: there is no `{bundle}`",
-            hint=f"`envbuilder sign {sif.stem} --key KEY` signs them; of a signed pair in a registry, `envbuilder pull --key PUBLIC` brings it",
+            hint=f"`envbuilder sign {sif.stem} --key KEY` signs them; `envbuilder pull --key PUBLIC` pulls a pair that is signed in a registry",
         )
-    signed = signed_digests(bundle, key)
+    signed = signed_digests(bundle.read_bytes(), key, str(bundle))
     argv = ("apptainer", "verify", "--key", str(key.absolute()), str(sif))
     try:
         runner.run(Command(argv=argv, why="verify the signature in the SIF"))
@@ -98,47 +104,38 @@ def make_bundle(statement: str, key: PrivateKey) -> str:
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
 
-def read_bundle(path: Path, key: PublicKey) -> str:
-    """Return the statement in a bundle; raises VerifyError unless this key signed it."""
+def read_bundle(content: bytes, key: PublicKey | None, name: str) -> str:
+    """Return the statement in a bundle; raises VerifyError unless this key signed it. Without a key nothing is checked."""
     try:
-        payload, signatures = _parse(path)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise VerifyError(
-            f"`{path}` is not a signed statement: {error}", hint="`envbuilder sign` writes it"
-        ) from error
-    if not any(_is_signed(key, one, _encoded(payload)) for one in signatures):
-        raise VerifyError(f"`{path}` is not signed with this key")
+        payload, signatures = _parse(content)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _not_signed(name, error) from error
+    if key and not any(_is_signed(key, one, _encoded(payload)) for one in signatures):
+        raise VerifyError(f"`{name}` is not signed with this key")
     return payload.decode(errors="replace")
 
 
-def signed_digests(bundle: Path, key: Path | None) -> frozenset[str]:
-    """Return the digests that a bundle names; raises VerifyError. Without a key the signature is not checked."""
-    if key is not None:
-        return subject_digests(read_bundle(bundle, _load_public(key)))
-    try:
-        return subject_digests(_parse(bundle)[0].decode())
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise VerifyError(
-            f"`{bundle}` is not a signed statement: {error}", hint="`envbuilder sign` writes it"
-        ) from error
-
-
-def _parse(path: Path) -> tuple[bytes, list[bytes]]:
-    if path.stat().st_size > _MOST:
+def _parse(content: bytes) -> tuple[bytes, list[bytes]]:
+    if len(content) > _MOST:
         raise ValueError("it is too large")
-    envelope = json.loads(path.read_text(encoding="utf-8"))["dsseEnvelope"]
+    envelope = json.loads(content)["dsseEnvelope"]
     if envelope["payloadType"] != PROVENANCE_TYPE:
         raise ValueError(f"it holds {envelope['payloadType']!r}")
     signatures = [base64.b64decode(one["sig"], validate=True) for one in envelope["signatures"]]
     return base64.b64decode(envelope["payload"], validate=True), signatures
 
 
-def _statement(image: Path, sif: Path) -> str:
-    """Return the provenance inside the SIF, restated about both artifacts."""
+def signed_digests(content: bytes, key: Path | None, name: str) -> frozenset[str]:
+    """Return the digests that a bundle names; raises VerifyError as `read_bundle`."""
+    statement = read_bundle(content, _load_public(key) if key else None, name)
     try:
-        return restate(read_sif(sif).read(DataType.JSON).decode(), _subjects(image, sif))
-    except ValueError as error:
-        raise VerifyError(f"`{sif}` holds no provenance: {error}", hint="build it again") from error
+        return subject_digests(statement)
+    except (ValueError, KeyError, TypeError) as error:
+        raise _not_signed(name, error) from error
+
+
+def _not_signed(name: str, error: Exception) -> VerifyError:
+    return VerifyError(f"`{name}` is not a signed statement: {error}", hint="`envbuilder sign` writes it")
 
 
 def _subjects(image: Path, sif: Path) -> tuple[Subject, Subject]:
@@ -174,13 +171,6 @@ def _is_signed(key: PublicKey, signature: bytes, data: bytes) -> bool:
     return True
 
 
-def _opened(key: PrivateKey) -> bytes:
-    """Return the key as PEM without a passphrase."""
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
-
-
 def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
     try:
         content = path.read_bytes()
@@ -193,19 +183,19 @@ def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
             f"`{path}` is not a private key that can be read: {error}", hint=_KEY_HINT
         ) from error
     if not isinstance(key, PrivateKey):
-        raise UsageError(f"`{path}` is a key of another kind", hint=f"{_KINDS}; {_KEY_HINT}")
+        raise _unfit(path, "a key of another kind")
     _need_bits(path, key)
     return key
 
 
 def _ask(path: Path, passphrase: Passphrase) -> bytes:
-    said = passphrase()
-    if not said:
+    answer = passphrase()
+    if not answer:
         raise UsageError(
             f"`{path}` is locked by a passphrase",
-            hint="ENVBUILDER_KEY_PASSPHRASE may hold it; in a terminal it is asked for",
+            hint="set ENVBUILDER_KEY_PASSPHRASE, or run `sign` in a terminal, which asks for it",
         )
-    return said.encode()
+    return answer.encode()
 
 
 def _load_public(path: Path) -> PublicKey:
@@ -214,11 +204,15 @@ def _load_public(path: Path) -> PublicKey:
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
         raise UsageError(f"`{path}` is not a public key that can be read: {error}", hint=_KEY_HINT) from error
     if not isinstance(key, PublicKey):
-        raise UsageError(f"`{path}` is a key of another kind", hint=f"{_KINDS}; {_KEY_HINT}")
+        raise _unfit(path, "a key of another kind")
     _need_bits(path, key)
     return key
 
 
 def _need_bits(path: Path, key: PrivateKey | PublicKey) -> None:
     if isinstance(key, rsa.RSAPrivateKey | rsa.RSAPublicKey) and key.key_size < _RSA_BITS:
-        raise UsageError(f"`{path}` is an RSA key of {key.key_size} bits", hint=f"{_KINDS}; {_KEY_HINT}")
+        raise _unfit(path, f"an RSA key of {key.key_size} bits")
+
+
+def _unfit(path: Path, kind: str) -> UsageError:
+    return UsageError(f"`{path}` is {kind}", hint=f"{_KINDS}; {_KEY_HINT}")

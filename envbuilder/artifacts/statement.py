@@ -1,6 +1,6 @@
 """In-toto statements: a claim about files that are named by their digests.
 
-`plan/provenance.py` writes one about the layers, into the image. `signing.py` restates it about the
+`plan/documents.py` writes one about the layers, into the image. `signing.py` restates it about the
 image and the SIF.
 """
 

@@ -1,34 +1,35 @@
 """Layers → artifacts: run the engine, then write the OCI layout and the SIF from the same layers.
 
 The image's blobs are hard links to the layers and the SIF is a copy of their bytes. Both wait for the last layer and take little
-time then.
+time then. Meanwhile the image is loaded into the Docker engine.
 """
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from envbuilder.artifacts.oci.layout import Layout, write_layout
 from envbuilder.artifacts.oci.model import ImageConfig
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.artifacts.sif import DataType, Document, SifFacts, write_sif
-from envbuilder.build.engine import Engine, record_key
+from envbuilder.build.engine import Engine, Job, KeptStep, record_key
+from envbuilder.core.answer import Answer
 from envbuilder.core.console import Console
+from envbuilder.core.findings import Finding
 from envbuilder.core.process import Runner
 from envbuilder.layers.layer import Layer, check_disjoint, read_files
-from envbuilder.plan.model import CudaStep, OsStep, Plan, PythonStep
-from envbuilder.plan.provenance import PROVENANCE
+from envbuilder.plan.documents import PROVENANCE
+from envbuilder.plan.model import Plan
 from envbuilder.plan.sbom import SBOM
 from envbuilder.run.devcontainer import Desk, make_label
 
-FIRST: Final = (
-    OsStep,
-    PythonStep,
-    CudaStep,
-)  # extensions stand on these layers, and they are nearly all of the bytes
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
+
 THREADS: Final = 16  # more than a plan has layers and trees: a future may wait for another
 
 
@@ -41,33 +42,135 @@ class Artifacts:
     layers: tuple[Layer, ...]
 
 
-def build_artifacts(
-    plan: Plan,
-    outputs: Outputs,
-    *,
-    engine: Engine,
-    runner: Runner,
-    console: Console,
-    part_done: Callable[[tuple[Layer, ...]], None],
-    image_done: Callable[[Layout], None],
-) -> Artifacts:
-    """Make every layer that the store lacks, then both artifacts in the folder of `outputs`, which exists.
+class BuiltRecipe(Answer):
+    """What one build made. A build that failed has `log` and no artifacts; one of several has `exit_code` and `seconds`."""
 
-    `part_done` gets the layers that the extensions stand on. `image_done` gets the layout once the image is written.
-    Both are called while the rest is still being made.
-    """
-    with worker_threads(THREADS, runner) as pool:
-        pending = engine.start(plan, pool)
-        first = [layer for step, layer in zip(plan.steps, pending, strict=True) if isinstance(step, FIRST)]
-        layers = wait_for_layers(pending, first, part_done=part_done)
+    name: str
+    sif: Path = Path()
+    sif_sha256: str = ""
+    sif_bytes: int = 0
+    layout: Path = Path()
+    manifest: str = ""
+    tree_bytes: int = 0
+    image: str = ""
+    built: bool
+    log: str = ""
+    exit_code: int = 0
+    seconds: float = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildResult:
+    """The artifacts of one recipe after a build, and whether there was anything to do."""
+
+    outputs: Outputs
+    record: Record
+    done: bool  # False: there was nothing to do
+    image: str  # its name in the Docker engine; "" without an engine
+    findings: tuple[Finding, ...]
+
+    def answer(self) -> BuiltRecipe:
+        return BuiltRecipe(
+            name=self.outputs.name,
+            sif=self.outputs.sif,
+            sif_sha256=self.record.sif,
+            sif_bytes=self.record.sif_size,
+            layout=self.outputs.image,
+            manifest=f"sha256:{self.record.manifest}",
+            tree_bytes=self.record.content_size,
+            image=self.image,
+            built=self.done,
+        )
+
+    def text(self) -> str:
+        """Return the answer for people."""
+        status = "built and verified" if self.done else "nothing to do"
+        image = self.image or "not loaded: no Docker engine is running"
+        lines = [
+            f"{self.outputs.name}: {status}",
+            f"  SIF    {self.outputs.sif}  {self.record.sif_size / 1e9:.2f} GB  sha256:{self.record.sif}",
+            f"  image  {image}  sha256:{self.record.manifest}",
+            f"  layout {self.outputs.image}  (a tree of {self.record.content_size / 1e9:.2f} GB)",
+        ]
+        return "\n".join(lines)
+
+
+class Background:
+    """A queue of work in one thread at a time. Nobody waits for it when a build fails: an engine drops a load whose sender is gone."""
+
+    def __init__(self) -> None:
+        self._last: Future[None] = Future()
+        self._last.set_result(None)
+
+    def begin(self, work: Callable[[], object]) -> None:
+        """Do the work after all that was begun before."""
+        before, self._last = self._last, Future()
+
+        def run(done: Future[None]) -> None:
+            try:
+                before.result()
+                work()
+                done.set_result(None)
+            except BaseException as error:  # noqa: BLE001 - `finish` raises it
+                done.set_exception(error)
+
+        threading.Thread(target=run, args=(self._last,), daemon=True, name="load").start()
+
+    def finish(self) -> None:
+        """Wait for all work; raises the first error."""
+        self._last.result()
+
+
+class ImageLoader:
+    """Load an image into the Docker engine while a build goes on. Without an engine, nothing is loaded."""
+
+    def __init__(self, docker: "DockerEngine | None", name: str, console: Console) -> None:
+        self._docker, self._name, self._console = docker, name, console
+        self._background = Background()
+        self._staged = ""
+
+    def load_first(self, job: Job, layers: tuple[Layer, ...]) -> None:
+        """Start to load the layers that are finished, while the extensions are still compiled."""
+        if docker := self._docker:
+
+            def load() -> None:
+                with job.store.workspace() as work:
+                    layout = write_image(job.plan, layers, work / "image", name=self._name)
+                    docker.load_first_layers(layout, name=self._name, console=self._console)
+
+            self._background.begin(load)
+
+    def load_image(self, layout: Layout) -> None:
+        """Start to load the whole image, under a name that is not its final one."""
+        if docker := self._docker:
+
+            def load() -> None:
+                self._staged = docker.load_staged(layout, name=self._name, console=self._console)
+
+            self._background.begin(load)
+
+    def finish(self) -> str:
+        """Wait until the image is loaded. Returns its name for now, "" without an engine."""
+        self._background.finish()
+        return self._staged
+
+
+def build_artifacts(engine: Engine, outputs: Outputs, loader: ImageLoader) -> Artifacts:
+    """Make every layer that the store lacks, then both artifacts in the folder of `outputs`, which exists."""
+    job = engine.job
+    with worker_threads(THREADS, job.runner) as pool:
+        pending = engine.start(pool)
+        steps = zip(job.plan.steps, pending, strict=True)
+        first = [layer for step, layer in steps if isinstance(step, KeptStep)]
+        layers = wait_for_layers(pending, first, part_done=lambda layers: loader.load_first(job, layers))
     check_disjoint(layers)
-    with console.step("write the OCI layout"):
-        layout = write_image(plan, layers, outputs.image, name=outputs.image_name)
-    image_done(layout)
-    with console.step("write the SIF"):
-        facts = _write_sif(plan, outputs, layers)
+    with job.console.step("write the OCI layout"):
+        layout = write_image(job.plan, layers, outputs.image, name=outputs.image_name)
+    loader.load_image(layout)
+    with job.console.step("write the SIF"):
+        facts = _write_sif(job.plan, outputs, layers)
     record = Record(
-        key=record_key(plan, engine.name),
+        key=record_key(job.plan, job.engine),
         manifest=layout.manifest.digest,
         sif=facts.sha256,
         sif_size=facts.size,
@@ -122,35 +225,28 @@ def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str)
 
 def image_config(plan: Plan) -> ImageConfig:
     """Return the settings of the plan's image: variables, labels, and the commands that a container starts."""
+    has_cuda = "CUDA_HOME" in dict(plan.runtime.env)
+    editor = Desk(python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base)
     return ImageConfig(
         env=plan.runtime.env,
         cmd=("/bin/bash",),
         entrypoint=("/opt/envbuilder/start",),
-        labels=(*plan.runtime.labels, make_label(desk_of(plan))),
+        labels=(*plan.runtime.labels, make_label(editor)),
     )
 
 
-def desk_of(plan: Plan) -> Desk:
-    """Return what an editor must know of the plan's environment."""
-    has_cuda = "CUDA_HOME" in dict(plan.runtime.env)
-    return Desk(python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base)
-
-
 def _write_sif(plan: Plan, outputs: Outputs, layers: Sequence[Layer]) -> SifFacts:
+    """Write the SIF. It also holds the SBOM and the provenance that lie in the runtime layer."""
+    texts = read_files(layers[-1], {SBOM, PROVENANCE})
+    kinds = ((SBOM, DataType.SBOM), (PROVENANCE, DataType.JSON))
     return write_sif(
         layers=layers,
         out=outputs.sif,
         epoch=plan.epoch,
         definition=f"# Made by envbuilder from the recipe `{plan.name}`; see /opt/envbuilder/plan.txt inside.\n",
         labels=dict(plan.runtime.labels),
-        documents=_documents(layers[-1]),
-    )
-
-
-def _documents(runtime: Layer) -> tuple[Document, ...]:
-    """Return the SBOM and the provenance that lie in the runtime layer."""
-    texts = read_files(runtime, {SBOM, PROVENANCE})
-    kinds = ((SBOM, DataType.SBOM), (PROVENANCE, DataType.JSON))
-    return tuple(
-        Document(data_type=kind, name=PurePosixPath(path).name, content=texts[path]) for path, kind in kinds
+        documents=tuple(
+            Document(data_type=kind, name=PurePosixPath(path).name, content=texts[path])
+            for path, kind in kinds
+        ),
     )

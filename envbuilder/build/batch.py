@@ -9,11 +9,10 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
-from envbuilder.build.artifacts import worker_threads
+from envbuilder.build.artifacts import BuildResult, BuiltRecipe, worker_threads
 from envbuilder.build.context import BuildContext
-from envbuilder.build.result import BuildResult
 from envbuilder.core.errors import EnvbuilderError, UsageError
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import Finding
 from envbuilder.recipe.load import find_recipe, need_recipes
 
 Build = Callable[[str, BuildContext], BuildResult]
@@ -44,16 +43,15 @@ class Outcome:
             return self.result.findings if self.result else ()
         log = f"the log is `{self.error.log}`" if self.error.log else ""
         why = Finding(
-            code=self.error.code, severity=Severity.ERROR, where=self.name, message=self.error.message,
-            hint="; ".join(filter(None, (self.error.hint, log))),
+            code=self.error.code, where=self.name, message=self.error.message, hint="; ".join(filter(None, (self.error.hint, log))),
         )  # fmt: skip
         return (*self.error.findings, why)
 
-    def summary(self) -> dict[str, object]:
+    def answer(self) -> BuiltRecipe:
         """Return a row of the JSON answer."""
-        failed = {"name": self.name, "built": False, "log": self.error.log} if self.error else {}
-        made = self.result.summary() if self.result else {}
-        return {**made, **failed, "exit_code": self.exit_code, "seconds": round(self.seconds, 1)}
+        failed = BuiltRecipe(name=self.name, built=False, log=self.error.log if self.error else "")
+        row = self.result.answer() if self.result else failed
+        return row.model_copy(update={"exit_code": self.exit_code, "seconds": round(self.seconds, 1)})
 
     def row(self) -> tuple[str, ...]:
         """Return a row of the table."""
@@ -70,11 +68,6 @@ def need_place(where: str, *, without: bool) -> None:
         raise UsageError(
             "`--sbatch`, `--write` and `--wait` require `--on slurm`", hint="add it, or leave them out"
         )
-
-
-def find_files(names: Sequence[str], folder: Path) -> tuple[Path, ...]:
-    """Return the file of each recipe."""
-    return tuple(find_recipe(name, folder).absolute() for name in names)
 
 
 def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None) -> tuple[str, ...]:
@@ -130,8 +123,3 @@ def _one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outco
             ended = outcome(error=error)
     own.console.say(ended.words if own.console.owner else f"{ended.name}: {ended.words}")
     return ended
-
-
-def worst(outcomes: Sequence[Outcome]) -> int:
-    """Return the exit code for all builds: the highest."""
-    return max(one.exit_code for one in outcomes)

@@ -2,14 +2,23 @@
 
 from pathlib import Path
 
-from envbuilder.artifacts.outputs import Outputs, find_outputs, load_any_record
+from envbuilder.artifacts.outputs import Outputs, find_outputs, load_record
 from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
 from envbuilder.artifacts.signing import sign
 from envbuilder.build.context import BuildContext
 from envbuilder.build.pipeline import alone
+from envbuilder.core.answer import Answer
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.recipe.load import hint_to_build
+
+
+class Signed(Answer):
+    """The SIF with its signature, and the signed statement of both."""
+
+    sif: Path
+    sif_sha256: str
+    bundle: Path
 
 
 def need_built(outputs: Outputs, name: str, recipes: Path) -> None:
@@ -34,17 +43,17 @@ def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
     return sbom, provenance
 
 
-def sign_artifacts(name: str, context: BuildContext, *, output: Path, key: Path) -> dict[str, object]:
+def sign_artifacts(name: str, context: BuildContext, *, output: Path, key: Path) -> Signed:
     """Sign both artifacts with the user's own key. A later build still has nothing to do."""
     outputs = find_outputs(name, output.absolute())
     with context.store.in_use(), alone(outputs, context):
         need_built(outputs, name, context.recipes)
         need_recorded(outputs)
-        record = load_any_record(outputs)
+        record = load_record(outputs)
         sign(
             outputs.image, outputs.sif, outputs.bundle, key=key, runner=context.runner,
             passphrase=lambda: context.environment.get("ENVBUILDER_KEY_PASSPHRASE") or context.console.ask_secret(f"passphrase of {key}: "),
         )  # fmt: skip
         if record is not None:
             record.of_sif(outputs.sif).save(outputs.record)
-    return {"sif": str(outputs.sif), "sif_sha256": sha256_file(outputs.sif), "bundle": str(outputs.bundle)}
+    return Signed(sif=outputs.sif, sif_sha256=sha256_file(outputs.sif), bundle=outputs.bundle)

@@ -1,24 +1,31 @@
-"""Engines turn a plan into layers: their names, what a build asks of them, and the keys of what they write.
+"""Engines turn a plan into layers: their names, what a build asks of them, and the layers in the store.
 
 `assemble` composes layers itself; `docker` drives BuildKit. The store keeps each layer under a key of its own.
 """
 
+from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from enum import StrEnum
 from importlib import metadata
+from pathlib import Path
 from typing import Final, Protocol
 
 import zstandard
 
 from envbuilder import __version__
-from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file
+from envbuilder.core.cache import Sha256, Store, commit_path, remove_tree, sha256_file
+from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
-from envbuilder.core.process import Command
-from envbuilder.layers.layer import Layer, load_layer
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import Command, Runner
+from envbuilder.layers.layer import Layer, load_layer, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.model import Plan, RuntimeStep, Step
+from envbuilder.plan.model import CudaStep, OsStep, Plan, PythonStep, RuntimeStep, Step
+
+# Extensions are compiled in the trees of these steps, so the store keeps them. Their layers are nearly all of the bytes.
+KeptStep = OsStep | PythonStep | CudaStep
 
 
 class EngineName(StrEnum):
@@ -69,29 +76,6 @@ class EngineChoice:
         return name
 
 
-class Engine(Protocol):
-    """One way from a plan to its layers."""
-
-    @property
-    def name(self) -> EngineName: ...
-
-    def need_tools(self) -> None:
-        """Raise ToolError with a finding for each program that is missing, too old or not set up."""
-        ...
-
-    def artefacts(self, plan: Plan) -> tuple[Artifact, ...]:
-        """Return the inputs of the layers that the store lacks. Raises BuildError for a plan that the engine cannot build."""
-        ...
-
-    def start(self, plan: Plan, pool: Executor) -> "tuple[Future[Layer], ...]":
-        """Start every layer of the plan. `pool` needs a thread for each layer and for each tree."""
-        ...
-
-    def commands(self, plan: Plan) -> tuple[Command, ...]:
-        """Return the commands of the layers that the store lacks. `WORK` stands for the temporary folder of a run."""
-        ...
-
-
 # How layers are packed; it decides their bytes.
 PACKING: Final = (
     f"frames of {BLOCK_SIZE}, {', '.join(f'{name} {value}' for name, value in PARAMETERS.items())}"
@@ -122,23 +106,85 @@ def record_key(plan: Plan, engine: EngineName) -> str:
     return " ".join((plan.key, *tools(), PACKING, *_ENGINES[engine], OURS))
 
 
-def missing_steps(plan: Plan, store: Store, engine: EngineName) -> tuple[Step, ...]:
-    """Return the steps whose layers are not in the store."""
-    return tuple(
-        step for step, key in layer_keys(plan, engine).items() if load_layer(store.layer(key)) is None
-    )
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A plan, the engine that makes its layers, and what it makes them with."""
+
+    plan: Plan
+    engine: EngineName
+    store: Store
+    runner: Runner
+    console: Console
+    limits: Limits
+
+    @property
+    def keys(self) -> dict[Step, Sha256]:
+        return layer_keys(self.plan, self.engine)
+
+    def missing(self) -> tuple[Step, ...]:
+        """Return the steps whose layers are not in the store."""
+        return tuple(step for step, key in self.keys.items() if load_layer(self.store.layer(key)) is None)
+
+    def make_layer(self, step: Step, write: Callable[[Path, Path], object]) -> Layer:
+        """Return the step's layer. `write` makes a missing one in the first folder; the second is temporary."""
+        key = self.keys[step]
+        folder = self.store.layer(key)
+        if found := load_layer(folder):
+            return found
+        with self.store.lock(f"layer-{key}"):
+            if found := load_layer(folder):
+                return found
+            if folder.exists():  # damaged: `commit_path` would take it for finished
+                remove_tree(folder)
+            with self.store.workspace() as work:
+                out = work / "layer"
+                out.mkdir()
+                write(out, work)
+                commit_path(out, folder)
+        layer = load_layer(folder)
+        assert layer is not None, f"{folder} was just written"
+        return layer
+
+    def pack(self, step: Step, tree: Path, out: Path) -> None:
+        """Write the step's layer from a tree into the folder `out`."""
+        write_layer(
+            name=step.name, tree=tree, folder=out, epoch=self.plan.epoch, threads=self.limits.threads,
+            omit=self.plan.shared_folders(step),
+        )  # fmt: skip
+
+    def discard_damaged(self) -> tuple[str, ...]:
+        """Remove layers whose bytes changed since they were written, and their trees. Returns their names."""
+        names: list[str] = []
+        for key in self.keys.values():
+            with self.store.lock(f"layer-{key}"):
+                layer = load_layer(self.store.layer(key))
+                if layer is None or sha256_file(layer.blob) == layer.digest:
+                    continue
+                names.append(layer.name)
+                for folder in (layer.folder, self.store.tree(key)):
+                    if folder.is_dir():
+                        remove_tree(folder)
+        return tuple(names)
 
 
-def discard_damaged(plan: Plan, store: Store, engine: EngineName) -> tuple[str, ...]:
-    """Remove layers whose bytes changed since they were written, and their trees. Returns their names."""
-    names: list[str] = []
-    for key in layer_keys(plan, engine).values():
-        with store.lock(f"layer-{key}"):
-            layer = load_layer(store.layer(key))
-            if layer is None or sha256_file(layer.blob) == layer.digest:
-                continue
-            names.append(layer.name)
-            for folder in (layer.folder, store.tree(key)):
-                if folder.is_dir():
-                    remove_tree(folder)
-    return tuple(names)
+class Engine(Protocol):
+    """One way from the plan of a job to its layers."""
+
+    @property
+    def job(self) -> Job: ...
+
+    def need_tools(self) -> None:
+        """Raise ToolError with a finding for each program that is missing, too old or not set up."""
+        ...
+
+    def artifacts(self) -> tuple[Artifact, ...]:
+        """Return the inputs of the layers that the store lacks. Raises BuildError for a plan that the engine cannot build."""
+        ...
+
+    def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
+        """Start every layer of the plan. `pool` needs a thread for each layer and for each tree."""
+        ...
+
+    def commands(self) -> tuple[Command, ...]:
+        """Return the commands of the layers that the store lacks. `WORK` stands for the temporary folder of a run."""
+        ...

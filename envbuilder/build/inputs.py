@@ -10,7 +10,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import SpaceError
 from envbuilder.core.fetch import Fetcher
-from envbuilder.core.fetch.request import Wanted
+from envbuilder.core.sources import Wanted
 from envbuilder.plan.model import Plan
 
 # Bytes on disk per byte fetched, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
@@ -25,7 +25,7 @@ def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -
     if not missing:
         fetcher.fetch(wanted)
         return
-    with console.transfer(f"fetch {len(missing)} artefacts", sum(one.size for one in missing)) as transfer:
+    with console.transfer(f"fetch {len(missing)} artifacts", sum(one.size for one in missing)) as transfer:
         fetcher.fetch(wanted, transfer)
 
 
@@ -35,7 +35,7 @@ def need_space(
     """Raise SpaceError where the disks of store and output cannot hold the build. `missing` are the inputs to be fetched."""
     fetch = sum(item.size for item in missing)
     layers = int(SPACE_PER_STEP * sum(item.size for item in wanted))
-    sif = int(SPACE_PER_BUILD * sum(item.size for item in plan.artefacts))
+    sif = int(SPACE_PER_BUILD * sum(item.size for item in plan.artifacts))
     needs = {store.root: fetch + layers + sif, outputs.folder: 2 * sif}
     if store.root.stat().st_dev == _existing(outputs.folder).stat().st_dev:
         needs = {store.root: fetch + layers + 2 * sif}

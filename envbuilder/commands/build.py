@@ -7,7 +7,8 @@ from typing import Annotated, Final
 import typer
 from pydantic import RootModel
 
-from envbuilder.build.batch import Build, build_several, choose, find_files, need_place, worst
+from envbuilder.build.artifacts import BuiltRecipe
+from envbuilder.build.batch import Build, build_several, choose, need_place
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import Builder, EngineChoice, EngineName
 from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe
@@ -15,24 +16,21 @@ from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
-    Answer,
-    Json,
-    NoColor,
     Output,
     Profile,
     Recipes,
     Session,
-    Verbose,
     cache_folder,
+    command,
     complete_recipe,
-    examples,
     new_app,
     offer,
-    open_session,
 )
+from envbuilder.core.answer import Answer
 from envbuilder.core.console import Console, columns
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
+from envbuilder.recipe.load import find_recipe
 from envbuilder.run.launch import array as arrays
 from envbuilder.run.launch import start
 
@@ -44,23 +42,6 @@ EXAMPLES: Final = (
     "envbuilder build a100 --dry-run",
 )
 app = new_app()
-
-
-class BuiltRecipe(Answer):
-    """What one build made. A build that failed has `log` and no artifacts; one of several has `exit_code` and `seconds`."""
-
-    name: str
-    sif: Path = Path()
-    sif_sha256: str = ""
-    sif_bytes: int = 0
-    layout: Path = Path()
-    manifest: str = ""
-    tree_bytes: int = 0
-    image: str = ""
-    built: bool
-    log: str = ""
-    exit_code: int = 0
-    seconds: float = 0
 
 
 class BuiltRecipes(RootModel[tuple[BuiltRecipe, ...]]):
@@ -98,29 +79,21 @@ class ArrayScript(Answer):
     text: str
 
 
-class ArrayBuild(Answer):
-    """How one task of an array job ended."""
-
-    name: str
-    exit_code: int
-    node: str
-    log: Path
-
-
 class ArrayJob(Answer):
     """The array job that was submitted; `builds` with `--wait`."""
 
     job: str
     script: Path
     logs: Path
-    builds: tuple[ArrayBuild, ...] = ()
+    builds: tuple[arrays.ArrayBuild, ...] = ()
 
 
 ANSWER: Final = BuiltRecipes | PlannedRecipes | PreparedRecipes | ArrayScript | ArrayJob
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "build", EXAMPLES)
 def build(
+    session: Session,
     names: Annotated[
         list[str] | None,
         typer.Argument(
@@ -196,65 +169,64 @@ def build(
         ),
     ] = None,
     recipes: Recipes = RECIPES,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Build image and SIF from the lock, verify them, and load the image if a Docker engine is running."""
-    with open_session("build", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        need_place(where, without=not (sbatch or write or wait))
-        chosen = choose(names or (), recipes, every=every, jobs=jobs)
-        choice = EngineChoice(
-            engine=engine,
-            builder=Builder(
-                name=builder,
-                cache_from=tuple(cache_from or ()),
-                cache_to=tuple(cache_to or ()),
-                no_cache=no_cache,
-            ),
-        )
-        if where:
-            if prepare or choice != EngineChoice():
-                raise UsageError(
-                    "`--on` chooses the engine of each recipe",
-                    hint="leave out `--on`, or `--prepare` and the engine's options",
-                )
-            array = arrays.make_array(
-                find_files(chosen, recipes), cache=cache_folder(session), output=output, offline=offline, host=host,
-                profile=profile, options=sbatch or (), at_once=jobs or 0,
-            )  # fmt: skip
-            if not dry_run:
-                build_context(session, recipes)  # every task expects the cache
-            _build_as_array(session, array, show=dry_run, write=write, wait=wait)
-            return
-        context = build_context(session, recipes, writes=not dry_run)
-        if prepare:
-            if len(chosen) > 1:
-                raise UsageError(
-                    "`--prepare` takes one recipe",
-                    hint="name one; prepare another one in its own folder",
-                )
-            session.text = prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
-            prepared = PreparedRecipe(name=chosen[0], folder=prepare, command=session.text)
-            session.data = PreparedRecipes((prepared,))
-            return
-        if dry_run:
-            explained = [explain(name, context, host, choice) for name in chosen]
-            session.data = PlannedRecipes(
-                tuple(PlannedRecipe(name=one.name, plan=one.plan, commands=one.commands) for one in explained)
+    need_place(where, without=not (sbatch or write or wait))
+    chosen = choose(names or (), recipes, every=every, jobs=jobs)
+    choice = EngineChoice(
+        engine=engine,
+        builder=Builder(
+            name=builder,
+            cache_from=tuple(cache_from or ()),
+            cache_to=tuple(cache_to or ()),
+            no_cache=no_cache,
+        ),
+    )
+    if where:
+        if prepare or choice != EngineChoice():
+            raise UsageError(
+                "`--on` chooses the engine of each recipe",
+                hint="leave out `--on`, or `--prepare` and the engine's options",
             )
-            session.text = "\n".join(
-                f"{one.plan}\n" + "\n".join(f"$ {line}" for line in one.commands) for one in explained
-            )
-            return
-        make = functools.partial(build_recipe, output=output, offline=offline, host=host, choice=choice)
+        files = tuple(find_recipe(one, recipes).absolute() for one in chosen)
+        array = arrays.make_array(
+            files, cache=cache_folder(session), output=output, offline=offline, host=host,
+            profile=profile, options=sbatch or (), at_once=jobs or 0,
+        )  # fmt: skip
+        if not dry_run:
+            build_context(session, recipes)  # every task expects the cache
+        _build_as_array(session, array, show=dry_run, write=write, wait=wait)
+        return
+    context = build_context(session, recipes, writes=not dry_run)
+    if prepare:
         if len(chosen) > 1:
-            _build_several(session, context, chosen, make, jobs=jobs or 1)
-            return
-        with context.console.group(f"build {chosen[0]}"):
-            result = make(chosen[0], context)
-        session.data = BuiltRecipes.model_validate([result.summary()])
-        session.findings, session.text = result.findings, result.text()
+            raise UsageError(
+                "`--prepare` takes one recipe",
+                hint="name one; prepare another one in its own folder",
+            )
+        session.text = prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
+        prepared = PreparedRecipe(name=chosen[0], folder=prepare, command=session.text)
+        session.data = PreparedRecipes((prepared,))
+        return
+    if dry_run:
+        planned = []
+        for name in chosen:
+            plan, commands = explain(name, context, host, choice)
+            lines = tuple(map(str, commands))
+            planned.append(PlannedRecipe(name=plan.name, plan=plan.canonical(), commands=lines))
+        session.data = PlannedRecipes(tuple(planned))
+        session.text = "\n".join(
+            f"{one.plan}\n" + "\n".join(f"$ {line}" for line in one.commands) for one in planned
+        )
+        return
+    make = functools.partial(build_recipe, output=output, offline=offline, host=host, choice=choice)
+    if len(chosen) > 1:
+        _build_several(session, context, chosen, make, jobs=jobs or 1)
+        return
+    with context.console.group(f"build {chosen[0]}"):
+        result = make(chosen[0], context)
+    session.data = BuiltRecipes((result.answer(),))
+    session.findings, session.text = result.findings, result.text()
 
 
 def _build_several(
@@ -262,8 +234,8 @@ def _build_several(
 ) -> None:
     outcomes = build_several(names, context, make, jobs=jobs)
     session.findings = tuple(one for outcome in outcomes for one in outcome.findings())
-    session.exit_code = worst(outcomes)
-    session.data = BuiltRecipes.model_validate([outcome.summary() for outcome in outcomes])
+    session.exit_code = max(one.exit_code for one in outcomes)
+    session.data = BuiltRecipes(tuple(outcome.answer() for outcome in outcomes))
     session.text = columns([outcome.row() for outcome in outcomes], session.width)
 
 
@@ -286,15 +258,8 @@ def _build_as_array(
         f"what has ended, with exit code, node and log: {arrays.look_command(array, started.number)}"
     )
     if wait:
-        ends = arrays.read_ends(array, started.number)
-        session.exit_code = max(one.code for one in ends)
-        session.findings = tuple(one.finding() for one in ends if one.code)
-        session.data = ArrayJob(
-            job=job.job,
-            script=job.script,
-            logs=job.logs,
-            builds=tuple(
-                ArrayBuild(name=one.name, exit_code=one.code, node=one.node, log=one.log) for one in ends
-            ),
-        )
-        session.text = columns([one.row() for one in ends], session.width)
+        builds = arrays.read_ends(array, started.number)
+        session.exit_code = max(one.exit_code for one in builds)
+        session.findings = tuple(one.finding() for one in builds if one.exit_code)
+        session.data = job.model_copy(update={"builds": builds})
+        session.text = columns([one.row() for one in builds], session.width)

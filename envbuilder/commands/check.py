@@ -7,20 +7,9 @@ from typing import Annotated, Final
 import typer
 from pydantic import JsonValue
 
-from envbuilder.commands.context import (
-    RECIPES,
-    Answer,
-    Json,
-    Name,
-    NoColor,
-    Recipes,
-    Verbose,
-    examples,
-    new_app,
-    open_session,
-    open_store,
-)
+from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command, new_app, open_store
 from envbuilder.compat.check import examine_file, need_sound
+from envbuilder.core.answer import Answer
 from envbuilder.lock.known_base import known_base
 
 EXAMPLES: Final = ("envbuilder check a100", "envbuilder check a100 --host node.json")
@@ -37,26 +26,23 @@ class CheckedRecipe(Answer):
 ANSWER: Final = CheckedRecipe
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "check", EXAMPLES)
 def check(
+    session: Session,
     name: Name,
     *,
     host: Annotated[
         Path | None, typer.Option("--host", help="facts of the target machine: `driver`, `gpus`")
     ] = None,
     recipes: Recipes = RECIPES,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""
-    with open_session("check", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        store = open_store(session, writes=False)
-        base_of = functools.partial(known_base, store=store)
-        recipe, report = examine_file(name, recipes, host, base_of=base_of)
-        session.data = CheckedRecipe.model_validate(
-            {"name": recipe.name, "repairs": [repair.data() for repair in report.repairs]}
-        )
-        need_sound(recipe, report)
-        session.findings = report.findings
-        session.text = f"{name}: no problems found" if not report.findings else ""
+    store = open_store(session, writes=False)
+    base_of = functools.partial(known_base, store=store)
+    recipe, report = examine_file(name, recipes, host, base_of=base_of)
+    session.data = CheckedRecipe.model_validate(
+        {"name": recipe.name, "repairs": [repair.data() for repair in report.repairs]}
+    )
+    need_sound(recipe, report)
+    session.findings = report.findings
+    session.text = f"{name}: no problems found" if not report.findings else ""

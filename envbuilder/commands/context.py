@@ -3,19 +3,19 @@
 The only module, beside Typer, that reads the environment of the process.
 """
 
-import contextlib
+import inspect
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import platformdirs
 import typer
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
 from envbuilder.core import log
 from envbuilder.core.cache import Store
@@ -25,12 +25,6 @@ RECIPES: Final = Path("recipes")
 OUTPUT: Final = Path("build")
 # zsh evaluates what it completes, so no other name is offered.
 _RECIPE_FILE: Final = re.compile(r"([a-z0-9][a-z0-9._-]*)\.yaml")
-
-
-class Answer(BaseModel):
-    """The data of a command under `--json`. A field that was not set is left out."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
 
 @dataclass(slots=True)
@@ -64,11 +58,6 @@ def new_app(help_text: str = "") -> typer.Typer:
     return typer.Typer(
         help=help_text or None, no_args_is_help=bool(help_text), add_completion=False, rich_markup_mode=None
     )
-
-
-def examples(lines: tuple[str, ...]) -> str:
-    r"""Return the end of a command's `--help`. Typer keeps the lines after `\b` as they are."""
-    return "\n".join(["\b", "Examples:", *(f"  $ {line}" for line in lines)])
 
 
 def offer(*values: str) -> Callable[[str], list[str]]:
@@ -109,15 +98,46 @@ Profile = Annotated[
 Output = Annotated[Path, typer.Option("--output", help="the folder of artifacts")]
 
 
-@contextlib.contextmanager
-def open_session(command: str, *, as_json: bool, verbose: int, no_color: bool) -> Iterator[Session]:
-    """Set the session up for one command."""
-    SESSION.command, SESSION.as_json = command, as_json
+def open_session(
+    label: str, *, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
+) -> Session:
+    """Set the session up for one command. The options are those that all commands share."""
+    SESSION.command, SESSION.as_json = label, as_json
     SESSION.environment = dict(os.environ)
     SESSION.color = not no_color and not SESSION.environment.get("NO_COLOR")
     SESSION.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     log.setup(verbose)
-    yield SESSION
+    return SESSION
+
+
+def command(
+    app: typer.Typer, label: str, examples: Sequence[str], *, has_json: bool = True, **settings: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    r"""Add a function to the app as the command `label`. Its first parameter is the session.
+
+    The command has the options of the function and those of `open_session`, `--json` only with `has_json`. `settings` are
+    Typer's. Typer keeps the lines after `\b` as they are.
+    """
+
+    def add(function: Callable[..., None]) -> Callable[..., None]:
+        shared = dict(list(inspect.signature(open_session).parameters.items())[1:])
+        if not has_json:
+            del shared["as_json"]
+
+        def run(**given: Any) -> None:
+            session = open_session(label, **{name: given.pop(name) for name in shared})
+            function(session, **given)
+
+        own = list(inspect.signature(function).parameters.values())[1:]
+        parameters = [*own, *shared.values()]
+        run.__doc__ = function.__doc__
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {one.name: one.annotation for one in parameters}
+        epilog = "\n".join(["\b", "Examples:", *(f"  $ {line}" for line in examples)])
+        app.command(label.rpartition(" ")[2], epilog=epilog, **settings)(run)
+        return function
+
+    return add
 
 
 def cache_folder(session: Session) -> Path:

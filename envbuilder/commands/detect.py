@@ -10,17 +10,14 @@ from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
-    Answer,
-    Json,
-    NoColor,
     Output,
     Recipes,
-    Verbose,
+    Session,
+    command,
     complete_recipe,
-    examples,
     new_app,
-    open_session,
 )
+from envbuilder.core.answer import Answer
 from envbuilder.core.errors import BuildError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock
@@ -31,7 +28,6 @@ from envbuilder.node.nccl.profile import parse_measured
 from envbuilder.node.nccl.report import LINE, as_text
 from envbuilder.recipe.load import find_recipe
 from envbuilder.recipe.load import load as load_recipe
-from envbuilder.run.container import Surroundings, run_in_sif
 
 EXAMPLES: Final = (
     "envbuilder detect",
@@ -58,8 +54,9 @@ class DetectedMachine(Answer):
 ANSWER: Final = DetectedMachine
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "detect", EXAMPLES)
 def detect(
+    session: Session,
     *,
     pasted: Annotated[
         Path | None,
@@ -82,41 +79,37 @@ def detect(
     ] = False,
     output: Output = OUTPUT,
     recipes: Recipes = RECIPES,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Show the NCCL settings for this machine, with a reason for each and for each variable that is left unset."""
-    with open_session("detect", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        versions = recipe_versions(recipe, recipes)
-        runner = ProcessRunner(session.environment)
-        if pasted and measure:
-            raise UsageError(
-                "`--measure` tests this machine, and `--from` reads the outputs of another",
-                hint="give one of them",
-            )
-        measured = measure_in(recipe, output) if measure else None
-        found = (
-            detect_pasted(pasted, versions)
-            if pasted
-            else detect_here(session.environment, runner, versions, measured)
+    versions = recipe_versions(recipe, recipes)
+    runner = ProcessRunner(session.environment)
+    if pasted and measure:
+        raise UsageError(
+            "`--measure` tests this machine, and `--from` reads the outputs of another",
+            hint="give one of them",
         )
-        if save:
-            found.save(save)
-        session.findings = found.findings
-        facts, decision = found.facts, found.decision
-        session.data = DetectedMachine(
-            gpus=len(facts.gpus or ()),
-            links=facts.links or (),
-            interfaces=facts.interfaces or (),
-            settings=decision.settings,
-            hints=decision.hints,
-            left=decision.left,
-            damage=facts.damage,
-            facts=facts,
-        )
-        own = {} if pasted else session.environment
-        session.text = as_text(facts, decision, own, session.width or LINE)
+    measured = measure_in(recipe, output) if measure else None
+    found = (
+        detect_pasted(pasted, versions)
+        if pasted
+        else detect_here(session.environment, runner, versions, measured)
+    )
+    if save:
+        found.save(save)
+    session.findings = found.findings
+    facts, decision = found.facts, found.decision
+    session.data = DetectedMachine(
+        gpus=len(facts.gpus or ()),
+        links=facts.links or (),
+        interfaces=facts.interfaces or (),
+        settings=decision.settings,
+        hints=decision.hints,
+        left=decision.left,
+        damage=facts.damage,
+        facts=facts,
+    )
+    own = {} if pasted else session.environment
+    session.text = as_text(facts, decision, own, session.width or LINE)
 
 
 def recipe_versions(name: str, folder: Path) -> Versions:
@@ -142,6 +135,8 @@ def measure_in(recipe: str, output: Path) -> Measured:
     sif = find_outputs(recipe, output).sif
     if not sif.exists():
         raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {recipe}` makes it")
+    from envbuilder.run.container import Surroundings, run_in_sif  # noqa: PLC0415 - Docker's SDK, for --measure alone
+
     ran = run_in_sif(sif, MEASURE, Surroundings(folder=Path("/"), gpu=True))
     answer = next((line for line in reversed(ran.output.splitlines()) if line.startswith("{")), "")
     if ran.code or not answer:

@@ -9,19 +9,15 @@ from envbuilder.artifacts.outputs import find_outputs, image_name
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
-    Answer,
-    Json,
     Name,
-    NoColor,
     Output,
     Profile,
     Recipes,
     Session,
-    Verbose,
-    examples,
+    command,
     new_app,
-    open_session,
 )
+from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.load import find_recipe, load
@@ -50,8 +46,9 @@ class SshHost(Answer):
 ANSWER: Final = DevContainerFile | SshHost
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "devcontainer", EXAMPLES)
 def devcontainer(
+    session: Session,
     name: Name,
     *,
     image: Annotated[
@@ -75,26 +72,22 @@ def devcontainer(
     profile: Profile = "",
     output: Output = OUTPUT,
     recipes: Recipes = RECIPES,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Write `.devcontainer/devcontainer.json`, so that VS Code opens a project in the environment."""
-    with open_session("devcontainer", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        if host and (image or show):
-            raise UsageError(
-                "`--ssh` cannot be combined with `--image` or `--print`",
-                hint="leave `--ssh` out to write a dev container for Docker",
-            )
-        if host:
-            _set_up_ssh(session, name, host, folder=write, profile=profile, output=output, force=force)
-            return
-        recipe = load(find_recipe(name, recipes))
-        desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image)
-        text = make_file(recipe.name, image or image_name(recipe.name), desk)
-        path = None if show else save_file(write or Path(), text, force=force)
-        session.data = DevContainerFile(file=str(path or ""), text=text)
-        session.text = str(path or text.rstrip())
+    if host and (image or show):
+        raise UsageError(
+            "`--ssh` cannot be combined with `--image` or `--print`",
+            hint="leave `--ssh` out to write a dev container for Docker",
+        )
+    if host:
+        _set_up_ssh(session, name, host, folder=write, profile=profile, output=output, force=force)
+        return
+    recipe = load(find_recipe(name, recipes))
+    desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image)
+    text = make_file(recipe.name, image or image_name(recipe.name), desk)
+    path = None if show else save_file(write or Path(), text, force=force)
+    session.data = DevContainerFile(file=str(path or ""), text=text)
+    session.text = str(path or text.rstrip())
 
 
 def _set_up_ssh(

@@ -5,17 +5,10 @@ from typing import Annotated, Final
 
 import typer
 
-from envbuilder.commands.context import (
-    Answer,
-    Json,
-    NoColor,
-    Verbose,
-    examples,
-    new_app,
-    open_session,
-)
+from envbuilder.commands.context import Session, command, new_app
+from envbuilder.core.answer import Answer
+from envbuilder.node.diagnose import Found, as_text, findings
 from envbuilder.node.diagnose import diagnose as find_failures
-from envbuilder.node.diagnose import findings, report
 
 EXAMPLES: Final = ("envbuilder diagnose slurm-4711.out", "envbuilder diagnose logs/")
 app = new_app()
@@ -62,23 +55,46 @@ class Diagnosis(Answer):
 ANSWER: Final = Diagnosis
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "diagnose", EXAMPLES)
 def diagnose(
+    session: Session,
     logs: Annotated[
         list[str],
         typer.Argument(
             help="log files, folders of them, dumps of the flight recorder, or `-`", metavar="LOG"
         ),
     ],
-    *,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Find known failures in training, build or kernel logs: the line that shows each, its cause and its repair."""
-    with open_session("diagnose", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        diagnosis = find_failures(logs, sys.stdin.buffer)
-        session.data = Diagnosis.model_validate(report.data(diagnosis))
-        session.text = report.text(diagnosis)
-        if as_json:  # the text says the same, and on stdout
-            session.findings = findings(diagnosis)
+    diagnosis = find_failures(logs, sys.stdin.buffer)
+    session.data = Diagnosis(
+        logs=diagnosis.logs,
+        lines=diagnosis.lines,
+        skipped=diagnosis.skipped,
+        failures=tuple(map(_row, diagnosis.found)),
+    )
+    session.text = as_text(diagnosis)
+    if session.as_json:  # the text says the same, and on stdout
+        session.findings = findings(diagnosis)
+
+
+def _row(found: Found) -> FoundFailure:
+    failure, place = found.failure, found.place
+    return FoundFailure(
+        code=failure.code,
+        name=failure.name,
+        title=failure.title,
+        role=found.role,
+        stage=failure.stage,
+        where=place.where,
+        evidence=place.text,
+        rank=place.rank,
+        ranks=tuple(sorted(found.ranks)),
+        count=found.count,
+        places=tuple(LogPlace(where=one.where, text=one.text, rank=one.rank) for one in found.places),
+        details=tuple(found.details),
+        cause=failure.cause,
+        repair=failure.repair,
+        command=failure.command,
+        source=failure.source,
+    )

@@ -12,27 +12,31 @@ from pydantic import Field
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
-    Answer,
-    Json,
-    NoColor,
     Output,
     Recipes,
-    Verbose,
+    Session,
     cache_folder,
-    examples,
+    command,
     new_app,
     offer,
-    open_session,
 )
 from envbuilder.compat.context import load_tables, make_context
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules.driver import check_driver, check_host_gpus
-from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
-from envbuilder.node.doctor import Purpose, RecipeNeeds, exit_code, findings, report, run_checks
-from envbuilder.node.doctor.machine import probe_machine
+from envbuilder.node.doctor import (
+    Item,
+    Purpose,
+    RecipeNeeds,
+    as_text,
+    exit_code,
+    findings,
+    probe_machine,
+    run_checks,
+)
 from envbuilder.node.doctor.node import has_slurm
 from envbuilder.recipe.load import list_recipes, load
 
@@ -63,8 +67,9 @@ class DoctorReport(Answer):
 ANSWER: Final = DoctorReport
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "doctor", EXAMPLES)
 def doctor(
+    session: Session,
     *,
     purpose: Annotated[
         str,
@@ -80,32 +85,40 @@ def doctor(
     ] = False,
     output: Output = OUTPUT,
     recipes: Recipes = RECIPES,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Check whether this machine can build and run environments, and say what repairs the rest."""
-    with open_session("doctor", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        if purpose not in ("", *Purpose):
-            raise UsageError(
-                f"`--for` takes `build` or `run`, found `{purpose}`", hint="leave it out for both"
-            )
-        env, cache = session.environment, cache_folder(session)
-        runner = ProcessRunner(env)
-        usual = [Purpose.RUN] if has_slurm(env, Path("/")) else list(Purpose)
-        seen = run_checks(
-            lambda: probe_machine(
-                env, runner, cache=cache, output=output, needs=functools.partial(recipe_needs, recipes)
-            ),
-            [Purpose(purpose)] if purpose else usual,
-            fix=fix,
-            tell=lambda line: print(line, file=sys.stderr),
-        )
-        session.data = DoctorReport.model_validate(report.data(seen))
-        session.text = report.text(seen, session.width)
-        session.exit_code = exit_code(seen)
-        if as_json:  # the text says the same, and on stdout
-            session.findings = findings(seen)
+    if purpose not in ("", *Purpose):
+        raise UsageError(f"`--for` takes `build` or `run`, found `{purpose}`", hint="leave it out for both")
+    env, cache = session.environment, cache_folder(session)
+    runner = ProcessRunner(env)
+    usual = [Purpose.RUN] if has_slurm(env, Path("/")) else list(Purpose)
+    seen = run_checks(
+        lambda: probe_machine(
+            env, runner, cache=cache, output=output, needs=functools.partial(recipe_needs, recipes)
+        ),
+        [Purpose(purpose)] if purpose else usual,
+        fix=fix,
+        tell=lambda line: print(line, file=sys.stderr),
+    )
+    rows = (_row(purpose, item) for purpose, items in seen.found.items() for item in items)
+    session.data = DoctorReport(looks=tuple(rows), fixed=seen.done)
+    session.text = as_text(seen, session.width)
+    session.exit_code = exit_code(seen)
+    if session.as_json:  # the text says the same, and on stdout
+        session.findings = findings(seen)
+
+
+def _row(purpose: Purpose, item: Item) -> DoctorRow:
+    return DoctorRow(
+        **{"for": purpose.value},
+        code=item.subject.code.value,
+        name=item.subject.name,
+        state=item.state.value,
+        found=item.found,
+        why=item.subject.why,
+        repair=item.repair,
+        fixable=item.fix is not None,
+    )
 
 
 def recipe_needs(folder: Path, driver: str, gpus: Sequence[str]) -> tuple[RecipeNeeds, ...]:
@@ -113,7 +126,7 @@ def recipe_needs(folder: Path, driver: str, gpus: Sequence[str]) -> tuple[Recipe
 
     A recipe that cannot be read is left out: `check` says what is wrong with it.
     """
-    tables = load_tables(load_toolkits())
+    tables = load_tables()
     host = HostFacts(path=Path("this machine"), driver=driver, gpus=tuple(gpus) or None)
     found = []
     for name in list_recipes(folder):

@@ -7,19 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from envbuilder.commands.context import (
-    OUTPUT,
-    Name,
-    NoColor,
-    Output,
-    Profile,
-    Session,
-    Verbose,
-    examples,
-    new_app,
-    offer,
-    open_session,
-)
+from envbuilder.commands.context import OUTPUT, Name, Output, Profile, Session, command, new_app, offer
 from envbuilder.core.errors import UsageError
 from envbuilder.run.exec import Inside, command_line, execute, parse_form
 from envbuilder.run.launch.site import find_site
@@ -42,8 +30,9 @@ Print = Annotated[bool, typer.Option("--print", help="print the command line; ru
 app = new_app()
 
 
-@app.command("exec", context_settings=PROGRAM, epilog=examples(EXAMPLES))
+@command(app, "exec", EXAMPLES, has_json=False, context_settings=PROGRAM)
 def exec_(
+    session: Session,
     context: typer.Context,
     name: Name,
     *,
@@ -51,14 +40,11 @@ def exec_(
     profile: Profile = "",
     show: Print = False,
     output: Output = OUTPUT,
-    no_color: NoColor = False,
-    verbose: Verbose = 0,
 ) -> None:
     """Run a command in the environment: `envbuilder exec a100 -- python train.py`."""
-    with open_session("exec", as_json=False, verbose=verbose, no_color=no_color) as session:
-        if not context.args:
-            raise UsageError("there is no command to run", hint=f"envbuilder exec {name} -- python -V")
-        run_inside(session, name, context.args, form=inside, profile=profile, show=show, output=output)
+    if not context.args:
+        raise UsageError("there is no command to run", hint=f"envbuilder exec {name} -- python -V")
+    run_inside(session, name, context.args, form=inside, profile=profile, show=show, output=output)
 
 
 def run_inside(

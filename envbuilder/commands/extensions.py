@@ -4,21 +4,13 @@ from typing import Final
 
 from pydantic import Field, RootModel
 
-from envbuilder.build.extensions import table
+from envbuilder.build.extensions import ExtensionStatus
+from envbuilder.build.extensions.list import HEAD, cells, origin
 from envbuilder.build.pipeline import list_extensions
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import (
-    RECIPES,
-    Answer,
-    Json,
-    Name,
-    NoColor,
-    Recipes,
-    Verbose,
-    examples,
-    new_app,
-    open_session,
-)
+from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command, new_app
+from envbuilder.core.answer import Answer
+from envbuilder.core.console import columns
 
 EXAMPLES: Final = ("envbuilder extensions a100",)
 app = new_app()
@@ -48,17 +40,39 @@ class ExtensionList(RootModel[tuple[ListedExtension, ...]]):
 ANSWER: Final = ExtensionList
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "extensions", EXAMPLES)
 def extensions(
+    session: Session,
     name: Name,
     *,
     recipes: Recipes = RECIPES,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """List a recipe's compiled extensions: key, architectures, size, compile time, and where each came from."""
-    with open_session("extensions", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        rows = list_extensions(name, build_context(session, recipes, writes=False))
-        session.data = ExtensionList.model_validate(rows)
-        session.text = table(rows, session.width) if rows else f"{name} has no extensions"
+    recipe, found = list_extensions(name, build_context(session, recipes, writes=False))
+    session.data = ExtensionList(tuple(_listed(one, recipe.name) for one in found))
+    rows = [cells(one, recipe.name) for one in found]
+    session.text = columns([HEAD, *rows], session.width) if rows else f"{name} has no extensions"
+
+
+def _listed(found: ExtensionStatus, recipe: str) -> ListedExtension:
+    head = ListedExtension(
+        name=found.name,
+        form=str(found.extension.form),
+        key=found.key.digest,
+        decided_by=dict(found.key.fields),
+        origin=origin(found, recipe),
+    )
+    compiled = found.compiled
+    if compiled is None:
+        return head
+    return head.model_copy(
+        update={
+            "function": compiled.function,
+            "targets": compiled.targets,
+            "size": compiled.size,
+            "seconds": compiled.seconds,
+            "files": {timing.file: timing.seconds for timing in compiled.timings},
+            "compiled_for": compiled.recipe,
+            "torch": compiled.facts.torch,
+        }
+    )

@@ -8,23 +8,13 @@ from typing import Annotated, Final
 
 import typer
 
-from envbuilder.commands.context import (
-    RECIPES,
-    Answer,
-    Json,
-    NoColor,
-    Recipes,
-    Verbose,
-    examples,
-    new_app,
-    open_session,
-)
+from envbuilder.commands.context import RECIPES, Recipes, Session, command, new_app
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.init import make, new_path, read_source
 from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version
 from envbuilder.compat.init.readers.machine import read_machine
 from envbuilder.compat.init.requests import Requests
-from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 
@@ -55,8 +45,9 @@ class NewRecipe(Answer):
 ANSWER: Final = NewRecipe
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "init", EXAMPLES)
 def init(
+    session: Session,
     new: Annotated[str, typer.Argument(help="the name of the new recipe", metavar="NAME")],
     *,
     files: Annotated[
@@ -77,34 +68,32 @@ def init(
     pytorch: Annotated[str, typer.Option("--pytorch", metavar="VERSION", help="such as 2.6.0")] = "",
     python: Annotated[str, typer.Option("--python", metavar="VERSION", help="such as 3.11")] = "",
     recipes: Recipes = RECIPES,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Write a first recipe: from three questions, or from what a project or this machine has."""
-    with open_session("init", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        new_path(new, recipes)
-        gathered, tables = Requests(), load_tables(load_toolkits())
-        if from_machine:
-            read_machine(session.environment, ProcessRunner(session.environment), gathered)
-        for file in files or ():
-            read_source(file, gathered)
-        if gpus:
-            take_gpus(gpus, tables, gathered)
-        for key, given in (("pytorch", pytorch), ("python", python)):
-            if given:
-                take_version(key, given, offered(tables)[key], gathered, f"`--{key}`")
-        if sys.stdin.isatty() and sys.stderr.isatty() and not as_json:
-            ask_missing(gathered, tables, _ask, _tell)
-        elif missing := _missing(gathered, has_source=bool(files or from_machine)):
-            raise UsageError(
-                f"without a terminal to ask at, `init` needs {' and '.join(f'`{flag}`' for flag in missing)}",
-                hint=f"envbuilder init {new} {' '.join(missing)}",
-            )
-        sources = (*(["this machine"] if from_machine else []), *(str(file) for file in files or ()))
-        made = make(new, recipes, gathered, sources)
-        session.data = NewRecipe.model_validate(made.data())
-        session.text, session.findings = made.text(), made.findings
+    new_path(new, recipes)
+    gathered, tables = Requests(), load_tables()
+    if from_machine:
+        read_machine(session.environment, ProcessRunner(session.environment), gathered)
+    for file in files or ():
+        read_source(file, gathered)
+    if gpus:
+        take_gpus(gpus, tables, gathered)
+    for key, given in (("pytorch", pytorch), ("python", python)):
+        if given:
+            take_version(key, given, offered(tables)[key], gathered, f"`--{key}`")
+    if sys.stdin.isatty() and sys.stderr.isatty() and not session.as_json:
+        ask_missing(gathered, tables, _ask, _tell)
+    elif missing := _missing(gathered, has_source=bool(files or from_machine)):
+        raise UsageError(
+            f"without a terminal to ask at, `init` needs {' and '.join(f'`{flag}`' for flag in missing)}",
+            hint=f"envbuilder init {new} {' '.join(missing)}",
+        )
+    sources = (*(["this machine"] if from_machine else []), *(str(file) for file in files or ()))
+    made = make(new, recipes, gathered, sources)
+    keys = NewRecipe.model_fields.keys() - {"file"}
+    values = {key: getattr(made.recipe, key) for key in keys}
+    session.data = NewRecipe.model_validate({"file": made.path, **values})
+    session.text, session.findings = made.text(), made.findings
 
 
 def _tell(words: str) -> None:

@@ -6,28 +6,16 @@ from typing import Annotated, Final, NoReturn
 
 import typer
 
-from envbuilder.commands.context import (
-    OUTPUT,
-    Answer,
-    Json,
-    Name,
-    NoColor,
-    Output,
-    Profile,
-    Session,
-    Verbose,
-    examples,
-    new_app,
-    offer,
-    open_session,
-)
+from envbuilder.commands.context import OUTPUT, Name, Output, Profile, Session, command, new_app, offer
 from envbuilder.commands.exec import PROGRAM, Form
+from envbuilder.core.answer import Answer
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
 from envbuilder.run.exec import parse_form
 from envbuilder.run.launch import start
-from envbuilder.run.launch.job import SlurmWish, Wish
+from envbuilder.run.launch.job import LaunchOptions
 from envbuilder.run.launch.lint import lint_files
+from envbuilder.run.launch.site import SlurmSite
 
 EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "slurm": ("envbuilder launch slurm a100 --nodes 2 --gpus-per-node 4 -- train.py",),
@@ -80,11 +68,9 @@ SmokeRun = Annotated[
 ]
 
 
-@app.command(
-    "slurm", short_help="Submit a job to Slurm", context_settings=PROGRAM, epilog=examples(EXAMPLES["slurm"])
-)
+@command(app, "launch slurm", EXAMPLES["slurm"], short_help="Submit a job to Slurm", context_settings=PROGRAM)
 def launch_slurm(
-    context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
+    session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     shape: Annotated[
         str, typer.Option("--shape", help="`torchrun`: one container per node; `tasks`: one per rank", autocompletion=offer("torchrun", "tasks"))
     ] = "torchrun",
@@ -98,95 +84,95 @@ def launch_slurm(
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
     profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
-    output: Output = OUTPUT, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False,
+    output: Output = OUTPUT,
 ) -> None:  # fmt: skip
     """Submit a job to Slurm."""
-    with open_session("launch slurm", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        wish = Wish(
-            name=name, program=tuple(context.args), where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
-            folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
-            slurm=SlurmWish(
-                partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
-            ),
-        )  # fmt: skip
-        if _write_script(session, wish, write):
-            return
-        runner = ProcessRunner(session.environment, whole=True)
-        started = start.submit(
-            start.script_of(start.prepare(wish, session.environment)),
-            runner,
-            wait=wait,
-            tell=Console(color=session.color).say,
-        )
-        session.exit_code, session.text = started.code, started.text()
-        session.data = SlurmJob(job=started.number, script=started.script, log=started.log)
+    options = LaunchOptions(
+        name=name, program=tuple(context.args), where="slurm", shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+        slurm=SlurmSite(
+            partition=partition, account=account, qos=qos, time=time, options=tuple(sbatch or ())
+        ),
+    )  # fmt: skip
+    if _write_script(session, options, write):
+        return
+    runner = ProcessRunner(session.environment, whole=True)
+    started = start.submit(
+        start.script_of(start.prepare(options, session.environment)),
+        runner,
+        wait=wait,
+        tell=Console(color=session.color).say,
+    )
+    session.exit_code, session.text = started.code, started.text()
+    session.data = SlurmJob(job=started.number, script=started.script, log=started.log)
 
 
-@app.command(
-    "ssh",
+@command(
+    app,
+    "launch ssh",
+    EXAMPLES["ssh"],
+    has_json=False,
     short_help="Run a job on machines reached by SSH",
     context_settings=PROGRAM,
-    epilog=examples(EXAMPLES["ssh"]),
 )
 def launch_ssh(
-    context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
+    session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     hosts: Annotated[str, typer.Option("--hosts", metavar="A,B,…", help="instead of the profile's")] = "",
     pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
     profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
-    output: Output = OUTPUT, verbose: Verbose = 0, no_color: NoColor = False,
+    output: Output = OUTPUT,
 ) -> None:  # fmt: skip
     """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
-    with open_session("launch ssh", as_json=False, verbose=verbose, no_color=no_color) as session:
-        wish = Wish(
-            name=name, program=tuple(context.args), where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
-            folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
-            hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
-        )  # fmt: skip
-        _write_script(session, wish, write) or _run_job(session, wish)
+    options = LaunchOptions(
+        name=name, program=tuple(context.args), where="ssh", nodes=nodes, ranks=ranks, gpus=gpus,
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+        hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
+    )  # fmt: skip
+    _write_script(session, options, write) or _run_job(session, options)
 
 
-@app.command(
-    "local",
+@command(
+    app,
+    "launch local",
+    EXAMPLES["local"],
+    has_json=False,
     short_help="Run a job on this machine",
     context_settings=PROGRAM,
-    epilog=examples(EXAMPLES["local"]),
 )
 def launch_local(
-    context: typer.Context, name: Name, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None, profile: Profile = "",
-    smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
-    output: Output = OUTPUT, verbose: Verbose = 0, no_color: NoColor = False,
+    session: Session, context: typer.Context, name: Name, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
+    profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    output: Output = OUTPUT,
 ) -> None:  # fmt: skip
     """Run a job on this machine."""
-    with open_session("launch local", as_json=False, verbose=verbose, no_color=no_color) as session:
-        wish = Wish(
-            name=name, program=tuple(context.args), where="local", nodes=1, ranks=ranks, gpus=gpus,
-            folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
-            image=parse_form(inside) == "image",
-        )  # fmt: skip
-        _write_script(session, wish, write) or _run_job(session, wish)
+    options = LaunchOptions(
+        name=name, program=tuple(context.args), where="local", nodes=1, ranks=ranks, gpus=gpus,
+        folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
+        image=parse_form(inside) == "image",
+    )  # fmt: skip
+    _write_script(session, options, write) or _run_job(session, options)
 
 
-def _write_script(session: Session, wish: Wish, path: Path | None) -> bool:
+def _write_script(session: Session, options: LaunchOptions, path: Path | None) -> bool:
     """With `--write`, write the script, print the command that starts it, and return True."""
     if path is None:
         return False
-    job = start.prepare(wish, session.environment)
+    job = start.prepare(options, session.environment)
     session.data = WrittenScript(script=start.save_script(path, start.script_of(job)))
     session.text = start.start_command(job, path)
     return True
 
 
-def _run_job(session: Session, wish: Wish) -> NoReturn:
-    start.become(start.prepare(wish, session.environment))
+def _run_job(session: Session, options: LaunchOptions) -> NoReturn:
+    start.become(start.prepare(options, session.environment))
 
 
-@app.command("lint", short_help="Find mistakes in your own sbatch scripts", epilog=examples(EXAMPLES["lint"]))
+@command(app, "launch lint", EXAMPLES["lint"], short_help="Find mistakes in your own sbatch scripts")
 def launch_lint(
+    session: Session,
     scripts: Annotated[list[Path], typer.Argument(help="scripts for `sbatch`", metavar="SCRIPT")],
-    *, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False,
-) -> None:  # fmt: skip
+) -> None:
     """Find the mistakes in your own sbatch scripts that hang jobs or hide GPUs; exit code 2 for an error."""
-    with open_session("launch lint", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        session.findings = lint_files(scripts)
-        session.exit_code = 2 if any(one.severity == "error" for one in session.findings) else 0
-        session.text = "" if session.findings else "nothing found"
+    session.findings = lint_files(scripts)
+    session.exit_code = 2 if any(one.severity == "error" for one in session.findings) else 0
+    session.text = "" if session.findings else "nothing found"

@@ -4,17 +4,8 @@ from typing import Final
 
 from pydantic import RootModel
 
-from envbuilder.commands.context import (
-    RECIPES,
-    Answer,
-    Json,
-    NoColor,
-    Recipes,
-    Verbose,
-    examples,
-    new_app,
-    open_session,
-)
+from envbuilder.commands.context import RECIPES, Recipes, Session, command, new_app
+from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
 from envbuilder.core.errors import RecipeError
 from envbuilder.recipe.load import load_all
@@ -44,31 +35,20 @@ class RecipeList(RootModel[tuple[ListedRecipe, ...]]):
 ANSWER: Final = RecipeList
 
 
-@app.command("list", epilog=examples(EXAMPLES))
-def list_(
-    *, recipes: Recipes = RECIPES, as_json: Json = False, verbose: Verbose = 0, no_color: NoColor = False
-) -> None:
+@command(app, "list", EXAMPLES)
+def list_(session: Session, *, recipes: Recipes = RECIPES) -> None:
     """List the recipes with their pins."""
-    with open_session("list", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        sound, session.findings = load_all(recipes)
-        if session.findings:
-            session.exit_code = RecipeError.exit_code
-        rows = tuple(_listed(recipe) for recipe in sound)
-        session.data = RecipeList(rows)
-        session.text = columns([_row(row) for row in rows], session.width)
+    sound, session.findings = load_all(recipes)
+    if session.findings:
+        session.exit_code = RecipeError.exit_code
+    rows = tuple(_listed(recipe) for recipe in sound)
+    session.data = RecipeList(rows)
+    session.text = columns([_row(row) for row in rows], session.width)
 
 
 def _listed(recipe: Recipe) -> ListedRecipe:
-    return ListedRecipe(
-        name=recipe.name,
-        summary=recipe.summary,
-        gpus=recipe.gpus,
-        base=recipe.base or recipe.image,
-        python=recipe.python,
-        pytorch=recipe.pytorch,
-        cuda=recipe.cuda,
-        gcc=recipe.gcc,
-    )
+    pins = {key: getattr(recipe, key) for key in ListedRecipe.model_fields if key != "base"}
+    return ListedRecipe(base=recipe.base or recipe.image, **pins)
 
 
 def _row(one: ListedRecipe) -> list[str]:

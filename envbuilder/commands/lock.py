@@ -5,22 +5,12 @@ from typing import Annotated, Final
 
 import typer
 
-from envbuilder.build.pipeline import lock_recipe
-from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import (
-    RECIPES,
-    Answer,
-    Json,
-    Name,
-    NoColor,
-    Recipes,
-    Verbose,
-    examples,
-    new_app,
-    open_session,
-)
+from envbuilder.commands._console import open_console
+from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command, new_app, open_store
+from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LockError, UsageError
-from envbuilder.lock.resolve import LockOptions
+from envbuilder.core.process import ProcessRunner
+from envbuilder.lock.resolve import LockOptions, lock_recipe, open_context
 
 EXAMPLES: Final = (
     "envbuilder lock a100",
@@ -39,8 +29,9 @@ class LockChanges(Answer):
 ANSWER: Final = LockChanges
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "lock", EXAMPLES)
 def lock(
+    session: Session,
     name: Name,
     packages: Annotated[
         list[str] | None,
@@ -61,27 +52,25 @@ def lock(
         ),
     ] = None,
     recipes: Recipes = RECIPES,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Resolve a recipe into its lock, `NAME.lock` beside it."""
-    with open_session("lock", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        if packages and not upgrade:
-            raise UsageError(
-                "package names require `--upgrade`",
-                hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}",
-            )
-        options = LockOptions(
-            today=datetime.now(UTC).date(),
-            upgrade=upgrade and not packages,
-            upgrade_only=tuple(packages or ()),
-            before=before.date() if before else None,
+    if packages and not upgrade:
+        raise UsageError(
+            "package names require `--upgrade`",
+            hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}",
         )
-        context = build_context(session, recipes)
-        with context.console.group(f"lock {name}"):
-            changes = lock_recipe(name, context, options=options, save=not check)
-        session.data = LockChanges(changes=changes)
-        session.text = "\n".join(changes) or f"the lock of {name} is up to date"
-        if check and changes:
-            session.exit_code = LockError.exit_code
+    options = LockOptions(
+        today=datetime.now(UTC).date(),
+        upgrade=upgrade and not packages,
+        upgrade_only=tuple(packages or ()),
+        before=before.date() if before else None,
+    )
+    runner = ProcessRunner(session.environment)
+    console = open_console(session, runner)
+    context = open_context(open_store(session), runner, session.environment, console, offline=False)
+    with console.group(f"lock {name}"):
+        changes = lock_recipe(name, recipes, context, console, options=options, save=not check)
+    session.data = LockChanges(changes=changes)
+    session.text = "\n".join(changes) or f"the lock of {name} is up to date"
+    if check and changes:
+        session.exit_code = LockError.exit_code

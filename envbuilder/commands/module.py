@@ -6,19 +6,8 @@ from typing import Annotated, Final
 
 import typer
 
-from envbuilder.commands.context import (
-    OUTPUT,
-    Answer,
-    Json,
-    Name,
-    NoColor,
-    Output,
-    Profile,
-    Verbose,
-    examples,
-    new_app,
-    open_session,
-)
+from envbuilder.commands.context import OUTPUT, Name, Output, Profile, Session, command, new_app
+from envbuilder.core.answer import Answer
 from envbuilder.run.exec import need_sif
 from envbuilder.run.launch.job import probe_pins
 from envbuilder.run.launch.site import find_site
@@ -39,8 +28,9 @@ class WrittenModule(Answer):
 ANSWER: Final = WrittenModule
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "module", EXAMPLES)
 def module(
+    session: Session,
     name: Name,
     *,
     write: Annotated[Path, typer.Option("--write", metavar="FOLDER", help="the folder of the module")] = Path(
@@ -48,15 +38,11 @@ def module(
     ),
     profile: Profile = "",
     output: Output = OUTPUT,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
-    with open_session("module", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        outputs = need_sif(name, output, session.environment)
-        sif, torch, cuda = probe_pins(outputs, read_in_sif)
-        written = Module(name=outputs.name, sif=sif, torch=torch, cuda=cuda, site=find_site(profile))
-        files = save_module(written, write.absolute())
-        session.data = WrittenModule(modulefiles=files, commands=written.commands)
-        session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.name}"
+    outputs = need_sif(name, output, session.environment)
+    sif, torch, cuda = probe_pins(outputs, read_in_sif)
+    written = Module(name=outputs.name, sif=sif, torch=torch, cuda=cuda, site=find_site(profile))
+    files = save_module(written, write.absolute())
+    session.data = WrittenModule(modulefiles=files, commands=written.commands)
+    session.text = shlex.join(("module", "use", str(files))) + f" && module load {written.name}"

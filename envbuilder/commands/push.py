@@ -14,15 +14,11 @@ from envbuilder.commands._registry import Only, make_client, parse_only
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
-    Answer,
-    Json,
-    NoColor,
     Output,
-    Verbose,
+    Session,
+    command,
     complete_recipe,
-    examples,
     new_app,
-    open_session,
     open_store,
 )
 from envbuilder.core.errors import UsageError
@@ -33,31 +29,12 @@ EXAMPLES: Final = ("envbuilder push a100 registry.site.org/team/a100",)
 app = new_app()
 
 
-class SentBlobs(Answer):
-    """How many blobs were sent, were there before, or were mounted from another repository."""
-
-    sent: int
-    there: int
-    mounted: int
+ANSWER: Final = registry.Pushed
 
 
-class Pushed(Answer):
-    """References by digest; null for what was not pushed."""
-
-    image: str | None
-    sif: str | None
-    sif_sha256: str | None
-    attached: int  # SBOM, provenance and signatures
-    blobs: SentBlobs
-    bytes_sent: int
-    bytes_resumed: int
-
-
-ANSWER: Final = Pushed
-
-
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "push", EXAMPLES)
 def push(
+    session: Session,
     name: Annotated[
         str, typer.Argument(help="a recipe that was built", metavar="NAME", autocompletion=complete_recipe)
     ],
@@ -74,27 +51,25 @@ def push(
         typer.Option("--sign", metavar="KEY", help="sign both first, with your private key"),
     ] = None,
     output: Output = OUTPUT,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
-    with open_session("push", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        forms, client = parse_only(only), make_client(session)
-        outputs = find_outputs(name, output.absolute())
-        target = find_reference(reference or outputs.name, client.settings.prefix)
-        if target.digest:
-            raise UsageError(
-                f"`{target}` names a digest", hint="push to a tag; the digest follows from the content"
-            )
-        shown = open_console(session)
-        with shown.group(f"push {name}"):
-            for form, path in (("image", outputs.image), ("sif", outputs.sif)):
-                if form in forms and not path.exists():
-                    hint = hint_to_build(name, recipes_folder(session.environment))
-                    raise UsageError(f"there is no `{path}`", hint=hint)
-            if key is not None:
-                sign_artifacts(name, build_context(session, RECIPES), output=output, key=key)
-            memory = open_store(session).pushed()
-            done = registry.push(outputs, target, client, forms=forms, memory=memory, console=shown)
-        session.data, session.text = Pushed.model_validate(done.data()), done.text()
+    forms, client = parse_only(only), make_client(session)
+    outputs = find_outputs(name, output.absolute())
+    target = find_reference(reference or outputs.name, client.settings.prefix)
+    if target.digest:
+        raise UsageError(
+            f"`{target}` names a digest", hint="push to a tag; the digest follows from the content"
+        )
+    shown = open_console(session)
+    with shown.group(f"push {name}"):
+        for form, path in (("image", outputs.image), ("sif", outputs.sif)):
+            if form in forms and not path.exists():
+                hint = hint_to_build(name, recipes_folder(session.environment))
+                raise UsageError(f"there is no `{path}`", hint=hint)
+        if key is not None:
+            sign_artifacts(name, build_context(session, RECIPES), output=output, key=key)
+        memory = open_store(session).pushed()
+        session.data = done = registry.push(
+            outputs, target, client, forms=forms, memory=memory, console=shown
+        )
+    session.text = done.text()

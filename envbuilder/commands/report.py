@@ -10,29 +10,18 @@ from typing import Any, Final
 
 from envbuilder import __version__
 from envbuilder.artifacts.outputs import Outputs
-from envbuilder.artifacts.squashfs.files import SquashfsTree
+from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build.built import read_documents
 from envbuilder.build.context import BuildContext
+from envbuilder.build.extensions import ExtensionStatus
+from envbuilder.build.extensions.list import HEAD, cells
 from envbuilder.build.pipeline import list_extensions
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import (
-    OUTPUT,
-    RECIPES,
-    Answer,
-    Json,
-    Name,
-    NoColor,
-    Output,
-    Recipes,
-    Verbose,
-    examples,
-    new_app,
-    open_session,
-)
+from envbuilder.commands.context import OUTPUT, RECIPES, Name, Output, Recipes, Session, command, new_app
 from envbuilder.commands.verify import verify_built
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, driver_floor, facts
-from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.answer import Answer
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.findings import Finding
@@ -65,24 +54,21 @@ class WrittenReport(Answer):
 ANSWER: Final = WrittenReport
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "report", EXAMPLES)
 def report(
+    session: Session,
     name: Name,
     *,
     output: Output = OUTPUT,
     recipes: Recipes = RECIPES,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Write one HTML page about what was built: pins, sizes, extensions, audits, build times, licenses, SBOM."""
-    with open_session("report", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        context = build_context(session, recipes)
-        with context.console.group(f"report {name}"):
-            session.data, findings = _make_report(name, context, output=output)
-        session.text = str(session.data.file)
-        if as_json:  # the page says the same
-            session.findings = findings
+    context = build_context(session, recipes)
+    with context.console.group(f"report {name}"):
+        session.data, findings = _make_report(name, context, output=output)
+    session.text = str(session.data.file)
+    if session.as_json:  # the page says the same
+        session.findings = findings
 
 
 def _make_report(
@@ -96,12 +82,12 @@ def _make_report(
     with context.console.step("measure what it holds"), opened_sif(outputs.sif) as system:
         entries = audited.entries or system.entries(threads=context.limits.threads)
         parts = measure(SquashfsTree(system, entries))
-    tables = load_tables(load_toolkits())
+    tables = load_tables()
     known = facts(recipe, tables)
     sections = (
         _pins(recipe, known),
         _sizes(parts),
-        _extensions(list_extensions(name, context)),
+        _extensions(*list_extensions(name, context)),
         _findings(audited),
         _times(outputs.log),
         _licenses(packages),
@@ -136,7 +122,7 @@ def _audit(name: str, context: BuildContext, output: Path) -> _Audited:
         verified = verify_built(name, context, output=output)
     except VerifyError as error:
         return _Audited(verdict=error.message, findings=error.findings)
-    return _Audited(verdict=verified.text(), findings=verified.findings, entries=verified.report.entries)
+    return _Audited(verdict=verified.answer.text(), findings=verified.findings, entries=verified.entries)
 
 
 def _packages(sbom: str) -> tuple[dict[str, Any], ...]:
@@ -192,19 +178,11 @@ def _sizes(parts: tuple[Part, ...]) -> Section:
     )
 
 
-def _extensions(rows: tuple[dict[str, Any], ...]) -> Section:
-    cells = tuple(
-        (
-            str(row["name"]), str(row["form"]), " ".join(row.get("targets", ())) or "-",
-            f"{row['size'] / 1e6:.2f} MB" if "size" in row else "-",
-            f"{row['seconds']} s" if "seconds" in row else "-",
-            str(row["key"])[:16], str(row["origin"]),
-        )
-        for row in rows
-    )  # fmt: skip
-    head = ("name", "form", "architectures", "size", "compiled in", "key", "from")
+def _extensions(recipe: Recipe, found: tuple[ExtensionStatus, ...]) -> Section:
+    head = tuple("architectures" if name == "for" else name for name in HEAD)
+    rows = tuple(cells(one, recipe.name) for one in found)
     return Section(
-        title="Extensions", tables=(Table(head=head, rows=cells, empty="This environment has none."),)
+        title="Extensions", tables=(Table(head=head, rows=rows, empty="This environment has none."),)
     )
 
 

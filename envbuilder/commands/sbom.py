@@ -7,17 +7,7 @@ import typer
 from pydantic import JsonValue, RootModel
 
 from envbuilder.build.built import read_documents
-from envbuilder.commands.context import (
-    OUTPUT,
-    Json,
-    NoColor,
-    Output,
-    Verbose,
-    complete_recipe,
-    examples,
-    new_app,
-    open_session,
-)
+from envbuilder.commands.context import OUTPUT, Output, Session, command, complete_recipe, new_app
 from envbuilder.recipe.load import recipes_folder
 
 EXAMPLES: Final = ("envbuilder sbom a100", "envbuilder sbom build/a100.sif --provenance")
@@ -31,8 +21,9 @@ class Document(RootModel[dict[str, JsonValue]]):
 ANSWER: Final = Document
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "sbom", EXAMPLES)
 def sbom(
+    session: Session,
     name: Annotated[
         str,
         typer.Argument(
@@ -41,15 +32,11 @@ def sbom(
     ],
     *,
     provenance: Annotated[
-        bool, typer.Option("--provenance", help="how it was made instead: an in-toto statement")
+        bool, typer.Option("--provenance", help="print the provenance instead: an in-toto statement")
     ] = False,
     output: Output = OUTPUT,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Print the SBOM of what was built, in SPDX: every package with its version, license and hash."""
-    with open_session("sbom", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        recipes = recipes_folder(session.environment)
-        session.text = read_documents(name, output, recipes)[provenance].rstrip("\n")
-        session.data = Document(json.loads(session.text))
+    recipes = recipes_folder(session.environment)
+    session.text = read_documents(name, output, recipes)[provenance].rstrip("\n")
+    session.data = Document(json.loads(session.text))

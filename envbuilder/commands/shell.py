@@ -2,17 +2,7 @@
 
 from typing import Final
 
-from envbuilder.commands.context import (
-    OUTPUT,
-    Name,
-    NoColor,
-    Output,
-    Profile,
-    Verbose,
-    examples,
-    new_app,
-    open_session,
-)
+from envbuilder.commands.context import OUTPUT, Name, Output, Profile, Session, command, new_app
 from envbuilder.commands.exec import Form, Print, run_inside
 
 EXAMPLES: Final = ("envbuilder shell a100",)
@@ -20,17 +10,15 @@ ANSWER: Final = None  # the output is the program's
 app = new_app()
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "shell", EXAMPLES, has_json=False)
 def shell(
+    session: Session,
     name: Name,
     *,
     inside: Form = "",
     profile: Profile = "",
     show: Print = False,
     output: Output = OUTPUT,
-    no_color: NoColor = False,
-    verbose: Verbose = 0,
 ) -> None:
     """Open a shell in the environment."""
-    with open_session("shell", as_json=False, verbose=verbose, no_color=no_color) as session:
-        run_inside(session, name, [], form=inside, profile=profile, show=show, output=output)
+    run_inside(session, name, [], form=inside, profile=profile, show=show, output=output)

@@ -7,16 +7,9 @@ from typing import Annotated, Final
 import typer
 
 from envbuilder.commands._console import open_console
-from envbuilder.commands.context import (
-    Answer,
-    Json,
-    NoColor,
-    Verbose,
-    examples,
-    new_app,
-    open_session,
-)
-from envbuilder.compat.refresh import TABLES, Scope, refresh
+from envbuilder.commands.context import Session, command, new_app
+from envbuilder.compat.refresh import TABLES, refresh
+from envbuilder.core.answer import Answer
 from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import probe_sources
@@ -40,8 +33,9 @@ def _group() -> None:
     """Keep `refresh` a sub-command: Typer makes an app with one command that command."""
 
 
-@app.command("refresh", epilog=examples(EXAMPLES["refresh"]))
+@command(app, "tables refresh", EXAMPLES["refresh"])
 def tables_refresh(
+    session: Session,
     *,
     releases: Annotated[
         int, typer.Option("--releases", metavar="N", min=0, help="newest releases of torch to read")
@@ -50,18 +44,22 @@ def tables_refresh(
         int, typer.Option("--compilers", metavar="N", min=0, help="newest CUDA compilers to read")
     ] = 5,
     check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Read the newest wheels and write what they say into the tables of compatibility, for maintainers."""
-    with open_session("tables refresh", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        runner = ProcessRunner(session.environment)
-        shown = open_console(session, runner)
-        index = Index(probe_sources(session.environment, runner))
-        scope, today = Scope(releases=releases, compilers=compilers), datetime.now(UTC).date()
-        with shown.group("tables refresh"), shown.step("read the newest wheels"):
-            changes = refresh(index, runner, today=today, scope=scope, folder=TABLES, save=not check)
-        session.data = TableChanges(changes=changes.done, notes=changes.notes)
-        done = changes.done or ("the tables are as they were",)
-        session.text = "\n".join((*done, *(f"note: {note}" for note in changes.notes)))
+    runner = ProcessRunner(session.environment)
+    shown = open_console(session, runner)
+    index = Index(probe_sources(session.environment, runner))
+    today = datetime.now(UTC).date()
+    with shown.group("tables refresh"), shown.step("read the newest wheels"):
+        changes = refresh(
+            index,
+            runner,
+            today=today,
+            releases=releases,
+            compilers=compilers,
+            folder=TABLES,
+            save=not check,
+        )
+    session.data = TableChanges(changes=changes.done, notes=changes.notes)
+    done = changes.done or ("the tables are as they were",)
+    session.text = "\n".join((*done, *(f"note: {note}" for note in changes.notes)))

@@ -8,36 +8,34 @@ from typing import Annotated, Final
 import typer
 
 from envbuilder.artifacts.oci.reader import read_image
-from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_any_record
+from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_record
 from envbuilder.artifacts.sif import is_sif
 from envbuilder.artifacts.signing import verify_signatures
-from envbuilder.artifacts.squashfs.files import SquashfsTree
+from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build.built import need_built
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import EngineName, layer_keys, record_key
-from envbuilder.build.pipeline import make_plan
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import (
     OUTPUT,
     RECIPES,
-    Answer,
-    Json,
-    NoColor,
     Output,
     Recipes,
-    Verbose,
+    Session,
+    command,
     complete_recipe,
-    examples,
     new_app,
-    open_session,
 )
 from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.findings import Finding, Severity
+from envbuilder.layers.entry import Entry
 from envbuilder.layers.layer import Layer, load_layer
-from envbuilder.verify.audit import Said, Tree, audit
-from envbuilder.verify.audit.secret import IN_FILES
-from envbuilder.verify.compare import VerifyReport, opened_sif
+from envbuilder.plan.make import make_plan
+from envbuilder.verify.audit import ImageTexts, Tree, audit
+from envbuilder.verify.audit.files import IN_FILES
+from envbuilder.verify.compare import opened_sif
 from envbuilder.verify.compare import verify as compare_artifacts
 from envbuilder.verify.subjects import open_image
 
@@ -56,12 +54,20 @@ class VerifiedPair(Answer):
     plan: bool
     passed_over: tuple[str, ...]
 
+    def text(self) -> str:
+        plan = ", those of the plan" if self.plan else ""
+        head = f"image and SIF hold the same {self.paths} paths{plan}; tree sha256:{self.tree}"
+        if not self.passed_over:
+            return head
+        return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
+
 
 ANSWER: Final = VerifiedPair
 
 
-@app.command(epilog=examples(EXAMPLES))
+@command(app, "verify", EXAMPLES)
 def verify(
+    session: Session,
     name: Annotated[
         str,
         typer.Argument(
@@ -70,7 +76,7 @@ def verify(
             autocompletion=complete_recipe,
         ),
     ],
-    sif: Annotated[Path | None, typer.Argument(help="the SIF, where the first is an image")] = None,
+    sif: Annotated[Path | None, typer.Argument(help="the SIF, if the first argument is an image")] = None,
     *,
     key: Annotated[
         Path | None, typer.Option("--key", help="a public key: both must be signed with it")
@@ -85,47 +91,24 @@ def verify(
     ] = "",
     output: Output = OUTPUT,
     recipes: Recipes = RECIPES,
-    as_json: Json = False,
-    verbose: Verbose = 0,
-    no_color: NoColor = False,
 ) -> None:
     """Prove that an image and a SIF hold the same files, path by path, and audit them."""
-    with open_session("verify", as_json=as_json, verbose=verbose, no_color=no_color) as session:
-        context = build_context(session, recipes)
-        with context.console.group(f"verify {name}"):
-            if sif:
-                verified = verify_pair(name, sif, context, oldest_host=oldest_host, key=key)
-            else:
-                verified = verify_built(name, context, output=output, oldest_host=oldest_host, key=key)
-        session.data, session.text, session.findings = verified.answer(), verified.text(), verified.findings
+    context = build_context(session, recipes)
+    with context.console.group(f"verify {name}"):
+        if sif:
+            verified = verify_pair(name, sif, context, oldest_host=oldest_host, key=key)
+        else:
+            verified = verify_built(name, context, output=output, oldest_host=oldest_host, key=key)
+    session.data, session.text, session.findings = verified.answer, verified.answer.text(), verified.findings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
     """An image and a SIF that hold the same files."""
 
-    image: str
-    sif: Path
-    report: VerifyReport
-    with_plan: bool  # also compared with the layers that the plan promises
+    answer: VerifiedPair
+    entries: tuple[Entry, ...]  # of the SIF
     findings: tuple[Finding, ...]  # warnings of the audits
-
-    def answer(self) -> VerifiedPair:
-        return VerifiedPair(
-            image=self.image,
-            sif=self.sif,
-            paths=self.report.paths,
-            tree=self.report.tree,
-            plan=self.with_plan,
-            passed_over=self.report.passed_over,
-        )
-
-    def text(self) -> str:
-        plan = ", those of the plan" if self.with_plan else ""
-        head = f"image and SIF hold the same {self.report.paths} paths{plan}; tree sha256:{self.report.tree}"
-        if not self.report.passed_over:
-            return head
-        return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.report.passed_over)}"
 
 
 def verify_built(
@@ -139,7 +122,7 @@ def verify_built(
     names = (str(outputs.image), outputs.sif)
     need_built(outputs, name, context.recipes)
     _check_signatures(outputs.image, outputs.sif, key, context)
-    layers = _layers(name, context, load_any_record(outputs))
+    layers = _layers(name, context, load_record(outputs))
     return _verify(outputs.image, names, context, layers=layers, oldest_host=oldest_host)
 
 
@@ -183,14 +166,17 @@ def _verify(
     with context.console.step("audit what they hold"), opened_sif(sif) as system:
         tree = SquashfsTree(system, report.entries)
         read = read_image(place)
-        said = Said(environment=read.config.env, texts=read.texts, hidden=report.hidden)
-        findings = audit(tree, said=said, gpus=_gpus(tree), oldest_glibc=glibc)
+        outside = ImageTexts(environment=read.config.env, texts=read.texts, hidden=report.hidden)
+        findings = audit(tree, outside=outside, gpus=_gpus(tree), oldest_glibc=glibc)
         if any(finding.severity is Severity.ERROR for finding in findings):
             raise VerifyError(
                 f"`{image}` and `{sif}` hold the same files, but the audits found errors",
                 findings=findings,
             )
-    return Verified(image=image, sif=sif, report=report, with_plan=bool(layers), findings=findings)
+    answer = VerifiedPair(
+        image=image, sif=sif, paths=report.paths, tree=report.tree, plan=bool(layers), passed_over=report.passed_over
+    )  # fmt: skip
+    return Verified(answer=answer, entries=report.entries, findings=findings)
 
 
 def _check_signatures(image: Path, sif: Path, key: Path | None, context: BuildContext) -> None:
@@ -213,7 +199,7 @@ def _gpus(tree: Tree) -> tuple[str, ...]:
 
 def _glibc(oldest_host: str) -> str:
     """Return the version of glibc that `--oldest-host` means."""
-    known = {row.name: row.glibc for row in load_distributions().rows}
+    known = {row.name: row.glibc for row in load_distributions().rows if row.buildable}
     if oldest_host and oldest_host not in known and not re.fullmatch(r"\d+\.\d+", oldest_host):
         raise UsageError(
             f"`--oldest-host` takes a version of glibc or a base, found `{oldest_host}`",
@@ -225,7 +211,7 @@ def _glibc(oldest_host: str) -> str:
 def _layers(name: str, context: BuildContext, record: Record | None) -> tuple[Layer, ...]:
     """Return the layers of the plan, by the engine that made them, or none if the recipe or one of them is gone."""
     try:
-        _, plan, _ = make_plan(name, context)
+        _, plan, _ = make_plan(name, context.recipes, context.store)
     except EnvbuilderError:
         return ()
     engines = [engine for engine in EngineName if record and record.key == record_key(plan, engine)]

@@ -16,15 +16,14 @@ from envbuilder.compat.image_facts import Base
 from envbuilder.compat.problem import CheckCode, Problem, Rule
 from envbuilder.compat.rules import base_image as bases
 from envbuilder.compat.rules import compiler, driver, pins, wheels
-from envbuilder.compat.suggest import Repair, find_better, find_repairs
-from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.compat.suggest import Found, Repair, find_better, find_repairs
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
 
 __all__ = [
-    "RULES", "BaseOf", "CheckCode", "Repair", "Report", "Tables", "check", "examine", "examine_file", "judge", "load_tables",
+    "RULES", "BaseOf", "CheckCode", "Repair", "Report", "Tables", "examine", "examine_file", "judge", "load_tables",
     "need_sound",
 ]  # fmt: skip
 
@@ -32,9 +31,7 @@ RULES: Final[tuple[Rule, ...]] = (
     pins.check_base,
     pins.check_gpus,
     pins.check_arm_hosts,
-    pins.check_python,
-    pins.check_gcc,
-    pins.check_libxcrypt,
+    pins.check_suite,
     pins.check_crypt_h,
     pins.check_cuda,
     pins.check_torch,
@@ -43,8 +40,7 @@ RULES: Final[tuple[Rule, ...]] = (
     wheels.check_torch_glibc,
     wheels.check_torch_cuda,
     wheels.check_kernels,
-    wheels.check_numpy,
-    wheels.check_setuptools,
+    wheels.check_bounds,
     wheels.check_compiler_parts,
     compiler.check_nvcc_gcc,
     compiler.check_broken_gcc,
@@ -57,10 +53,7 @@ RULES: Final[tuple[Rule, ...]] = (
     compiler.check_extension_standards,
     driver.check_driver,
     driver.check_host_gpus,
-    bases.check_seen,
-    bases.check_machine,
-    bases.check_libc,
-    bases.check_os,
+    bases.check_image,
     bases.check_gcc,
     bases.check_python,
     bases.check_libxcrypt,
@@ -69,7 +62,6 @@ RULES: Final[tuple[Rule, ...]] = (
     bases.check_required_driver,
     bases.check_own_torch,
     bases.check_packages,
-    bases.check_ninja,
 )
 
 
@@ -88,14 +80,16 @@ class Report:
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
 
-def check(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tuple[Finding, ...]:
-    """Every finding of every rule, in the order of the rules."""
-    return examine(recipe, tables, host).findings
+def find_problems(context: CheckContext) -> Iterator[Found]:
+    """Yield every problem with the rule that found it, in the order of the rules."""
+    for rule in RULES:
+        for problem in rule(context):
+            yield rule, problem
 
 
 def judge(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tuple[Problem, ...]:
     """Return the problems of a recipe, without searching for repairs."""
-    return tuple(problem for _, problem in _problems(make_context(recipe, tables, host)))
+    return tuple(problem for _, problem in find_problems(make_context(recipe, tables, host)))
 
 
 def examine(
@@ -103,9 +97,9 @@ def examine(
 ) -> Report:
     """Return the findings; the hint of each names the nearest pins that pass."""
     context = make_context(recipe, tables, host, base)
-    problems = [problem for _, problem in _problems(context)]
-    has_errors = any(problem.severity is Severity.ERROR for problem in problems)
-    repairs = find_repairs(context, _problems) if has_errors else ()
+    problems = [problem for _, problem in find_problems(context)]
+    has_errors = any(problem.is_error for problem in problems)
+    repairs = find_repairs(context, find_problems) if has_errors else ()
     return Report(
         findings=tuple(_finding(context, problem, repairs, has_errors=has_errors) for problem in problems),
         repairs=repairs,
@@ -122,19 +116,13 @@ def examine_file(
     recipe = load(find_recipe(name, folder))
     facts = load_host_facts(host) if host else None
     base = base_of(recipe) if recipe.image else None
-    return recipe, examine(recipe, load_tables(load_toolkits()), facts, base)
+    return recipe, examine(recipe, load_tables(), facts, base)
 
 
 def need_sound(recipe: Recipe, report: Report) -> None:
     """Raise IncompatibleError with every finding if the recipe has errors."""
     if report.has_errors:
         raise IncompatibleError(f"the pins of `{recipe.name}` cannot work together", findings=report.findings)
-
-
-def _problems(context: CheckContext) -> Iterator[tuple[Rule, Problem]]:
-    for rule in RULES:
-        for problem in rule(context):
-            yield rule, problem
 
 
 def _finding(
@@ -153,7 +141,7 @@ def _finding(
 
 def _hint(context: CheckContext, problem: Problem, repairs: tuple[Repair, ...], *, has_errors: bool) -> str:
     if problem.severity is Severity.WARNING:
-        better = None if has_errors or not problem.pins else find_better(context, problem, _problems)
+        better = None if has_errors or not problem.pins else find_better(context, problem, find_problems)
         repairs = (better,) if better else ()
     elif not problem.pins and not problem.moves:
         repairs = ()

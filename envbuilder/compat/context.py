@@ -1,28 +1,26 @@
 """The input of every rule: the tables, and one recipe with the rows that its pins name."""
 
 import functools
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.host_file import HostFacts
-from envbuilder.compat.image_as_distribution import as_distribution
-from envbuilder.compat.image_facts import Base
+from envbuilder.compat.image_facts import Base, as_distribution
 from envbuilder.compat.tables.cuda import Cuda, architecture_key, load_cudas
-from envbuilder.compat.tables.distribution import Distribution, load_all_distributions
+from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.compat.tables.gpu import Gpu, load_gpus
-from envbuilder.compat.tables.python import Python, load_pythons
-from envbuilder.compat.tables.standard import Standard, load_standards
+from envbuilder.compat.tables.language import Python, Standard, load_pythons, load_standards
 from envbuilder.compat.tables.table import Table
+from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.compat.tables.torch import Build, Torch, load_torches
 from envbuilder.recipe.model import Recipe
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What the rules look things up in; the indexes are made on first use, so this one has no slots."""
+    """What the rules look things up in."""
 
     distributions: Table[Distribution]  # also those that cannot be built on
     gpus: Table[Gpu]
@@ -33,74 +31,22 @@ class Tables:
     toolkits: frozenset[str]  # the CUDA versions that can be laid out, e.g. 12.4
 
     @functools.cached_property
-    def distribution(self) -> Mapping[str, Distribution]:
-        return {row.name: row for row in self.distributions.rows}
-
-    @functools.cached_property
     def bases(self) -> tuple[Distribution, ...]:
         """Those that an environment can stand on."""
         return tuple(row for row in self.distributions.rows if row.buildable)
 
-    @functools.cached_property
-    def gpu(self) -> Mapping[str, Gpu]:
-        return {row.name: row for row in self.gpus.rows}
 
-    @functools.cached_property
-    def torch(self) -> Mapping[str, Torch]:
-        return {row.version: row for row in self.torches.rows}
-
-    @functools.cached_property
-    def cuda(self) -> Mapping[str, Cuda]:
-        return {row.cuda: row for row in self.cudas.rows}
-
-    @functools.cached_property
-    def python(self) -> Mapping[str, Python]:
-        return {row.python: row for row in self.pythons.rows}
-
-    @functools.cached_property
-    def compiling(self) -> Mapping[str, tuple[str, ...]]:
-        """The CUDA versions that compile for each GPU's capability, oldest first."""
-        return {
-            capability: tuple(row.cuda for row in self.cudas.rows if row.can_target(capability))
-            for capability in self._capabilities
-        }
-
-    @functools.cached_property
-    def naming(self) -> Mapping[str, tuple[str, ...]]:
-        """The releases of torch whose TORCH_CUDA_ARCH_LIST knows each GPU's capability, oldest first."""
-        return {
-            capability: tuple(row.version for row in self.torches.rows if capability in row.arch_names)
-            for capability in self._capabilities
-        }
-
-    @functools.cached_property
-    def running(self) -> Mapping[str, tuple[str, ...]]:
-        """The builds of torch that run on each GPU's capability, oldest first: 2.6.0+cu124."""
-        return {
-            capability: tuple(
-                f"{row.version}+{build.name}"
-                for row in self.torches.rows
-                for build in (row.build, *row.other_builds)
-                if can_run(capability, build.architectures, build.ptx)
-            )
-            for capability in self._capabilities
-        }
-
-    @property
-    def _capabilities(self) -> frozenset[str]:
-        return frozenset(gpu.capability for gpu in self.gpus.rows)
-
-
-def load_tables(toolkits: Iterable[str]) -> Tables:
-    """The tables that envbuilder brings, with the CUDA versions of `tables.toolkit`."""
+@functools.cache
+def load_tables() -> Tables:
+    """Return the tables that envbuilder brings."""
     return Tables(
-        distributions=load_all_distributions(),
+        distributions=load_distributions(),
         gpus=load_gpus(),
         torches=load_torches(),
         cudas=load_cudas(),
         pythons=load_pythons(),
         standards=load_standards(),
-        toolkits=frozenset(toolkits),
+        toolkits=frozenset(load_toolkits()),
     )
 
 
@@ -141,30 +87,26 @@ class CheckContext:
 def make_context(
     recipe: Recipe, tables: Tables, host: HostFacts | None = None, base: Base | None = None
 ) -> CheckContext:
-    torch = tables.torch.get(recipe.pytorch)
-    row = tables.distribution.get(recipe.base)
+    torch = tables.torches.by_name.get(recipe.pytorch)
+    row = tables.distributions.by_name.get(recipe.base)
     if recipe.image and base:
-        row = as_distribution(base, recipe.python, tables.distribution)
+        row = as_distribution(base, recipe.python, tables.distributions.by_name)
     return CheckContext(
         recipe=recipe,
         tables=tables,
         host=host,
         base=base if recipe.image else None,
         distribution=row,
-        cuda=tables.cuda.get(recipe.cuda),
+        cuda=tables.cudas.by_name.get(recipe.cuda),
         torch=torch,
-        build=installed_build(torch, recipe.cuda) if torch and recipe.cuda else None,
+        # What `lock` installs: the build against exactly this CUDA, else the package index's.
+        build=(torch.build_for(recipe.cuda) or torch.build) if torch and recipe.cuda else None,
         gpus=tuple(
-            (f"gpus[{index}]", tables.gpu[name])
+            (f"gpus[{index}]", tables.gpus.by_name[name])
             for index, name in enumerate(recipe.gpus)
-            if name in tables.gpu
+            if name in tables.gpus.by_name
         ),
     )
-
-
-def installed_build(torch: Torch, cuda: str) -> Build:
-    """The build against exactly this CUDA, else the package index's, as `resolve.wheel.torch_requirement` chooses."""
-    return torch.build_for(cuda) or torch.build
 
 
 @functools.cache
@@ -208,8 +150,5 @@ def can_run(capability: str, architectures: tuple[str, ...], ptx: tuple[str, ...
         found_major, found_minor, kind = architecture_key(name)
         if found_major == major and (found_minor == minor if kind == "a" else found_minor <= minor):
             return True
-    plain = [architecture_key(name) for name in ptx]
-    return any(
-        kind != "a" and (other_major, other_minor) <= (major, minor)
-        for other_major, other_minor, kind in plain
-    )
+    plain = [architecture_key(name) for name in ptx if not name.endswith("a")]
+    return any(other[:2] <= (major, minor) for other in plain)

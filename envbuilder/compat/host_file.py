@@ -32,11 +32,6 @@ class HostFacts:
     gpus: tuple[str, ...] | None = None
     profile: Profile | None = None
 
-    @property
-    def driver_branch(self) -> str:
-        """535"""
-        return self.driver.partition(".")[0]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HostFile:

@@ -1,14 +1,19 @@
 """The facts of a base image, each with the place where it was found.
 
-The facts are plain text because the lock keeps them: `check` judges them without the image, years later too.
+The facts are plain text because the lock keeps them: `check` judges them without the image, years later too. They make a row
+of the distributions' table, so that the same rules judge images and suites.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from envbuilder.compat.tables.distribution import Distribution
+from envbuilder.compat.tables.table import version_key
 from envbuilder.core.models import STRICT, Line, LineOrEmpty
 
+PLATFORM: Final = "amd64"
 SUITES: Final = ("debian", "ubuntu")  # whose code names recipes use: debian/bookworm
 
 
@@ -86,9 +91,6 @@ class Base:
     def gcc(self, major: str) -> Fact | None:
         return next((fact for fact in self.gccs if is_version(fact.value, major)), None)
 
-    def gxx(self, major: str) -> Fact | None:
-        return next((fact for fact in self.every(Name.GXX) if is_version(fact.value, major)), None)
-
     @property
     def pythons(self) -> tuple[Fact, ...]:
         return self.every(Name.PYTHON)
@@ -140,3 +142,53 @@ class Base:
 def is_version(version: str, pin: str) -> bool:
     """Whether 12.2.0 is 12."""
     return f"{version}.".startswith(f"{pin}.")
+
+
+def other_machine(base: Base) -> Fact | None:
+    """What says that the image is for another processor; libraries for 32 bits beside ours do not."""
+    said = base.every(Name.ARCHITECTURE)
+    config, programs = ([fact for fact in said if bool(fact.path) == inside] for inside in (False, True))
+    for found in (config, programs):
+        if found and all(fact.value != PLATFORM for fact in found):
+            return found[0]
+    return None
+
+
+def is_foreign(base: Base) -> bool:
+    """Programs of another processor, or another C library than PyTorch's wheels are for: nothing else of it counts."""
+    return other_machine(base) is not None or base.first(Name.GLIBC) is None
+
+
+def suite_of(base: Base, rows: Mapping[str, Distribution]) -> Distribution | None:
+    """The suite whose packages can be added to the image, None where none can."""
+    row = rows.get(base.distribution)
+    return row if row and row.buildable and base.value(Name.MANAGER) == "dpkg" else None
+
+
+def as_distribution(base: Base, python: str, rows: Mapping[str, Distribution]) -> Distribution | None:
+    """Return what an environment with this Python finds there, with what the image's own suite can add.
+
+    None for what is foreign. An empty text or tuple stands for what neither has.
+    """
+    if is_foreign(base):
+        return None
+    suite = suite_of(base, rows)
+    pythons = [base.python(python), *base.pythons]
+    version = next((fact.value for fact in pythons if fact), "")
+    if suite and base.python(python) is None and (python == suite.python or not version):
+        version = suite.python_version
+    gccs = [*(fact.value for fact in base.gccs), *(suite.gcc_versions if suite else ())]
+    first = {version.partition(".")[0]: version for version in reversed(gccs)}  # one of each major version
+    return Distribution(
+        name=f"the base image ({base.distribution or 'of an unknown distribution'})",
+        release="",
+        glibc=base.value(Name.GLIBC),
+        python_version=version,
+        default_gcc=base.value(Name.PLAIN_GCC),
+        gcc_versions=tuple(sorted(first.values(), key=version_key)),
+        libxcrypt=base.value(Name.LIBXCRYPT) or (suite.libxcrypt if suite else ""),
+        has_crypt_h=base.first(Name.CRYPT_H) is not None or bool(suite and suite.has_crypt_h),
+        components=(),
+        buildable=True,
+        source=(),
+    )

@@ -3,14 +3,11 @@
 import difflib
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TypeVar
+from dataclasses import KW_ONLY, dataclass
 
 from envbuilder.compat.context import CheckContext
-from envbuilder.compat.tables.table import Table, version_key
+from envbuilder.compat.tables.table import version_key
 from envbuilder.core.findings import CodeEnum, Severity
-
-Row = TypeVar("Row")
 
 
 class CheckCode(CodeEnum):
@@ -30,13 +27,13 @@ class CheckCode(CodeEnum):
     CUDA_SOURCE = "EB312", "a .cu file and no CUDA"
     CUDA = "EB313", "no such release"
     CUDA_NEWER = "EB314", "newer than the tables"
-    NVCC_GCC_NEW = "EB315", "gcc above what nvcc takes"
+    NVCC_GCC_NEW = "EB315", "gcc newer than nvcc supports"
     NVCC_GCC_OLD = "EB316", "gcc below it"
     NVCC_GCC_BROKEN = "EB317", "a patch release of gcc that nvcc takes and fails with"
     NVCC_GLIBC = "EB318", "the toolkit's headers clash with the suite's C library"
     ARCHITECTURE = "EB319", "a GPU that the toolkit does not compile for"
     KERNELS = "EB320", "a GPU for which torch's build holds no code"
-    ARCHITECTURE_NAME = "EB321", "a GPU that torch's TORCH_CUDA_ARCH_LIST has no word for"
+    ARCHITECTURE_NAME = "EB321", "a GPU that torch's TORCH_CUDA_ARCH_LIST does not know"
     STANDARD_NVCC = "EB322", "a C++ standard that nvcc does not take"
     STANDARD_GCC = "EB323", "a C++ standard that gcc does not take"
     STANDARD_TORCH = "EB324", "a C++ standard below what torch's headers take"
@@ -48,8 +45,8 @@ class CheckCode(CodeEnum):
     SETUPTOOLS = "EB330", "setuptools that this torch's cpp_extension does not work with"
     COMPILER_PARTS = "EB331", "a compiler from the package index with parts of another release"
     DRIVER = "EB332", "the host's driver is too old"
-    DRIVER_MINOR = "EB333", "it runs by minor-version compatibility"
-    DRIVER_FORWARD = "EB334", "it runs by forward compatibility"
+    DRIVER_MINOR = "EB333", "the driver runs this CUDA by minor-version compatibility"
+    DRIVER_FORWARD = "EB334", "the driver runs this CUDA by forward compatibility"
     HOST_GPU = "EB335", "a GPU of the host that the recipe does not compile for"
     HOST_GPU_UNKNOWN = "EB336", "a GPU of the host that the tables do not know"
     ARM_HOST = "EB337", "a GPU that exists only beside an aarch64 processor"
@@ -67,7 +64,7 @@ class CheckCode(CodeEnum):
     HOST_EMPTY = "EB349", "a host without a GPU, as a login node is"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Change:
     """One changed value of a recipe: key and new text; an index past the end appends."""
 
@@ -78,18 +75,23 @@ class Change:
 Move = tuple[Change, ...]  # changes that are made together
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Problem:
     """The problem that one rule found; `check` makes a finding of it."""
 
     code: CheckCode
     key: str  # what it is about, and where the finding points: gcc, gpus[0]
     message: str
+    _: KW_ONLY
     pins: tuple[str, ...] = ()  # whose values decide it, the nearest to change first
     moves: tuple[Move, ...] = ()  # repairs beside the other values of those pins
     advice: str = ""  # what to do where no pin helps
     source: str = ""
     severity: Severity = Severity.ERROR
+
+    @property
+    def is_error(self) -> bool:
+        return self.severity is Severity.ERROR
 
 
 Rule = Callable[[CheckContext], Iterator[Problem]]
@@ -104,13 +106,6 @@ def closest(word: str, names: Iterable[str]) -> tuple[str, ...]:
     """Return the names similar to a word, the closest first, ignoring case."""
     spelling = {name.casefold(): name for name in names}
     return tuple(spelling[found] for found in difflib.get_close_matches(word.casefold(), spelling))
-
-
-def cite(table: Table[Row], names: Sequence[str] = (), *prefer: str) -> str:
-    """Return the source of a row: the first preferred one, otherwise its first."""
-    name = next((name for name in prefer if name in names), names[0] if names else "")
-    source = next((source for source in table.sources if source.name == name), table.sources[0])
-    return f"{source.text}, read {source.read}"
 
 
 def is_ahead(asked: str, newest: str) -> bool:

@@ -1,15 +1,15 @@
-"""Search for the smallest change of a recipe that passes every rule.
+"""Search for the nearest recipe that passes every rule, for `check` and for `init`.
 
-A repair changes a pin of each rule that fails. So the search takes the first failing rule, tries every value of the pins
-that decide it, and continues from those that pass it, the smallest change first. Each suggestion has passed the whole
-check.
+`check` changes a recipe: a repair changes a pin of each rule that fails. So the search takes the first failing rule, tries
+every value of the pins that decide it, and continues from those that pass it, the smallest change first. `init` has
+candidates instead of a recipe. Each recipe that is found has passed the whole check.
 """
 
 import heapq
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Any, Final, TypeVar
 
 from envbuilder.compat.context import CheckContext, make_context
 from envbuilder.compat.problem import Change, Move, Problem, Rule, closest, distance
@@ -42,7 +42,10 @@ _ITEM: Final = re.compile(
     r"(extensions\[(?P<extension>\d+)\]\.)?(?P<name>gpus|packages|cflags|cuda_cflags)\[(?P<index>\d+)\]"
 )
 
-Examine = Callable[[CheckContext], Iterator[tuple[Rule, Problem]]]
+Found = tuple[Rule, Problem]
+Examine = Callable[[CheckContext], Iterator[Found]]
+Rank = tuple[Any, ...]
+_Holder = TypeVar("_Holder")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,97 +75,121 @@ class Repair:
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class _Try:
-    """One changed recipe in the queue; the number makes the order total."""
+class Try:
+    """A recipe that the search looks at. Its rank grows with the problems that are found in it."""
 
-    rank: float
-    number: int
-    costs: tuple[tuple[str, float], ...] = field(
-        compare=False
-    )  # of each changed key; what comes with another: 0
-    changes: tuple[Change, ...] = field(compare=False)
+    rank: Rank
+    number: int  # makes the order total
     context: CheckContext = field(compare=False)
-    errors: tuple[tuple[Rule, Problem], ...] = field(compare=False)
+    found: tuple[Found, ...] | None = field(compare=False, default=None)  # None: not judged yet
+    # Of a repair: what each changed key costs; what comes with another costs nothing.
+    costs: tuple[tuple[str, float], ...] = field(compare=False, default=())
+    changes: tuple[Change, ...] = field(compare=False, default=())
+
+    @property
+    def errors(self) -> list[Found]:
+        return [(rule, problem) for rule, problem in self.found or () if problem.is_error]
+
+
+def search(
+    tries: Iterable[Try],
+    examine: Examine,
+    rank: Callable[[Try], Rank],
+    expand: Callable[[Try], Iterable[Try]] = lambda _: (),
+) -> Iterator[Try]:
+    """Yield the recipes without errors, the nearest first.
+
+    A recipe is judged when it is the nearest. `rank` then says how near it is with its problems, and `expand` gives what
+    may repair one with errors.
+    """
+    queue = list(tries)
+    heapq.heapify(queue)
+    while queue:
+        one = heapq.heappop(queue)
+        if one.found is None:
+            one = replace(one, found=tuple(examine(one.context)))
+            heapq.heappush(queue, replace(one, rank=rank(one)))
+        elif one.errors:
+            for more in expand(one):
+                heapq.heappush(queue, more)
+        else:
+            yield one
 
 
 def find_repairs(context: CheckContext, examine: Examine) -> tuple[Repair, ...]:
     """Find the nearest repairs of a recipe with errors; the second changes other pins than the first."""
     found: list[Repair] = []
     seen: set[tuple[Change, ...]] = {()}
-    queue: list[_Try] = []
     limit = LIMIT
 
-    def push(costs: tuple[tuple[str, float], ...], changes: tuple[Change, ...]) -> None:
-        here = make_context(apply(context.recipe, changes), context.tables, context.host, context.base)
-        results = tuple(examine(here))
-        errors = tuple((rule, problem) for rule, problem in results if problem.severity is Severity.ERROR)
-        rank = sum(cost for _, cost in costs) + (_ERROR * len(errors) if errors else _WARNING * len(results))
-        heapq.heappush(queue, _Try(rank, len(seen), costs, changes, here, errors))
-
-    push((), ())
-    while queue and len(found) < WANTED:
-        one = heapq.heappop(queue)
-        if not one.errors:
-            if not found or (len(one.changes) <= FEW and not _is_like(one.changes, found[0].changes)):
-                found.append(Repair(changes=one.changes, recipe=one.context.recipe))
-                limit = min(LIMIT, len(seen) + MORE)
-            continue
+    def expand(one: Try) -> Iterator[Try]:
         for cost, move in _steps(one.context, *one.errors[0]) if len(seen) < limit else ():
             changes = _merge(one.changes, move, context.recipe)
             if changes not in seen:
                 seen.add(changes)
                 costs = dict(one.costs) | {change.key: 0.0 for change in move} | {move[0].key: cost}
                 kept = {change.key for change in changes}
-                push(tuple((key, cost) for key, cost in costs.items() if key in kept), changes)
+                left = tuple((key, cost) for key, cost in costs.items() if key in kept)
+                yield Try((_sum(left),), len(seen), changed(context, changes), costs=left, changes=changes)
+
+    for one in search([Try((0.0,), 1, context)], examine, _price, expand):
+        if not found or (len(one.changes) <= FEW and not _is_like(one.changes, found[0].changes)):
+            found.append(Repair(changes=one.changes, recipe=one.context.recipe))
+            limit = min(LIMIT, len(seen) + MORE)
+        if len(found) == WANTED:
+            break
     return tuple(found)
+
+
+def _sum(costs: Iterable[tuple[str, float]]) -> float:
+    return sum(cost for _, cost in costs)
+
+
+def _price(one: Try) -> Rank:
+    errors = len(one.errors)
+    return (_sum(one.costs) + (_ERROR * errors if errors else _WARNING * len(one.found or ())),)
 
 
 def find_better(context: CheckContext, problem: Problem, examine: Examine) -> Repair | None:
     """Find the nearest single change that removes a warning and adds no other."""
     allowed = {other.code for _, other in examine(context)} - {problem.code}
-    for _, move in sorted(_moves(context, problem), key=lambda pair: pair[0]):
+    for _, move in _moves(context, problem):
         changes = _merge((), move, context.recipe)
-        recipe = apply(context.recipe, changes)
-        if (
-            changes
-            and {
-                other.code
-                for _, other in examine(make_context(recipe, context.tables, context.host, context.base))
-            }
-            <= allowed
-        ):
-            return Repair(changes=changes, recipe=recipe)
+        after = changed(context, changes)
+        if changes and {other.code for _, other in examine(after)} <= allowed:
+            return Repair(changes=changes, recipe=after.recipe)
     return None
+
+
+def changed(context: CheckContext, changes: Sequence[Change]) -> CheckContext:
+    """Return the context of the recipe with these changes."""
+    return make_context(apply(context.recipe, changes), context.tables, context.host, context.base)
 
 
 def apply(recipe: Recipe, changes: Sequence[Change]) -> Recipe:
     """Apply changes to a recipe; the last of one key wins."""
-    plain = {change.key: change.value for change in changes if "[" not in change.key}
-    if plain:
-        recipe = replace(recipe, **plain)  # type: ignore[arg-type]  # every key without an index is text
     for change in changes:
-        indexed = _ITEM.fullmatch(change.key)
-        if indexed:
-            recipe = _apply_item(recipe, indexed, change.value)
+        item = _ITEM.fullmatch(change.key)
+        if item is None:
+            recipe = _replaced(recipe, change.key, change.value)
+        elif item["extension"] is None:
+            recipe = _with_item(recipe, item, change.value)
+        else:
+            extensions, number = list(recipe.extensions), int(item["extension"])
+            extensions[number] = _with_item(extensions[number], item, change.value)
+            recipe = replace(recipe, extensions=tuple(extensions))
     return recipe
 
 
-def _apply_item(recipe: Recipe, indexed: re.Match[str], value: str) -> Recipe:
-    name, index = indexed["name"], int(indexed["index"])
-    if indexed["extension"] is None:
-        items = _with(getattr(recipe, name), index, value)
-        return replace(recipe, gpus=items) if name == "gpus" else replace(recipe, packages=items)
-    number = int(indexed["extension"])
-    extension = recipe.extensions[number]
-    items = _with(getattr(extension, name), index, value)
-    changed = replace(extension, cflags=items) if name == "cflags" else replace(extension, cuda_cflags=items)
-    return replace(
-        recipe, extensions=(*recipe.extensions[:number], changed, *recipe.extensions[number + 1 :])
-    )
+def _with_item(holder: _Holder, item: re.Match[str], value: str) -> _Holder:
+    """Return a recipe or an extension with one item of a list changed, or added behind the last."""
+    items, index = list(getattr(holder, item["name"])), int(item["index"])
+    items[index : index + 1] = [value]
+    return _replaced(holder, item["name"], tuple(items))
 
 
-def _with(items: tuple[str, ...], index: int, value: str) -> tuple[str, ...]:
-    return (*items[:index], value, *items[index + 1 :])
+def _replaced(holder: _Holder, key: str, value: object) -> _Holder:
+    return replace(holder, **{key: value})  # type: ignore[type-var]  # a key of a dataclass that is known by name
 
 
 def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[float, Move]]:
@@ -170,7 +197,7 @@ def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[fl
 
     All of them where none does: then it takes two.
     """
-    moves = sorted(_moves(context, problem), key=lambda pair: pair[0])
+    moves = _moves(context, problem)
     left = dict.fromkeys((move[0].key for _, move in moves), NEAR)
     good: list[tuple[float, Move]] = []
     warned: list[tuple[float, Move]] = []
@@ -178,11 +205,13 @@ def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[fl
         key = move[0].key
         if left[key] == 0:
             continue
-        after = _after(context, rule, problem, move)
-        if after is None or key == "cuda":
+        after = [(other.severity, other.code, other.key) for other in rule(changed(context, move))]
+        is_silent = (Severity.ERROR, problem.code, problem.key) not in after
+        warns = is_silent and any(severity is Severity.WARNING for severity, *_ in after)
+        if key == "cuda" or (is_silent and not warns):
             left[key] -= 1
             good.append((cost, move))
-        elif after is Severity.WARNING:
+        elif warns:
             warned.append((cost, move))
     for cost, move in warned:
         if left[move[0].key]:
@@ -191,89 +220,68 @@ def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[fl
     return good or moves
 
 
-def _after(context: CheckContext, rule: Rule, problem: Problem, move: Move) -> Severity | None:
-    """Return the severity that remains of a problem after a move, or None."""
-    changed = make_context(apply(context.recipe, move), context.tables, context.host, context.base)
-    left = [(other.severity, other.code, other.key) for other in rule(changed)]
-    if (Severity.ERROR, problem.code, problem.key) in left:
-        return Severity.ERROR
-    return Severity.WARNING if any(severity is Severity.WARNING for severity, *_ in left) else None
-
-
-def _moves(context: CheckContext, problem: Problem) -> Iterator[tuple[float, Move]]:
-    for rank, move in enumerate(problem.moves):
-        yield _COSTS[move[0].key.partition("[")[0]] + _RANK * rank, move
+def _moves(context: CheckContext, problem: Problem) -> list[tuple[float, Move]]:
+    """Return what may repair a problem with its cost, the nearest first."""
+    moves = [
+        (_COSTS[move[0].key.partition("[")[0]] + _RANK * rank, move)
+        for rank, move in enumerate(problem.moves)
+    ]
     for order, pin in enumerate(problem.pins):
         for rank, move in enumerate(_values(context, pin)):
             # A new suite may bring another compiler and libxcrypt with it.
             extra = _COMPANION * max(len(move) - 2, 0)
-            yield _COSTS[pin] + _RANK * (rank + order / len(problem.pins)) + extra, move
+            moves.append((_COSTS[pin] + _RANK * (rank + order / len(problem.pins)) + extra, move))
+    return sorted(moves, key=lambda pair: pair[0])
 
 
-def _values(context: CheckContext, pin: str) -> Iterator[Move]:
-    """Yield the other values of a pin, the nearest first."""
-    recipe, tables, row = context.recipe, context.tables, context.distribution
+def _values(context: CheckContext, pin: str) -> list[Move]:
+    """Return the other values of a pin, the nearest first."""
+    tables, row = context.tables, context.distribution
     match pin:
         case "gcc":
-            names = row.gccs if row and row.buildable else ()
-            yield from (_one("gcc", gcc) for gcc in _near(names, recipe.gcc))
+            names: Iterable[str] = row.gccs if row and row.buildable else ()
         case "cuda":
-            yield from (_one("cuda", cuda) for cuda in _near(tuple(tables.toolkits), recipe.cuda))
+            names = tables.toolkits
         case "pytorch":
-            yield from (_one("pytorch", version) for version in _near(tuple(tables.torch), recipe.pytorch))
+            names = tables.torches.by_name
         case "libxcrypt" if row:
-            yield _one("libxcrypt", _short(row.libxcrypt))
+            return [(Change(pin, row.short_libxcrypt),)]
         case "python" if row:
-            yield _one("python", row.python)
+            return [(Change(pin, row.python),)]
         case _:
-            yield from (_suite(context, base) for base in _near_bases(context))
+            return [_suite(context.recipe, base) for base in _near_bases(context)]
+    asked = getattr(context.recipe, pin)
+    others = sorted((name for name in names if name != asked), key=lambda name: distance(name, asked))
+    return [(Change(pin, name),) for name in others]
 
 
 def _near_bases(context: CheckContext) -> list[Distribution]:
     """Return the other suites: the similar name first, then by age; none for an image."""
+    asked, tables = context.recipe.base, context.tables
     if context.recipe.image:
         return []
-    names = [base.name for base in context.tables.distributions.rows]
-    meant = closest(context.recipe.base, [base.name for base in context.tables.bases])
-    here = (
-        names.index(context.recipe.base)
-        if context.recipe.base in names
-        else names.index(meant[0])
-        if meant
-        else 0
-    )
-    others = [base for base in context.tables.bases if base.name != context.recipe.base]
+    names = list(tables.distributions.by_name)
+    meant = [asked] if asked in names else closest(asked, [base.name for base in tables.bases])
+    here = names.index(meant[0]) if meant else 0
+    others = [base for base in tables.bases if base.name != asked]
     return sorted(others, key=lambda base: abs(names.index(base.name) - here))
 
 
-def _suite(context: CheckContext, base: Distribution) -> Move:
+def _suite(recipe: Recipe, base: Distribution) -> Move:
     """Another suite with its own Python, and with its own compiler and libxcrypt where it lacks the recipe's."""
-    recipe = context.recipe
-    changes = [Change(key="base", value=base.name), Change(key="python", value=base.python)]
+    changes = [Change("base", base.name), Change("python", base.python)]
     if recipe.gcc not in base.gccs:
-        changes.append(Change(key="gcc", value=base.gcc))
+        changes.append(Change("gcc", base.gcc))
     if recipe.libxcrypt and not f"{base.libxcrypt}.".startswith(f"{recipe.libxcrypt}."):
-        changes.append(Change(key="libxcrypt", value=_short(base.libxcrypt)))
+        changes.append(Change("libxcrypt", base.short_libxcrypt))
     return tuple(changes)
-
-
-def _near(values: tuple[str, ...], asked: str) -> list[str]:
-    return sorted((value for value in values if value != asked), key=lambda value: distance(value, asked))
-
-
-def _one(key: str, value: str) -> Move:
-    return (Change(key=key, value=value),)
-
-
-def _short(libxcrypt: str) -> str:
-    return ".".join(libxcrypt.split(".")[:2])
 
 
 def _merge(changes: Sequence[Change], move: Move, recipe: Recipe) -> tuple[Change, ...]:
     """Merge changes: the later wins, and a value that the recipe has is no change."""
     values = {change.key: change.value for change in (*changes, *move)}
     return tuple(
-        Change(key=key, value=value)
+        Change(key, value)
         for key, value in sorted(values.items())
         if "[" in key or getattr(recipe, key) != value
     )

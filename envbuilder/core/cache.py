@@ -53,10 +53,7 @@ def sha256_file(path: Path) -> Sha256:
 # What is kept between runs.
 KINDS: Final = ("artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases")
 WORK: Final = "work"  # in use while a command runs, or left by a killed one
-KEPT: Final = (
-    "layers",
-    "extensions",
-)  # kept by `cache --gc` unless it is named: slow to make, small to keep
+KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, small to keep
 
 
 class Store:
@@ -79,7 +76,7 @@ class Store:
             with space_errors(root):
                 (root / name).mkdir(mode=0o700, exist_ok=True)
 
-    def artefact(self, digest: Sha256) -> Path:
+    def artifact(self, digest: Sha256) -> Path:
         """Return the path of the file with this digest."""
         return self.root / "artefacts" / digest[:2] / digest
 
@@ -113,9 +110,9 @@ class Store:
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
-    def add_artefact(self, digest: Sha256, path: Path) -> Path:
+    def add_artifact(self, digest: Sha256, path: Path) -> Path:
         """Copy a file into the store. The caller has checked its digest."""
-        final = self.artefact(digest)
+        final = self.artifact(digest)
         if final.exists():
             return final
         final.parent.mkdir(mode=0o700, exist_ok=True)
@@ -236,9 +233,7 @@ def commit_path(temporary: Path, final: Path) -> None:
             os.fsync(stream.fileno())
     try:
         temporary.rename(final)
-    except (
-        OSError
-    ) as error:  # asking before does not help: NFS may not show a new folder of another machine yet
+    except OSError as error:  # a question before does not help: NFS may show another machine's folder later
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
 

@@ -45,7 +45,7 @@ class EnvbuilderError(Exception):
 
 class UsageError(EnvbuilderError):
     code = "EB200"
-    meaning = "what was typed: names, options, paths"
+    meaning = "a wrong name, option or path on the command line"
     exit_code = 2
 
 
@@ -89,17 +89,17 @@ class AbsentError(RegistryError):
 
 class BusyError(RegistryError):
     code = "EB523"
-    meaning = "it is busy or out of order (429, 5xx)"
+    meaning = "the registry is busy or out of order (429, 5xx)"
 
 
 class CutError(RegistryError):
     code = "EB524"
-    meaning = "it does not answer, or stopped in the middle"
+    meaning = "the registry does not answer, or stopped in the middle"
 
 
 class ContentError(RegistryError):
     code = "EB525"
-    meaning = "what it sends is not what its digest says"
+    meaning = "the registry sends other bytes than the digest says"
 
 
 class BuildError(EnvbuilderError):

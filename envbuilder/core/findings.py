@@ -30,8 +30,8 @@ class Finding:
     """One problem or note. `code` is stable and documented, `where` is `file:line:column` or a path."""
 
     code: str
-    severity: Severity
-    where: str
+    severity: Severity = Severity.ERROR
+    where: str = ""
     message: str
     hint: str = ""
 

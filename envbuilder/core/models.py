@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import re
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
@@ -214,31 +214,16 @@ def read_node(
     Validators get `context` as pydantic's `ValidationInfo.context`. With `skip_unknown` a key that the dataclass does not
     have is no mistake.
     """
-    adapter = _adapter(cast("Any", kind))
-    data = plain(node)
+    adapter, data = _adapter(cast("Any", kind)), plain(node)
     try:
-        found: T = adapter.validate_python(data, context=context)
+        found: T = adapter.validate_python(data, context=context, extra="ignore" if skip_unknown else None)
     except ValidationError as error:
         errors = error.errors(include_url=False)
     else:
         return found
-    unknown = [one for one in errors if one["type"] == UNKNOWN]
-    if skip_unknown and unknown:
-        known = _without(node, {one["loc"] for one in unknown}, ())
-        return read_node(kind, known, mistakes, context=context)
     for one in sorted(errors, key=lambda one: (one["type"] != UNKNOWN, one["type"] != MISSING)):
         _report(_Place.find(kind, node, one["loc"]), one["type"], one.get("ctx", {}), mistakes)
     return None
-
-
-def _without(node: Node, unknown: Collection[Location], at: Location) -> Node:
-    items = tuple(_without(item, unknown, (*at, index)) for index, item in enumerate(node.items))
-    entries = tuple(
-        dataclasses.replace(entry, node=_without(entry.node, unknown, (*at, entry.key)))
-        for entry in node.entries
-        if (*at, entry.key) not in unknown
-    )
-    return dataclasses.replace(node, items=items, entries=entries)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -133,9 +133,8 @@ class ProcessRunner:
         `owner` marks its log lines as those of one of several parallel builds.
         """
         self._base = {name: value for name, value in environment.items() if whole or name in PASSED_ON}
-        self._base["PATH"] = environment.get(
-            "PATH", "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-        )
+        system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+        self._base["PATH"] = environment.get("PATH", system)
         self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
         self._programs = _Programs()
         self._log = owned(log, owner)
@@ -177,7 +176,7 @@ class ProcessRunner:
                         self._log.debug("%s", redacted(line.rstrip("\n")))
                     if on_line:
                         on_line(line.rstrip("\n"))
-            self._judge(command, process, errors, stdout=lines)
+            self._judge(command, process, errors, lines)
             return "".join(lines)
 
     @contextlib.contextmanager
@@ -221,23 +220,21 @@ class ProcessRunner:
         command: Command,
         process: "subprocess.Popen[bytes]",
         errors: IO[bytes],
-        *,
-        stdout: list[str] | None = None,
+        stdout: Sequence[str] = (),
     ) -> None:
         errors.seek(0)
-        said = redacted(errors.read().decode(errors="replace"))
-        for line in said.splitlines():
+        output = redacted(errors.read().decode(errors="replace"))
+        for line in output.splitlines():
             self._log.debug("%s", line)
         if process.returncode in command.accept:
             return
-        tail = "\n".join((said.splitlines() or redacted("".join(stdout or [])).splitlines())[-TAIL:])
+        tail = "\n".join((output.splitlines() or redacted("".join(stdout)).splitlines())[-TAIL:])
         message = (
             f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip()
         )
-        if os.strerror(errno.ENOSPC) in said:  # programs run in the locale C.UTF-8
-            raise SpaceError(
-                message, hint="free space, or point ENVBUILDER_CACHE and --output at a larger disk"
-            )
+        if os.strerror(errno.ENOSPC) in output:  # programs run in the locale C.UTF-8
+            hint = "free space, or point ENVBUILDER_CACHE and --output at a larger disk"
+            raise SpaceError(message, hint=hint)
         raise CommandError(message, hint=f"to see it again: {command}")
 
     def _start(
@@ -252,11 +249,8 @@ class ProcessRunner:
         except OSError as error:
             if command.cwd is not None and not command.cwd.is_dir():
                 raise CommandError(f"could not {command.why}: there is no folder `{command.cwd}`") from error
-            what = (
-                "is not installed"
-                if isinstance(error, FileNotFoundError)
-                else f"does not start: {error.strerror}"
-            )
+            absent = isinstance(error, FileNotFoundError)
+            what = "is not installed" if absent else f"does not start: {error.strerror}"
             raise ToolError(
                 f"could not {command.why}: `{command.argv[0]}` {what}",
                 hint="`scripts/setup` installs what envbuilder needs on Debian 12",
@@ -283,9 +277,8 @@ def exec_process(argv: Sequence[str]) -> NoReturn:
     try:
         os.execvp(argv[0], list(argv))  # noqa: S606
     except FileNotFoundError as error:
-        raise ToolError(
-            f"`{argv[0]}` is not installed", hint="`scripts/setup` installs what envbuilder needs"
-        ) from error
+        hint = "`scripts/setup` installs what envbuilder needs"
+        raise ToolError(f"`{argv[0]}` is not installed", hint=hint) from error
 
 
 def redacted(text: str) -> str:
@@ -296,9 +289,8 @@ def redacted(text: str) -> str:
 def _ending(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}"
-    return f"was ended by {signal.Signals(-code).name}" + (
-        " (out of memory?)" if code == -signal.SIGKILL else ""
-    )
+    guess = " (out of memory?)" if code == -signal.SIGKILL else ""
+    return f"was ended by {signal.Signals(-code).name}{guess}"
 
 
 class FakeRunner:

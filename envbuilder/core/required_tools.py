@@ -44,13 +44,13 @@ def need_tools(tools: Iterable[Tool], runner: Runner) -> None:
     """Raise ToolError with a finding for every tool that is missing or too old."""
     missing = check_tools(tools, runner)
     if missing:
-        raise ToolError("tools that a build needs are not there", findings=missing)
+        raise ToolError("tools that a build needs are missing", findings=missing)
 
 
 def tool_version(tool: Tool, runner: Runner) -> str:
     """Return the version that a program reports, or ""; raises ToolError or CommandError."""
-    said = runner.run(Command(argv=(tool.name, *tool.version), why=f"ask `{tool.name}` for its version"))
-    found = re.search(r"\d+(?:\.\d+)+", said)
+    output = runner.run(Command(argv=(tool.name, *tool.version), why=f"ask `{tool.name}` for its version"))
+    found = re.search(r"\d+(?:\.\d+)+", output)
     return found[0] if found else ""
 
 
@@ -59,14 +59,11 @@ def _check(tool: Tool, runner: Runner) -> Finding | None:
     try:
         found = tool_version(tool, runner)
     except (ToolError, CommandError):
-        return Finding(
-            code=ToolCode.ABSENT, severity=Severity.ERROR, where="", hint=hint,
-            message=f"`{tool.name}` is needed to {tool.why}, and it is not installed or does not run",
-        )  # fmt: skip
-    if not tool.floor or (found and tuple(map(int, found.split("."))) >= tool.floor):
-        return None
-    wanted = ".".join(map(str, tool.floor))
-    return Finding(
-        code=ToolCode.OLD, severity=Severity.ERROR, where="", hint=hint,
-        message=f"`{tool.name}` {wanted} or newer is needed to {tool.why}; found {found or 'no version'}",
-    )  # fmt: skip
+        code = ToolCode.ABSENT
+        message = f"`{tool.name}` is needed to {tool.why}, and it is not installed or does not run"
+    else:
+        if not tool.floor or (found and tuple(map(int, found.split("."))) >= tool.floor):
+            return None
+        code, wanted = ToolCode.OLD, ".".join(map(str, tool.floor))
+        message = f"`{tool.name}` {wanted} or newer is needed to {tool.why}; found {found or 'no version'}"
+    return Finding(code=code, severity=Severity.ERROR, where="", message=message, hint=hint)

@@ -9,9 +9,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 
+from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import ToolError
 from envbuilder.core.process import Command, Runner
 
@@ -30,13 +31,29 @@ def default_index() -> str:
     return PYPI_SIMPLE_ENDPOINT
 
 
+class Wanted(Protocol):
+    """One file to fetch: what a source needs to know of it. `lock.model.Artifact` is one."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def sha256(self) -> Sha256: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def path(self) -> str: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sources:
     """Base URLs (`http`, `https` or `file`) and folders; URLs may hold credentials, so show them with `shown` only."""
 
-    debian: tuple[
-        str, ...
-    ]  # mirrors of the Debian archive, the first one resolves; empty where none is known
+    # Mirrors of the Debian archive. The first one resolves; empty where none is known.
+    debian: tuple[str, ...]
     snapshot: str = DEBIAN_SNAPSHOT  # keeps Debian as it was on every day; "" for none
     keyring: Path = DEBIAN_KEYRING  # what signs those mirrors' suites
     # Of the simple API; the first is the main one, all are searched.
@@ -53,7 +70,8 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
     snapshot = environment.get("ENVBUILDER_DEBIAN_SNAPSHOT", DEBIAN_SNAPSHOT)
     keyring = environment.get("ENVBUILDER_DEBIAN_KEYRING", "")
     folders = environment.get("ENVBUILDER_FOLDERS", "")
-    links = folders.split(":") if folders else _find_links(environment, pip)
+    found = _first(environment, "UV_FIND_LINKS", "PIP_FIND_LINKS") or pip.get("find-links", "")
+    links = folders.split(":") if folders else re.split(r"[\s,]+", found.strip())
     bundle = _first(environment, "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT") or pip.get("cert", "")
     return Sources(
         debian=tuple(_base(url) for url in mirrors) or _apt_mirrors(runner),
@@ -82,29 +100,22 @@ def _indexes(environment: Mapping[str, str], pip: Mapping[str, str]) -> tuple[st
     own = environment.get("ENVBUILDER_INDEX", "").split()
     if own:
         return tuple(_base(url) for url in own)
-    main = _first(environment, "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL") or pip.get(
-        "index-url", ""
-    )
-    extra = _first(environment, "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL") or pip.get(
-        "extra-index-url", ""
-    )
-    return tuple(dict.fromkeys(_base(_unnamed(url)) for url in [main or default_index(), *extra.split()]))
-
-
-def _find_links(environment: Mapping[str, str], pip: Mapping[str, str]) -> list[str]:
-    links = _first(environment, "UV_FIND_LINKS", "PIP_FIND_LINKS") or pip.get("find-links", "")
-    return re.split(r"[\s,]+", links.strip())
+    main = _first(environment, "UV_DEFAULT_INDEX", "UV_INDEX_URL", "PIP_INDEX_URL")
+    extra = _first(environment, "UV_INDEX", "UV_EXTRA_INDEX_URL", "PIP_EXTRA_INDEX_URL")
+    urls = [
+        main or pip.get("index-url", "") or default_index(),
+        *(extra or pip.get("extra-index-url", "")).split(),
+    ]
+    # uv allows a name before the URL of an index: `name=url`.
+    return tuple(dict.fromkeys(_base(re.sub(r"^[A-Za-z0-9._-]+=", "", url)) for url in urls))
 
 
 def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """Read pip's configuration files in its order, without pip."""
     home = Path(environment.get("HOME", "/nonexistent"))
     user = Path(environment.get("XDG_CONFIG_HOME", "") or home / ".config")
-    sites = [
-        Path(folder) / "pip/pip.conf"
-        for folder in environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":")
-        if folder
-    ]
+    folders = filter(None, environment.get("XDG_CONFIG_DIRS", "/etc/xdg").split(":"))
+    sites = [Path(folder) / "pip/pip.conf" for folder in folders]
     files = [*reversed(sites), Path("/etc/pip.conf"), home / ".pip/pip.conf", user / "pip/pip.conf"]
     named = environment.get("PIP_CONFIG_FILE", "")
     if named == "/dev/null":  # pip's way to say: no configuration files
@@ -116,35 +127,24 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
         raise ToolError(
             f"could not read pip's configuration: {error}", hint="`pip config debug` lists its files"
         ) from error
-    found: dict[str, str] = {}
-    for section in ("global", "install"):
-        if parser.has_section(section):
-            found |= dict(parser.items(section))
-    return found
+    sections = [dict(parser.items(name)) for name in ("global", "install") if parser.has_section(name)]
+    return {key: value for section in sections for key, value in section.items()}
 
 
 def _apt_mirrors(runner: Runner) -> tuple[str, ...]:
     """Return the Debian mirrors of apt's configuration; none without apt."""
     why = "read which Debian mirrors this machine uses"
+    targets = ("apt-get", "indextargets", "--format", _APT_FIELDS, "Created-By: Packages")
     try:
-        listing = runner.run(
-            Command(
-                argv=("apt-get", "indextargets", "--format", _APT_FIELDS, "Created-By: Packages"), why=why
-            )
-        )
-        urls = list(_by_origin(listing))
+        urls = list(_by_origin(runner.run(Command(argv=targets, why=why))))
         if not urls:  # `apt-get update` has not run yet: origins are unknown, but the places are
             listing = runner.run(Command(argv=("apt-get", "update", "--print-uris"), why=why))
-            urls = [
-                url
-                for url in re.findall(r"^'([^']+)/dists/", listing, re.MULTILINE)
-                if url.rstrip("/").endswith("/debian")
-            ]
+            places = re.findall(r"^'([^']+)/dists/", listing, re.MULTILINE)
+            urls = [url for url in places if url.rstrip("/").endswith("/debian")]
     except ToolError:
         return ()
-    return tuple(
-        dict.fromkeys(_base(url) for url in urls if urlsplit(url).scheme in {"http", "https", "file"})
-    )
+    known = (url for url in urls if urlsplit(url).scheme in {"http", "https", "file"})
+    return tuple(dict.fromkeys(map(_base, known)))
 
 
 def _by_origin(listing: str) -> Iterator[str]:
@@ -167,11 +167,6 @@ def _mirror_list(url: str) -> tuple[str, ...]:
 
 def _first(environment: Mapping[str, str], *names: str) -> str:
     return next((value for name in names if (value := environment.get(name, "").strip())), "")
-
-
-def _unnamed(index: str) -> str:
-    """Strip the name that uv allows before an index URL (`name=url`)."""
-    return re.sub(r"^[A-Za-z0-9._-]+=", "", index)
 
 
 def _base(url: str) -> str:

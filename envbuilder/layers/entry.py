@@ -5,14 +5,13 @@ line-based tools could misread are escaped. Nothing in a line depends on the mac
 tree.
 """
 
-import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from envbuilder.core.cache import Sha256, parse_sha256
+from envbuilder.core.cache import Sha256, parse_sha256, sha256_text
 
 _PLAIN: Final = re.compile(r"[!-\[\]-~]+")  # printable ASCII without space and backslash
 _ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
@@ -106,7 +105,7 @@ def parse_manifest(text: str) -> tuple[Entry, ...]:
 
 def tree_digest(entries: Iterable[Entry]) -> Sha256:
     """The identity of a tree, whatever holds it: sha256 of its manifest."""
-    return Sha256(hashlib.sha256(make_manifest(entries).encode("ascii")).hexdigest())
+    return sha256_text(make_manifest(entries))
 
 
 def path_order(entry: Entry) -> bytes:

@@ -1,25 +1,64 @@
 """Write a layer's files to disk, never outside the given folder.
 
-Python's extraction filters have been bypassed more than once (CVE-2025-4517 and others). Nothing
-here follows a link: every parent is checked to be a folder, and every file is created, never
-opened.
+Python's extraction filters for tars have been bypassed more than once (CVE-2025-4517 and others).
+Here no tar is read: the paths come from the layer's manifest, the contents from the frames of its
+blob. Nothing follows a link: every parent is checked to be a folder, and every file is created,
+never opened.
 """
 
+import hashlib
 import os
 import stat
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
+
+import zstandard
 
 from envbuilder.layers.entry import Entry, Kind, to_bytes
-from envbuilder.layers.tar import TarReader
+from envbuilder.layers.tar import is_normal
+from envbuilder.layers.writer import Blocks, Frame
 
 _NEW: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def unpack(reader: TarReader, destination: Path) -> None:
-    """Write every member below `destination`; set-id bits are left out, owners are kept when we are root.
+class BlobReader:
+    """Reads the contents of files from a layer's blob. Only the frames that hold them are decompressed."""
 
-    Raises ValueError when a member would leave the folder or meets something that is there already.
+    def __init__(self, blob: IO[bytes], blocks: Blocks) -> None:
+        self._blob = blob
+        self._blocks = blocks
+        self._fragment = (-1, b"")  # the last one: neighboring small files share it
+
+    def content(self, file: Entry) -> Iterator[bytes]:
+        """Yield the content in pieces; raises ValueError at its end when its digest is another one."""
+        digest = hashlib.sha256()
+        for piece in self._pieces(file):
+            digest.update(piece)
+            yield piece
+        if digest.hexdigest() != file.sha256:
+            raise ValueError(f"`{file.path}` has another sha256")
+
+    def _pieces(self, file: Entry) -> Iterator[bytes]:
+        if file.sha256 in self._blocks.large:
+            yield from map(self._frame, self._blocks.large[file.sha256])
+        elif file.size:
+            number, offset = self._blocks.small[file.sha256]
+            if number != self._fragment[0]:
+                self._fragment = number, self._frame(self._blocks.fragments[number])
+            yield self._fragment[1][offset : offset + file.size]
+
+    def _frame(self, frame: Frame) -> bytes:
+        at, length, size = frame
+        self._blob.seek(at)
+        return zstandard.ZstdDecompressor().decompress(self._blob.read(length), max_output_size=size)
+
+
+def unpack(entries: Iterable[Entry], reader: BlobReader, destination: Path) -> None:
+    """Write every entry below `destination`; set-id bits are left out, owners are kept when we are root.
+
+    Hard links become files of their own. Raises ValueError when an entry would leave the folder or
+    meets something that is there already.
     """
     root = os.fsencode(destination)
     owners = os.geteuid() == 0
@@ -27,29 +66,27 @@ def unpack(reader: TarReader, destination: Path) -> None:
     known = {b""}  # folders below root that are real ones
     folders: list[Entry] = []
     try:
-        for member in reader:
-            entry = member.entry
+        for entry in entries:
+            if not is_normal(entry.path):
+                raise ValueError(f"the path {entry.path!r} is not plain")
             path = to_bytes(entry.path)
-            _need_folder(root, path.rpartition(b"/")[0], known)
             full = root + b"/" + path
+            _need_folder(root, path.rpartition(b"/")[0], known)
             if entry.kind is Kind.DIRECTORY:
                 _need_folder(root, path, known)
                 folders.append(entry)
-            elif member.hard:
-                _need_folder(root, to_bytes(member.hard).rpartition(b"/")[0], known)
-                os.link(root + b"/" + to_bytes(member.hard), full, follow_symlinks=False)
             elif entry.kind is Kind.LINK:
                 os.symlink(to_bytes(entry.target), full)  # noqa: PTH211  # names are bytes
                 os.utime(full, (entry.mtime, entry.mtime), follow_symlinks=False)
                 if owners and (entry.uid or entry.gid):
                     os.chown(full, entry.uid, entry.gid, follow_symlinks=False)
+            elif entry.kind is Kind.FILE:
+                _write_file(full, entry, reader.content(entry), owners=owners)
             else:
-                _write_file(full, entry, reader, owners=owners)
+                raise ValueError(f"`{entry.path}` is a {entry.target}")
     except FileExistsError as error:
-        raise ValueError(f"`{os.fsdecode(error.filename2 or error.filename)}` is there already") from error
-    for entry in reversed(
-        folders
-    ):  # last, since a folder may be read-only and its time changes with its content
+        raise ValueError(f"`{os.fsdecode(error.filename)}` is there already") from error
+    for entry in reversed(folders):  # last: a folder may be read-only, and its time changes with its content
         full = root + b"/" + to_bytes(entry.path)
         if owners:
             os.chown(full, entry.uid, entry.gid)
@@ -57,11 +94,11 @@ def unpack(reader: TarReader, destination: Path) -> None:
         os.utime(full, (entry.mtime, entry.mtime))
 
 
-def _write_file(full: bytes, entry: Entry, reader: TarReader, *, owners: bool) -> None:
+def _write_file(full: bytes, entry: Entry, content: Iterable[bytes], *, owners: bool) -> None:
     descriptor = os.open(full, _NEW, 0o600)
     try:
-        for piece in reader.content():
-            left = piece
+        for piece in content:
+            left = memoryview(piece)
             while left:
                 left = left[os.write(descriptor, left) :]
         if owners and (entry.uid or entry.gid):

@@ -5,7 +5,7 @@ offsets. That needs no root, and a hostile member has nothing to write to.
 """
 
 import tarfile
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -14,13 +14,8 @@ from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Entry, Kind, path_order, to_bytes
 from envbuilder.layers.tar import Member, is_normal, read_member
 
-DROPPED: Final = (
-    "dev/*",
-    "proc/*",
-    "sys/*",
-    "run/secrets",
-    ".dockerenv",
-)  # made by container runtimes
+# Made by container runtimes.
+DROPPED: Final = ("dev/*", "proc/*", "sys/*", "run/secrets", ".dockerenv")
 # Files that a runtime replaces, or that name the build machine: present and empty in every layer.
 EMPTIED: Final = ("etc/hostname", "etc/hosts", "etc/machine-id", "etc/resolv.conf")
 _HOST_XATTRS: Final = ("user.rootlesscontainers", "user.overlay.", "user.fuseoverlayfs.")
@@ -76,14 +71,19 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Par
             first = holders.setdefault(source.offset, part)
             part = replace(part, first=first.entry.path)
         parts[path] = part
-    for path in EMPTIED:
-        if "etc" in parts:
-            parts[path] = _emptied(path, epoch)
+    for path in EMPTIED if "etc" in parts else ():
+        empty = Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=epoch)
+        parts[path] = Part(entry=empty, first=path)
     mistakes += [f"`{p}`: its folder is not there" for p in parts if p and not _has_parent(parts, p)]
     if mistakes:
-        more = f"\n… and {len(mistakes) - _SHOWN} more" if len(mistakes) > _SHOWN else ""
-        raise BuildError(f"`{tar.name}` cannot become a layer:\n" + "\n".join(mistakes[:_SHOWN]) + more)
+        raise BuildError(f"`{tar.name}` cannot become a layer:\n" + some_lines(mistakes))
     return tuple(sorted(parts.values(), key=lambda part: path_order(part.entry)))
+
+
+def some_lines(lines: Sequence[str]) -> str:
+    """Return the first lines of a message, and how many more there are."""
+    more = f"\n… and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
+    return "\n".join(lines[:_SHOWN]) + more
 
 
 def plain_parts(parts: Collection[Part], *, epoch: int) -> tuple[Part, ...]:
@@ -157,11 +157,6 @@ def _clean(path: str, found: Entry, epoch: int) -> Entry:
 def _is_kept(name: str) -> bool:
     """Whether an extended attribute belongs to the tree: file capabilities and users' own, never a host's labels."""
     return name == "security.capability" or (name.startswith("user.") and not name.startswith(_HOST_XATTRS))
-
-
-def _emptied(path: str, epoch: int) -> Part:
-    entry = Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=epoch)
-    return Part(entry=entry, first=path)
 
 
 def _has_parent(parts: dict[str, Part], path: str) -> bool:

@@ -9,55 +9,24 @@ import io
 import json
 import os
 import stat
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import IO, Final
 
 import zstandard
+from pydantic import TypeAdapter
 
-from envbuilder.core.cache import Sha256, parse_sha256, save_text, sha256_file, sha256_text, space_errors
-from envbuilder.core.errors import BuildError, VerifyError
+from envbuilder.core.cache import sha256_file, space_errors
+from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
-from envbuilder.layers.extract import unpack
-from envbuilder.layers.import_tar import index_tar, plain_parts
-from envbuilder.layers.tar import CHUNK, TarReader, is_normal
-from envbuilder.layers.writer import Blocks, LayerWriter, parse_blocks
+from envbuilder.layers.extract import BlobReader, unpack
+from envbuilder.layers.import_tar import index_tar, plain_parts, some_lines
+from envbuilder.layers.tar import is_normal
+from envbuilder.layers.writer import Blocks, Layer, LayerWriter, parse_blocks
 
 __all__ = [
-    "Entry", "Kind", "Layer", "check_disjoint", "extract", "load_layer", "open_tar", "read_blocks",
+    "Entry", "Kind", "Layer", "check_disjoint", "extract", "load_layer", "read_blocks",
     "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_tar",
 ]  # fmt: skip
-
-_SHOWN: Final = 10  # how many paths an error names
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Layer:
-    """A finished layer in a store folder: `layer.tar.zst`, `manifest.txt`, `blocks.json` and `layer.json` (these fields)."""
-
-    name: str  # os | cuda | python | extensions | runtime
-    folder: Path
-    digest: Sha256  # of layer.tar.zst
-    size: int  # of layer.tar.zst, bytes
-    diff_id: Sha256  # of the tar
-    tar_size: int  # of the tar, bytes
-    content_size: int  # sum of the sizes of its regular files, bytes
-    tree: Sha256  # of manifest.txt, see `tree_digest`
-    blocks: Sha256  # of blocks.json
-
-    @property
-    def blob(self) -> Path:
-        return self.folder / "layer.tar.zst"
-
-    @property
-    def manifest(self) -> Path:
-        return self.folder / "manifest.txt"
-
-    @property
-    def index(self) -> Path:
-        """The places of the files' contents in the blob."""
-        return self.folder / "blocks.json"
 
 
 def write_layer(
@@ -71,17 +40,15 @@ def write_layer(
     a layer cannot hold.
     """
     entries = _scan(tree, omit=omit, epoch=epoch)
-
-    def fill(writer: LayerWriter) -> None:
-        root = os.fsencode(tree) + b"/"
+    root = os.fsencode(tree) + b"/"
+    with space_errors(folder), LayerWriter(name, folder, threads=threads) as writer:
         for entry in entries:
             if entry.size:
                 with io.FileIO(root + to_bytes(entry.path)) as stream:
                     writer.add_file(entry, stream)
             else:
                 writer.add(entry)
-
-    return _write(name, folder, threads, fill)
+        return writer.finish()
 
 
 def write_layer_from_tar(
@@ -105,20 +72,17 @@ def write_layer_from_tar(
     if plain:
         parts = plain_parts(parts, epoch=epoch)
     parts = tuple(part for part in parts if part.entry.path not in omit)
-
-    def fill(writer: LayerWriter) -> None:
-        written: dict[str, Entry] = {}
-        with io.FileIO(tar) as stream:
-            for part in parts:
-                if part.first in written:
-                    writer.add_hard_link(part.entry, written[part.first])
-                elif part.entry.size:
-                    stream.seek(part.offset)
-                    written[part.first] = writer.add_file(part.entry, stream)
-                else:
-                    writer.add(part.entry)
-
-    return _write(name, folder, threads, fill)
+    written: dict[str, Entry] = {}
+    with space_errors(folder), io.FileIO(tar) as stream, LayerWriter(name, folder, threads=threads) as writer:
+        for part in parts:
+            if part.first in written:
+                writer.add_hard_link(part.entry, written[part.first])
+            elif part.entry.size:
+                stream.seek(part.offset)
+                written[part.first] = writer.add_file(part.entry, stream)
+            else:
+                writer.add(part.entry)
+        return writer.finish()
 
 
 def load_layer(folder: Path) -> Layer | None:
@@ -127,42 +91,23 @@ def load_layer(folder: Path) -> Layer | None:
     The blob's own digest is not checked here (it would cost a second per GB); `verify` does that.
     """
     try:
-        with (folder / "layer.json").open(encoding="utf-8") as stream:
-            facts = json.load(stream)
-        layer = Layer(
-            name=str(facts["name"]),
-            folder=folder,
-            digest=parse_sha256(facts["digest"]),
-            size=int(facts["size"]),
-            diff_id=parse_sha256(facts["diff_id"]),
-            tar_size=int(facts["tar_size"]),
-            content_size=int(facts["content_size"]),
-            tree=parse_sha256(facts["tree"]),
-            blocks=parse_sha256(facts["blocks"]),
-        )
-        whole = layer.blob.stat().st_size == layer.size
-        whole = (
-            whole and sha256_file(layer.manifest) == layer.tree and sha256_file(layer.index) == layer.blocks
-        )
-    except (OSError, ValueError, KeyError, TypeError):
+        facts = json.loads((folder / "layer.json").read_text(encoding="utf-8"))
+        layer = TypeAdapter(Layer).validate_python(facts | {"folder": folder})
+        sizes = (layer.blob.stat().st_size, sha256_file(layer.manifest), sha256_file(layer.index))
+    except (OSError, ValueError, TypeError):
         return None
-    return layer if whole else None
+    return layer if sizes == (layer.size, layer.tree, layer.blocks) else None
 
 
 @contextlib.contextmanager
-def open_tar(layer: Layer) -> Iterator[IO[bytes]]:
-    """Open the layer's tar, `tar_size` bytes long. Reading raises VerifyError when it is damaged."""
+def _open_blob(layer: Layer) -> Iterator[BlobReader]:
+    """Open the contents of the layer's files; raises BuildError when they cannot be read or used."""
     try:
-        with (
-            layer.blob.open("rb") as blob,
-            zstandard.ZstdDecompressor().stream_reader(
-                blob, read_size=CHUNK, read_across_frames=True
-            ) as stream,
-        ):
-            yield stream
-    except zstandard.ZstdError as error:
-        raise VerifyError(
-            f"the {layer.name} layer in `{layer.folder}` is damaged: {error}",
+        with layer.blob.open("rb") as blob:
+            yield BlobReader(blob, read_blocks(layer))
+    except (ValueError, LookupError, zstandard.ZstdError) as error:
+        raise BuildError(
+            f"the {layer.name} layer in `{layer.folder}` cannot be unpacked: {error}",
             hint="remove that folder and build again",
         ) from error
 
@@ -178,23 +123,12 @@ def read_blocks(layer: Layer) -> Blocks:
 
 
 def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) -> dict[str, bytes]:
-    """Return the contents of the wanted paths that exist, read from the folder `tree` if it is given, otherwise from the tar."""
+    """Return the contents of the wanted paths that exist, read from the folder `tree` if it is given, otherwise from the blob."""
+    found = [entry for entry in read_manifest(layer) if entry.kind is Kind.FILE and entry.path in wanted]
     if tree is not None and tree.is_dir():
-        paths = [one.path for one in read_manifest(layer) if one.kind is Kind.FILE and one.path in wanted]
-        return {path: (tree / path).read_bytes() for path in paths}
-    found: dict[str, bytes] = {}
-    links: dict[str, str] = {}  # hard links to earlier members
-    with open_tar(layer) as stream:
-        reader = TarReader(iter(lambda: stream.read(CHUNK), b""))
-        for member in reader:
-            path = member.entry.path
-            if member.hard and path in wanted:
-                links[path] = member.hard
-            elif member.entry.kind is Kind.FILE and path in wanted:
-                found[path] = b"".join(reader.content())
-    if missing := set(links.values()) - found.keys():
-        found |= read_files(layer, missing)
-    return {path: found[links.get(path, path)] for path in wanted if path in found or path in links}
+        return {entry.path: (tree / entry.path).read_bytes() for entry in found}
+    with _open_blob(layer) as reader:
+        return {entry.path: b"".join(reader.content(entry)) for entry in found}
 
 
 def extract(layer: Layer, destination: Path) -> None:
@@ -203,14 +137,8 @@ def extract(layer: Layer, destination: Path) -> None:
     Raises BuildError, and writes nothing outside, when the layer is damaged or does not fit what is
     there.
     """
-    with space_errors(destination), open_tar(layer) as stream:
-        try:
-            unpack(TarReader(iter(lambda: stream.read(CHUNK), b"")), destination)
-        except ValueError as error:
-            raise BuildError(
-                f"the {layer.name} layer in `{layer.folder}` cannot be unpacked: {error}",
-                hint="remove that folder and build again",
-            ) from error
+    with space_errors(destination), _open_blob(layer) as reader:
+        unpack(read_manifest(layer), reader, destination)
 
 
 def check_disjoint(layers: Sequence[Layer]) -> None:
@@ -229,35 +157,7 @@ def check_disjoint(layers: Sequence[Layer]) -> None:
                 )
             owners[entry.path] = (layer.name, entry.kind)
     if mistakes:
-        raise BuildError("the layers do not fit together:\n" + _some(mistakes))
-
-
-def _write(name: str, folder: Path, threads: int, fill: Callable[[LayerWriter], None]) -> Layer:
-    with space_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        blob = folder / "layer.tar.zst"
-        blob.unlink(missing_ok=True)
-        with LayerWriter(blob, threads=threads) as writer:
-            fill(writer)
-            written = writer.finish()
-        blob.chmod(0o444)  # OCI layouts hold hard links to it
-        blocks = written.blocks.to_json()
-        (folder / "manifest.txt").write_text(written.manifest, encoding="ascii")
-        (folder / "blocks.json").write_text(blocks, encoding="ascii")
-        layer = Layer(
-            name=name,
-            folder=folder,
-            digest=written.digest,
-            size=written.size,
-            diff_id=written.diff_id,
-            tar_size=written.tar_size,
-            content_size=written.content_size,
-            tree=written.tree,
-            blocks=sha256_text(blocks),
-        )
-        facts = {key: value for key, value in asdict(layer).items() if key != "folder"}
-        save_text(folder / "layer.json", json.dumps(facts, indent=1, sort_keys=True) + "\n")
-    return layer
+        raise BuildError("the layers do not fit together:\n" + some_lines(mistakes))
 
 
 def _scan(tree: Path, *, omit: Collection[str], epoch: int) -> list[Entry]:
@@ -275,7 +175,7 @@ def _scan(tree: Path, *, omit: Collection[str], epoch: int) -> list[Entry]:
         except ValueError as error:
             mistakes.append(f"`{name}`: {error}")
     if mistakes:
-        raise BuildError(f"`{tree}` cannot become a layer:\n" + _some(mistakes))
+        raise BuildError(f"`{tree}` cannot become a layer:\n" + some_lines(mistakes))
     return entries
 
 
@@ -303,8 +203,3 @@ def _make_entry(path: str, status: os.stat_result, full: bytes, epoch: int) -> E
         raise ValueError("it would run with the rights of another user (set-id bit)")
     kept = 0o755 if mode & stat.S_IXUSR else 0o644
     return Entry(path=path, kind=Kind.FILE, mode=kept, uid=0, gid=0, mtime=epoch, size=status.st_size)
-
-
-def _some(lines: Sequence[str]) -> str:
-    more = f"\n… and {len(lines) - _SHOWN} more" if len(lines) > _SHOWN else ""
-    return "\n".join(lines[:_SHOWN]) + more

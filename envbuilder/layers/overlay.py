@@ -18,6 +18,7 @@ from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.tar import CHUNK, Member, read_member
 
 MOST_KEPT: Final = 64 << 20  # bytes of a file whose content is kept
+_BUFFER: Final = 64 << 10  # bytes; tarfile copies what is left of its buffer after every header
 _WHITEOUT: Final = ".wh."
 _OPAQUE: Final = ".wh..wh..opq"
 DAMAGED: Final = (
@@ -69,7 +70,7 @@ class Overlay(dict[str, Entry]):
         """
         packed = _Hashing(stream)
         tar = _Hashing(_unpacked(packed))
-        with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=CHUNK) as archive:
+        with tarfile.open(fileobj=cast("IO[bytes]", tar), mode="r|", bufsize=_BUFFER) as archive:
             self._lay(archive)
         found, whole = tar.finish(), packed.finish()
         if sha256 and whole != sha256:

@@ -2,43 +2,36 @@
 
 Headers are written byte by byte, because a layer's digest must not change with a Python release:
 ustar, and one PAX header in front where ustar has no room (long or non-ASCII paths, big files,
-extended attributes). `TarReader` accepts only such tars and compares every byte of a header.
-`read_member` converts a member of any tar, as Python's `tarfile` read it.
+extended attributes). `read_member` converts a member of any tar, as Python's `tarfile` read it.
 """
 
 import math
 import stat
 import tarfile
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from envbuilder.layers.entry import Entry, Kind, from_bytes, to_bytes
+from envbuilder.layers.entry import Entry, Kind, to_bytes
 
 BLOCK: Final = 512
 END: Final = bytes(2 * BLOCK)  # what closes a tar
 CHUNK: Final = 1 << 20
 
-_REGULAR: Final = b"0"
 _HARD: Final = b"1"
-_SYMBOLIC: Final = b"2"
-_DIRECTORY: Final = b"5"
 _EXTENDED: Final = b"x"
-_TYPES: Final = {Kind.FILE: _REGULAR, Kind.DIRECTORY: _DIRECTORY, Kind.LINK: _SYMBOLIC}
+_TYPES: Final = {Kind.FILE: b"0", Kind.LINK: b"2", Kind.DIRECTORY: b"5"}
 _XATTR_NAME: Final = "SCHILY.xattr."
-_XATTR: Final = _XATTR_NAME.encode()
-_MOST_PAX: Final = 1 << 20  # bytes of one PAX header that is read
 _MOST_OCTAL: Final = 0o77777777777  # 11 digits
 _MOST_ID: Final = 0o7777777  # 7 digits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One header as read. `entry.sha256` is empty; `hard` names the first link, whose content this path shares."""
+    """One header as read. `entry.sha256` is empty. `hard` names the first path of the same file, for a hard link."""
 
     entry: Entry
     hard: str = ""
-    offset: int = 0  # of the content in the tar, bytes; not of a canonical tar
+    offset: int = 0  # of the content in the tar, bytes
 
 
 def make_header(entry: Entry, *, hard: str = "") -> bytes:
@@ -53,13 +46,9 @@ def make_header(entry: Entry, *, hard: str = "") -> bytes:
         records.append((b"path", path))
     if len(target) > 100 or not target.isascii():
         records.append((b"linkpath", target))
-    if size > _MOST_OCTAL:
-        records.append((b"size", b"%d" % size))
-    if entry.uid > _MOST_ID:
-        records.append((b"uid", b"%d" % entry.uid))
-    if entry.gid > _MOST_ID:
-        records.append((b"gid", b"%d" % entry.gid))
-    records += [(_XATTR + to_bytes(name), value) for name, value in entry.xattrs]
+    numbers = ((b"size", size, _MOST_OCTAL), (b"uid", entry.uid, _MOST_ID), (b"gid", entry.gid, _MOST_ID))
+    records += [(keyword, b"%d" % number) for keyword, number, most in numbers if number > most]
+    records += [(to_bytes(_XATTR_NAME + name), value) for name, value in entry.xattrs]
     extended = b""
     if records:
         if not all(_is_utf8(value) for _, value in records):
@@ -80,97 +69,6 @@ def make_header(entry: Entry, *, hard: str = "") -> bytes:
 
 def padded(content: bytes) -> bytes:
     return content + bytes(-len(content) % BLOCK)
-
-
-class TarReader:
-    """Reads canonical tars from chunks of any size; raises ValueError for any byte that `make_header` would write differently.
-
-    Iterate over the members. `content` gives the bytes of the current one.
-    """
-
-    def __init__(self, chunks: Iterable[bytes]) -> None:
-        self._chunks = iter(chunks)
-        self._chunk = memoryview(b"")
-        self._left = 0  # bytes of content not read yet
-        self._padding = 0
-
-    def __iter__(self) -> Iterator[Member]:
-        while True:
-            for _ in self.content():
-                pass
-            if any(self._take(self._padding)):
-                raise ValueError("the padding after a file is not empty")
-            header = self._take(BLOCK)
-            if not any(header):
-                if any(self._take(BLOCK)) or self._chunk or any(self._chunks):
-                    raise ValueError("there is data after the end")
-                return
-            yield self._member(header)
-
-    def content(self) -> Iterator[memoryview]:
-        """Yield the content of the current file in pieces. Unread content is skipped."""
-        while self._left:
-            piece = self._some(self._left)
-            self._left -= len(piece)
-            yield piece
-
-    def _member(self, header: bytes) -> Member:
-        extended: dict[bytes, bytes] = {}
-        raw = header
-        if header[156:157] == _EXTENDED:
-            size = _number(header[124:136])
-            if size > _MOST_PAX:
-                raise ValueError(f"a PAX header of {size} bytes")
-            raw += self._take(size + -size % BLOCK)
-            extended = dict(_records(raw[BLOCK : BLOCK + size]))
-            header = self._take(BLOCK)
-            raw += header
-        kinds = {_REGULAR: Kind.FILE, _HARD: Kind.FILE, _DIRECTORY: Kind.DIRECTORY, _SYMBOLIC: Kind.LINK}
-        flag = header[156:157]
-        if flag not in kinds:
-            raise ValueError(f"a member of type {flag!r}")
-        path = from_bytes(extended.get(b"path") or header[:100].rstrip(b"\0"))
-        target = from_bytes(extended.get(b"linkpath") or header[157:257].rstrip(b"\0"))
-        size = int(extended.get(b"size") or _number(header[124:136]))
-        entry = Entry(
-            path="" if path == "./" else path.removesuffix("/"),
-            kind=kinds[flag],
-            mode=_number(header[100:108]),
-            uid=int(extended.get(b"uid") or _number(header[108:116])),
-            gid=int(extended.get(b"gid") or _number(header[116:124])),
-            mtime=_number(header[136:148]),
-            size=size,
-            target=target if flag == _SYMBOLIC else "",
-            xattrs=tuple(
-                (from_bytes(k.removeprefix(_XATTR)), v) for k, v in extended.items() if k.startswith(_XATTR)
-            ),
-        )
-        member = Member(entry=entry, hard=target if flag == _HARD else "")
-        if raw != make_header(entry, hard=member.hard):
-            raise ValueError(f"the header of {path!r} is not in the one form that envbuilder writes")
-        for name in (entry.path, member.hard):
-            if not is_normal(name):
-                raise ValueError(f"the path {name!r} is not plain")
-        self._left = size
-        self._padding = -size % BLOCK
-        return member
-
-    def _some(self, most: int) -> memoryview:
-        if not self._chunk:
-            self._chunk = memoryview(next(self._chunks, b""))
-            if not self._chunk:
-                raise ValueError("it ends too early")
-        piece, self._chunk = self._chunk[:most], self._chunk[most:]
-        return piece
-
-    def _take(self, size: int) -> bytes:
-        if len(self._chunk) >= size:
-            piece, self._chunk = self._chunk[:size], self._chunk[size:]
-            return bytes(piece)
-        pieces = bytearray()
-        while len(pieces) < size:
-            pieces += self._some(size - len(pieces))
-        return bytes(pieces)
 
 
 def read_member(found: tarfile.TarInfo) -> Member:
@@ -194,7 +92,7 @@ def read_member(found: tarfile.TarInfo) -> Member:
         size=found.size if kind is Kind.FILE and not found.islnk() else 0,
         target={Kind.LINK: found.linkname, Kind.SPECIAL: _special(found)}.get(kind, ""),
         xattrs=tuple(
-            (name.removeprefix(_XATTR_NAME), value.encode("utf-8", "surrogateescape"))
+            (name.removeprefix(_XATTR_NAME), to_bytes(value))
             for name, value in sorted(found.pax_headers.items())
             if name.startswith(_XATTR_NAME)
         ),
@@ -249,10 +147,6 @@ def _ustar(
     return b"%b%06o\0 %b" % (before, sum(before) + 8 * 0x20 + sum(after), after)
 
 
-def _number(field: bytes) -> int:
-    return int(field.rstrip(b"\0 ") or b"0", 8)
-
-
 def _is_utf8(value: bytes) -> bool:
     try:
         value.decode()
@@ -268,14 +162,3 @@ def _record(keyword: bytes, value: bytes) -> bytes:
     while len(b"%d" % size) + len(rest) != size:
         size = len(b"%d" % size) + len(rest)
     return b"%d%b" % (size, rest)
-
-
-def _records(body: bytes) -> Iterator[tuple[bytes, bytes]]:
-    while body:
-        digits, _, _ = body.partition(b" ")
-        size = int(digits)
-        if not len(digits) < size <= len(body):
-            raise ValueError("a PAX record of a wrong length")
-        keyword, _, value = body[len(digits) + 1 : size - 1].partition(b"=")
-        yield keyword, value
-        body = body[size:]

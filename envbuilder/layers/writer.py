@@ -13,14 +13,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Final, Self, TypeAlias
 
 import zstandard
+from pydantic import TypeAdapter
 
-from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.core.cache import Sha256, save_text, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Entry, Kind, make_manifest
 from envbuilder.layers.tar import BLOCK, CHUNK, END, make_header
@@ -35,9 +35,8 @@ PARAMETERS: Final = {
 # Bytes of a file in one frame, the block of the squashfs: smaller and faster to import from than 128 KiB and 1 MiB.
 BLOCK_SIZE: Final = 256 << 10
 
-Frame: TypeAlias = tuple[
-    int, int, int
-]  # where it starts in the blob, its length there, and what it unpacks to
+# Where a frame starts in the blob, its length there, and what it unpacks to.
+Frame: TypeAlias = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,38 +48,40 @@ class Blocks:
     large: dict[str, tuple[Frame, ...]]
 
     def to_json(self) -> str:
-        return json.dumps(
-            {"fragments": self.fragments, "small": self.small, "large": self.large}, separators=(",", ":")
-        )
+        return json.dumps(asdict(self), separators=(",", ":"))
 
 
 def parse_blocks(text: str) -> Blocks:
-    """Raises ValueError, KeyError or TypeError for anything that `to_json` does not write."""
-    read = json.loads(text)
-
-    def frame(value: list[int]) -> Frame:
-        at, length, size = value
-        return at, length, size
-
-    return Blocks(
-        fragments=tuple(map(frame, read["fragments"])),
-        small={digest: (number, offset) for digest, (number, offset) in read["small"].items()},
-        large={digest: tuple(map(frame, frames)) for digest, frames in read["large"].items()},
-    )
+    """Raises ValueError for anything that `to_json` does not write."""
+    return TypeAdapter(Blocks).validate_json(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """The facts of a finished layer."""
+class Layer:
+    """A finished layer in a store folder: `layer.tar.zst`, `manifest.txt`, `blocks.json` and `layer.json` (these fields)."""
 
-    digest: Sha256
-    size: int
-    diff_id: Sha256
-    tar_size: int
-    content_size: int
-    manifest: str
-    tree: Sha256  # of the manifest
-    blocks: Blocks
+    name: str  # os | cuda | python | extensions | runtime
+    folder: Path
+    digest: Sha256  # of layer.tar.zst
+    size: int  # of layer.tar.zst, bytes
+    diff_id: Sha256  # of the tar
+    tar_size: int  # of the tar, bytes
+    content_size: int  # sum of the sizes of its regular files, bytes
+    tree: Sha256  # of manifest.txt, see `tree_digest`
+    blocks: Sha256  # of blocks.json
+
+    @property
+    def blob(self) -> Path:
+        return self.folder / "layer.tar.zst"
+
+    @property
+    def manifest(self) -> Path:
+        return self.folder / "manifest.txt"
+
+    @property
+    def index(self) -> Path:
+        """The places of the files' contents in the blob."""
+        return self.folder / "blocks.json"
 
 
 def make_compressor() -> zstandard.ZstdCompressor:
@@ -89,9 +90,14 @@ def make_compressor() -> zstandard.ZstdCompressor:
 
 
 class LayerWriter:
-    """A context manager that takes entries in order and writes a compressed tar to `blob`. `finish` returns its facts."""
+    """A context manager that takes entries in order and writes a compressed tar. `finish` writes the texts beside it."""
 
-    def __init__(self, blob: Path, *, threads: int) -> None:
+    def __init__(self, name: str, folder: Path, *, threads: int) -> None:
+        self._name = name
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        blob = folder / "layer.tar.zst"
+        blob.unlink(missing_ok=True)
         self._stream: IO[bytes] = blob.open("xb")
         self._packer = _Packer(threads)
         self._blob_digest = hashlib.sha256()
@@ -109,9 +115,7 @@ class LayerWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._packer.close()
         self._stream.close()
 
@@ -137,26 +141,31 @@ class LayerWriter:
         self._gather(make_header(entry, hard=first.path))
         self._entries.append(replace(entry, size=first.size, sha256=first.sha256))
 
-    def finish(self) -> Written:
+    def finish(self) -> Layer:
         self._gather(END)
         self._flush()
         self._packer.drain()
         self._stream.flush()
         manifest = make_manifest(self._entries)
-        return Written(
+        large = {digest: tuple(frames) for digest, frames in self._large.items()}
+        blocks = Blocks(fragments=tuple(self._fragments), small=self._small, large=large).to_json()
+        layer = Layer(
+            name=self._name,
+            folder=self._folder,
             digest=Sha256(self._blob_digest.hexdigest()),
             size=self._size,
             diff_id=Sha256(self._tar_digest.hexdigest()),
             tar_size=self._tar_size,
             content_size=self._content_size,
-            manifest=manifest,
             tree=sha256_text(manifest),
-            blocks=Blocks(
-                fragments=tuple(self._fragments),
-                small=self._small,
-                large={digest: tuple(frames) for digest, frames in self._large.items()},
-            ),
+            blocks=sha256_text(blocks),
         )
+        layer.blob.chmod(0o444)  # OCI layouts hold hard links to it
+        layer.manifest.write_text(manifest, encoding="ascii")
+        layer.index.write_text(blocks, encoding="ascii")
+        facts = {key: value for key, value in asdict(layer).items() if key != "folder"}
+        save_text(self._folder / "layer.json", json.dumps(facts, indent=1, sort_keys=True) + "\n")
+        return layer
 
     def _add_small(self, entry: Entry, stream: io.FileIO) -> str:
         content = _read(stream, entry.size, entry)

@@ -7,8 +7,7 @@ from typing import Final
 
 from envbuilder.compat.image_facts import Fact
 from envbuilder.core.cache import Sha256
-from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import PARTS, Artifact, Lock, LockedExtension, recipe_inputs
+from envbuilder.lock.model import PARTS, Artifact, Lock, LockedBase, LockedExtension, recipe_inputs
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 
@@ -54,13 +53,11 @@ def changes(before: Mapping[str, str], after: Mapping[str, str]) -> tuple[Change
 def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
     """Return the differences: the lock's own keys, its base, its packages, its extensions."""
     return (
-        *_change("platform", old.platform, new.platform),
-        *_change("epoch", f"{old.epoch}", f"{new.epoch}"),
-        *_change("recipe", old.recipe[:12], new.recipe[:12]),
+        *changes(_own_values(old), _own_values(new)),
         *_diff_bases(old.base, new.base),
-        *_diff_artefacts(old.debs, new.debs),
-        *_diff_artefacts(old.toolkit, new.toolkit),
-        *_diff_artefacts(old.wheels, new.wheels),
+        *_diff_artifacts(old.debs, new.debs),
+        *_diff_artifacts(old.toolkit, new.toolkit),
+        *_diff_artifacts(old.wheels, new.wheels),
         *_diff_extensions(old, new),
     )
 
@@ -90,28 +87,23 @@ def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tupl
         reasons += options
         if not changed and not options:
             reasons.append("the recipe changed in `gpus`, `env` or the order of its extensions")
-    locked = {path: digest for extension in lock.extensions for path, digest in _files(extension).items()}
+    locked = {file.path: file.sha256 for extension in lock.extensions for file in extension.files}
     for change in changes(locked, files):
         word = "is new" if change.before is None else "is gone" if change.after is None else "changed"
         reasons.append(f"`{change.name}` {word}")
     return tuple(reasons)
 
 
-def _change(name: str, before: str, after: str) -> Iterator[Change]:
-    if before != after:
-        yield Change(name=name, before=before, after=after)
+def _own_values(lock: Lock) -> dict[str, str]:
+    return {"platform": lock.platform, "epoch": f"{lock.epoch}", "recipe": lock.recipe[:12]}
 
 
 def _diff_bases(old: LockedBase | None, new: LockedBase | None) -> Iterator[Change]:
+    yield from changes({"base": old.reference} if old else {}, {"base": new.reference} if new else {})
     if old is None or new is None:
-        before, after = (old.reference if old else None), (new.reference if new else None)
-        if before != after:
-            yield Change(name="base", before=before, after=after)
         return
-    yield from _change("base", old.reference, new.reference)
-    if old.manifest != new.manifest:
-        before, after = (f"sha256:{one.manifest.digest[:12]}" for one in (old, new))
-        yield Change(name=f"base {new.reference}:", before=before, after=after)
+    was, now = ({f"base {new.reference}:": f"sha256:{one.manifest.digest[:12]}"} for one in (old, new))
+    yield from changes(was, now)
     had, has = ({f"base has {_fact(fact)}": "" for fact in one.facts} for one in (old, new))
     yield from sorted(changes(had, has), key=lambda change: change.before is None)
 
@@ -120,7 +112,7 @@ def _fact(fact: Fact) -> str:
     return " ".join(filter(None, (fact.name, fact.value, fact.path)))
 
 
-def _diff_artefacts(old: Iterable[Artifact], new: Iterable[Artifact]) -> Iterator[Change]:
+def _diff_artifacts(old: Iterable[Artifact], new: Iterable[Artifact]) -> Iterator[Change]:
     before, after = ({one.name: one for one in some} for some in (old, new))
     for name in sorted(before.keys() | after.keys()):
         was, now = before.get(name), after.get(name)
@@ -147,17 +139,11 @@ def _diff_extensions(old: Lock, new: Lock) -> Iterator[Change]:
         if was is None or now is None:
             yield Change(name=label, before=None if was is None else "", after=None if now is None else "")
         else:
-            for option, one, other in _changed_options(was, now):
-                yield Change(name=f"{label}: {option}", before=one, after=other)
-            yield from changes(_short(label, was), _short(label, now))
-
-
-def _short(label: str, extension: LockedExtension) -> dict[str, str]:
-    return {f"{label}: {path}": digest[:12] for path, digest in _files(extension).items()}
-
-
-def _files(extension: LockedExtension) -> dict[str, Sha256]:
-    return {file.path: file.sha256 for file in extension.files}
+            yield from changes(_options(was, f"{label}: "), _options(now, f"{label}: "))
+            had, has = (
+                {f"{label}: {file.path}": file.sha256[:12] for file in one.files} for one in (was, now)
+            )
+            yield from changes(had, has)
 
 
 def _changed_extensions(recipe: Recipe, lock: Lock) -> Iterator[str]:
@@ -169,25 +155,18 @@ def _changed_extensions(recipe: Recipe, lock: Lock) -> Iterator[str]:
         elif name not in wanted:
             yield f"the recipe no longer has the extension `{name}`"
         else:
-            for option, before, after in _changed_options(locked[name], wanted[name]):
-                yield f"the recipe changed the extension `{name}`: {option} {before} → {after}"
+            for one in changes(_options(locked[name]), _options(wanted[name])):
+                yield f"the recipe changed the extension `{name}`: {one.name} {one.before} → {one.after}"
 
 
-def _changed_options(
-    before: LockedExtension, after: LockedExtension | Extension
-) -> Iterator[tuple[str, str, str]]:
-    for option in _OPTIONS:
-        old, new = getattr(before, option), getattr(after, option)
-        if old != new:
-            yield option, _words(old), _words(new)
+def _options(extension: LockedExtension | Extension, prefix: str = "") -> dict[str, str]:
+    """Return each option of an extension as words of a shell."""
+    return {f"{prefix}{option}": _words(getattr(extension, option)) for option in _OPTIONS}
 
 
 def _words(option: str | tuple[str | tuple[str, str], ...]) -> str:
-    words = (
-        [option]
-        if isinstance(option, str)
-        else [one if isinstance(one, str) else "=".join(one) for one in option]
-    )
+    values = (option,) if isinstance(option, str) else option
+    words = [one if isinstance(one, str) else "=".join(one) for one in values]
     return shlex.join(filter(None, words)) or "none"
 
 

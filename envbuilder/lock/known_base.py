@@ -1,16 +1,16 @@
 """What is known of a recipe's base image without asking its registry."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.image_as_distribution import PLATFORM
-from envbuilder.compat.image_facts import Base
+from envbuilder.compat.image_facts import PLATFORM, Base
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.errors import LockError
 from envbuilder.core.models import read_node
 from envbuilder.core.places import Mistakes, load_text, parse_json
-from envbuilder.lock.base_image.locked import LockedBase
 from envbuilder.lock.file import load_lock
+from envbuilder.lock.model import Lock, LockedBase
 from envbuilder.recipe.model import Recipe
 
 FORMAT: Final = 1  # of what is kept; a new number has every image looked into again
@@ -22,10 +22,10 @@ def lock_path(recipe: Recipe) -> Path:
     return recipe.path.with_suffix(".lock")
 
 
-def known_base(recipe: Recipe, *, store: Store) -> Base | None:
+def known_base(recipe: Recipe, *, store: Store, read_lock: Callable[[Path], Lock] = load_lock) -> Base | None:
     """Return what the lock knows of the recipe's base image, otherwise what the last attempt to lock it found."""
     try:
-        base = load_lock(lock_path(recipe)).base
+        base = read_lock(lock_path(recipe)).base
     except LockError:
         base = None
     if base is None or base.reference != recipe.image:

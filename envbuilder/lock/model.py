@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-from envbuilder.core.cache import sha256_text
+from envbuilder.compat.image_facts import Base, Fact
+from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import CodeEnum
 from envbuilder.core.models import STRICT, Line, LineOrEmpty, Mistake, ReadAs, Rule, Shape, Whole
 from envbuilder.core.places import shown
 from envbuilder.core.sources import REGISTRY
-from envbuilder.lock.base_image.locked import Blob, Digest, LockedBase
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
 
@@ -25,6 +25,8 @@ PARTS: Final = {  # keys of Recipe.canonical() that each part is resolved from
     "wheels": ("base", "python", "cuda", "pytorch", "packages"),
 }
 
+_SHA256: Final = Shape(pattern=r"[0-9a-f]{64}", expected="64 hexadecimal digits")
+_MEDIA_TYPE: Final = Shape(pattern=r"[A-Za-z0-9.+/_-]*", expected="a media type")
 _NAME: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9+._-]*", expected="the name of a package")
 _VERSION: Final = Shape(pattern=r"[0-9A-Za-z][0-9A-Za-z.+:~!_-]*", expected="a version")
 _SOURCE: Final = Shape(pattern=r"[a-z][a-z0-9-]*", expected="the name of a source")
@@ -33,6 +35,7 @@ _PATH: Final = Shape(
     pattern=r"(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f\\]+",
     expected="a plain relative path with `/` and no `..`",
 )
+Digest = Annotated[Sha256, _SHA256]
 RelativePath = Annotated[str, _PATH]
 
 
@@ -74,11 +77,15 @@ class SourceFile:
     size: Whole
 
 
-def _check_order(names: list[str]) -> Iterator[Mistake]:
-    for at, (before, name) in enumerate(itertools.pairwise(names), start=1):
-        if not before < name:
-            message = f"`{name}` follows `{before}`: expected each once, sorted"
-            yield Mistake(message=message, code=LockCode.ORDER, at=(at,))
+def _check_order(key: str) -> Callable[[tuple[Artifact | SourceFile, ...]], Iterator[Mistake]]:
+    def check(entries: tuple[Artifact | SourceFile, ...]) -> Iterator[Mistake]:
+        names = [getattr(one, key) for one in entries]
+        for at, (before, name) in enumerate(itertools.pairwise(names), start=1):
+            if not before < name:
+                message = f"`{name}` follows `{before}`: expected each once, sorted"
+                yield Mistake(message=message, code=LockCode.ORDER, at=(at,))
+
+    return check
 
 
 def _check_kind(*kinds: str) -> Callable[[Artifact], Iterator[Mistake]]:
@@ -90,23 +97,17 @@ def _check_kind(*kinds: str) -> Callable[[Artifact], Iterator[Mistake]]:
     return check
 
 
-def _check_names(artifacts: tuple[Artifact, ...]) -> Iterator[Mistake]:
-    return _check_order([one.name for one in artifacts])
-
-
-def _check_paths(files: tuple[SourceFile, ...]) -> Iterator[Mistake]:
-    return _check_order([one.path for one in files])
-
-
 def _pair(texts: tuple[str, ...]) -> tuple[str, ...]:
     if len(texts) != 2:
         raise Mistake(message="expected a name and a value").error()
     return texts
 
 
-Debs = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb"))], ...], Rule(_check_names)]
-Parts = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel"))], ...], Rule(_check_names)]
-Wheels = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel"))], ...], Rule(_check_names)]
+Debs = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb"))], ...], Rule(_check_order("name"))]
+Parts = Annotated[
+    tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel"))], ...], Rule(_check_order("name"))
+]
+Wheels = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel"))], ...], Rule(_check_order("name"))]
 Variable = Annotated[tuple[str, str], ReadAs(tuple[LineOrEmpty, ...], _pair)]
 
 
@@ -119,7 +120,7 @@ class LockedExtension:
     cflags: tuple[Line, ...]
     cuda_cflags: tuple[Line, ...]
     # The files of the recipe's folder that its build reads, sorted by path.
-    files: Annotated[tuple[SourceFile, ...], Rule(_check_paths)]
+    files: Annotated[tuple[SourceFile, ...], Rule(_check_order("path"))]
     path: RelativePath = ""  # this and all below as in the recipe, see `extension.Extension`
     git: Line = ""
     commit: Line = ""
@@ -137,10 +138,44 @@ class LockedExtension:
 
 
 def _check_digests(extension: LockedExtension) -> Iterator[Mistake]:
-    missing = sorted(set(extension.sources) - {file.path for file in extension.files})
-    if missing:
+    if missing := sorted(set(extension.sources) - {file.path for file in extension.files}):
         message = f"no digest of {', '.join(missing)} among the files"
         yield Mistake(message=message, code=LockCode.SOURCES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """One file of an image, named by its digest."""
+
+    __pydantic_config__ = STRICT
+    digest: Digest
+    size: Whole  # bytes
+    media_type: Annotated[str, _MEDIA_TYPE]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LockedBase:
+    """The image that is a recipe's base, as it was when it was locked."""
+
+    __pydantic_config__ = STRICT
+    reference: Line  # as the recipe writes it
+    registry: LineOrEmpty  # the source: as the recipe names it; "" for the one that engines take by default
+    repository: Line  # the path there: site/cuda
+    manifest: Blob  # of the lock's platform, never an index
+    config: Blob
+    layers: tuple[Blob, ...]  # the lowest first
+    facts: tuple[Fact, ...]
+    packages: tuple[Line, ...]  # name=version, sorted
+
+    @property
+    def pinned(self) -> str:
+        """Return the reference for an engine: the repository at exactly this manifest."""
+        place = f"{self.registry}/{self.repository}" if self.registry else self.repository
+        return f"{place}@sha256:{self.manifest.digest}"
+
+    @property
+    def inside(self) -> Base:
+        return Base(facts=self.facts, packages=self.packages)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,25 +212,17 @@ def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
 def blobs(base: LockedBase) -> tuple[Artifact, ...]:
     """Return every file of an image: manifest, config, and layers from the lowest up."""
     layers = ((layer, f"layer {at} of {len(base.layers)}") for at, layer in enumerate(base.layers, 1))
-    own = ((base.config, "config"), *layers)
-    return (
-        _blob(base, base.manifest, "manifests", "manifest"),
-        *(_blob(base, one, "blobs", part) for one, part in own),
-    )
-
-
-def _blob(base: LockedBase, blob: Blob, place: str, part: str) -> Artifact:
-    return Artifact(
-        kind="blob", name=base.reference, version=part, sha256=blob.digest, size=blob.size, source=REGISTRY,
-        path=f"{place}/sha256:{blob.digest}",
+    return tuple(
+        Artifact(
+            kind="blob", name=base.reference, version=part, sha256=blob.digest, size=blob.size, source=REGISTRY,
+            path=f"{'manifests' if blob is base.manifest else 'blobs'}/sha256:{blob.digest}",
+        )
+        for blob, part in ((base.manifest, "manifest"), (base.config, "config"), *layers)
     )  # fmt: skip
 
 
 def recipe_inputs(recipe: Recipe) -> Inputs:
     """Return the digests of the recipe's values that each part of a lock follows from (`PARTS`)."""
     values = json.loads(recipe.canonical())
-    digests = {
-        part: sha256_text(json.dumps({key: values[key] for key in keys}, sort_keys=True))
-        for part, keys in PARTS.items()
-    }
-    return Inputs(debs=digests["debs"], toolkit=digests["toolkit"], wheels=digests["wheels"])
+    parts = {part: {key: values[key] for key in keys} for part, keys in PARTS.items()}
+    return Inputs(**{part: sha256_text(json.dumps(own, sort_keys=True)) for part, own in parts.items()})

@@ -10,24 +10,9 @@ from envbuilder.lock.model import SourceFile
 from envbuilder.recipe.extension import SOURCE_SUFFIXES, Extension, Form
 from envbuilder.recipe.model import Recipe
 
-HEADERS: Final = frozenset(
-    {
-        ".h",
-        ".hh",
-        ".hpp",
-        ".hxx",
-        ".h++",
-        ".cuh",
-        ".inl",
-        ".inc",
-        ".ipp",
-        ".ixx",
-        ".tpp",
-        ".tcc",
-        ".txx",
-        ".def",
-    }
-)
+HEADERS: Final = frozenset({
+    ".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".ixx", ".tpp", ".tcc", ".txx", ".def",
+})  # fmt: skip
 # What an import of a project may read beside its modules; a folder that is captured may also hold data by the gigabyte.
 CODE: Final = frozenset(
     {*HEADERS, *SOURCE_SUFFIXES, ".py", ".pyi", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt"}
@@ -73,10 +58,8 @@ def _headers(extension: Extension, folder: Path) -> Iterator[str]:
     too few: every file with a header's suffix in or below the folders of the sources and the include folders. Hidden files
     and folders are left out.
     """
-    places = {(folder / source).parent for source in extension.sources} | {
-        folder / include for include in extension.include
-    }
-    for place in sorted(places):
+    places = {(folder / source).parent for source in extension.sources}
+    for place in sorted(places | {folder / include for include in extension.include}):
         yield from (path for path in _visible(place, folder) if Path(path).suffix.lower() in HEADERS)
 
 
@@ -85,10 +68,9 @@ def _project(place: Path, folder: Path, *, code_only: bool) -> Iterator[str]:
     for path in _visible(place, folder):
         file = Path(path)
         parents = file.relative_to(place.relative_to(folder)).parts[:-1]
-        built = parents[:1] in (("build",), ("dist",)) or any(
-            part == "__pycache__" or part.endswith(".egg-info") for part in parents
-        )
-        if not built and file.suffix not in MADE and (not code_only or file.suffix.lower() in CODE):
+        made = parents[:1] in (("build",), ("dist",)) or "__pycache__" in parents
+        made = made or any(part.endswith(".egg-info") for part in parents)
+        if not made and file.suffix not in MADE and (not code_only or file.suffix.lower() in CODE):
             yield path
 
 

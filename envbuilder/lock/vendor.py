@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envbuilder.artifacts.oci.model import LAYOUT, Descriptor, make_index, parse_manifest
 from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_file, space_errors
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import BLOBS, REGISTRY
-from envbuilder.lock.base_image.layout import INDEX, layout_files
-from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import Artifact, Lock, lock_artifacts
+from envbuilder.lock.model import Artifact, Lock, LockedBase, lock_artifacts
 from envbuilder.recipe.model import SUFFIX, Recipe
 
 FILES: Final = "files"
+INDEX: Final = "index.json"
+_REFERENCE: Final = "org.opencontainers.image.ref.name"  # by which other tools find one of several images
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,17 +47,15 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
     for artifact in lock_artifacts(lock):
         if wanted[_place(artifact)].sha256 != artifact.sha256:
             raise UsageError(f"the lock names two different files `{artifact.filename}`")
-    copies = [(store.artefact(one.sha256), name, one.sha256) for name, one in wanted.items()]
+    copies = [(store.artifact(one.sha256), name, one.sha256) for name, one in wanted.items()]
     above = recipe.path.parent
-    copies += [
-        (above / file.path, file.path, file.sha256)
-        for extension in lock.extensions
-        for file in extension.files
-    ]
-    copies += [
-        (file, file.relative_to(above).as_posix(), sha256_file(file)) for file in _recipe_files(recipe)
-    ]
-    texts = _layout(lock.base, folder / FILES) if lock.base else {}
+    own = (file for extension in lock.extensions for file in extension.files)
+    copies += [(above / one.path, one.path, one.sha256) for one in own]
+    copies += [(one, one.relative_to(above).as_posix(), sha256_file(one)) for one in _recipe_files(recipe)]
+    texts: dict[str, bytes] = {}
+    if lock.base:
+        index = folder / FILES / INDEX
+        texts = layout_files(lock.base, index.read_bytes() if index.is_file() else b"")
     size = sum(map(len, texts.values()))
     with space_errors(folder):
         for source, name, digest in copies:
@@ -64,25 +63,35 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
             size += source.stat().st_size
             if not (target.is_file() and sha256_file(target) == digest):
                 _copy(source, target)
-        for path, content in texts.items():
-            save_text(path, content.decode())
+        for name, content in texts.items():
+            save_text(folder / FILES / name, content.decode())
     return Vendored(folder=folder, name=recipe.path.stem, count=len(copies) + len(texts), size=size)
 
 
 def _place(artifact: Artifact) -> str:
     """Return the path in the folder: the digest for a blob of an image, otherwise the file name."""
-    return (
-        f"{FILES}/{BLOBS}/{artifact.sha256}"
-        if artifact.source == REGISTRY
-        else f"{FILES}/{artifact.filename}"
+    below = f"{BLOBS}/{artifact.sha256}" if artifact.source == REGISTRY else artifact.filename
+    return f"{FILES}/{below}"
+
+
+def layout_files(base: LockedBase, index: bytes = b"") -> dict[str, bytes]:
+    """Return name → content of the files that make a folder with the image's blobs an OCI layout.
+
+    `index` names the images that the folder has already. One that cannot be read is begun anew: blobs are found by digest.
+    """
+    try:
+        others = parse_manifest(index).manifests if index else ()
+    except ValueError:
+        others = ()
+    own = Descriptor(
+        media_type=base.manifest.media_type,
+        digest=base.manifest.digest,
+        size=base.manifest.size,
+        annotations=((_REFERENCE, base.reference),),
     )
-
-
-def _layout(base: LockedBase, folder: Path) -> dict[Path, bytes]:
-    """Return the files that make the folder an OCI layout of this image and of those already there."""
-    index = folder / INDEX
-    files = layout_files(base, index.read_bytes() if index.is_file() else b"")
-    return {folder / name: content for name, content in files.items()}
+    listed = [own, *(one for one in others if one.annotations != own.annotations)]
+    listed.sort(key=lambda one: (one.annotations, one.digest))
+    return {"oci-layout": LAYOUT, INDEX: make_index(listed).content}
 
 
 def _copy(source: Path, target: Path) -> None:

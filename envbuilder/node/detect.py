@@ -1,4 +1,4 @@
-"""Facts of this machine, or of one whose outputs were saved, and what to tell NCCL there."""
+"""Facts of this machine, or of one whose outputs were saved, and NCCL's settings for it."""
 
 import json
 import platform
@@ -12,15 +12,15 @@ from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Runner
 from envbuilder.node.nccl.decide import Decision, decide
-from envbuilder.node.nccl.facts import Facts, Measured, version_key
+from envbuilder.node.nccl.facts import Facts, Measured, merge, origin, version_key
 from envbuilder.node.nccl.interface import nccl_choice
 from envbuilder.node.nccl.measure import measured_path
-from envbuilder.node.nccl.pasted import is_empty, parse_pasted
+from envbuilder.node.nccl.pasted import parse_pasted
 from envbuilder.node.nccl.probe import ProbeIO, import_nvml, probe
-from envbuilder.node.nccl.profile import make_profile, parse_measured, profile_data
+from envbuilder.node.nccl.profile import Profile, parse_measured, profile_data
 
-MOST_BYTES: Final = 64 << 20  # of one saved output; an NCCL log says what it has to say in its first lines
-# What somebody saves → what it says.
+MOST_BYTES: Final = 64 << 20  # of one saved output; what matters in an NCCL log stands in its first lines
+# Saved output → the facts in it.
 READS: Final = {
     "`nvidia-smi topo -m`": "how each pair of GPUs is linked",
     "`nvidia-smi topo -p2p r`": "whether the driver lets them reach each other's memory; `w` and `n` as well",
@@ -48,7 +48,7 @@ class Detected:
 
     def save(self, path: Path) -> None:
         """Write the profile that `check --host` and a recipe's `nccl: {profile: …}` read."""
-        data = profile_data(make_profile(self.facts, self.decision))
+        data = profile_data(Profile(self.facts, self.decision.settings))
         save_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
@@ -61,17 +61,9 @@ class Versions:
 
     def over(self, facts: Facts) -> Facts:
         """Prefer these versions to those that a text mentions."""
-        source = [
-            (name, "the recipe's lock")
-            for name, value in (("nccl", self.nccl), ("torch", self.torch))
-            if value
-        ]
-        return replace(
-            facts,
-            nccl=self.nccl or facts.nccl,
-            torch=self.torch or facts.torch,
-            sources=tuple((dict(facts.sources) | dict(source)).items()),
-        )
+        known = {name: value for name, value in (("nccl", self.nccl), ("torch", self.torch)) if value}
+        sources = origin(**dict.fromkeys(known, "the recipe's lock"))
+        return merge(facts, Facts(nccl=known.get("nccl"), torch=known.get("torch"), sources=sources))
 
 
 def stored_verdict(environment: Mapping[str, str]) -> Measured | None:
@@ -84,10 +76,8 @@ def stored_verdict(environment: Mapping[str, str]) -> Measured | None:
         return None
 
 
-def detect_here(
-    environment: Mapping[str, str], runner: Runner, versions: Versions, measured: Measured | None = None
-) -> Detected:
-    """Judge this machine; `measured` wins over a stored test."""
+def probe_here(environment: Mapping[str, str], runner: Runner) -> Facts:
+    """Probe this machine without root."""
 
     def run(argv: tuple[str, ...]) -> str | None:
         try:
@@ -95,7 +85,14 @@ def detect_here(
         except (CommandError, ToolError):
             return None
 
-    facts = versions.over(probe(ProbeIO(environment=environment, nvml=import_nvml(), run=run)))
+    return probe(ProbeIO(environment=environment, nvml=import_nvml(), run=run))
+
+
+def detect_here(
+    environment: Mapping[str, str], runner: Runner, versions: Versions, measured: Measured | None = None
+) -> Detected:
+    """Judge this machine; `measured` wins over a stored test."""
+    facts = versions.over(probe_here(environment, runner))
     facts = replace(facts, measured=measured or stored_verdict(environment))
     return Detected(facts=facts, decision=decide(facts), findings=_own_interfaces(facts, environment))
 
@@ -129,7 +126,7 @@ def detect_pasted(path: Path, versions: Versions) -> Detected:
         )
         for damage in facts.damage
     ]  # fmt: skip
-    if is_empty(parsed):
+    if parsed == Facts():
         findings.append(
             Finding(
                 code=DetectCode.NOTHING_FOUND, severity=Severity.WARNING, where=str(path),

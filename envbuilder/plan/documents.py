@@ -1,11 +1,11 @@
 """The SBOM and the provenance of an environment, written when its other layers exist.
 
-The installed packages are read from the layers and compared with the lock. A difference means that an installer did not do what it
-was told.
+The installed packages are read from the layers and compared with the lock. A difference means that an installer did something
+else than it should.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -13,27 +13,28 @@ from packaging.metadata import parse_email
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from envbuilder.artifacts.statement import Subject
+from envbuilder import __version__
+from envbuilder.artifacts.statement import Subject, make_statement
+from envbuilder.core.cache import sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Kind
 from envbuilder.layers.layer import Layer, read_files, read_manifest
+from envbuilder.lock.base_image.packages import DPKG, read_dpkg
 from envbuilder.plan.license import License, debian_license, wheel_license
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.plan.provenance import PROVENANCE, make_provenance
-from envbuilder.plan.sbom import SBOM, make_sbom
+from envbuilder.plan.sbom import SBOM, every_artifact, image_purl, make_sbom, purl
 
-_STATUS: Final = "var/lib/dpkg/status"
+PROVENANCE: Final = "opt/envbuilder/provenance.json"
+PREDICATE_TYPE: Final = "https://slsa.dev/provenance/v1"
+BUILD_TYPE: Final = "urn:envbuilder:{engine}:1"
+BUILDER: Final = "urn:envbuilder:local"  # the user's own machine: level 1 of SLSA, whoever signs it
 _DOC: Final = "usr/share/doc/"
 _COPYRIGHT: Final = re.compile(rf"{_DOC}[^/]+/copyright")
 _METADATA: Final = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
 
 
 def write_documents(
-    plan: Plan,
-    layers: Mapping[type, Layer],
-    trees: Mapping[type, Path],
-    tools: tuple[str, ...],
-    engine: str,
+    plan: Plan, layers: Mapping[type, Layer], trees: Mapping[type, Path], tools: tuple[str, ...], engine: str
 ) -> dict[str, str]:
     """Return path → text of both. `trees` are folders that may still hold a layer's files, which saves unpacking it.
 
@@ -45,7 +46,7 @@ def write_documents(
             read = _debian if isinstance(step, OsStep) else _python
             installed = read(layers[type(step)], trees.get(type(step)))
             _need_same(step, {name: version for name, (version, _) in installed.items()})
-            licenses |= {one.sha256: installed[_key(step, one.name)][1] for one in step.artefacts}
+            licenses |= {one.sha256: installed[_key(step, one.name)][1] for one in step.artifacts}
     subjects = [
         Subject(name=f"{layers[type(step)].name}.tar", sha256=layers[type(step)].diff_id)
         for step in plan.steps
@@ -54,25 +55,53 @@ def write_documents(
     return {SBOM: make_sbom(plan, licenses), PROVENANCE: make_provenance(plan, subjects, tools, engine)}
 
 
+def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str], engine: str) -> str:
+    """Return how an environment was made: an in-toto statement about the subjects, with SLSA provenance of version 1.
+
+    As the SBOM, the text follows from the plan alone and lies inside both artifacts.
+    """
+    dependencies = [
+        {"name": one.filename, "uri": purl(one), "digest": {"sha256": one.sha256}}
+        for one in every_artifact(plan)
+    ]
+    if base := plan.os.base:
+        digest = {"sha256": base.manifest.digest}
+        dependencies.append({"name": base.reference, "uri": image_purl(base), "digest": digest})
+    dependencies += [
+        {"name": f"{extension.name}/{file.path}", "digest": {"sha256": file.sha256}}
+        for extension in plan.extensions
+        for file in extension.files
+    ]
+    files = [Subject(name=path, sha256=sha256_text(text)).data() for path, text in plan.runtime.files]
+    versions = {"envbuilder": __version__} | dict(one.split(" ", 1) for one in tools)
+    predicate = {
+        "buildDefinition": {
+            "buildType": BUILD_TYPE.format(engine=engine),
+            "externalParameters": {"recipe": plan.name, "files": files},
+            "internalParameters": {"platform": plan.platform, "epoch": plan.epoch, "plan": plan.key},
+            "resolvedDependencies": dependencies,
+        },
+        "runDetails": {"builder": {"id": BUILDER, "version": versions}},
+    }
+    return make_statement(subjects, predicate_type=PREDICATE_TYPE, predicate=predicate)
+
+
 def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
     """Return the installed packages: name → version and license."""
     entries = read_manifest(layer)
-    wanted = {one.path for one in entries if one.path == _STATUS or _COPYRIGHT.fullmatch(one.path)}
+    wanted = {one.path for one in entries if one.path == DPKG or _COPYRIGHT.fullmatch(one.path)}
     files = read_files(layer, wanted, tree)
-    documents = {path.split("/")[3]: text for path, text in files.items() if path != _STATUS}
+    documents = {path.split("/")[3]: text for path, text in files.items() if path != DPKG}
     for entry in entries:  # a package may link its folder of documents to another's
         if entry.kind is Kind.LINK and entry.path.startswith(_DOC):
             name, _, below = entry.path.removeprefix(_DOC).partition("/")
             other = entry.target.removesuffix("/copyright").rpartition("/")[2]
             if below in ("", "copyright") and other in documents:
                 documents.setdefault(name, documents[other])
-    found: dict[str, tuple[str, License]] = {}
-    for stanza in files.get(_STATUS, b"").decode(errors="replace").split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Version|Status): (.*)$", stanza, re.MULTILINE))
-        if fields.get("Status", "").endswith(" installed"):
-            text = documents.get(fields["Package"], b"").decode(errors="replace")
-            found[fields["Package"]] = (fields["Version"], debian_license(text))
-    return found
+    return {
+        name: (version, debian_license(documents.get(name, b"").decode(errors="replace")))
+        for name, version in read_dpkg(files).items()
+    }
 
 
 def _python(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
@@ -87,20 +116,17 @@ def _python(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
 
 
 def _need_same(step: OsStep | PythonStep, installed: Mapping[str, str]) -> None:
-    locked = {
-        _key(step, one.name): one.version if isinstance(step, OsStep) else _version(one.version)
-        for one in step.artefacts
-    }
-    own = (
-        isinstance(step, OsStep) and step.base is not None
-    )  # packages of an image, which the lock does not name
+    is_os = isinstance(step, OsStep)
+    locked = {_key(step, one.name): one.version if is_os else _version(one.version) for one in step.artifacts}
+    # The lock does not name the packages of a base image.
+    names = locked.keys() if isinstance(step, OsStep) and step.base else locked.keys() | installed.keys()
     wrong = [
         f"{name}: locked {locked.get(name, 'not')}, installed {installed.get(name, 'not')}"
-        for name in sorted(locked.keys() | (set() if own else installed.keys()))
+        for name in sorted(names)
         if locked.get(name) != installed.get(name)
     ]
     if wrong:
-        kind = "Debian" if isinstance(step, OsStep) else "Python"
+        kind = "Debian" if is_os else "Python"
         raise BuildError(f"the {kind} packages are not those of the lock:\n" + "\n".join(wrong))
 
 

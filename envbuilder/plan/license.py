@@ -28,7 +28,6 @@ _WHEEL: Final = {
     "apache software license": "Apache-2.0", "isc license (iscl)": "ISC", "mit license": "MIT", "psf": "PSF-2.0",
     "mozilla public license 2.0 (mpl 2.0)": "MPL-2.0", "python software foundation license": "PSF-2.0",
 }  # fmt: skip
-_CLASSIFIER: Final = "License :: "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,10 +47,8 @@ def wheel_license(metadata: bytes) -> License:
     stated = fields.get("license_expression", "")
     if expression := _normal(stated):
         return License(expression=expression, stated=stated)
-    texts = [fields.get("license", "")]
-    texts += [
-        one.rpartition(" :: ")[2] for one in fields.get("classifiers", ()) if one.startswith(_CLASSIFIER)
-    ]
+    classifiers = (one for one in fields.get("classifiers", ()) if one.startswith("License :: "))
+    texts = [fields.get("license", ""), *(one.rpartition(" :: ")[2] for one in classifiers)]
     found = [one for one in texts if one and one != "OSI Approved"]
     known = sorted({one for text in found if (one := _WHEEL.get(text.strip().lower(), "") or _normal(text))})
     first = next((line.strip() for text in found for line in text.splitlines() if line.strip()), "")
@@ -64,11 +61,8 @@ def debian_license(copyright_text: str) -> License:
         return UNKNOWN
     stanzas = re.split(r"\n\s*\n", copyright_text)
     files = [text for text in stanzas if re.search(r"^Files:", text, re.MULTILINE)]
-    stated = {
-        match[1].strip()
-        for text in files
-        if (match := re.search(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE))
-    }
+    found = (re.search(r"^License:[ \t]*(\S.*)$", text, re.MULTILINE) for text in files)
+    stated = {match[1].strip() for match in found if match}
     parts = sorted({_debian_expression(one) for one in stated})
     joined = " AND ".join(f"({one})" if " OR " in one and len(parts) > 1 else one for one in parts)
     return License(expression=joined, stated="; ".join(sorted(stated))[:_MOST_SHOWN])
@@ -80,23 +74,16 @@ def own_references(expression: str) -> tuple[str, ...]:
 
 
 def _debian_expression(stated: str) -> str:
-    words = [_debian_name(name) for name in re.split(r",?\s+(?:and|or)\s+", stated)]
-    joints = re.findall(r",?\s+(and|or)\s+", stated)
-    return words[0] + "".join(
-        f" {joint.upper()} {word}" for joint, word in zip(joints, words[1:], strict=True)
-    )
+    names = re.split(r",?\s+(and|or)\s+", stated)  # every second one is a joint
+    return " ".join(_debian_name(one) if at % 2 == 0 else one.upper() for at, one in enumerate(names))
 
 
 def _debian_name(name: str) -> str:
     if gnu := _GNU.fullmatch(name):
         kind, major, minor, later = gnu.groups()
         name = f"{kind or ''}GPL-{major}.{minor or 0}-{'or-later' if later else 'only'}"
-    known = _names()
-    return (
-        _DEBIAN.get(name.lower())
-        or known.get(name.lower())
-        or _OWN + re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
-    )
+    known = _DEBIAN.get(name.lower()) or _names().get(name.lower())
+    return known or _OWN + re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-")
 
 
 def _normal(text: str) -> str:

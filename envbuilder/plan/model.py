@@ -8,15 +8,14 @@ decide them as well (None: all); and `shares`, the deepest folders of its layer 
 """
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 from typing import ClassVar, Final
 
 from envbuilder.compat.image_facts import Base
 from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.core.cache import Sha256, sha256_text
-from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import Artifact, Lock, LockedExtension, blobs
+from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedExtension, blobs
 from envbuilder.recipe.model import Recipe
 
 FORMAT: Final = 1  # raise it when the same inputs give other bytes
@@ -38,7 +37,7 @@ class OsStep:
     shares: ClassVar[tuple[str, ...]] = ()
     suite: str
     gcc: str
-    artefacts: tuple[Artifact, ...]
+    artifacts: tuple[Artifact, ...]
     base: LockedBase | None = None  # the image; there is no suite then
     driver: str = ""  # the path of the gcc that an image has or gets
 
@@ -50,8 +49,8 @@ class OsStep:
     def lines(self) -> tuple[str, ...]:
         if self.base:
             head = f"step os on {self.image} gcc {self.gcc} at {self.driver} layout 1"
-            return (head, *map(_artefact_line, self.artefacts))
-        return (f"step os {self.suite} gcc {self.gcc} layout 4", *map(_artefact_line, self.artefacts))
+            return (head, *map(_artifact_line, self.artifacts))
+        return (f"step os {self.suite} gcc {self.gcc} layout 4", *map(_artifact_line, self.artifacts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ class PythonStep:
     reads: ClassVar[tuple[str, ...] | None] = ()
     shares: ClassVar[tuple[str, ...]] = ("/opt",)
     python: str  # 3.11
-    artefacts: tuple[Artifact, ...]
+    artifacts: tuple[Artifact, ...]
     interpreter: str = ""  # the path of a Python of an image; "" for the distribution's usual one
 
     @property
@@ -77,7 +76,7 @@ class PythonStep:
 
     def lines(self) -> tuple[str, ...]:
         by = f" by {self.interpreter}" if self.interpreter else ""
-        return (f"step python {self.python}{by} layout 2", *map(_artefact_line, self.artefacts))
+        return (f"step python {self.python}{by} layout 2", *map(_artifact_line, self.artifacts))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,12 +87,12 @@ class CudaStep:
     reads: ClassVar[tuple[str, ...] | None] = ("python",)
     shares: ClassVar[tuple[str, ...]] = ("/usr/local",)
     toolkit: Toolkit
-    artefacts: tuple[Artifact, ...]
+    artifacts: tuple[Artifact, ...]
 
     def lines(self) -> tuple[str, ...]:
         return (
             f"step cuda {self.toolkit.cuda} layout {sha256_text(repr(self.toolkit))}",
-            *map(_artefact_line, self.artefacts),
+            *map(_artifact_line, self.artifacts),
         )
 
 
@@ -108,7 +107,7 @@ class ExtensionsStep:
     extensions: tuple[LockedExtension, ...]
 
     @property
-    def artefacts(self) -> tuple[Artifact, ...]:
+    def artifacts(self) -> tuple[Artifact, ...]:
         """Return the source distributions. The tree of a repository is made by git and not fetched."""
         archives = (extension.archive for extension in self.extensions)
         return tuple(archive for archive in archives if archive is not None and archive.kind == "sdist")
@@ -130,10 +129,8 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
     lines = [f"  extension {' '.join((extension.name, *extension.sources))}"]
     lines += [f"    {name} {shlex.join(values)}" for name, values in options.items() if values]
     lines += [f"    capture {line}" for line in extension.capture]
-    if extension.archive is not None:
-        lines.append(
-            f"    {extension.archive.kind} {extension.archive.name} sha256:{extension.archive.sha256}"
-        )
+    if archive := extension.archive:
+        lines.append(f"    {archive.kind} {archive.name} sha256:{archive.sha256}")
     return (*lines, *(f"    file {file.path} sha256:{file.sha256}" for file in extension.files))
 
 
@@ -144,12 +141,9 @@ class StartStep:
     name: ClassVar = "start"
     reads: ClassVar[tuple[str, ...] | None] = ()  # as the Python layer
     shares: ClassVar[tuple[str, ...]] = (SITE_PACKAGES, OWN)
+    artifacts: ClassVar[tuple[Artifact, ...]] = ()
     python: str
     files: tuple[tuple[str, str], ...]  # path below / → text
-
-    @property
-    def artefacts(self) -> tuple[Artifact, ...]:
-        return ()
 
     @property
     def site_packages(self) -> str:
@@ -166,13 +160,10 @@ class RuntimeStep:
     name: ClassVar = "runtime"
     reads: ClassVar[tuple[str, ...] | None] = None  # it lists the packages of all others
     shares: ClassVar[tuple[str, ...]] = ("/etc", OWN, "/.singularity.d")
+    artifacts: ClassVar[tuple[Artifact, ...]] = ()
     env: tuple[tuple[str, str], ...]
     labels: tuple[tuple[str, str], ...]  # of the image and of the SIF
     files: tuple[tuple[str, str], ...]  # path below / → text
-
-    @property
-    def artefacts(self) -> tuple[Artifact, ...]:
-        return ()
 
     def lines(self) -> tuple[str, ...]:
         return (
@@ -200,9 +191,9 @@ class Plan:
         return "\n".join([*head, *(line for step in self.steps for line in step.lines())]) + "\n"
 
     @property
-    def artefacts(self) -> tuple[Artifact, ...]:
+    def artifacts(self) -> tuple[Artifact, ...]:
         """Return every file that is fetched, and the blobs of the base image."""
-        own = (one for step in self.steps for one in step.artefacts)
+        own = (one for step in self.steps for one in step.artifacts)
         return tuple(dict.fromkeys((*own, *(blobs(self.os.base) if self.os.base else ()))))
 
     @property
@@ -224,9 +215,8 @@ class Plan:
 
     @property
     def extensions(self) -> tuple[LockedExtension, ...]:
-        return tuple(
-            one for step in self.steps if isinstance(step, ExtensionsStep) for one in step.extensions
-        )
+        found = (step.extensions for step in self.steps if isinstance(step, ExtensionsStep))
+        return next(found, ())
 
     @property
     def os(self) -> OsStep:
@@ -280,10 +270,10 @@ def make(
     inside = lock.base.inside if lock.base else None
     steps: list[Step] = [
         _os_step(recipe, lock),
-        PythonStep(python=recipe.python, artefacts=lock.wheels, interpreter=_interpreter(recipe, lock)),
+        PythonStep(python=recipe.python, artifacts=lock.wheels, interpreter=_interpreter(recipe, lock)),
     ]
     if toolkit is not None:
-        steps.append(CudaStep(toolkit=toolkit, artefacts=lock.toolkit))
+        steps.append(CudaStep(toolkit=toolkit, artifacts=lock.toolkit))
     if lock.extensions:
         steps.append(ExtensionsStep(architectures=architectures, extensions=lock.extensions))
     steps.append(start.step(recipe.python))
@@ -297,21 +287,16 @@ def make(
         *((f"{LIB[1:].rpartition('/')[0]}/{path}", text) for path, text in start.entry),
         *site,
     )
-    return Plan(
-        name=recipe.name,
-        platform=lock.platform,
-        epoch=lock.epoch,
-        steps=(*steps, RuntimeStep(env=env, labels=labels, files=files)),
-    )
+    return replace(before, steps=(*steps, RuntimeStep(env=env, labels=labels, files=files)))
 
 
 def _os_step(recipe: Recipe, lock: Lock) -> OsStep:
     if lock.base is None:
-        return OsStep(suite=recipe.base.partition("/")[2], gcc=recipe.gcc, artefacts=lock.debs)
+        return OsStep(suite=recipe.base.partition("/")[2], gcc=recipe.gcc, artifacts=lock.debs)
     own = lock.base.inside.gcc(recipe.gcc)
     added = f"gcc-{recipe.gcc}" in {one.name for one in lock.debs}
     driver = own.path if own and not added else f"/usr/bin/gcc-{recipe.gcc}"
-    return OsStep(suite="", gcc=recipe.gcc, artefacts=lock.debs, base=lock.base, driver=driver)
+    return OsStep(suite="", gcc=recipe.gcc, artifacts=lock.debs, base=lock.base, driver=driver)
 
 
 def _interpreter(recipe: Recipe, lock: Lock) -> str:
@@ -335,10 +320,8 @@ def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tu
         *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
         path,
     ]
-    fixed = own | {
-        "PATH": ":".join(search),
-        "PYTORCH_VERSION": recipe.pytorch,
-    }  # enroot's PyTorch hook looks for the latter
+    # enroot's PyTorch hook looks for the version.
+    fixed = own | {"PATH": ":".join(search), "PYTORCH_VERSION": recipe.pytorch}
     if cuda:
         fixed["CUDA_HOME"] = "/usr/local/cuda"
     return tuple((fixed | dict(recipe.env)).items())
@@ -352,5 +335,5 @@ def _file_line(file: tuple[str, str]) -> str:
     return f"  file {file[0]} sha256:{sha256_text(file[1])}"
 
 
-def _artefact_line(artefact: Artifact) -> str:
-    return f"  {artefact.kind} {artefact.name} {artefact.version} sha256:{artefact.sha256}"
+def _artifact_line(artifact: Artifact) -> str:
+    return f"  {artifact.kind} {artifact.name} {artifact.version} sha256:{artifact.sha256}"

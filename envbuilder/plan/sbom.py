@@ -14,8 +14,7 @@ from urllib.parse import quote
 from envbuilder import __version__
 from envbuilder.compat.image_facts import Name
 from envbuilder.core.cache import sha256_text
-from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import Artifact, LockedExtension
+from envbuilder.lock.model import Artifact, LockedBase, LockedExtension
 from envbuilder.plan.license import UNKNOWN, License, own_references
 from envbuilder.plan.model import Plan
 
@@ -26,15 +25,16 @@ NOASSERTION: Final = "NOASSERTION"
 def make_sbom(plan: Plan, licenses: Mapping[str, License]) -> str:
     """Return the SBOM in SPDX 2.3. `licenses` maps the sha256 of a file to its license."""
     top = "SPDXRef-environment"
-    packages = [*_artefacts(plan, licenses), *_image(plan), *map(_extension, plan.extensions)]
+    packages = [*_artifacts(plan, licenses), *_image(plan), *map(_extension, plan.extensions)]
     references = sorted({name for one in licenses.values() for name in own_references(one.expression)})
+    created = datetime.fromtimestamp(plan.epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     document = {
         "spdxVersion": "SPDX-2.3",
         "dataLicense": "CC0-1.0",
         "SPDXID": "SPDXRef-DOCUMENT",
         "name": plan.name,
         "documentNamespace": f"https://spdx.org/spdxdocs/envbuilder-{plan.name}-{plan.key}",
-        "creationInfo": {"created": _time(plan.epoch), "creators": [f"Tool: envbuilder-{__version__}"]},
+        "creationInfo": {"created": created, "creators": [f"Tool: envbuilder-{__version__}"]},
         "packages": [
             _package(top, plan.name, plan.key[:12]) | {"primaryPackagePurpose": "CONTAINER"},
             *packages,
@@ -51,21 +51,21 @@ def make_sbom(plan: Plan, licenses: Mapping[str, License]) -> str:
             *(_relation(top, "CONTAINS", str(package["SPDXID"])) for package in packages),
         ],
     }
-    return _json(document)
+    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
-def purl(artefact: Artifact) -> str:
+def purl(artifact: Artifact) -> str:
     """Return the package URL of a locked file."""
-    version = quote(artefact.version, safe=".-_~")
-    if artefact.kind == "deb":
-        architecture = artefact.filename.removesuffix(".deb").rpartition("_")[2]
-        return f"pkg:deb/debian/{quote(artefact.name, safe='.-_~')}@{version}?arch={architecture}"
-    if artefact.kind == "git":
-        return f"pkg:generic/{quote(artefact.name, safe='.-_~')}@{version}"
-    return f"pkg:pypi/{artefact.name.lower().replace('_', '-')}@{version}"
+    version = _quoted(artifact.version)
+    if artifact.kind == "deb":
+        architecture = artifact.filename.removesuffix(".deb").rpartition("_")[2]
+        return f"pkg:deb/debian/{_quoted(artifact.name)}@{version}?arch={architecture}"
+    if artifact.kind == "git":
+        return f"pkg:generic/{_quoted(artifact.name)}@{version}"
+    return f"pkg:pypi/{artifact.name.lower().replace('_', '-')}@{version}"
 
 
-def _artefacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str, object]]:
+def _artifacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str, object]]:
     for one in every_artifact(plan):
         found = licenses.get(one.sha256, UNKNOWN)
         package = _package(_identity(one.kind, one.name, one.sha256), one.name, one.version)
@@ -81,26 +81,22 @@ def _artefacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str
         yield package
 
 
-def base_images(plan: Plan) -> Iterator[LockedBase]:
-    """Yield the base image, if there is one."""
-    if plan.os.base:
-        yield plan.os.base
-
-
 def _image(plan: Plan) -> Iterator[dict[str, object]]:
     """Yield the base image, and those of its packages that no other replaced."""
-    ours = {one.name for one in plan.os.artefacts}
-    for base in base_images(plan):
-        digest = f"sha256:{base.manifest.digest}"
-        whole = _package(_identity("image", base.repository, base.manifest.digest), base.repository, digest)
-        yield _referred(whole, image_purl(base))
-        family = base.inside.distribution.partition("/")[0] or "linux"
-        kind = {"dpkg": "deb", "rpm": "rpm"}.get(base.inside.value(Name.MANAGER), "generic")
-        for name, _, version in (one.partition("=") for one in base.packages):
-            if name not in ours:
-                package = _package(_identity("image", name, sha256_text(version)), name, version)
-                package["sourceInfo"] = f"of the image {base.reference}"
-                yield _referred(package, f"pkg:{kind}/{family}/{_quoted(name)}@{_quoted(version)}")
+    base = plan.os.base
+    if base is None:
+        return
+    digest = f"sha256:{base.manifest.digest}"
+    whole = _package(_identity("image", base.repository, base.manifest.digest), base.repository, digest)
+    yield _referred(whole, image_purl(base))
+    ours = {one.name for one in plan.os.artifacts}
+    family = base.inside.distribution.partition("/")[0] or "linux"
+    kind = {"dpkg": "deb", "rpm": "rpm"}.get(base.inside.value(Name.MANAGER), "generic")
+    for name, _, version in (one.partition("=") for one in base.packages):
+        if name not in ours:
+            package = _package(_identity("image", name, sha256_text(version)), name, version)
+            package["sourceInfo"] = f"of the image {base.reference}"
+            yield _referred(package, f"pkg:{kind}/{family}/{_quoted(name)}@{_quoted(version)}")
 
 
 def _quoted(text: str) -> str:
@@ -141,22 +137,13 @@ def _package(identity: str, name: str, version: str) -> dict[str, object]:
 
 def every_artifact(plan: Plan) -> tuple[Artifact, ...]:
     """Return each locked file once: the CUDA toolkit may use a wheel that Python has as well."""
-    return tuple({one.sha256: one for step in plan.steps for one in step.artefacts}.values())
+    return tuple({one.sha256: one for step in plan.steps for one in step.artifacts}.values())
 
 
 def _identity(kind: str, name: str, digest: str) -> str:
-    return "-".join(
-        filter(None, ("SPDXRef", kind, re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-"), digest[:8]))
-    )
+    words = ("SPDXRef", kind, re.sub(r"[^A-Za-z0-9.]+", "-", name).strip("-"), digest[:8])
+    return "-".join(filter(None, words))
 
 
 def _relation(one: str, kind: str, other: str) -> dict[str, object]:
     return {"spdxElementId": one, "relationshipType": kind, "relatedSpdxElement": other}
-
-
-def _time(epoch: int) -> str:
-    return datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -7,7 +7,6 @@ from typing import Final
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import driver_floor
 from envbuilder.compat.host_file import load_host_facts
-from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import UsageError
 from envbuilder.node.nccl.profile import profile_data
 from envbuilder.recipe.model import AUTO, Recipe
@@ -37,5 +36,5 @@ def site_files(recipe: Recipe, host: Path | None) -> tuple[tuple[str, str], ...]
 
 def need_files(recipe: Recipe) -> tuple[tuple[str, str], ...]:
     """Return what the environment needs of its node, path → text. It is checked at the start. Empty without CUDA."""
-    floor = driver_floor(recipe, load_tables(load_toolkits()))
+    floor = driver_floor(recipe, load_tables())
     return ((NEEDS, json.dumps({"driver": floor}) + "\n"),) if floor else ()

@@ -12,12 +12,13 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final
 
-from pydantic import Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from envbuilder.core.models import LINE, STRICT, Line, Mistake, Shape
 from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
+DESCRIBED: Final = STRICT | ConfigDict(use_attribute_docstrings=True)
 LONGEST_NAME: Final = 100  # of an extension's name, which its files have too
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
@@ -49,38 +50,37 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extension:
-    """One entry of `extensions`. Paths are POSIX and relative to the recipe's folder; an absent key is empty."""
+    """One entry of `extensions`. Paths are POSIX and relative to the recipe's folder; an absent key is empty.
 
-    __pydantic_config__ = STRICT
-    name: Annotated[Line, Field(description="What Python imports."), _NAME_SCHEMA]
+    The text below each key is its description in the schema.
+    """
+
+    __pydantic_config__ = DESCRIBED
+    name: Annotated[Line, _NAME_SCHEMA]
+    """What Python imports."""
     sources: Annotated[
         tuple[Annotated[str, LINE, OwnPath(suffixes=SOURCE_SUFFIXES)], ...],
-        Field(
-            description="C++ and CUDA files, as torch's load() takes them; paths from the recipe's own folder, and below it.",
-            json_schema_extra={"minItems": 1},
-        ),
+        Field(json_schema_extra={"minItems": 1}),
     ] = ()
-    include: Annotated[
-        tuple[OwnFolder, ...], Field(description="Folders of headers; paths as those of `sources`.")
-    ] = ()
-    cflags: Annotated[tuple[Line, ...], Field(description="Options for the C++ compiler.")] = ()
-    cuda_cflags: Annotated[tuple[Line, ...], Field(description="Options for nvcc.")] = ()
-    path: Annotated[
-        Line,
-        Field(
-            description="A folder with a setup.py or pyproject.toml, from the recipe's own folder and below it; with `git` or `sdist`, below what they bring."
-        ),
-        WithJsonSchema({"allOf": [LINE.json_schema(), BELOW.json_schema()]}),
-    ] = ""
-    git: Annotated[
-        str, _GIT, Field(description="The URL of a repository with a setup.py or pyproject.toml.")
-    ] = ""
-    commit: Annotated[str, _COMMIT, Field(description="The commit of that repository.")] = ""
-    sdist: Annotated[str, _SDIST, Field(description="A source distribution, as name==version.")] = ""
-    capture: Annotated[
-        tuple[Line, ...], Field(description="Lines of Python: every load() that they reach is compiled.")
-    ] = ()
-    env: Annotated[Variables, Field(description="Environment variables of its build alone.")] = ()
+    """C++ and CUDA files, as torch's load() takes them; paths from the recipe's own folder, and below it."""
+    include: tuple[OwnFolder, ...] = ()
+    """Folders of headers; paths as those of `sources`."""
+    cflags: tuple[Line, ...] = ()
+    """Options for the C++ compiler."""
+    cuda_cflags: tuple[Line, ...] = ()
+    """Options for nvcc."""
+    path: Annotated[Line, WithJsonSchema({"allOf": [LINE.json_schema(), BELOW.json_schema()]})] = ""
+    """A folder with a setup.py or pyproject.toml, from the recipe's own folder and below it; with `git` or `sdist`, below what they bring."""
+    git: Annotated[str, _GIT] = ""
+    """The URL of a repository with a setup.py or pyproject.toml."""
+    commit: Annotated[str, _COMMIT] = ""
+    """The commit of that repository."""
+    sdist: Annotated[str, _SDIST] = ""
+    """A source distribution, as name==version."""
+    capture: tuple[Line, ...] = ()
+    """Lines of Python: every load() that they reach is compiled."""
+    env: Variables = ()
+    """Environment variables of its build alone."""
 
     @property
     def form(self) -> Form:

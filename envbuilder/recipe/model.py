@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Final
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag
+from pydantic import BeforeValidator, Discriminator, Tag
 
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.models import MAJOR_MINOR, STRICT, Line, Mistake, RawRule, Shape, Unquoted
-from envbuilder.recipe.extension import Extension, check_extension, check_extensions
+from envbuilder.recipe.extension import DESCRIBED, Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, Packages, RecipeCode, Variables
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
@@ -93,73 +93,47 @@ _MAP_OR_TEXT: Final = Discriminator(lambda value: "a map" if isinstance(value, d
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipeFile:
-    """The keys of a recipe file."""
+    """The keys of a recipe file. The text below each is its description in the schema."""
 
-    __pydantic_config__ = STRICT
+    __pydantic_config__ = DESCRIBED
     base: Annotated[
-        Annotated[str, SHAPES["base"], Tag("a text")] | Annotated[Image, Tag("a map")],
-        _MAP_OR_TEXT,
-        Field(
-            description="Where the C library, the compilers and Python come from: a suite, or an image of a registry."
-        ),
+        Annotated[str, SHAPES["base"], Tag("a text")] | Annotated[Image, Tag("a map")], _MAP_OR_TEXT
     ]
-    python: Annotated[str, SHAPES["python"], Field(description="The Python of that suite, in quotes.")]
-    gcc: Annotated[str, SHAPES["gcc"], Field(description="The major version of the compiler, in quotes.")]
-    pytorch: Annotated[
-        str,
-        SHAPES["pytorch"],
-        Field(description="The full version of torch, without `+cu124`: `cuda` chooses the build."),
-    ]
-    summary: Annotated[Line, Field(description="One line for `envbuilder list`.")] = ""
-    gpus: Annotated[
-        tuple[Annotated[str, SHAPES["gpus"]], ...],
-        Field(
-            description="The GPUs that it is to run on, such as A100: they decide what extensions are compiled for."
-        ),
-    ] = ()
-    cuda: Annotated[
-        str,
-        SHAPES["cuda"],
-        Field(
-            description="The CUDA toolkit with nvcc, in quotes; leave it out, with `gpus`, for PyTorch's build for the CPU."
-        ),
-    ] = ""
-    libxcrypt: Annotated[
-        str,
-        SHAPES["libxcrypt"],
-        Field(description="Brings crypt.h, which the Python.h of some versions includes."),
-    ] = ""
-    packages: Annotated[
-        Packages,
-        Field(
-            description="Requirements as pip knows them, or {requirements: FILE} with a path from the recipe's own folder; the lock fixes each version and file."
-        ),
-    ] = ()
-    apt: Annotated[
-        tuple[Annotated[str, SHAPES["apt"]], ...],
-        Field(description="Packages of the suite by name; the lock fixes each version."),
-    ] = ()
+    """Where the C library, the compilers and Python come from: a suite, or an image of a registry."""
+    python: Annotated[str, SHAPES["python"]]
+    """The Python of that suite, in quotes."""
+    gcc: Annotated[str, SHAPES["gcc"]]
+    """The major version of the compiler, in quotes."""
+    pytorch: Annotated[str, SHAPES["pytorch"]]
+    """The full version of torch, without `+cu124`: `cuda` chooses the build."""
+    summary: Line = ""
+    """One line for `envbuilder list`."""
+    gpus: tuple[Annotated[str, SHAPES["gpus"]], ...] = ()
+    """The GPUs that it is to run on, such as A100: they decide what extensions are compiled for."""
+    cuda: Annotated[str, SHAPES["cuda"]] = ""
+    """The CUDA toolkit with nvcc, in quotes; leave it out, with `gpus`, for PyTorch's build for the CPU."""
+    libxcrypt: Annotated[str, SHAPES["libxcrypt"]] = ""
+    """Brings crypt.h, which the Python.h of some versions includes."""
+    packages: Packages = ()
+    """Requirements as pip knows them, or {requirements: FILE} with a path from the recipe's own folder; the lock fixes each version and file."""
+    apt: tuple[Annotated[str, SHAPES["apt"]], ...] = ()
+    """Packages of the suite by name; the lock fixes each version."""
     extensions: Annotated[
-        tuple[Annotated[Extension, RawRule(check_extension)], ...],
-        RawRule(check_extensions),
-        Field(description="C++ and CUDA extensions, compiled while building, for exactly the GPUs named."),
+        tuple[Annotated[Extension, RawRule(check_extension)], ...], RawRule(check_extensions)
     ] = ()
-    env: Annotated[Variables, Field(description="Environment variables inside.")] = ()
+    """C++ and CUDA extensions, compiled while building, for exactly the GPUs named."""
+    env: Variables = ()
+    """Environment variables inside."""
     nccl: Annotated[
         Annotated[str, SHAPES["nccl"], Tag("a text")] | Annotated[NcclProfile, Tag("a map")],
         _MAP_OR_TEXT,
         BeforeValidator(_unquoted_off),
-        Field(description="`auto`: each node decides when torch starts; `off`; or a site's profile."),
     ] = AUTO
-    tests: Annotated[
-        tuple[Line, ...],
-        Field(description="Commands that run in image and SIF before a build gives them their names."),
-    ] = ()
-    extends: Annotated[
-        str,
-        SHAPES["extends"],
-        Field(description="Another recipe in this folder: maps merge, lists append."),
-    ] = ""
+    """`auto`: each node decides when torch starts; `off`; or a site's profile."""
+    tests: tuple[Line, ...] = ()
+    """Commands that run in image and SIF before a build gives them their names."""
+    extends: Annotated[str, SHAPES["extends"]] = ""
+    """Another recipe in this folder: maps merge, lists append."""
 
 
 def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:

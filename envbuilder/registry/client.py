@@ -1,10 +1,9 @@
 """Send requests to registries: authenticate once as each wants it, and translate failures into errors."""
 
-import logging
+import contextlib
 import re
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -18,27 +17,11 @@ from envbuilder.core.sources import shown
 from envbuilder.registry.credentials import Credentials, credential_files, find_credentials
 from envbuilder.registry.settings import CERTIFICATES, Settings, probe_settings
 
-log = logging.getLogger(__name__)
-
 Right = Literal["pull", "pull,push"]
 Answer = TypeVar("Answer")
 CLIENT: Final = "envbuilder"
 _PARAMETER: Final = re.compile(r'(\w+)="([^"]*)"')
-_MOST_TOLD: Final = 300  # characters of a registry's message
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """The credentials that a registry got, for the message when it denies access."""
-
-    credentials: Credentials | None
-
-    def told(self, environment: Mapping[str, str]) -> str:
-        if self.credentials is None:
-            places = ", ".join(f"`{path}`" for path in credential_files(environment))
-            return f"it was asked without credentials: there are none for it in {places}"
-        user = f"of `{self.credentials.user}` " if self.credentials.user else ""
-        return f"it was asked with the credentials {user}from {self.credentials.source}"
+_MOST_SHOWN: Final = 300  # characters of a registry's message
 
 
 class Client:
@@ -51,7 +34,7 @@ class Client:
         self._guard = threading.RLock()
         self._granted: dict[tuple[str, str, Right], str] = {}  # what goes into `Authorization`
         self._found: dict[tuple[str, str], Credentials | None] = {}
-        self._session: HttpSession | None = None
+        self._session = HttpSession(settings.certificates)
         self.stop = threading.Event()
 
     def url(self, reference: Reference, path: str) -> str:
@@ -79,12 +62,8 @@ class Client:
 
     def retry(self, reference: Reference, work: Callable[[], Answer]) -> Answer:
         """Do the work, again after transient errors; raises RegistryError after too many."""
-        with self.translate_errors(reference):
+        with translate_errors(reference):
             return retry(work, self._base(reference.registry), self.stop)
-
-    def translate_errors(self, reference: Reference) -> "_Translated":
-        """Return a context that turns SourceError into RegistryError."""
-        return _Translated(reference)
 
     def _base(self, registry: str) -> str:
         host = registry
@@ -92,19 +71,13 @@ class Client:
             host = urlsplit(default_registry_url()).netloc
         return f"{self.settings.scheme(registry)}://{host}/v2/"
 
-    def _connect(self) -> HttpSession:
-        with self._guard:
-            if self._session is None:
-                self._session = HttpSession(self.settings.certificates)
-            return self._session
-
     def _send(
         self, reference: Reference, method: str, url: str, *, right: Right,
         headers: Mapping[str, str] | None, body: bytes | Body | None,
     ) -> Response:  # fmt: skip
         granted = self._granted.get((reference.registry, reference.repository, right), "")
         ours = urlsplit(url).netloc == urlsplit(self._base(reference.registry)).netloc
-        return self._connect().send(
+        return self._session.send(
             method, url, headers=headers, body=body, authorization=granted if ours else "",
             certificates=self.settings.certificates_of(reference.registry),
         )  # fmt: skip
@@ -113,18 +86,14 @@ class Client:
         """Answer the challenge: send the credentials, or exchange them for a token."""
         scheme, _, rest = challenge.partition(" ")
         credentials = self._credentials(reference)
-        key = (reference.registry, reference.repository, right)
-        match scheme.lower():
-            case "bearer":
-                granted = "Bearer " + self._token(
-                    reference, right, dict(_PARAMETER.findall(rest)), credentials
-                )
-            case "basic" if credentials and credentials.password:
-                granted = credentials.basic
-            case _:
-                granted = ""
+        granted = ""
+        if scheme.lower() == "bearer":
+            parameters = dict(_PARAMETER.findall(rest))
+            granted = "Bearer " + self._token(reference, right, parameters, credentials)
+        elif scheme.lower() == "basic" and credentials and credentials.password:
+            granted = credentials.basic
         with self._guard:
-            self._granted[key] = granted
+            self._granted[reference.registry, reference.repository, right] = granted
 
     def _credentials(self, reference: Reference) -> Credentials | None:
         key = (reference.registry, reference.repository)
@@ -132,6 +101,15 @@ class Client:
             if key not in self._found:
                 self._found[key] = find_credentials(reference, self._environment, self._runner)
             return self._found[key]
+
+    def _used(self, reference: Reference) -> str:
+        """Say with which credentials the registry was asked."""
+        credentials = self._credentials(reference)
+        if credentials is None:
+            places = ", ".join(f"`{path}`" for path in credential_files(self._environment))
+            return f"it was asked without credentials: there are none for it in {places}"
+        user = f"of `{credentials.user}` " if credentials.user else ""
+        return f"it was asked with the credentials {user}from {credentials.source}"
 
     def _token(
         self,
@@ -142,29 +120,26 @@ class Client:
     ) -> str:
         """Ask the token service that the challenge names."""
         realm = urljoin(self._base(reference.registry), challenge.get("realm", ""))
-        if (
-            credentials
-            and urlsplit(realm).scheme != "https"
-            and self.settings.scheme(reference.registry) == "https"
-        ):
+        is_open = urlsplit(realm).scheme != "https" and self.settings.scheme(reference.registry) == "https"
+        if credentials and is_open:
             raise AccessError(
                 f"`{reference.registry}` wants credentials sent to `{shown(realm)}`, without encryption"
             )
         scopes = [f"repository:{reference.repository}:{right}"]
         scopes += [one for one in challenge.get("scope", "").split() if one not in scopes and right != "pull"]
         question = {"service": challenge.get("service", ""), "scope": " ".join(scopes)}
-        method, url, body, basic = "GET", "", b"", ""
+        certificates = self.settings.certificates_of(urlsplit(realm).netloc)
         if credentials and credentials.token:
             grant = {"grant_type": "refresh_token", "refresh_token": credentials.token, "client_id": CLIENT}
-            method, url, body = "POST", realm, urlencode(question | grant).encode()
+            response = self._session.send(
+                "POST", realm, headers={"Content-Type": "application/x-www-form-urlencoded"},
+                body=urlencode(question | grant).encode(), authorization="", certificates=certificates,
+            )  # fmt: skip
         else:
-            url = f"{realm}?{urlencode(question)}"
-            basic = credentials.basic if credentials else ""
-        headers = {"Content-Type": "application/x-www-form-urlencoded"} if body else {}
-        response = self._connect().send(
-            method, url, headers=headers, body=body or None, authorization=basic,
-            certificates=self.settings.certificates_of(urlsplit(realm).netloc),
-        )  # fmt: skip
+            response = self._session.send(
+                "GET", f"{realm}?{urlencode(question)}", headers={}, body=None,
+                authorization=credentials.basic if credentials else "", certificates=certificates,
+            )  # fmt: skip
         with response:
             if response.status_code != 200:
                 raise self._judge(reference, response)
@@ -177,55 +152,51 @@ class Client:
         status, words = response.status_code, _words(response)
         host, name = reference.registry, f"`{reference}`"
         if status in (401, 403):
-            asked = _Asked(credentials=self._credentials(reference)).told(self._environment)
             return AccessError(
-                f"`{host}` refuses access to `{reference.repository}` ({status}{words}); {asked}",
+                f"`{host}` refuses access to `{reference.repository}` ({status}{words}); {self._used(reference)}",
                 hint=f"`docker login {host}`, `podman login {host}` or `apptainer registry login --username USER oras://{host}` "
-                "leave credentials where they are looked for",
+                "store credentials where envbuilder reads them",
             )
         if status in (404, 410):
             return AbsentError(
                 f"there is no {name} ({status}{words})", hint="look at the name, the tag and the registry"
             )
-        return RegistryError(f"`{host}` did not do what was asked for {name}: it answered {status}{words}")
+        return RegistryError(f"`{host}` rejected the request for {name}: it answered {status}{words}")
 
 
-class _Translated:
-    """Turns a SourceError into a RegistryError."""
+@contextlib.contextmanager
+def translate_errors(reference: Reference) -> Iterator[None]:
+    """Turn a SourceError into a RegistryError."""
+    try:
+        yield
+    except SourceError as error:
+        raise _registry_error(f"`{reference}`", reference.registry, error) from error
 
-    def __init__(self, reference: Reference) -> None:
-        self._reference = reference
 
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        if not isinstance(error, SourceError):
-            return
-        what, why = f"`{self._reference}`", error.why
-        if error.kind == "wrong":
-            raise ContentError(
-                f"what the registry sends for {what} is not what its digest says: {why}",
-                hint="nothing of it was kept; find out which is right before you take it from another place",
-            ) from error
-        if why == UNTRUSTED:
-            raise RegistryError(
-                f"`{self._reference.registry}` cannot be trusted: {why}",
-                hint="SSL_CERT_FILE names the authorities that this machine trusts; "
-                f"`{CERTIFICATES[0] / self._reference.registry}/ca.crt` that of this registry alone",
-            ) from error
-        if error.status == 429:
-            raise BusyError(
-                f"the registry turns us away for {what}: too many requests (429)", hint="wait a while; a login often allows more"
-            ) from error  # fmt: skip
-        if error.status:
-            raise BusyError(
-                f"the registry is out of order for {what}: {why}, time after time", hint="try again later"
-            ) from error
-        raise CutError(
-            f"the transfer of {what} stopped: {why}",
-            hint="the same command goes on where it ended; ENVBUILDER_REGISTRY_HTTP names registries without TLS",
-        ) from error
+def _registry_error(what: str, registry: str, error: SourceError) -> RegistryError:
+    why = error.why
+    if error.kind == "wrong":
+        return ContentError(
+            f"the registry sends other bytes for {what} than its digest says: {why}",
+            hint="nothing of it was kept; find out which is right before you take it from another place",
+        )
+    if why == UNTRUSTED:
+        return RegistryError(
+            f"`{registry}` cannot be trusted: {why}",
+            hint="SSL_CERT_FILE names the authorities that this machine trusts; "
+            f"`{CERTIFICATES[0] / registry}/ca.crt` that of this registry alone",
+        )
+    if error.status == 429:
+        return BusyError(
+            f"the registry refuses {what}: too many requests (429)",
+            hint="wait a while; a login often allows more",
+        )
+    if error.status:
+        return BusyError(f"the registry fails for {what} after several tries: {why}", hint="try again later")
+    return CutError(
+        f"the transfer of {what} stopped: {why}",
+        hint="the same command goes on where it ended; ENVBUILDER_REGISTRY_HTTP names registries without TLS",
+    )
 
 
 def open_client(environment: Mapping[str, str], runner: Runner) -> Client:
@@ -234,22 +205,19 @@ def open_client(environment: Mapping[str, str], runner: Runner) -> Client:
 
 
 def _read_token(reference: Reference, response: Response) -> str:
-    try:
+    with contextlib.suppress(ValueError):
         answer = JsonObject.load(content(response))
-        token = answer.text("token") or answer.text("access_token")
-    except ValueError as error:
-        raise AccessError(f"the token service of `{reference.registry}` sends no token") from error
-    if not token:
-        raise AccessError(f"the token service of `{reference.registry}` sends no token")
-    return token
+        if token := answer.text("token") or answer.text("access_token"):
+            return token
+    raise AccessError(f"the token service of `{reference.registry}` sends no token")
 
 
 def _words(response: Response) -> str:
     """Return the registry's error message in one printable line."""
     try:
         errors = JsonObject.load(content(response)).objects("errors")
-        told = "; ".join(filter(None, (one.text("message") for one in errors)))
+        text = "; ".join(filter(None, (one.text("message") for one in errors)))
     except (ValueError, TransientError):
         return ""
-    plain = "".join(letter for letter in told if letter.isprintable())[:_MOST_TOLD]
+    plain = "".join(letter for letter in text if letter.isprintable())[:_MOST_SHOWN]
     return f": {plain}" if plain else ""

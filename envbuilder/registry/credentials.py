@@ -123,8 +123,7 @@ def _from_helper(settings: Mapping[str, Any], names: Sequence[str], runner: Runn
         )  # fmt: skip
         try:
             with runner.read(command) as stream:  # its output is secret: `read` writes no log
-                said = stream.read()
-            answer = json.loads(said)
+                answer = json.loads(stream.read())
             user, secret = str(answer["Username"]), str(answer["Secret"])
         except (ToolError, CommandError) as error:
             log.warning("%s", error.message)

@@ -13,16 +13,15 @@ from envbuilder.artifacts.oci.model import (
     Descriptor,
     Manifest,
     digest_of,
-    make_index,
     parse_manifest,
 )
 from envbuilder.artifacts.oci.reference import Reference, parse_reference
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
-from envbuilder.core.fetch.request import Wanted
+from envbuilder.core.http import Progress
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.http.session import Response, download, pieces
-from envbuilder.core.http.transfer import Progress
-from envbuilder.registry.client import Client
+from envbuilder.core.sources import Wanted
+from envbuilder.registry.client import Client, translate_errors
 
 log = logging.getLogger(__name__)
 
@@ -64,7 +63,7 @@ def read_image(client: Client, reference: Reference, platform: str) -> Manifest:
 def read_blob(client: Client, reference: Reference, blob: Descriptor) -> bytes:
     """Read a small blob, such as a config or a signature; raises RegistryError."""
     if blob.size > MOST:
-        raise ContentError(f"`{reference}` has a description of {blob.size} bytes, which nobody needs")
+        raise ContentError(f"`{reference}` has a manifest or config of {blob.size} bytes, which is too large")
 
     def ask(place: Reference) -> bytes:
         url = client.url(place, f"blobs/sha256:{blob.digest}")
@@ -106,30 +105,33 @@ def fetch_blob(
 
 
 def fetch_part(
-    client: Client, artefact: Wanted, partial: Path, *, progress: Progress, stop: threading.Event
+    client: Client, artifact: Wanted, partial: Path, progress: Progress, stop: threading.Event
 ) -> None:
     """Download a file of a locked image into `partial`; raises RegistryError, or SourceError when it is gone."""
-    reference = parse_reference(artefact.name)
+    reference = parse_reference(artifact.name)
     try:
-        if artefact.path.startswith("manifests/"):
-            partial.write_bytes(read_manifest(client, reference.with_digest(artefact.sha256)).content)
-            progress.advance(artefact.size)
+        if artifact.path.startswith("manifests/"):
+            partial.write_bytes(read_manifest(client, reference.with_digest(artifact.sha256)).content)
+            progress.advance(artifact.size)
         else:
-            blob = Descriptor(media_type="", digest=artefact.sha256, size=artefact.size)
+            blob = Descriptor(media_type="", digest=artifact.sha256, size=artifact.size)
             fetch_blob(client, reference, blob, partial, progress=progress, stop=stop)
     except AbsentError as error:
-        raise SourceError(client.url(reference, artefact.path), "not found", kind="gone") from error
+        raise SourceError(client.url(reference, artifact.path), "not found", kind="gone") from error
 
 
 def read_referrers(client: Client, reference: Reference, artifact_type: str = "") -> tuple[Descriptor, ...]:
     """Return the referrers of the manifest: artifacts that name it as their subject."""
-    for tag in (None, fallback_tag(reference)):
-        index = _referrers_at(client, reference, tag)
-        if index is not None:
-            return tuple(
-                one for one in index.manifests if not artifact_type or one.artifact_type == artifact_type
-            )
-    return ()
+    try:
+        listed = client.retry(reference, lambda: _ask_referrers(client, reference))
+    except (RegistryError, ValueError) as error:
+        if not isinstance(error, AbsentError):
+            log.info("no referrers API: %s", error)  # some answer with anything but 404
+        try:
+            listed = read_manifest(client, reference.with_tag(fallback_tag(reference))).manifests
+        except AbsentError:
+            listed = ()
+    return tuple(one for one in listed if not artifact_type or one.artifact_type == artifact_type)
 
 
 def fallback_tag(reference: Reference) -> str:
@@ -137,29 +139,15 @@ def fallback_tag(reference: Reference) -> str:
     return f"sha256-{reference.digest}"
 
 
-def _referrers_at(client: Client, reference: Reference, tag: str | None) -> Manifest | None:
-    try:
-        if tag is not None:
-            return read_manifest(client, reference.with_tag(tag))
-        url = client.url(reference, f"referrers/sha256:{reference.digest}")
-
-        def ask() -> Manifest:
-            listed, page = list[Descriptor](), url
-            while page:
-                with client.ask(reference, "GET", page) as response:
-                    listed += parse_manifest(_read(response, MOST)).manifests
-                    following = response.links.get("next", {}).get("url", "")
-                page = urljoin(page, following) if following and len(listed) < MOST_LISTED else ""
-            return make_index(listed)
-
-        return client.retry(reference, ask)
-    except AbsentError:
-        return None
-    except (RegistryError, ValueError) as error:
-        if tag is not None:
-            raise
-        log.info("no referrers API: %s", error)  # some answer with anything but 404
-        return None
+def _ask_referrers(client: Client, reference: Reference) -> tuple[Descriptor, ...]:
+    """Ask the referrers API, page after page."""
+    listed, page = list[Descriptor](), client.url(reference, f"referrers/sha256:{reference.digest}")
+    while page and len(listed) < MOST_LISTED:
+        with client.ask(reference, "GET", page) as response:
+            listed += parse_manifest(_read(response, MOST)).manifests
+            following = response.links.get("next", {}).get("url", "")
+        page = urljoin(page, following) if following else ""
+    return tuple(listed)
 
 
 def _places(client: Client, reference: Reference) -> Iterator[Reference]:
@@ -177,20 +165,17 @@ def _anywhere(
     client: Client, reference: Reference, work: Callable[[Reference], Answer], *, patient: bool = True
 ) -> Answer:
     """Try the mirrors, then the registry, whose error is raised."""
-    *mirrors, last = _places(client, reference)
-    for place in mirrors:
+    for place in _places(client, reference):
         try:
-            return _at(client, place, work, patient=patient)
+            if patient:
+                return client.retry(place, functools.partial(work, place))
+            with translate_errors(place):
+                return work(place)
         except RegistryError as error:
+            if place is reference:
+                raise
             log.warning("the mirror is passed over: %s", error.message)
-    return _at(client, last, work, patient=patient)
-
-
-def _at(client: Client, place: Reference, work: Callable[[Reference], Answer], *, patient: bool) -> Answer:
-    if patient:
-        return client.retry(place, functools.partial(work, place))
-    with client.translate_errors(place):
-        return work(place)
+    raise AssertionError("`_places` ends with the registry")
 
 
 def _read(response: Response, most: int) -> bytes:

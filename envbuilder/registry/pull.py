@@ -10,7 +10,6 @@ import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +25,7 @@ from envbuilder.artifacts.oci.naming import (
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.signing import signed_digests
+from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, commit_path, remove_tree, save_text, sha256_file, space_errors
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, SpaceError, UsageError, VerifyError
@@ -36,31 +36,29 @@ from envbuilder.registry.download import fetch_blob, read_blob, read_image, read
 PLATFORM: Final = "linux/amd64"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pulled:
-    """The pulled files, and the bytes that were transferred."""
+class PulledFile(Answer):
+    """An artifact that was pulled."""
 
-    files: tuple[tuple[Form, Path, Sha256], ...]  # the digest of the image's manifest, of the SIF's bytes
-    verified: bool  # signed with the key that was given
-    total: int  # bytes that were not here before
-    saved: int  # bytes of them that did not have to come again after a break
+    form: Form
+    path: Path
+    digest: str  # of the image's manifest, of the SIF's bytes
 
-    def data(self) -> dict[str, object]:
-        return {
-            "files": [
-                {"form": form, "path": str(path), "digest": f"sha256:{digest}"}
-                for form, path, digest in self.files
-            ],
-            "signature_verified": self.verified,
-            "bytes": self.total,
-            "bytes_resumed": self.saved,
-        }
+
+class Pulled(Answer):
+    """What was pulled, and whether its signature was checked."""
+
+    files: tuple[PulledFile, ...]
+    signature_verified: bool
+    bytes: int  # that were not here before
+    bytes_resumed: int  # of them: kept from before a break
 
     def text(self) -> str:
-        lines = [f"{form:<6} {path}  sha256:{digest}" for form, path, digest in self.files]
-        new = f"{self.total / 1e6:.1f} MB pulled" if self.total else "nothing to do"
-        resumed = f", {self.saved / 1e6:.1f} MB kept from before a break" if self.saved else ""
-        signed = ", signature verified" if self.verified else ""
+        lines = [f"{file.form:<6} {file.path}  {file.digest}" for file in self.files]
+        new = f"{self.bytes / 1e6:.1f} MB pulled" if self.bytes else "nothing to do"
+        resumed = (
+            f", {self.bytes_resumed / 1e6:.1f} MB kept from before a break" if self.bytes_resumed else ""
+        )
+        signed = ", signature verified" if self.signature_verified else ""
         return "\n".join([*lines, f"{new}{resumed}{signed}"])
 
 
@@ -74,12 +72,12 @@ def pull(
     console: Console,
 ) -> Pulled:
     """Download what is missing. After a RegistryError, VerifyError, SpaceError or UsageError, earlier files stay."""
-    found = find_artefacts(client, reference, forms)
+    found = find_artifacts(client, reference, forms)
     with space_errors(outputs.folder), _partial_folder(outputs) as folder:
         statement = b""
         if key is not None:
             for form, manifest in found.items():
-                statement = _signed_statement(client, reference, form, manifest, outputs=outputs, key=key)
+                statement = _signed_statement(client, reference, form, manifest, key=key)
         kept = _kept_blobs(outputs, found)
         missing = {
             form: manifest for form, manifest in found.items() if not _is_here(outputs, form, manifest, kept)
@@ -94,16 +92,20 @@ def pull(
         remove_tree(folder)
     return Pulled(
         files=tuple(
-            (form, _final(outputs, form), digest_that_is_signed(form, manifest))
+            PulledFile(
+                form=form,
+                path=_final(outputs, form),
+                digest=f"sha256:{digest_that_is_signed(form, manifest)}",
+            )
             for form, manifest in found.items()
         ),
-        verified=key is not None,
-        total=sum(blob.size for blob in wanted),
-        saved=saved,
+        signature_verified=key is not None,
+        bytes=sum(blob.size for blob in wanted),
+        bytes_resumed=saved,
     )
 
 
-def find_artefacts(client: Client, reference: Reference, forms: Sequence[Form]) -> dict[Form, Manifest]:
+def find_artifacts(client: Client, reference: Reference, forms: Sequence[Form]) -> dict[Form, Manifest]:
     """Return the manifests of the forms; raises RegistryError, and VerifyError when image and SIF do not belong together."""
     if tuple(forms) == ("sif",):
         return {"sif": _find_sif(client, reference, None)}
@@ -124,7 +126,8 @@ def _find_sif(client: Client, reference: Reference, image: Manifest | None) -> M
     for place in places if image is None else places[:-1]:
         with contextlib.suppress(AbsentError):
             manifest = read_image(client, place, PLATFORM)
-            if _is_sif(manifest) and (image is None or _subject(manifest) == image.digest):
+            subject = manifest.subject.digest if manifest.subject else None
+            if _is_sif(manifest) and (image is None or subject == image.digest):
                 return manifest
             image = image or (None if _is_sif(manifest) else manifest)
     if image is not None:
@@ -142,10 +145,6 @@ def _is_sif(manifest: Manifest) -> bool:
     )
 
 
-def _subject(manifest: Manifest) -> Sha256 | None:
-    return manifest.subject.digest if manifest.subject else None
-
-
 def _blobs(manifest: Manifest) -> Iterator[Descriptor]:
     if manifest.config is not None and not _is_sif(manifest):
         yield manifest.config
@@ -157,7 +156,7 @@ def _final(outputs: Outputs, form: Form) -> Path:
 
 
 def _signed_statement(
-    client: Client, reference: Reference, form: Form, manifest: Manifest, *, outputs: Outputs, key: Path
+    client: Client, reference: Reference, form: Form, manifest: Manifest, *, key: Path
 ) -> bytes:
     """Return the newest statement about this digest that the key signed; raises VerifyError when there is none."""
     subject = reference.with_digest(manifest.digest)
@@ -166,23 +165,13 @@ def _signed_statement(
         if not statement.layers:
             continue
         text = read_blob(client, subject, statement.layers[0])
-        with _scratch(outputs, text) as path, contextlib.suppress(VerifyError):
-            if digest_that_is_signed(form, manifest) in signed_digests(path, key):
+        with contextlib.suppress(VerifyError):
+            if digest_that_is_signed(form, manifest) in signed_digests(text, key, str(subject)):
                 return text
     raise VerifyError(
         f"the {form} at `{subject}` is not signed with the key of `{key}`",
         hint="ask who pushed it; `envbuilder push NAME --sign KEY` signs, and nothing was pulled",
     )
-
-
-@contextlib.contextmanager
-def _scratch(outputs: Outputs, content: bytes) -> Iterator[Path]:
-    path = _hidden(outputs) / "statement"
-    path.write_bytes(content)
-    try:
-        yield path
-    finally:
-        path.unlink()
 
 
 def _kept_blobs(outputs: Outputs, found: dict[Form, Manifest]) -> dict[Sha256, Path]:
@@ -257,14 +246,10 @@ def _finish(
         raise ContentError(f"`{name}` is no image that can be used: {error}") from error
 
 
-def _hidden(outputs: Outputs) -> Path:
-    return outputs.folder / f".{outputs.name}.pull"
-
-
 @contextlib.contextmanager
 def _partial_folder(outputs: Outputs) -> Iterator[Path]:
     """Yield the folder of partial blobs, locked for one pull at a time."""
-    folder = _hidden(outputs)
+    folder = outputs.folder / f".{outputs.name}.pull"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

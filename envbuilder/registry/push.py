@@ -36,9 +36,10 @@ from envbuilder.artifacts.oci.naming import (
     sif_reference,
 )
 from envbuilder.artifacts.oci.reference import LATEST, Reference
-from envbuilder.artifacts.outputs import Outputs, load_any_record
+from envbuilder.artifacts.outputs import Outputs, load_record
 from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
 from envbuilder.artifacts.signing import signed_digests
+from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, parse_sha256, save_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError, VerifyError
@@ -47,38 +48,34 @@ from envbuilder.registry.client import Client
 from envbuilder.registry.upload import Sent, Source, damaged, push_blob, put_manifest
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed:
-    """The references of the pushed artifacts, and the bytes that were transferred."""
+class SentBlobs(Answer):
+    """How many blobs were sent, were there before, or were mounted from another repository."""
 
-    image: Reference | None
-    sif: Reference | None
-    sif_sha256: Sha256 | None
-    attached: int  # documents and signatures
-    blobs: tuple[Sent, ...]
+    sent: int
+    there: int
+    mounted: int
 
-    def data(self) -> dict[str, object]:
-        return {
-            "image": str(self.image) if self.image else None,
-            "sif": str(self.sif) if self.sif else None,
-            "sif_sha256": self.sif_sha256,
-            "attached": self.attached,
-            "blobs": {
-                "sent": sum(not one.there and not one.mounted for one in self.blobs),
-                "there": sum(one.there for one in self.blobs),
-                "mounted": sum(one.mounted for one in self.blobs),
-            },
-            "bytes_sent": sum(one.sent for one in self.blobs),
-            "bytes_resumed": sum(one.saved for one in self.blobs),
-        }
+
+class Pushed(Answer):
+    """References by digest; null for what was not pushed."""
+
+    image: str | None
+    sif: str | None
+    sif_sha256: str | None
+    attached: int  # SBOM, provenance and signatures
+    blobs: SentBlobs
+    bytes_sent: int
+    bytes_resumed: int
 
     def text(self) -> str:
         lines = [f"image  {self.image}"] if self.image else []
         if self.sif:
             lines.append(f"SIF    oras://{self.sif}  sha256:{self.sif_sha256}")
-        there = sum(one.there or one.mounted for one in self.blobs)
-        sent = sum(one.sent for one in self.blobs)
-        return "\n".join([*lines, f"{sent / 1e6:.1f} MB sent, {there} of {len(self.blobs)} blobs were there"])
+        there = self.blobs.there + self.blobs.mounted
+        total = there + self.blobs.sent
+        return "\n".join(
+            [*lines, f"{self.bytes_sent / 1e6:.1f} MB sent, {there} of {total} blobs were there"]
+        )
 
 
 def push(
@@ -114,11 +111,17 @@ def push(
     found = dict(shipment.manifests)
     image, sif = found.get("image"), found.get("sif")
     return Pushed(
-        image=tagged.with_digest(image.digest) if image else None,
-        sif=sif_reference(tagged).with_digest(sif.digest) if sif else None,
+        image=str(tagged.with_digest(image.digest)) if image else None,
+        sif=str(sif_reference(tagged).with_digest(sif.digest)) if sif else None,
         sif_sha256=sif.layers[0].digest if sif else None,
         attached=len(shipment.attached),
-        blobs=tuple(sent),
+        blobs=SentBlobs(
+            sent=sum(not one.there and not one.mounted for one in sent),
+            there=sum(one.there for one in sent),
+            mounted=sum(one.mounted for one in sent),
+        ),
+        bytes_sent=sum(one.sent for one in sent),
+        bytes_resumed=sum(one.saved for one in sent),
     )
 
 
@@ -147,8 +150,15 @@ class _Shipment:
             source = _sif(outputs)
             if image:
                 marks |= {IMAGE_KEY: f"sha256:{image.digest}"}
-            sources += [source, _small(SIF_CONFIG, EMPTY_CONTENT)]
-            manifests.append(("sif", _sif_manifest(source, outputs.name, image, marks)))
+            config = _small(SIF_CONFIG, EMPTY_CONTENT)
+            sources += [source, config]
+            sif = make_manifest(
+                config=config.blob,
+                layers=[source.blob],
+                subject=image.descriptor() if image else None,
+                annotations={TITLE: outputs.name, **marks},
+            )
+            manifests.append(("sif", sif))
         documents += _signature(outputs, manifests)
         if documents:
             sources += [_small(EMPTY, EMPTY_CONTENT), *documents]
@@ -194,22 +204,13 @@ def _blobs(layout: Layout) -> Iterator[Source]:
 def _sif(outputs: Outputs) -> Source:
     if not outputs.sif.is_file():
         raise _absent(outputs, str(outputs.sif))
-    record = load_any_record(outputs)
+    record = load_record(outputs)
     digest = parse_sha256(record.sif) if record else need_recorded(outputs)
     blob = Descriptor(
         media_type=SIF_LAYER, digest=digest, size=outputs.sif.stat().st_size,
         annotations=((TITLE, outputs.sif.name),),
     )  # fmt: skip
     return Source(blob=blob, content=outputs.sif)
-
-
-def _sif_manifest(source: Source, name: str, image: Manifest | None, marks: Mapping[str, str]) -> Manifest:
-    return make_manifest(
-        config=_small(SIF_CONFIG, EMPTY_CONTENT).blob,
-        layers=[source.blob],
-        subject=image.descriptor() if image else None,
-        annotations={TITLE: name, **marks},
-    )
 
 
 def _attachment(document: Source, subject: Manifest, marks: Mapping[str, str]) -> Manifest:
@@ -239,14 +240,15 @@ def _signature(outputs: Outputs, manifests: Sequence[tuple[Form, Manifest]]) -> 
     """Return the signed statement, if there is one; raises VerifyError when it covers other artifacts."""
     if not outputs.bundle.is_file():
         return []
-    signed = signed_digests(outputs.bundle, None)
+    content = outputs.bundle.read_bytes()
+    signed = signed_digests(content, None, str(outputs.bundle))
     for form, manifest in manifests:
         if digest_that_is_signed(form, manifest) not in signed:
             raise VerifyError(
                 f"`{outputs.bundle}` does not cover the {form} as it is",
                 hint="push with `--sign KEY`, or sign the artifacts again",
             )
-    return [_small(BUNDLE_TYPE, outputs.bundle.read_bytes())]
+    return [_small(BUNDLE_TYPE, content)]
 
 
 def _small(media_type: str, content: bytes) -> Source:

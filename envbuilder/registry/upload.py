@@ -18,10 +18,10 @@ from envbuilder.artifacts.oci.model import Descriptor, Manifest, make_index
 from envbuilder.artifacts.oci.reference import Reference
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import AbsentError, AccessError, ContentError, RegistryError, VerifyError
+from envbuilder.core.http import Progress
 from envbuilder.core.http.failure import TransientError
-from envbuilder.core.http.session import PAUSES, WORTHWHILE, Response, give_up, wait
-from envbuilder.core.http.transfer import Progress, Stopped
-from envbuilder.registry.client import Client
+from envbuilder.core.http.session import PAUSES, WORTHWHILE, Response, Stopped, give_up, wait
+from envbuilder.registry.client import Client, translate_errors
 from envbuilder.registry.download import fallback_tag, read_manifest
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def push_blob(
     if url is None:
         progress.advance(source.blob.size)
         return Sent(mounted=True)
-    with client.translate_errors(reference):
+    with translate_errors(reference):
         return _Upload(client, reference, source, progress=progress, stop=stop).run(url)
 
 
@@ -103,12 +103,12 @@ def put_manifest(client: Client, reference: Reference, manifest: Manifest) -> No
         ) as response:
             return "OCI-Subject" in response.headers
 
-    counted = client.retry(reference, put)
-    if manifest.subject and not counted:
-        _count(client, reference.with_digest(manifest.subject.digest), manifest.descriptor())
+    is_listed = client.retry(reference, put)
+    if manifest.subject and not is_listed:
+        _add_referrer(client, reference.with_digest(manifest.subject.digest), manifest.descriptor())
 
 
-def _count(client: Client, subject: Reference, one: Descriptor) -> None:
+def _add_referrer(client: Client, subject: Reference, one: Descriptor) -> None:
     """Add an entry to the index of referrers under the fallback tag."""
     place = subject.with_tag(fallback_tag(subject))
     try:
@@ -171,20 +171,20 @@ class _Upload:
     def run(self, url: str) -> Sent:
         """Send the blob and resume after breaks, as long as the upload makes progress."""
         self._url, best, failures = url, 0, 0
-        while True:
+        done = False
+        while not done:
             try:
-                if self._step():
-                    return Sent(sent=self._sent, saved=self._saved)
+                done = self._step()
             except TransientError as broken:
                 failures += 1
                 if failures > len(PAUSES):
                     raise give_up(self._url, broken) from broken
                 log.info("%s: %s at byte %d, trying again", self._reference, broken, self._have)
                 wait(max(PAUSES[failures - 1], broken.pause), self._stop)
-                if self._recover():
-                    return Sent(sent=self._sent, saved=self._saved)
+                done = self._recover()
             if self._have > best + WORTHWHILE:
                 best, failures = self._have, 0
+        return Sent(sent=self._sent, saved=self._saved)
 
     def _step(self) -> bool:
         """Send the next part. Returns whether the registry has the whole blob and accepted its digest."""
@@ -204,32 +204,30 @@ class _Upload:
         raise self._lost(f"the registry did not accept what was sent ({status})", anew=status != 413)
 
     def _send_piece(self, size: int) -> None:
-        start = self._have
-        headers = {"Content-Range": f"{start}-{start + size - 1}", "Content-Type": "application/octet-stream"}
-        with self._ask("PATCH", self._url, size, headers=headers, accept=(202, 400, 404, 416)) as response:
+        end = self._have + size
+        place = f"{self._have}-{end - 1}"
+        with self._ask(
+            "PATCH", self._url, size, content_range=place, accept=(202, 400, 404, 416)
+        ) as response:
             if response.status_code != 202:
                 raise self._lost(f"the registry lost what it had ({response.status_code})", anew=True)
             self._url = _location(response, self._url)
-        self._have = start + size
+        self._have = end
         self._show(self._have)
 
     def _ask(
-        self,
-        method: str,
-        url: str,
-        size: int,
-        *,
-        accept: tuple[int, ...],
-        headers: dict[str, str] | None = None,
+        self, method: str, url: str, size: int, *, accept: tuple[int, ...], content_range: str = ""
     ) -> Response:
-        body = _Piece(self._source, self._have, size, self._tell) if size else b""
-        kind = {"Content-Type": "application/octet-stream"}
+        body = _Piece(self._source, self._have, size, self._advance) if size else b""
+        headers = {"Content-Type": "application/octet-stream"}
+        if content_range:
+            headers["Content-Range"] = content_range
         try:
             return self._client.ask(
-                self._reference, method, url, right=RIGHT, headers=headers or kind, body=body, accept=accept
+                self._reference, method, url, right=RIGHT, headers=headers, body=body, accept=accept
             )
         finally:
-            self._sent += body.told if isinstance(body, _Piece) else 0
+            self._sent += body.sent if isinstance(body, _Piece) else 0
 
     def _lost(self, why: str, *, anew: bool) -> TransientError:
         if anew:
@@ -262,7 +260,7 @@ class _Upload:
             return 0
         return int(last) + 1 if last.isdecimal() and last != "0" else 0  # 0-0 stands for nothing at all
 
-    def _tell(self, count: int) -> None:
+    def _advance(self, count: int) -> None:
         if self._stop.is_set():
             raise Stopped
         self._shown += count
@@ -277,26 +275,22 @@ class _Upload:
 class _Piece:
     """A part of a blob, as the body of a request."""
 
-    def __init__(self, source: Source, start: int, size: int, tell: Callable[[int], None]) -> None:
-        self._source, self._start, self._size, self._tell_of = source, start, size, tell
-        self.told = 0
+    def __init__(self, source: Source, start: int, size: int, advance: Callable[[int], None]) -> None:
+        self._source, self._start, self._size, self._advance = source, start, size, advance
+        self.sent = 0
 
     def __len__(self) -> int:
         return self._size
 
     def __iter__(self) -> Iterator[bytes]:
-        self._told(-self.told)  # it is sent again
+        self._advance(-self.sent)  # it is sent again
+        self.sent = 0
         with self._source.open() as stream:
             stream.seek(self._start)
-            left = self._size
-            while left:
-                block = stream.read(min(left, BLOCK))
+            while self.sent < self._size:
+                block = stream.read(min(self._size - self.sent, BLOCK))
                 if not block:
                     raise ContentError(f"blob {self._source.blob.digest} became shorter while it was sent")
-                left -= len(block)
                 yield block
-                self._told(len(block))
-
-    def _told(self, count: int) -> None:
-        self.told += count
-        self._tell_of(count)
+                self.sent += len(block)
+                self._advance(len(block))

@@ -75,8 +75,8 @@ def save_file(folder: Path, text: str, *, force: bool) -> Path:
         found = ""
     if found != text and not force:
         raise UsageError(
-            f"`{path}` is there already and says something else",
-            hint="`--print` shows what would be written; `--force` writes it in place of yours",
+            f"`{path}` exists with other content",
+            hint="`--print` shows what would be written; `--force` replaces yours",
         )
     try:
         save_text(path, text)

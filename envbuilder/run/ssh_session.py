@@ -71,9 +71,7 @@ def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
         raise LaunchError(f"`{session.host}` did not say which user and host key it has") from error
     text = render_config(session, user)
     if config.exists() and config.read_text(encoding="utf-8", errors="replace") != text and not force:
-        raise UsageError(
-            f"`{config}` is there already and says something else", hint="`--force` writes it anew"
-        )
+        raise UsageError(f"`{config}` exists with other content", hint="`--force` replaces it")
     save_text(session.path("known_hosts"), f"{session.alias} {host_key}\n")
     save_text(config, text)
     return config

@@ -28,53 +28,23 @@ def run(*words):
 for folder in (wheels, tree, cache):
     shutil.rmtree(folder, ignore_errors=True)
 run(
-    *UV,
-    "build",
-    "--wheel",
-    "--no-build-isolation",
-    "--python",
-    sys.executable,
-    "--out-dir",
-    wheels,
-    spec["project"],
-)
+    *UV, "build", "--wheel", "--no-build-isolation", "--python", sys.executable, "--out-dir", wheels, spec["project"],
+)  # fmt: skip
 (wheel,) = [name for name in os.listdir(wheels) if name.endswith(".whl")]
 name, version = wheel.split("-")[:2]
 run(
-    *UV,
-    "pip",
-    "install",
-    "--no-index",
-    "--find-links",
-    wheels,
-    "--no-deps",
-    "--link-mode",
-    "copy",
-    "--python",
-    sys.executable,
-    "--prefix",
-    tree + spec["prefix"],
-    name + "==" + version,
-)
+    *UV, "pip", "install", "--no-index", "--find-links", wheels, "--no-deps", "--link-mode", "copy",
+    "--python", sys.executable, "--prefix", tree + spec["prefix"], name + "==" + version,
+)  # fmt: skip
 lock = tree + spec["prefix"] + "/.lock"  # uv's own, and the environment has one
 if os.path.exists(lock):
     os.unlink(lock)
 # As in the Python layer: byte code is never compared with its source, and names its path in the image.
+# `-W ignore`: before Python 3.11 a warning leaves its mark on the byte code that follows.
 run(
-    sys.executable,
-    "-W",
-    "ignore",  # before Python 3.11 a warning leaves its mark on the byte code that follows
-    "-m",
-    "compileall",
-    "-q",
-    "--invalidation-mode",
-    "unchecked-hash",
-    "-s",
-    tree,
-    "-p",
-    "/",
-    tree + spec["prefix"] + "/lib",
-)
+    sys.executable, "-W", "ignore", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash",
+    "-s", tree, "-p", "/", tree + spec["prefix"] + "/lib",
+)  # fmt: skip
 shutil.rmtree(cache, ignore_errors=True)
 
 import torch  # noqa: E402  slow, and of no use before

@@ -22,6 +22,10 @@ import torch
 from torch.utils import cpp_extension
 
 HEADERS = (".h", ".hh", ".hpp", ".hxx", ".cuh", ".inl", ".inc", ".ipp", ".tpp", ".def")
+LISTS = ("cpp_sources", "cuda_sources", "extra_cflags", "extra_cuda_cflags", "extra_ldflags")
+DEFAULTS = {
+    "with_cuda": None, "with_pytorch_error_handling": True, "is_python_module": True, "is_standalone": False,
+}  # fmt: skip
 NOT_DECIDING = ("build_directory", "verbose", "keep_intermediates")
 calls: "list[dict[str, object]]" = []
 
@@ -52,51 +56,36 @@ def words(value):
     return [os.fspath(value)] if isinstance(value, (str, os.PathLike)) else [os.fspath(one) for one in value]
 
 
-def placed(path):
-    """Return the path of a source at its compile. A copy outside the project is kept, with the headers beside it."""
+def placed(extension, path):
+    """Return the path of a source of the extension at its compile. A copy outside the project is kept, with the headers beside it."""
     path = os.path.abspath(path)
+    if not os.path.isfile(path):
+        raise FileNotFoundError(
+            "the call that compiles `%s` names the source `%s`, which is not there" % (extension, path)
+        )
     if path.startswith((spec["source"] + "/", "/opt/env/", "/usr/")):
         return path
     folder = os.path.dirname(path)
     target = os.path.join(spec["kept"], folder.strip("/").replace("/", "-"))
-    if not os.path.isdir(target):
-        os.makedirs(target)
+    os.makedirs(target, exist_ok=True)
     for name in sorted(os.listdir(folder)):
         if name == os.path.basename(path) or name.endswith(HEADERS):
             shutil.copyfile(os.path.join(folder, name), os.path.join(target, name))
     return os.path.join(target, os.path.basename(path))
 
 
-def need_source(name, path):
-    if not os.path.isfile(path):
-        raise FileNotFoundError(
-            "the call that compiles `%s` names the source `%s`, which is not there"
-            % (name, os.path.abspath(path))
-        )
-
-
 def recorder(function, original):
     def record(*args, **kwargs):
         given = inspect.signature(original).bind(*args, **kwargs).arguments
         call = {"function": function, "name": given["name"]}
-        for one in words(given.get("sources")):
-            need_source(given["name"], one)
-        call["sources"] = [placed(one) for one in words(given.get("sources"))]
-        call["cpp_sources"] = words(given.get("cpp_sources"))
-        call["cuda_sources"] = words(given.get("cuda_sources"))
+        call["sources"] = [placed(given["name"], one) for one in words(given.get("sources"))]
         functions = given.get("functions")
         call["functions"] = json.dumps([functions] if isinstance(functions, str) else functions)
-        for key in ("extra_cflags", "extra_cuda_cflags", "extra_ldflags"):
+        for key in LISTS:
             call[key] = words(given.get(key))
-        call["extra_include_paths"] = [
-            os.path.abspath(one) for one in words(given.get("extra_include_paths"))
-        ]
-        call["with_cuda"] = given.get("with_cuda")
-        for key, default in (
-            ("with_pytorch_error_handling", True),
-            ("is_python_module", True),
-            ("is_standalone", False),
-        ):
+        folders = words(given.get("extra_include_paths"))
+        call["extra_include_paths"] = [os.path.abspath(folder) for folder in folders]
+        for key, default in DEFAULTS.items():
             call[key] = given.get(key, default)
         # Arguments of newer releases, such as `no_implicit_headers`.
         others = {key: given[key] for key in given if key not in call and key not in NOT_DECIDING}

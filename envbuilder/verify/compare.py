@@ -26,30 +26,6 @@ from envbuilder.layers.overlay import Look
 
 SHOWN: Final = 20  # findings of one comparison; further ones are counted
 
-RUNTIME_ADDS: Final[Mapping[str, str]] = {
-    ".dockerenv": "Docker marks its containers",
-    ".singularity.d/actions": "Apptainer's own start scripts",
-    ".singularity.d/libs": "Apptainer binds the driver's libraries here with --nv",
-    "dev": "devices",
-    "etc/group": "Apptainer adds the user's group",
-    "etc/hostname": "Docker binds the container's name",
-    "etc/hosts": "Docker and Apptainer bind the network's names",
-    "etc/localtime": "Apptainer binds the host's time zone",
-    "etc/mtab": "Docker links the list of mounts",
-    "etc/nsswitch.conf": "Apptainer binds it for the user's name",
-    "etc/passwd": "Apptainer adds the user",
-    "etc/resolv.conf": "Docker and Apptainer bind the name servers",
-    "home": "Apptainer binds the user's home below it",
-    "proc": "processes",
-    "root": "Apptainer binds root's home",
-    "run/secrets": "secrets of a build or a service",
-    "sys": "the kernel's view of devices",
-    "tmp": "Apptainer binds the host's",
-    "var/tmp": "Apptainer binds the host's",
-}
-"""What a runtime adds to a tree at start, and why: a running container may differ from its image here, and below."""
-
-
 BUILDER_ADDS: Final[Mapping[str, str]] = {
     ".exec": "Apptainer's own links to its start scripts",
     ".run": "the same",
@@ -60,18 +36,8 @@ BUILDER_ADDS: Final[Mapping[str, str]] = {
     "singularity": "the same",
 }
 """What `apptainer build` adds to the tree of an image or writes anew, and why; all below it counts too."""
-BUILDER_FOLDERS: Final = (
-    "",
-    "dev",
-    "etc",
-    "home",
-    "proc",
-    "root",
-    "sys",
-    "tmp",
-    "var",
-    "var/tmp",
-)  # made where they are missing
+# Made where they are missing.
+BUILDER_FOLDERS: Final = ("", "dev", "etc", "home", "proc", "root", "sys", "tmp", "var", "var/tmp")
 BUILDER_MARK: Final = ".singularity.d/actions"  # in every SIF that Apptainer built, and in no image
 BUILDER_EMPTIES: Final = ("etc/hosts", "etc/resolv.conf")  # replaced by the host's at run time
 
@@ -160,19 +126,14 @@ def compare(
     other: Collection[Entry],
     names: tuple[str, str],
     *,
-    ignore: Collection[str] = (),
     without: Collection[str] = (),
 ) -> tuple[Finding, ...]:
     """Return the differences of two trees, sorted by path: a finding for each path or field that differs.
 
-    `ignore` names paths that are skipped with all below them (`RUNTIME_ADDS`, for a running
-    container), `without` single paths.
+    Paths in `without` are skipped.
     """
-    left = {entry.path: entry for entry in one if not _is_below(entry.path, ignore)}
-    right = {entry.path: entry for entry in other if not _is_below(entry.path, ignore)}
-    for path in without:
-        left.pop(path, None)
-        right.pop(path, None)
+    left = {entry.path: entry for entry in one if entry.path not in without}
+    right = {entry.path: entry for entry in other if entry.path not in without}
     findings: list[Finding] = []
     if left != right:
         for path in sorted(left.keys() | right.keys()):
@@ -190,24 +151,19 @@ def _builder_made(image: Sequence[Entry], sif: Sequence[Entry]) -> tuple[str, ..
     if BUILDER_MARK in in_image or BUILDER_MARK not in in_sif:
         return ()
 
-    def is_made(entry: Entry) -> bool:
-        is_folder = entry.kind is Kind.DIRECTORY and entry.path in BUILDER_FOLDERS
-        return (
-            _is_below(entry.path, BUILDER_ADDS)
-            or (entry.path in BUILDER_EMPTIES and entry.kind is Kind.FILE and not entry.size)
-            or (is_folder and entry.path not in in_image)
-        )
-
-    gone = [
+    made = [
         entry.path
-        for entry in image
-        if entry.path not in in_sif
-        and (
-            _is_below(entry.path, BUILDER_ADDS)
-            or (entry.kind is Kind.SPECIAL and _is_below(entry.path, ("dev",)))
-        )
+        for entry in sif
+        if _is_below(entry.path, BUILDER_ADDS)
+        or (entry.path in BUILDER_EMPTIES and entry.kind is Kind.FILE and not entry.size)
+        or (entry.path in BUILDER_FOLDERS and entry.kind is Kind.DIRECTORY and entry.path not in in_image)
     ]
-    made = [entry.path for entry in sif if is_made(entry)]
+    gone = [
+        path
+        for path, entry in in_image.items()
+        if path not in in_sif
+        and (_is_below(path, BUILDER_ADDS) or (entry.kind is Kind.SPECIAL and _is_below(path, ("dev",))))
+    ]
     different = {path for path in (*made, *gone) if in_image.get(path) != in_sif.get(path)}
     folders = {path.rpartition("/")[0] for path in different if path}
     touched = {path for path in folders if _differs_in_time(in_image.get(path), in_sif.get(path))}
@@ -230,11 +186,7 @@ def _expect(
             return tree.entries, tree.hidden, ()
         _check_blobs(read_layout(image), layers)
     except VerifyError as error:
-        return (
-            expected,
-            (),
-            (Finding(code=Code.IMAGE, severity=Severity.ERROR, where=str(image), message=error.message),),
-        )
+        return expected, (), (_damage(Code.IMAGE, image, error),)
     return expected, (), ()
 
 
@@ -242,7 +194,11 @@ def _attempt_sif(sif: Path, threads: int) -> tuple[tuple[Entry, ...], tuple[Find
     try:
         return sif_manifest(sif, threads=threads), ()
     except VerifyError as error:
-        return (), (Finding(code=Code.SIF, severity=Severity.ERROR, where=str(sif), message=error.message),)
+        return (), (_damage(Code.SIF, sif, error),)
+
+
+def _damage(code: Code, path: Path, error: VerifyError) -> Finding:
+    return Finding(code=code, severity=Severity.ERROR, where=str(path), message=error.message)
 
 
 def _check_blobs(layout: Layout, layers: Sequence[Layer]) -> None:

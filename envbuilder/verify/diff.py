@@ -6,13 +6,16 @@
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Final
+from dataclasses import dataclass, replace
+from typing import Final, Literal
 
+from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.lock.diff import Change, changes, locked_packages
 from envbuilder.lock.model import Lock, lock_artifacts
+
+SubjectKind = Literal["lock", "image", "sif"]
 
 LOCK: Final = "opt/envbuilder/lock.json"
 RECIPE: Final = "opt/envbuilder/recipe.yaml"
@@ -25,7 +28,7 @@ _NCCL: Final = re.compile(r"(TORCH_)?NCCL_|GLOO_")
 _DIST_INFO: Final = re.compile(
     r"opt/env/.*/site-packages/([^/]+)-([^/-]+)\.dist-info|.*/dist-packages/([^/]+)-([^/-]+)\.dist-info"
 )
-_DEEP: Final = 5  # folders down to which sizes are told: /opt/env/lib/python3.11/site-packages
+_DEEP: Final = 5  # folders down to which sizes are counted: /opt/env/lib/python3.11/site-packages
 _EXPORT: Final = re.compile(r'^export (\w+)=(?:"?\$\{\1:-)?"?(.*?)"?(?:\}"?)?$', re.MULTILINE)
 
 
@@ -34,7 +37,7 @@ class Contents:
     """The contents of a lock, an image or a SIF. `entries` is None for a lock."""
 
     name: str
-    kind: str  # lock | image | sif
+    kind: SubjectKind
     packages: Mapping[str, str]  # name → version
     environment: Mapping[str, str]
     nccl: Mapping[str, str]
@@ -42,57 +45,63 @@ class Contents:
     entries: tuple[Entry, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Difference:
-    subjects: tuple[tuple[str, str], tuple[str, str]]  # kind and name of each
+class ComparedSubject(Answer):
+    """One of the two that were compared."""
+
+    kind: SubjectKind
+    name: str
+
+
+class ComparedSizes(Answer):
+    """Bytes: of the files, or of what a lock fetches. `folders` has the growth of those that changed most."""
+
+    before: int
+    after: int
+    folders: dict[str, int]
+
+
+class Differences(Answer):
+    """What differs. `files` is null where one of the two is a lock."""
+
+    subjects: tuple[ComparedSubject, ComparedSubject]
     packages: tuple[Change, ...]
     environment: tuple[Change, ...]
     nccl: tuple[Change, ...]
-    sizes: tuple[int, int]
-    files: tuple[Change, ...] | None  # None when one of them is a lock
-    folders: tuple[tuple[str, int], ...]  # folders with the largest change, the largest first
-
-    def data(self) -> dict[str, object]:
-        """Return the data of the JSON answer."""
-        told = asdict(self)
-        del told["folders"]
-        before, after = self.sizes
-        return told | {
-            "subjects": [{"kind": kind, "name": name} for kind, name in self.subjects],
-            "sizes": {"before": before, "after": after, "folders": dict(self.folders)},
-        }
+    sizes: ComparedSizes
+    files: tuple[Change, ...] | None
 
     def text(self, width: int = 0) -> str:
         """Return the answer for people, at a terminal of `width`."""
-        before, after = self.sizes
-        (kind, name), (other_kind, other_name) = self.subjects
+        before, after = self.sizes.before, self.sizes.after
         parts = [
-            f"{kind} {name} → {other_kind} {other_name}",
+            " → ".join(f"{one.kind} {one.name}" for one in self.subjects),
             _part("packages", self.packages, len(self.packages), width),
             _part("environment", self.environment, len(self.environment), width),
             _part("NCCL", self.nccl, len(self.nccl), width),
             f"size {before / 1e9:.3f} GB → {after / 1e9:.3f} GB ({(after - before) / 1e6:+.1f} MB)",
-            *(f"  {grown / 1e6:+10.1f} MB  /{folder}" for folder, grown in self.folders),
+            *(f"  {grown / 1e6:+10.1f} MB  /{folder}" for folder, grown in self.sizes.folders.items()),
         ]
         if self.files is not None:
             parts.append(_part("files", self.files, SHOWN, width))
         return "\n".join(parts)
 
 
-def compare(one: Contents, other: Contents) -> Difference:
+def compare(one: Contents, other: Contents) -> Differences:
     files: tuple[Change, ...] | None = None
-    folders: tuple[tuple[str, int], ...] = ()
+    folders: dict[str, int] = {}
     if one.entries is not None and other.entries is not None:
         files = tuple(_files(one.entries, other.entries))
         folders = _folders(one.entries, other.entries)
-    return Difference(
-        subjects=((one.kind, one.name), (other.kind, other.name)),
+    return Differences(
+        subjects=(
+            ComparedSubject(kind=one.kind, name=one.name),
+            ComparedSubject(kind=other.kind, name=other.name),
+        ),
         packages=changes(one.packages, other.packages),
         environment=changes(one.environment, other.environment),
         nccl=changes(one.nccl, other.nccl),
-        sizes=(one.size, other.size),
+        sizes=ComparedSizes(before=one.size, after=other.size, folders=folders),
         files=files,
-        folders=folders,
     )
 
 
@@ -104,13 +113,13 @@ def of_lock(name: str, lock: Lock, *, environment: Mapping[str, str], nccl: str)
         packages=locked_packages(lock),
         environment=dict(environment),
         nccl=settings | ({"recipe": nccl} if nccl else {}),
-        size=sum(artefact.size for artefact in lock_artifacts(lock)),
+        size=sum(artifact.size for artifact in lock_artifacts(lock)),
     )
 
 
 def of_tree(
     name: str,
-    kind: str,
+    kind: SubjectKind,
     entries: tuple[Entry, ...],
     contents: Mapping[str, bytes],
     *,
@@ -166,19 +175,16 @@ def _shown(entry: Entry | None) -> str | None:
     """Describe an entry in one line."""
     if entry is None:
         return None
-    what = (
-        f"{entry.size} bytes {entry.sha256[:12]}"
-        if entry.kind is Kind.FILE
-        else f"to {entry.target}"
-        if entry.target
-        else "folder"
-    )
+    what = f"to {entry.target}" if entry.target else "folder"
+    if entry.kind is Kind.FILE:
+        what = f"{entry.size} bytes {entry.sha256[:12]}"
     owner = "" if entry.uid == entry.gid == 0 else f" {entry.uid}:{entry.gid}"
     xattrs = "".join(f" {name}={value.hex()}" for name, value in entry.xattrs)
     return f"{what} {entry.mode:04o}{owner}{xattrs}"
 
 
-def _folders(one: Sequence[Entry], other: Sequence[Entry]) -> tuple[tuple[str, int], ...]:
+def _folders(one: Sequence[Entry], other: Sequence[Entry]) -> dict[str, int]:
+    """Return the folders with the largest change, the largest first."""
     grown: dict[str, int] = {}
     for sign, entries in ((-1, one), (1, other)):
         for entry in entries:
@@ -186,7 +192,7 @@ def _folders(one: Sequence[Entry], other: Sequence[Entry]) -> tuple[tuple[str, i
                 folder = "/".join(entry.path.split("/")[:-1][: _DEEP + 1])
                 grown[folder] = grown.get(folder, 0) + sign * entry.size
     changed = [(folder, size) for folder, size in grown.items() if size]
-    return tuple(sorted(changed, key=lambda item: (-abs(item[1]), item[0]))[:SHOWN])
+    return dict(sorted(changed, key=lambda item: (-abs(item[1]), item[0]))[:SHOWN])
 
 
 def _part(name: str, changes: Sequence[Change], most: int, width: int) -> str:

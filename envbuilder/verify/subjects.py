@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from envbuilder.artifacts.oci.reader import read_tree
-from envbuilder.artifacts.squashfs.files import SquashfsTree
+from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.errors import LockError, UsageError

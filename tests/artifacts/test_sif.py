@@ -73,15 +73,17 @@ def test_a_sif_that_is_larger_than_the_memory_can_be_written(tmp_path: Path) -> 
 
 
 def test_other_content_has_another_identity(tmp_path: Path, layers: list[Layer]) -> None:
-    one, other = write(tmp_path / "a.sif", layers), write(tmp_path / "b.sif", layers[:1])
-    assert one.identity != other.identity
+    write(tmp_path / "a.sif", layers)
+    write(tmp_path / "b.sif", layers[:1])
+    assert read_sif(tmp_path / "a.sif").identity != read_sif(tmp_path / "b.sif").identity
 
 
 def test_a_sif_is_read_as_it_was_written(tmp_path: Path, layers: list[Layer]) -> None:
     facts = write(tmp_path / "a.sif", layers)
     sif = read_sif(tmp_path / "a.sif")
-    assert (sif.identity, sif.created) == (facts.identity, EPOCH)
-    assert (sif.system.offset, sif.system.size) == (facts.squashfs_offset, facts.squashfs_size)
+    assert sif.created == EPOCH
+    assert sif.system.offset % 4096 == 0
+    assert sif.system.offset + sif.system.size == facts.size
     assert sif.read(DataType.DEFINITION) == b"# by a test\n"
     assert sif.read(DataType.LABELS) == b'{"a":"1","b":"2"}'
     assert sif.read(DataType.SBOM) == b""
@@ -177,12 +179,13 @@ def test_a_sif_cut_anywhere_in_its_tables_is_told_in_words(tmp_path: Path, whole
 @pytest.mark.skipif(shutil.which("apptainer") is None, reason="apptainer is not installed")
 def test_apptainer_reads_the_sif(tmp_path: Path, layers: list[Layer]) -> None:
     facts = write(tmp_path / "a.sif", layers)
+    sif = read_sif(tmp_path / "a.sif")
     runner = ProcessRunner(os.environ)
     listed = runner.run(Command(argv=("apptainer", "sif", "list", str(tmp_path / "a.sif")), why="list"))
-    assert f"{facts.squashfs_offset}-{facts.size} " in listed
+    assert f"{sif.system.offset}-{facts.size} " in listed
     assert "FS (Squashfs/*System/amd64)" in listed
     header = runner.run(Command(argv=("apptainer", "sif", "header", str(tmp_path / "a.sif")), why="read"))
-    assert str(facts.identity) in header
+    assert str(sif.identity) in header
     assert "#!/usr/bin/env run-singularity" in header
 
 

@@ -53,10 +53,10 @@ def test_it_refuses_another_payload(key):
 def test_a_bundle_is_read_with_its_own_key_only(key, tmp_path):
     path = tmp_path / "x.sigstore.json"
     path.write_text(make_bundle(STATEMENT, key))
-    assert read_bundle(path, key.public_key()) == STATEMENT
+    assert read_bundle(path.read_bytes(), key.public_key(), str(path)) == STATEMENT
     for other in (ec.generate_private_key(ec.SECP256R1()), ed25519.Ed25519PrivateKey.generate()):
         with pytest.raises(VerifyError, match="not signed with this key"):
-            read_bundle(path, other.public_key())
+            read_bundle(path.read_bytes(), other.public_key(), str(path))
 
 
 def test_signing_twice_gives_the_same_bytes(key):
@@ -69,7 +69,7 @@ def test_a_changed_statement_is_refused(key, tmp_path):
     path = tmp_path / "x.sigstore.json"
     path.write_text(json.dumps(bundle))
     with pytest.raises(VerifyError, match="not signed"):
-        read_bundle(path, key.public_key())
+        read_bundle(path.read_bytes(), key.public_key(), str(path))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"dsseEnvelope": {"payload": "%"}}'])
@@ -77,7 +77,7 @@ def test_what_is_no_bundle_is_said_to_be_none(key, tmp_path, text):
     path = tmp_path / "x.sigstore.json"
     path.write_text(text)
     with pytest.raises(VerifyError, match="not a signed statement"):
-        read_bundle(path, key.public_key())
+        read_bundle(path.read_bytes(), key.public_key(), str(path))
 
 
 PASSPHRASE = "correct horse"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.artifacts.sif import SifFacts, write_sif
+from envbuilder.artifacts.sif import SifFacts, read_sif, write_sif
 from envbuilder.artifacts.squashfs.reader import Squashfs
 from envbuilder.artifacts.squashfs.writer import Packed, layout_squashfs
 from envbuilder.core.errors import BuildError
@@ -51,9 +51,9 @@ def everything(layers: Sequence[Layer]) -> tuple[Entry, ...]:
     return tuple(sorted(({"": root} | found).values(), key=path_order))
 
 
-def unpacked(sif: Path, facts: SifFacts, out: Path) -> dict[str, bytes | str | None]:
+def unpacked(sif: Path, out: Path) -> dict[str, bytes | str | None]:
     """What `unsquashfs` finds: contents of files, targets of links, None for folders."""
-    argv = ("unsquashfs", "-q", "-n", "-d", str(out), "-o", str(facts.squashfs_offset), str(sif))
+    argv = ("unsquashfs", "-q", "-n", "-d", str(out), "-o", str(read_sif(sif).system.offset), str(sif))
     ProcessRunner(os.environ).run(Command(argv=argv, why="unpack"))
     paths = {str(path.relative_to(out)): path for path in out.rglob("*")}
     return {
@@ -67,9 +67,9 @@ def unpacked(sif: Path, facts: SifFacts, out: Path) -> dict[str, bytes | str | N
 def test_files_of_every_size_are_what_they_were(tmp_path, make):
     files = {f"a/{size}": make(size) for size in SIZES} | {"a/0": b""}
     layer = layer_of(tmp_path, files)
-    facts = write(tmp_path / "a.sif", [layer])
+    write(tmp_path / "a.sif", [layer])
     assert sif_manifest(tmp_path / "a.sif") == everything([layer])
-    assert unpacked(tmp_path / "a.sif", facts, tmp_path / "out") == files | {"a": None}
+    assert unpacked(tmp_path / "a.sif", tmp_path / "out") == files | {"a": None}
 
 
 @pytest.mark.programs
@@ -77,8 +77,8 @@ def test_a_file_with_blocks_of_both_kinds_is_what_it_was(tmp_path):
     mixed = b"".join(make(BLOCK_SIZE, seed) for seed, make in enumerate((text, noise, noise, text, noise)))
     files = {"before": text(9), "mixed": mixed + noise(100), "tail": mixed + text(100), "after": noise(9)}
     layer = layer_of(tmp_path, files)
-    facts = write(tmp_path / "a.sif", [layer])
-    assert unpacked(tmp_path / "a.sif", facts, tmp_path / "out") == files
+    write(tmp_path / "a.sif", [layer])
+    assert unpacked(tmp_path / "a.sif", tmp_path / "out") == files
 
 
 @pytest.mark.programs
@@ -87,9 +87,9 @@ def test_folders_of_many_names_are_read_by_others(tmp_path):
     files |= {f"deep/{'/'.join('abcdefgh'[: n + 1])}/file": bytes([n]) for n in range(8)}
     files |= {f"wide/{number}/file": text(number) for number in range(300)}
     layer = layer_of(tmp_path, files)
-    facts = write(tmp_path / "a.sif", [layer])
+    write(tmp_path / "a.sif", [layer])
     assert sif_manifest(tmp_path / "a.sif") == everything([layer])
-    found = unpacked(tmp_path / "a.sif", facts, tmp_path / "out")
+    found = unpacked(tmp_path / "a.sif", tmp_path / "out")
     assert {name: content for name, content in found.items() if content is not None} == files
 
 

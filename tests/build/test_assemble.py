@@ -18,11 +18,11 @@ import uv
 
 from envbuilder import runtime as image
 from envbuilder.build.assemble import os as debian
-from envbuilder.build.assemble import python, runtime, start
+from envbuilder.build.assemble import python, runtime
 from envbuilder.build.assemble.engine import AssembleEngine, make_root
-from envbuilder.build.assemble.extensions import ExtensionsMaker
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
-from envbuilder.build.engine import EngineName, layer_keys, tools
+from envbuilder.build.engine import EngineName, Job, tools
+from envbuilder.build.extensions.build import compilers
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
@@ -58,11 +58,10 @@ def make_extension(files: dict[str, str] | None = None, **change: object) -> Loc
 
 
 EXTENSION = make_extension()
-STEP = ExtensionsStep(architectures=("8.0", "9.0"), extensions=(EXTENSION,))
-PYTHON = PythonStep(python="3.11", artefacts=())
+PYTHON = PythonStep(python="3.11", artifacts=())
 
 
-def artefact(kind: str, name: str, version: str, filename: str) -> Artifact:
+def artifact(kind: str, name: str, version: str, filename: str) -> Artifact:
     return Artifact(
         kind=kind,
         name=name,
@@ -74,8 +73,8 @@ def artefact(kind: str, name: str, version: str, filename: str) -> Artifact:
     )
 
 
-DEBS = (artefact("deb", "libc6", "2.36", "libc6.deb"), artefact("deb", "gcc-12", "12.2", "gcc-12.deb"))
-OS = OsStep(suite="bookworm", gcc="12", artefacts=DEBS)
+DEBS = (artifact("deb", "libc6", "2.36", "libc6.deb"), artifact("deb", "gcc-12", "12.2", "gcc-12.deb"))
+OS = OsStep(suite="bookworm", gcc="12", artifacts=DEBS)
 
 
 @pytest.fixture
@@ -275,7 +274,7 @@ def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_befo
 
 def test_the_byte_code_of_an_old_pythons_own_library_is_written_anew():
     old = dataclasses.replace(
-        OS, artefacts=(*OS.artefacts, dataclasses.replace(OS.artefacts[0], name="python3.9-minimal"))
+        OS, artifacts=(*OS.artifacts, dataclasses.replace(OS.artifacts[0], name="python3.9-minimal"))
     )
     command = debian.bootstrap_command(
         old, repository=Path("/r"), skeleton=Path("/s"), out=Path("/o"), root=True, epoch=EPOCH
@@ -302,7 +301,7 @@ def test_pythons_own_view_of_an_empty_environment(tmp_path):
     if not system.exists():
         pytest.skip("the distribution has no Python")
     minor = system.resolve().name.removeprefix("python")
-    step = PythonStep(python=minor, artefacts=())
+    step = PythonStep(python=minor, artifacts=())
     python.make_environment(tmp_path, step)
     code = "import sys; print(sys.prefix); print([path for path in sys.path if path.endswith('-packages')])"
     said = subprocess.run(
@@ -312,24 +311,23 @@ def test_pythons_own_view_of_an_empty_environment(tmp_path):
 
 
 def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
-    wheel = artefact("wheel", "numpy", "2.2.0", "numpy-2.2.0-py3-none-any.whl")
+    wheel = artifact("wheel", "numpy", "2.2.0", "numpy-2.2.0-py3-none-any.whl")
     (tmp_path / "wheel").write_text("numpy-2.2.0-py3-none-any.whl")
-    store.add_artefact(wheel.sha256, tmp_path / "wheel")
+    store.add_artifact(wheel.sha256, tmp_path / "wheel")
     work = tmp_path / "work"
     (work / "cache").mkdir(parents=True)  # uv would make it
-    step = PythonStep(python="3.11", artefacts=(wheel,))
-    python.build_python(step, (), store=store, runner=FakeRunner(), epoch=EPOCH, work=work)
+    python.write_tree(PythonStep(python="3.11", artifacts=(wheel,)), make_engine(store).job, work)
     assert (work / "requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
     assert [path.name for path in (work / "wheels").iterdir()] == ["numpy-2.2.0-py3-none-any.whl"]
 
 
 def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store):
     names = ("gcc-12", "libc6", "libc6-dev", "python3.11-minimal", "python3.11-dev", "libpython3.9-minimal")
-    locked = [artefact("deb", name, "1", f"{name}.deb") for name in names]
+    locked = [artifact("deb", name, "1", f"{name}.deb") for name in names]
     commands = python.unpack_commands(PYTHON, locked, store=store, work=Path("/work"))
     assert [command.why for command in commands] == ["unpack `libc6`", "unpack `python3.11-minimal`"]
     assert commands[0].argv == (
-        "dpkg-deb", "--extract", str(store.artefact(sha256_text("libc6.deb"))), "/work/interpreter",
+        "dpkg-deb", "--extract", str(store.artifact(sha256_text("libc6.deb"))), "/work/interpreter",
     )  # fmt: skip
 
 
@@ -359,7 +357,7 @@ START = StartStep(
 
 
 def test_the_sandbox_that_byte_compiles(golden):
-    command = start.compile_command(START, root=FULL, tree=Path("/work/tree"))
+    command = runtime.compile_command(START, root=FULL, tree=Path("/work/tree"))
     golden("sandbox-start.txt", one_a_line(command))
 
 
@@ -370,8 +368,8 @@ def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_pa
     (tmp_path / "layer").mkdir()
     python = f"3.{sys.version_info.minor}"
     step = dataclasses.replace(START, python=python)
-    start.write_start_files(step, tree)
-    ProcessRunner(os.environ).run(start.compile_command(step, root=Root(os=Path("/")), tree=tree))
+    runtime.write_start_files(step, tree)
+    ProcessRunner(os.environ).run(runtime.compile_command(step, root=Root(os=Path("/")), tree=tree))
     layer = write_layer(
         name="start", tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1, omit=PLAN.shared_folders(START)
     )  # fmt: skip
@@ -504,13 +502,13 @@ def test_the_texts_of_a_layer_do_not_depend_on_the_users_locale(tmp_path):
 # The engine
 
 
-def make_engine(store: Store, *, threads: int = 2, memory: int = 64 << 30) -> AssembleEngine:
+def make_engine(store: Store) -> AssembleEngine:
+    limits = Limits(threads=2, memory=64 << 30, root=True)
     return AssembleEngine(
-        store=store,
-        runner=FakeRunner(),
-        console=Console(quiet=True),
-        limits=Limits(threads=threads, memory=memory, root=True),
-    )
+        job=Job(
+            plan=PLAN, engine=EngineName.ASSEMBLE, store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits
+        )
+    )  # fmt: skip
 
 
 PLAN = Plan(
@@ -522,29 +520,28 @@ PLAN = Plan(
 
 
 def test_an_empty_store_lacks_every_layer(store):
-    assert make_engine(store).missing(PLAN) == PLAN.steps
+    assert make_engine(store).missing() == PLAN.steps
 
 
 def test_a_layer_in_the_store_is_not_missing(store):
-    runtime_step = PLAN.runtime
-    folder = store.layer(layer_keys(PLAN, EngineName.ASSEMBLE)[runtime_step])
+    folder = store.layer(make_engine(store).job.keys[PLAN.runtime])
     folder.mkdir()
     write_layer(name="runtime", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
-    assert make_engine(store).missing(PLAN) == PLAN.steps[:-1]
+    assert make_engine(store).missing() == PLAN.steps[:-1]
 
 
 def test_the_inputs_of_a_python_layer_are_its_wheels_and_a_bare_python(store):
     """Also where the os layer is there already, and its packages may no longer be."""
-    folder = store.layer(layer_keys(PLAN, EngineName.ASSEMBLE)[OS])
+    folder = store.layer(make_engine(store).job.keys[OS])
     folder.mkdir()
     write_layer(name="os", tree=store.root / "work", folder=folder, epoch=EPOCH, threads=1)
-    needed = make_engine(store).artefacts(PLAN)
-    assert OS not in make_engine(store).missing(PLAN)
-    assert [one.name for one in needed] == [one.name for one in PYTHON.artefacts] + ["libc6"]
+    needed = make_engine(store).artifacts()
+    assert OS not in make_engine(store).missing()
+    assert [one.name for one in needed] == [one.name for one in PYTHON.artifacts] + ["libc6"]
 
 
 def test_the_commands_of_a_build_say_why_in_their_order(store):
-    assert [command.why for command in make_engine(store).commands(PLAN)] == [
+    assert [command.why for command in make_engine(store).commands()] == [
         "index the locked packages",
         "install the distribution's packages",
         "unpack `libc6`",
@@ -556,15 +553,14 @@ def test_the_commands_of_a_build_say_why_in_their_order(store):
 
 def test_the_commands_are_those_that_a_build_would_run_again(store):
     engine = make_engine(store)
-    assert engine.commands(PLAN) == engine.commands(PLAN)
+    assert engine.commands() == engine.commands()
 
 
 @pytest.mark.parametrize(
-    ("threads", "gigabytes", "jobs"), [(8, 64, 8), (8, 12, 4), (8, 1, 1), (1, 64, 1)], ids=str
+    ("threads", "gigabytes", "count"), [(8, 64, 8), (8, 12, 4), (8, 1, 1), (1, 64, 1)], ids=str
 )
-def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(store, threads, gigabytes, jobs):
-    job = make_engine(store, threads=threads, memory=gigabytes << 30).job(PLAN)
-    assert ExtensionsMaker(step=STEP, job=job).jobs == jobs
+def test_as_many_compilers_run_at_once_as_cores_and_memory_allow(threads, gigabytes, count):
+    assert compilers(Limits(threads=threads, memory=gigabytes << 30, root=True)) == count
 
 
 def test_a_root_without_cuda_names_no_toolkit():

@@ -13,16 +13,18 @@ from pathlib import Path
 import pytest
 
 from envbuilder import runtime as image
+from envbuilder.artifacts.oci.model import IMAGE
 from envbuilder.build.assemble.os import write_root
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.buildkit import BuildKitEngine, buildx
-from envbuilder.build.buildkit.engine import read_layout
+from envbuilder.build.buildkit.engine import exported_tars
 from envbuilder.build.buildkit.folder import write_base
 from envbuilder.build.buildkit.progress import Progress, title
-from envbuilder.build.engine import Builder, EngineChoice, EngineName, layer_keys, record_key
-from envbuilder.build.extensions import commands, container_compiles
+from envbuilder.build.engine import Builder, EngineChoice, EngineName, Job, layer_keys, record_key
+from envbuilder.build.extensions import container_compiles
 from envbuilder.build.extensions.cache import project_key
-from envbuilder.core.cache import Store, sha256_file
+from envbuilder.build.extensions.programs import build_program
+from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
 from envbuilder.core.limits import Limits
@@ -147,7 +149,7 @@ def test_the_engines_keep_their_layers_apart_and_assembles_keys_say_nothing_of_i
 
 def add(store: Store, path: Path) -> str:
     digest = sha256_file(path)
-    store.add_artefact(digest, path)
+    store.add_artifact(digest, path)
     return digest
 
 
@@ -191,7 +193,7 @@ def test_packages_become_one_root_below_a_merged_usr(tmp_path: Path):
 def test_an_image_is_a_layout_of_links_to_the_store(tmp_path: Path):
     store = Store(tmp_path / "store")
     for blob in (BASE.manifest, BASE.config, *BASE.layers):
-        path = store.artefact(blob.digest)
+        path = store.artifact(blob.digest)
         path.parent.mkdir(exist_ok=True)
         path.write_text(blob.digest)
     write_base(BASE, tmp_path / "base", store)
@@ -212,11 +214,12 @@ def with_extensions(plan: Plan, **options: object) -> Plan:
     return replace(plan, steps=tuple(steps))
 
 
-def docker_engine(folder: Path) -> BuildKitEngine:
+def docker_engine(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -> BuildKitEngine:
     limits = Limits(threads=1, memory=1, root=True)
-    return BuildKitEngine(
-        store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
-    )
+    job = Job(
+        plan=plan, engine=EngineName.DOCKER, store=Store(folder), runner=FakeRunner(), console=Console(quiet=True), limits=limits
+    )  # fmt: skip
+    return BuildKitEngine(job=job, builder=Builder(cache_to=cache_to))
 
 
 @pytest.mark.parametrize(
@@ -228,13 +231,14 @@ def docker_engine(folder: Path) -> BuildKitEngine:
 )
 def test_calls_that_are_known_only_when_imports_run_are_refused(tmp_path: Path, on_image: bool, hint: str):
     plan = plan_of("cpu", on_image=on_image)
-    engine = docker_engine(tmp_path / "store")
     captured = with_extensions(plan, sources=(), path="project", capture=("import ops",))
-    for work in (engine.artefacts, engine.commands, lambda plan: container_compiles(plan, jobs=1)):
+    engine = docker_engine(tmp_path / "store", captured)
+    for work in (engine.artifacts, engine.commands, lambda: container_compiles(captured, jobs=1)):
         with pytest.raises(UsageError, match="has `capture`") as caught:
-            work(captured)
+            work()
         assert caught.value.hint == hint
-    assert {one.name for one in engine.artefacts(plan)} >= {"torch", "libc6"}
+    needed = docker_engine(tmp_path / "store", plan).artifacts()
+    assert {one.name for one in needed} >= {"torch", "libc6"}
 
 
 def test_a_project_builds_itself_with_what_the_other_engine_gives_it():
@@ -242,11 +246,8 @@ def test_a_project_builds_itself_with_what_the_other_engine_gives_it():
     (one, *_) = container_compiles(plan, jobs=3)
     (extension, *_) = plan.extensions
     assert one.project == "/space/src/third_party/x"
-    root, space = Root(os=Path("/os")), Path("/space")
-    command = commands.build_command(
-        extension, architectures=("8.0",), root=root, build_dir=space, jobs=3, epoch=plan.epoch
-    )
-    words = command.argv
+    program = build_program(plan, extension, jobs=3)
+    words = program.command(root=Root(os=Path("/os")), build_dir=Path("/space")).argv
     given = {words[at + 1]: words[at + 2] for at, word in enumerate(words) if word == "--setenv"}
     assert dict(one.env).items() <= given.items()
     assert given.keys() - dict(one.env) == {"PATH", "HOME", "LANG", "LC_ALL", "TZ"}
@@ -261,7 +262,7 @@ def test_a_project_builds_itself_with_what_the_other_engine_gives_it():
 
 def test_every_blob_is_an_input_unless_no_layer_is_missing(tmp_path: Path):
     plan = plan_of("cpu", on_image=True)
-    wanted = docker_engine(tmp_path / "store").artefacts(plan)
+    wanted = docker_engine(tmp_path / "store", plan).artifacts()
     assert {blob.digest for blob in (BASE.manifest, BASE.config, *BASE.layers)} <= {
         one.sha256 for one in wanted
     }
@@ -271,19 +272,33 @@ def test_every_blob_is_an_input_unless_no_layer_is_missing(tmp_path: Path):
 # Layers
 
 
-def layout(folder: Path, count: int) -> Path:
-    (folder / "blobs/sha256").mkdir(parents=True)
-    layers = [{"digest": f"sha256:{number}"} for number in range(count)]
-    (folder / "blobs/sha256/m").write_text(json.dumps({"layers": layers}))
-    (folder / "index.json").write_text(json.dumps({"manifests": [{"digest": "sha256:m"}]}))
-    return folder
+def layout(folder: Path, count: int) -> tuple[Path, list[str]]:
+    """An OCI layout with so many layers, and their digests."""
+    blobs = folder / "blobs/sha256"
+    blobs.mkdir(parents=True)
+    layers = [sha256_text(str(number)) for number in range(count)]
+
+    def describe(content: object) -> dict[str, object]:
+        text = json.dumps(content)
+        (blobs / sha256_text(text)).write_text(text)
+        return {"mediaType": "x", "digest": f"sha256:{sha256_text(text)}", "size": len(text)}
+
+    config = describe({"rootfs": {"diff_ids": [f"sha256:{digest}" for digest in layers]}})
+    listed = [{"mediaType": "x", "digest": f"sha256:{digest}", "size": 1} for digest in layers]
+    manifest = describe({"schemaVersion": 2, "config": config, "layers": listed}) | {"mediaType": IMAGE}
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [manifest]}))
+    return folder, layers
 
 
 def test_the_layers_are_known_by_their_order(tmp_path: Path):
-    found = read_layout(layout(tmp_path, 2), ("os", "python"))
-    assert [(name, path.name) for name, path in found.items()] == [("os", "0"), ("python", "1")]
+    folder, layers = layout(tmp_path, 2)
+    found = exported_tars(folder, ("os", "python"))
+    assert {name: path.name for name, path in found.items()} == dict(
+        zip(("os", "python"), layers, strict=True)
+    )
+    folder, _ = layout(tmp_path / "other", 4)
     with pytest.raises(BuildError, match="BuildKit wrote 4 layers, not the 2"):
-        read_layout(layout(tmp_path / "other", 4), ("os", "python"))
+        exported_tars(folder, ("os", "python"))
 
 
 def test_exported_stages_have_the_layers_of_dockerfile_base():
@@ -297,27 +312,27 @@ def test_exported_stages_have_the_layers_of_dockerfile_base():
 
 def test_an_edit_is_exported_alone(tmp_path: Path):
     plan, store = plan_of("cpu"), Store(tmp_path)
-    limits = Limits(threads=2, memory=1 << 30, root=True)
-    engine = BuildKitEngine(store=store, runner=FakeRunner(), console=Console(quiet=True), limits=limits)
-    assert stage_of(engine.commands(plan)) == "layers"
+    engine = docker_engine(tmp_path, plan)
+    assert stage_of(engine.commands()) == "layers"
     (tmp_path / "tree").mkdir()
     for step, key in layer_keys(plan, EngineName.DOCKER).items():
         if step.name not in ("extensions", "runtime"):
             folder = store.layer(key)
             write_layer(name=step.name, tree=tmp_path / "tree", folder=folder, epoch=EPOCH, threads=1)
-    assert stage_of(engine.commands(plan)) == "edited"
+    assert stage_of(engine.commands()) == "edited"
 
 
 def test_a_cache_is_filled_though_no_layer_is_missing(tmp_path: Path):
-    plan, engine = plan_of("cpu"), docker_engine(tmp_path)
+    plan = plan_of("cpu")
+    engine = docker_engine(tmp_path, plan)
     (tmp_path / "tree").mkdir()
     for step, key in layer_keys(plan, EngineName.DOCKER).items():
-        folder = engine.store.layer(key)
+        folder = engine.job.store.layer(key)
         write_layer(name=step.name, tree=tmp_path / "tree", folder=folder, epoch=EPOCH, threads=1)
-    assert engine.commands(plan) == engine.artefacts(plan) == ()
-    filling = replace(engine, builder=Builder(cache_to=("type=registry,ref=a",)))
-    assert stage_of(filling.commands(plan)) == "layers"
-    assert filling.artefacts(plan) == plan.artefacts
+    assert engine.commands() == engine.artifacts() == ()
+    filling = docker_engine(tmp_path, plan, cache_to=("type=registry,ref=a",))
+    assert stage_of(filling.commands()) == "layers"
+    assert filling.artifacts() == plan.artifacts
 
 
 def stage_of(commands: tuple[Command, ...]) -> str:

@@ -16,24 +16,21 @@ import pytest
 
 from envbuilder import runtime as image
 from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.extensions import (
-    NVCC_MEMORY,
-    ExtensionBuilder,
-    commands,
-    install_extensions,
-    rows,
-    table,
-)
-from envbuilder.build.extensions.build import Slots
+from envbuilder.build.engine import EngineName, Job
+from envbuilder.build.extensions import ExtensionBuilder, find_extensions, install_extensions
+from envbuilder.build.extensions.build import NVCC_MEMORY, Slots
 from envbuilder.build.extensions.cache import Call, make_key, recipe_call, relative, surroundings
 from envbuilder.build.extensions.check_targets import check_call, check_project
 from envbuilder.build.extensions.compiler_errors import explain_failure
+from envbuilder.build.extensions.list import cells, origin
+from envbuilder.build.extensions.programs import build_program, capture_program, compile_program
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
+from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, FakeRunner
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.node.diagnose.catalogue import load_messages
@@ -49,7 +46,7 @@ SOURCES = {
 FACTS = {"torch": "2.6.0+cu124", "cuda": "12.4", "cxx11_abi": False, "python": "cpython-311", "files": {}}
 
 
-def artefact(name: str, version: str = "1", *, kind: str = "deb") -> Artifact:
+def artifact(name: str, version: str = "1", *, kind: str = "deb") -> Artifact:
     return Artifact(
         kind=kind,
         name=name,
@@ -89,8 +86,8 @@ CAPTURE = make_extension(
     {"net/ops/__init__.py": "load(...)\n", "net/ops/scale.cpp": "// cpp\n", "net/ops/scale.h": "// h\n"},
     name="ops", sources=(), include=(), cflags=(), cuda_cflags=(), path="net", capture=("import ops",),
 )  # fmt: skip
-DEBS = tuple(artefact(name) for name in ("gcc-12", "libc6-dev", "git", "libeigen3-dev"))
-WHEELS = tuple(artefact(name, kind="wheel") for name in ("torch", "nvidia-cublas-cu12", "numpy"))
+DEBS = tuple(artifact(name) for name in ("gcc-12", "libc6-dev", "git", "libeigen3-dev"))
+WHEELS = tuple(artifact(name, kind="wheel") for name in ("torch", "nvidia-cublas-cu12", "numpy"))
 
 
 def make_plan(*extensions: LockedExtension, **change: object) -> Plan:
@@ -104,10 +101,10 @@ def make_plan(*extensions: LockedExtension, **change: object) -> Plan:
         "gcc": "12",
     }
     given |= change
-    toolkit = CudaStep(toolkit=load_toolkits()[given["cuda"]], artefacts=given.get("parts", ()))
+    toolkit = CudaStep(toolkit=load_toolkits()[given["cuda"]], artifacts=given.get("parts", ()))
     steps = (
-        OsStep(suite="bookworm", gcc=given["gcc"], artefacts=given["debs"]),
-        PythonStep(python=given["python"], artefacts=given["wheels"]),
+        OsStep(suite="bookworm", gcc=given["gcc"], artifacts=given["debs"]),
+        PythonStep(python=given["python"], artifacts=given["wheels"]),
         toolkit,
         ExtensionsStep(architectures=given["gpus"], extensions=extensions or (EXTENSION,)),
         RuntimeStep(env=(), labels=(), files=()),
@@ -187,15 +184,18 @@ def stock(store: Store, tmp_path: Path, extension: LockedExtension) -> None:
     known = {sha256_text(text): text for text in texts}
     for file in extension.files:
         (tmp_path / "new").write_text(known[file.sha256])
-        store.add_artefact(file.sha256, tmp_path / "new")
+        store.add_artifact(file.sha256, tmp_path / "new")
 
 
-def make_shop(store: Store, plan: Plan, runner: FakeRunner, *, jobs: int = 2) -> ExtensionBuilder:
-    step = next(step for step in plan.steps if isinstance(step, ExtensionsStep))
-    console = Console(quiet=True)
-    return ExtensionBuilder(
-        plan=plan, step=step, store=store, runner=runner, console=console, jobs=jobs, root=lambda: ROOT
-    )
+def make_job(store: Store, plan: Plan, runner: FakeRunner) -> Job:
+    limits = Limits(threads=2, memory=64 << 30, root=True)
+    return Job(
+        plan=plan, engine=EngineName.ASSEMBLE, store=store, runner=runner, console=Console(quiet=True), limits=limits
+    )  # fmt: skip
+
+
+def make_builder(store: Store, plan: Plan, runner: FakeRunner) -> ExtensionBuilder:
+    return ExtensionBuilder(make_job(store, plan, runner), lambda: ROOT)
 
 
 def contents(folder: Path) -> dict[str, str]:
@@ -235,7 +235,7 @@ def test_only_the_source_that_changed_gets_a_new_time(stocked, tmp_path):
 
 def test_going_back_to_older_bytes_gives_a_new_time_too(stocked, tmp_path):
     folder = tmp_path / "src"
-    os.utime(stocked.artefact(sha256_text(SOURCES["csrc/fused.cu"])), (1, 1))
+    os.utime(stocked.artifact(sha256_text(SOURCES["csrc/fused.cu"])), (1, 1))
     stage_sources(EXTENSION, store=stocked, folder=folder)
     assert (folder / "csrc/fused.cu").stat().st_mtime > 1
 
@@ -269,8 +269,8 @@ def archive(store: Store, tmp_path: Path, members: dict[str, str | None], kind: 
                 with (tmp_path / "member").open("rb") as stream:
                     tar.addfile(member, stream)
     digest = sha256_text(path.read_bytes().hex())
-    store.add_artefact(digest, path)
-    one = dataclasses.replace(artefact("dw", kind=kind), sha256=digest)
+    store.add_artifact(digest, path)
+    one = dataclasses.replace(artifact("dw", kind=kind), sha256=digest)
     return make_extension({}, sources=(), archive=one)
 
 
@@ -305,17 +305,17 @@ def call_key(plan: Plan, extension: LockedExtension = EXTENSION) -> str:
 @pytest.mark.parametrize(
     "change",
     [
-        {"wheels": (artefact("torch", "2", kind="wheel"), *WHEELS[1:])},
-        {"wheels": (WHEELS[0], artefact("nvidia-cublas-cu12", "2", kind="wheel"), WHEELS[2])},
+        {"wheels": (artifact("torch", "2", kind="wheel"), *WHEELS[1:])},
+        {"wheels": (WHEELS[0], artifact("nvidia-cublas-cu12", "2", kind="wheel"), WHEELS[2])},
         {"python": "3.9"},
         {"cuda": "13.2"},
-        {"parts": (artefact("nvidia-cuda-toolkit"),)},
+        {"parts": (artifact("nvidia-cuda-toolkit"),)},
         {"gpus": ("8.0", "9.0")},
         {"gpus": ()},
         {"gcc": "11"},
-        {"debs": (artefact("gcc-12", "2"), *DEBS[1:])},
-        {"debs": (*DEBS[:1], artefact("libc6-dev", "2"), *DEBS[2:])},
-        {"debs": (*DEBS[:3], artefact("libeigen3-dev", "2"))},
+        {"debs": (artifact("gcc-12", "2"), *DEBS[1:])},
+        {"debs": (*DEBS[:1], artifact("libc6-dev", "2"), *DEBS[2:])},
+        {"debs": (*DEBS[:3], artifact("libeigen3-dev", "2"))},
         {"platform": "linux/arm64"},
     ],
     ids=" ".join,
@@ -329,9 +329,9 @@ def test_each_thing_that_an_extension_is_compiled_with_decides_its_key(change):
     [
         {"name": "another-recipe"},
         {"epoch": 1},
-        {"debs": (*DEBS[:2], artefact("git", "2"), DEBS[3])},
-        {"debs": (*DEBS, artefact("vim"))},
-        {"wheels": (*WHEELS[:2], artefact("numpy", "2", kind="wheel"))},
+        {"debs": (*DEBS[:2], artifact("git", "2"), DEBS[3])},
+        {"debs": (*DEBS, artifact("vim"))},
+        {"wheels": (*WHEELS[:2], artifact("numpy", "2", kind="wheel"))},
     ],
     ids=" ".join,
 )
@@ -360,20 +360,14 @@ def test_each_thing_that_a_recipe_says_of_an_extension_decides_its_key(change):
 
 def test_a_flag_that_names_the_environment_makes_every_wheel_decide():
     extension = make_extension(cflags=("-I/opt/env/lib/python3.11/site-packages/numpy/_core/include",))
-    other = make_plan(wheels=(*WHEELS[:2], artefact("numpy", "2", kind="wheel")))
+    other = make_plan(wheels=(*WHEELS[:2], artifact("numpy", "2", kind="wheel")))
     assert call_key(other, extension) != call_key(make_plan(), extension)
 
 
 def test_a_project_stands_on_every_package():
-    for change in ({"debs": (*DEBS, artefact("cmake"))}, {"wheels": WHEELS[:2]}, {"epoch": 1}):
+    for change in ({"debs": (*DEBS, artifact("cmake"))}, {"wheels": WHEELS[:2]}, {"epoch": 1}):
         keys = {surroundings(plan, PROJECT, reads_all=True) for plan in (make_plan(), make_plan(**change))}
         assert len(keys) == 2
-
-
-def test_a_key_names_the_fields_that_differ():
-    one = make_key(surroundings(make_plan(), EXTENSION), call="a")
-    other = make_key(surroundings(make_plan(gpus=("9.0",)), EXTENSION), call="b")
-    assert one.differences(other) == ("architectures", "call")
 
 
 # What is run
@@ -391,14 +385,8 @@ def one_a_line(command: Command) -> str:
 
 
 def test_the_sandbox_of_a_compile(golden):
-    command = commands.compile_command(
-        recipe_call(EXTENSION),
-        EXTENSION,
-        architectures=("8.0", "9.0"),
-        root=ROOT,
-        build_dir=Path("/store/space"),
-        jobs=2,
-    )
+    program = compile_program(make_plan(gpus=("8.0", "9.0")), EXTENSION, recipe_call(EXTENSION), jobs=2)
+    command = program.command(root=ROOT, build_dir=Path("/store/space"))
     place = str(image.path("compile_extension.py").parent)
     text = one_a_line(command).replace(place, "IMAGE")
     golden(
@@ -406,13 +394,17 @@ def test_the_sandbox_of_a_compile(golden):
     )  # where the folder's name needs quoting
 
 
+def specification(call: Call) -> str:
+    return compile_program(make_plan(), EXTENSION, call, jobs=1).specification
+
+
 def test_the_arguments_of_torchs_load(golden):
-    golden("specification.json", commands.compile_specification(recipe_call(EXTENSION)))
+    golden("specification.json", specification(recipe_call(EXTENSION)))
 
 
 def test_the_arguments_of_torchs_load_inline():
     call = Call(function="load_inline", name="scale", cpp_sources=("int f();",), functions='["f"]')
-    given = json.loads(commands.compile_specification(call))
+    given = json.loads(specification(call))
     assert given["function"] == "load_inline"
     assert given["arguments"]["functions"] == ["f"]
     assert not {"sources", "is_standalone"} & given["arguments"].keys()
@@ -420,7 +412,7 @@ def test_the_arguments_of_torchs_load_inline():
 
 def test_arguments_that_newer_releases_take_are_handed_on():
     call = Call(function="load_inline", name="scale", others='{"no_implicit_headers": true}')
-    assert json.loads(commands.compile_specification(call))["arguments"]["no_implicit_headers"] is True
+    assert json.loads(specification(call))["arguments"]["no_implicit_headers"] is True
 
 
 @pytest.mark.parametrize(("sources", "with_cuda"), [(("a.cpp",), False), (("a.cpp", "b.cu"), True)])
@@ -430,9 +422,7 @@ def test_cuda_is_asked_for_where_a_source_needs_it(sources, with_cuda):
 
 def test_the_recipes_variables_of_an_extension_beat_envbuilders_own():
     extension = dataclasses.replace(PROJECT, env=(("MAX_JOBS", "1"),))
-    command = commands.build_command(
-        extension, architectures=("8.0",), root=ROOT, build_dir=Path("/s"), jobs=8, epoch=1
-    )
+    command = build_program(make_plan(), extension, jobs=8).command(root=ROOT, build_dir=Path("/s"))
     jobs = [
         command.argv[at + 2]
         for at, word in enumerate(command.argv)
@@ -442,15 +432,14 @@ def test_the_recipes_variables_of_an_extension_beat_envbuilders_own():
 
 
 def test_a_project_is_built_under_a_pretended_gpu_of_the_recipe_and_without_network():
-    argv = commands.build_command(
-        PROJECT, architectures=("8.0", "9.0"), root=ROOT, build_dir=Path("/s"), jobs=8, epoch=1
-    ).argv
+    program = build_program(make_plan(gpus=("8.0", "9.0")), PROJECT, jobs=8)
+    argv = program.command(root=ROOT, build_dir=Path("/s")).argv
     assert argv[argv.index("_ENVBUILDER_CAPABILITY") + 1] == "8.0"
     assert "--share-net" not in argv
 
 
 def test_without_gpus_none_is_pretended():
-    argv = commands.capture_command(CAPTURE, architectures=(), root=ROOT, build_dir=Path("/s")).argv
+    argv = capture_program(make_plan(gpus=()), CAPTURE).command(root=ROOT, build_dir=Path("/s")).argv
     assert "_ENVBUILDER_CAPABILITY" not in argv
 
 
@@ -476,8 +465,8 @@ def test_the_base_of_a_call_is_the_common_folder_of_its_sources():
 
 def test_a_compiled_extension_is_found_for_any_recipe(stocked):
     runner = Sandbox()
-    (made,) = make_shop(stocked, make_plan(name="first"), runner).build()
-    (found,) = make_shop(stocked, make_plan(name="second"), runner).build()
+    (made,) = make_builder(stocked, make_plan(name="first"), runner).build()
+    (found,) = make_builder(stocked, make_plan(name="second"), runner).build()
     assert (len(runner.commands), found.folder, found.compiled.recipe) == (1, made.folder, "first")
 
 
@@ -485,8 +474,8 @@ def test_a_changed_source_is_compiled_in_the_same_folder(stocked, tmp_path):
     edited = make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
     stock(stocked, tmp_path, edited)
     runner = Sandbox()
-    make_shop(stocked, make_plan(), runner).build()
-    make_shop(stocked, make_plan(edited), runner).build()
+    make_builder(stocked, make_plan(), runner).build()
+    make_builder(stocked, make_plan(edited), runner).build()
     spaces = {command.argv[command.argv.index("/space") - 1] for command in runner.commands}
     assert (len(runner.commands), len(spaces)) == (2, 1)
 
@@ -495,30 +484,28 @@ def test_the_objects_of_an_earlier_compile_are_left_for_ninja(stocked, tmp_path)
     edited = make_extension(SOURCES | {"csrc/fused.cu": "// edited\n"})
     stock(stocked, tmp_path, edited)
     runner = Sandbox()
-    make_shop(stocked, make_plan(), runner).build()
+    make_builder(stocked, make_plan(), runner).build()
     space = Path(runner.commands[0].argv[runner.commands[0].argv.index("/space") - 1])
     (space / "build/fused.o").write_text("object")
     (space / "src/csrc/stranger.h").write_text("gone from the recipe")
-    make_shop(stocked, make_plan(edited), runner).build()
+    make_builder(stocked, make_plan(edited), runner).build()
     assert (space / "build/fused.o").read_text() == "object"
     assert contents(space / "src") == SOURCES | {"csrc/fused.cu": "// edited\n"}
 
 
 def test_the_root_is_not_unpacked_when_the_store_has_everything(stocked):
     plan = make_plan()
-    make_shop(stocked, plan, Sandbox()).build()
-    shop = dataclasses.replace(
-        make_shop(stocked, plan, Sandbox()), root=lambda: pytest.fail("unpacked for nothing")
-    )
-    assert len(shop.build()) == 1
+    make_builder(stocked, plan, Sandbox()).build()
+    job = make_job(stocked, plan, Sandbox())
+    assert len(ExtensionBuilder(job, lambda: pytest.fail("unpacked for nothing")).build()) == 1
 
 
 @pytest.mark.parametrize("damage", ["fused.so", "compiled.json"])
 def test_a_damaged_entry_is_made_again(stocked, damage):
     runner = Sandbox()
-    (made,) = make_shop(stocked, make_plan(), runner).build()
+    (made,) = make_builder(stocked, make_plan(), runner).build()
     (made.folder / damage).unlink()
-    (again,) = make_shop(stocked, make_plan(), runner).build()
+    (again,) = make_builder(stocked, make_plan(), runner).build()
     assert (len(runner.commands), (again.folder / "fused.so").is_file()) == (2, True)
 
 
@@ -526,20 +513,15 @@ def test_one_that_fails_does_not_stop_the_others(stocked):
     second = make_extension(name="second")
     runner = Sandbox(fails=("`fused`",), says="csrc/fused.cu(3): error: expected a ';'")
     with pytest.raises(BuildError, match="`fused` does not compile"):
-        make_shop(stocked, make_plan(EXTENSION, second), runner).build()
-    assert [
-        found.compiled is not None
-        for found in make_shop(stocked, make_plan(EXTENSION, second), runner).find()
-    ] == [
-        False,
-        True,
-    ]
+        make_builder(stocked, make_plan(EXTENSION, second), runner).build()
+    found = find_extensions(make_job(stocked, make_plan(EXTENSION, second), runner))
+    assert [one.compiled is not None for one in found] == [False, True]
 
 
 def test_every_failure_is_reported_at_the_end(stocked):
     second = make_extension(name="second")
     with pytest.raises(BuildError, match="2 extensions do not compile") as caught:
-        make_shop(
+        make_builder(
             stocked, make_plan(EXTENSION, second), Sandbox(fails=("fused", "second"), says="x: error: y")
         ).build()
     assert [finding.code for finding in caught.value.findings] == ["EB629", "EB629"]
@@ -551,7 +533,7 @@ def test_the_calls_of_a_capture_are_compiled_like_written_ones(stocked):
         dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",))),
         dataclasses.asdict(Call(function="load_inline", name="inline", cpp_sources=("int f();",))),
     ]
-    kept = make_shop(stocked, make_plan(CAPTURE), runner).build()
+    kept = make_builder(stocked, make_plan(CAPTURE), runner).build()
     assert [one.compiled.name for one in kept] == ["scale", "inline"]
     spaces = [Path(command.argv[command.argv.index("/space") - 1]) for command in runner.commands[1:]]
     assert all((space / "src").is_dir() for space in spaces), "the sandbox begins there"
@@ -564,7 +546,7 @@ def test_an_edited_python_file_runs_the_capture_again_and_compiles_nothing(stock
     runner.calls = [
         dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
     ]
-    make_shop(stocked, make_plan(CAPTURE), runner).build()
+    make_builder(stocked, make_plan(CAPTURE), runner).build()
     files = {
         "net/ops/__init__.py": "// edited\n",
         "net/ops/scale.cpp": "// cpp\n",
@@ -573,7 +555,7 @@ def test_an_edited_python_file_runs_the_capture_again_and_compiles_nothing(stock
     edited = dataclasses.replace(CAPTURE, files=locked_files(files))
     stock(stocked, tmp_path, edited)
     runner.commands.clear()
-    make_shop(stocked, make_plan(edited), runner).build()
+    make_builder(stocked, make_plan(edited), runner).build()
     assert [command.why for command in runner.commands] == ["run the imports of the extension `ops`"]
 
 
@@ -582,7 +564,7 @@ def test_an_edited_header_of_a_captured_project_compiles_again(stocked, tmp_path
     runner.calls = [
         dataclasses.asdict(Call(function="load", name="scale", sources=("/space/src/net/ops/scale.cpp",)))
     ]
-    make_shop(stocked, make_plan(CAPTURE), runner).build()
+    make_builder(stocked, make_plan(CAPTURE), runner).build()
     files = {
         "net/ops/__init__.py": "load(...)\n",
         "net/ops/scale.cpp": "// cpp\n",
@@ -591,19 +573,19 @@ def test_an_edited_header_of_a_captured_project_compiles_again(stocked, tmp_path
     edited = dataclasses.replace(CAPTURE, files=locked_files(files))
     stock(stocked, tmp_path, edited)
     runner.commands.clear()
-    make_shop(stocked, make_plan(edited), runner).build()
+    make_builder(stocked, make_plan(edited), runner).build()
     assert len(runner.commands) == 2
 
 
 def test_a_capture_that_calls_nothing_is_refused(stocked):
     with pytest.raises(BuildError, match="compile nothing") as caught:
-        make_shop(stocked, make_plan(CAPTURE), Sandbox()).build()
+        make_builder(stocked, make_plan(CAPTURE), Sandbox()).build()
     assert caught.value.findings[0].code == "EB632"
 
 
 def test_before_anything_is_built_find_says_what_is_lacking(stocked):
     plan = make_plan(EXTENSION, PROJECT, CAPTURE)
-    found = list(make_shop(stocked, plan, Sandbox()).find())
+    found = find_extensions(make_job(stocked, plan, Sandbox()))
     assert [(one.name, one.compiled) for one in found] == [("fused", None), ("dw", None), ("ops", None)]
 
 
@@ -663,7 +645,7 @@ def test_a_library_for_other_gpus_than_the_recipes_is_refused(found, words):
 
 def test_a_compile_for_the_wrong_gpu_does_not_reach_the_store(stocked):
     with pytest.raises(BuildError, match="holds code for sm_70"):
-        make_shop(stocked, make_plan(), Sandbox(targets=("sm_70",))).build()
+        make_builder(stocked, make_plan(), Sandbox(targets=("sm_70",))).build()
     assert list((stocked.root / "extensions").iterdir()) == []
 
 
@@ -815,7 +797,7 @@ def test_a_failure_says_where_as_the_recipe_names_its_files(line, folder, where)
 def test_a_failed_project_is_told_with_the_place_in_the_recipes_folder(stocked):
     runner = Sandbox(fails=("`dw`",), says="csrc/dw.cu(3): error: expected a ';'")
     with pytest.raises(BuildError) as caught:
-        make_shop(stocked, make_plan(PROJECT), runner).build()
+        make_builder(stocked, make_plan(PROJECT), runner).build()
     assert caught.value.findings[0].where == "third/dw/csrc/dw.cu:3"
 
 
@@ -862,7 +844,7 @@ def test_a_package_that_a_capture_lacks_is_told():
 
 
 def layer(store: Store, tmp_path: Path, plan: Plan, runner: Sandbox) -> Path:
-    kept = make_shop(store, plan, runner).build()
+    kept = make_builder(store, plan, runner).build()
     install_extensions(kept, architectures=("8.0",), tree=tmp_path / "tree")
     return tmp_path / "tree"
 
@@ -930,18 +912,18 @@ def test_the_index_of_two_machines_is_the_same(tmp_path):
 
 
 def test_the_listing_says_where_each_extension_came_from(stocked):
-    make_shop(stocked, make_plan(name="first"), Sandbox()).build()
-    shop = make_shop(stocked, make_plan(EXTENSION, PROJECT, name="second"), Sandbox())
-    found = list(rows(shop.find(), recipe="second"))
-    assert [row["origin"] for row in found] == ["the store: compiled for `first`", "not compiled yet"]
-    assert next(row["origin"] for row in rows(shop.find(), recipe="first")) == "compiled for this recipe"
-    assert found[0]["targets"] == ["sm_80"]
+    make_builder(stocked, make_plan(name="first"), Sandbox()).build()
+    found = list(find_extensions(make_job(stocked, make_plan(EXTENSION, PROJECT, name="second"), Sandbox())))
+    assert [origin(one, "second") for one in found] == [
+        "the store: compiled for `first`",
+        "not compiled yet",
+    ]
+    assert origin(found[0], "first") == "compiled for this recipe"
 
 
-def test_the_listing_for_a_person_has_a_line_for_each(stocked):
-    make_shop(stocked, make_plan(), Sandbox()).build()
-    shop = make_shop(stocked, make_plan(EXTENSION, PROJECT), Sandbox())
-    head, fused, dw = table(rows(shop.find(), recipe="x")).splitlines()
-    assert head.split()[:3] == ["name", "key", "form"]
-    assert fused.split()[0::3][:2] == ["fused", "sm_80"]
-    assert dw.split()[:3:2] == ["dw", "project"]
+def test_the_listing_for_a_person_has_a_row_for_each(stocked):
+    make_builder(stocked, make_plan(), Sandbox()).build()
+    found = find_extensions(make_job(stocked, make_plan(EXTENSION, PROJECT), Sandbox()))
+    fused, dw = (cells(one, "x") for one in found)
+    assert (fused[0], fused[3]) == ("fused", "sm_80")
+    assert (dw[0], dw[2:6]) == ("dw", ("project", "-", "-", "-"))

@@ -6,8 +6,7 @@ from threading import Event, current_thread
 
 import pytest
 
-from envbuilder.build.artifacts import wait_for_layers
-from envbuilder.build.background import Background
+from envbuilder.build.artifacts import Background, wait_for_layers
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import Layer, write_layer
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.core.http import session
 from tests.support import command_line
 from tests.support.command_line import Call
 
@@ -52,6 +53,7 @@ def test_a_path_to_a_recipe_names_its_repository_below_the_registry(
     call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, verb: str, path: str
 ):
     monkeypatch.setenv("ENVBUILDER_REGISTRY", "localhost:9/team")
+    monkeypatch.setattr(session, "PAUSES", (0.0, 0.0, 0.0))  # nobody answers there
     answer = call(verb, path, "--output", tmp_path, "--json")
     message = json.loads(answer.out)["findings"][0]["message"]
     assert f"{tmp_path}/style.oci" in message if verb == "push" else "localhost:9/team/style" in message

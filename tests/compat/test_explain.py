@@ -7,12 +7,11 @@ import pytest
 
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import brief, facts
-from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
 
 RECIPES = Path(__file__).parents[2] / "recipes"
-TABLES = load_tables(load_toolkits())
+TABLES = load_tables()
 
 
 def of(recipe: Recipe) -> dict[str, str]:

@@ -9,7 +9,7 @@ from envbuilder.compat.host_file import HostFacts, find_name, load_host_facts
 from envbuilder.core.errors import UsageError
 from envbuilder.node.nccl.decide import decide
 from envbuilder.node.nccl.facts import Facts, Gpu
-from envbuilder.node.nccl.profile import make_profile, profile_data
+from envbuilder.node.nccl.profile import Profile, profile_data
 
 
 def written(folder: Path, text: str, name: str = "node.yaml") -> HostFacts:
@@ -20,7 +20,7 @@ def written(folder: Path, text: str, name: str = "node.yaml") -> HostFacts:
 
 def test_both_spellings_are_read(tmp_path):
     facts = written(tmp_path, 'driver: "535.104.05"\ngpus: [A100, NVIDIA L4]\n')
-    assert (facts.driver, facts.gpus, facts.driver_branch) == ("535.104.05", ("A100", "NVIDIA L4"), "535")
+    assert (facts.driver, facts.gpus) == ("535.104.05", ("A100", "NVIDIA L4"))
     assert written(tmp_path, '{"driver": "580.65.06"}', "node.json").driver == "580.65.06"
     assert written(tmp_path, "gpus: [T4]\n").driver == ""
 
@@ -43,13 +43,13 @@ def test_a_profile_is_read_whole_and_its_mistakes_have_a_place(tmp_path):
         shm=1 << 30,
         verbs=True,
     )
-    profile = make_profile(facts, decide(facts))
+    profile = Profile(facts, decide(facts).settings)
     read = written(tmp_path, json.dumps(profile_data(profile)), "node.json")
     assert (read.driver, read.gpus, read.profile) == ("535.104.05", ("Tesla T4", "Tesla T4"), profile)
     with pytest.raises(UsageError) as caught:
         written(tmp_path, "facts: {links: [X]}\n")
     assert [(one.code, one.message) for one in caught.value.findings] == [
-        ("EB109", "$.facts.links: expected a list, found str")
+        ("EB109", "$.facts.links[0]: expected a list, found str")
     ]
 
 

@@ -18,7 +18,6 @@ from envbuilder.compat.init.readers.conda import read_spec
 from envbuilder.compat.init.readers.machine import read_facts, read_machine
 from envbuilder.compat.init.readers.pip import read_requirement
 from envbuilder.compat.init.requests import Requests
-from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.core.process import FakeRunner
 from envbuilder.node.nccl.facts import Facts, Gpu
@@ -26,7 +25,7 @@ from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 
 FILES = Path(__file__).parent / "init"
-TABLES = load_tables(load_toolkits())
+TABLES = load_tables()
 pytestmark = pytest.mark.usefixtures("clean_environment")
 
 

@@ -274,7 +274,7 @@ def test_libraries_for_32_bits_beside_ours_are_not_another_processor():
     )
 
 
-def test_ninja_comes_from_the_suite_or_as_a_wheel_and_is_asked_for_where_extensions_are():
+def test_extensions_need_ninja_from_the_suite_or_as_a_wheel():
     bare = bases.without(bases.debian(), "var/lib/dpkg")
     packages = {name: version for name, version in bases.BOOKWORM.items() if name != "ninja-build"}
     without = unknown(bases.over(bare, {"var/lib/dpkg/status": bases.status(packages)}))

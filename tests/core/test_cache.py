@@ -162,23 +162,23 @@ def test_a_file_has_the_digest_of_its_text(tmp_path):
     assert sha256_file(tmp_path / "file") == DIGEST
 
 
-def test_an_artefact_is_named_by_its_digest(store, tmp_path):
+def test_an_artifact_is_named_by_its_digest(store, tmp_path):
     (tmp_path / "file").write_text("content")
-    assert store.add_artefact(DIGEST, tmp_path / "file") == store.root / "artefacts" / DIGEST[:2] / DIGEST
-    assert store.artefact(DIGEST).read_text() == "content"
+    assert store.add_artifact(DIGEST, tmp_path / "file") == store.root / "artefacts" / DIGEST[:2] / DIGEST
+    assert store.artifact(DIGEST).read_text() == "content"
 
 
-def test_an_artefact_that_is_there_stays(store, tmp_path):
+def test_an_artifact_that_is_there_stays(store, tmp_path):
     (tmp_path / "file").write_text("content")
-    first = store.add_artefact(DIGEST, tmp_path / "file").stat()
-    assert store.add_artefact(DIGEST, tmp_path / "file").stat() == first
+    first = store.add_artifact(DIGEST, tmp_path / "file").stat()
+    assert store.add_artifact(DIGEST, tmp_path / "file").stat() == first
 
 
-def test_an_artefact_does_not_change_with_the_file_it_came_from(store, tmp_path):
+def test_an_artifact_does_not_change_with_the_file_it_came_from(store, tmp_path):
     (tmp_path / "file").write_text("content")
-    store.add_artefact(DIGEST, tmp_path / "file")
+    store.add_artifact(DIGEST, tmp_path / "file")
     (tmp_path / "file").write_text("an edit")
-    assert store.artefact(DIGEST).read_text() == "content"
+    assert store.artifact(DIGEST).read_text() == "content"
 
 
 def test_kinds_have_their_own_folders(store):

@@ -140,7 +140,7 @@ def test_a_deb_comes_from_the_mirror_and_every_byte_is_reported(store: Store, si
     deb, seen = make_deb(), Counter()
     site.files["/debian/pool/tool_1.0_amd64.deb"] = CONTENT
     make_fetcher(store, site).fetch([deb], seen)
-    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
     assert seen.total == len(CONTENT)
 
 
@@ -151,7 +151,7 @@ def test_a_wheel_is_looked_up_in_the_index(store: Store, site: Site) -> None:
     )
     site.files["/files/tool-1.0-py3-none-any.whl"] = CONTENT
     make_fetcher(store, site).fetch([wheel])
-    assert store.artefact(wheel.sha256).is_file()
+    assert store.artifact(wheel.sha256).is_file()
 
 
 def test_a_build_of_pytorch_is_looked_up_below_its_own_index(store: Store, site: Site) -> None:
@@ -161,7 +161,7 @@ def test_a_build_of_pytorch_is_looked_up_below_its_own_index(store: Store, site:
     )
     site.files["/whl/cu126/tool-1.0+cu126-py3-none-any.whl"] = CONTENT
     make_fetcher(store, site).fetch([wheel])
-    assert store.artefact(wheel.sha256).is_file()
+    assert store.artifact(wheel.sha256).is_file()
 
 
 def test_a_cut_connection_is_resumed_where_it_ended(store: Store, site: Site) -> None:
@@ -173,7 +173,7 @@ def test_a_cut_connection_is_resumed_where_it_ended(store: Store, site: Site) ->
     ranges = [wanted for _, wanted, _ in site.asked]
     assert ranges[0] == ""
     assert 0 < int(ranges[1].removeprefix("bytes=").removesuffix("-")) <= 700_000
-    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
     assert seen.total == len(CONTENT)
 
 
@@ -184,7 +184,7 @@ def test_a_server_that_cannot_resume_sends_everything_again(store: Store, site: 
     site.cuts[path] = [700_000]
     site.ranges = False
     make_fetcher(store, site).fetch([deb], seen)
-    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
     assert seen.total == len(CONTENT)
 
 
@@ -219,7 +219,7 @@ def test_wrong_bytes_are_refused_and_nothing_is_kept(store: Store, site: Site) -
         f"{site.url}debian/pool",
     ):
         assert text in caught.value.message
-    assert not store.artefact(deb.sha256).exists()
+    assert not store.artifact(deb.sha256).exists()
     assert not list((store.root / "partial").iterdir())
     assert seen.total == 0
 
@@ -287,7 +287,7 @@ def test_offline_takes_what_a_folder_has(store: Store, site: Site, tmp_path: Pat
     deb = make_deb()
     (tmp_path / deb.filename).write_bytes(CONTENT)
     make_fetcher(store, site, folders=(tmp_path,), offline=True).fetch([deb])
-    assert store.artefact(deb.sha256).is_file()
+    assert store.artifact(deb.sha256).is_file()
     assert not site.asked
 
 
@@ -295,7 +295,7 @@ def test_a_folder_comes_before_the_network(store: Store, site: Site, tmp_path: P
     wheel = make_wheel(source="pytorch", path="cpu/tool/tool-1.0+cpu-py3-none-any.whl")
     (tmp_path / "tool-1.0+cpu-py3-none-any.whl").write_bytes(CONTENT)
     make_fetcher(store, site, folders=(tmp_path,)).fetch([wheel])
-    assert store.artefact(wheel.sha256).is_file()
+    assert store.artifact(wheel.sha256).is_file()
     assert not site.asked
 
 
@@ -304,7 +304,7 @@ def test_a_wrong_file_in_a_folder_is_passed_over(store: Store, site: Site, tmp_p
     (tmp_path / deb.filename).write_bytes(b"x" * len(CONTENT))
     site.files["/debian/pool/tool_1.0_amd64.deb"] = CONTENT
     make_fetcher(store, site, folders=(tmp_path,)).fetch([deb])
-    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
 
 
 def test_what_is_in_the_store_is_not_asked_for_and_no_source_is_probed(store: Store, site: Site) -> None:
@@ -324,9 +324,9 @@ def test_a_damaged_cache_entry_is_fetched_again(store: Store, site: Site, damage
     deb = make_deb()
     site.files["/debian/pool/tool_1.0_amd64.deb"] = CONTENT
     make_fetcher(store, site).fetch([deb])
-    store.artefact(deb.sha256).write_bytes(damage)
+    store.artifact(deb.sha256).write_bytes(damage)
     make_fetcher(store, site).fetch([deb])
-    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
 
 
 def test_many_files_come_at_once_and_each_only_once(store: Store, site: Site) -> None:
@@ -339,7 +339,7 @@ def test_many_files_come_at_once_and_each_only_once(store: Store, site: Site) ->
         thread.start()
     for thread in threads:
         thread.join()
-    assert all(store.artefact(deb.sha256).is_file() for deb in debs)
+    assert all(store.artifact(deb.sha256).is_file() for deb in debs)
     assert len(site.asked) == len(debs)
 
 
@@ -374,14 +374,14 @@ def with_registry(store: Store, *folders: Path, offline: bool = False) -> Fetche
 def test_an_image_comes_from_its_registry_and_every_byte_is_reported(store: Store, site: Site) -> None:
     image, seen = make_image(site), Counter()
     with_registry(store).fetch(image.files, seen)
-    assert {one.sha256: store.artefact(one.sha256).read_bytes() for one in image.files} == image.contents
+    assert {one.sha256: store.artifact(one.sha256).read_bytes() for one in image.files} == image.contents
     assert seen.total == sum(one.size for one in image.files)
     asked = len(site.asked)
     with_registry(store).fetch(image.files)
     assert len(site.asked) == asked == len(image.files)
 
 
-def test_a_folder_that_is_a_layout_comes_before_the_registry_and_serves_without_a_network(
+def test_a_layout_folder_serves_before_the_registry_without_a_network(
     store: Store, site: Site, tmp_path: Path
 ) -> None:
     image = make_image(site)
@@ -389,7 +389,7 @@ def test_a_folder_that_is_a_layout_comes_before_the_registry_and_serves_without_
     for digest, content in image.contents.items():
         (tmp_path / BLOBS / digest).write_bytes(content)
     with_registry(store, tmp_path, offline=True).fetch(image.files)
-    assert {one.sha256: store.artefact(one.sha256).read_bytes() for one in image.files} == image.contents
+    assert {one.sha256: store.artifact(one.sha256).read_bytes() for one in image.files} == image.contents
     assert not site.asked
 
 
@@ -400,10 +400,10 @@ def test_a_damaged_layer_in_the_cache_or_in_a_folder_is_fetched_again(
     with_registry(store).fetch(image.files)
     layer = image.files[-1]
     (tmp_path / BLOBS).mkdir(parents=True)
-    for path in (store.artefact(layer.sha256), tmp_path / BLOBS / layer.sha256):
+    for path in (store.artifact(layer.sha256), tmp_path / BLOBS / layer.sha256):
         path.write_bytes(bytes(layer.size))
     with_registry(store, tmp_path).fetch(image.files)
-    assert store.artefact(layer.sha256).read_bytes() == image.contents[layer.sha256]
+    assert store.artifact(layer.sha256).read_bytes() == image.contents[layer.sha256]
 
 
 def test_offline_what_is_lost_of_an_image_is_named_with_the_packages(store: Store, site: Site) -> None:
@@ -474,7 +474,7 @@ def test_what_the_mirrors_no_longer_have_comes_from_the_archive_of_all_days(
     if mirror:
         site.files[f"/debian/{deb.path}"] = mirror
     make_fetcher(store, site).fetch([deb])
-    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
 
 
 def test_the_archive_of_all_days_is_not_asked_for_what_the_mirrors_have(store: Store, site: Site) -> None:
@@ -517,7 +517,7 @@ def test_a_later_download_goes_on_where_the_last_one_ended(store: Store, site: S
     assert had > 0
     make_fetcher(store, site).fetch([deb], seen)
     assert [wanted for _, wanted, _ in site.asked] == [f"bytes={had}-"]
-    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
     assert seen.total == len(CONTENT)
     assert not store.partial(deb.sha256).exists()
 
@@ -528,7 +528,7 @@ def test_a_beginning_that_is_wrong_is_fetched_again(store: Store, site: Site, le
     site.files[f"/debian/{deb.path}"] = CONTENT
     store.partial(deb.sha256).write_bytes(left)
     make_fetcher(store, site).fetch([deb], seen)
-    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
     assert seen.total == len(CONTENT)
 
 
@@ -536,7 +536,7 @@ def test_a_download_that_was_whole_before_the_kill_is_not_asked_for(store: Store
     deb = make_deb()
     store.partial(deb.sha256).write_bytes(CONTENT)
     make_fetcher(store, site).fetch([deb])
-    assert store.artefact(deb.sha256).read_bytes() == CONTENT
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
     assert not site.asked
 
 
@@ -557,7 +557,7 @@ def test_offline_an_index_on_disk_serves_what_it_holds_itself(
             fetcher.fetch([wheel])
     else:
         fetcher.fetch([wheel])
-        assert store.artefact(wheel.sha256).is_file()
+        assert store.artifact(wheel.sha256).is_file()
 
 
 def test_credentials_reach_the_server_but_no_message(store: Store, site: Site) -> None:
@@ -580,7 +580,7 @@ def test_a_package_index_on_disk_serves_as_well(store: Store, site: Site, tmp_pa
     (tmp_path / wheel.filename).write_bytes(CONTENT)
     sources = Sources(debian=(), indexes=(f"{site.url}simple/", f"{(tmp_path / 'simple').as_uri()}/"))
     Fetcher(store, lambda: sources, offline=False).fetch([wheel])
-    assert store.artefact(wheel.sha256).is_file()
+    assert store.artifact(wheel.sha256).is_file()
     assert not site.asked
 
 

@@ -106,7 +106,7 @@ def test_a_failure_says_what_was_tried_which_program_how_it_ended_and_its_last_w
 
 @runs_programs
 @pytest.mark.parametrize("stream", [1, 2])
-def test_a_password_in_a_url_that_a_program_repeats_is_neither_in_its_error_nor_in_the_log(caplog, stream):
+def test_a_password_in_a_repeated_url_is_not_in_the_error_or_the_log(caplog, stream):
     script = f'echo "E: http://reader:$WORD@mirror.example/x  403; see a@b.example" >&{stream}; exit 1'
     with caplog.at_level(logging.DEBUG):
         error = failure(sh(script, env=(("WORD", "s3cret"),)))

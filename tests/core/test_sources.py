@@ -1,4 +1,4 @@
-"""Where artefacts may come from: settings first, then configuration, then defaults."""
+"""Where artifacts may come from: settings first, then configuration, then defaults."""
 
 from pathlib import Path
 

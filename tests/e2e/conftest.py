@@ -1,7 +1,7 @@
-"""The builds that the end-to-end tests look at: each is made once, and only when a test needs it.
+"""The builds of the end-to-end tests. Each is built once, when the first test needs it.
 
-Both use the user's own cache, so that what `make a100` has fetched and built is not fetched and built again; `a100` is
-built into `build/` as well, where `make a100` puts it.
+All use the user's own cache, so that what `make a100` has fetched and built is not fetched and built again. The groups of
+one run share the artifacts. Tests that are run by hand find `a100` in `build/`, where `make a100` puts it.
 """
 
 import contextlib
@@ -16,20 +16,25 @@ from pathlib import Path
 import pytest
 
 from tests.support import faults, tiers
+from tests.support.disk import CI
+from tests.support.layers import make_layers
 from tests.support.tiny import make_tiny
-from tests.support.workbench import CI, ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
 
 ALONE, RELEASE = "alone", "release"  # markers, and the groups of `scripts/test --release` that they make
 
 
 @pytest.hookimpl(trylast=True)  # after pytest has put those together that share a fixture's parameter
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Keep the tests of one group; in CI those that use `a100` are first, so that the others have its disk space."""
+    """Keep the tests of one group. Tests of `shapes` run first, then those of `a100`, which uses the same unpacked layers.
+
+    Later tests have their disk space.
+    """
     left_out = [item for item in items if not _is_chosen(item, config)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in left_out]
-    items.sort(key=lambda item: "a100" not in _needs(item))
+    items.sort(key=lambda item: ("shapes" not in _needs(item), not A100 & _needs(item)))
 
 
 def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:
@@ -45,40 +50,41 @@ def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:
     return not group or tiers.group_of(item.path.stem.removeprefix("test_"), needs) == group
 
 
-TORCH = {"cpu", "a100", "shapes"}
+A100 = {"a100", "loaded_a100"}
+TORCH = {"cpu", "shapes"} | A100
 
 
 def _needs(item: pytest.Item) -> set[str]:
     """The fixtures of a test, and those that its parameters name."""
     parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    return {*getattr(item, "fixturenames", ()), *(one for one in parameters if isinstance(one, str))}
+    named = (word for one in parameters if isinstance(one, str) for word in one.split())
+    return {*getattr(item, "fixturenames", ()), *named}
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Iterator[None]:
-    """CI frees what no later test of the group needs: a run takes the space of its largest part, not of their sum."""
+    """Remove what no later test of the group needs, so that a run needs only the space of its largest part."""
     yield
+    is_last = A100 & _needs(item) and (nextitem is None or not A100 & _needs(nextitem))
+    if is_last and tiers.RUN in os.environ:
+        shutil.rmtree(folder_of_a100())
     if not CI:
         return
-    if "a100" in _needs(item) and (nextitem is None or "a100" not in _needs(nextitem)):
+    if is_last:
         run("docker", "image", "rm", "--force", "envbuilder/a100:latest")
-        for path in (ROOT / "build").glob("a100.*"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-    if item.config.getoption("--group") in (None, "docker") and (
-        nextitem is None or item.path != nextitem.path
-    ):
+    if any(word in item.nodeid for word in ("docker_", "rendered")):
         run("docker", "builder", "prune", "--all", "--force")
 
 
 @pytest.fixture
 def slack(request: pytest.FixtureRequest) -> int:
-    """How many times the promised time something may take where other groups run as well."""
+    """Return the factor on promised times while other groups run too."""
     return 1 if request.config.getoption("--group") == ALONE else 10
 
 
 @pytest.fixture(scope="session")
 def cpu() -> Iterator[Built]:
-    """The groups of one run share the artifacts: one builds them, the others wait for it."""
+    """Build `cpu` once for all groups of a run; the others wait for it."""
     if tiers.RUN in os.environ:
         yield build("cpu", Path(os.environ[tiers.RUN], "cpu"))
         return
@@ -88,7 +94,7 @@ def cpu() -> Iterator[Built]:
 
 @pytest.fixture(scope="session")
 def tiny() -> Iterator[Built]:
-    """An environment without torch that builds in seconds, for what is about no library."""
+    """An environment without torch that builds in seconds, for tests that need no library."""
     with contextlib.ExitStack() as stack:
         shared = os.environ.get(tiers.RUN)
         folder = Path(shared) if shared else stack.enter_context(open_folder())
@@ -103,21 +109,31 @@ def tiny() -> Iterator[Built]:
 
 @contextlib.contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """One group at a time is in the block for this folder."""
+    """Let one group at a time into the block for this folder."""
     with (folder / "held").open("w") as stream:
         fcntl.flock(stream, fcntl.LOCK_EX)
         yield
 
 
+def folder_of_a100() -> Path:
+    return Path(os.environ[tiers.RUN], "a100") if tiers.RUN in os.environ else ROOT / "build"
+
+
 @pytest.fixture(scope="session")
 def a100() -> Built:
-    """Built where no Docker engine answers, then loaded: CI frees the unpacked layers between, 6 GB that it would lack."""
-    without_engine = build("a100", ROOT / "build", env=NO_ENGINE)
-    if CI:
-        run(ENVBUILDER, "cache", "--gc", "trees")
-    built = build("a100", ROOT / "build")
-    assert built.digests == without_engine.digests
-    return built
+    """Build without a Docker engine, where the image takes 9.4 GB more. `loaded_a100` has it there."""
+    if tiers.RUN in os.environ:
+        make_layers(ROOT / "recipes/a100.yaml")
+        run(ENVBUILDER, "cache", "--gc", "trees")  # 6 GB that the SIF does not need
+    return build("a100", folder_of_a100(), env=NO_ENGINE)
+
+
+@pytest.fixture(scope="session")
+def loaded_a100(a100: Built) -> Built:
+    """Load the image into the Docker engine. Only `scripts/test --release` has the time and the disk for it."""
+    loaded = build("a100", a100.output)
+    assert loaded.digests == a100.digests
+    return loaded
 
 
 @pytest.fixture(scope="session", params=["cpu", "a100"])
@@ -127,11 +143,11 @@ def built(request: pytest.FixtureRequest) -> Built:
 
 
 @pytest.fixture(scope="session")
-def bench() -> Iterator[faults.Bench]:
-    """An environment that builds in seconds, for what is done many times. The groups of one run share its set-up."""
+def bench(tiny: Built) -> Iterator[faults.Bench]:
+    """`tiny` in caches of its own, for repeated builds. The groups of one run share its set-up."""
     with open_folder() as folder:
         if tiers.RUN not in os.environ:
-            yield faults.set_up(folder)
+            yield faults.set_up(folder, tiny)
             return
         shared = Path(os.environ[tiers.RUN], "bench")
         shared.mkdir(exist_ok=True)
@@ -139,7 +155,7 @@ def bench() -> Iterator[faults.Bench]:
             kept = shared / "kept"
             if not kept.exists():
                 (shared / "made").mkdir()
-                kept.write_bytes(pickle.dumps(faults.set_up(shared / "made")))
+                kept.write_bytes(pickle.dumps(faults.set_up(shared / "made", tiny)))
             bench = pickle.loads(kept.read_bytes())
         yield faults.copied(bench, folder / "bench")
 

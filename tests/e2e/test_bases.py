@@ -247,7 +247,7 @@ def refused(world: World, path: Path) -> dict[str, str]:
     [
         ("truncated", "EB525", "a layer of"),
         ("other-layer", "EB525", "is not the one that the config names"),
-        ("wrong-bytes", "EB525", "is not what its digest says"),
+        ("wrong-bytes", "EB525", "than its digest says"),
         ("no-platform", "EB522", "has no image for linux/amd64"),
         ("absent", "EB522", "there is no"),
     ],

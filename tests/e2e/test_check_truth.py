@@ -12,25 +12,26 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 
 import pytest
 import uv
 
-from envbuilder.compat.check import check, load_tables
-from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.compat.check import examine, load_tables
 from envbuilder.core.cache import Store
+from envbuilder.core.console import Console
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import probe_sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.apt import Suite, open_suite
-from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 from envbuilder.registry.client import open_client
-from tests.support.workbench import CACHE, ROOT, Built, attempt, locked_artefacts, open_folder, run
+from tests.support.workbench import CACHE, ROOT, Built, attempt, locked_artifacts, open_folder, run
 
 pytestmark = pytest.mark.builds
 
@@ -46,7 +47,7 @@ Inside = Callable[..., Ended]
 def refused(**change: object) -> set[str]:
     """The codes that `check` gives the a100 recipe with these changes."""
     recipe: Recipe = replace(load(ROOT / "recipes/a100.yaml"), **change)  # type: ignore[arg-type]
-    return {finding.code for finding in check(recipe, load_tables(load_toolkits()))}
+    return {finding.code for finding in examine(recipe, load_tables()).findings}
 
 
 def extension(**flags: tuple[str, ...]) -> tuple[Extension, ...]:
@@ -76,17 +77,24 @@ def means() -> ResolveContext:
     sources = functools.cache(lambda: probe_sources(environment, runner))
     client = functools.cache(lambda: open_client(environment, runner))
     fetcher = Fetcher(store, sources, offline=False)
-    return ResolveContext(store=store, runner=runner, sources=sources, client=client, fetcher=fetcher)
+    return ResolveContext(
+        store=store,
+        runner=runner,
+        sources=sources,
+        client=client,
+        fetcher=fetcher,
+        transfer=Console(quiet=True).transfer,
+    )
 
 
 def unpack(debs: tuple[Artifact, ...], folder: Path, means: ResolveContext) -> None:
     means.fetcher.fetch(debs)
     for deb in debs:
-        run("dpkg-deb", "-x", means.store.artefact(deb.sha256), folder)
+        run("dpkg-deb", "-x", means.store.artifact(deb.sha256), folder)
 
 
 def suite(name: str, means: ResolveContext) -> Suite:
-    return open_suite(name, "main", means)
+    return open_suite(name, "main", means, LockOptions(today=date(2026, 1, 1)))
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +178,7 @@ def test_the_headers_of_cuda_12_4_clash_with_glibc_2_41(trixie: Inside):
 
 def test_torch_2_6_holds_no_code_for_blackwell(inside: Inside):
     held = inside("python", "-c", "import torch; print(torch._C._cuda_getArchFlags())").stdout.split()
-    (row,) = (row for row in load_tables(()).torches.rows if row.version == "2.6.0")
+    (row,) = (row for row in load_tables().torches.rows if row.version == "2.6.0")
     assert held == [f"sm_{name.replace('.', '')}" for name in row.build.architectures]
     assert "EB320" in refused(gpus=("RTX 5090",))
 
@@ -185,7 +193,7 @@ def test_the_headers_of_torch_2_6_need_cxx_17(inside: Inside):
 
 @pytest.mark.parametrize(("python", "is_there"), [("3.11", True), ("3.10", False)])
 def test_a_wheel_is_for_one_python(a100: Built, work: Path, python: str, *, is_there: bool):
-    (torch,) = (one for one in locked_artefacts("a100") if one["name"] == "torch")
+    (torch,) = (one for one in locked_artifacts("a100") if one["name"] == "torch")
     links = work / "links"
     links.mkdir(exist_ok=True)
     wheel = links / str(torch["path"]).rpartition("/")[2]

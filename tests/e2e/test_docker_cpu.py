@@ -1,4 +1,8 @@
-"""`cpu` by `--engine docker`, whole and after an edit: alone here, for its records in BuildKit are large (conftest.py)."""
+"""`cpu` by `--engine docker`, whole and after an edit. BuildKit needs six minutes and 6 GB for it.
+
+Every change is held by parts of it: tiny environments by both engines (test_docker_engine.py), the layer of a project with
+torch (test_projects.py), and the stage that an edit asks for (tests/build/test_buildkit.py).
+"""
 
 import secrets
 import shutil
@@ -10,7 +14,7 @@ import pytest
 from tests.support.two_engines import inside, need_the_same
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, run
 
-pytestmark = [pytest.mark.builds, pytest.mark.torch]
+pytestmark = [pytest.mark.builds, pytest.mark.torch, pytest.mark.release]
 
 
 def test_both_engines_make_the_same_of_cpu_and_of_an_edit_of_its_extension(spacious: Path):

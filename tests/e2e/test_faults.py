@@ -24,10 +24,10 @@ from tests.support.workbench import (
     attempt,
     build,
     build_command,
-    cache_with_artefacts,
+    cache_with_artifacts,
     findings,
     link_tree,
-    locked_artefacts,
+    locked_artifacts,
     open_folder,
     run,
     start,
@@ -65,7 +65,7 @@ class Rebuilt:
 @pytest.fixture(scope="module")
 def rebuilt(cpu: Built) -> Iterator[Rebuilt]:
     with open_folder() as folder:
-        cache, output = cache_with_artefacts(folder, "cpu"), folder / "out"
+        cache, output = cache_with_artifacts(folder, "cpu"), folder / "out"
         env = NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
         killed = tuple(_kill(after, cache, output, env) for after in KILLS)
         commands = [build_command("cpu", place, "--offline") for place in (output, output, folder / "other")]
@@ -103,7 +103,7 @@ def test_builds_at_once_in_one_cache_all_succeed(rebuilt: Rebuilt):
     assert [(one.returncode, one.stderr[-2000:]) for one in rebuilt.together if one.returncode] == []
 
 
-def test_one_of_two_builds_of_the_same_artefacts_waits_and_has_nothing_to_do(rebuilt: Rebuilt):
+def test_one_of_two_builds_of_the_same_artifacts_waits_and_has_nothing_to_do(rebuilt: Rebuilt):
     first, second, _ = rebuilt.together
     waited = [one for one in (first, second) if "another build of `cpu` is running" in one.stderr]
     assert len(waited) == 1
@@ -133,7 +133,7 @@ def copied(cpu: Built, spacious: Path) -> Path:
     return spacious / "out"
 
 
-def test_an_artefact_that_is_lost_is_made_again(copied: Path, cpu: Built):
+def test_an_artifact_that_is_lost_is_made_again(copied: Path, cpu: Built):
     (copied / "cpu.sif").unlink()
     assert build("cpu", copied, "--offline", env=NO_ENGINE).digests == cpu.digests
 
@@ -152,7 +152,7 @@ def test_a_killed_writer_of_the_sif_leaves_the_old_one(copied: Path):
 
 
 def _wheel(name: str) -> dict[str, object]:
-    return next(artefact for artefact in locked_artefacts("cpu") if artefact["name"] == name)
+    return next(artifact for artifact in locked_artifacts("cpu") if artifact["name"] == name)
 
 
 # The machine's own index may be a folder that has the right file.
@@ -162,7 +162,7 @@ NO_INDEX = {"ENVBUILDER_INDEX": "file:///nonexistent"}
 @pytest.fixture
 def damaged(cpu: Built, spacious: Path) -> tuple[Path, Path]:
     """A cache whose copy of numpy has one wrong byte, and that file."""
-    cache = cache_with_artefacts(spacious, "cpu")
+    cache = cache_with_artifacts(spacious, "cpu")
     layers = [layer for folder in (CACHE / "layers").iterdir() if (layer := load_layer(folder))]
     for layer in layers:  # so that nothing but the Python layer is to be made
         if layer.name != "python":
@@ -178,7 +178,7 @@ def damaged(cpu: Built, spacious: Path) -> tuple[Path, Path]:
     return cache, path
 
 
-def test_a_damaged_artefact_is_exit_5_offline_and_named(damaged: tuple[Path, Path], spacious: Path):
+def test_a_damaged_artifact_is_exit_5_offline_and_named(damaged: tuple[Path, Path], spacious: Path):
     cache, _ = damaged
     env = NO_ENGINE | NO_INDEX | {"ENVBUILDER_CACHE": str(cache)}
     ended = attempt(*WITHOUT_NETWORK, *build_command("cpu", spacious / "out", "--offline"), env=env)
@@ -189,7 +189,7 @@ def test_a_damaged_artefact_is_exit_5_offline_and_named(damaged: tuple[Path, Pat
     assert not (spacious / "out/cpu.sif").exists()
 
 
-def test_a_damaged_artefact_is_taken_from_a_folder_that_holds_it(
+def test_a_damaged_artifact_is_taken_from_a_folder_that_holds_it(
     damaged: tuple[Path, Path], spacious: Path, cpu: Built
 ):
     cache, path = damaged
@@ -319,7 +319,7 @@ def test_a_missing_program_is_exit_8_and_every_one_is_named(spacious: Path):
 
 
 def test_ctrl_c_is_exit_130_and_leaves_nothing(cpu: Built, spacious: Path):
-    cache = cache_with_artefacts(spacious, "cpu")
+    cache = cache_with_artifacts(spacious, "cpu")
     process = start(*build_command("cpu", spacious / "out"), env=NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)})
     time.sleep(4)
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does: every program of the group gets it

@@ -1,4 +1,4 @@
-"""Artefacts that envbuilder did not write: images of the Docker engine, and SIFs that Apptainer built from them."""
+"""Artifacts that envbuilder did not write: images of the Docker engine, and SIFs that Apptainer built from them."""
 
 import hashlib
 import json

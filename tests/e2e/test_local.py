@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.cluster import wait_until
+from tests.support.cluster import logged, wait_until
 from tests.support.workbench import ENVBUILDER, Built, open_folder
 
 pytestmark = pytest.mark.builds
 
+STARTED = 600  # seconds in which ranks run, however much other work the machine has
 PROGRAM = """\
 import os, pathlib, signal, subprocess, sys, time
 if sys.argv[1] == "deaf":
@@ -81,17 +82,20 @@ def test_a_rank_that_dies_ends_the_job_and_settings_have_arrived(line, work):
 
 def test_ctrl_c_leaves_nothing(line, work):
     """Not even what takes no notice of TERM, or has a session of its own."""
-    running = subprocess.Popen(
-        [str(word) for word in (*line, "--", "train.py", "deaf")], cwd=work, start_new_session=True,
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    wait_until("all ranks run", lambda: len(list(work.glob("started-*"))) == 2, 180)
-    (logs,) = work.glob("logs/cpu-*/torchrun")
-    job = logs.parent.name.removeprefix("cpu-")
-    assert len(left_over(job)) > 2
-    running.send_signal(signal.SIGINT)
-    assert running.wait(30) == 130
-    wait_until("nothing is left", lambda: not left_over(job))
+    command = (*line, "--", "train.py", "deaf")
+    with logged(*command, output=work / "launch.log", cwd=work) as running:
+
+        def all_run() -> bool:
+            assert running.poll() is None, "the launch has ended"
+            return len(list(work.glob("started-*"))) == 2
+
+        wait_until("all ranks run", all_run, STARTED)
+        (logs,) = work.glob("logs/cpu-*/torchrun")
+        job = logs.parent.name.removeprefix("cpu-")
+        assert len(left_over(job)) > 2
+        running.send_signal(signal.SIGINT)
+        assert running.wait(30) == 130
+        wait_until("nothing is left", lambda: not left_over(job))
 
 
 def test_an_image_that_was_built_anew_is_not_taken_for_the_one_that_was_looked_at(cpu, work):

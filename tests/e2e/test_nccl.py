@@ -97,7 +97,7 @@ HANGS = f"import os, runpy, time\nif os.environ['RANK'] == '1': time.sleep(600)\
 
 def test_the_ranks_of_a_measurement_sum_with_the_torch_inside(cpu: Built):
     said = run("apptainer", "exec", cpu.sif, "python", "-c", HARNESS, RANK, 120)
-    assert "ok=True, said='ok " in said
+    assert "ok=True, answer='ok " in said
 
 
 def test_a_rank_of_a_measurement_that_hangs_is_killed(cpu: Built, spacious: Path):
@@ -105,7 +105,7 @@ def test_a_rank_of_a_measurement_that_hangs_is_killed(cpu: Built, spacious: Path
     said = run(
         "apptainer", "exec", "--bind", spacious, cpu.sif, "python", "-c", HARNESS, spacious / "rank.py", 20
     )
-    assert "ok=False, said='hangs: process 0, 1 of 2 did not end within 20 s'" in said
+    assert "ok=False, answer='hangs: process 0, 1 of 2 did not end within 20 s'" in said
     assert "rank.py reduce gloo" not in run("ps", "-eo", "args")
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.tiny import make_tiny
-from tests.support.workbench import NO_ENGINE, NOBODY, NUMBERS, ROOT, WITH_ZSTD, Built, as_nobody, build, run
+from tests.support.workbench import NOBODY, NUMBERS, ROOT, WITH_ZSTD, Built, as_nobody, run
 
 pytestmark = pytest.mark.builds
 
@@ -58,13 +57,10 @@ def test_the_definition_file_adds_a_project(cpu: Built, project: Path, spacious:
     assert run(*inside, "/project/numbers_agree.py", cwd=Path("/")) == "numbers agree\n"
 
 
-@pytest.mark.usefixtures("cpu")  # the packages of the tiny environment are among those of `cpu`
-def test_the_definition_file_fits_an_environment_without_torch_and_extensions(spacious: Path):
-    recipe, _ = make_tiny(spacious / "recipe")
-    tiny = build(str(recipe), spacious / "out", env=NO_ENGINE)
+def test_the_definition_file_fits_an_environment_without_torch_and_extensions(tiny: Built, spacious: Path):
     (spacious / "project").mkdir()
     (spacious / "project/plain.py").write_text("import filelock\n\nANSWER = 42\n")
-    sif = extend(tiny.output / "tiny.sif", spacious / "project", spacious)
+    sif = extend(tiny.sif, spacious / "project", spacious)
     say = ("python", "-c", "import plain; print(plain.ANSWER)")
     assert run(*as_nobody("apptainer", "exec", sif, *say), cwd=Path("/")) == "42\n"
 

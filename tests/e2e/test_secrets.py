@@ -25,7 +25,7 @@ def guarded_index(lock: Lock, *, refusal: int = 401) -> AbstractContextManager[s
 
 
 @pytest.fixture
-def tiny(bench: Bench) -> tuple[Path, Lock, Path]:
+def without_wheels(bench: Bench) -> tuple[Path, Lock, Path]:
     """The tiny recipe, its lock, and a cache that lacks the wheels."""
     cache = bench.cache(1)
     for wheel in bench.lock.wheels:
@@ -71,8 +71,10 @@ def command(verb: str, recipe: Path, output: Path) -> tuple[object, ...]:
 
 @pytest.mark.parametrize("verb", ["lock", "build"])
 @pytest.mark.parametrize("how", ["in the address", "in the netrc"])
-def test_a_password_opens_the_index_and_stands_in_nothing(tiny, spacious: Path, how: str, verb: str):
-    recipe, lock, cache = tiny
+def test_a_password_opens_the_index_and_stands_in_nothing(
+    without_wheels, spacious: Path, how: str, verb: str
+):
+    recipe, lock, cache = without_wheels
     with guarded_index(lock) as host:
         env = environment(cache, spacious / "home", keep_password(spacious / "home", how, host))
         ended = attempt(*command(verb, recipe, spacious / "out"), env=env)
@@ -86,8 +88,10 @@ def test_a_password_opens_the_index_and_stands_in_nothing(tiny, spacious: Path, 
 
 @pytest.mark.parametrize("verb", ["lock", "build"])
 @pytest.mark.parametrize("refusal", [401, 403])
-def test_a_password_that_is_refused_is_said_to_be_and_not_told(tiny, spacious: Path, verb: str, refusal: int):
-    recipe, lock, cache = tiny
+def test_a_password_that_is_refused_is_said_to_be_and_not_told(
+    without_wheels, spacious: Path, verb: str, refusal: int
+):
+    recipe, lock, cache = without_wheels
     with guarded_index(lock, refusal=refusal) as host:
         env = environment(cache, spacious, f"http://other:{PASSWORD}@{host}/simple/")
         ended = attempt(*command(verb, recipe, spacious / "out"), env=env)
@@ -101,8 +105,8 @@ def test_a_password_that_is_refused_is_said_to_be_and_not_told(tiny, spacious: P
 
 
 @pytest.mark.parametrize("verb", ["lock", "build"])
-def test_an_index_that_does_not_answer_is_not_told_the_password_of(tiny, spacious: Path, verb: str):
-    recipe, _, cache = tiny
+def test_an_index_that_does_not_answer_is_not_told_the_password_of(without_wheels, spacious: Path, verb: str):
+    recipe, _, cache = without_wheels
     nobody = f"http://{USER}:{PASSWORD}@127.0.0.1:1/simple/"
     ended = attempt(*command(verb, recipe, spacious / "out"), env=environment(cache, spacious, nobody))
     assert ended.returncode == 5

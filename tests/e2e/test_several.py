@@ -16,7 +16,7 @@ from tests.support.workbench import (
     NO_ENGINE,
     WITHOUT_NETWORK,
     attempt,
-    cache_with_artefacts,
+    cache_with_artifacts,
     start,
 )
 
@@ -58,7 +58,7 @@ def test_what_several_recipes_share_is_made_once(bench: Bench, recipes: Path):
 
 @pytest.mark.alone
 def test_ctrl_c_ends_every_build_within_two_seconds(bench: Bench, recipes: Path, spacious: Path, slack: int):
-    cache = cache_with_artefacts(spacious, bench.recipe)
+    cache = cache_with_artifacts(spacious, bench.recipe)
     building = start(*command(recipes, "--jobs", "2"), env=NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)})
     assert building.stderr is not None
     for line in building.stderr:

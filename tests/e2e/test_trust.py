@@ -1,4 +1,4 @@
-"""What others' tools make of the artefacts: their parts list, their provenance, and signatures with a user's own key."""
+"""What others' tools make of the artifacts: their parts list, their provenance, and signatures with a user's own key."""
 
 import dataclasses
 import hashlib
@@ -23,7 +23,7 @@ from tests.support.workbench import (
     build,
     findings,
     link_tree,
-    locked_artefacts,
+    locked_artifacts,
     run,
 )
 
@@ -41,7 +41,7 @@ def test_the_parts_list_is_the_same_in_the_image_in_the_sif_and_in_its_descripto
     assert "SBOM (spdx-json)" in listed
     number = next(line.split()[0] for line in listed.splitlines() if "SBOM" in line)
     assert json.loads(run("apptainer", "sif", "dump", number, cpu.sif)) == said
-    assert len(said["packages"]) >= 1 + len(locked_artefacts("cpu"))
+    assert len(said["packages"]) >= 1 + len(locked_artifacts("cpu"))
 
 
 def test_the_parts_list_of_a_real_build_is_valid_spdx(cpu: Built, tmp_path: Path):
@@ -93,6 +93,12 @@ def keys(
 
 
 @pytest.fixture
+def key_pair(tmp_path: Path) -> tuple[Path, Path]:
+    """Of one kind, where the kind decides nothing."""
+    return make_keys(tmp_path, KINDS["Ed25519"])
+
+
+@pytest.fixture
 def copied(tiny: Built, spacious: Path) -> Built:
     link_tree(tiny.output, spacious / "out")
     return dataclasses.replace(tiny, output=spacious / "out")
@@ -102,7 +108,7 @@ def verified(built: Built, public: Path) -> "subprocess.CompletedProcess[str]":
     return attempt(ENVBUILDER, "verify", "tiny", "--output", built.output, "--key", public, "--json")
 
 
-def test_signed_artefacts_are_verified_by_apptainer_and_by_us(tiny: Built, copied: Built, keys):
+def test_signed_artifacts_are_verified_by_apptainer_and_by_us(tiny: Built, copied: Built, keys):
     private, public = keys
     before = copied.sif.read_bytes()[-4096:]
     assert verified(copied, public).returncode == 7
@@ -132,8 +138,8 @@ def flip_byte(path: Path) -> None:
         stream.write(bytes([byte[0] ^ 1]))
 
 
-def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, keys):
-    private, public = keys
+def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, key_pair):
+    private, public = key_pair
     run(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
     index = copied.layout / "index.json"
     manifest = json.loads(index.read_text())["manifests"][0]
@@ -149,8 +155,8 @@ def test_an_image_that_is_not_the_signed_one_is_exit_7(copied: Built, keys):
     assert "does not cover `tiny.oci`" in findings(ended)[0]["message"]
 
 
-def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, keys, spacious: Path):
-    private, public = keys
+def test_a_changed_byte_in_a_signed_sif_is_exit_7(copied: Built, key_pair):
+    private, public = key_pair
     run(ENVBUILDER, "sign", "tiny", "--output", copied.output, "--key", private)
     flip_byte(copied.sif)
     ended = verified(copied, public)

@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.silent import silent_server
 from tests.support.tmux import Terminal, terminal
-from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, cache_with_artefacts
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, cache_with_artifacts
 
 pytestmark = [pytest.mark.builds, pytest.mark.torch]
 
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.builds, pytest.mark.torch]
 @pytest.fixture
 def cold(cpu: object, spacious: Path) -> dict[str, str]:
     """Everything is fetched, nothing is built."""
-    return NO_ENGINE | {"ENVBUILDER_CACHE": str(cache_with_artefacts(spacious, "cpu"))}
+    return NO_ENGINE | {"ENVBUILDER_CACHE": str(cache_with_artifacts(spacious, "cpu"))}
 
 
 def running(cache: str) -> list[str]:

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # builds of 2 recipes, one for each task. `sbatch THIS-FILE` submits it.
-# Written by envbuilder VERSION; each node must see its Python, the recipes, the cache and the folder of artefacts.
+# Written by envbuilder VERSION; each node must see its Python, the recipes, the cache and the folder of artifacts.
 # shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
 #SBATCH --job-name=build
 #SBATCH --array=0-1%4

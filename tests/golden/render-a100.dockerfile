@@ -4,7 +4,7 @@
 #
 # Every package is fetched by its sha256. Where the network is behind a proxy that looks into TLS, add
 # `--secret id=ca,src=FILE_OF_CERTIFICATES`. What lies in a folder already is taken from there with
-# `--build-context artefacts=FOLDER`. The same time for each file: `--output type=oci,dest=FILE,rewrite-timestamp=true`.
+# `--build-context artifacts=FOLDER`. The same time for each file: `--output type=oci,dest=FILE,rewrite-timestamp=true`.
 #
 # hadolint global ignore=DL3003,DL3008,DL3009,DL3067,DL4006,SC3040
 # Why those: each step is one script of bash that sets pipefail itself and goes where it works; the workshop's own packages
@@ -18,15 +18,15 @@ ARG PYTORCH_INDEX="https://index.example/pytorch"
 ARG DEBIAN_MIRROR=
 ARG INDEX=
 
-# Files that need not be fetched: `--build-context artefacts=FOLDER` takes the place of this empty stage.
-FROM scratch AS artefacts
+# Files that need not be fetched: `--build-context artifacts=FOLDER` takes the place of this empty stage.
+FROM scratch AS artifacts
 
 # The workshop's tools.
 FROM ${BASE} AS workshop
-RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artefacts,target=/artefacts <<'SCRIPT'
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
-for ca in /run/secrets/ca /artefacts/certificates.pem; do
+for ca in /run/secrets/ca /artifacts/certificates.pem; do
   if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
 done
 export DEBIAN_FRONTEND=noninteractive
@@ -34,9 +34,9 @@ if ! { command -v curl >/dev/null && python3 -m pip --version >/dev/null 2>&1; }
   apt-get update && apt-get install --yes --no-install-recommends ca-certificates curl python3-pip
 fi
 offline=
-for file in /artefacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done
+for file in /artifacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done
 mkdir /kit
-PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artefacts $offline --dest /kit/wheel uv==1.2.3
+PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts $offline --dest /kit/wheel uv==1.2.3
 python3 -m zipfile --extract /kit/wheel/uv-*.whl /kit/wheel
 mv /kit/wheel/uv-*.data/scripts/uv /kit/uv && chmod 755 /kit/uv && rm -r /kit/wheel
 SCRIPT
@@ -416,7 +416,7 @@ SCRIPT
 # The distribution's packages, unpacked.
 FROM workshop AS debs
 ARG DEBIAN_MIRROR
-RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artefacts,target=/artefacts <<'SCRIPT'
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
 file() {
@@ -424,7 +424,7 @@ file() {
   sed 's/^|//' >"$2"
   chmod "$1" "$2"
 }
-for ca in /run/secrets/ca /artefacts/certificates.pem; do
+for ca in /run/secrets/ca /artifacts/certificates.pem; do
   if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
 done
 mkdir /debs
@@ -580,7 +580,7 @@ END
 mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)}
 while read -r sha256 path; do
   file=/debs/${path##*/}
-  if [ -e "/artefacts/${path##*/}" ]; then cp "/artefacts/${path##*/}" "$file"
+  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
   else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi
   echo "$sha256  $file" | sha256sum --check --quiet
 done </debs/list
@@ -600,7 +600,7 @@ SCRIPT
 FROM workshop AS parts
 ARG DEBIAN_MIRROR
 ARG PYTORCH_INDEX
-RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artefacts,target=/artefacts <<'SCRIPT'
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
 file() {
@@ -608,7 +608,7 @@ file() {
   sed 's/^|//' >"$2"
   chmod "$1" "$2"
 }
-for ca in /run/secrets/ca /artefacts/certificates.pem; do
+for ca in /run/secrets/ca /artifacts/certificates.pem; do
   if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
 done
 mkdir /parts
@@ -622,7 +622,7 @@ END
 mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)}
 while read -r sha256 path; do
   file=/parts/${path##*/}
-  if [ -e "/artefacts/${path##*/}" ]; then cp "/artefacts/${path##*/}" "$file"
+  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
   else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi
   echo "$sha256  $file" | sha256sum --check --quiet
 done </parts/list
@@ -632,8 +632,8 @@ file 644 /parts/requirements.txt <<'END'
 |nvidia-cuda-nvcc-cu12==12.4.131 --hash=sha256:e4c9a35435c3b0e36c6397c5696334c9ea6650e524736cbd1c5d345ea099bb04
 END
 offline=--no-index
-while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artefacts/$name" ] || offline=; done </parts/requirements.txt
-PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artefacts --require-hashes --requirement /parts/requirements.txt $offline --dest /parts
+while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artifacts/$name" ] || offline=; done </parts/requirements.txt
+PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts --require-hashes --requirement /parts/requirements.txt $offline --dest /parts
 SCRIPT
 
 # The distribution: a root of exactly those packages, installed by their own dpkg.
@@ -656,7 +656,7 @@ FROM os AS python
 ARG SOURCE_DATE_EPOCH
 ARG PYTORCH_INDEX
 ARG INDEX
-RUN --mount=type=bind,from=kit,source=/kit,target=/kit --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artefacts,target=/artefacts <<'SCRIPT'
+RUN --mount=type=bind,from=kit,source=/kit,target=/kit --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
 file() {
@@ -664,7 +664,7 @@ file() {
   sed 's/^|//' >"$2"
   chmod "$1" "$2"
 }
-for ca in /run/secrets/ca /artefacts/certificates.pem; do
+for ca in /run/secrets/ca /artifacts/certificates.pem; do
   if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
 done
 mkdir -p /opt/env/bin /opt/env/lib/python3.11/site-packages && cd /opt/env
@@ -729,8 +729,8 @@ file 644 /tmp/requirements.txt <<'END'
 |typing-extensions==4.16.0 --hash=sha256:481caa481374e813c1b176ada14e97f1f67a4539ce9cfeb3f350d78d6370c2e8
 END
 offline=--no-index
-while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artefacts/$name" ] || offline=; done </tmp/requirements.txt
-/kit/uv pip install --no-config --no-deps --require-hashes --requirement /tmp/requirements.txt --python /opt/env/bin/python --link-mode copy --find-links /artefacts $offline --compile-bytecode
+while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artifacts/$name" ] || offline=; done </tmp/requirements.txt
+/kit/uv pip install --no-config --no-deps --require-hashes --requirement /tmp/requirements.txt --python /opt/env/bin/python --link-mode copy --find-links /artifacts $offline --compile-bytecode
 /usr/bin/python3.11 /kit/check_byte_code.py /opt/env/lib/python3.11/site-packages
 rm -rf /tmp/uv /tmp/requirements.txt && chmod 644 /opt/env/.lock
 SCRIPT

@@ -4,7 +4,7 @@
 #
 # Every package is fetched by its sha256. Where the network is behind a proxy that looks into TLS, add
 # `--secret id=ca,src=FILE_OF_CERTIFICATES`. What lies in a folder already is taken from there with
-# `--build-context artefacts=FOLDER`. The same time for each file: `--output type=oci,dest=FILE,rewrite-timestamp=true`.
+# `--build-context artifacts=FOLDER`. The same time for each file: `--output type=oci,dest=FILE,rewrite-timestamp=true`.
 #
 # hadolint global ignore=DL3003,DL3008,DL3009,DL3067,DL4006,SC3040
 # Why those: each step is one script of bash that sets pipefail itself and goes where it works; the workshop's own packages
@@ -18,15 +18,15 @@ ARG PYTORCH_INDEX="https://index.example/pytorch"
 ARG DEBIAN_MIRROR=
 ARG INDEX=
 
-# Files that need not be fetched: `--build-context artefacts=FOLDER` takes the place of this empty stage.
-FROM scratch AS artefacts
+# Files that need not be fetched: `--build-context artifacts=FOLDER` takes the place of this empty stage.
+FROM scratch AS artifacts
 
 # The workshop's tools.
 FROM ${BASE} AS workshop
-RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artefacts,target=/artefacts <<'SCRIPT'
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
-for ca in /run/secrets/ca /artefacts/certificates.pem; do
+for ca in /run/secrets/ca /artifacts/certificates.pem; do
   if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
 done
 export DEBIAN_FRONTEND=noninteractive
@@ -34,9 +34,9 @@ if ! { command -v curl >/dev/null && python3 -m pip --version >/dev/null 2>&1; }
   apt-get update && apt-get install --yes --no-install-recommends ca-certificates curl python3-pip
 fi
 offline=
-for file in /artefacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done
+for file in /artifacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done
 mkdir /kit
-PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artefacts $offline --dest /kit/wheel uv==1.2.3
+PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts $offline --dest /kit/wheel uv==1.2.3
 python3 -m zipfile --extract /kit/wheel/uv-*.whl /kit/wheel
 mv /kit/wheel/uv-*.data/scripts/uv /kit/uv && chmod 755 /kit/uv && rm -r /kit/wheel
 SCRIPT
@@ -341,7 +341,7 @@ SCRIPT
 # The distribution's packages, unpacked.
 FROM workshop AS debs
 ARG DEBIAN_MIRROR
-RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artefacts,target=/artefacts <<'SCRIPT'
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
 file() {
@@ -349,7 +349,7 @@ file() {
   sed 's/^|//' >"$2"
   chmod "$1" "$2"
 }
-for ca in /run/secrets/ca /artefacts/certificates.pem; do
+for ca in /run/secrets/ca /artifacts/certificates.pem; do
   if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
 done
 mkdir /debs
@@ -508,7 +508,7 @@ END
 mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)}
 while read -r sha256 path; do
   file=/debs/${path##*/}
-  if [ -e "/artefacts/${path##*/}" ]; then cp "/artefacts/${path##*/}" "$file"
+  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
   else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi
   echo "$sha256  $file" | sha256sum --check --quiet
 done </debs/list
@@ -528,7 +528,7 @@ SCRIPT
 FROM workshop AS parts
 ARG DEBIAN_MIRROR
 ARG PYTORCH_INDEX
-RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artefacts,target=/artefacts <<'SCRIPT'
+RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
 file() {
@@ -536,7 +536,7 @@ file() {
   sed 's/^|//' >"$2"
   chmod "$1" "$2"
 }
-for ca in /run/secrets/ca /artefacts/certificates.pem; do
+for ca in /run/secrets/ca /artifacts/certificates.pem; do
   if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
 done
 mkdir /parts
@@ -550,7 +550,7 @@ END
 mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)}
 while read -r sha256 path; do
   file=/parts/${path##*/}
-  if [ -e "/artefacts/${path##*/}" ]; then cp "/artefacts/${path##*/}" "$file"
+  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
   else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi
   echo "$sha256  $file" | sha256sum --check --quiet
 done </parts/list
@@ -577,7 +577,7 @@ FROM os AS python
 ARG SOURCE_DATE_EPOCH
 ARG PYTORCH_INDEX
 ARG INDEX
-RUN --mount=type=bind,from=kit,source=/kit,target=/kit --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artefacts,target=/artefacts <<'SCRIPT'
+RUN --mount=type=bind,from=kit,source=/kit,target=/kit --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
 file() {
@@ -585,7 +585,7 @@ file() {
   sed 's/^|//' >"$2"
   chmod "$1" "$2"
 }
-for ca in /run/secrets/ca /artefacts/certificates.pem; do
+for ca in /run/secrets/ca /artifacts/certificates.pem; do
   if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
 done
 mkdir -p /opt/env/bin /opt/env/lib/python3.9/site-packages && cd /opt/env
@@ -620,8 +620,8 @@ file 644 /tmp/requirements.txt <<'END'
 |wheel==0.48.0 --hash=sha256:3217dcc807155e45db462d7ef2431f5ddda0d7273b700d05a67b271ceb1287ab
 END
 offline=--no-index
-while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artefacts/$name" ] || offline=; done </tmp/requirements.txt
-/kit/uv pip install --no-config --no-deps --require-hashes --requirement /tmp/requirements.txt --python /opt/env/bin/python --link-mode copy --find-links /artefacts $offline
+while read -r sign name; do [ "$sign" != '#' ] || [ -e "/artifacts/$name" ] || offline=; done </tmp/requirements.txt
+/kit/uv pip install --no-config --no-deps --require-hashes --requirement /tmp/requirements.txt --python /opt/env/bin/python --link-mode copy --find-links /artifacts $offline
 /usr/bin/python3.9 /kit/compile_all.py /opt/env/lib/python3.9/site-packages
 /usr/bin/python3.9 /kit/check_byte_code.py /opt/env/lib/python3.9/site-packages
 rm -rf /tmp/uv /tmp/requirements.txt && chmod 644 /opt/env/.lock

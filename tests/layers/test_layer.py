@@ -1,3 +1,4 @@
+import hashlib
 import io
 import json
 import os
@@ -21,15 +22,15 @@ from envbuilder.layers.layer import (
     check_disjoint,
     extract,
     load_layer,
-    open_tar,
+    read_files,
     read_manifest,
     tree_digest,
     write_layer,
     write_layer_from_tar,
 )
-from envbuilder.layers.tar import END, TarReader, make_header, padded
 
 EPOCH = 1_700_000_000
+EMPTY = hashlib.sha256().hexdigest()
 
 
 def write_files(root: Path, files: dict[str, str | bytes]) -> Path:
@@ -49,6 +50,12 @@ def make_layer(
 def entry(path: str, kind: Kind = Kind.FILE, **fields: object) -> Entry:
     given = {"mode": 0o755 if kind is Kind.DIRECTORY else 0o644, "uid": 0, "gid": 0, "mtime": EPOCH} | fields
     return Entry(path=path, kind=kind, **given)  # type: ignore[arg-type]
+
+
+def open_tar(layer: Layer) -> tarfile.TarFile:
+    with layer.blob.open("rb") as blob:
+        plain = zstandard.ZstdDecompressor().stream_reader(blob, read_across_frames=True).read()
+    return tarfile.open(fileobj=io.BytesIO(plain))
 
 
 def by_path(layer: Layer) -> dict[str, Entry]:
@@ -149,7 +156,7 @@ def test_another_reader_sees_the_same_tar(tmp_path: Path) -> None:
     (tree / "run").write_text("#!/bin/sh\n")
     (tree / "run").chmod(0o700)
     layer = make_layer(tmp_path / "layer", tree)
-    with open_tar(layer) as stream, tarfile.open(fileobj=io.BytesIO(stream.read())) as tar:
+    with open_tar(layer) as tar:
         members = {member.name: member for member in tar}
         assert {tar.extractfile(members[name]).read().decode() for name in names} == names  # type: ignore[union-attr]
     assert members["link"].linkname == "/" + "t" * 200
@@ -315,13 +322,13 @@ def test_hard_links_name_the_first_path_in_order(tmp_path: Path) -> None:
         member("m", tarfile.LNKTYPE, linkname="b"), (member("x/gone"), b"other"),
         member("y", tarfile.LNKTYPE, linkname="x/gone"), drop=("x",),
     )  # fmt: skip
-    with open_tar(layer) as stream:
-        links = {found.entry.path: found.hard for found in TarReader(iter(lambda: stream.read(7), b""))}
-    assert links == {"": "", "b": "", "m": "b", "y": "", "z": "b"}
+    with open_tar(layer) as tar:
+        links = {found.name: found.linkname for found in tar}
+    assert links == {".": "", "b": "", "m": "b", "y": "", "z": "b"}
     found = by_path(layer)
     assert found["z"].sha256 == found["b"].sha256 != found["y"].sha256
     extract(layer, tmp_path / "tree")
-    assert (tmp_path / "tree" / "z").stat().st_nlink == 3
+    assert {(tmp_path / "tree" / name).read_bytes() for name in "bmz"} == {b"same"}
 
 
 def test_capabilities_stay_and_labels_of_the_host_go(tmp_path: Path) -> None:
@@ -395,11 +402,12 @@ def test_a_tar_that_is_cut_off_is_refused(tmp_path: Path) -> None:
 # --- unpacking ---
 
 
-def forge(folder: Path, *parts: bytes) -> Layer:
-    """A layer with headers of our choice."""
+def forge(folder: Path, *entries: Entry) -> Layer:
+    """A layer with paths of our choice."""
     folder.mkdir()
-    tar = b"".join(parts) + END
-    (folder / "layer.tar.zst").write_bytes(zstandard.ZstdCompressor().compress(tar))
+    (folder / "layer.tar.zst").write_bytes(b"")
+    (folder / "manifest.txt").write_text("".join(f"{one}\n" for one in entries))
+    (folder / "blocks.json").write_text('{"fragments":[],"small":{},"large":{}}')
     none = Sha256("0" * 64)
     return Layer(
         name="forged",
@@ -407,7 +415,7 @@ def forge(folder: Path, *parts: bytes) -> Layer:
         digest=none,
         size=0,
         diff_id=none,
-        tar_size=len(tar),
+        tar_size=0,
         content_size=0,
         tree=none,
         blocks=none,
@@ -431,41 +439,53 @@ def test_unpacking_leaves_out_set_id_bits(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "parts",
+    "entries",
     [
-        [make_header(entry("a", Kind.LINK, target="/{outside}", mode=0o777)), make_header(entry("a/x"))],
-        [make_header(entry("a", Kind.LINK, target="..", mode=0o777)), make_header(entry("a/x/y"))],
-        [make_header(entry("../x"))],
-        [make_header(entry("/x"))],
-        [make_header(entry("x")), make_header(entry("x"))],
-        [make_header(entry("x"), hard="../../outside/secret")],
-        [make_header(entry("x"), hard="nowhere")],
+        [entry("a", Kind.LINK, target="/{outside}", mode=0o777), entry("a/x", sha256=EMPTY)],
+        [entry("a", Kind.LINK, target="..", mode=0o777), entry("a/x/y", sha256=EMPTY)],
+        [entry("a", Kind.LINK, target="..", mode=0o777), entry("a/x", Kind.DIRECTORY)],
+        [entry("../x", sha256=EMPTY)],
+        [entry("/x", sha256=EMPTY)],
+        [entry("x", sha256=EMPTY), entry("x", sha256=EMPTY)],
+        [entry("x", Kind.SPECIAL, target="fifo")],
+        [entry("x", sha256=EMPTY, size=3)],
     ],
 )
-def test_nothing_is_written_outside_the_folder(tmp_path: Path, parts: list[bytes]) -> None:
+def test_nothing_is_written_outside_the_folder(tmp_path: Path, entries: list[Entry]) -> None:
     write_files(tmp_path / "outside", {"secret": "x"})
-    layer = forge(tmp_path / "layer", *parts)
-    with pytest.raises((BuildError, OSError)):
+    layer = forge(tmp_path / "layer", *entries)
+    with pytest.raises(BuildError, match=r"the forged layer in .* cannot be unpacked"):
         extract(layer, tmp_path / "inside" / "tree")
     assert sorted(path.name for path in tmp_path.rglob("*") if "inside" not in str(path.parent)) == [
-        "inside", "layer", "layer.tar.zst", "outside", "secret",
+        "blocks.json", "inside", "layer", "layer.tar.zst", "manifest.txt", "outside", "secret",
     ]  # fmt: skip
     assert [path.name for path in (tmp_path / "inside").iterdir()] == ["tree"]
 
 
-@pytest.mark.parametrize(
-    ("data", "words"),
-    [
-        (make_header(entry("x")), "ends too early"),
-        (make_header(entry("x", size=3)) + padded(b"abc")[:-1] + b"!" + END, "padding"),
-        (make_header(entry("x")) + END + b"more", "after the end"),
-        (tarfile.TarInfo("x").tobuf(tarfile.GNU_FORMAT) + END, "the one form"),
-        (make_header(entry("x"))[:100] + b"x" * 412 + END, "x"),
-    ],
-)
-def test_the_strict_reader_takes_only_our_form(data: bytes, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        list(TarReader([data]))
+def test_files_are_read_without_unpacking_the_layer(tmp_path: Path) -> None:
+    files = {"a": b"", "b": b"small", "c": b"same", "d/e": b"large" * 100_000}
+    members = [(member(path), content) for path, content in files.items() if "/" not in path]
+    layer = rewrite(
+        tmp_path, *members, member("d", tarfile.DIRTYPE), (member("d/e"), files["d/e"]),
+        member("f", tarfile.LNKTYPE, linkname="c"),
+    )  # fmt: skip
+    assert read_files(layer, {*files, "f", "d", "nowhere"}) == files | {"f": b"same"}
+    assert read_files(layer, {"b"}) == {"b": b"small"}
+
+
+@pytest.mark.parametrize("part", [slice(0, 9), slice(300, 400), slice(-400_000, -399_000)])
+def test_a_damaged_layer_is_refused(tmp_path: Path, part: slice) -> None:
+    files: dict[str, str | bytes] = {"a": os.urandom(500), "b": os.urandom(600_000)}
+    layer = make_layer(tmp_path / "layer", write_files(tmp_path / "tree", files))
+    content = bytearray(layer.blob.read_bytes())
+    content[part] = bytes(len(content[part]))
+    layer.blob.chmod(0o644)
+    layer.blob.write_bytes(content)
+    words = r"the python layer in .* cannot be unpacked"
+    with pytest.raises(BuildError, match=words):
+        read_files(layer, {"a", "b"})
+    with pytest.raises(BuildError, match=words):
+        extract(layer, tmp_path / "again")
 
 
 # --- layers together ---

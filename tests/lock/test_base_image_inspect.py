@@ -29,7 +29,7 @@ def test_a_debian_with_a_compiler_says_what_it_has_and_where():
     assert [said(one) for one in found.gccs] == [
         ("12.2.0", "/usr/bin/gcc-12", "/usr/bin/x86_64-linux-gnu-gcc-12")
     ]
-    assert said(found.gxx("12")) == ("12.2.0", "/usr/bin/g++-12", "/usr/bin/x86_64-linux-gnu-g++-12")
+    assert said(found.first(Name.GXX)) == ("12.2.0", "/usr/bin/g++-12", "/usr/bin/x86_64-linux-gnu-g++-12")
     assert said(found.first(Name.PLAIN_GCC)) == ("12.2.0", "/usr/bin/gcc", "/usr/bin/x86_64-linux-gnu-gcc-12")
     header = "/usr/include/python3.11/patchlevel.h"
     assert said(found.python("3.11")) == ("3.11.2", "/usr/bin/python3.11", header)
@@ -83,7 +83,7 @@ def test_every_fact_says_where_it_came_from_and_is_of_a_known_kind():
 def test_what_an_upper_layer_deletes_is_not_there():
     gone = bases.over(bases.debian(), {"usr/bin/.wh.x86_64-linux-gnu-gcc-12": ""})
     assert base(gone).gccs == ()
-    assert base(gone).gxx("12")
+    assert base(gone).first(Name.GXX)
     opaque = bases.over(bases.debian(), {"usr/include/python3.11/.wh..wh..opq": ""})
     assert not base(opaque).has_headers("3.11")
     assert said(base(opaque).python("3.11")) == (
@@ -116,7 +116,7 @@ def test_of_two_compilers_both_are_told_and_which_one_is_plain():
     )
 
 
-def test_a_compiler_of_its_own_install_is_found_in_its_prefix_and_is_plain_where_path_says_so():
+def test_a_compiler_outside_the_package_manager_is_found_in_its_prefix():
     own = {
         "usr/local/bin/gcc": bases.elf(content=b"\x0013.2.0\0"),
         "usr/local/bin/g++": bases.elf(content=b"\x0013.2.0\0"),

@@ -3,18 +3,30 @@
 import dataclasses
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
-from envbuilder.lock.base_image.locked import LockedBase
 from envbuilder.lock.diff import diff_locks
-from envbuilder.lock.file import REVISION, lock_text, parse_lock
-from envbuilder.lock.model import Lock
+from envbuilder.lock.file import REVISION, load_lock, lock_text, parse_lock
+from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.model import Lock, LockedBase, recipe_inputs
+from envbuilder.plan import make as plan_make
 from envbuilder.plan.model import SYSTEM_PATH
+from envbuilder.recipe.load import load
 from tests.support import bases
 from tests.support.locked_base import BASE, locked
 from tests.support.plans import LOCK, make_plan
+
+RECIPE = """\
+base: {image: "site/base:1"}
+python: "3.11"
+gcc: "12"
+libxcrypt: "4.4"
+pytorch: "2.6.0"
+"""
 
 
 def on(base: LockedBase | None) -> Lock:
@@ -31,10 +43,25 @@ def test_a_lock_on_a_suite_says_nothing_of_images():
     assert "base" not in json.loads(lock_text(LOCK))
 
 
-def test_an_engine_is_given_the_repository_at_exactly_the_manifest_and_the_registry_only_where_the_recipe_names_it():
+def test_docker_pulls_the_locked_manifest_from_the_recipes_registry():
     assert BASE.pinned == f"site/base@sha256:{BASE.manifest.digest}"
     named = locked(bases.debian(), "127.0.0.1:5000/site/base:1", "127.0.0.1:5000")
     assert named.pinned == f"127.0.0.1:5000/site/base@sha256:{named.manifest.digest}"
+
+
+def test_the_lock_of_a_recipe_on_an_image_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "x.yaml").write_text(RECIPE)
+    recipe, base = load(tmp_path / "x.yaml"), locked(bases.debian())
+    lock = replace(
+        LOCK, recipe=recipe.digest, inputs=recipe_inputs(recipe), toolkit=(), extensions=(), base=base
+    )
+    lock_path(recipe).write_text(lock_text(lock))
+    reads = []
+    monkeypatch.setattr(
+        plan_make, "load_lock", lambda path, **more: reads.append(path) or load_lock(path, **more)
+    )
+    assert plan_make.load_locked("x", tmp_path, Store(tmp_path / "cache"))[1] == lock
+    assert reads == [tmp_path / "x.lock"]
 
 
 def test_what_no_line_of_text_can_hold_is_written_out():
@@ -105,7 +132,7 @@ def test_the_image_decides_the_build_and_its_variables_stay():
     assert env["PATH"] == f"/opt/env/bin:/usr/local/cuda/bin:{own}"
 
 
-def test_the_compilers_plain_names_are_found_on_an_image_whose_path_leaves_their_folder_out():
+def test_plain_compiler_names_are_found_though_path_lacks_their_folder():
     image = make_plan(lock=on(locked(replace(bases.debian(), env=("PATH=/site:/usr/bin",)))))
     assert dict(image.runtime.env)["PATH"].endswith(":/usr/local/bin:/site:/usr/bin")
     assert "/usr/local/bin" in SYSTEM_PATH

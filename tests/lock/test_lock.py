@@ -129,7 +129,7 @@ def test_an_extension_with_an_archive_of_another_kind_is_refused():
 
 
 NAMES = st.from_regex(r"[a-z0-9][a-z0-9.+-]{0,20}", fullmatch=True)
-ARTEFACTS = st.builds(
+ARTIFACTS = st.builds(
     Artifact,
     kind=st.just("wheel"),
     name=NAMES,
@@ -141,7 +141,7 @@ ARTEFACTS = st.builds(
 )
 
 
-@given(st.lists(ARTEFACTS, unique_by=lambda artefact: artefact.name), st.randoms())
+@given(st.lists(ARTIFACTS, unique_by=lambda artifact: artifact.name), st.randoms())
 def test_the_same_lock_in_any_order_is_the_same_text(wheels, random):
     shuffled = random.sample(wheels, len(wheels))
     text = lock_text(dataclasses.replace(LOCK, wheels=tuple(wheels)))
@@ -248,7 +248,7 @@ def test_odd_but_harmless_paths_are_taken(name):
     assert parse_lock(json.dumps(changed("wheels.0.path", f"{name}/{name}")), "x.lock")
 
 
-def test_doubled_and_unsorted_artefacts_are_refused():
+def test_doubled_and_unsorted_artifacts_are_refused():
     whole = json.loads(lock_text(LOCK))
     whole["wheels"] = [NUMPY, NUMPY, dataclasses.replace(NUMPY, name="attrs")]
     whole["wheels"] = [dataclasses.asdict(item) for item in whole["wheels"]]
@@ -288,8 +288,8 @@ def with_extension(**change: object) -> Lock:
         (
             dataclasses.replace(LOCK, epoch=5, platform="linux/arm64", recipe=A),
             (
-                "~ platform linux/amd64 → linux/arm64",
                 "~ epoch 1700000000 → 5",
+                "~ platform linux/amd64 → linux/arm64",
                 f"~ recipe {RECIPE.digest[:12]} → aaaaaaaaaaaa",
             ),
         ),
@@ -297,9 +297,9 @@ def with_extension(**change: object) -> Lock:
         (
             with_extension(env=(("A", "1"),), path="p", capture=("import x",)),
             (
-                "~ extension fused: path none → p",
                 "~ extension fused: capture none → 'import x'",
                 "~ extension fused: env none → A=1",
+                "~ extension fused: path none → p",
             ),
         ),
         (
@@ -372,5 +372,5 @@ def test_changed_new_and_missing_sources_make_a_lock_stale():
     )
 
 
-def test_the_name_of_an_artefacts_file_is_the_end_of_its_path():
+def test_the_name_of_an_artifacts_file_is_the_end_of_its_path():
     assert NUMPY.filename == "numpy-1.26.4.whl"

@@ -15,8 +15,9 @@ from urllib.parse import urlsplit
 import pytest
 import uv
 
-from envbuilder.compat.tables.distribution import Distribution, load_all_distributions
+from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.core.cache import Store, sha256_file, sha256_text
+from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import FakeRunner, ProcessRunner
@@ -55,7 +56,12 @@ def make_idle_means(tmp_path: Path) -> ResolveContext:
 
     store = Store(tmp_path / "cache")
     return ResolveContext(
-        store=store, runner=FakeRunner(), sources=ask, client=no_client, fetcher=Fetcher(store, ask)
+        store=store,
+        runner=FakeRunner(),
+        sources=ask,
+        client=no_client,
+        fetcher=Fetcher(store, ask),
+        transfer=Console(quiet=True).transfer,
     )
 
 
@@ -135,7 +141,7 @@ def test_a_build_of_torch_in_a_folder_spares_its_index(tmp_path: Path) -> None:
 
 @pytest.mark.programs
 @pytest.mark.parametrize(
-    "base", [row for row in load_all_distributions().rows if row.buildable], ids=lambda row: row.name
+    "base", [row for row in load_distributions().rows if row.buildable], ids=lambda row: row.name
 )
 def test_uv_knows_the_machine_of_every_base(base: Distribution, tmp_path: Path) -> None:
     (tmp_path / "none.in").touch()
@@ -191,7 +197,7 @@ def test_the_files_come_into_the_store(tmp_path: Path) -> None:
     means = make_idle_means(tmp_path)
     locked = lock_extensions(recipe, means, old=None)
     store_sources(recipe, locked, means)
-    assert means.store.artefact(source_digests(own_files(recipe))["a.cpp"]).read_text() == "// a.cpp\n"
+    assert means.store.artifact(source_digests(own_files(recipe))["a.cpp"]).read_text() == "// a.cpp\n"
 
 
 # What is taken over
@@ -295,6 +301,7 @@ def test_without_a_mirror_the_hint_says_how_to_name_one(tmp_path: Path) -> None:
         sources=lambda: sources,
         client=no_client,
         fetcher=Fetcher(store, lambda: sources),
+        transfer=Console(quiet=True).transfer,
     )
     with pytest.raises(FetchError) as caught:
         resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
@@ -311,6 +318,7 @@ def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
         sources=lambda: sources,
         client=no_client,
         fetcher=Fetcher(store, lambda: sources),
+        transfer=Console(quiet=True).transfer,
     )
     with pytest.raises(ToolError, match=r"none\.gpg"):
         resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
@@ -328,6 +336,7 @@ def make_means(tmp_path: Path, sources: Sources) -> ResolveContext:
         sources=lambda: sources,
         client=no_client,
         fetcher=Fetcher(store, lambda: sources),
+        transfer=Console(quiet=True).transfer,
     )
 
 
@@ -367,7 +376,7 @@ def test_a_recipe_is_locked_from_a_mirror_an_index_and_a_folder(tmp_path: Path, 
 
 
 @pytest.mark.programs
-def test_a_large_wheel_in_a_folder_is_locked_as_it_is_though_uv_sees_its_metadata_alone(
+def test_a_large_local_wheel_is_locked_by_its_own_bytes(
     tmp_path: Path, world: Sources, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(wheel_module, "LARGE", 100)

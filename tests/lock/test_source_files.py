@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.cache import Store, sha256_file, sha256_text
+from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, FetchError, LockError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import FakeRunner, ProcessRunner
@@ -41,6 +42,7 @@ def make_means(tmp_path: Path, *folders: Path, runner: object = None) -> Resolve
         sources=lambda: sources,
         client=no_client,
         fetcher=Fetcher(store, lambda: sources),
+        transfer=Console(quiet=True).transfer,
     )
 
 
@@ -120,8 +122,8 @@ def export(repository: tuple[str, str], cache: Path) -> tuple[Artifact, Store]:
 
 @runs_programs
 def test_a_commit_is_exported_with_its_submodules_and_nothing_of_git(repository, tmp_path):
-    artefact, store = export(repository, tmp_path / "cache")
-    with tarfile.open(store.artefact(artefact.sha256)) as tar:
+    artifact, store = export(repository, tmp_path / "cache")
+    with tarfile.open(store.artifact(artifact.sha256)) as tar:
         members = {member.name: (member.mode, member.linkname) for member in tar}
     assert members == {
         ".gitmodules": (0o644, ""),
@@ -130,7 +132,7 @@ def test_a_commit_is_exported_with_its_submodules_and_nothing_of_git(repository,
         "link": (0o777, "csrc/a.cu"),
         "third/glm/glm.hpp": (0o644, ""),
     }
-    assert (artefact.kind, artefact.name, artefact.version) == ("git", "project", repository[1])
+    assert (artifact.kind, artifact.name, artifact.version) == ("git", "project", repository[1])
 
 
 @runs_programs
@@ -177,7 +179,7 @@ def test_a_commit_that_was_vendored_needs_no_repository(tmp_path):
     (tmp_path / f"files/{'a' * 40}.tar").write_bytes(b"tree")
     means = make_means(tmp_path, tmp_path / "files")
     store_sources(make_recipe(tmp_path), (locked,), means, offline=True)
-    assert means.store.artefact(locked.archive.sha256).read_bytes() == b"tree"
+    assert means.store.artifact(locked.archive.sha256).read_bytes() == b"tree"
 
 
 def test_offline_a_commit_that_nobody_has_is_told_with_the_name_of_its_file(tmp_path):
@@ -208,7 +210,7 @@ def test_an_sdist_is_found_in_a_folder_and_hashed(tmp_path):
     (locked,) = lock_extensions(make_recipe(tmp_path, extension), means, old=None)
     assert locked.archive is not None
     assert locked.archive.path == "torch-scatter/torch_scatter-2.1.2.tar.gz"
-    assert means.store.artefact(locked.archive.sha256).read_bytes() == b"sdist"
+    assert means.store.artifact(locked.archive.sha256).read_bytes() == b"sdist"
 
 
 def test_an_sdist_that_nobody_has_is_told(tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from envbuilder.artifacts.oci.model import parse_manifest
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.core.cache import Sha256, Store, sha256_file, sha256_text
+from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import FakeRunner
@@ -90,9 +91,9 @@ def world(tmp_path: Path) -> World:
     )  # fmt: skip
     (folder / "mine.lock").write_text(lock_text(lock))
     store = Store(tmp_path / "cache")
-    for content, artefact in ((CONTENT, lock.debs[0]), (b"wheel", lock.wheels[0]), (tar, make_git(tar))):
+    for content, artifact in ((CONTENT, lock.debs[0]), (b"wheel", lock.wheels[0]), (tar, make_git(tar))):
         (tmp_path / "file").write_bytes(content)
-        store.add_artefact(artefact.sha256, tmp_path / "file")
+        store.add_artifact(artifact.sha256, tmp_path / "file")
     return World(recipe, lock, store)
 
 
@@ -102,7 +103,12 @@ def offline_means(tmp_path: Path, *folders: Path) -> ResolveContext:
     sources = Sources(debian=("http://127.0.0.1:9/",), indexes=("http://127.0.0.1:9/",), folders=folders)
     fetcher = Fetcher(store, lambda: sources, offline=True)
     return ResolveContext(
-        store=store, runner=FakeRunner(), sources=lambda: sources, client=no_client, fetcher=fetcher
+        store=store,
+        runner=FakeRunner(),
+        sources=lambda: sources,
+        client=no_client,
+        fetcher=fetcher,
+        transfer=Console(quiet=True).transfer,
     )
 
 
@@ -116,7 +122,7 @@ def test_a_vendored_lock_needs_neither_cache_nor_network_nor_git(tmp_path: Path,
     store_sources(carried, lock.extensions, means, offline=True)
     means.fetcher.fetch(lock_artifacts(lock))
     assert not means.fetcher.missing(lock_artifacts(lock))
-    assert means.store.artefact(lock.extensions[0].files[0].sha256).read_text() == "// a\n"
+    assert means.store.artifact(lock.extensions[0].files[0].sha256).read_text() == "// a\n"
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
     assert (done.count, done.size) == (len(written), sum(path.stat().st_size for path in written))
 
@@ -136,7 +142,7 @@ def on_image(world: World, shape: bases.Shape, reference: str) -> Lock:
     """The world's lock on that image, all of which the store has."""
     packed = bases.pack(shape)
     for content in (packed.manifest, packed.config, *packed.blobs):
-        path = world.store.artefact(Sha256(bases.sha256(content).removeprefix("sha256:")))
+        path = world.store.artifact(Sha256(bases.sha256(content).removeprefix("sha256:")))
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(content)
     return dataclasses.replace(world.lock, base=locked(shape, reference))

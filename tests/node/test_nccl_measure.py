@@ -3,8 +3,6 @@
 import os
 import sys
 import time
-from collections import Counter
-from itertools import combinations
 from pathlib import Path
 from types import ModuleType
 
@@ -15,12 +13,11 @@ from envbuilder.core.errors import UsageError
 from envbuilder.node.detect import stored_verdict
 from envbuilder.node.nccl.measure import (
     Bench,
-    Ran,
+    Result,
     all_reduce,
     count_gpus,
     measure,
     measured_path,
-    rounds,
     run_together,
 )
 from tests.support import nccl_in_image
@@ -38,13 +35,6 @@ def bench(folder: Path, code: str, limit: float = 20.0) -> Bench:
     return Bench(sys.executable, str(program), "gloo", limit, 0.5)
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 7, 8])
-def test_every_pair_meets_once_and_no_gpu_twice_in_a_round(count: int):
-    every = list(rounds(count))
-    assert sorted(pair for one in every for pair in one) == list(combinations(range(count), 2))
-    assert all(max(Counter(gpu for pair in one for gpu in pair).values()) == 1 for one in every)
-
-
 @programs
 def test_a_node_where_all_works_passes(tmp_path: Path):
     told: list[str] = []
@@ -53,6 +43,7 @@ def test_a_node_where_all_works_passes(tmp_path: Path):
         True, True, "3 pairs of GPUs: ok; all-reduce with P2P: ok 7.0 GB/s; all-reduce without P2P: ok 7.0 GB/s",
     )  # fmt: skip
     assert len(told) == 5
+    assert [line[:13] for line in told[:3]] == ["GPU0 and GPU1", "GPU0 and GPU2", "GPU1 and GPU2"]
     assert "all-reduce over 3 GPUs with P2P: ok 7.0 GB/s" in told
 
 
@@ -90,7 +81,7 @@ def test_a_rank_that_hangs_with_p2p_is_killed_and_named(tmp_path: Path):
 )
 def test_the_first_failure_ends_the_others(tmp_path: Path, code: str, said: str):
     begun = time.monotonic()
-    assert all_reduce(bench(tmp_path, code), 2, ENVIRONMENT) == Ran(ok=False, said=said)
+    assert all_reduce(bench(tmp_path, code), 2, ENVIRONMENT) == Result(ok=False, answer=said)
     assert time.monotonic() - begun < 15
 
 
@@ -105,7 +96,7 @@ def test_a_pair_that_copies_something_else_is_a_failure_though_the_all_reduce_pa
 @programs
 def test_the_ranks_meet_on_this_node(tmp_path: Path):
     code = "print(os.environ['WORLD_SIZE'], os.environ['LOCAL_RANK'], os.environ['MASTER_ADDR'])"
-    assert all_reduce(bench(tmp_path, code), 2, ENVIRONMENT) == Ran(ok=True, said="2 0 127.0.0.1")
+    assert all_reduce(bench(tmp_path, code), 2, ENVIRONMENT) == Result(ok=True, answer="2 0 127.0.0.1")
 
 
 @programs

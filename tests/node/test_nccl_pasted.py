@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from envbuilder.node.nccl.decide import decide
 from envbuilder.node.nccl.facts import Facts, Route
 from envbuilder.node.nccl.grid import find_matrices
-from envbuilder.node.nccl.pasted import is_empty, parse_pasted
+from envbuilder.node.nccl.pasted import parse_pasted
 
 CORPUS = Path(__file__).parents[3] / "shared/corpus/hosts"
 
@@ -156,7 +156,7 @@ def test_peer_statuses_are_read(layout, status):
 
 def test_prose_holds_no_matrix():
     assert find_matrices("GPU0 was slower than GPU1, and GPU2 hung.\nWe set GPU0 aside.") == ()
-    assert is_empty(pasted("nothing of interest\n"))
+    assert pasted("nothing of interest\n") == Facts()
 
 
 ADDRESSES = {

@@ -14,7 +14,6 @@ from envbuilder.node.nccl.facts import Address, Facts
 from envbuilder.node.nccl.gpus import probe_gpus
 from envbuilder.node.nccl.network import probe_network, system_addresses
 from envbuilder.node.nccl.probe import ProbeIO, expand_hosts, probe, way_to
-from envbuilder.node.nccl.roots import Roots
 
 INTEL = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu vme\n"
 
@@ -24,7 +23,7 @@ class Machine:
 
     def __init__(self, top: Path) -> None:
         self.top = top
-        self.roots = Roots(sys=top / "sys", proc=top / "proc", dev=top / "dev", root=top)
+        self.root = top
         for folder in ("sys/bus/pci/devices", "sys/class/net", "proc", "dev/shm"):
             (top / folder).mkdir(parents=True)
         self.write("proc/cpuinfo", INTEL)
@@ -78,7 +77,7 @@ class Machine:
 
     def probe(self, **more: object) -> Facts:
         return probe(
-            ProbeIO(roots=self.roots, addresses=lambda: self.addresses, loads=lambda library: False, **more)
+            ProbeIO(root=self.root, addresses=lambda: self.addresses, loads=lambda library: False, **more)
         )  # type: ignore[arg-type]
 
 
@@ -157,7 +156,7 @@ def test_a_machine_without_gpus_says_so(machine: Machine):
 def test_nothing_that_can_be_read_is_unknown_and_not_false(tmp_path: Path):
     facts = probe(
         ProbeIO(
-            roots=Roots(sys=tmp_path / "s", proc=tmp_path / "p", dev=tmp_path / "d", root=tmp_path),
+            root=tmp_path / "empty",
             addresses=lambda: None,
         )
     )
@@ -505,5 +504,5 @@ def test_the_kernels_order_is_that_of_the_index(machine: Machine):
     machine.port("zz0", 2)
     machine.port("aa0", 10)
     machine.write("sys/class/net/bonding_masters", "")
-    assert [one.name for one in probe_network(machine.roots, lambda: None).interfaces or ()] == ["zz0", "aa0"]
-    assert probe_gpus(machine.roots, None, lambda argv: None).gpus == ()
+    assert [one.name for one in probe_network(machine.root, lambda: None).interfaces or ()] == ["zz0", "aa0"]
+    assert probe_gpus(machine.root, None, lambda argv: None).gpus == ()

@@ -24,8 +24,8 @@ from envbuilder.node.nccl.facts import (
 from envbuilder.node.nccl.hints import HINTS
 from envbuilder.node.nccl.interface import names_matching, nccl_choice, spelled
 from envbuilder.node.nccl.pasted import parse_pasted
-from envbuilder.node.nccl.profile import make_profile, misfit, parse_profile, profile_data
-from envbuilder.node.nccl.report import as_text, kept
+from envbuilder.node.nccl.profile import Profile, misfit, parse_profile, profile_data
+from envbuilder.node.nccl.report import as_text, user_variable
 from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
 
 RULES_PAGE = Path(__file__).parents[2] / "docs/nccl-rules.md"
@@ -129,8 +129,8 @@ def test_each_setting_carries_reason_evidence_and_when_it_lapses():
 @pytest.mark.parametrize("value", ["", "0", "SYS"])
 def test_whatever_the_user_set_keeps_its_group_as_it_is(name, value):
     (one,) = decide(host("SYS")).settings
-    assert kept(one, {name: value}) == name
-    assert kept(one, {}) == ""
+    assert user_variable(one, {name: value}) == name
+    assert user_variable(one, {}) == ""
     assert "the user's own" in as_text(host("SYS"), decide(host("SYS")), {name: value})
 
 
@@ -164,7 +164,7 @@ def test_no_host_with_an_nvlink_pair_ever_gets_p2p_disabled(facts):
 @settings(max_examples=100, deadline=None)
 @given(ANY)
 def test_a_profile_keeps_every_fact_and_setting(facts):
-    profile = make_profile(facts, decide(facts))
+    profile = Profile(facts, decide(facts).settings)
     assert parse_profile(json.loads(json.dumps(profile_data(profile)))) == profile
     assert misfit(profile, facts) == ""
 
@@ -264,7 +264,7 @@ def test_beside_an_unfit_interface_the_right_one_is_named_for_nccl_and_gloo(case
         (net(LO, ENO1, port("eno10", "fe80::5/64", hardware=True)), "=eno1"),
     ],
 )  # fmt: skip
-def test_the_right_one_is_the_way_to_the_peer_else_the_default_route_else_the_only_physical_one(facts, name):
+def test_the_interface_is_the_peers_else_the_default_routes_else_the_only_one(facts, name):
     assert told(facts) == {"NCCL_SOCKET_IFNAME": name, "GLOO_SOCKET_IFNAME": name.lstrip("=")}
 
 
@@ -365,7 +365,7 @@ def test_page_is_made_from_the_rules(request: pytest.FixtureRequest):
 
 def test_a_profile_that_does_not_fit_says_what_differs():
     facts = host("SYS", driver="535.1", kernel="6.1")
-    profile = make_profile(facts, decide(facts))
+    profile = Profile(facts, decide(facts).settings)
     assert misfit(profile, facts) == ""
     assert misfit(profile, replace(facts, driver=None, links=None)) == ""
     assert misfit(profile, replace(facts, driver="570.1")) == "driver: 535.1 in the profile, 570.1 here"
@@ -374,14 +374,16 @@ def test_a_profile_that_does_not_fit_says_what_differs():
         profile, replace(facts, gpus=facts.gpus[:2] if facts.gpus else None, links=None)
     ).startswith("GPUs")
     named = net(LO, ENO1, TUN)
-    assert misfit(make_profile(named, decide(named)), net(LO, ENO2)) == "interfaces: there is no `eno1` here"
+    assert (
+        misfit(Profile(named, decide(named).settings), net(LO, ENO2)) == "interfaces: there is no `eno1` here"
+    )
 
 
 @pytest.mark.parametrize(
     ("data", "where"),
     [
         ([], "$"), ({"version": 2}, "$.version"), ({"facts": {"gpu": []}}, "$.facts.gpu"), ({"facts": {"shm": "1"}}, "$.facts.shm"),
-        ({"settings": [{"name": "A"}]}, "$.settings[0]"), ({"facts": {"links": ["X"]}}, "$.facts.links"), ({"fixed": {"A": 1}}, "$.fixed.A"),
+        ({"settings": [{"name": "A"}]}, "$.settings[0]"), ({"facts": {"links": ["X"]}}, "$.facts.links[0]"), ({"fixed": {"A": 1}}, "$.fixed.A"),
         ({"facts": {"interfaces": [{"name": 1}]}}, "$.facts.interfaces[0].name"), ({"facts": {"gpus": {}}}, "$.facts.gpus"),
     ],
 )  # fmt: skip

@@ -14,7 +14,7 @@ import pytest
 from envbuilder import runtime as image
 from envbuilder.node.nccl.decide import decide
 from envbuilder.node.nccl.facts import Facts, Gpu, Measured
-from envbuilder.node.nccl.profile import make_profile, profile_data
+from envbuilder.node.nccl.profile import Profile, profile_data
 from tests.support import nccl_in_image
 
 HOST = Path(__file__).parents[2] / "envbuilder/node/nccl"
@@ -259,7 +259,7 @@ def test_a_profile_that_fits_is_used_and_one_that_does_not_is_said_and_not_used(
             "measured": Measured(False, True, "535.104.05", None, None, ("Tesla T4",) * 2),
         }
     )
-    profile = make_profile(captured, decide(captured))
+    profile = Profile(captured, decide(captured).settings)
     assert profile.settings
     node.write("opt/envbuilder/nccl.json", json.dumps({"mode": "profile", "profile": profile_data(profile)}))
     assert node.start().variables == OFF

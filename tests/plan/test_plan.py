@@ -123,8 +123,8 @@ def test_without_extensions_there_is_no_extensions_step():
     assert set(keys(make_plan(lock=dataclasses.replace(LOCK, extensions=())))) == ALL - {EXTENSIONS}
 
 
-def test_each_step_brings_the_artefacts_that_its_part_of_the_lock_names():
-    brought = {KINDS[type(step)]: step.artefacts for step in make_plan().steps}
+def test_each_step_brings_the_artifacts_that_its_part_of_the_lock_names():
+    brought = {KINDS[type(step)]: step.artifacts for step in make_plan().steps}
     assert brought == {
         OS: LOCK.debs, PYTHON: LOCK.wheels, CUDA: LOCK.toolkit, EXTENSIONS: (), START: (), RUNTIME: (),
     }  # fmt: skip
@@ -266,7 +266,7 @@ def test_recipes_with_the_same_wheels_share_the_python_layer_across_suites():
 
 
 def test_the_python_step_says_where_its_packages_are():
-    step = PythonStep(python="3.9", artefacts=())
+    step = PythonStep(python="3.9", artifacts=())
     assert step.site_packages == "/opt/env/lib/python3.9/site-packages"
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from envbuilder import runtime as image
-from envbuilder.build.render import DIFFERS, PAPERS, RENDERERS, make_kit
+from envbuilder.build.render import PAPERS, RENDERERS, make_kit
 from envbuilder.commands.render import Form
 from envbuilder.core.errors import UsageError
 from envbuilder.plan.model import OsStep
@@ -30,7 +30,7 @@ from envbuilder.plan.render.quote import (
 from envbuilder.plan.render.stages import STAGES
 from envbuilder.recipe.load import load
 from tests.support.locked_base import BASE
-from tests.support.plans import make_small_kit
+from tests.support.plans import DIFFERS, make_small_kit
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 HADOLINT = Path(sys.executable).with_name("hadolint")

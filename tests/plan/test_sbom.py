@@ -17,25 +17,24 @@ from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.plan.documents import write_documents
+from envbuilder.plan.documents import PROVENANCE, make_provenance, write_documents
 from envbuilder.plan.license import UNKNOWN, License, debian_license, own_references, wheel_license
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.plan.provenance import PROVENANCE, make_provenance
 from envbuilder.plan.sbom import SBOM, make_sbom, purl
 
 EPOCH = 1_700_000_000
 
 
-def artefact(kind: str, name: str, version: str, path: str) -> Artifact:
+def artifact(kind: str, name: str, version: str, path: str) -> Artifact:
     source = "debian" if kind == "deb" else "pypi"
     return Artifact(
         kind=kind, name=name, version=version, sha256=sha256_text(name), size=1, source=source, path=path
     )
 
 
-DEB = artefact("deb", "libx", "1:2.0+b1", "pool/main/libx/libx_2.0+b1_amd64.deb")
-LINKED = artefact("deb", "libx-dev", "1:2.0", "pool/main/libx/libx-dev_2.0_all.deb")
-WHEEL = artefact("wheel", "A_wheel", "1.0+cpu", "a-wheel/a_wheel-1.0+cpu-py3-none-any.whl")
+DEB = artifact("deb", "libx", "1:2.0+b1", "pool/main/libx/libx_2.0+b1_amd64.deb")
+LINKED = artifact("deb", "libx-dev", "1:2.0", "pool/main/libx/libx-dev_2.0_all.deb")
+WHEEL = artifact("wheel", "A_wheel", "1.0+cpu", "a-wheel/a_wheel-1.0+cpu-py3-none-any.whl")
 EXTENSION = LockedExtension(
     name="fused", sources=("a.cpp",), include=(), cflags=(), cuda_cflags=(),
     files=(SourceFile(path="a.cpp", sha256=sha256_text("a"), size=1),),
@@ -46,8 +45,8 @@ PLAN = Plan(
     platform="linux/amd64",
     epoch=EPOCH,
     steps=(
-        OsStep(suite="bookworm", gcc="12", artefacts=(DEB, LINKED)),
-        PythonStep(python="3.11", artefacts=(WHEEL,)),
+        OsStep(suite="bookworm", gcc="12", artifacts=(DEB, LINKED)),
+        PythonStep(python="3.11", artifacts=(WHEEL,)),
         ExtensionsStep(architectures=(), extensions=(EXTENSION,)),
         RUNTIME,
     ),
@@ -65,7 +64,7 @@ def test_the_parts_list_is_spdx_that_its_own_library_accepts():
     assert [message.validation_message for message in validate_full_spdx_document(document)] == []
 
 
-def test_every_artefact_and_extension_is_a_part():
+def test_every_artifact_and_extension_is_a_part():
     packages = json.loads(make_sbom(PLAN, LICENCES))["packages"]
     assert [one["name"] for one in packages] == ["x", "libx", "libx-dev", "A_wheel", "fused"]
     assert [one["checksums"][0]["checksumValue"] for one in packages[1:4]] == [
@@ -103,7 +102,7 @@ def test_the_provenance_is_a_statement_that_in_totos_own_library_accepts():
 def test_package_urls_escape_what_versions_hold():
     assert purl(DEB) == "pkg:deb/debian/libx@1%3A2.0%2Bb1?arch=amd64"
     assert purl(LINKED).endswith("?arch=all")
-    assert purl(artefact("git", "dwconv", "0123abc", "dwconv.tar")) == "pkg:generic/dwconv@0123abc"
+    assert purl(artifact("git", "dwconv", "0123abc", "dwconv.tar")) == "pkg:generic/dwconv@0123abc"
     assert purl(WHEEL) == "pkg:pypi/a-wheel@1.0%2Bcpu"
 
 

@@ -102,7 +102,7 @@ def test_what_must_not_see_each_other_does_not(upper, lower):
 
 
 @pytest.mark.parametrize("module", [name for name in MODULES if group(name) == STANDALONE])
-def test_what_runs_inside_the_image_imports_nothing_of_envbuilder_but_what_is_there_too(module):
+def test_runtime_imports_only_what_is_in_the_image(module):
     assert {group(name) for name in imports(MODULES[module])} <= {"node"}
 
 

@@ -1,12 +1,15 @@
 """The rules of the tests' own tree: who imports whom, and that every test is in a tier within a budget."""
 
 import ast
+import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import tiers
+from tests.support.disk import Disk, watched_disk
 from tests.support.tiers import Ended
 
 TESTS = tiers.ROOT / "tests"
@@ -36,6 +39,16 @@ def test_no_module_imports_a_test_module():
     assert found == set()
 
 
+def test_a_test_name_has_at_most_80_characters():
+    functions = (
+        node.name
+        for path in TESTS.rglob("test_*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef)
+    )
+    assert [name for name in functions if len(name) > 80] == []
+
+
 def test_every_folder_of_unit_tests_is_in_one_group():
     named = [name for group in tiers.FOLDERS.values() for name in group]
     there = {path.parent.relative_to(TESTS).parts[0] for path in TESTS.rglob("test_*.py")}
@@ -48,8 +61,8 @@ def test_every_end_to_end_module_is_in_one_group():
 
 
 def test_what_uses_a100_is_in_the_group_cuda():
-    assert tiers.group_of("artefacts", ["spacious", "a100"]) == "cuda"
-    assert tiers.group_of("artefacts", ["spacious"]) == "cpu"
+    assert tiers.group_of("artifacts", ["spacious", "a100"]) == "cuda"
+    assert tiers.group_of("artifacts", ["spacious"]) == "cpu"
 
 
 @pytest.mark.programs
@@ -61,14 +74,46 @@ def test_a_tier_names_each_group_once(name: str, groups: int):
 
 
 @pytest.mark.programs
-def test_a_failed_group_and_a_tier_over_its_budget_are_both_told():
+def test_a_failed_group_and_each_exceeded_budget_are_told(monkeypatch: pytest.MonkeyPatch):
     tier = tiers.make_tier("middle")
     fine, bad = (
         Ended(name=name, code=code, seconds=9.0, cpu=9.0, tests={}) for name, code in (("a", 0), ("b", 1))
     )
-    most = 60 * tier.minutes * tiers.TOLERANCE
-    assert tiers.judge(tier, [fine], most, fetched=False) == []
-    assert tiers.judge(tier, [fine], most + 1, fetched=True) == []
-    failed, slow = tiers.judge(tier, [fine, bad], most + 1, fetched=False)
+    most, disk = 60 * tier.minutes * tiers.TOLERANCE, Disk(gigabytes=tier.gigabytes)
+    assert tiers.judge(tier, [fine], most, disk, fetched=False) == []
+    assert tiers.judge(tier, [fine], most + 1, disk, fetched=True) == []
+    failed, slow = tiers.judge(tier, [fine, bad], most + 1, disk, fetched=False)
     assert failed.startswith("b: FAILED with exit code 1; its log is ")
     assert slow.startswith("`middle` took 12.0 minutes, and its budget is 6")
+    monkeypatch.setattr(tiers, "CI", True)
+    full = Disk(gigabytes=tier.gigabytes + 1, minute=2.5, groups=("a", "b"))
+    (large,) = tiers.judge(tier, [fine], most, full, fetched=False)
+    assert large.startswith("`middle` took 16.0 GB of disk after 2.5 minutes, in a, b, and its budget is 15")
+    assert tiers.judge(tier, [fine], most, full, fetched=True) == []
+
+
+@pytest.mark.programs
+def test_a_run_of_the_release_tier_adds_a_row_to_its_table(tmp_path: Path):
+    table = tmp_path / "release.md"
+    table.write_text((tiers.ROOT / "bench/results/release.md").read_text())
+    ended = [Ended(name="recipes", code=0, seconds=90.0, cpu=9.0, tests={})]
+    tiers.add_row(ended, 7200, Disk(gigabytes=31.2), [], table)
+    head, *_, row = (line for line in table.read_text().splitlines() if line.startswith("| "))
+    assert row.count("|") == head.count("|")
+    assert row.endswith(" | 120 | 31 | recipes 1.5 | all passed |")
+    assert re.match(r"\| \d{4}-\d\d-\d\d \| [0-9a-f]{7,}(-dirty)? \|", row)
+
+
+def test_the_most_that_a_run_takes_of_the_disk_is_kept():
+    looks, all_seen = iter((5_000, 9_000_000_000, 3_000)), threading.Event()
+
+    def taken() -> int:
+        try:
+            return next(looks)
+        except StopIteration:
+            all_seen.set()
+            return 0
+
+    with watched_disk(lambda: ["a"], taken=taken, seconds=0) as disk:
+        assert all_seen.wait(30)
+    assert (disk.gigabytes, disk.groups) == (9.0, ("a",))

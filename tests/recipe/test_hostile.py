@@ -126,7 +126,7 @@ def sdist(store: Store, *members: tuple[tarfile.TarInfo, bytes], folder: Path) -
             member.size = len(content)
             tar.addfile(member, BytesIO(content))
     digest = sha256_file(path)
-    store.add_artefact(digest, path)
+    store.add_artifact(digest, path)
     archive = Artifact(
         kind="sdist", name="x", version="1", sha256=digest, size=1, source="pypi", path=f"x/{path.name}"
     )

@@ -460,9 +460,7 @@ def test_a_missing_source_suggests_the_nearest(folder):
         ("./mine", "", "mine"),
     ],
 )
-def test_a_path_that_leads_out_of_the_recipes_folder_says_where_the_recipe_would_have_to_be(
-    tmp_path, path, home, instead
-):
+def test_a_path_out_of_the_folder_says_where_the_recipe_would_have_to_be(tmp_path, path, home, instead):
     project = tmp_path / "project"
     recipes = project / "recipes"
     for folder in (project, project / "ops", recipes / "mine"):

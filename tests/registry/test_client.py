@@ -25,7 +25,7 @@ from envbuilder.core.errors import (
     VerifyError,
 )
 from envbuilder.core.http import session as wire_module
-from envbuilder.core.http.transfer import CHUNK
+from envbuilder.core.http.session import CHUNK
 from envbuilder.core.process import FakeRunner, ProcessRunner
 from envbuilder.registry import settings as setting_module
 from envbuilder.registry import upload as write_module
@@ -473,7 +473,7 @@ def test_what_came_before_the_end_is_kept_and_what_is_wrong_is_not(state: State,
     assert "goes on where it ended" in caught.value.hint
     assert partial.stat().st_size == CHUNK
     state.files = {path: (kind, bytes(len(BLOB))) for path, (kind, _) in state.files.items()}
-    with pytest.raises(ContentError, match="is not what its digest says"):
+    with pytest.raises(ContentError, match="than its digest says"):
         fetch_blob(client(tmp_path), here(state), blob(BLOB), partial, progress=Silent(), stop=stop)
     assert not partial.exists()
 

@@ -1,4 +1,4 @@
-"""Running inside an artefact: as few options as each runtime needs, and how it ended."""
+"""Running inside an artifact: as few options as each runtime needs, and how it ended."""
 
 import shlex
 from dataclasses import replace

@@ -9,7 +9,7 @@ import pytest
 from envbuilder import cli
 from envbuilder.build.artifacts import image_config
 from envbuilder.core.errors import UsageError
-from envbuilder.lock.base_image.locked import LockedBase
+from envbuilder.lock.model import LockedBase
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
 from envbuilder.run.devcontainer import LABEL, Desk, make_file, make_label, metadata, save_file
 from tests.support.locked_base import BASE
@@ -120,8 +120,8 @@ def make_plan(base: LockedBase | None = None, cuda: str = "/usr/local/cuda") -> 
         platform="linux/amd64",
         epoch=0,
         steps=(
-            OsStep(suite="bookworm", gcc="12", artefacts=(), base=base),
-            PythonStep(python="3.10", artefacts=()),
+            OsStep(suite="bookworm", gcc="12", artifacts=(), base=base),
+            PythonStep(python="3.10", artifacts=()),
             RuntimeStep(env=(("CUDA_HOME", cuda),) if cuda else (), labels=(("a", "b"),), files=()),
         ),
     )
@@ -151,7 +151,7 @@ def test_a_file_is_written_once_and_again(tmp_path: Path):
 def test_a_persons_edits_are_kept_unless_they_say_otherwise(tmp_path: Path):
     path = save_file(tmp_path, "{}\n", force=False)
     path.write_bytes(b"\xff mine")
-    with pytest.raises(UsageError, match="says something else") as refused:
+    with pytest.raises(UsageError, match="exists with other content") as refused:
         save_file(tmp_path, "{}\n", force=False)
     assert "--force" in refused.value.hint
     assert path.read_bytes() == b"\xff mine"

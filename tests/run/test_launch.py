@@ -1,4 +1,4 @@
-"""From a wish to a script: profiles, jobs and whole texts, which shellcheck reads as well."""
+"""From a options to a script: profiles, jobs and whole texts, which shellcheck reads as well."""
 
 import hashlib
 import os
@@ -15,12 +15,11 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
 from envbuilder.core.process import FakeRunner
 from envbuilder.run.launch import start
-from envbuilder.run.launch.array import Array, Ended, read_ends, render_array
+from envbuilder.run.launch.array import Array, ArrayBuild, read_ends, render_array
 from envbuilder.run.launch.job import (
     Environment,
     Job,
-    SlurmWish,
-    Wish,
+    LaunchOptions,
     make_job,
     words_for_launcher,
     words_for_rank,
@@ -40,7 +39,7 @@ A100 = replace(
     cuda="12.4",
     driver_floor="525.60.13",
 )
-WISH = Wish(
+WISH = LaunchOptions(
     name="cpu", program=("train.py", "--text", "it's $HOME"), where="slurm", folder=Path("/home/me/project/src"),
     logs=Path("logs"), output=Path("build"), grace=120, smoke=False,
 )  # fmt: skip
@@ -53,8 +52,10 @@ CLUSTER = Site(
 HOSTS = Site(ssh=SshSite(hosts=("me@n1", "n2", "n3"), options=("-p", "2222")), node_scratch="/local")
 
 
-def job(wish: Wish = WISH, environment: Environment = CPU, site: Site = PLAIN, **changes: object) -> Job:
-    return make_job(replace(wish, **changes), environment, site, Path("/home/me/project"))
+def job(
+    options: LaunchOptions = WISH, environment: Environment = CPU, site: Site = PLAIN, **changes: object
+) -> Job:
+    return make_job(replace(options, **changes), environment, site, Path("/home/me/project"))
 
 
 JOBS = {
@@ -170,7 +171,7 @@ def test_a_program_is_given_as_its_launcher_takes_it(program, launcher, rank):
         ({"gpus": 2}, "`cpu` has no CUDA"),
         ({"shape": "mpi"}, "`--shape` takes torchrun or tasks, found `mpi`"),
         ({"where": "ssh"}, "no host is known to launch on"),
-        ({"where": "ssh", "hosts": ("n1",), "nodes": 2}, "2 nodes are wanted, and 1 hosts are known"),
+        ({"where": "ssh", "hosts": ("n1",), "nodes": 2}, "the job needs 2 nodes, but 1 hosts are named"),
         ({"smoke": True}, "`--smoke` launches no program"),
     ],
 )
@@ -186,29 +187,29 @@ def test_a_written_script_has_a_folder_for_its_log(tmp_path):
 
 
 def test_what_was_typed_comes_before_the_profile():
-    typed = SlurmWish(partition="debug", qos="short", time="5", options=("--constraint=h100", "--mem=0"))
+    typed = SlurmSite(partition="debug", qos="short", time="5", options=("--constraint=h100", "--mem=0"))
     head = options(render(job(site=CLUSTER, slurm=typed)))
     wanted = {"--partition=debug", "--qos=short", "--time=5", "--account=me", "--exclusive", "--mem=0"}
     assert wanted | {"--constraint=h100"} <= set(head)
-    assert "--account=mine" in options(render(job(site=CLUSTER, slurm=SlurmWish(account="mine"))))
+    assert "--account=mine" in options(render(job(site=CLUSTER, slurm=SlurmSite(account="mine"))))
 
 
 @pytest.mark.parametrize("option", ["constraint=h100", "--mem 0", "--x=1\n#SBATCH --y"])
 def test_what_is_no_option_of_sbatch_stays_out_of_the_script(option):
     with pytest.raises(UsageError, match="`--sbatch` takes an option such as"):
-        job(slurm=SlurmWish(options=(option,)))
+        job(slurm=SlurmSite(options=(option,)))
 
 
 @pytest.mark.parametrize("key", ["partition", "account", "qos", "time"])
 @pytest.mark.parametrize("text", ["a b", "x\n#SBATCH --foo", "-x"])
 def test_what_was_typed_is_as_strict_as_the_profile(key, text):
     with pytest.raises(UsageError, match=f"`--{key}` takes a"):
-        job(slurm=SlurmWish(**{key: text}))
+        job(slurm=SlurmSite(**{key: text}))
 
 
 @pytest.mark.parametrize("time", ["5", "120:00", "1-12", "100:00:00", "UNLIMITED"])
 def test_every_time_that_slurm_takes_is_taken(time):
-    assert f"--time={time}" in options(render(job(slurm=SlurmWish(time=time))))
+    assert f"--time={time}" in options(render(job(slurm=SlurmSite(time=time))))
 
 
 @pytest.mark.parametrize("where", ["slurm", "local"])
@@ -437,7 +438,7 @@ def run_task(folder: Path, build: str, *, cache: str = "cache") -> "subprocess.C
     return subprocess.run(["bash", script], capture_output=True, text=True, check=False, env=env)
 
 
-def ends(folder: Path) -> tuple[Ended, Ended]:
+def ends(folder: Path) -> tuple[ArrayBuild, ArrayBuild]:
     first, second = read_ends(replace(ARRAY, logs=folder / "logs"), "7")
     return first, second
 
@@ -447,9 +448,9 @@ def test_a_task_builds_its_recipe_with_the_shared_cache_and_leaves_a_word(tmp_pa
     ran = run_task(tmp_path, 'printf "%s|" "$1" "$ENVBUILDER_CACHE"')
     assert (ran.returncode, ran.stdout) == (0, f"/home/me/my recipes/a100.yaml|{tmp_path}/cache|"), ran.stderr
     first, second = ends(tmp_path)
-    assert (second.name, second.code, second.row()[1]) == ("a100", 0, "built")
+    assert (second.name, second.exit_code, second.row()[1]) == ("a100", 0, "built")
     assert second.log == tmp_path / "logs/build-7_1.log"
-    assert (first.name, first.code, first.node) == ("cpu", 9, "")  # of which nobody has heard
+    assert (first.name, first.exit_code, first.node) == ("cpu", 9, "")  # of which nobody has heard
     assert "never begun" in first.row()[1]
 
 
@@ -462,7 +463,7 @@ def test_a_task_that_fails_says_how(build, cache, code, tmp_path):
     ran = run_task(tmp_path, build, cache=cache)
     assert ran.returncode == code, ran.stderr
     _, second = ends(tmp_path)
-    assert (second.code, second.row()[1]) == (code, f"failed, exit code {code}")
+    assert (second.exit_code, second.row()[1]) == (code, f"failed, exit code {code}")
     assert str(second.log) in second.finding().hint
 
 

@@ -261,7 +261,7 @@ NUMBERS = [
 
 @pytest.mark.parametrize("number", NUMBERS)
 @pytest.mark.parametrize("head", ["torchrun", 'bash -c "torchrun', '--comment="it\'s" torchrun'])
-def test_a_node_rank_that_the_batch_shell_fills_is_right_with_exactly_what_the_hint_says(number, head):
+def test_the_hint_for_a_node_rank_of_the_batch_shell_repairs_the_script(number, head):
     """The batch shell knows one value, its own node's: every node gets 0."""
     text = NUMBERED.replace("--node_rank $SLURM_NODEID", number).replace("torchrun", head)
     text = text.replace("train.py", 'train.py"') if "bash" in head else text

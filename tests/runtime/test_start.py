@@ -149,6 +149,39 @@ def test_the_number_of_a_gpu_counts_where_the_order_is_known(monkeypatch):
     assert gpus.select([("GPU-a", A100), ("GPU-b", H100)], "1") == [H100]
 
 
+# The check of a node before any rank starts
+
+TORCH = """
+__version__ = "2.6.0+cu124"
+class cuda:
+    is_initialized = staticmethod(lambda: True)
+    device_count = staticmethod(lambda: 1)
+    get_device_name = staticmethod(lambda number: "A100")
+    get_device_capability = staticmethod(lambda number: (8, 0))
+"""
+
+
+@runs_programs
+def test_a_node_is_told_of_missing_libraries_and_of_code_for_other_gpus(tmp_path):
+    entries = [
+        {"name": "gone", "file": "/nowhere/gone.so", "targets": ["sm_80"]},
+        {"name": "other", "file": str(tmp_path / "index.json"), "targets": ["sm_90"]},
+        {"name": "project", "targets": ["sm_80"]},
+        {"name": "cpu", "targets": []},
+    ]
+    (tmp_path / "index.json").write_text(json.dumps({"extensions": entries}))
+    script = (
+        f"from pathlib import Path\nimport envbuilder_smoke as smoke\nsmoke.LIB = {str(image.path('lib'))!r}\n"
+        f"smoke.INDEX = Path({str(tmp_path / 'index.json')!r})\nprint(*smoke.check_node(), sep='\\n')\n"
+    )
+    files = {"site/torch/__init__.py": TORCH, "site/torch/distributed.py": ""}
+    said, _ = python(tmp_path, script, files, ENVBUILDER_START="off")
+    assert said.splitlines() == [
+        "the extension gone is not there: /nowhere/gone.so",
+        "the extension other has code for sm_90, not for A100 (sm_80)",
+    ]
+
+
 # Failures
 
 

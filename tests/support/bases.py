@@ -1,4 +1,4 @@
-"""Base images of our own making, small and in the shape of those that people build on; and each broken in one way."""
+"""Make small base images for tests: some like those that people build on, some broken in one way."""
 
 import gzip
 import hashlib
@@ -19,7 +19,7 @@ Files = Mapping[str, bytes | str]
 
 
 def elf(machine: int = 62, content: bytes = b"") -> bytes:
-    """The head of a 64-bit ELF file, as far as anybody looks."""
+    """Return the part of a 64-bit ELF header that the tests read."""
     return (
         b"\x7fELF\x02\x01\x01" + bytes(9) + b"\x03\x00" + machine.to_bytes(2, "little") + bytes(44) + content
     )
@@ -83,7 +83,7 @@ def sha256(data: bytes) -> str:
 
 
 def pack(shape: Shape) -> Packed:
-    """Layers alternate between gzip and zstd, as in images that several tools have made."""
+    """Pack the image. Layers alternate between gzip and zstd, as in images that several tools made."""
     tars = [make_tar(files) for files in shape.layers]
     packers = (partial(gzip.compress, mtime=0), zstandard.ZstdCompressor().compress)
     config = {
@@ -155,7 +155,7 @@ def crypt() -> dict[str, bytes | str]:
 
 
 def system(packages: Mapping[str, str] = BOOKWORM) -> dict[str, bytes | str]:
-    """Debian 12 as far as anybody looks: merged /usr, C library, dpkg's note."""
+    """The parts of Debian 12 that envbuilder reads: merged /usr, C library, dpkg's database."""
     return {
         "usr/": "", "bin -> usr/bin": "", "lib -> usr/lib": "", "lib64 -> usr/lib64": "",
         "usr/lib/os-release": 'PRETTY_NAME="Debian GNU/Linux 12"\nVERSION_ID="12"\nVERSION_CODENAME=bookworm\nID=debian\n',
@@ -166,7 +166,7 @@ def system(packages: Mapping[str, str] = BOOKWORM) -> dict[str, bytes | str]:
 
 
 def cuda(version: str, *, static: int = 3000, nvcc: bool = True) -> dict[str, bytes | str]:
-    """A toolkit where NVIDIA's images have it."""
+    """A toolkit in the folder that NVIDIA's images use."""
     minor = ".".join(version.split(".")[:2])
     root, target = f"usr/local/cuda-{minor}", f"usr/local/cuda-{minor}/targets/x86_64-linux"
     parts = {"cuda": version, "cuda_nvcc": f"{minor}.131", "cuda_cudart": f"{minor}.127"}
@@ -191,7 +191,7 @@ def cuda(version: str, *, static: int = 3000, nvcc: bool = True) -> dict[str, by
 
 
 def plain_cuda(minor: str) -> dict[str, bytes | str]:
-    """As NVIDIA's packages link it."""
+    """The links that NVIDIA's packages make for a toolkit."""
     return {
         "usr/local/cuda -> /etc/alternatives/cuda": "",
         f"etc/alternatives/cuda -> /usr/local/cuda-{minor}": "",
@@ -205,12 +205,12 @@ REQUIRE = (
 
 
 def debian() -> Shape:
-    """What `FROM debian` with a compiler and Python is."""
+    """An image like `FROM debian` with a compiler and Python."""
     return Shape([system(), gcc("12.2.0") | plain_gcc("12"), python("3.11.2") | crypt()])
 
 
 def devel() -> Shape:
-    """In the shape of `nvidia/cuda:*-devel`: a toolkit, what it demands of the driver, NVIDIA's packages."""
+    """An image like `nvidia/cuda:*-devel`: a toolkit, its driver requirement and NVIDIA's packages."""
     lib = "usr/lib/x86_64-linux-gnu"
     return Shape(
         [
@@ -235,7 +235,7 @@ def devel() -> Shape:
 
 
 def without(shape: Shape, *starts: str) -> Shape:
-    """The same without the paths that start so."""
+    """Return the files without the paths that start with these prefixes."""
     layers = [
         {path: text for path, text in files.items() if not path.startswith(starts)} for files in shape.layers
     ]
@@ -243,5 +243,5 @@ def without(shape: Shape, *starts: str) -> Shape:
 
 
 def over(shape: Shape, files: Files) -> Shape:
-    """With one more layer on top."""
+    """Return the image with one more layer on top."""
     return Shape([*shape.layers, files], env=shape.env, architecture=shape.architecture, more=shape.more)

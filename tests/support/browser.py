@@ -1,4 +1,4 @@
-"""A real browser without a window, for pages that are to be seen and not only to exist."""
+"""Run a real browser without a window, to see what a page shows."""
 
 import re
 import struct
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from tests.support.workbench import attempt
 
-# Root has no sandbox of its own to give, and the tests run as root in CI.
+# The browser's sandbox does not work as root, and the tests run as root in CI.
 BROWSER = (
     "chromium-headless-shell",
     "--no-sandbox",
@@ -18,7 +18,7 @@ BROWSER = (
 def browse(
     page: Path, scratch: Path, *options: str, size: tuple[int, int] = (1200, 3000)
 ) -> tuple[str, set[str]]:
-    """What it prints, and every address of another machine that it asked for."""
+    """Return what the page prints, and every address on another machine that it requested."""
     log = scratch / "net.json"
     said = attempt(
         *BROWSER,
@@ -34,7 +34,7 @@ def browse(
 
 
 def picture(page: Path, scratch: Path, shot: Path, size: tuple[int, int] = (1200, 3000)) -> bytes:
-    """A screenshot of that size, as PNG."""
+    """Return a screenshot of this size as PNG."""
     browse(page, scratch, f"--screenshot={shot}", size=size)
     data = shot.read_bytes()
     assert struct.unpack(">II", data[16:24]) == size

@@ -1,11 +1,12 @@
 """A recipe and the tables that the rules of `check` judge it by."""
 
+import dataclasses
 from pathlib import Path
 
 from envbuilder.compat.check import load_tables
 from envbuilder.recipe.model import Recipe
 
-TABLES = load_tables(["11.2", "12.4", "12.6", "13.2"])
+TABLES = dataclasses.replace(load_tables(), toolkits=frozenset(("11.2", "12.4", "12.6", "13.2")))
 
 
 RECIPE = Recipe(

@@ -8,6 +8,7 @@ all others in it, so nothing outlives a test.
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +21,7 @@ NODES = ("n1", "n2")
 NETWORK = "10.77.0"
 REGISTRY = "head:5000"  # where the engines of the nodes look for one without TLS
 CPUS = 4
-FIRST = "while true; do sleep 3600 & wait; done"  # a shell, for the first process must reap what others leave
+FIRST = "while true; do sleep 3600 & wait; done"  # a shell, because the first process must reap orphans
 
 SLURM_CONF = """\
 ClusterName=test
@@ -83,7 +84,7 @@ class Machine:
         return attempt(*self.enter, *argv, **options)  # type: ignore[arg-type]
 
     def processes(self) -> set[str]:
-        """The command lines of all that runs here, but for the daemons and the look itself."""
+        """Return the command lines of all processes here, except the daemons and this query."""
         lines = self.run("ps", "-e", "-o", "pid=,args=").splitlines()
         words = [line.strip().partition(" ")[2] for line in lines]
         own = (
@@ -144,6 +145,26 @@ def wait_until(what: str, true: Callable[[], object], seconds: float = 30) -> No
         time.sleep(0.1)
 
 
+@contextlib.contextmanager
+def logged(*argv: object, output: Path, **options: object) -> Iterator["subprocess.Popen[bytes]"]:
+    """Start a program in a session of its own; where the block fails, the error has all that the program printed."""
+    with output.open("wb") as stream:
+        running = subprocess.Popen(
+            [str(word) for word in argv], start_new_session=True, stdin=subprocess.DEVNULL, stdout=stream,
+            stderr=subprocess.STDOUT, **options,
+        )  # type: ignore[call-overload]  # fmt: skip
+    try:
+        yield running
+    except AssertionError as error:
+        state = running.poll()
+        how = "still runs" if state is None else f"has ended with exit code {state}"
+        raise AssertionError(f"{error}\n{argv[0]} {how}\n{output.read_text(errors='replace')}") from None
+    finally:
+        if running.poll() is None:
+            os.killpg(running.pid, signal.SIGKILL)
+            running.wait()
+
+
 def _machine(name: str) -> Machine:
     namespaces = ("--net", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc")
     holder = subprocess.Popen(
@@ -160,7 +181,14 @@ def _machine(name: str) -> Machine:
 
 
 def _connect(head: Machine, nodes: tuple[Machine, ...]) -> None:
-    network = ("nsenter", "--target", str(head.pid), "--net", "--", "ip")  # process numbers stay ours
+    network = (
+        "nsenter",
+        "--target",
+        str(head.pid),
+        "--net",
+        "--",
+        "ip",
+    )  # process numbers stay those of this machine
     run(*network, "link", "add", "bridge", "type", "bridge")
     run(*network, "address", "add", f"{NETWORK}.1/24", "dev", "bridge")
     run(*network, "link", "set", "bridge", "up")
@@ -202,7 +230,7 @@ def machines(folder: Path) -> Iterator[Cluster]:
         yield Cluster(folder=folder, head=head, nodes=tuple(nodes), daemons=daemons)
     finally:
         for machine in started:
-            machine.holder.kill()  # and with it, all that runs there
+            machine.holder.kill()  # this also ends every process of the machine
         for process in (*daemons, *(machine.holder for machine in started)):
             process.wait()
 
@@ -257,7 +285,7 @@ def start_docker(cluster: Cluster) -> dict[str, str]:
     """
     folder, client = cluster.folder, {"DOCKER_CONFIG": str(cluster.folder / "client")}
     for node in cluster.nodes:
-        node.run("mount", "-t", "tmpfs", "tmpfs", "/run")  # its socket is where everybody looks for one
+        node.run("mount", "-t", "tmpfs", "tmpfs", "/run")  # its socket is at Docker's default path
     cluster.head.run("mount", "--bind", start_ssh(cluster), "/etc/ssh/ssh_config")
     for node in cluster.nodes:
         settings = {

@@ -1,4 +1,4 @@
-"""Makes one build differ from the next in what a machine and a person can bring: names, user, clock, cores, order.
+"""Vary what machines and users differ in from build to build: names, user, clock, cores, order of files.
 
 A build starts in namespaces of its own, so nothing of the machine changes. As a program it is the inside of one: it
 sets up what `Conditions` says and becomes the command.
@@ -17,16 +17,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-USER: Final = 20001  # nobody's on any machine; known only in the namespace, with ids of its own to map
+USER: Final = 20001  # a user id that no machine uses; only the namespace knows it, with ids of its own to map
 SUBIDS: Final = 3_000_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
-    """What one build meets. `cores` of 0 are all, `shuffle` gives folders another order, `days` moves the clock."""
+    """The conditions of one build. `cores` of 0 are all, `shuffle` gives folders another order, `days` moves the clock."""
 
     name: str
-    folder: str  # below the bench's own, for the artefacts and the cache
+    folder: str  # below the bench's own, for the artifacts and the cache
     zone: str = "UTC"
     language: str = "C.UTF-8"
     umask: int = 0o022
@@ -40,7 +40,7 @@ class Conditions:
         """The command line that runs another one in these conditions; `place` is its folder, which is shuffled."""
         facts = json.dumps(asdict(self) | {"place": str(place)})
         inside = (sys.executable, __file__, facts, *argv)
-        # With the last process of the namespace ends what it left behind, the shuffling file system too.
+        # The end of the namespace's first process also ends all others, the shuffling file system too.
         alone = ("unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "--")
         outer = enter_checkout() if self.user else ()
         return tuple(map(str, (*outer, *alone, *inside)))
@@ -89,7 +89,7 @@ exec "$@"
 
 
 def enter_checkout() -> tuple[str, ...]:
-    """Return what runs a command where every user can enter this checkout, as below a closed home they cannot."""
+    """Return a command prefix that lets every user enter this checkout, even below a closed home."""
     closed = [path for path in reversed(ROOT.parents) if not path.stat().st_mode & 0o001]
     if not closed:
         return ()
@@ -97,7 +97,7 @@ def enter_checkout() -> tuple[str, ...]:
 
 
 def missing_tools() -> tuple[str, ...]:
-    """The Debian packages that are not there and without which a condition would silently not be met."""
+    """Return the missing Debian packages without which a condition would silently have no effect."""
     return tuple(
         package
         for program, package in (("disorderfs", "disorderfs"), ("gcc", "gcc"))
@@ -121,7 +121,7 @@ def _cover(path: str, text: str) -> None:
 
 
 def _need_file(path: str) -> None:
-    """A place to mount on; the machine keeps the empty file, which means the same as none."""
+    """Create an empty file to mount on. It stays on the machine and means the same as no file."""
     Path(path).touch()
 
 
@@ -141,7 +141,7 @@ def _move_clock(days: int) -> None:
     tools.mkdir(exist_ok=True)
     subprocess.run(
         ["mount", "-t", "tmpfs", "-o", "mode=0755", "none", tools], check=True
-    )  # goes with the namespace
+    )  # ends with the namespace
     source = Path(__file__).with_name("clock.c")
     shift = f"-DSHIFT={days * 86400}L"
     subprocess.run(["gcc", "-shared", "-fPIC", "-O1", shift, "-o", tools / "clock.so", source], check=True)
@@ -155,7 +155,7 @@ def _move_clock(days: int) -> None:
 
 
 def become(facts: dict[str, object], argv: list[str]) -> None:
-    """Meet the conditions and run the command; returns only by an exception."""
+    """Set up the conditions and run the command. Returns only by an exception."""
     place = str(facts.pop("place"))
     want = Conditions(**facts)  # type: ignore[arg-type]
     if want.host:
@@ -179,7 +179,7 @@ def become(facts: dict[str, object], argv: list[str]) -> None:
             "-o",
             "nonempty",
         ]
-        source = f"{place}.source"  # the folder under another name: through its own it would see itself
+        source = f"{place}.source"  # bind the folder to another name, because under its own name the file system would see itself
         Path(source).mkdir()
         subprocess.run(["mount", "--bind", place, source], check=True)
         subprocess.run(["disorderfs", *options, source, place], check=True)

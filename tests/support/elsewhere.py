@@ -1,4 +1,4 @@
-"""Builders on other machines: what a desk without a Docker engine builds with."""
+"""Builders on other machines, for a machine without a Docker engine."""
 
 import contextlib
 import json
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.support.cluster import REGISTRY, Cluster, machines, start_docker
 from tests.support.registries import registry_command
-from tests.support.workbench import NO_ENGINE, Built, build_command, cache_with_artefacts, link_tree
+from tests.support.workbench import NO_ENGINE, Built, build_command, cache_with_artifacts, link_tree
 
 if TYPE_CHECKING:
     import subprocess
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Far:
-    """A head without an engine, two nodes with one each, and a registry that all of them reach."""
+    """A head without an engine, two nodes with an engine each, and a registry that all of them reach."""
 
     cluster: Cluster
     client: dict[str, str]
@@ -27,7 +27,7 @@ class Far:
     ) -> "subprocess.CompletedProcess[str]":
         """Build on the head, without a network, from a cache with no layers: what `fetched` has, or else the user's own.
 
-        A name that was built has its cache and its artefacts.
+        A name that was built has its cache and its artifacts.
         """
         folder = self.cluster.folder / name
         is_new = not folder.exists()
@@ -36,20 +36,20 @@ class Far:
             (folder / "cache").mkdir(mode=0o700)
             link_tree(fetched / "artefacts", folder / "cache/artefacts")
         elif is_new:
-            cache_with_artefacts(folder, recipe)
+            cache_with_artifacts(folder, recipe)
         command = build_command(recipe, folder / "out", "--engine", "docker", "--offline", *options)
         env = self.client | NO_ENGINE | {"ENVBUILDER_CACHE": str(folder / "cache")}
         return self.cluster.head.attempt(*command, env=env)
 
     def build(self, recipe: Path, name: str, *options: str, fetched: Path | None = None) -> tuple[Built, str]:
-        """Also what it said."""
+        """Build, and return the log too."""
         ended = self.attempt(recipe, name, *options, fetched=fetched)
         assert ended.returncode == 0, ended.stdout + ended.stderr
         data = json.loads(ended.stdout)["data"][0]
         return Built(recipe.stem, self.cluster.folder / name / "out", data), ended.stderr
 
     def kept(self, node: str) -> list[str]:
-        """What the engine there keeps of builds."""
+        """Return the build records of the engine on that node."""
         du = ("docker", "--context", node, "buildx", "du", "--format", "{{.ID}}")
         return self.cluster.head.run(*du, env=self.client).split()
 

@@ -29,7 +29,7 @@ class Names:
 
 
 def elf(sections: Mapping[str, bytes]) -> bytes:
-    """A shared library for x86-64 that holds these sections and nothing that could run."""
+    """Return an x86-64 shared library with these sections and no code."""
     return _write({name: Section(PROGBITS, content) for name, content in sections.items()})
 
 
@@ -43,7 +43,7 @@ def library(
     gives: Sequence[str] = (),
     sections: Mapping[str, bytes] = {},
 ) -> bytes:
-    """A shared library that says this of itself to the loader."""
+    """Return a shared library with these entries for the loader."""
     names = Names()
     texts = [(NEEDED, one) for one in needed]
     texts += [(tag, one) for tag, one in ((RUNPATH, runpath), (RPATH, rpath)) if one is not None]

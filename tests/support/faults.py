@@ -1,4 +1,4 @@
-"""What can happen to a build, done to it: kills, full disks, cut connections, damaged caches, several builds at once.
+"""Do to builds what can happen to them: kills, full disks, cut connections, damaged caches, builds at once.
 
 Each fault ends in an `Outcome`: how the build ended, what was wrong afterwards, and whether the next one gave the digests
 that an undisturbed build gives. tests/e2e/test_trouble.py does some of each; bench/faults does all.
@@ -24,11 +24,13 @@ from envbuilder.lock.model import Artifact, Lock
 from tests.support.index import Manner, package_index
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
+    CACHE,
     NO_ENGINE,
     WITHOUT_NETWORK,
+    Built,
     attempt,
     build_command,
-    cache_with_artefacts,
+    cache_with_artifacts,
     link_tree,
     start,
 )
@@ -36,7 +38,7 @@ from tests.support.workbench import (
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One fault: what was done, how the build ended, and all that is wrong, which should be nothing."""
+    """One fault: what was done, how the build ended, and everything that is wrong afterwards. There should be nothing."""
 
     fault: str
     detail: str
@@ -46,14 +48,14 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Bench:
-    """A tiny recipe, its lock, and what it is when nothing happens to its build."""
+    """A tiny recipe, its lock, and the result of an undisturbed build."""
 
     folder: Path
     recipe: Path
     lock: Lock
     digests: tuple[str, str]
-    states: tuple[Path, ...]  # caches to begin with: artefacts alone; with the os layer; with all layers
-    seconds: tuple[float, ...] = ()  # that a build takes from each
+    states: tuple[Path, ...]  # caches to begin with: artifacts alone; with the os layer; with all layers
+    seconds: tuple[float, ...] = ()  # seconds that a build takes from each
 
     def cache(self, state: int) -> Path:
         """A new cache in that state, for one fault."""
@@ -73,14 +75,16 @@ class Bench:
         return NO_ENGINE | {"ENVBUILDER_CACHE": str(cache)}
 
 
-def set_up(folder: Path) -> Bench:
-    """Build the tiny recipe once from each state of a cache, undisturbed."""
+def set_up(folder: Path, built: Built | None = None) -> Bench:
+    """Build the tiny recipe once from each state of a cache, undisturbed; `built` is the same recipe, whose layers are taken."""
     recipe, lock = make_tiny(folder / "recipe")
-    states = (cache_with_artefacts(folder, recipe), folder / "with-os", folder / "with-layers")
+    states = (cache_with_artifacts(folder, recipe), folder / "with-os", folder / "with-layers")
     bench = Bench(folder=folder, recipe=recipe, lock=lock, digests=("", ""), states=states)
     _copy_cache(states[0], states[2])
+    if built:
+        _take_layers(built, states[2])
     first, digests = _timed(bench, states[2])
-    shutil.rmtree(states[2] / "trees")
+    shutil.rmtree(states[2] / "trees", ignore_errors=True)
     _copy_cache(states[2], states[1])
     for path in (states[1] / "layers").iterdir():
         layer = load_layer(path)
@@ -88,11 +92,20 @@ def set_up(folder: Path) -> Bench:
             shutil.rmtree(path)
     bench = replace(bench, digests=digests)
     rest = [_timed(bench, bench.cache(number))[0] for number in (1, 2)]
-    return replace(bench, seconds=(first, *rest))
+    return replace(bench, seconds=(4 * rest[0] if built else first, *rest))
+
+
+def _take_layers(built: Built, cache: Path) -> None:
+    """Give a cache the layers of an environment that was built in the user's own."""
+    blobs = {path.name for path in (built.layout / "blobs/sha256").iterdir()}
+    for folder in (CACHE / "layers").iterdir():
+        layer = load_layer(folder)
+        if layer and layer.digest in blobs:
+            link_tree(folder, cache / "layers" / folder.name)
 
 
 def copied(bench: Bench, folder: Path) -> Bench:
-    """Return a bench of one's own: second names of the files of another one, in `folder`, which it makes."""
+    """Return a copy of a bench in the new folder `folder`, with hard links to the files of the other one."""
     link_tree(bench.folder, folder)
 
     def moved(path: Path) -> Path:
@@ -184,7 +197,7 @@ def damage(bench: Bench, how: str) -> Outcome:
     env = bench.env(cache) | {"ENVBUILDER_FOLDERS": str(right)}
     ended = attempt(*WITHOUT_NETWORK, *bench.command("--offline"), env=env)
     shutil.rmtree(right)
-    return _judge(bench, cache, f"artefact {how}", wheel.name, ended.returncode, allowed=(0,))
+    return _judge(bench, cache, f"artifact {how}", wheel.name, ended.returncode, allowed=(0,))
 
 
 def largest_wheel(bench: Bench) -> Artifact:
@@ -192,7 +205,7 @@ def largest_wheel(bench: Bench) -> Artifact:
 
 
 def damage_layer(bench: Bench, how: str, name: str) -> Outcome:
-    """Damage one layer in the cache. A build may notice it and end; it says so, and the next one makes it anew."""
+    """Damage one layer in the cache. A build may end and report it; the next build makes the layer again."""
     cache = bench.cache(2)
     (folder,) = (
         one for one in (cache / "layers").iterdir() if (layer := load_layer(one)) and layer.name == name
@@ -221,11 +234,11 @@ def _damage(path: Path, how: str) -> None:
 
 
 def cut_download(bench: Bench, after: int) -> Outcome:
-    """Downloads from a server on loopback that cuts each connection after so many bytes."""
+    """Download from a server on loopback that cuts each connection after this many bytes."""
     cache = _without_wheels(bench)
     with package_index(bench.lock, bench.states[0], Manner(cut=after)) as host:
         ended = attempt(*bench.command(), env=_fetching(bench, cache, host))
-    # One that sends next to nothing is a source that cannot be reached; any other is asked again for the rest.
+    # A source that sends next to nothing counts as unreachable. Any other is asked again for the rest.
     return _judge(
         bench, cache, "connection cut", f"after {after} bytes each", ended.returncode,
         allowed=(0,) if after > 100 else (5,), refill=True,
@@ -233,7 +246,7 @@ def cut_download(bench: Bench, after: int) -> Outcome:
 
 
 def kill_download(bench: Bench) -> Outcome:
-    """SIGKILL when half of a file is there; the next build goes on from that half, which is damaged meanwhile."""
+    """Kill a build when half of a file is downloaded, then damage this half, from which the next build resumes."""
     cache, wheel = _without_wheels(bench), largest_wheel(bench)
     half = cache / "partial" / wheel.sha256
     with package_index(bench.lock, bench.states[0], Manner(cut=wheel.size // 2, delay=60)) as host:
@@ -251,7 +264,7 @@ def kill_download(bench: Bench) -> Outcome:
 
 
 def _without_wheels(bench: Bench) -> Path:
-    """A cache that has the os layer, and no wheel."""
+    """Return a cache with the os layer and without wheels."""
     cache = bench.cache(1)
     shutil.rmtree(bench.output, ignore_errors=True)
     for wheel in bench.lock.wheels:
@@ -266,9 +279,9 @@ def _fetching(bench: Bench, cache: Path, host: str) -> dict[str, str]:
     }  # fmt: skip
 
 
-def at_once(bench: Bench, other: Path, builds: int = 4) -> Iterator[Outcome]:
-    """Builds of two recipes at the same moment with one cache, two into the same folder and the rest each in its own."""
-    cache = bench.cache(0)
+def at_once(bench: Bench, other: Path, builds: int = 4, *, state: int = 0) -> Iterator[Outcome]:
+    """Build two recipes at once with one cache: two builds into the same folder, the rest each into its own."""
+    cache = bench.cache(state)
     shutil.rmtree(bench.output, ignore_errors=True)
     recipes = [(bench.recipe, other)[number % 2] for number in range(builds)]
     places = [bench.output if number < 3 else bench.folder / f"out-{number}" for number in range(builds)]
@@ -288,7 +301,7 @@ def at_once(bench: Bench, other: Path, builds: int = 4) -> Iterator[Outcome]:
 
 
 def moments(bench: Bench, count: int, *, seed: int) -> Iterator[tuple[float, int]]:
-    """Random moments of builds that begin with caches of random states; a cold one costs most."""
+    """Choose random moments of builds that begin with caches in random states. A cold cache costs most."""
     chance = random.Random(seed)
     for _ in range(count):
         state = chance.choice((0, *4 * (1,), *5 * (2,)))
@@ -308,10 +321,10 @@ def _judge(
     allowed: Sequence[int] = (),
     refill: bool = False,
 ) -> Outcome:
-    """Look at what a fault left, then build once more; with `refill`, the network is back and all can be fetched again."""
+    """Check what a fault left, then build once more. With `refill`, every package can be downloaded again."""
     wrong = [f"ended with {ended}"] if allowed and ended not in allowed else []
     wrong += list(broken_outputs(bench))
-    if not fault.startswith(("artefact", "layer")):  # there it is we who broke the cache
+    if not fault.startswith(("artifact", "layer")):  # this fault itself damaged the cache
         wrong += list(broken_cache(cache))
     if refill:
         link_missing(bench.states[0] / "artefacts", cache / "artefacts")
@@ -331,7 +344,7 @@ def link_missing(source: Path, target: Path) -> None:
 
 
 def _next_build(bench: Bench, cache: Path) -> tuple[tuple[str, str], list[str]]:
-    """Build once more, undisturbed and without network; a lock that still holds would let it wait for ever."""
+    """Build once more, undisturbed and without network. A lock that is still held would make it wait for ever."""
     try:
         ended = attempt(*WITHOUT_NETWORK, *bench.command("--offline"), env=bench.env(cache), timeout=900)
     except subprocess.TimeoutExpired:
@@ -349,10 +362,10 @@ def digests(answer: str) -> tuple[str, str]:
 
 
 def broken_cache(cache: Path) -> Iterator[str]:
-    """Whatever stands in the cache under a final name and is not what that name promises."""
+    """Return the files of the cache whose content is not what their final name promises."""
     for path in (cache / "artefacts").glob("*/*"):
         if sha256_file(path) != path.name:
-            yield f"artefact {path.name} is not what it is called"
+            yield f"artifact {path.name} is not what it is called"
     for folder in (cache / "layers").glob("*"):
         layer = load_layer(folder)
         if layer is None or sha256_file(layer.blob) != layer.digest:
@@ -360,7 +373,7 @@ def broken_cache(cache: Path) -> Iterator[str]:
 
 
 def broken_outputs(bench: Bench) -> Iterator[str]:
-    """Whatever stands in the output folder under a final name and is not what an undisturbed build puts there."""
+    """Return the outputs under a final name that differ from those of an undisturbed build."""
     sif, layout = (bench.output / f"{bench.recipe.stem}{suffix}" for suffix in (".sif", ".oci"))
     if sif.exists():
         read_sif(sif)

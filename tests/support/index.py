@@ -1,4 +1,4 @@
-"""A package index on loopback with the wheels of a lock: one that wants a password, one that refuses, one that cuts each answer short."""
+"""Serve the wheels of a lock from a package index on loopback. It can require a password, refuse, or cut answers short."""
 
 import contextlib
 import re
@@ -14,7 +14,7 @@ from envbuilder.lock.model import Lock
 
 @dataclass(frozen=True, kw_only=True)
 class Manner:
-    """How an index treats who asks."""
+    """How an index treats its clients."""
 
     basic: bytes = b""  # user and password as they are sent; without them it answers `refusal`
     refusal: int = 401
@@ -49,7 +49,7 @@ def package_index(lock: Lock, cache: Path, manner: Manner) -> Iterator[str]:
         do_HEAD = do_GET  # noqa: N815 - http.server's own name
 
         def answer_file(self, content: bytes) -> None:
-            """From the byte that is asked for to the end, or as far as the index's manner lets it go."""
+            """Send the file from the requested byte to the end, or as far as the index's manner allows."""
             begin = int((re.match(r"bytes=(\d+)-", self.headers.get("Range", "")) or [0, 0])[1])
             headers = {"Content-Type": "application/octet-stream"}
             if begin:

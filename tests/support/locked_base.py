@@ -1,4 +1,4 @@
-"""A base image of our own making as a lock holds it."""
+"""The entry of a lock for a base image that the tests make."""
 
 import io
 
@@ -7,7 +7,7 @@ from envbuilder.compat.image_facts import Base
 from envbuilder.core.cache import Sha256
 from envbuilder.layers.overlay import Overlay
 from envbuilder.lock.base_image.inspect import Inside, is_wanted, look_inside
-from envbuilder.lock.base_image.locked import Blob, LockedBase
+from envbuilder.lock.model import Blob, LockedBase
 from tests.support import bases
 
 

@@ -1,4 +1,4 @@
-"""A recipe and a matching lock whose artifacts exist in no source."""
+"""Make a recipe and a matching lock whose artifacts no source has."""
 
 from pathlib import Path
 from typing import NoReturn
@@ -36,7 +36,7 @@ def make_recipe(folder: Path, **changes: object) -> Recipe:
     return Recipe(**(values | changes))  # type: ignore[arg-type]
 
 
-def make_artefact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Artifact:
+def make_artifact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Artifact:
     source, path = (
         ("pypi", f"{name}/{name}-{version}-py3-none-any.whl")
         if kind == "wheel"
@@ -56,13 +56,13 @@ def make_artefact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Ar
 def make_lock(recipe: Recipe, target: Target) -> Lock:
     parts = target.toolkit.parts if target.toolkit else ()
     toolkit = [
-        make_artefact(
+        make_artifact(
             part.name, getattr(part, "version", "1.0"), kind="wheel" if hasattr(part, "version") else "deb"
         )
         for part in parts
     ]
     debs = [
-        make_artefact(name, kind="deb")
+        make_artifact(name, kind="deb")
         for name in (*os_packages(recipe), "libgomp1")
         if not name.startswith("?")
     ]
@@ -74,9 +74,9 @@ def make_lock(recipe: Recipe, target: Target) -> Lock:
         debs=tuple(sorted(debs, key=lambda one: one.name)),
         toolkit=tuple(sorted(toolkit, key=lambda one: one.name)),
         wheels=(
-            make_artefact("numpy", "2.2.0"),
-            *((make_artefact("nvidia-ml-py", "13.1"),) if recipe.cuda else ()),
-            make_artefact("torch", "2.13.0+cpu"),
+            make_artifact("numpy", "2.2.0"),
+            *((make_artifact("nvidia-ml-py", "13.1"),) if recipe.cuda else ()),
+            make_artifact("torch", "2.13.0+cpu"),
         ),
         extensions=(),
     )

@@ -1,4 +1,4 @@
-"""Fixtures that import `envbuilder_nccl` as an image has it."""
+"""Fixtures that import `envbuilder_nccl` as inside an image."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ from envbuilder import runtime as image
 
 @pytest.fixture
 def nccl(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module in this process, for what it decides by itself."""
+    """The module, imported into this process, for tests of its own decisions."""
     monkeypatch.syspath_prepend(image.path("lib"))
     for name in ("envbuilder_nccl", "envbuilder_nccl.kept"):
         monkeypatch.delitem(sys.modules, name, raising=False)
@@ -20,5 +20,5 @@ def nccl(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 @pytest.fixture
 def kept(nccl: ModuleType) -> ModuleType:
-    """Where it keeps decisions."""
+    """The folder where the module saves decisions."""
     return importlib.import_module("envbuilder_nccl.kept")

@@ -1,4 +1,4 @@
-"""Recipes that stand on images of a registry, made of the root of a recipe that was built."""
+"""Make recipes on registry images, whose root comes from a built recipe."""
 
 import io
 import json
@@ -15,9 +15,11 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock, recipe_inputs
-from envbuilder.lock.resolve import LockOptions, look
+from envbuilder.lock.resolve import LockOptions
+from envbuilder.lock.resolve.base_image import look
 from envbuilder.recipe.load import load
 from tests.support import bases
+from tests.support.registries import Registry
 from tests.support.workbench import CACHE, ROOT, Built
 
 RECIPE = """\
@@ -31,14 +33,18 @@ pytorch: "{torch}"
 
 @dataclass(frozen=True)
 class World:
-    """A recipe that stands on a suite, built by both engines, and a registry with images made of its root."""
+    """A recipe on a suite, built by both engines, and a registry with images made from its root."""
 
     recipe: Path
     lock: Lock
     composed: Built
     baked: Built
-    host: str  # of the registry
-    login: dict[str, str]  # what finds the registry's password
+    server: Registry
+    login: dict[str, str]  # the environment in which the registry's password is found
+
+    @property
+    def host(self) -> str:
+        return self.server.host
 
     @property
     def folder(self) -> Path:
@@ -49,7 +55,7 @@ SHAPES = {
     "engine-debian": bases.Shape([{"etc/site.conf": "of the site"}], env=("PATH=/site/bin:/usr/bin:/bin", "SITE=a b")),
     "engine-devel": replace(
         bases.devel(),
-        # With compilers that only look like some: nothing has to be added.
+        # The compilers are imitations, so that nothing has to be added.
         layers=[bases.cuda("12.4.1") | bases.plain_cuda("12.4"), bases.gcc("12.2.0") | {"etc/apt/sources.list.d/cuda.list": "deb https://index.example/cuda /"}],
     ),
 }  # fmt: skip
@@ -60,7 +66,7 @@ def blob(built: Built, digest: str) -> bytes:
 
 
 def open_to_all() -> bytes:
-    """A layer with a folder and a file that everybody may write, as some images have them, and a pipe."""
+    """A layer with a folder and a file that everybody can write, as some images have, and a pipe."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for name, kind, mode in (
@@ -90,7 +96,7 @@ def pack(world: World, shape: bases.Shape) -> bases.Packed:
 
 
 def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Path:
-    """A recipe on that image, and its lock: what the image really has, and the packages of `cpu` that it lacks."""
+    """Write a recipe on this image and its lock: the image's real facts, and the packages of `cpu` that it lacks."""
     path = world.folder / f"{name}.yaml"
     path.write_text(RECIPE.format(image=f"{world.host}/site/{name}:1", torch=torch, more=more))
     recipe = load(path)
@@ -98,8 +104,8 @@ def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Pa
         store=Store(CACHE), runner=ProcessRunner(os.environ), console=Console(quiet=True),
         environment=os.environ | world.login, recipes=world.folder, limits=Limits(threads=2, memory=4 << 30, root=True),
     )  # fmt: skip
-    means, options = shop.means(offline=False), LockOptions(today=datetime.now(UTC).date())
-    base = look(recipe, means, old=None, options=options, transfer=shop.console.transfer)
+    means, options = shop.resolve_context(offline=False), LockOptions(today=datetime.now(UTC).date())
+    base = look(recipe, means, old=None, options=options)
     there = {deb.name for deb in world.lock.debs}
     cpu = load_lock(ROOT / "recipes/cpu.lock")
     lacking = () if base.inside.gcc("12") else cpu.debs

@@ -1,4 +1,4 @@
-"""A Debian mirror, a Python index and a folder of wheels on disk: all that a recipe without CUDA needs."""
+"""Make the sources of a recipe without CUDA on disk: a Debian mirror, a Python index and a folder of wheels."""
 
 import base64
 import hashlib
@@ -161,7 +161,7 @@ MOVED = PACKAGES | {
 
 @pytest.fixture(scope="module")
 def moved(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources:
-    """The same world after a point release; the mirror that was is kept by a service that has every day's."""
+    """The same world after a point release. A snapshot service keeps the earlier mirror."""
     folder = tmp_path_factory.mktemp("moved")
     write_mirror(folder / "mirror", folder / "keyring.gpg", MOVED)
     day = folder / "snapshot/archive/debian" / f"{DAY:%Y%m%d}T000000Z"

@@ -43,7 +43,7 @@ class Command:
     place: str
     text: str
     printed: str
-    line: int  # of the page, where what it prints begins
+    line: int  # the line of the page where the output begins
 
 
 def blocks(page: Path) -> list[Block]:
@@ -78,7 +78,7 @@ def agrees(wanted: str, printed: str) -> bool:
 
 
 def place(folder: Path) -> None:
-    """What a page finds where its commands run: recipes and sites, as in a clone."""
+    """Make the folder in which a page's commands run, with recipes and sites as in a clone."""
     for name in ("recipes", "sites"):
         shutil.copytree(ROOT / name, folder / name)
 
@@ -86,7 +86,7 @@ def place(folder: Path) -> None:
 def differences(
     page: Path, folder: Path, *, built: bool, env: dict[str, str], seconds: float = 120
 ) -> list[tuple[Command, str]]:
-    """Run a page's commands in one shell, in order; those that print something else than the page says, with what they print."""
+    """Run a page's commands in one shell, in order. Return those that print something else, with their output."""
     every = blocks(page)
     for block in every:
         if block.file:
@@ -116,10 +116,10 @@ def told(different: list[tuple[Command, str]]) -> str:
 
 
 def update(page: Path, different: list[tuple[Command, str]]) -> None:
-    """Write what was printed into the page, but for lines that agree; a person then puts `…` where it varies."""
+    """Write the printed lines into the page where they differ. A person then puts `…` where they vary."""
     lines = page.read_text(encoding="utf-8").splitlines(keepends=True)
     for one, said in reversed(different):
-        plain = re.sub(r"^\$ ", "… ", said, flags=re.MULTILINE)  # a command that is named, not one to run
+        plain = re.sub(r"^\$ ", "… ", said, flags=re.MULTILINE)  # a text that names a command, not one to run
         before, after = one.printed.splitlines(keepends=True), plain.splitlines(keepends=True)
         if len(before) == len(after):
             after = [old if agrees(old, new) else new for old, new in zip(before, after, strict=True)]

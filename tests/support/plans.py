@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envbuilder.build.render import make_kit
+from envbuilder.build.render import PAPERS, make_kit
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink, load_toolkits
 from envbuilder.core.cache import Sha256, sha256_text
@@ -24,6 +24,12 @@ from envbuilder.plan.render import Kit
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 
+# Paths in which the image of a rendered Dockerfile differs from envbuilder's, with the reason. Times of folders differ as well.
+DIFFERS = {
+    **dict.fromkeys(PAPERS, "says how envbuilder made its image"),
+    "opt/envbuilder/provenance.json": "the same",
+    "opt/envbuilder/sbom.spdx.json": "the same",
+}
 RECIPES = Path(__file__).parents[2] / "recipes"
 OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME = "os", "python", "cuda", "extensions", "start", "runtime"
 
@@ -134,7 +140,7 @@ def keys(plan: Plan, tools: str = "tools 1") -> dict[str, str]:
 
 
 def make_small_kit(name: str) -> Kit:
-    """The kit of a recipe of this repository, with stand-ins for what changes for reasons of its own: keys, programs, versions."""
+    """Make the kit of a recipe, with fixed values for what changes for other reasons: keys, programs, versions."""
     recipe = load(RECIPES / f"{name}.yaml")
     start = StartFiles(
         site_packages=(("first.py", ""), ("first.pth", "import first\n")),

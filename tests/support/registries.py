@@ -1,7 +1,8 @@
-"""A real registry on loopback, and a proxy before it that misbehaves as it is told."""
+"""Run a real registry on loopback, behind a proxy that makes the faults a test asks for."""
 
 import contextlib
 import http.client
+import signal
 import socket
 import subprocess
 import threading
@@ -26,14 +27,24 @@ class Registry:
 
     host: str
     folder: Path
+    process: "subprocess.Popen[bytes]"
 
     @property
     def port(self) -> int:
         return int(self.host.rpartition(":")[2])
 
+    @contextlib.contextmanager
+    def paused(self) -> Iterator[None]:
+        """It answers nobody."""
+        self.process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.process.send_signal(signal.SIGCONT)
+
 
 def registry_command(folder: Path, address: str, *, login: bool = False) -> tuple[str, ...]:
-    """What serves the data in `folder` at `address`; writes its settings."""
+    """Write the settings of a registry and return the command that serves `folder` at `address`."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "htpasswd").write_text(HTPASSWD + "\n")
     auth = f"auth: {{htpasswd: {{realm: test, path: {folder}/htpasswd}}}}\n" if login else ""
@@ -60,7 +71,7 @@ def registry(folder: Path, *, login: bool = False) -> Iterator[Registry]:
                     break
                 assert process.poll() is None, (folder / "log").read_text()
                 time.sleep(0.05)
-            yield Registry(host=f"127.0.0.1:{port}", folder=folder)
+            yield Registry(host=f"127.0.0.1:{port}", folder=folder, process=process)
         finally:
             process.terminate()
             process.wait()
@@ -68,18 +79,18 @@ def registry(folder: Path, *, login: bool = False) -> Iterator[Registry]:
 
 @dataclass
 class Fault:
-    """What goes wrong with one answer or one request: the first that fits is used up."""
+    """A fault of one answer or request. The first fault that matches is used and removed."""
 
-    method: str = ""  # "" for every one
-    path: str = ""  # a part of it
-    status: int = 0  # answer this, and do not ask the registry
+    method: str = ""  # "" matches every method
+    path: str = ""  # a part of the path
+    status: int = 0  # answer with this status without asking the registry
     retry_after: str = ""
     cut_answer: int = -1  # bytes of the answer's body before the connection ends
     cut_request: int = -1  # bytes of the request's body
     flip: bool = False  # one bit of the answer's body
     delay: float = 0.0  # seconds before the answer
-    after: int = 0  # requests that fit and are let through first
-    hold: float = 0.0  # seconds between what is sent of the answer and the end
+    after: int = 0  # matching requests that pass first
+    hold: float = 0.0  # seconds between the last byte sent and the end of the connection
 
     def fits(self, method: str, path: str) -> bool:
         return self.method in ("", method) and self.path in path
@@ -112,7 +123,7 @@ class Proxy:
 
 @contextlib.contextmanager
 def faulty(behind: Registry) -> Iterator[Proxy]:
-    """A proxy that hands on whole requests, as nginx does where nobody tells it otherwise."""
+    """Run a proxy that passes on whole requests, as nginx does by default."""
     state = Proxy()
 
     class Handler(BaseHTTPRequestHandler):
@@ -149,7 +160,7 @@ def faulty(behind: Registry) -> Iterator[Proxy]:
         do_GET = do_HEAD = do_POST = do_PUT = do_PATCH = answer  # noqa: N815 - the names that the library calls
 
         def body(self, fault: Fault) -> bytes | None:
-            """The whole body, or None when the connection is to end within it."""
+            """Return the whole body, or None if the fault ends the connection within it."""
             size = int(self.headers.get("Content-Length", 0))
             if 0 <= fault.cut_request < size:
                 self.rfile.read(fault.cut_request)
@@ -194,7 +205,7 @@ def faulty(behind: Registry) -> Iterator[Proxy]:
         daemon_threads = True
 
         def handle_error(self, *_arguments: object) -> None:
-            """A client that goes away is what some tests are about."""
+            """Ignore clients that disconnect, because some tests do that on purpose."""
 
     server = Server(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})

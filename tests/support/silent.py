@@ -1,4 +1,4 @@
-"""A server that never answers, for what waits."""
+"""A server that never answers, for tests of timeouts."""
 
 import contextlib
 import socket
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def silent_server() -> Iterator[tuple[str, threading.Event]]:
-    """Takes connections and says nothing; whether it was asked."""
+    """Accept connections and send nothing. The event tells whether a client connected."""
     asked, held = threading.Event(), []
     listener = socket.create_server(("127.0.0.1", 0))
 

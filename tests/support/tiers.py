@@ -1,4 +1,4 @@
-"""The tiers of tests: groups that run side by side, each within a time budget. `scripts/test` is its command line.
+"""The tiers of tests: groups that run side by side, within a budget of time and disk. `scripts/test` is its command line.
 
 A group is one process with a log of its own. Its tests run one after another, so that they may share a Docker image, a
 record of BuildKit or an environment. Groups share the Docker engine and the user's cache, which are made for that.
@@ -10,7 +10,6 @@ import dataclasses
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from tests.support.disk import CI, PACKAGES, Disk, user_cache, view_of_cache, watched_disk
+
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = ROOT / ".venv/bin"
 RESULTS: Final = ROOT / "build/tests"  # logs, and the durations of the last run of each tier
@@ -31,23 +32,23 @@ RUN: Final = "ENVBUILDER_TEST_RUN"  # the folder that the groups of one run shar
 
 # ---------------------------------------------------------------------------------------------------- the groups
 
-# End-to-end tests by module. What uses `a100` or its toolkit is the group `cuda`, in whichever module it is.
+# End-to-end tests by module, in the order in which groups begin. What uses `a100` or its toolkit is the group `cuda`, in
+# whichever module it is. It takes 10 GB of disk and is first; small groups run beside it, and large ones after it.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda": ("check_truth",),
-    # They look at BuildKit's records, and remove them.
-    "docker": ("docker_engine", "docker_cpu"),
+    "tiny": ("trouble", "secrets", "several", "podman", "vendor"),
+    "registry": ("transfers", "bases"),
+    "docker": ("docker_engine",),  # it looks at BuildKit's records, and removes them
+    "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),
     "images": ("rendered", "foreign", "on_top", "desk"),
-    "cpu": ("artefacts", "audits", "faults", "vendor", "wheel", "watching"),
     "inside": ("load", "nccl", "inside", "local", "modules", "trust"),
     "cluster": ("jobs", "doors"),
     "extensions": ("projects",),
-    "tiny": ("trouble", "secrets", "several", "podman"),
-    "registry": ("transfers", "bases"),
     "pages": ("site", "page"),
 }
-RELEASE: Final = ("recipes",)  # modules that only `--release` runs
+RELEASE: Final = ("recipes", "docker_cpu")  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
-CUDA_FIXTURES: Final = frozenset({"a100", "shapes"})
+CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
 
 # Unit tests by folder, in parts of about the same length.
 FOLDERS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -113,18 +114,19 @@ def _builds(*words: str, only: Iterable[str] = MODULES) -> tuple[Group, ...]:
 
 # ----------------------------------------------------------------------------------------------------- the tiers
 
-# A run beside other work on the machine takes longer than the same run alone, and is no slower a tier for it.
+# Other work on the machine makes a run longer, without a change of the tier.
 TOLERANCE: Final = 2.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Tier:
-    """Stages run one after another, the groups of a stage side by side. A stage that fails is the last one."""
+    """Stages run one after another, the groups of a stage side by side. After a failure no other group begins."""
 
     name: str
     stages: tuple[tuple[Group, ...], ...]
     minutes: float  # on two cores with all packages in the cache
     minutes_fetching: float  # and without
+    gigabytes: float = 15  # more than at the start, with all packages in the cache
 
 
 def make_tier(name: str) -> Tier:
@@ -137,16 +139,17 @@ def make_tier(name: str) -> Tier:
             groups = _builds("--without-torch", only=[one for one in MODULES if one not in ONLY_TORCH])
             return Tier(name=name, stages=(groups,), minutes=6, minutes_fetching=9)
         case "all":
-            return Tier(name=name, stages=(quick, (*_builds(), tried)), minutes=25, minutes_fetching=35)
+            cuda, *rest = _builds()  # unit tests run beside `cuda`, which takes the disk for itself
+            return Tier(name=name, stages=((cuda, *quick, *rest, tried),), minutes=25, minutes_fetching=35)
         case "release":
             units = (_lint(), *_units("--hypothesis-profile=release"))
             stages = (units, (*_builds(), tried), *((one,) for one in _release()))
-            return Tier(name=name, stages=stages, minutes=240, minutes_fetching=300)
+            return Tier(name=name, stages=stages, minutes=240, minutes_fetching=300, gigabytes=40)
     raise ValueError(name)
 
 
 def _release() -> tuple[Group, ...]:
-    """What is too heavy for every change, one after another on a machine without other work."""
+    """The groups that are too heavy for every change, one after another, on a machine without other work."""
     bench = {"reproducible": (), "faults": (), "run": ("--quick",)}
     return (
         _pytest("alone", "--run-builds", "--group=alone", "tests/e2e"),
@@ -161,7 +164,7 @@ def _release() -> tuple[Group, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Ended:
-    """A group that has ended. `cpu` is without that of the Docker engine; `tests` are those of a second and more."""
+    """A group that has ended. `cpu` excludes the Docker engine; `tests` lists tests of a second or more."""
 
     name: str
     code: int
@@ -172,7 +175,7 @@ class Ended:
 
 @dataclass
 class Run:
-    """One run of a tier: what is alive, so that Ctrl-C ends all of it."""
+    """One run of a tier. It knows its processes, so that Ctrl-C ends all of them."""
 
     folder: Path  # for what groups share, and for the views of the cache
     alive: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
@@ -223,7 +226,7 @@ class Run:
         if not group.own_cache:
             yield environment
             return
-        with _view_of_cache(group.name) as view:
+        with view_of_cache(group.name) as view:
             yield environment | {"ENVBUILDER_CACHE": str(view)}
 
     def stop(self) -> None:
@@ -252,65 +255,34 @@ def _durations(name: str) -> Iterator[tuple[str, float]]:
                 yield f"{case.get('classname')}::{case.get('name')}", seconds
 
 
-def user_cache() -> Path:
-    import platformdirs  # noqa: PLC0415 - the tests of this module need none
+def _in_lanes(run: Run, groups: Iterable[Group], lanes: int, *, to_the_end: bool) -> list[Ended]:
+    """Run groups side by side; unless `to_the_end`, none begins after one has failed."""
+    failed = threading.Event()
 
-    return Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
+    def one_of(group: Group) -> Ended | None:
+        if failed.is_set() and not to_the_end:
+            return None
+        ended = run.run(group)
+        if ended.code:
+            failed.set()
+        return ended
 
-
-VIEWED: Final = ("artefacts", "layers", "extensions", "bases", "apt")
-
-
-@contextlib.contextmanager
-def _view_of_cache(name: str) -> Iterator[Path]:
-    """A cache with second names of the files of the user's; what is made in it goes there afterwards."""
-    cache = user_cache()
-    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-    view = cache.with_name(f"{cache.name}-{name}")
-    shutil.rmtree(view, ignore_errors=True)
-    view.mkdir(mode=0o700)
-    try:
-        for kind in VIEWED:
-            if (cache / kind).exists():
-                subprocess.run(["cp", "-al", cache / kind, view / kind], check=True)
-        if (cache / "spaces").exists():  # compilers write into these files
-            subprocess.run(["cp", "-a", cache / "spaces", view / "spaces"], check=True)
-        yield view
-        for kind in ("artefacts", "layers"):
-            for path in (view / kind).glob("*/*" if kind == "artefacts" else "*"):
-                _give(path, cache / path.relative_to(view))
-    finally:
-        shutil.rmtree(view, ignore_errors=True)
-
-
-def _give(path: Path, target: Path) -> None:
-    """Give a finished file or folder a second name, at once, unless there is one of that name."""
-    if target.exists():
-        return
-    target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(dir=target.parent, prefix=".view-"))
-    try:
-        subprocess.run(["cp", "-al", path, new / "one"], check=True)
-        with contextlib.suppress(OSError):  # another process has just made it
-            (new / "one").rename(target)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
-
-
-def _in_lanes(run: Run, groups: Iterable[Group], lanes: int) -> list[Ended]:
     with ThreadPoolExecutor(lanes) as pool:
-        waiting = [pool.submit(run.run, group) for group in groups]
+        waiting = [pool.submit(one_of, group) for group in groups]
         try:
-            return [one.result() for one in waiting]
-        except BaseException:  # Ctrl-C, above all
+            return [ended for one in waiting if (ended := one.result())]
+        except BaseException:  # usually Ctrl-C
             for one in waiting:
                 one.cancel()
             run.stop()
             raise
 
 
-def judge(tier: Tier, ended: Iterable[Ended], seconds: float, *, fetched: bool) -> list[str]:
-    """Return what is wrong with a run: the groups that failed, and a budget that was exceeded by more than `TOLERANCE`."""
+def judge(tier: Tier, ended: Iterable[Ended], seconds: float, disk: Disk, *, fetched: bool) -> list[str]:
+    """Return the failures of a run: groups that failed, time beyond `TOLERANCE`, disk beyond the budget.
+
+    Where people build as well, what BuildKit and the cache keep is theirs: the disk is judged in CI alone.
+    """
     wrong = [
         f"{one.name}: {_said(one.code)}; its log is {RESULTS / one.name}.log" for one in ended if one.code
     ]
@@ -320,30 +292,41 @@ def judge(tier: Tier, ended: Iterable[Ended], seconds: float, *, fetched: bool) 
             f"`{tier.name}` took {seconds / 60:.1f} minutes, and its budget is {budget:g}: make it faster, "
             f"or move what every change does not need to `--release`; {RESULTS}/durations.json says what took how long"
         )
+    if CI and disk.gigabytes > tier.gigabytes + (PACKAGES if fetched else 0):
+        wrong.append(
+            f"`{tier.name}` took {disk.gigabytes:.1f} GB of disk after {disk.minute:g} minutes, "
+            f"in {', '.join(disk.groups)}, and its budget is {tier.gigabytes:g}: remove what no later test needs"
+        )
     return wrong
 
 
-def _save(tier: Tier, ended: list[Ended], seconds: float, *, fetched: bool) -> None:
-    """Write the durations of this run beside those of other tiers."""
+def _save(name: str, ended: list[Ended], seconds: float, disk: Disk, *, fetched: bool) -> None:
+    """Write what this run took beside that of other tiers."""
     path = RESULTS / "durations.json"
     known = json.loads(path.read_text()) if path.exists() else {}
     commit = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    known[tier.name] = {
+    known[name] = {
         "date": time.strftime("%Y-%m-%d", time.gmtime()),
         "commit": commit.stdout.strip(),
         "cores": os.cpu_count(),
         "fetched": fetched,
         "seconds": round(seconds, 1),
+        "disk": dataclasses.asdict(disk),
         "groups": [dataclasses.asdict(one) for one in ended],
     }
     path.write_text(json.dumps(known, indent=1) + "\n")
 
 
-def _add_row(ended: list[Ended], seconds: float, wrong: list[str]) -> None:
-    """Add this run to the table that is kept of runs of `--release`."""
-    path = ROOT / "bench/results/release.md"
+def add_row(
+    ended: list[Ended],
+    seconds: float,
+    disk: Disk,
+    wrong: list[str],
+    path: Path = ROOT / "bench/results/release.md",
+) -> None:
+    """Add this run to the table of `--release` runs."""
     commit = subprocess.run(
         ["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True, check=True
     )
@@ -352,6 +335,7 @@ def _add_row(ended: list[Ended], seconds: float, wrong: list[str]) -> None:
         time.strftime("%Y-%m-%d", time.gmtime()),
         commit.stdout.strip(),
         f"{seconds / 60:.0f}",
+        f"{disk.gigabytes:.0f}",
         groups,
         "; ".join(wrong) or "all passed",
     )
@@ -402,21 +386,25 @@ def main() -> int:
         Path(folder).chmod(0o755)
         run = Run(folder=Path(folder))
         try:
-            for stage in tier.stages:
-                some = [group for group in stage if not arguments.only or group.name in arguments.only]
-                ended += _in_lanes(run, some, arguments.lanes)
-                if any(one.code for one in ended) and tier.name != "release":
-                    break
+            with watched_disk(lambda: run.alive) as disk:
+                for stage in tier.stages:
+                    some = [group for group in stage if not arguments.only or group.name in arguments.only]
+                    ended += _in_lanes(run, some, arguments.lanes, to_the_end=tier.name == "release")
+                    if any(one.code for one in ended) and tier.name != "release":
+                        break
         except KeyboardInterrupt:
             print("\ninterrupted; all groups have ended", file=sys.stderr)
             return 130
     seconds = time.monotonic() - began
-    wrong = judge(tier, ended, seconds, fetched=fetched)
-    _save(tier, ended, seconds, fetched=fetched)
-    if tier.name == "release":
-        _add_row(ended, seconds, wrong)
+    wrong = judge(tier, ended, seconds, disk, fetched=fetched)
+    _save(" ".join((tier.name, *arguments.only)), ended, seconds, disk, fetched=fetched)
+    if tier.name == "release" and not arguments.only:
+        add_row(ended, seconds, disk, wrong)
     budget = tier.minutes_fetching if fetched else tier.minutes
     print(f"\n=== {tier.name}: {seconds / 60:.1f} minutes; its budget is {budget:g}")
+    print(
+        f"  {disk.gigabytes:.1f} GB of disk more than at the start, after {disk.minute:g} minutes; {tier.gigabytes:g} are allowed"
+    )
     for one in sorted(ended, key=lambda one: -one.seconds):
         print(f"  {one.name:<12} {one.seconds:6.0f} s  {one.cpu:6.0f} s of CPU  {_said(one.code)}")
     for line in wrong:
@@ -425,7 +413,7 @@ def main() -> int:
 
 
 def _has_packages() -> bool:
-    """Whether the cache has what the lock of `a100` names."""
+    """Whether the cache has every package of the lock of `a100`."""
     lock = json.loads((ROOT / "recipes/a100.lock").read_text())
     digests = [str(one["sha256"]) for part in ("debs", "toolkit", "wheels") for one in lock[part]]
     return all((user_cache() / "artefacts" / one[:2] / one).exists() for one in digests)

@@ -61,7 +61,7 @@ def _closure(debs: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
             needs = [
                 one for field in ("Depends", "Pre-Depends") for one in facts[name].get(field, "").split(",")
             ]
-            for need in needs:  # of alternatives, the first that is there
+            for need in needs:  # the first alternative that exists
                 there = [providers[one] for one in _names(need.replace("|", ",")) if one in providers]
                 todo += there[:1]
     return tuple(one for one in debs if one.name in seen)

@@ -1,4 +1,4 @@
-"""A real terminal of a given size, for the tests: tmux draws it, and tells what a person would see."""
+"""A real terminal of a given size. tmux draws it and returns what a person would see."""
 
 import contextlib
 import shlex
@@ -32,12 +32,12 @@ class Terminal:
         self.type(f"clear; {shlex.join(map(str, argv))}; echo $? >{self._end}", "Enter")
 
     def screen(self, *, joined: bool = False) -> list[str]:
-        """The lines on the screen; `joined`: those that the terminal had to break are one again."""
+        """Return the lines on the screen. `joined` joins lines that the terminal wrapped."""
         text = self._tmux("capture-pane", "-p", *(["-J"] if joined else []))
         return [line.rstrip() for line in text.rstrip("\n").splitlines()]
 
     def code(self, seconds: float) -> int:
-        """The exit code of what was started, once it has ended."""
+        """Wait for the command line to end and return its exit code."""
         self.wait(lambda: self._end.exists() and self._end.read_text(), seconds)
         return int(self._end.read_text())
 
@@ -57,7 +57,7 @@ class Terminal:
 
 @contextlib.contextmanager
 def terminal(folder: Path, scratch: Path, *, width: int, height: int = 50, **env: str) -> Iterator[Terminal]:
-    """In `folder`; `scratch` holds its socket."""
+    """Open a terminal in `folder`. `scratch` holds its socket."""
     opened = Terminal(folder, scratch / "tmux", width, height, env)
     try:
         yield opened

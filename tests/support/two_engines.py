@@ -1,4 +1,4 @@
-"""Compare what both engines built, and look inside."""
+"""Compare the results of both engines."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ DIFFERS = {"opt/envbuilder/provenance.json": "says which engine made the layers"
 
 
 def need_the_same(composed: Built, baked: Built) -> None:
-    """But for what is known to differ, which does."""
+    """Assert that all paths are the same, except the known differences, which must differ."""
     mine, theirs = read_tree(composed.layout), read_tree(baked.layout)
     assert compare(mine.entries, theirs.entries, ("assemble", "docker"), without=DIFFERS) == ()
     others = {entry.path: entry for entry in theirs.entries}

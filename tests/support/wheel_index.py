@@ -1,4 +1,4 @@
-"""An index of tiny wheels on loopback, in the shape of PyTorch's and NVIDIA's, for `tables refresh`."""
+"""Serve tiny wheels on loopback, like PyTorch's and NVIDIA's indexes, for `tables refresh`."""
 
 import dataclasses
 import io
@@ -58,7 +58,7 @@ HOST_CONFIG = """
 class Site:
     files: dict[str, bytes] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
-    failing: int = 0  # answers to spoil
+    failing: int = 0  # answers to damage
     ranges: bool = True
     url: str = ""
 
@@ -77,7 +77,7 @@ class Site:
 class Handler(BaseHTTPRequestHandler):
     site: Site
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else each answer waits for the acknowledgement of its headers
+    disable_nagle_algorithm = True  # otherwise each answer waits until its headers are acknowledged
 
     def do_GET(self) -> None:
         wanted = self.headers.get("Range", "")
@@ -135,7 +135,7 @@ torch:
 
 @pytest.fixture
 def newest_rows(tmp_path: Path) -> Path:
-    """The newest rows of our tables, to be refreshed."""
+    """The newest rows of the tables, which a test refreshes."""
     for name, key, order, count in (
         ("torch.yaml", "version", torch.ORDER, 2),
         ("cuda.yaml", "cuda", cuda.ORDER, 1),

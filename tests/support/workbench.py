@@ -1,4 +1,4 @@
-"""The hands of the end-to-end tests: the real command line, the runtimes, and folders that other users can enter."""
+"""Tools of the end-to-end tests: the real command line, the runtimes, and folders that other users can enter."""
 
 import contextlib
 import json
@@ -20,11 +20,10 @@ from tests.support.conditions import Conditions
 ROOT = Path(__file__).parents[2]
 ENVBUILDER = str(ROOT / ".venv/bin/envbuilder")
 CACHE = Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
-CI = "CI" in os.environ  # its disk is small, and nobody builds there again
 SPACIOUS = Path("/var/tmp")  # on disk, and not /tmp: Apptainer shows the host's to its containers
 NOBODY = 65534
 WITHOUT_NETWORK = ("unshare", "--net", "--")
-# Apptainer's own gzip takes eleven times the CPU, and none of the tests that say this is about it.
+# Apptainer's default gzip takes eleven times the CPU, and no test that uses this depends on it.
 WITH_ZSTD = ("--mksquashfs-args", "-comp zstd -Xcompression-level 1")
 NO_ENGINE = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
 
@@ -56,12 +55,12 @@ print("numbers agree")
 
 @dataclass(frozen=True)
 class Built:
-    """A recipe's artefacts, and what `build --json` said of them."""
+    """A recipe's artifacts and the answer of `build --json`."""
 
     name: str
     output: Path
     data: dict[str, object]
-    recipe: Path | None = None  # of an environment that is none of the repository's
+    recipe: Path | None = None  # for an environment that is not from this repository
 
     @property
     def sif(self) -> Path:
@@ -103,7 +102,7 @@ def attempt(
 
 
 def start(*argv: object, env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
-    """Start a program in a process group of its own, so that it can be killed with all that it started."""
+    """Start a program in its own process group, so that a test can kill it with its children."""
     return subprocess.Popen(
         [str(word) for word in argv], env=os.environ | (env or {}), cwd=ROOT, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
@@ -131,7 +130,7 @@ def findings(ended: "subprocess.CompletedProcess[str]") -> list[dict[str, str]]:
 
 
 def seconds(*argv: object, tries: int = 3) -> float:
-    """The shortest wall time of a few runs: other load on the machine only ever adds."""
+    """Return the shortest wall time of a few runs, since other load can only add time."""
     times = []
     for _ in range(tries):
         began = time.monotonic()
@@ -163,26 +162,26 @@ def open_folder() -> Iterator[Path]:
 
 
 def link_tree(source: Path, target: Path) -> None:
-    """A copy of a folder; its files are second names of the same ones where the disk allows it."""
+    """Copy a folder, with hard links to its files if the disk allows it."""
     target.parent.mkdir(parents=True, exist_ok=True)
     if attempt("cp", "-al", source, target).returncode != 0:
         shutil.rmtree(target, ignore_errors=True)
         run("cp", "-a", source, target)
 
 
-def locked_artefacts(recipe: str | Path) -> list[dict[str, object]]:
-    """What the lock of a recipe fetches: of one of the repository's by its name, of any by its file."""
+def locked_artifacts(recipe: str | Path) -> list[dict[str, object]]:
+    """Return the artifacts in the lock of a recipe, given by its name here or by its file."""
     path = ROOT / f"recipes/{recipe}.lock" if isinstance(recipe, str) else recipe.with_suffix(".lock")
     lock = json.loads(path.read_text())
     return [*lock["debs"], *lock["toolkit"], *lock["wheels"]]
 
 
-def cache_with_artefacts(folder: Path, recipe: str | Path, *, copy: bool = False) -> Path:
-    """A new cache that holds what the lock of `recipe` fetches and nothing else; with `copy`, in files of its own."""
+def cache_with_artifacts(folder: Path, recipe: str | Path, *, copy: bool = False) -> Path:
+    """Make a cache with only the artifacts of the recipe's lock. With `copy`, the files are copies, not links."""
     cache = folder / "cache"
     cache.mkdir(mode=0o700)
-    for artefact in locked_artefacts(recipe):
-        digest = str(artefact["sha256"])
+    for artifact in locked_artifacts(recipe):
+        digest = str(artifact["sha256"])
         target = cache / "artefacts" / digest[:2] / digest
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         source = CACHE / "artefacts" / digest[:2] / digest
@@ -195,7 +194,7 @@ def builds_in(
 ) -> list[dict[str, object]]:
     """Build a lock in each of several conditions from an empty cache, offline; returns what each build said.
 
-    Each build's cache and artefacts are removed after it.
+    Each build's cache and artifacts are removed after it.
     """
     answers = []
     for conditions in several:
@@ -203,7 +202,7 @@ def builds_in(
         with open_folder() as folder:
             place = folder / conditions.folder
             place.mkdir(parents=True)
-            cache = cache_with_artefacts(place, recipe, copy=bool(conditions.user))
+            cache = cache_with_artifacts(place, recipe, copy=bool(conditions.user))
             if conditions.user:
                 run("chown", "-R", f"{conditions.user}:{conditions.user}", place)
             command = conditions.command(*build_command(recipe, place / "out", "--offline"), place=place)

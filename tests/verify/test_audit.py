@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from envbuilder.core.findings import Severity
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.verify.audit import Code, Said, audit
+from envbuilder.verify.audit import Code, ImageTexts, audit
 from tests.support.elves import library
 
 SITE = "opt/env/lib/python3.11/site-packages"
@@ -92,10 +92,10 @@ def with_files(files: Mapping[str, bytes | str]) -> MadeTree:
 
 def test_a_tree_that_is_as_it_should_be_has_no_findings():
     tree = make_tree(CLEAN, MODES, {"tmp": 0o1777})
-    assert audit(tree, gpus=("8.0",), oldest_glibc="2.28", said=ORDINARY) == ()
+    assert audit(tree, gpus=("8.0",), oldest_glibc="2.28", outside=ORDINARY) == ()
 
 
-ORDINARY = Said(
+ORDINARY = ImageTexts(
     environment=(
         ("PATH", "/opt/env/bin"),
         ("TOKENIZERS_PARALLELISM", "false"),
@@ -143,19 +143,19 @@ PLANTED = {
                                   f"/{SITE}/a.dist-info/direct_url.json"),
     "a private key": ({"etc/ssl/private/host.key": "-----BEGIN RSA PRIVATE KEY-----\n"}, {}, Code.SECRET, "/etc/ssl/private/host.key"),
     "an identity": ({"etc/machine-id": "0123456789abcdef0123456789abcdef\n"}, {}, Code.SECRET, "/etc/machine-id"),
-    "a token in the environment": ({}, {"said": Said(environment=(("HF_TOKEN", "hf_" + "a" * 34),))}, Code.SECRET, "the environment's HF_TOKEN"),
-    "a password in the environment": ({}, {"said": Said(environment=(("DB_PASSWORD", "correcthorse"),))}, Code.SECRET, "the environment's DB_PASSWORD"),
-    "a token in a label": ({}, {"said": Said(texts=(("config.Labels.ci.token", "ci.token=0123456789"),))}, Code.SECRET,
+    "a token in the environment": ({}, {"outside": ImageTexts(environment=(("HF_TOKEN", "hf_" + "a" * 34),))}, Code.SECRET, "the environment's HF_TOKEN"),
+    "a password in the environment": ({}, {"outside": ImageTexts(environment=(("DB_PASSWORD", "correcthorse"),))}, Code.SECRET, "the environment's DB_PASSWORD"),
+    "a token in a label": ({}, {"outside": ImageTexts(texts=(("config.Labels.ci.token", "ci.token=0123456789"),))}, Code.SECRET,
                            "the image's config.Labels.ci.token"),
     "an index's password in the history": (
-        {}, {"said": Said(texts=(("history[3].created_by", "RUN /bin/sh -c pip install --index-url https://me:s3cret@h.example/s numpy"),))},
+        {}, {"outside": ImageTexts(texts=(("history[3].created_by", "RUN /bin/sh -c pip install --index-url https://me:s3cret@h.example/s numpy"),))},
         Code.SECRET, "the image's history[3].created_by",
     ),
     "a build argument in the history": (
-        {}, {"said": Said(texts=(("history[1].created_by", "RUN |1 PIP_TOKEN=s3cr3t-word /bin/sh -c make"),))}, Code.SECRET,
+        {}, {"outside": ImageTexts(texts=(("history[1].created_by", "RUN |1 PIP_TOKEN=s3cr3t-word /bin/sh -c make"),))}, Code.SECRET,
         "the image's history[1].created_by",
     ),
-    "a file that a later layer removed": ({}, {"said": Said(hidden=(("root/.netrc", "a password for a host"),))}, Code.SECRET,
+    "a file that a later layer removed": ({}, {"outside": ImageTexts(hidden=(("root/.netrc", "a password for a host"),))}, Code.SECRET,
                                           "/root/.netrc of a lower layer"),
     "a proxy's authority": ({"usr/local/share/ca-certificates/proxy.crt": CERTIFICATE.format("BBBB")}, {}, Code.AUTHORITY,
                             "/usr/local/share/ca-certificates/proxy.crt"),
@@ -224,7 +224,7 @@ def test_without_gpus_their_code_is_not_judged():
 
 
 @pytest.mark.parametrize(
-    ("without", "said"),
+    ("without", "messages"),
     [
         (
             f"{SYSTEM}/libibverbs.so.1.14.44.0",
@@ -235,11 +235,11 @@ def test_without_gpus_their_code_is_not_judged():
         ("etc/libibverbs.d/mlx5.driver", ["a provider of libibverbs is not"]),
     ],
 )
-def test_nccl_without_whole_libraries_for_infiniband_is_told(without: str, said: list[str]):
+def test_nccl_without_whole_libraries_for_infiniband_is_reported(without: str, messages: list[str]):
     tree = make_tree({path: text for path, text in CLEAN.items() if path != without}, MODES)
     findings = audit(tree, gpus=("8.0",))
-    assert [finding.code for finding in findings] == ["EB722"] * len(said)
-    assert all(part in finding.message for part, finding in zip(said, findings, strict=True))
+    assert [finding.code for finding in findings] == ["EB722"] * len(messages)
+    assert all(part in finding.message for part, finding in zip(messages, findings, strict=True))
 
 
 def test_a_tree_without_nccl_needs_none_of_them():

@@ -22,7 +22,7 @@ Version: 1
 """
 
 
-def artefact(name: str, version: str, kind: str = "wheel") -> Artifact:
+def artifact(name: str, version: str, kind: str = "wheel") -> Artifact:
     digest = sha256_text(f"{name} {version}")
     return Artifact(
         kind=kind, name=name, version=version, sha256=digest, size=2_000_000, source="pypi", path=f"{name}/x"
@@ -32,7 +32,7 @@ def artefact(name: str, version: str, kind: str = "wheel") -> Artifact:
 def lock(*wheels: Artifact) -> Lock:
     inputs = Inputs(debs=Sha256("0" * 64), toolkit=Sha256("0" * 64), wheels=Sha256("0" * 64))
     return Lock(
-        recipe=ONE, epoch=0, platform="linux/amd64", inputs=inputs, debs=(artefact("git", "2.39", "deb"),),
+        recipe=ONE, epoch=0, platform="linux/amd64", inputs=inputs, debs=(artifact("git", "2.39", "deb"),),
         toolkit=(), wheels=wheels, extensions=(),
     )  # fmt: skip
 
@@ -52,10 +52,10 @@ def tree(
 
 def test_of_two_locks_the_packages_the_settings_and_the_sizes_are_told():
     one = of_lock(
-        "a.lock", lock(artefact("numpy", "2.0"), artefact("old", "1")), environment={"A": "1"}, nccl="auto"
+        "a.lock", lock(artifact("numpy", "2.0"), artifact("old", "1")), environment={"A": "1"}, nccl="auto"
     )
     other = of_lock(
-        "b.lock", lock(artefact("numpy", "2.1")), environment={"A": "1", "NCCL_DEBUG": "INFO"}, nccl="off"
+        "b.lock", lock(artifact("numpy", "2.1")), environment={"A": "1", "NCCL_DEBUG": "INFO"}, nccl="off"
     )
     found = compare(one, other)
     assert [str(change) for change in found.packages] == [
@@ -64,7 +64,7 @@ def test_of_two_locks_the_packages_the_settings_and_the_sizes_are_told():
     ]
     assert [str(change) for change in found.environment] == ["+ NCCL_DEBUG INFO"]
     assert [str(change) for change in found.nccl] == ["+ NCCL_DEBUG INFO", "~ recipe auto → off"]
-    assert found.sizes == (6_000_000, 4_000_000)
+    assert (found.sizes.before, found.sizes.after) == (6_000_000, 4_000_000)
     assert found.files is None
 
 
@@ -87,7 +87,7 @@ def test_a_file_that_differs_is_told_with_what_differs(change: dict[str, object]
 
 def test_times_are_no_difference():
     found = compare(tree(file("a")), tree(file("a", mtime=99)))
-    assert (found.files, found.sizes) == ((), (1, 1))
+    assert (found.files, found.sizes.before, found.sizes.after) == ((), 1, 1)
     assert found.text().splitlines()[1:] == [
         "packages: the same", "environment: the same", "NCCL: the same", "size 0.000 GB → 0.000 GB (+0.0 MB)", "files: the same",
     ]  # fmt: skip
@@ -96,8 +96,8 @@ def test_times_are_no_difference():
 def test_the_folders_that_grew_most_come_first():
     small, large = file("a/b/c/d/e/f/g/small", "xx"), file("opt/large", "x" * 100)
     found = compare(tree(file("gone/x", "x" * 10)), tree(small, large))
-    assert found.folders == (("opt", 100), ("gone", -10), ("a/b/c/d/e/f", 2))
-    assert found.data()["sizes"] == {"before": 10, "after": 102, "folders": dict(found.folders)}
+    assert list(found.sizes.folders.items()) == [("opt", 100), ("gone", -10), ("a/b/c/d/e/f", 2)]
+    assert (found.sizes.before, found.sizes.after) == (10, 102)
 
 
 def test_a_tree_without_a_lock_is_asked_what_it_holds():
@@ -128,6 +128,5 @@ export EMPTY=''
 def test_long_lists_are_cut_in_the_text_and_whole_in_the_data():
     found = compare(tree(), tree(*(file(f"f{number}") for number in range(40))))
     assert "and 25 more" in found.text()
-    files = found.data()["files"]
-    assert isinstance(files, tuple)
-    assert len(files) == 40
+    assert found.files is not None
+    assert len(found.files) == 40

@@ -7,10 +7,10 @@ compared with its digest, every layer's tar with its diff_id.
 import contextlib
 import json
 import tarfile
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import IO, Any, Final
 
 from envbuilder.artifacts.oci.model import (
     MOST_JSON,
@@ -30,11 +30,12 @@ PLATFORM: Final = "linux/amd64"
 _MOST_DEPTH: Final = 4  # of indexes within indexes
 
 
-class Files(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Files:
     """The files of a layout, in a folder or in a tar."""
 
-    def has(self, name: str) -> bool: ...
-    def open(self, name: str) -> IO[bytes]: ...
+    has: Callable[[str], bool]
+    open: Callable[[str], IO[bytes]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,42 +94,30 @@ def read_tree(place: Path, *, keep: Collection[str] = (), look: Look | None = No
 def _opened(place: Path) -> Iterator[Files]:
     try:
         if place.is_dir():
-            yield _Folder(place)
+            yield Files(
+                has=lambda name: (place / name).is_file(), open=lambda name: (place / name).open("rb")
+            )
         else:
             with tarfile.open(place, "r:") as archive:
-                yield _Archive(archive)
+                yield _in_archive(archive)
     except DAMAGED as error:
-        said = f"there is no {error}" if isinstance(error, KeyError) else str(error)
+        reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
         raise VerifyError(
-            f"`{place}` is not an image that can be read: {said}",
-            hint="an OCI layout, an unpacked OCI archive or what `docker save` wrote serves",
+            f"`{place}` is not an image that can be read: {reason}",
+            hint="give an OCI layout, an unpacked OCI archive or the output of `docker save`",
         ) from error
 
 
-class _Folder:
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+def _in_archive(archive: tarfile.TarFile) -> Files:
+    members = {member.name.removeprefix("./"): member for member in archive.getmembers()}
 
-    def has(self, name: str) -> bool:
-        return (self._folder / name).is_file()
-
-    def open(self, name: str) -> IO[bytes]:
-        return (self._folder / name).open("rb")
-
-
-class _Archive:
-    def __init__(self, archive: tarfile.TarFile) -> None:
-        self._archive = archive
-        self._members = {member.name.removeprefix("./"): member for member in archive.getmembers()}
-
-    def has(self, name: str) -> bool:
-        return name in self._members
-
-    def open(self, name: str) -> IO[bytes]:
-        stream = self._archive.extractfile(self._members[name])
+    def open_member(name: str) -> IO[bytes]:
+        stream = archive.extractfile(members[name])
         if stream is None:
             raise ValueError(f"`{name}` is no file")
         return stream
+
+    return Files(has=members.__contains__, open=open_member)
 
 
 def _find(files: Files) -> Image:

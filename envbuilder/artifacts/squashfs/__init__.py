@@ -1,1 +1,1 @@
-"""The file system in a SIF: `writer` makes it of the layers' compressed bytes, `reader` and `files` read any squashfs."""
+"""The file system in a SIF: `writer` makes it of the layers' compressed bytes, `reader` reads any squashfs."""

@@ -13,6 +13,8 @@ large raise ValueError.
 
 import functools
 import hashlib
+import io
+import itertools
 import lzma
 import os
 import struct
@@ -21,10 +23,11 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Self
+from typing import IO, Final, Protocol, Self
 
 import zstandard
 
+from envbuilder.core.block_reader import BlockReader
 from envbuilder.layers.entry import Entry, Kind, from_bytes, path_order
 
 _SUPER: Final = struct.Struct("<5I6H8Q")
@@ -34,9 +37,11 @@ _NONE_64: Final = 0xFFFFFFFFFFFFFFFF
 _META: Final = 8192  # bytes that a metadata block unpacks to at most
 _RAW_META: Final = 0x8000  # set in a metadata block's length: stored as it is
 _RAW_DATA: Final = 1 << 24  # the same for data blocks
+_STORED: Final = _RAW_DATA - 1  # the part of a data block's length that counts its bytes on disk
 _MOST_BLOCK: Final = 1 << 20
 _MOST_XZ: Final = 256 << 20  # bytes of memory that a block may need to be unpacked
-_READ: Final = 4 << 20  # bytes read from disk at once
+_FRAGMENTS: Final = 32  # shared blocks that are kept, for all threads together
+_BUFFER: Final = 1 << 16  # bytes that a stream of a file reads at once
 _JOB: Final = 32 << 20  # bytes of content that one task of the pool hashes, at least
 
 _INODE: Final = struct.Struct("<4H2I")
@@ -104,6 +109,7 @@ class Squashfs:
         self._folder_table = _Table(self, folders_at, min(after))
         self._ids = [number for (number,) in _WORD.iter_unpack(self._indexed(ids_at, ids * _WORD.size))]
         self._fragments = list(_FRAGMENT.iter_unpack(self._indexed(fragments_at, fragments * _FRAGMENT.size)))
+        self._fragment = functools.lru_cache(_FRAGMENTS)(self._load_fragment)
         self._xattrs = self._read_xattrs(xattrs_at) if xattrs_at != _NONE_64 else []
 
     def __enter__(self) -> Self:
@@ -151,7 +157,7 @@ class Squashfs:
 
     def block(self, at: int, length: int, size: int) -> bytes:
         """Read one block of a file, `size` bytes decompressed. `at` and `length` are its place and stored size."""
-        stored = length & (_RAW_DATA - 1)
+        stored = length & _STORED
         data = self._plain(self.read(at, stored), length) if stored else bytes(size)
         if len(data) != size:
             raise ValueError("a file whose blocks do not add up to its size")
@@ -159,11 +165,16 @@ class Squashfs:
 
     def tail(self, content: Content) -> bytes:
         """Return a file's part of a shared block."""
-        if content.fragment == _NONE_32:
-            return b""
-        start, length, _ = self._fragments[content.fragment]
-        shared = self._plain(self.read(start, length & (_RAW_DATA - 1)), length)
-        return shared[content.offset : content.offset + content.size % self.block_size]
+        size = content.size % self.block_size if content.fragment != _NONE_32 else 0
+        shared = self._fragment(content.fragment) if size else b""
+        part = shared[content.offset : content.offset + size]
+        if len(part) != size:
+            raise ValueError("a file whose blocks do not add up to its size")
+        return part
+
+    def _load_fragment(self, number: int) -> bytes:
+        start, length, _ = self._fragments[number]
+        return self._plain(self.read(start, length & _STORED), length)
 
     @functools.cached_property
     def _inodes(self) -> list[_Inode]:
@@ -260,50 +271,20 @@ class Squashfs:
 
     def _hash(self, contents: list[Content]) -> list[tuple[Content, str]]:
         """Hash some files that lie near each other."""
-        fragments: dict[int, bytes] = {}
-        return [(content, self._digest(content, fragments)) for content in contents]
+        return [(content, self._digest(content)) for content in contents]
 
-    def _digest(self, content: Content, fragments: dict[int, bytes]) -> str:
+    def _digest(self, content: Content) -> str:
         digest = hashlib.sha256()
-        left = content.size
-        for block in self._blocks(content):
-            digest.update(block)
-            left -= len(block)
-        if content.fragment != _NONE_32:
-            if content.fragment not in fragments:
-                if len(fragments) >= 4:
-                    del fragments[next(iter(fragments))]
-                start, length, _ = self._fragments[content.fragment]
-                fragments[content.fragment] = self._plain(self.read(start, length & (_RAW_DATA - 1)), length)
-            piece = fragments[content.fragment][
-                content.offset : content.offset + content.size % self.block_size
-            ]
-            digest.update(piece)
-            left -= len(piece)
-        if left:
-            raise ValueError("a file whose blocks do not add up to its size")
+        at, left = content.start, content.size
+        for length in content.blocks:
+            digest.update(self.block(at, length, min(left, self.block_size)))
+            at += length & _STORED
+            left -= self.block_size
+        digest.update(self.tail(content))
         return digest.hexdigest()
 
-    def _blocks(self, content: Content) -> Iterator[bytes]:
-        """Yield the whole blocks of a file, read together where they are adjacent."""
-        at, first, left = content.start, 0, content.size
-        while first < len(content.blocks):
-            last, size = first, 0
-            while last < len(content.blocks) and (last == first or size < _READ):
-                size += content.blocks[last] & (_RAW_DATA - 1)
-                last += 1
-            data = memoryview(self.read(at, size))
-            at += size
-            for length in content.blocks[first:last]:
-                stored = length & (_RAW_DATA - 1)
-                block = self._plain(data[:stored], length) if stored else bytes(min(left, self.block_size))
-                data = data[stored:]
-                left -= len(block)
-                yield block
-            first = last
-
-    def _plain(self, stored: bytes | memoryview, length: int) -> bytes:
-        return bytes(stored) if length & _RAW_DATA else self._unpack(stored, self.block_size)
+    def _plain(self, stored: bytes, length: int) -> bytes:
+        return stored if length & _RAW_DATA else self._unpack(stored, self.block_size)
 
     def _with_xattrs(self, entry: Entry, number: int) -> Entry:
         return entry if number == _NONE_32 else replace(entry, xattrs=self._xattrs[number])
@@ -342,6 +323,30 @@ class Squashfs:
         if len(data) < size:
             raise ValueError("a table that is too short")
         return data[:size]
+
+
+class SquashfsTree:
+    """An open file system with its entries. Its files are seekable streams, of which only the blocks read are decompressed."""
+
+    def __init__(self, system: Squashfs, entries: tuple[Entry, ...]) -> None:
+        self.entries = entries
+        self._system = system
+        self._contents = system.contents()
+
+    def open(self, path: str) -> IO[bytes]:
+        system, content = self._system, self._contents[path]
+        whole = system.block_size
+        lengths = (length & _STORED for length in content.blocks)
+        starts = tuple(itertools.accumulate(lengths, initial=content.start))
+
+        def load(number: int) -> bytes:
+            if number >= len(content.blocks):
+                return system.tail(content)
+            return system.block(
+                starts[number], content.blocks[number], min(whole, content.size - number * whole)
+            )
+
+        return io.BufferedReader(BlockReader(load, size=content.size, block_size=whole), _BUFFER)
 
 
 class _Table:
@@ -397,41 +402,37 @@ def _jobs(contents: list[Content]) -> Iterator[list[Content]]:
         yield job
 
 
-def _decompressor(number: int) -> Callable[[bytes | memoryview, int], bytes]:
+def _decompressor(number: int) -> Callable[[bytes, int], bytes]:
     match number:
         case 1:
-            return _unzip
+            return lambda data, most: _unpack(zlib.decompressobj(), data, most)
         case 4:
-            return _unxz
+            return lambda data, most: _unpack(lzma.LZMADecompressor(memlimit=_MOST_XZ), data, most)
         case 6:
             return _unzstd
         case _:
             raise ValueError(f"its compression (number {number}) is not one that envbuilder reads")
 
 
-def _unzip(data: bytes | memoryview, most: int) -> bytes:
-    stream = zlib.decompressobj()
+class _Decompressor(Protocol):
+    """A decompressor of zlib or lzma."""
+
+    @property
+    def eof(self) -> bool: ...
+    def decompress(self, data: bytes, most: int, /) -> bytes: ...
+
+
+def _unpack(stream: _Decompressor, data: bytes, most: int) -> bytes:
     try:
         plain = stream.decompress(data, most)
-    except zlib.error as error:
+    except (zlib.error, lzma.LZMAError) as error:
         raise ValueError(f"a block that cannot be unpacked: {error}") from error
     if not stream.eof:
         raise ValueError("a block that unpacks to more than it may")
     return plain
 
 
-def _unxz(data: bytes | memoryview, most: int) -> bytes:
-    stream = lzma.LZMADecompressor(memlimit=_MOST_XZ)
-    try:
-        plain = stream.decompress(bytes(data), most)
-    except lzma.LZMAError as error:
-        raise ValueError(f"a block that cannot be unpacked: {error}") from error
-    if not stream.eof:
-        raise ValueError("a block that unpacks to more than it may")
-    return plain
-
-
-def _unzstd(data: bytes | memoryview, most: int) -> bytes:
+def _unzstd(data: bytes, most: int) -> bytes:
     try:
         if zstandard.frame_content_size(data) > most:
             raise ValueError("a block that unpacks to more than it may")

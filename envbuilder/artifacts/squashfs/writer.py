@@ -236,13 +236,13 @@ class _Tables:
             size=self._contents.at + len(tables),
         )
 
-    def _indexed(self, tables: bytearray, records: Iterable[bytes]) -> int:
-        """Add a table of metadata blocks and its index; return the place of the index."""
+    def _indexed(self, tables: bytearray, records: Iterable[bytes], head: bytes = b"") -> int:
+        """Add a table of metadata blocks and its index, which begins with `head`; return the place of the index."""
         part = _Metadata()
         for record in records:
             part.add(record)
         base = self._contents.at + len(tables)
-        tables += part.finish()
+        tables += part.finish() + head
         tables += b"".join(_QUAD.pack(base + start) for start in part.starts)
         return base + len(part.packed)
 
@@ -327,14 +327,7 @@ class _Tables:
             records.append(_XATTRS.pack(block << 16 | offset, len(xattrs), size))
         pairs_at = self._contents.at + len(tables)
         tables += pairs.finish()
-        part = _Metadata()
-        part.add(b"".join(records))
-        base = self._contents.at + len(tables)
-        tables += part.finish()
-        at = self._contents.at + len(tables)
-        tables += _XATTRS.pack(pairs_at, len(records), 0)
-        tables += b"".join(_QUAD.pack(base + start) for start in part.starts)
-        return at
+        return self._indexed(tables, records, head=_XATTRS.pack(pairs_at, len(records), 0))
 
 
 def _folders(entries: dict[str, Entry]) -> list[_Folder]:

@@ -5,9 +5,10 @@ environment are linked. The links are relative, so they hold in the image and in
 member that leaves the tree, a device, or a link that a rule takes is an error.
 """
 
-import hashlib
+import io
 import os
 import re
+import shutil
 import stat
 import tarfile
 import zipfile
@@ -15,16 +16,13 @@ from collections.abc import Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import IO, Final, assert_never
+from typing import IO, Final
 
-from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.assemble.step import Job, OtherSteps, link_files, write_settings, write_text
-from envbuilder.compat.tables.toolkit import SITE, DebPart, Part, Take, Toolkit, WheelPart
+from envbuilder.build.engine import Job
+from envbuilder.compat.tables.toolkit import SITE, Part, Take, Toolkit, WheelPart
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command, Runner
-from envbuilder.lock.model import Artifact
-from envbuilder.plan.model import CudaStep, PythonStep
-from envbuilder.plan.render import rules
+from envbuilder.plan.model import CudaStep
 
 CHUNK: Final = 1 << 20
 NOT_HEADERS: Final = frozenset({"__init__.py", "__pycache__"})
@@ -38,57 +36,18 @@ class InstalledPython:
     folder: Path  # the same folder on this machine
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class InstalledToolkit:
-    """The size of an installed toolkit."""
-
-    files: int
-    links: int
-    size: int  # bytes of the files
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CudaMaker:
-    """Make the cuda step."""
-
-    step: CudaStep
-    job: Job
-
-    def inputs(self) -> tuple[Artifact, ...]:
-        return self.step.artefacts
-
-    def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's
-        return ()  # files are installed without a program
-
-    def write_layer(self, out: Path, work: Path, others: OtherSteps) -> None:  # noqa: ARG002 - as every step's
-        tree = others.tree(CudaStep)
-        with self.job.console.step("write the cuda layer"):
-            self.job.pack(self.step, tree, out)
-
-    def write_tree(self, work: Path, others: OtherSteps) -> None:
-        site = PurePosixPath(self.job.plan.python.site_packages)
-        python = InstalledPython(site=site, folder=others.tree(PythonStep) / site.relative_to("/"))
-        parts = {one.name: self.job.store.artefact(one.sha256) for one in self.step.artefacts}
-        with self.job.console.step(f"install CUDA {self.step.toolkit.cuda}"):
-            install_toolkit(
-                self.step.toolkit, parts=parts, python=python, root=work / "tree", runner=self.job.runner
-            )
-
-    def write_inputs(self, folder: Path) -> None:
-        python, own = self.job.plan.python, folder / "cuda"
-        settings = {
-            "INTERPRETER": python.program, "SITE": python.site_packages, "CUDA": self.step.toolkit.cuda
-        }  # fmt: skip
-        write_settings(own / "settings", settings)
-        write_text(own / "rules.json", rules(self.step))
-        link_files(
-            own / "parts", ((part.filename, part.sha256) for part in self.step.artefacts), self.job.store
-        )
+def write_tree(step: CudaStep, job: Job, python: Path, work: Path) -> None:
+    """Install the toolkit into `work/tree`. `python` is the tree of the Python environment."""
+    site = PurePosixPath(job.plan.python.site_packages)
+    installed = InstalledPython(site=site, folder=python / site.relative_to("/"))
+    parts = {one.name: job.store.artifact(one.sha256) for one in step.artifacts}
+    with job.console.step(f"install CUDA {step.toolkit.cuda}"):
+        install_toolkit(step.toolkit, parts=parts, python=installed, root=work / "tree", runner=job.runner)
 
 
 def install_toolkit(
     toolkit: Toolkit, *, parts: Mapping[str, Path], python: InstalledPython, root: Path, runner: Runner
-) -> InstalledToolkit:
+) -> None:
     """Install `usr/local/cuda-X.Y` and the link `usr/local/cuda` below `root`. `parts` maps each part to its package.
 
     Files get mode 0755 or 0644, whatever the package says. Raises BuildError if a package is missing or broken, a rule takes nothing,
@@ -102,13 +61,13 @@ def install_toolkit(
             raise BuildError(f"CUDA {toolkit.cuda} needs the package `{part.name}`, and it was not fetched")
         _install_part(part, parts[part.name], tree=tree, runner=runner)
     for file in toolkit.files:
-        tree.add_text(file.path, file.text, origin=f"the table's row {toolkit.cuda}")
+        text, row = io.BytesIO(file.text.encode()), f"the table's row {toolkit.cuda}"
+        tree.add(file.path, text, runnable=False, origin=row)
     _link_headers(toolkit, python, tree)
     _link_row(toolkit, python, tree)
     for folder, _, _ in os.walk(root):
         Path(folder).chmod(0o755)
     (home.parent / "cuda").symlink_to(toolkit.folder.name)
-    return tree.installed()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,82 +79,64 @@ class _Member:
     runnable: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """One path of the tree: where it comes from, and its digest or link target."""
-
-    origin: str
-    content: str
-    size: int = 0
-    link: bool = False
-
-
 class _Tree:
     """The toolkit folder as it grows. It remembers where each path comes from, so that two parts cannot disagree unseen."""
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self._entries: dict[PurePosixPath, _Entry] = {}
+        self._origins: dict[PurePosixPath, str] = {}
 
     def __contains__(self, path: PurePosixPath) -> bool:
-        return path in self._entries or (self.home / path).is_dir()
+        return path in self._origins or (self.home / path).is_dir()
 
     def add(self, path: PurePosixPath, content: IO[bytes], *, runnable: bool, origin: str) -> None:
         """Write a file. A second part may bring the same bytes."""
-        if path in self._entries:
-            digest, size = _copy(content, None)
-            self._refuse_unless_same(path, _Entry(origin=origin, content=digest, size=size))
+        file = self.home / path
+        if path in self._origins:
+            self._need_same(path, origin, same=not file.is_symlink() and _is_same(content, file))
             return
         self._make_room(path, origin)
-        with (self.home / path).open("xb") as out:
-            digest, size = _copy(content, out)
-        (self.home / path).chmod(0o755 if runnable else 0o644)
-        self._entries[path] = _Entry(origin=origin, content=digest, size=size)
-
-    def add_text(self, path: PurePosixPath, text: str, *, origin: str) -> None:
-        self._make_room(path, origin)
-        data = text.encode()
-        (self.home / path).write_bytes(data)
-        (self.home / path).chmod(0o644)
-        self._entries[path] = _Entry(origin=origin, content=hashlib.sha256(data).hexdigest(), size=len(data))
+        with file.open("xb") as out:
+            shutil.copyfileobj(content, out, CHUNK)
+        file.chmod(0o755 if runnable else 0o644)
 
     def add_link(self, path: PurePosixPath, target: str, *, origin: str) -> None:
-        entry = _Entry(origin=origin, content=target, link=True)
-        if path in self._entries:
-            self._refuse_unless_same(path, entry)
+        link = self.home / path
+        if path in self._origins:
+            self._need_same(path, origin, same=link.is_symlink() and link.readlink() == Path(target))
             return
         self._make_room(path, origin)
-        (self.home / path).symlink_to(target)
-        self._entries[path] = entry
-
-    def installed(self) -> InstalledToolkit:
-        entries = self._entries.values()
-        links = sum(entry.link for entry in entries)
-        return InstalledToolkit(
-            files=len(entries) - links, links=links, size=sum(entry.size for entry in entries)
-        )
+        link.symlink_to(target)
 
     def _make_room(self, path: PurePosixPath, origin: str) -> None:
         for place in (path, *path.parents):
-            if place in self._entries:
-                other = self._entries[place].origin
-                raise BuildError(f"{origin} lays out `{path}`, but `{place}` is already there from {other}")
+            if other := self._origins.get(place):
+                raise BuildError(f"{origin} installs `{path}`, but `{place}` is already there from {other}")
         if (self.home / path).is_dir():
-            raise BuildError(f"{origin} lays out `{path}` as a file, but it is a folder already")
+            raise BuildError(f"{origin} installs `{path}` as a file, but it is a folder already")
         (self.home / path).parent.mkdir(parents=True, exist_ok=True)
+        self._origins[path] = origin
 
-    def _refuse_unless_same(self, path: PurePosixPath, entry: _Entry) -> None:
-        first = self._entries[path]
-        if (first.content, first.link) != (entry.content, entry.link):
-            raise BuildError(
-                f"{first.origin} and {entry.origin} both install `{path}`, with different content"
-            )
+    def _need_same(self, path: PurePosixPath, origin: str, *, same: bool) -> None:
+        if not same:
+            first = self._origins[path]
+            raise BuildError(f"{first} and {origin} both install `{path}`, with different content")
+
+
+def _is_same(content: IO[bytes], file: Path) -> bool:
+    with file.open("rb") as other:
+        while chunk := content.read(CHUNK):
+            if other.read(len(chunk)) != chunk:
+                return False
+        return not other.read(1)
 
 
 def _install_part(part: Part, package: Path, *, tree: _Tree, runner: Runner) -> None:
     rules = [(take, _pattern(take.source), [_pattern(each) for each in take.exclude]) for take in part.take]
     used: set[Take] = set()
-    with closing(_members(part, package, runner)) as members:
+    from_wheel = isinstance(part, WheelPart)
+    found = _wheel_members(part.name, package) if from_wheel else _deb_members(part.name, package, runner)
+    with closing(found) as members:
         for member in members:
             name = str(member.path)
             for take, wanted, unwanted in rules:
@@ -206,8 +147,8 @@ def _install_part(part: Part, package: Path, *, tree: _Tree, runner: Runner) -> 
                     raise BuildError(
                         f"`{part.name}`: the rule `{take.source}` takes the link `{name}`: take what it points to"
                     )
-                origin = f"`{part.name}`"
-                tree.add(_place(take, member.path), member.content, runnable=member.runnable, origin=origin)
+                place = _place(take, member.path)
+                tree.add(place, member.content, runnable=member.runnable, origin=f"`{part.name}`")
                 break
     for take in part.take:
         if take not in used:
@@ -215,16 +156,6 @@ def _install_part(part: Part, package: Path, *, tree: _Tree, runner: Runner) -> 
                 f"`{part.name}`: the rule `{take.source}` matches nothing in the package",
                 hint="the package changed its layout: adapt `envbuilder/compat/tables/toolkits.yaml`",
             )
-
-
-def _members(part: Part, package: Path, runner: Runner) -> Generator[_Member]:
-    match part:
-        case DebPart():
-            return _deb_members(part.name, package, runner)
-        case WheelPart():
-            return _wheel_members(part.name, package)
-        case _:
-            assert_never(part)
 
 
 def _deb_members(name: str, package: Path, runner: Runner) -> Generator[_Member]:
@@ -260,11 +191,9 @@ def _wheel_members(name: str, package: Path) -> Generator[_Member]:
                 mode = info.external_attr >> 16
                 if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFLNK):
                     raise BuildError(f"`{name}` holds the device or pipe `{path}`, which no toolkit needs")
-                if stat.S_ISLNK(mode):
-                    yield _Member(path=path, content=None, runnable=False)
-                    continue
                 with archive.open(info) as content:
-                    yield _Member(path=path, content=content, runnable=bool(mode & 0o111))
+                    data = None if stat.S_ISLNK(mode) else content
+                    yield _Member(path=path, content=data, runnable=bool(mode & 0o111))
     except zipfile.BadZipFile as error:
         raise BuildError(f"`{name}` is not a readable wheel: {error}") from error
 
@@ -290,11 +219,8 @@ def _link_headers(toolkit: Toolkit, python: InstalledPython, tree: _Tree) -> Non
         for name in sorted(entry.name for entry in headers.iterdir() if entry.name not in NOT_HEADERS):
             path = PurePosixPath("include") / name
             if path not in tree:  # what a part lays out wins
-                tree.add_link(
-                    path,
-                    _relative(toolkit, path, python.site / below / name),
-                    origin=f"the wheel of `{below}`",
-                )
+                target = _relative(toolkit, path, python.site / below / name)
+                tree.add_link(path, target, origin=f"the wheel of `{below}`")
 
 
 def _link_row(toolkit: Toolkit, python: InstalledPython, tree: _Tree) -> None:
@@ -310,14 +236,10 @@ def _link_row(toolkit: Toolkit, python: InstalledPython, tree: _Tree) -> None:
             target = _relative(toolkit, link.path, python.site / below)
         tree.add_link(link.path, target, origin=f"the table's row {toolkit.cuda}")
     for link in toolkit.links:
-        if not link.target.startswith(SITE):
-            _refuse_outside(link.path, link.target, tree)
-
-
-def _refuse_outside(path: PurePosixPath, target: str, tree: _Tree) -> None:
-    inside = PurePosixPath(os.path.normpath(path.parent / target))
-    if inside.is_absolute() or ".." in inside.parts or inside not in tree:
-        raise BuildError(f"the link `{path}` to `{target}` points at nothing in the toolkit")
+        inside = PurePosixPath(os.path.normpath(link.path.parent / link.target))
+        is_inside = not inside.is_absolute() and ".." not in inside.parts and inside in tree
+        if not link.target.startswith(SITE) and not is_inside:
+            raise BuildError(f"the link `{link.path}` to `{link.target}` points at nothing in the toolkit")
 
 
 def _relative(toolkit: Toolkit, path: PurePosixPath, target: PurePosixPath) -> str:
@@ -339,13 +261,3 @@ def _pattern(glob: str) -> re.Pattern[str]:
     return re.compile(
         "".join({"*": "[^/]*", "?": "[^/]"}.get(sign) or re.escape(sign) for sign in glob), re.DOTALL
     )
-
-
-def _copy(content: IO[bytes], out: IO[bytes] | None) -> tuple[str, int]:
-    digest, size = hashlib.sha256(), 0
-    while chunk := content.read(CHUNK):
-        digest.update(chunk)
-        size += len(chunk)
-        if out:
-            out.write(chunk)
-    return digest.hexdigest(), size

@@ -6,27 +6,20 @@ packages, and the Python layer is compressed while the extensions compile.
 
 import functools
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from envbuilder.build.assemble.cuda import CudaMaker
-from envbuilder.build.assemble.extensions import ExtensionsMaker
-from envbuilder.build.assemble.os import OsMaker
-from envbuilder.build.assemble.python import PythonMaker
-from envbuilder.build.assemble.runtime import RuntimeMaker
+from envbuilder.build.assemble import cuda, python, runtime
+from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.assemble.start import StartMaker
-from envbuilder.build.assemble.step import Job, KeptStep, StepMaker, TreeMaker
-from envbuilder.build.engine import EngineName, layer_keys, missing_steps
-from envbuilder.build.extensions import ExtensionStatus
-from envbuilder.core.cache import Store, commit_path, remove_tree
-from envbuilder.core.console import Console
+from envbuilder.build.engine import Job, KeptStep
+from envbuilder.build.extensions import ExtensionBuilder, extension_commands, install_extensions
+from envbuilder.core.cache import commit_path
 from envbuilder.core.errors import BuildError
-from envbuilder.core.limits import Limits
-from envbuilder.core.process import Command, Runner
+from envbuilder.core.process import Command
 from envbuilder.core.required_tools import BUILD_TOOLS, need_tools
 from envbuilder.layers.layer import Layer, extract, load_layer
 from envbuilder.lock.model import Artifact
@@ -41,95 +34,59 @@ from envbuilder.plan.model import (
     Step,
 )
 
-
-def tree_maker(step: KeptStep, job: Job) -> TreeMaker:
-    """Return how a step is made whose tree is kept."""
-    match step:
-        case OsStep():
-            return OsMaker(step=step, job=job)
-        case PythonStep():
-            return PythonMaker(step=step, job=job)
-        case CudaStep():
-            return CudaMaker(step=step, job=job)
-        case _:
-            assert_never(step)
-
-
-def step_maker(step: Step, job: Job) -> StepMaker:
-    """Return how a step is made: the one table of all kinds."""
-    match step:
-        case OsStep() | PythonStep() | CudaStep():
-            return tree_maker(step, job)
-        case ExtensionsStep():
-            return ExtensionsMaker(step=step, job=job)
-        case StartStep():
-            return StartMaker(step=step, job=job)
-        case RuntimeStep():
-            return RuntimeMaker(step=step, job=job)
-        case _:
-            assert_never(step)
+WORK = Path("WORK")  # stands for the temporary folder of a run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssembleEngine:
     """The engine."""
 
-    store: Store
-    runner: Runner
-    console: Console
-    limits: Limits
-
-    @property
-    def name(self) -> EngineName:
-        return EngineName.ASSEMBLE
+    job: Job
 
     def need_tools(self) -> None:
-        need_tools(BUILD_TOOLS, self.runner)
+        need_tools(BUILD_TOOLS, self.job.runner)
 
-    def missing(self, plan: Plan) -> tuple[Step, ...]:
+    def missing(self) -> tuple[Step, ...]:
         """Return the steps whose layers are not in the store. Raises BuildError for a plan on an image."""
-        if image := plan.os.image:
+        plan = self.job.plan
+        if plan.os.image:
             raise BuildError(
-                f"`{plan.name}` stands on the image `{image}`, which the engine `assemble` does not support",
+                f"`{plan.name}` stands on the image `{plan.os.image}`, which the engine `assemble` does not support",
                 hint="`--engine docker` builds on images",
             )
-        return missing_steps(plan, self.store, self.name)
+        return self.job.missing()
 
-    def artefacts(self, plan: Plan) -> tuple[Artifact, ...]:
-        job = self.job(plan)
-        return tuple(
-            dict.fromkeys(one for step in self.missing(plan) for one in step_maker(step, job).inputs())
-        )
+    def artifacts(self) -> tuple[Artifact, ...]:
+        found: list[Artifact] = []
+        for step in self.missing():
+            found += step.artifacts
+            if isinstance(step, PythonStep):
+                found += python.interpreter(step, self.job.plan.os.artifacts)
+        return tuple(dict.fromkeys(found))
 
-    def commands(self, plan: Plan) -> tuple[Command, ...]:
-        job = self.job(plan)
-        root = make_root(plan, {type(step): tree for step, tree in self._trees(plan).items()})
-        return tuple(
-            command
-            for step in self.missing(plan)
-            for command in step_maker(step, job).commands(Path("WORK"), root)
-        )
+    def commands(self) -> tuple[Command, ...]:
+        trees = {type(step): self.job.store.tree(key) for step, key in self.job.keys.items()}
+        root = make_root(self.job.plan, trees)
+        return tuple(command for step in self.missing() for command in self._commands(step, root))
 
-    def start(self, plan: Plan, pool: Executor) -> "tuple[Future[Layer], ...]":
-        run = Run(self.job(plan), pool)
-        return tuple(run.start(step) for step in plan.steps)
+    def _commands(self, step: Step, root: Root) -> Iterable[Command]:
+        match step:
+            case OsStep():
+                return debian.commands(step, self.job, WORK)
+            case PythonStep():
+                return python.commands(step, self.job, WORK)
+            case ExtensionsStep():
+                return extension_commands(self.job, root=root, work=WORK)
+            case StartStep():
+                return (runtime.compile_command(step, root=Root(os=root.os), tree=WORK / "tree"),)
+            case CudaStep() | RuntimeStep():
+                return ()  # files are written without a program
+            case _:
+                assert_never(step)
 
-    def find_extensions(self, plan: Plan) -> tuple[ExtensionStatus, ...]:
-        """Return what the store has of the plan's extensions."""
-        job, root = self.job(plan), functools.partial(make_root, plan, {})
-        steps = (step for step in plan.steps if isinstance(step, ExtensionsStep))
-        return tuple(
-            found for step in steps for found in ExtensionsMaker(step=step, job=job).builder(root).find()
-        )
-
-    def job(self, plan: Plan) -> Job:
-        """Return what the steps of a plan are made with."""
-        return Job(
-            plan=plan, store=self.store, runner=self.runner, console=self.console, limits=self.limits, engine=self.name
-        )  # fmt: skip
-
-    def _trees(self, plan: Plan) -> dict[Step, Path]:
-        return {step: self.store.tree(key) for step, key in layer_keys(plan, self.name).items()}
+    def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
+        run = Run(self.job, pool)
+        return tuple(run.start(step) for step in self.job.plan.steps)
 
 
 class Run:
@@ -137,7 +94,6 @@ class Run:
 
     def __init__(self, job: Job, pool: Executor) -> None:
         self._job, self._pool = job, pool
-        self._keys = layer_keys(job.plan, job.engine)
         self._guard = threading.RLock()
         self._layers: dict[Step, Future[Layer]] = {}
         self._trees: dict[Step, Future[Path]] = {}
@@ -146,72 +102,72 @@ class Run:
         """Start the step's layer unless it is started."""
         with self._guard:
             if step not in self._layers:
-                self._layers[step] = self._pool.submit(self._make_layer, step)
+                write = functools.partial(self._write_layer, step)
+                self._layers[step] = self._pool.submit(self._job.make_layer, step, write)
             return self._layers[step]
 
-    # What a step sees of the others.
-
-    def layers(self) -> dict[type[Step], Layer]:
-        others = [step for step in self._job.plan.steps if not isinstance(step, RuntimeStep)]
-        return {type(step): self.start(step).result() for step in others}
-
-    def layer(self, kind: type[Step]) -> Layer:
-        return self.start(next(step for step in self._job.plan.steps if isinstance(step, kind))).result()
-
-    def tree(self, kind: type[KeptStep]) -> Path:
-        return self._start_trees(kind)[0].result()
-
-    def kept_trees(self) -> dict[type[Step], Path]:
-        return {type(step): self._job.store.tree(key) for step, key in self._keys.items()}
-
     def root(self) -> Root:
-        kinds = (OsStep, PythonStep, CudaStep)
-        pending = {kind: trees for kind in kinds if (trees := self._start_trees(kind))}
-        return make_root(self._job.plan, {kind: trees[0].result() for kind, trees in pending.items()})
+        """Return the root that extensions are compiled in, once its trees are made."""
+        kept = (step for step in self._job.plan.steps if isinstance(step, KeptStep))
+        started = {type(step): self._start_tree(step) for step in kept}
+        return make_root(self._job.plan, {kind: tree.result() for kind, tree in started.items()})
 
-    def _start_trees(self, kind: type[KeptStep]) -> "list[Future[Path]]":
-        """Start the tree of the plan's step of that kind unless it is started. The list is empty when the plan has none."""
+    def _start_tree(self, step: KeptStep) -> "Future[Path]":
         with self._guard:
-            steps = [step for step in self._job.plan.steps if isinstance(step, kind)]
-            for step in steps:
-                if step not in self._trees:
-                    self._trees[step] = self._pool.submit(self._make_tree, step)
-            return [self._trees[step] for step in steps]
+            if step not in self._trees:
+                self._trees[step] = self._pool.submit(self._make_tree, step)
+            return self._trees[step]
 
-    def _make_layer(self, step: Step) -> Layer:
-        store, key = self._job.store, self._keys[step]
-        folder = store.layer(key)
-        if found := load_layer(folder):
-            return found
-        with store.lock(f"layer-{key}"):
-            if found := load_layer(folder):
-                return found
-            if folder.exists():  # damaged: `commit_path` would take it for finished
-                remove_tree(folder)
-            with store.workspace() as work:
-                out = work / "layer"
-                out.mkdir()
-                step_maker(step, self._job).write_layer(out, work, self)
-                commit_path(out, folder)
-        layer = load_layer(folder)
-        assert layer is not None, f"{folder} was just written"
-        return layer
+    def _write_layer(self, step: Step, out: Path, work: Path) -> None:
+        """Write the step's layer into `out`, once the layers and trees that it reads are made. `work` is a temporary folder."""
+        job, tree = self._job, work / "tree"
+        match step:
+            case OsStep():
+                debian.write_layer(step, job, work, out)
+            case PythonStep() | CudaStep():
+                tree = self._start_tree(step).result()
+                with job.console.step(f"write the {step.name} layer"):
+                    job.pack(step, tree, out)
+            case ExtensionsStep():
+                built = ExtensionBuilder(job, self.root).build()
+                install_extensions(built, architectures=step.architectures, tree=tree)
+                job.pack(step, tree, out)
+            case StartStep():
+                root = Root(os=self._start_tree(job.plan.os).result())
+                runtime.write_start_files(step, tree)
+                job.runner.run(runtime.compile_command(step, root=root, tree=tree))
+                job.pack(step, tree, out)
+            case RuntimeStep():
+                others = [one for one in job.plan.steps if one is not step]
+                keys, layers = job.keys, {type(one): self.start(one).result() for one in others}
+                trees = {type(one): job.store.tree(keys[one]) for one in others}
+                runtime.write_layer(step, job, layers=layers, trees=trees, work=work, out=out)
+            case _:
+                assert_never(step)
 
     def _make_tree(self, step: KeptStep) -> Path:
-        store, key = self._job.store, self._keys[step]
+        store, key = self._job.store, self._job.keys[step]
         final = store.tree(key)
         with store.lock(f"tree-{key}"):
             if final.is_dir():
                 return final
-            layer = load_layer(store.layer(key))
             with store.workspace() as work:
-                if layer is not None:
-                    with self._job.console.step(f"unpack the {layer.name} layer"):
-                        extract(layer, work / "tree")
-                else:
-                    tree_maker(step, self._job).write_tree(work, self)
+                self._write_tree(step, work)
                 commit_path(work / "tree", final)
         return final
+
+    def _write_tree(self, step: KeptStep, work: Path) -> None:
+        """Write the step's tree into `work/tree`: from its layer if there is one, otherwise by the step's own program."""
+        job = self._job
+        layer = load_layer(job.store.layer(job.keys[step]))
+        if layer is None and isinstance(step, PythonStep):
+            python.write_tree(step, job, work)
+        elif layer is None and isinstance(step, CudaStep):
+            cuda.write_tree(step, job, self._start_tree(job.plan.python).result(), work)
+        else:
+            layer = layer or self.start(step).result()
+            with job.console.step(f"unpack the {layer.name} layer"):
+                extract(layer, work / "tree")
 
 
 def make_root(plan: Plan, trees: Mapping[type[Step], Path]) -> Root:

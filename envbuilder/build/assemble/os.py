@@ -6,18 +6,16 @@ import shlex
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote
 
-from envbuilder.build.assemble.byte_code import is_repeatable, seeded_python
-from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.assemble.step import Job, OtherSteps, link_files, write_settings, write_text
+from envbuilder.build.assemble.python import is_repeatable
+from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store
 from envbuilder.core.process import Command, Runner
-from envbuilder.layers.layer import Layer, extract, write_layer_from_tar
+from envbuilder.layers.layer import write_layer_from_tar
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import OsStep
 from envbuilder.run.devcontainer import USER, USER_ID
@@ -50,73 +48,63 @@ ADD_USER: Final = (
 _PYTHON: Final = re.compile(r"(python(3\.\d+))-minimal")
 _EXCLUDED: Final = tuple(pattern.removeprefix("/").removesuffix("*") for pattern in EXCLUDE)
 # What dpkg leaves in an image to which packages are added.
-_DROP_FROM_IMAGE: Final = (
+DROP_FROM_IMAGE: Final = (
     "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "var/log/bootstrap.log", "var/lib/dpkg/status-old",
     "var/cache/ldconfig/aux-cache", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OsMaker:
-    """Make the os step."""
+def word_lists(drop: Sequence[str]) -> dict[str, str]:
+    """Return the lists with which `configure_os.sh` makes a root, by the names of its variables."""
+    names = " ".join(f"{name}={tool}" for name, tool in PLAIN_NAMES.items())
+    return {"EXCLUDE": " ".join(EXCLUDE), "KEEP": KEEP, "DROP": " ".join(drop), "NAMES": names}
 
-    step: OsStep
-    job: Job
 
-    def inputs(self) -> tuple[Artifact, ...]:
-        return self.step.artefacts
+def commands(step: OsStep, job: Job, work: Path) -> tuple[Command, ...]:
+    """Return the programs that make the layer."""
+    repository = work / "repository"
+    bootstrap = bootstrap_command(
+        step, repository=repository, skeleton=work / "skeleton.tar", out=work / "os.tar",
+        root=job.limits.root, epoch=job.plan.epoch,
+    )  # fmt: skip
+    return (index_command(repository), bootstrap)
 
-    def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's
-        repository = work / "repository"
-        bootstrap = bootstrap_command(
-            self.step, repository=repository, skeleton=work / "skeleton.tar", out=work / "os.tar",
-            root=self.job.limits.root, epoch=self.job.plan.epoch,
-        )  # fmt: skip
-        return (index_command(repository), bootstrap)
 
-    def write_layer(self, out: Path, work: Path, others: OtherSteps) -> None:  # noqa: ARG002 - as every step's
-        with self.job.console.step(f"install {self.step.suite}: {len(self.step.artefacts)} packages"):
-            build_os(
-                self.step, store=self.job.store, runner=self.job.runner, epoch=self.job.plan.epoch,
-                threads=self.job.limits.threads, root=self.job.limits.root, work=work, folder=out,
-            )  # fmt: skip
-
-    def write_tree(self, work: Path, others: OtherSteps) -> None:
-        layer = others.layer(OsStep)
-        with self.job.console.step("unpack the os layer"):
-            extract(layer, work / "tree")
-
-    def write_inputs(self, folder: Path) -> None:
-        step, python = self.step, seeded_python(self.job.plan.python.python)
-        has_python = any(deb.name == f"python{python}-minimal" for deb in step.artefacts)
-        settings = {
-            "GCC": step.gcc,
-            "REPEAT": python if has_python else "",
-            "EXCLUDE": " ".join(EXCLUDE),
-            "KEEP": KEEP,
-            "DROP": " ".join(_DROP_FROM_IMAGE if step.base else DROP),
-            "NAMES": " ".join(f"{name}={tool}" for name, tool in PLAIN_NAMES.items()),
-            "DRIVER": step.driver,
-        }
-        write_settings(folder / "os/settings", settings)
-        write_text(folder / "os/finish.sh", f"{ADD_USER}\n")
-        link_files(
-            folder / "os/debs",
-            ((f"{deb.name}_{deb.sha256[:16]}.deb", deb.sha256) for deb in step.artefacts),
-            self.job.store,
+def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
+    """Write the os layer into `folder`."""
+    root, epoch = job.limits.root, job.plan.epoch
+    out = work / "os.tar"
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(job.console.step(f"install {step.suite}: {len(step.artifacts)} packages"))
+        # Without root, mmdebstrap runs as users of a namespace, which cannot enter the store.
+        place = work if root else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-")))
+        repository, skeleton = place / "repository", place / "skeleton.tar"
+        repository.mkdir()
+        for deb in step.artifacts:
+            file = repository / f"{deb.name}_{deb.sha256[:16]}.deb"
+            if root:
+                file.hardlink_to(job.store.artifact(deb.sha256))
+            else:
+                shutil.copyfile(job.store.artifact(deb.sha256), file)
+        (repository / "Packages").write_text(job.runner.run(index_command(repository)), encoding="utf-8")
+        write_skeleton(skeleton, gcc=step.gcc, epoch=epoch)
+        if not root:
+            for path in (place, *place.rglob("*")):
+                path.chmod(0o755 if path.is_dir() else 0o644)
+        job.runner.run(
+            bootstrap_command(step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch)
         )
-        if not step.base:
-            write_root(
-                step.artefacts, folder / "os/root.tar",
-                epoch=self.job.plan.epoch, store=self.job.store, runner=self.job.runner,
-            )  # fmt: skip
+        write_layer_from_tar(
+            name=step.name, tar=out, folder=folder, epoch=epoch, drop=DROP, threads=job.limits.threads
+        )
+        out.unlink()
 
 
 def bootstrap_command(
     step: OsStep, *, repository: Path, skeleton: Path, out: Path, root: bool, epoch: int
 ) -> Command:
     """Install exactly the locked packages from `repository` into the tar `out`."""
-    names = ",".join(sorted(deb.name for deb in step.artefacts))
+    names = ",".join(sorted(deb.name for deb in step.artifacts))
     options = [
         f"--mode={'root' if root else 'unshare'}",
         # First the packages that dpkg itself needs, then all of them. `custom` would unpack every package twice.
@@ -149,7 +137,7 @@ def bootstrap_command(
 
 def _repeat_byte_code(step: OsStep) -> tuple[str, ...]:
     """Compile the standard library again where the seed matters: the package's own script does not set it."""
-    found = (_PYTHON.fullmatch(deb.name) for deb in step.artefacts)
+    found = (_PYTHON.fullmatch(deb.name) for deb in step.artifacts)
     return tuple(
         f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" {match[1]} -m compileall -q -f /usr/lib/{match[1]}'
         for match in found
@@ -161,43 +149,6 @@ def index_command(repository: Path) -> Command:
     return Command(argv=("apt-ftparchive", "packages", "."), cwd=repository, why="index the locked packages")
 
 
-def build_os(
-    step: OsStep,
-    *,
-    store: Store,
-    runner: Runner,
-    epoch: int,
-    threads: int,
-    root: bool,
-    work: Path,
-    folder: Path,
-) -> Layer:
-    """Write the os layer into `folder`."""
-    out = work / "os.tar"
-    with contextlib.ExitStack() as stack:
-        # Without root, mmdebstrap runs as users of a namespace, which cannot enter the store.
-        place = work if root else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-")))
-        repository, skeleton = place / "repository", place / "skeleton.tar"
-        repository.mkdir()
-        for deb in step.artefacts:
-            file = repository / f"{deb.name}_{deb.sha256[:16]}.deb"
-            if root:
-                file.hardlink_to(store.artefact(deb.sha256))
-            else:
-                shutil.copyfile(store.artefact(deb.sha256), file)
-        (repository / "Packages").write_text(runner.run(index_command(repository)), encoding="utf-8")
-        write_skeleton(skeleton, gcc=step.gcc, epoch=epoch)
-        if not root:
-            for path in (place, *place.rglob("*")):
-                path.chmod(0o755 if path.is_dir() else 0o644)
-        runner.run(
-            bootstrap_command(step, repository=repository, skeleton=skeleton, out=out, root=root, epoch=epoch)
-        )
-    layer = write_layer_from_tar(name="os", tar=out, folder=folder, epoch=epoch, drop=DROP, threads=threads)
-    out.unlink()
-    return layer
-
-
 def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
     """Write the paths of the os layer that no package brings: the compiler's plain names, and empty folders."""
     with tarfile.open(path, "w") as tar:
@@ -207,14 +158,8 @@ def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
         for name in MERGED:
             tar.addfile(member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))
         for name, tool in PLAIN_NAMES.items():
-            tar.addfile(
-                member(
-                    f"usr/local/bin/{name}",
-                    kind=tarfile.SYMTYPE,
-                    epoch=epoch,
-                    target=f"../../bin/{tool}-{gcc}",
-                )
-            )
+            link, target = f"usr/local/bin/{name}", f"../../bin/{tool}-{gcc}"
+            tar.addfile(member(link, kind=tarfile.SYMTYPE, epoch=epoch, target=target))
 
 
 def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.TarInfo:
@@ -234,7 +179,7 @@ def write_root(debs: Iterable[Artifact], out: Path, *, epoch: int, store: Store,
         for name in MERGED:
             tar.addfile(member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))
         for deb in debs:
-            argv = ("dpkg-deb", "--fsys-tarfile", str(store.artefact(deb.sha256)))
+            argv = ("dpkg-deb", "--fsys-tarfile", str(store.artifact(deb.sha256)))
             with runner.read(Command(argv=argv, why=f"unpack `{deb.name}`")) as stream:
                 for info, content in _members(stream):
                     if info.name not in seen and not info.name.startswith(_EXCLUDED):

@@ -3,24 +3,21 @@
 import functools
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import uv
 
 from envbuilder import runtime as image
-from envbuilder.build.assemble.byte_code import ENVIRONMENT, is_repeatable, seeded_python
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
-from envbuilder.build.assemble.step import Job, OtherSteps, link_files, write_settings, write_text
-from envbuilder.core.cache import Store, link_or_copy, remove_tree
-from envbuilder.core.process import Command, Runner
+from envbuilder.build.engine import Job
+from envbuilder.core.cache import Store, remove_tree
+from envbuilder.core.process import Command
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import ENV_PREFIX, PythonStep
 
-WORK: Final = (
-    "/work"  # the one writable mount: uv's cache and the environment share it, so that hard links work
-)
+# The one writable mount: uv's cache and the environment share it, so that hard links work.
+WORK: Final = "/work"
 
 # The packages that a bare Python and uv need, of any suite. With them alone the wheels are installed while the os layer is still
 # being made.
@@ -31,54 +28,57 @@ INTERPRETER: Final = (
 
 COMPILE: Final = "kit/compile_all.py"  # among our data files, as the next
 CHECK: Final = "kit/check_byte_code.py"
+FIRST_REPEATABLE: Final = (3, 11)  # ten installs of 7375 files by uv's workers were equal; in 3.9 none were
+STEADY: Final = (
+    ("PYTHONHASHSEED", "0"),
+    ("PYTHONWARNINGS", "ignore"),  # a warning leaves strings behind in the process
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PythonMaker:
-    """Make the python step."""
+def is_repeatable(python: str) -> bool:
+    """Whether byte code is the same in every process. `python` is a minor version such as 3.11.
 
-    step: PythonStep
-    job: Job
+    Before 3.11, the order of a set in byte code depends on the hash seed (python/cpython#81777), and the mark of a string on what
+    the process has read before. So one process with a fixed seed compiles the same files in the same order, after it has read the
+    same of the standard library (`runtime/kit/compile_all.py`).
+    """
+    return tuple(map(int, python.split("."))) >= FIRST_REPEATABLE
 
-    def inputs(self) -> tuple[Artifact, ...]:
-        return (*self.step.artefacts, *interpreter(self.step, self.job.plan.os.artefacts))
 
-    def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's
-        return (
-            *unpack_commands(self.step, self.job.plan.os.artefacts, store=self.job.store, work=work),
-            *install_commands(self.step, work=work, epoch=self.job.plan.epoch),
-        )
+def seeded_python(python: str) -> str:
+    """Return the Python whose byte code must be compiled with a fixed seed, "" where none must."""
+    return "" if is_repeatable(python) else python
 
-    def write_layer(self, out: Path, work: Path, others: OtherSteps) -> None:  # noqa: ARG002 - as every step's
-        tree = others.tree(PythonStep)
-        with self.job.console.step("write the python layer"):
-            self.job.pack(self.step, tree, out)
 
-    def write_tree(self, work: Path, others: OtherSteps) -> None:  # noqa: ARG002 - as every step's
-        with self.job.console.step(f"install {len(self.step.artefacts)} Python packages"):
-            build_python(
-                self.step, self.job.plan.os.artefacts, store=self.job.store, runner=self.job.runner,
-                epoch=self.job.plan.epoch, work=work,
-            )  # fmt: skip
+def commands(step: PythonStep, job: Job, work: Path) -> tuple[Command, ...]:
+    """Return the programs that make the layer."""
+    return (
+        *unpack_commands(step, job.plan.os.artifacts, store=job.store, work=work),
+        *install_commands(step, work=work, epoch=job.plan.epoch),
+    )
 
-    def write_inputs(self, folder: Path) -> None:
-        step, own = self.step, folder / "python"
-        settings = {
-            "INTERPRETER": step.program, "VERSION": step.python, "REPEAT": seeded_python(step.python)
-        }  # fmt: skip
-        write_settings(own / "settings", settings)
-        write_text(own / "requirements.txt", requirements(step))
-        link_files(
-            own / "wheels", ((wheel.filename, wheel.sha256) for wheel in step.artefacts), self.job.store
-        )
-        link_or_copy(Path(uv.find_uv_bin()), own / "uv")
-        (own / "uv").chmod(0o755)
+
+def write_tree(step: PythonStep, job: Job, work: Path) -> None:
+    """Install the wheels into `work/tree`."""
+    with job.console.step(f"install {len(step.artifacts)} Python packages"):
+        for command in unpack_commands(step, job.plan.os.artifacts, store=job.store, work=work):
+            job.runner.run(command)
+        complete_root(work / "interpreter")
+        make_environment(work / "tree", step)
+        wheels = work / "wheels"
+        wheels.mkdir()
+        for wheel in step.artifacts:
+            (wheels / wheel.filename).hardlink_to(job.store.artifact(wheel.sha256))
+        (work / "requirements.txt").write_text(requirements(step), encoding="utf-8")
+        for command in install_commands(step, work=work, epoch=job.plan.epoch):
+            job.runner.run(command)
+        remove_tree(work / "cache")
 
 
 def requirements(step: PythonStep) -> str:
     """Return the wheels as pip and uv read them, by hash."""
     return "".join(
-        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in step.artefacts
+        f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in step.artifacts
     )
 
 
@@ -94,7 +94,7 @@ def unpack_commands(
     """Unpack a bare Python from the locked packages into `work/interpreter`."""
     return tuple(
         Command(
-            argv=("dpkg-deb", "--extract", str(store.artefact(deb.sha256)), str(work / "interpreter")),
+            argv=("dpkg-deb", "--extract", str(store.artifact(deb.sha256)), str(work / "interpreter")),
             why=f"unpack `{deb.name}`",
         )
         for deb in interpreter(step, debs)
@@ -123,7 +123,7 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
         env=(
             ("SOURCE_DATE_EPOCH", str(epoch)),
             ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"),
-            *ENVIRONMENT,
+            *STEADY,
             ("UV_NO_PROGRESS", "1"),
             ("UV_NO_INSTALLER_METADATA", "1"),  # it holds the time at which a wheel was cached
         ),
@@ -139,25 +139,6 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
     if is_repeatable(step.python):
         return (sandbox((*argv, "--compile-bytecode"), why=why), checking)
     return (sandbox(argv, why=why), compiling, checking)
-
-
-def build_python(
-    step: PythonStep, debs: Sequence[Artifact], *, store: Store, runner: Runner, epoch: int, work: Path
-) -> Path:
-    """Install the wheels into `work/tree`, and return that folder. `debs` are the distribution's packages."""
-    for command in unpack_commands(step, debs, store=store, work=work):
-        runner.run(command)
-    complete_root(work / "interpreter")
-    make_environment(work / "tree", step)
-    wheels = work / "wheels"
-    wheels.mkdir()
-    for wheel in step.artefacts:
-        (wheels / wheel.filename).hardlink_to(store.artefact(wheel.sha256))
-    (work / "requirements.txt").write_text(requirements(step), encoding="utf-8")
-    for command in install_commands(step, work=work, epoch=epoch):
-        runner.run(command)
-    remove_tree(work / "cache")
-    return work / "tree"
 
 
 def complete_root(root: Path) -> None:

@@ -1,20 +1,18 @@
-"""The runtime layer: Apptainer's start-up files, and the texts that describe the image."""
+"""The layers of plain files: what each Python runs first, what Apptainer starts with, and the texts that describe the image."""
 
 import json
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.assemble.step import Job, OtherSteps, write_text
-from envbuilder.build.engine import tools
+from envbuilder.build.assemble.python import STEADY
+from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.engine import Job, tools
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer
-from envbuilder.lock.model import Artifact
 from envbuilder.plan.documents import write_documents
-from envbuilder.plan.model import RuntimeStep, Step
+from envbuilder.plan.model import RuntimeStep, StartStep, Step
 
 # Apptainer sources env/*.sh in order and execs the runscript. It brings its own action scripts since 3.6.
 RUNSCRIPT: Final = (
@@ -30,32 +28,36 @@ BASE_ENVIRONMENT: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RuntimeMaker:
-    """Make the runtime step."""
+def write_start_files(step: StartStep, tree: Path) -> None:
+    """Write the start layer's files below `tree`, without their byte code."""
+    for path, text in step.files:
+        write_text(tree / path, text, mode=0o755 if text.startswith("#!") else 0o644)
 
-    step: RuntimeStep
-    job: Job
 
-    def inputs(self) -> tuple[Artifact, ...]:
-        return ()
+def compile_command(step: StartStep, *, root: Root, tree: Path) -> Command:
+    """Byte-compile the start layer at its final path. Byte code is unchecked, since a read-only image cannot change."""
+    return sandboxed(
+        root,
+        (f"/usr/bin/python{step.python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "/opt"),
+        why="byte-compile what each Python starts with",
+        mounts=(Mount(source=tree / "opt", target="/opt", writable=True),),
+        env=STEADY,
+    )  # fmt: skip
 
-    def commands(self, work: Path, root: Root) -> tuple[Command, ...]:  # noqa: ARG002 - as every step's
-        return ()  # files are written without a program
 
-    def write_layer(self, out: Path, work: Path, others: OtherSteps) -> None:
-        self.write(out, work, others.layers(), others.kept_trees())
-
-    def write(
-        self, out: Path, work: Path, layers: Mapping[type[Step], Layer], trees: Mapping[type[Step], Path]
-    ) -> None:
-        """Write the layer. `layers` are all others, `trees` are the folders that may still hold their files."""
-        documents = write_documents(self.job.plan, layers, trees, tools(), self.job.engine)
-        write_runtime_files(self.step, work / "tree", documents)
-        self.job.pack(self.step, work / "tree", out)
-
-    def write_inputs(self, folder: Path) -> None:
-        write_runtime_files(self.step, folder / "runtime")
+def write_layer(
+    step: RuntimeStep,
+    job: Job,
+    *,
+    layers: Mapping[type[Step], Layer],
+    trees: Mapping[type[Step], Path],
+    work: Path,
+    out: Path,
+) -> None:
+    """Write the runtime layer. `layers` are all others, `trees` are the folders that may still hold their files."""
+    documents = write_documents(job.plan, layers, trees, tools(), job.engine)
+    write_runtime_files(step, work / "tree", documents)
+    job.pack(step, work / "tree", out)
 
 
 def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
@@ -80,3 +82,10 @@ def write_runtime_files(step: RuntimeStep, tree: Path, documents: Mapping[str, s
     (tree / ".singularity.d/libs").mkdir()
     (tree / "singularity").symlink_to(".singularity.d/runscript")
     (tree / "environment").symlink_to(".singularity.d/env/90-environment.sh")
+
+
+def write_text(path: Path, text: str, *, mode: int = 0o644) -> None:
+    """Write a file and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    path.chmod(mode)

@@ -9,8 +9,8 @@ from envbuilder.build.buildkit.folder import BASE, DOCKERFILE
 from envbuilder.build.buildkit.progress import Progress
 from envbuilder.build.engine import Builder
 from envbuilder.core.console import Console
-from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError
-from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.errors import BuildError, CommandError, EnvbuilderError, SpaceError, ToolError
+from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.required_tools import ToolCode
 from envbuilder.plan.model import Plan
@@ -21,7 +21,16 @@ FLOOR: Final = (0, 13)  # of buildx: the first release with `--progress rawjson`
 _BAD_CACHE: Final = re.compile(
     r"unknown cache exporter.*|failed to configure \S+ cache exporter.*|\S+ cache exporter requires .*"
 )
-_SETUP: Final = "`scripts/setup` sets up a Docker engine on Debian 12"
+_TO_SET_UP: Final = "`scripts/setup` sets up a Docker engine on Debian 12"
+_TO_EXPORT: Final = (
+    'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine, '
+    "or name another builder: `docker buildx create`, then `--builder NAME`"
+)
+_TO_REACH_PLAIN: Final = "a registry without TLS must be among the `insecure-registries` of the builder's own /etc/docker/daemon.json"
+_TO_WRITE_CACHE: Final = (
+    "`type=registry,ref=REGISTRY/REPOSITORY:TAG,mode=max` names a place that the builder itself reaches, and where "
+    "`docker login` on this machine lets you write; without `--cache-to` it builds all the same"
+)
 
 
 class BuildxCode(CodeEnum):
@@ -81,56 +90,54 @@ def run(command: Command, runner: Runner, console: Console) -> None:
         try:
             runner.run(command, on_line=progress.feed)
         except CommandError as error:
-            words = progress.words
-            if re.search(r"export(er)? is not supported|oci-layout.*not supported", words):
-                what = "export its cache" if "Cache export" in words else "write an OCI layout"
-                raise ToolError(f"BuildKit cannot {what} here", findings=(_no_export(words),)) from error
-            message = progress.failure or error.message
-            full = "no space left" in f"{message} {words}"
-            rejected = _BAD_CACHE.search(words)
-            cache_error = progress.unwritten or (rejected[0] if rejected else "")
-            if cache_error and not full:
-                raise BuildError(
-                    "BuildKit could not write its cache", findings=(_no_cache(cache_error),)
-                ) from error
-            kind = SpaceError if full else BuildError
-            raise kind(
-                f"could not {command.why}: {message}",
-                hint="`docker builder prune` frees what BuildKit keeps"
-                if full
-                else "`--dry-run` prints the command",
-            ) from error
+            raise _explain(command, error, progress) from error
     if progress.cached:
-        console.say(
-            f"BuildKit had {progress.cached} of {progress.cached + progress.ran} instructions in its cache"
-        )
+        every = progress.cached + progress.ran
+        console.say(f"BuildKit had {progress.cached} of {every} instructions in its cache")
+
+
+def _explain(command: Command, error: CommandError, progress: Progress) -> EnvbuilderError:
+    words = progress.words
+    if re.search(r"export(er)? is not supported|oci-layout.*not supported", words):
+        what = "export its cache" if "Cache export" in words else "write an OCI layout"
+        message = next((line for line in words.splitlines() if "not supported" in line), words)
+        finding = Finding(code=BuildxCode.NO_EXPORT, message=message.removeprefix("ERROR: "), hint=_TO_EXPORT)
+        return ToolError(f"BuildKit cannot {what} here", findings=(finding,))
+    message = progress.failure or error.message
+    if "no space left" in f"{message} {words}":
+        hint = "`docker builder prune` frees what BuildKit keeps"
+        return SpaceError(f"could not {command.why}: {message}", hint=hint)
+    rejected = _BAD_CACHE.search(words)
+    if unwritten := progress.unwritten or (rejected[0] if rejected else ""):
+        is_plain = "server gave HTTP response to HTTPS client" in unwritten
+        hint = _TO_REACH_PLAIN if is_plain else _TO_WRITE_CACHE
+        finding = Finding(code=BuildxCode.NO_CACHE, message=f"`--cache-to`: {unwritten}", hint=hint)
+        return BuildError("BuildKit could not write its cache", findings=(finding,))
+    return BuildError(f"could not {command.why}: {message}", hint="`--dry-run` prints the command")
 
 
 def need_buildkit(builder: Builder, runner: Runner) -> None:
     """Raise ToolError without a Docker client, without a recent buildx, or without a builder that answers."""
-    findings = tuple(_judge(builder, runner))
-    if findings:
-        raise ToolError("the docker engine needs BuildKit", findings=findings)
+    problem = _find_problem(builder, runner)
+    if problem:
+        raise ToolError("the docker engine needs BuildKit", findings=(problem,))
 
 
-def _judge(builder: Builder, runner: Runner) -> tuple[Finding, ...]:
-    asked = Command(argv=("docker", "buildx", "version"), why="ask for buildx")
+def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
     try:
-        version = runner.run(asked)
+        version = runner.run(Command(argv=("docker", "buildx", "version"), why="ask for buildx"))
     except ToolError:
-        return (
-            _finding(
-                ToolCode.ABSENT, "`docker` is needed to drive BuildKit, and it is not installed", _SETUP
-            ),
-        )
+        message = "`docker` is needed to drive BuildKit, and it is not installed"
+        return Finding(code=ToolCode.ABSENT, message=message, hint=_TO_SET_UP)
     except CommandError:
         hint = "`apt-get install docker-buildx`, or docker-buildx-plugin of Docker's own packages"
-        return (_finding(ToolCode.ABSENT, "`docker` has no plugin `buildx`, which drives BuildKit", hint),)
+        message = "`docker` has no plugin `buildx`, which drives BuildKit"
+        return Finding(code=ToolCode.ABSENT, message=message, hint=hint)
     found = re.search(r"\d+(?:\.\d+)+", version)
     if not found or tuple(map(int, found[0].split("."))) < FLOOR:
         wanted = ".".join(map(str, FLOOR))
         message = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
-        return (_finding(ToolCode.OLD, message, _SETUP),)
+        return Finding(code=ToolCode.OLD, message=message, hint=_TO_SET_UP)
     inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (builder.name,)))
     try:
         answer = runner.run(Command(argv=inspect, why="ask the builder"))
@@ -139,33 +146,7 @@ def _judge(builder: Builder, runner: Runner) -> tuple[Finding, ...]:
     except CommandError as error:
         last = error.message.splitlines()[-1]
     if not last:
-        return ()
+        return None
     name = f"the builder `{builder.name}`" if builder.name else "the Docker engine"
     hint = "`docker buildx ls` lists builders, `envbuilder doctor` looks at the engine"
-    return (_finding(ToolCode.ABSENT, f"{name} does not answer: {last}", hint),)
-
-
-def _no_export(words: str) -> Finding:
-    message = next((line for line in words.splitlines() if "not supported" in line), words)
-    return _finding(
-        BuildxCode.NO_EXPORT,
-        message.removeprefix("ERROR: "),
-        'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine, '
-        "or name another builder: `docker buildx create`, then `--builder NAME`",
-    )
-
-
-def _no_cache(message: str) -> Finding:
-    is_plain = "server gave HTTP response to HTTPS client" in message
-    return _finding(
-        BuildxCode.NO_CACHE,
-        f"`--cache-to`: {message}",
-        "a registry without TLS must be among the `insecure-registries` of the builder's own /etc/docker/daemon.json"
-        if is_plain
-        else "`type=registry,ref=REGISTRY/REPOSITORY:TAG,mode=max` names a place that the builder itself reaches, and where "
-        "`docker login` on this machine lets you write; without `--cache-to` it builds all the same",
-    )
-
-
-def _finding(code: str, message: str, hint: str) -> Finding:
-    return Finding(code=code, severity=Severity.ERROR, where="", message=message, hint=hint)
+    return Finding(code=ToolCode.ABSENT, message=f"{name} does not answer: {last}", hint=hint)

@@ -1,146 +1,111 @@
 """One run of BuildKit over one plan. It exports every layer but the runtime's, as a tar that is packed again as ours."""
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.build.assemble import os as debian
-from envbuilder.build.assemble.runtime import RuntimeMaker
-from envbuilder.build.assemble.step import Job
+from envbuilder.build.assemble import runtime
 from envbuilder.build.buildkit import buildx
 from envbuilder.build.buildkit.folder import write_folder
-from envbuilder.build.engine import Builder, EngineName, layer_keys, missing_steps
+from envbuilder.build.engine import Builder, Job
 from envbuilder.build.extensions import need_calls
-from envbuilder.core.cache import Sha256, Store, commit_path, remove_tree
-from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
-from envbuilder.core.limits import Limits
-from envbuilder.core.process import Command, Runner
+from envbuilder.core.process import Command
 from envbuilder.core.required_tools import DPKG_DEB, need_tools
 from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.model import OsStep, Plan, RuntimeStep, Step
+from envbuilder.plan.model import OsStep, RuntimeStep, Step
 from envbuilder.plan.render import EXPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildKitEngine:
-    store: Store
-    runner: Runner
-    console: Console
-    limits: Limits
+    job: Job
     builder: Builder = field(default_factory=Builder)
 
-    @property
-    def name(self) -> EngineName:
-        return EngineName.DOCKER
-
     def need_tools(self) -> None:
-        need_tools((DPKG_DEB,), self.runner)
-        buildx.need_buildkit(self.builder, self.runner)
+        need_tools((DPKG_DEB,), self.job.runner)
+        buildx.need_buildkit(self.builder, self.job.runner)
 
-    def artefacts(self, plan: Plan) -> tuple[Artifact, ...]:
+    def artifacts(self) -> tuple[Artifact, ...]:
         """Return every input if BuildKit has something to do: it may have forgotten any of its stages."""
-        need_calls(plan)
-        return plan.artefacts if self._asked(plan) else ()
+        need_calls(self.job.plan)
+        return self.job.plan.artifacts if self._asked() else ()
 
-    def start(self, plan: Plan, pool: Executor) -> "tuple[Future[Layer], ...]":
+    def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
         """Start every layer of the plan."""
-        baked = pool.submit(self._bake, plan)
-        return tuple(pool.submit(self._layer, plan, step, baked) for step in plan.steps)
+        baked = pool.submit(self._bake)
+        return tuple(pool.submit(self._layer, step, baked) for step in self.job.plan.steps)
 
-    def _layer(self, plan: Plan, step: Step, baked: "Future[dict[type[Step], Layer]]") -> Layer:
+    def _layer(self, step: Step, baked: "Future[dict[type[Step], Layer]]") -> Layer:
         layers = baked.result()
-        return (
-            self._write_runtime(plan, step, layers) if isinstance(step, RuntimeStep) else layers[type(step)]
+        if not isinstance(step, RuntimeStep):
+            return layers[type(step)]
+        return self.job.make_layer(
+            step,
+            lambda out, work: runtime.write_layer(
+                step, self.job, layers=layers, trees={}, work=work, out=out
+            ),
         )
 
-    def commands(self, plan: Plan) -> tuple[Command, ...]:
+    def commands(self) -> tuple[Command, ...]:
         """Return the command for the layers that BuildKit is asked for. `WORK` stands for the temporary folder of a run."""
-        need_calls(plan)
-        asked = self._asked(plan)
-        return (self._command(plan, Path("WORK"), stage=_stage(asked)),) if asked else ()
+        need_calls(self.job.plan)
+        asked = self._asked()
+        return (self._command(Path("WORK"), stage=_stage(asked)),) if asked else ()
 
-    def _command(self, plan: Plan, work: Path, *, stage: str) -> Command:
-        context = buildx.is_context(self.builder, self.runner)
+    def _command(self, work: Path, *, stage: str) -> Command:
+        context = buildx.is_context(self.builder, self.job.runner)
         return buildx.build_command(
-            plan, work / "folder", work / "layout", self.builder, stage=stage, context=context
+            self.job.plan, work / "folder", work / "layout", self.builder, stage=stage, context=context
         )
 
-    def _missing(self, plan: Plan) -> tuple[Step, ...]:
-        """Return the missing layers that BuildKit makes."""
-        return _baked(missing_steps(plan, self.store, self.name))
-
-    def _asked(self, plan: Plan) -> tuple[Step, ...]:
+    def _asked(self) -> tuple[Step, ...]:
         """Return the layers that BuildKit is asked for: the missing ones, or all if it fills a cache of its own."""
-        return _baked(plan.steps) if self.builder.cache_to else self._missing(plan)
+        wanted = self.job.plan.steps if self.builder.cache_to else self.job.missing()
+        return tuple(step for step in wanted if not isinstance(step, RuntimeStep))
 
-    def prepare(self, plan: Plan, folder: Path, final: Path) -> Command:
+    def prepare(self, folder: Path, final: Path) -> Command:
         """Write everything that BuildKit reads into `folder`. Returns the command that builds an image once the folder is `final`."""
-        write_folder(self.job(plan), folder)
-        context = buildx.is_context(self.builder, self.runner)
-        return buildx.by_hand(plan, final, self.builder, context=context)
+        write_folder(self.job, folder)
+        context = buildx.is_context(self.builder, self.job.runner)
+        return buildx.by_hand(self.job.plan, final, self.builder, context=context)
 
-    def _bake(self, plan: Plan) -> dict[type[Step], Layer]:
+    def _bake(self) -> dict[type[Step], Layer]:
         """Return every layer but the runtime's, by the type of its step."""
-        if self._asked(plan):
-            with self.store.lock(f"docker-{plan.key}"), self.store.workspace() as work:
-                if asked := self._asked(plan):  # another process may have made them meanwhile
-                    self._build(plan, asked, work)
-        keys = layer_keys(plan, self.name)
-        found = {type(step): load_layer(self.store.layer(key)) for step, key in keys.items()}
+        store = self.job.store
+        if self._asked():
+            with store.lock(f"docker-{self.job.plan.key}"), store.workspace() as work:
+                if asked := self._asked():  # another process may have made them meanwhile
+                    self._build(asked, work)
+        found = {type(step): load_layer(store.layer(key)) for step, key in self.job.keys.items()}
         return {kind: layer for kind, layer in found.items() if layer is not None}
 
-    def _build(self, plan: Plan, asked: Sequence[Step], work: Path) -> None:
-        with self.console.step("gather what BuildKit reads"):
-            write_folder(self.job(plan), work / "folder")
-        stage = _stage(asked)
-        buildx.run(self._command(plan, work, stage=stage), self.runner, self.console)
-        blobs = read_layout(work / "layout", EXPORTED[stage])
-        keys = layer_keys(plan, self.name)
-        for step in self._missing(plan):
-            with self.console.step(f"write the {step.name} layer"):
-                self._write(plan, step, keys[step], tar=blobs[step.name], work=work)
+    def _build(self, asked: Sequence[Step], work: Path) -> None:
+        job, stage = self.job, _stage(asked)
+        with job.console.step("gather what BuildKit reads"):
+            write_folder(job, work / "folder")
+        buildx.run(self._command(work, stage=stage), job.runner, job.console)
+        tars = exported_tars(work / "layout", EXPORTED[stage])
+        for step in (one for one in job.missing() if one in asked):
+            with job.console.step(f"write the {step.name} layer"):
+                self._pack(step, tars[step.name])
 
-    def _write(self, plan: Plan, step: Step, key: Sha256, *, tar: Path, work: Path) -> None:
-        out, final = work / f"layer-{step.name}", self.store.layer(key)
-        is_os = isinstance(step, OsStep)
-        write_layer_from_tar(
-            name=step.name, tar=tar, folder=out, epoch=plan.epoch, threads=self.limits.threads,
-            drop=debian.DROP if isinstance(step, OsStep) and not step.base else (),
-            omit=() if is_os else ("", *plan.shared_folders(step)), plain=not is_os,
-        )  # fmt: skip
-        with self.store.lock(f"layer-{key}"):
-            if (
-                final.exists() and load_layer(final) is None
-            ):  # damaged: `commit_path` would take it for finished
-                remove_tree(final)
-            commit_path(out, final)
-
-    def _write_runtime(self, plan: Plan, step: RuntimeStep, layers: Mapping[type[Step], Layer]) -> Layer:
-        final = self.store.layer(layer_keys(plan, self.name)[step])
-        if found := load_layer(final):
-            return found
-        with self.store.workspace() as work:
-            RuntimeMaker(step=step, job=self.job(plan)).write(work / "layer", work, layers, {})
-            if final.exists():
-                remove_tree(final)
-            commit_path(work / "layer", final)
-        layer = load_layer(final)
-        assert layer is not None, f"{final} was just written"
-        return layer
-
-    def job(self, plan: Plan) -> Job:
-        """Return what the steps of a plan are made with."""
-        return Job(
-            plan=plan, store=self.store, runner=self.runner, console=self.console, limits=self.limits, engine=self.name
-        )  # fmt: skip
+    def _pack(self, step: Step, tar: Path) -> None:
+        self.job.make_layer(step, lambda out, _: pack_tar(step, self.job, tar, out))
 
 
-def _baked(steps: Sequence[Step]) -> tuple[Step, ...]:
-    return tuple(step for step in steps if not isinstance(step, RuntimeStep))
+def pack_tar(step: Step, job: Job, tar: Path, out: Path) -> Layer:
+    """Write the step's layer from the tar that BuildKit exported into the folder `out`."""
+    is_os = isinstance(step, OsStep)
+    return write_layer_from_tar(
+        name=step.name, tar=tar, folder=out, epoch=job.plan.epoch, threads=job.limits.threads,
+        drop=debian.DROP if isinstance(step, OsStep) and not step.base else (),
+        omit=() if is_os else ("", *job.plan.shared_folders(step)), plain=not is_os,
+    )  # fmt: skip
 
 
 def _stage(asked: Sequence[Step]) -> str:
@@ -152,19 +117,10 @@ def _stage(asked: Sequence[Step]) -> str:
     )
 
 
-def read_layout(folder: Path, names: Sequence[str]) -> dict[str, Path]:
+def exported_tars(folder: Path, names: Sequence[str]) -> dict[str, Path]:
     """Return layer name → tar in the OCI layout that BuildKit wrote. Raises BuildError for another number of layers."""
-    blobs = folder / "blobs/sha256"
-
-    def load(descriptor: Mapping[str, str]) -> dict[str, list[dict[str, str]]]:
-        text = (blobs / descriptor["digest"].removeprefix("sha256:")).read_text(encoding="utf-8")
-        return dict(json.loads(text))
-
-    index = json.loads((folder / "index.json").read_text(encoding="utf-8"))
-    layers = load(index["manifests"][0])["layers"]
+    layout = read_layout(folder)
+    layers = layout.manifest.layers
     if len(layers) != len(names):
         raise BuildError(f"BuildKit wrote {len(layers)} layers, not the {len(names)} of Dockerfile.base")
-    return {
-        name: blobs / layer["digest"].removeprefix("sha256:")
-        for name, layer in zip(names, layers, strict=True)
-    }
+    return {name: layout.path(layer) for name, layer in zip(names, layers, strict=True)}

@@ -3,21 +3,39 @@
 Each stage reads a part of its own, so BuildKit makes anew what an edit touches and nothing else.
 """
 
+import shlex
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, assert_never
+
+import uv
 
 from envbuilder import runtime
-from envbuilder.build.assemble.engine import step_maker
-from envbuilder.build.assemble.step import Job, link_files, write_text
-from envbuilder.core.cache import Store
+from envbuilder.build.assemble import os as debian
+from envbuilder.build.assemble.python import requirements, seeded_python
+from envbuilder.build.assemble.runtime import write_runtime_files, write_start_files, write_text
+from envbuilder.build.engine import Job
+from envbuilder.build.extensions import container_compiles, stage_sources
+from envbuilder.core.cache import Sha256, Store, link_or_copy
 from envbuilder.core.sources import BLOBS
-from envbuilder.lock.base_image.layout import layout_files
-from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import blobs
-from envbuilder.plan.render import render_base
+from envbuilder.lock.model import LockedBase, blobs
+from envbuilder.lock.vendor import layout_files
+from envbuilder.plan.model import (
+    CudaStep,
+    ExtensionsStep,
+    OsStep,
+    PythonStep,
+    RuntimeStep,
+    StartStep,
+    Step,
+)
+from envbuilder.plan.render import render_base, rules
 
 DOCKERFILE: Final = "Dockerfile.base"
 BASE: Final = "base"  # the image that a recipe stands on, as an OCI layout
+JOBS: Final = (
+    4  # compilers at once, on every machine: BuildKit may run elsewhere, and its cache is keyed by it
+)
 # Programs beside those of the kit, and their folders in it. Each Python of a project's build finds the last one where it is mounted.
 _PROGRAMS: Final = {"compile_extension.py": "", "build_project.py": "", "sitecustomize.py": "customize"}
 
@@ -30,13 +48,102 @@ def write_folder(job: Job, folder: Path) -> None:
     for name, below in _PROGRAMS.items():
         write_text(folder / "kit" / below / name, runtime.path(name).read_text(encoding="utf-8"))
     for step in job.plan.steps:
-        step_maker(step, job).write_inputs(folder)
+        _write_inputs(step, job, folder / step.name)
     if job.plan.os.base:
         write_base(job.plan.os.base, folder / BASE, job.store)
 
 
 def write_base(base: LockedBase, folder: Path, store: Store) -> None:
     """Write the image as an OCI layout of links to its blobs in the store."""
-    link_files(folder / BLOBS, ((blob.sha256, blob.sha256) for blob in blobs(base)), store)
+    _link_files(folder / BLOBS, ((blob.sha256, blob.sha256) for blob in blobs(base)), store)
     for name, content in layout_files(base).items():
         write_text(folder / name, content.decode())
+
+
+def _write_inputs(step: Step, job: Job, folder: Path) -> None:
+    """Write what the step's stage reads."""
+    match step:
+        case OsStep():
+            _write_os(step, job, folder)
+        case PythonStep():
+            settings = {
+                "INTERPRETER": step.program,
+                "VERSION": step.python,
+                "REPEAT": seeded_python(step.python),
+            }
+            _write_settings(folder / "settings", settings)
+            write_text(folder / "requirements.txt", requirements(step))
+            wheels = ((wheel.filename, wheel.sha256) for wheel in step.artifacts)
+            _link_files(folder / "wheels", wheels, job.store)
+            link_or_copy(Path(uv.find_uv_bin()), folder / "uv")
+            (folder / "uv").chmod(0o755)
+        case CudaStep():
+            python = job.plan.python
+            settings = {
+                "INTERPRETER": python.program,
+                "SITE": python.site_packages,
+                "CUDA": step.toolkit.cuda,
+            }
+            _write_settings(folder / "settings", settings)
+            write_text(folder / "rules.json", rules(step))
+            parts = ((part.filename, part.sha256) for part in step.artifacts)
+            _link_files(folder / "parts", parts, job.store)
+        case ExtensionsStep():
+            _write_extensions(step, job, folder)
+        case StartStep():
+            write_start_files(step, folder)
+        case RuntimeStep():
+            write_runtime_files(step, folder)
+        case _:
+            assert_never(step)
+
+
+def _write_os(step: OsStep, job: Job, folder: Path) -> None:
+    python = seeded_python(job.plan.python.python)
+    has_python = any(deb.name == f"python{python}-minimal" for deb in step.artifacts)
+    settings = {
+        "GCC": step.gcc,
+        "REPEAT": python if has_python else "",
+        **debian.word_lists(debian.DROP_FROM_IMAGE if step.base else debian.DROP),
+        "DRIVER": step.driver,
+    }
+    _write_settings(folder / "settings", settings)
+    write_text(folder / "finish.sh", f"{debian.ADD_USER}\n")
+    debs = ((f"{deb.name}_{deb.sha256[:16]}.deb", deb.sha256) for deb in step.artifacts)
+    _link_files(folder / "debs", debs, job.store)
+    if not step.base:
+        debian.write_root(
+            step.artifacts, folder / "root.tar", epoch=job.plan.epoch, store=job.store, runner=job.runner
+        )
+
+
+def _write_extensions(step: ExtensionsStep, job: Job, folder: Path) -> None:
+    compiles = container_compiles(job.plan, jobs=JOBS)
+    for number, (extension, one) in enumerate(zip(step.extensions, compiles, strict=True)):
+        own = folder / f"{number:03}"
+        write_text(own / "spec.json", one.specification)
+        write_text(own / "entry.json", one.entry)
+        _write_settings(own / "environment", dict(one.env), export=True)
+        if one.project:
+            write_text(own / "project", one.project)
+            stage_sources(extension, store=job.store, folder=own / "src")
+        else:
+            write_text(own / "sources", one.sums)
+            sources = ((file.path, file.sha256) for file in one.files)
+            _link_files(folder / "sources", sources, job.store)
+
+
+def _link_files(folder: Path, files: Iterable[tuple[str, str]], store: Store) -> None:
+    """Fill a folder with links to the store: name → sha256."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, digest in files:
+        target = folder / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not target.exists():
+            link_or_copy(store.artifact(Sha256(digest)), target)
+
+
+def _write_settings(path: Path, values: Mapping[str, str], *, export: bool = False) -> None:
+    """Write assignments as the shell reads them."""
+    word = "export " if export else ""
+    write_text(path, "".join(f"{word}{name}={shlex.quote(value)}\n" for name, value in values.items()))

@@ -9,7 +9,6 @@ import contextlib
 import json
 import logging
 import re
-from collections.abc import Iterator
 from typing import Final, Self
 
 from envbuilder.core.console import Console
@@ -48,10 +47,8 @@ class Progress:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for stack in self._open.values():  # steps that were running when the program ended
-            with contextlib.suppress(_Broken):
-                stack.__exit__(_Broken, _Broken(), None)
-        self._open.clear()
+        for digest in tuple(self._open):  # steps that were running when the program ended
+            self._end(digest, failed=True)
 
     def feed(self, line: str) -> None:
         """Read one line of the program's output."""
@@ -104,16 +101,17 @@ class Progress:
             self._cached |= {digest} if is_instruction else set()
         elif vertex.get("completed"):
             self._ran |= {digest} if is_instruction else set()
-            stack = self._open.pop(digest, None)
-            with contextlib.suppress(_Broken):
-                if stack and vertex.get("error"):
-                    stack.__exit__(_Broken, _Broken(), None)
-                elif stack:
-                    stack.close()
+            self._end(digest, failed=bool(vertex.get("error")))
         elif vertex.get("started") and digest not in self._open and title(name):
             stack = contextlib.ExitStack()
             stack.enter_context(self._console.step(title(name)))
             self._open[digest] = stack
+
+    def _end(self, digest: str, *, failed: bool) -> None:
+        """Close the step of a vertex, if it has one."""
+        with contextlib.suppress(_Broken), self._open.pop(digest, contextlib.ExitStack()):
+            if failed:
+                raise _Broken
 
     def _trouble(self, digest: str, name: str, error: str) -> None:
         if found := _IMPORT.fullmatch(name):
@@ -140,14 +138,8 @@ def title(name: str) -> str:
     if kind not in ("RUN", "ADD"):
         return ""
     words = _OPTIONS.sub("", words)
-    text = " ".join(_words(words))
-    return f"{found['stage']}: {text if len(text) <= _LONGEST else text[: _LONGEST - 1] + '…'}"
-
-
-def _words(text: str) -> Iterator[str]:
-    """Yield the words of a command, which may be a JSON list."""
     try:
-        value = json.loads(text)
-    except ValueError:
-        value = text.split()
-    yield from map(str, value)
+        text = " ".join(map(str, json.loads(words)))  # a command may be a JSON list
+    except (ValueError, TypeError):
+        text = " ".join(words.split())
+    return f"{found['stage']}: {text if len(text) <= _LONGEST else text[: _LONGEST - 1] + '…'}"

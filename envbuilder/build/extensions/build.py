@@ -11,13 +11,13 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar, assert_never
 
 from envbuilder.build.assemble.sandbox import Root
-from envbuilder.build.extensions import commands
+from envbuilder.build.engine import Job
 from envbuilder.build.extensions.cache import (
     BUILD_DIRECTORY,
     TREE,
@@ -26,9 +26,10 @@ from envbuilder.build.extensions.cache import (
     Calls,
     Compiled,
     Key,
+    call_key,
+    gpus_of,
     load_calls,
     load_compiled,
-    make_key,
     ninja_timings,
     project_key,
     read_calls,
@@ -46,19 +47,30 @@ from envbuilder.build.extensions.check_targets import (
     targets_of,
 )
 from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures
+from envbuilder.build.extensions.programs import (
+    CALLS,
+    FACTS,
+    SPEC,
+    Program,
+    build_program,
+    capture_program,
+    compile_program,
+    project_folder,
+)
 from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
-from envbuilder.core.cache import Sha256, Store, commit_path, remove_tree, sha256_text
-from envbuilder.core.console import Console
+from envbuilder.core.cache import Sha256, commit_path, remove_tree, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
-from envbuilder.core.process import Command, Runner
+from envbuilder.core.limits import Limits
+from envbuilder.core.process import Command
 from envbuilder.lock.model import LockedExtension
-from envbuilder.plan.model import ExtensionsStep, Plan
 from envbuilder.recipe.extension import SOURCE_SUFFIXES, Form
 
 NVCC_MEMORY: Final = 3 << 30  # bytes that one compile of a file with torch's headers may need
 Item = TypeVar("Item")
 _COMPILED: Final = re.compile(rf"\s-c\s+\"?(\S+(?:{'|'.join(map(re.escape, SOURCE_SUFFIXES))}))\b")
 _COUNT: Final = re.compile(r"^\[(\d+)/(\d+)\] ")
+
+# ---- what the store has
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +81,51 @@ class ExtensionStatus:
     name: str
     key: Key
     compiled: Compiled | None
+
+
+def find_extensions(job: Job) -> Iterator[ExtensionStatus]:
+    """Report what the store has. A project whose calls were never captured has the key of its capture."""
+    for extension in job.plan.extensions:
+        calls = _known_calls(job, extension)
+        if calls is None:
+            found = [(extension.name, project_key(job.plan, extension))]
+        else:
+            found = [(call.name, call_key(job.plan, extension, call, calls)) for call in calls.calls]
+        for name, key in found:
+            compiled = load_compiled(job.store.extension(key.digest))
+            yield ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
+
+
+def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]:
+    """Return the commands for what the store lacks. `work` stands for the build directory."""
+    missing = {one.extension.name: one.extension for one in find_extensions(job) if one.compiled is None}
+    for extension in missing.values():
+        match extension.form:
+            case Form.PROJECT:
+                program = build_program(job.plan, extension, jobs=compilers(job.limits))
+            case Form.LOAD:
+                (call,) = recipe_calls(extension).calls
+                program = compile_program(job.plan, extension, call, jobs=compilers(job.limits))
+            case Form.CAPTURE:
+                program = capture_program(job.plan, extension)
+            case _:
+                assert_never(extension.form)
+        yield program.command(root=root, build_dir=work)
+
+
+def compilers(limits: Limits) -> int:
+    """Return how many compilers run at once: as many as cores and memory allow."""
+    return max(1, min(limits.threads, limits.memory // NVCC_MEMORY))
+
+
+def _known_calls(job: Job, extension: LockedExtension) -> Calls | None:
+    """Return the calls that an extension makes, None for a project's own build and before a capture."""
+    if extension.form is Form.CAPTURE:
+        return load_calls(job.store.extension(project_key(job.plan, extension).digest), job.store)
+    return recipe_calls(extension) if extension.form is Form.LOAD else None
+
+
+# ---- the build
 
 
 class Slots:
@@ -95,246 +152,8 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExtensionBuilder:
-    """Build one plan's extensions. `root` unpacks what a compiler needs; it is called only when something must be compiled."""
-
-    plan: Plan
-    step: ExtensionsStep
-    store: Store
-    runner: Runner
-    console: Console
-    jobs: int  # compilers at once
-    root: Callable[[], Root]
-
-    def build(self) -> tuple[CachedExtension, ...]:
-        """Return every extension, in the recipe's order. Raises BuildError that names all that failed."""
-        slots = Slots(self.jobs)
-        return _run_all(self.step.extensions, lambda extension: self._build_one(extension, slots))
-
-    def find(self) -> Iterator[ExtensionStatus]:
-        """Report what the store has. A project whose calls were never captured has the key of its capture."""
-        for extension in self.step.extensions:
-            calls = self._known_calls(extension)
-            if calls is None:
-                yield self._status(extension, extension.name, project_key(self.plan, extension))
-            else:
-                for call in calls.calls:
-                    yield self._status(extension, call.name, self._call_key(extension, call, calls))
-
-    def commands(self, *, root: Root, work: Path) -> Iterator[Command]:
-        """Return the commands for what the store lacks. `work` stands for the build directory."""
-        missing = {found.extension.name: found.extension for found in self.find() if found.compiled is None}
-        for extension in missing.values():
-            yield self._command(extension, root=root, build_dir=work, jobs=self.jobs)
-
-    def _status(self, extension: LockedExtension, name: str, key: Key) -> ExtensionStatus:
-        compiled = load_compiled(self.store.extension(key.digest))
-        return ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
-
-    def _known_calls(self, extension: LockedExtension) -> Calls | None:
-        """Return the calls that an extension makes, None for a project's own build and before a capture."""
-        match extension.form:
-            case Form.PROJECT:
-                return None
-            case Form.LOAD:
-                return recipe_calls(extension)
-            case Form.CAPTURE:
-                return load_calls(self.store.extension(project_key(self.plan, extension).digest), self.store)
-            case _:
-                assert_never(extension.form)
-
-    def _build_one(self, extension: LockedExtension, slots: Slots) -> tuple[CachedExtension, ...]:
-        match extension.form:
-            case Form.PROJECT:
-                return (self._build_project(extension, slots),)
-            case Form.LOAD:
-                calls = recipe_calls(extension)
-            case Form.CAPTURE:
-                calls = self._capture_calls(extension, slots)
-            case _:
-                assert_never(extension.form)
-        return _run_all(calls.calls, lambda call: (self._compile_call(extension, call, calls, slots),))
-
-    # One call of `load()` or `load_inline()`.
-
-    def _call_key(self, extension: LockedExtension, call: Call, calls: Calls) -> Key:
-        common = surroundings(self.plan, extension)
-        return make_key(common, call=call.to_json(), files=json.dumps(calls.files))
-
-    def _compile_call(
-        self, extension: LockedExtension, call: Call, calls: Calls, slots: Slots
-    ) -> CachedExtension:
-        key = self._call_key(extension, call, calls)
-
-        def work(run: _Run) -> Compiled:
-            stage_files({name: self.store.artefact(digest) for name, digest in calls.files}, run.build_dir)
-            for folder in ("src", "build"):  # a call of `load_inline()` may have no files at all
-                (run.build_dir / folder).mkdir(exist_ok=True)
-            command = commands.compile_command(
-                call, extension, architectures=self.step.architectures,
-                root=run.root, build_dir=run.build_dir, jobs=run.jobs,
-            )  # fmt: skip
-            self._run(command, call.name, run.build_dir, commands.compile_specification(call))
-            library = run.build_dir / "build" / call.library
-            targets = targets_of(library)
-            if targets or (call.has_cuda and self.step.architectures):
-                check_call(call.name, targets, self.step.architectures)
-            if library.is_symlink():
-                raise BuildError(f"the extension `{call.name}` was built as a link")
-            shutil.copyfile(library, run.out / library.name)
-            facts, read = read_facts(run.build_dir / commands.FACTS)
-            sources, headers = _files_read(call, read, dict(calls.files))
-            return Compiled(
-                name=call.name, key=key, facts=facts, call=call, targets=targets, sources=sources, headers=headers,
-                size=library.stat().st_size, seconds=run.seconds(), timings=ninja_timings(run.build_dir), recipe=self.plan.name,
-            )  # fmt: skip
-
-        wanted = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
-        build_key = _build_key(surroundings(self.plan, extension), call.to_json())
-        return self._obtain(
-            extension, key, _Job(name=call.name, work=work, wanted=wanted, build_key=build_key), slots
-        )
-
-    # A project with a setup.py or pyproject.toml.
-
-    def _build_project(self, extension: LockedExtension, slots: Slots) -> CachedExtension:
-        key = project_key(self.plan, extension)
-
-        def work(run: _Run) -> Compiled:
-            stage_sources(extension, store=self.store, folder=run.build_dir / "src")
-            command = self._command(extension, root=run.root, build_dir=run.build_dir, jobs=run.jobs)
-            specification = commands.build_specification(extension)
-            self._run(command, extension.name, run.build_dir, specification, folder=extension.path)
-            shutil.copytree(run.build_dir / TREE, run.out / TREE, symlinks=True)
-            libraries = libraries_of(run.out)
-            targets = {path.name: targets_of(path) for path in libraries}
-            project = run.build_dir / commands.project_folder(extension).removeprefix(f"{BUILD_DIRECTORY}/")
-            check_project(extension.name, targets, self.step.architectures, project)
-            facts, _ = read_facts(run.build_dir / commands.FACTS)
-            return Compiled(
-                name=extension.name, key=key, facts=facts, call=None,
-                targets=tuple(sorted({target for found in targets.values() for target in found})),
-                sources=(), headers=(), size=sum(path.stat().st_size for path in libraries),
-                seconds=run.seconds(), timings=ninja_timings(run.build_dir), recipe=self.plan.name,
-            )  # fmt: skip
-
-        common = surroundings(self.plan, extension, reads_all=True)
-        build_key = _build_key(common, f"{extension.name} {extension.path}")
-        return self._obtain(
-            extension, key, _Job(name=extension.name, work=work, wanted=self.jobs, build_key=build_key), slots
-        )
-
-    def _command(self, extension: LockedExtension, *, root: Root, build_dir: Path, jobs: int) -> Command:
-        gpus = self.step.architectures
-        match extension.form:
-            case Form.LOAD:
-                (call,) = recipe_calls(extension).calls
-                return commands.compile_command(
-                    call, extension, architectures=gpus, root=root, build_dir=build_dir, jobs=jobs
-                )
-            case Form.CAPTURE:
-                return commands.capture_command(extension, architectures=gpus, root=root, build_dir=build_dir)
-            case Form.PROJECT:
-                return commands.build_command(
-                    extension, architectures=gpus, root=root, build_dir=build_dir, jobs=jobs, epoch=self.plan.epoch
-                )  # fmt: skip
-            case _:
-                assert_never(extension.form)
-
-    # The calls that a project's own imports make.
-
-    def _capture_calls(self, extension: LockedExtension, slots: Slots) -> Calls:
-        key = project_key(self.plan, extension).digest
-        with self.store.lock(f"extension-{key}"):
-            if known := self._known_calls(extension):
-                return known
-            root = self.root()
-            with (
-                slots.take(1),
-                self.console.step(f"capture `{extension.name}`") as shown,
-                self.store.workspace() as build_dir,
-            ):
-                stage_sources(extension, store=self.store, folder=build_dir / "src")
-                command = self._command(extension, root=root, build_dir=build_dir, jobs=1)
-                specification = commands.capture_specification(extension)
-                self._run(command, extension.name, build_dir, specification, compiles=False)
-                calls = read_calls(build_dir, build_dir / commands.CALLS, self.store)
-                if not calls.calls:
-                    raise extension_error(
-                        ExtensionCode.NOTHING,
-                        f"the lines of `capture` of the extension `{extension.name}` compile nothing",
-                        "name the import, or the function, that reaches torch's `load()` or `load_inline()`",
-                    )
-                shown.tell(", ".join(call.name for call in calls.calls))
-                out = build_dir / "entry"
-                out.mkdir()
-                calls.save(out)
-                self._publish(out, self.store.extension(key))
-        return calls
-
-    # The store.
-
-    def _obtain(self, extension: LockedExtension, key: Key, job: "_Job", slots: Slots) -> CachedExtension:
-        """Return the entry of this key. Runs the job unless the store has it."""
-        folder = self.store.extension(key.digest)
-        with self.store.lock(f"extension-{key.digest}"):
-            compiled = load_compiled(folder)
-            if compiled is not None:
-                self.console.say(f"  {job.name}: in the store, compiled for `{compiled.recipe}`")
-                return CachedExtension(compiled=compiled, folder=folder, form=extension.form)
-            root = self.root()
-            with (
-                slots.take(job.wanted) as jobs,
-                self.store.lock(f"space-{job.build_key}"),
-                self.console.step(f"compile `{job.name}`"),
-                self.store.workspace() as work,
-            ):
-                out = work / "entry"
-                out.mkdir()
-                compiled = job.work(
-                    _Run(build_dir=self.store.space(job.build_key), jobs=jobs, out=out, root=root)
-                )
-                compiled.save(out)
-                self._publish(out, folder)
-        return CachedExtension(compiled=compiled, folder=folder, form=extension.form)
-
-    def _publish(self, out: Path, folder: Path) -> None:
-        if folder.exists():  # damaged, or of another version: `commit_path` would take it for finished
-            remove_tree(folder)
-        commit_path(out, folder)
-
-    def _run(
-        self,
-        command: Command,
-        name: str,
-        build_dir: Path,
-        specification: str,
-        *,
-        compiles: bool = True,
-        folder: str = "",
-    ) -> None:
-        """Run a program of the sandbox. Raises BuildError with the cause of a failure."""
-        (build_dir / commands.SPEC).write_text(specification, encoding="utf-8")
-        lines: list[str] = []
-
-        def read(line: str) -> None:
-            lines.append(line)
-            if compiled := _COMPILED.search(line):
-                count = _COUNT.match(line)
-                progress = f" ({count[1]} of {count[2]} commands)" if count else ""
-                self.console.say(f"  {name}: {Path(compiled[1]).name}{progress}")
-
-        try:
-            self.runner.run(command, on_line=read)
-        except SpaceError:
-            raise
-        except CommandError as failure:
-            raise explain_failure(name, lines, failure, compiles=compiles, folder=folder) from failure
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Run:
-    """One compile: where, with how many compilers, in which root. `out` is the folder of the new entry."""
+class _Compile:
+    """One compile that runs: where, with how many compilers, in which root. `out` is the folder of the new entry."""
 
     build_dir: Path
     jobs: int
@@ -347,13 +166,179 @@ class _Run:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """How an entry is made: its name, the work, the number of compilers wanted, and the key of its build directory."""
+class _Entry:
+    """An entry of the store, and how it is made: the work, the compilers wanted, and the key of the build directory."""
 
     name: str
-    work: Callable[[_Run], Compiled]
+    key: Key
+    form: Form
+    work: Callable[[_Compile], Compiled]
     wanted: int
     build_key: Sha256
+
+
+class ExtensionBuilder:
+    """Build one plan's extensions. `root` unpacks what a compiler needs; it is called only when something must be compiled."""
+
+    def __init__(self, job: Job, root: Callable[[], Root]) -> None:
+        self._job, self._root = job, root
+        self._gpus = gpus_of(job.plan)
+        self._slots = Slots(compilers(job.limits))
+
+    def build(self) -> tuple[CachedExtension, ...]:
+        """Return every extension, in the recipe's order. Raises BuildError that names all that failed."""
+        return _run_all(self._job.plan.extensions, self._build_one)
+
+    def _build_one(self, extension: LockedExtension) -> tuple[CachedExtension, ...]:
+        if extension.form is Form.PROJECT:
+            return (self._build_project(extension),)
+        calls = _known_calls(self._job, extension) or self._capture_calls(extension)
+        return _run_all(calls.calls, lambda call: (self._compile_call(extension, call, calls),))
+
+    def _compile_call(self, extension: LockedExtension, call: Call, calls: Calls) -> CachedExtension:
+        """Compile one call of `load()` or `load_inline()`."""
+        plan, store = self._job.plan, self._job.store
+        key = call_key(plan, extension, call, calls)
+
+        def work(run: _Compile) -> Compiled:
+            stage_files({name: store.artifact(digest) for name, digest in calls.files}, run.build_dir)
+            for folder in ("src", "build"):  # a call of `load_inline()` may have no files at all
+                (run.build_dir / folder).mkdir(exist_ok=True)
+            self._run(
+                compile_program(plan, extension, call, jobs=run.jobs), call.name, run.build_dir, run.root
+            )
+            library = run.build_dir / "build" / call.library
+            targets = targets_of(library)
+            if targets or (call.has_cuda and self._gpus):
+                check_call(call.name, targets, self._gpus)
+            if library.is_symlink():
+                raise BuildError(f"the extension `{call.name}` was built as a link")
+            shutil.copyfile(library, run.out / library.name)
+            facts, read = read_facts(run.build_dir / FACTS)
+            sources, headers = _files_read(call, read, dict(calls.files))
+            return Compiled(
+                name=call.name, key=key, facts=facts, call=call, targets=targets, sources=sources, headers=headers,
+                size=library.stat().st_size, seconds=run.seconds(), timings=ninja_timings(run.build_dir), recipe=plan.name,
+            )  # fmt: skip
+
+        wanted = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
+        build_key = _build_key(surroundings(plan, extension), call.to_json())
+        return self._obtain(
+            _Entry(
+                name=call.name, key=key, form=extension.form, work=work, wanted=wanted, build_key=build_key
+            )
+        )
+
+    def _build_project(self, extension: LockedExtension) -> CachedExtension:
+        """Build a project with a setup.py or pyproject.toml."""
+        plan, jobs = self._job.plan, compilers(self._job.limits)
+        key = project_key(plan, extension)
+
+        def work(run: _Compile) -> Compiled:
+            stage_sources(extension, store=self._job.store, folder=run.build_dir / "src")
+            program = build_program(plan, extension, jobs=run.jobs)
+            self._run(program, extension.name, run.build_dir, run.root, folder=extension.path)
+            shutil.copytree(run.build_dir / TREE, run.out / TREE, symlinks=True)
+            libraries = libraries_of(run.out)
+            targets = {path.name: targets_of(path) for path in libraries}
+            project = run.build_dir / project_folder(extension).removeprefix(f"{BUILD_DIRECTORY}/")
+            check_project(extension.name, targets, self._gpus, project)
+            facts, _ = read_facts(run.build_dir / FACTS)
+            return Compiled(
+                name=extension.name, key=key, facts=facts, call=None,
+                targets=tuple(sorted({target for found in targets.values() for target in found})),
+                sources=(), headers=(), size=sum(path.stat().st_size for path in libraries),
+                seconds=run.seconds(), timings=ninja_timings(run.build_dir), recipe=plan.name,
+            )  # fmt: skip
+
+        common = surroundings(plan, extension, reads_all=True)
+        build_key = _build_key(common, f"{extension.name} {extension.path}")
+        return self._obtain(
+            _Entry(
+                name=extension.name, key=key, form=extension.form, work=work, wanted=jobs, build_key=build_key
+            )
+        )
+
+    def _capture_calls(self, extension: LockedExtension) -> Calls:
+        """Capture the calls that a project's own imports make."""
+        store = self._job.store
+        key = project_key(self._job.plan, extension).digest
+        with store.lock(f"extension-{key}"):
+            if known := _known_calls(self._job, extension):  # another build captured them meanwhile
+                return known
+            root = self._root()
+            with (
+                self._slots.take(1),
+                self._job.console.step(f"capture `{extension.name}`") as shown,
+                store.workspace() as build_dir,
+            ):
+                stage_sources(extension, store=store, folder=build_dir / "src")
+                program = capture_program(self._job.plan, extension)
+                self._run(program, extension.name, build_dir, root, compiles=False)
+                calls = read_calls(build_dir, build_dir / CALLS, store)
+                if not calls.calls:
+                    raise extension_error(
+                        ExtensionCode.NOTHING,
+                        f"the lines of `capture` of the extension `{extension.name}` compile nothing",
+                        "name the import, or the function, that reaches torch's `load()` or `load_inline()`",
+                    )
+                shown.tell(", ".join(call.name for call in calls.calls))
+                out = build_dir / "entry"
+                out.mkdir()
+                calls.save(out)
+                _replace(out, store.extension(key))
+        return calls
+
+    def _obtain(self, entry: _Entry) -> CachedExtension:
+        """Return the entry from the store. Makes it unless the store has it."""
+        store, console, digest = self._job.store, self._job.console, entry.key.digest
+        folder = store.extension(digest)
+        with store.lock(f"extension-{digest}"):
+            compiled = load_compiled(folder)
+            if compiled is not None:
+                console.say(f"  {entry.name}: in the store, compiled for `{compiled.recipe}`")
+                return CachedExtension(compiled=compiled, folder=folder, form=entry.form)
+            root = self._root()
+            with (
+                self._slots.take(entry.wanted) as jobs,
+                store.lock(f"space-{entry.build_key}"),
+                console.step(f"compile `{entry.name}`"),
+                store.workspace() as work,
+            ):
+                out = work / "entry"
+                out.mkdir()
+                build_dir = store.space(entry.build_key)
+                compiled = entry.work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
+                compiled.save(out)
+                _replace(out, folder)
+        return CachedExtension(compiled=compiled, folder=folder, form=entry.form)
+
+    def _run(
+        self, program: Program, name: str, build_dir: Path, root: Root, *, compiles: bool = True, folder: str = ""
+    ) -> None:  # fmt: skip
+        """Run a program in the sandbox. Raises BuildError with the cause of a failure."""
+        (build_dir / SPEC).write_text(program.specification, encoding="utf-8")
+        lines: list[str] = []
+
+        def read(line: str) -> None:
+            lines.append(line)
+            if compiled := _COMPILED.search(line):
+                count = _COUNT.match(line)
+                progress = f" ({count[1]} of {count[2]} commands)" if count else ""
+                self._job.console.say(f"  {name}: {Path(compiled[1]).name}{progress}")
+
+        try:
+            self._job.runner.run(program.command(root=root, build_dir=build_dir), on_line=read)
+        except SpaceError:
+            raise
+        except CommandError as failure:
+            raise explain_failure(name, lines, failure, compiles=compiles, folder=folder) from failure
+
+
+def _replace(out: Path, folder: Path) -> None:
+    if folder.exists():  # damaged, or of another version: `commit_path` would take it for finished
+        remove_tree(folder)
+    commit_path(out, folder)
 
 
 def _build_key(common: Sequence[tuple[str, str]], own: str) -> Sha256:
@@ -382,7 +367,7 @@ def _run_all(
 ) -> tuple[CachedExtension, ...]:
     """Return the results in the order of the items. Raises one BuildError for all that failed, once every one has ended."""
     with ThreadPoolExecutor(len(items), thread_name_prefix="extension") as pool:
-        futures: list[Future[tuple[CachedExtension, ...]]] = [pool.submit(work, item) for item in items]
+        futures = [pool.submit(work, item) for item in items]
     failures = [error for future in futures if isinstance(error := future.exception(), BuildError)]
     if failures:
         raise merge_failures(failures)

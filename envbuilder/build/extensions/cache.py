@@ -9,8 +9,10 @@ import posixpath
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Final
+
+from pydantic import TypeAdapter
 
 from envbuilder.core.cache import Sha256, Store, save_text, sha256_file, sha256_text
 from envbuilder.lock.model import Artifact, LockedExtension
@@ -19,9 +21,8 @@ from envbuilder.recipe.extension import SOURCE_SUFFIXES, Form
 
 BUILD_DIRECTORY: Final = "/space"  # where the sandbox has the build directory
 SOURCE: Final = f"{BUILD_DIRECTORY}/src"
-KEPT: Final = (
-    f"{BUILD_DIRECTORY}/kept"  # copies of sources that a project itself copied elsewhere before its call
-)
+# Copies of sources that a project itself copied elsewhere before its call.
+KEPT: Final = f"{BUILD_DIRECTORY}/kept"
 KEY_FORMAT: Final = 6  # a new number when the same fields would give other bytes
 COMPILED_FILE: Final = "compiled.json"
 CAPTURED_FILE: Final = "captured.json"
@@ -33,9 +34,8 @@ _COMPILER: Final = re.compile(
     r".*-dev|linux-libc-dev|(gcc|g\+\+|cpp)(-[\d.]+)?(-base)?|lib(gcc|stdc\+\+|cc1|isl|mpc|mpfr|gmp|crypt|c6).*"
     r"|binutils.*|libbinutils|ninja-build|python3\.\d+.*"
 )
-_WHEELS: Final = re.compile(
-    r"torch|nvidia-.*"
-)  # torch's headers and libraries, and those that the toolkit links
+# torch's headers and libraries, and those that the toolkit links.
+_WHEELS: Final = re.compile(r"torch|nvidia-.*")
 # Beside sources, a compiler may read everything of a project but its Python code and its data.
 _NOT_COMPILED: Final = (
     ".py", ".pyi", ".pyc", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt", ".md", ".so", ".o"
@@ -79,19 +79,11 @@ class Call:
     @property
     def base(self) -> str:
         """The folder that paths of sources and headers are relative to. The project may lie elsewhere later."""
-        folders = [str(PurePosixPath(source).parent) for source in self.sources] or list(
-            self.extra_include_paths
-        )
+        folders = [posixpath.dirname(source) for source in self.sources] or self.extra_include_paths
         return posixpath.commonpath(folders) if folders else ""
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), sort_keys=True)
-
-
-def parse_call(value: Mapping[str, object]) -> Call:
-    """Read what `to_json` or the capture program in the sandbox wrote. Raises TypeError for unknown keys."""
-    given = {key: tuple(item) if isinstance(item, list) else item for key, item in value.items()}
-    return Call(**given)  # type: ignore[arg-type]
 
 
 def recipe_call(extension: LockedExtension) -> Call:
@@ -116,11 +108,8 @@ class Calls:
 
     def save(self, folder: Path) -> None:
         """Write the entry of captured calls."""
-        value = {
-            "version": VERSION,
-            "calls": [asdict(call) for call in self.calls],
-            "files": dict(self.files),
-        }
+        calls = [asdict(call) for call in self.calls]
+        value = {"version": VERSION, "calls": calls, "files": dict(self.files)}
         save_text(folder / CAPTURED_FILE, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
@@ -146,10 +135,10 @@ class Key:
     def digest(self) -> Sha256:
         return sha256_text(json.dumps(self.fields))
 
-    def differences(self, other: "Key") -> tuple[str, ...]:
-        """Return the names of the fields that differ."""
-        mine, others = dict(self.fields), dict(other.fields)
-        return tuple(name for name in sorted(mine | others) if mine.get(name) != others.get(name))
+
+def gpus_of(plan: Plan) -> tuple[str, ...]:
+    """Return the compute capabilities that extensions are compiled for."""
+    return next(step.architectures for step in plan.steps if isinstance(step, ExtensionsStep))
 
 
 def surroundings(
@@ -160,14 +149,14 @@ def surroundings(
     `reads_all`: every package counts, since a project's own programs may read any.
     """
     os_step, python, cuda = plan.os, plan.python, plan.cuda
-    gpus = next(step.architectures for step in plan.steps if isinstance(step, ExtensionsStep))
-    torch = next((wheel for wheel in python.artefacts if wheel.name == "torch"), None)
+    torch = next((wheel for wheel in python.artifacts if wheel.name == "torch"), None)
     reads_all = reads_all or ENV_PREFIX in "\n".join(extension_lines(extension))
-    wheels = [one for one in python.artefacts if reads_all or _WHEELS.fullmatch(one.name)]
-    debs = [one for one in os_step.artefacts if reads_all or _COMPILER.fullmatch(one.name)]
-    toolkit = (
-        f"{cuda.toolkit.cuda} {_digest(cuda.artefacts)} {sha256_text(repr(cuda.toolkit))}" if cuda else "none"
-    )
+    wheels = [one for one in python.artifacts if reads_all or _WHEELS.fullmatch(one.name)]
+    debs = [one for one in os_step.artifacts if reads_all or _COMPILER.fullmatch(one.name)]
+    toolkit = "none"
+    if cuda:
+        toolkit = f"{cuda.toolkit.cuda} {_digest(cuda.artifacts)} {sha256_text(repr(cuda.toolkit))}"
+    image = f" on {os_step.image}" if os_step.image else ""
     return (
         ("format", str(KEY_FORMAT)),
         ("platform", plan.platform),
@@ -175,11 +164,8 @@ def surroundings(
         ("torch", f"{torch.version} {torch.sha256}" if torch else "none"),
         ("wheels", _digest(wheels)),
         ("cuda", toolkit),
-        (
-            "compiler",
-            f"gcc {os_step.gcc} {_digest(debs)}" + (f" on {os_step.image}" if os_step.image else ""),
-        ),
-        ("architectures", " ".join(gpus) or "cpu"),
+        ("compiler", f"gcc {os_step.gcc} {_digest(debs)}{image}"),
+        ("architectures", " ".join(gpus_of(plan)) or "cpu"),
         ("variables", json.dumps(extension.env)),
         ("epoch", str(plan.epoch) if reads_all else "none"),  # a project may write it into its files
     )
@@ -189,14 +175,19 @@ def make_key(common: Iterable[tuple[str, str]], **own: str) -> Key:
     return Key(fields=(*common, *own.items()))
 
 
+def call_key(plan: Plan, extension: LockedExtension, call: Call, calls: Calls) -> Key:
+    """Return the key of what one of the calls of an extension makes."""
+    return make_key(surroundings(plan, extension), call=call.to_json(), files=json.dumps(calls.files))
+
+
 def project_key(plan: Plan, extension: LockedExtension) -> Key:
     """Return the key of what a project's own programs make. They may read whatever is there."""
     own = "\n".join(extension_lines(extension))
     return make_key(surroundings(plan, extension, reads_all=True), project=own)
 
 
-def _digest(artefacts: Iterable[Artifact]) -> Sha256:
-    return sha256_text("\n".join(sorted(f"{one.name} {one.version} {one.sha256}" for one in artefacts)))
+def _digest(artifacts: Iterable[Artifact]) -> Sha256:
+    return sha256_text("\n".join(sorted(f"{one.name} {one.version} {one.sha256}" for one in artifacts)))
 
 
 # ---- the entry of a compiled extension
@@ -227,10 +218,8 @@ class Compiled:
     facts: Facts
     call: Call | None
     targets: tuple[str, ...]  # sm_80 machine code, compute_80 PTX; of a project all libraries together
-    headers: tuple[
-        tuple[str, str], ...
-    ]  # files of the project that the compile read beside the sources, with sha256
-    sources: tuple[tuple[str, str], ...]  # likewise
+    sources: tuple[tuple[str, str], ...]  # path and sha256
+    headers: tuple[tuple[str, str], ...]  # likewise, of other files of the project that the compile read
     size: int  # bytes of all libraries
     seconds: float  # that it took
     timings: tuple[Timing, ...]  # of each compiled file
@@ -254,27 +243,18 @@ class CachedExtension:
     form: Form
 
 
+_COMPILED: Final = TypeAdapter(Compiled)
+
+
 def load_compiled(folder: Path) -> Compiled | None:
     """Return the entry in a folder of the store, None if it is missing or of another version."""
     try:
         value = json.loads((folder / COMPILED_FILE).read_text(encoding="utf-8"))
-        if value.pop("version") != VERSION:
-            return None
-        call = value.pop("call")
-        compiled = Compiled(
-            key=Key(fields=_pairs(value.pop("key"))),
-            facts=Facts(**value.pop("facts")),
-            call=parse_call(call) if call else None,
-            targets=tuple(value.pop("targets")),
-            headers=_pairs(value.pop("headers")),
-            sources=_pairs(value.pop("sources")),
-            timings=tuple(Timing(**one) for one in value.pop("timings")),
-            **value,
-        )
+        compiled = _COMPILED.validate_python(value | {"key": {"fields": value["key"]}})
     except (OSError, ValueError, KeyError, TypeError):
         return None
     there = folder / (TREE if compiled.call is None else compiled.call.library)
-    return compiled if there.exists() else None
+    return compiled if value.get("version") == VERSION and there.exists() else None
 
 
 def read_facts(path: Path) -> tuple[Facts, Mapping[str, str]]:
@@ -295,34 +275,32 @@ def ninja_timings(build_dir: Path) -> tuple[Timing, ...]:
     return tuple(Timing(file=name, seconds=seconds) for name, seconds in sorted(latest.items()))
 
 
-def _pairs(items: list[list[str]]) -> tuple[tuple[str, str], ...]:
-    return tuple((str(first), str(second)) for first, second in items)
-
-
 # ---- the entry of captured calls
+
+
+_CALLS: Final = TypeAdapter(tuple[Call, ...])
 
 
 def load_calls(folder: Path, store: Store) -> Calls | None:
     """Return the captured calls in a folder of the store, None if they are missing or a file that they name is gone."""
     try:
         value = json.loads((folder / CAPTURED_FILE).read_text(encoding="utf-8"))
-        if value["version"] != VERSION:
-            return None
-        calls = Calls(calls=tuple(parse_call(call) for call in value["calls"]), files=_sorted(value["files"]))
-    except (OSError, ValueError, KeyError, TypeError):
+        calls = Calls(calls=_CALLS.validate_python(value["calls"]), files=_sorted(value["files"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
-    return calls if all(store.artefact(digest).exists() for _, digest in calls.files) else None
+    are_there = all(store.artifact(digest).exists() for _, digest in calls.files)
+    return calls if value.get("version") == VERSION and are_there else None
 
 
 def read_calls(build_dir: Path, calls: Path, store: Store) -> Calls:
     """Read the calls that the program in the sandbox wrote. Files that they may read are copied into the store."""
-    found = tuple(parse_call(call) for call in json.loads(calls.read_text(encoding="utf-8")))
+    found = _CALLS.validate_json(calls.read_bytes())
     files: dict[str, Sha256] = {}
     for folder in (build_dir / "src", build_dir / KEPT.removeprefix(f"{BUILD_DIRECTORY}/")):
         for path in folder.rglob("*"):
             if path.is_file() and (path.suffix in SOURCE_SUFFIXES or path.suffix not in _NOT_COMPILED):
                 digest = sha256_file(path)
-                store.add_artefact(digest, path)
+                store.add_artifact(digest, path)
                 files[path.relative_to(build_dir).as_posix()] = digest
     return Calls(calls=found, files=_sorted(files))
 

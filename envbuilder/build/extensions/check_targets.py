@@ -1,14 +1,14 @@
 """Check the GPU code of compiled libraries: it must be for exactly the recipe's GPUs."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from envbuilder.build.extensions.cache import TREE
-from envbuilder.compat.tables.switch import Switch, load_switches
+from envbuilder.compat.tables.switch import load_switches
 from envbuilder.core.errors import BuildError
-from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding
 
 _SCRIPTS: Final = ("setup.py", "pyproject.toml", "CMakeLists.txt")
 _GATE: Final = re.compile(r"cuda\.is_available\(\)|cuda\.device_count\(\)")
@@ -37,7 +37,8 @@ def targets_of(library: Path) -> tuple[str, ...]:
 
 def libraries_of(folder: Path) -> tuple[Path, ...]:
     """Return the shared libraries that a project installed."""
-    return tuple(path for path in sorted((folder / TREE).rglob("*")) if _is_library(path))
+    files = (path for path in sorted((folder / TREE).rglob("*")) if path.is_file() and not path.is_symlink())
+    return tuple(path for path in files if path.suffix == ".so" or ".so." in path.name)
 
 
 def check_call(name: str, found: Sequence[str], architectures: Sequence[str]) -> None:
@@ -55,7 +56,8 @@ def check_project(
 ) -> None:
     """Raise BuildError unless the libraries of a project with CUDA sources have code for exactly these GPUs."""
     sources = sorted(path.relative_to(project).as_posix() for path in project.rglob("*.cu"))
-    scripts = dict(_scripts(project))
+    paths = [project / name for name in _SCRIPTS if (project / name).is_file()]
+    scripts = {path.name: path.read_text(encoding="utf-8", errors="replace") for path in paths}
     if architectures and sources and not any(found.values()):
         why = _places(scripts, _GATE)
         because = f": {why[0]} asks for a GPU" if why else ""
@@ -65,13 +67,9 @@ def check_project(
             _switch_hint(scripts, "cuda", architectures)
             or "look in its setup.py for what decides between CPP and CUDA sources, and set that in `env` of the extension",
         )
-    wrong = {
-        library: targets
-        for library, targets in found.items()
-        if targets and _bare(targets) != _wanted(architectures)
-    }
-    if wrong:
-        library, targets = next(iter(wrong.items()))
+    for library, targets in found.items():
+        if not targets or _bare(targets) == _wanted(architectures):
+            continue
         own = _places(scripts, _OWN_LIST)
         because = f": {own[0]} names its own" if own else ""
         raise extension_error(
@@ -85,22 +83,10 @@ def check_project(
 
 def _switch_hint(scripts: dict[str, str], effect: str, architectures: tuple[str, ...]) -> str:
     text = "\n".join(scripts.values())
-    known: list[Switch] = [
-        row
-        for row in load_switches().rows
-        if row.effect == effect and re.search(rf"\b{row.variable}\b", text)
-    ]
-    if not known:
-        return ""
+    rows = [row for row in load_switches().rows if row.effect == effect]
+    known = [row for row in rows if re.search(rf"\b{row.variable}\b", text)]
     settings = ", ".join(row.setting(architectures) for row in known)
-    return f"its setup.py reads it from a variable: `env: {{{settings}}}` of the extension"
-
-
-def _scripts(project: Path) -> Iterator[tuple[str, str]]:
-    for name in _SCRIPTS:
-        path = project / name
-        if path.is_file():
-            yield name, path.read_text(encoding="utf-8", errors="replace")
+    return f"its setup.py reads it from a variable: `env: {{{settings}}}` of the extension" if known else ""
 
 
 def _places(scripts: dict[str, str], pattern: re.Pattern[str]) -> list[str]:
@@ -110,10 +96,6 @@ def _places(scripts: dict[str, str], pattern: re.Pattern[str]) -> list[str]:
         for number, line in enumerate(text.splitlines(), start=1)
         if pattern.search(line.partition("#")[0])
     ]
-
-
-def _is_library(path: Path) -> bool:
-    return path.is_file() and not path.is_symlink() and (path.suffix == ".so" or ".so." in path.name)
 
 
 def _bare(targets: Iterable[str]) -> set[str]:
@@ -130,5 +112,5 @@ def _names(targets: Iterable[str]) -> str:
 
 
 def extension_error(code: str, message: str, hint: str, *, where: str = "") -> BuildError:
-    finding = Finding(code=code, severity=Severity.ERROR, where=where, message=message, hint=hint)
+    finding = Finding(code=code, where=where, message=message, hint=hint)
     return BuildError(message, hint=hint, findings=(finding,))

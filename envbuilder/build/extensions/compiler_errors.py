@@ -8,7 +8,7 @@ from typing import Final
 from envbuilder.build.extensions.cache import SOURCE
 from envbuilder.build.extensions.check_targets import ExtensionCode, extension_error
 from envbuilder.core.errors import BuildError, CommandError
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import Finding
 
 SHOWN: Final = 12  # lines of a compiler that a message shows
 _TELLING: Final = re.compile(
@@ -44,14 +44,8 @@ def explain_failure(
                 shown = "\n".join(f"    {one}" for one in telling)
                 meaning, repair = row.build.message.format(**groups), row.build.repair.format(**groups)
                 message = f"the extension `{name}` does not compile: {meaning}\n{shown}"
-                finding = Finding(
-                    code=row.build.code,
-                    severity=Severity.ERROR,
-                    where=_place(telling) or ended.get("where", ""),
-                    message=message,
-                    hint=repair,
-                )
-                return BuildError(message, hint=repair, findings=(finding,))
+                where = _place(telling) or ended.get("where", "")
+                return extension_error(row.build.code, message, repair, where=where)
     if ended:
         return extension_error(
             ExtensionCode.ENDED,
@@ -93,14 +87,7 @@ def merge_failures(failures: Sequence[BuildError]) -> BuildError:
     """Return one error for all extensions that failed. The others are in the store and are not compiled again."""
     if len(failures) == 1:
         return failures[0]
-    findings = tuple(
-        finding
-        for one in failures
-        for finding in (
-            one.findings
-            or (
-                Finding(code=one.code, severity=Severity.ERROR, where="", message=one.message, hint=one.hint),
-            )
-        )
-    )
-    return BuildError(f"{len(failures)} extensions do not compile", findings=findings)
+    findings: list[Finding] = []
+    for one in failures:
+        findings += one.findings or [Finding(code=one.code, message=one.message, hint=one.hint)]
+    return BuildError(f"{len(failures)} extensions do not compile", findings=tuple(findings))

@@ -22,17 +22,21 @@ def install_extensions(
     """Write the layer's files below `tree`. Raises BuildError if two projects install the same file."""
     built = tuple({one.folder: one for one in built}.values())  # two captures may make the same call
     for one in built:
-        if one.compiled.call is None:
+        call = one.compiled.call
+        if call is None:
             _install_project(one, tree)
         else:
-            _install_call(one, tree)
+            library = tree / install_path(call.name, one.compiled.key)[1:] / call.library
+            library.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(one.folder / call.library, library)
+            library.chmod(0o755)
     modules = [one for one in built if _is_imported(one, built)]
     if modules:
         folder = tree / MODULES[1:]
         folder.mkdir(parents=True)
         for one in modules:
-            link = Path("..") / installed_folder(one.compiled).rpartition("/")[2] / f"{one.compiled.name}.so"
-            (folder / link.name).symlink_to(link)
+            name, place = one.compiled.name, install_path(one.compiled.name, one.compiled.key)
+            (folder / f"{name}.so").symlink_to(f"../{Path(place).name}/{name}.so")
     index = tree / EXTENSIONS[1:] / "index.json"
     index.parent.mkdir(parents=True, exist_ok=True)
     index.write_text(
@@ -40,12 +44,8 @@ def install_extensions(
     )
 
 
-def installed_folder(compiled: Compiled) -> str:
-    """Return the folder of a compiled call in the image. Its name holds the key, so two builds never share a path by chance."""
-    return install_path(compiled.name, compiled.key)
-
-
 def install_path(name: str, key: Key) -> str:
+    """Return the folder of a compiled call in the image. Its name holds the key, so two builds never share a path by chance."""
     return f"{EXTENSIONS}/{name}-{key.digest[:16]}"
 
 
@@ -65,24 +65,21 @@ def make_index(compiled: Sequence[Compiled], *, architectures: tuple[str, ...]) 
 
 
 def _entry(compiled: Compiled) -> dict[str, object]:
-    call = compiled.call
-    entry: dict[str, object] = {
-        "name": compiled.name,
-        "key": compiled.key.digest,
-        "function": compiled.function,
-        "targets": list(compiled.targets),
-        "size": compiled.size,
-    }
+    entry = index_entry(compiled.name, compiled.key, compiled.call)
+    entry |= {"targets": list(compiled.targets), "size": compiled.size}
+    if compiled.call is None:
+        return entry
+    return entry | {"sources": dict(compiled.sources), "headers": dict(compiled.headers)}
+
+
+def index_entry(name: str, key: Key, call: Call | None) -> dict[str, object]:
+    """Return what the index says of an extension before it is compiled, whichever engine compiles it. `call`: None for a project."""
+    entry: dict[str, object] = {"name": name, "key": key.digest, "function": PACKAGE}
     if call is None:
         return entry
-    sources = {"sources": dict(compiled.sources), "headers": dict(compiled.headers)}
-    return entry | call_entry(call, installed_folder(compiled)) | sources
-
-
-def call_entry(call: Call, folder: str) -> dict[str, object]:
-    """Return the entry of a call whose library lies in `folder` of the image, whichever engine compiled it."""
-    return {
-        "file": f"{folder}/{call.library}",
+    return entry | {
+        "function": call.function,
+        "file": f"{install_path(name, key)}/{call.library}",
         "is_python_module": call.is_python_module,
         "is_standalone": call.is_standalone,
         "arguments": _arguments(call),
@@ -91,9 +88,9 @@ def call_entry(call: Call, folder: str) -> dict[str, object]:
 
 def _arguments(call: Call) -> dict[str, object]:
     """Return the arguments by which the start hook recognizes a call."""
+    flags = {"extra_cflags": call.extra_cflags, "extra_cuda_cflags": call.extra_cuda_cflags}
     found: dict[str, object] = {
-        "extra_cflags": _plain(call.extra_cflags),
-        "extra_cuda_cflags": _plain(call.extra_cuda_cflags),
+        name: [flag for flag in given if _BEFORE not in flag] for name, given in flags.items()
     }
     if call.function == "load_inline":
         found |= {
@@ -103,19 +100,6 @@ def _arguments(call: Call) -> dict[str, object]:
             "with_pytorch_error_handling": call.with_pytorch_error_handling,
         }
     return found
-
-
-def _plain(flags: Sequence[str]) -> list[str]:
-    return [flag for flag in flags if _BEFORE not in flag]
-
-
-def _install_call(one: CachedExtension, tree: Path) -> None:
-    call = one.compiled.call
-    assert call is not None, "a project is installed, not placed"
-    folder = tree / installed_folder(one.compiled)[1:]
-    folder.mkdir(parents=True, exist_ok=True)
-    shutil.copyfile(one.folder / call.library, folder / call.library)
-    (folder / call.library).chmod(0o755)
 
 
 def _install_project(one: CachedExtension, tree: Path) -> None:
@@ -137,9 +121,5 @@ def _is_imported(one: CachedExtension, built: Sequence[CachedExtension]) -> bool
     call = one.compiled.call
     if call is None or call.is_standalone or not call.is_python_module:
         return False
-    same = [
-        other
-        for other in built
-        if other.compiled.name == one.compiled.name and other.compiled.function != PACKAGE
-    ]
-    return one.form is Form.LOAD or len(same) == 1
+    calls = [other.compiled for other in built if other.compiled.call is not None]
+    return one.form is Form.LOAD or [other.name for other in calls].count(call.name) == 1

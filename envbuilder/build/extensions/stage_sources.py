@@ -4,40 +4,31 @@ The directory is kept between builds, and ninja compares times. A file with the 
 """
 
 import contextlib
-import hashlib
 import re
-import shutil
 import tarfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from envbuilder.core.cache import Store, sha256_file
+from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError
 from envbuilder.lock.model import LockedExtension
 
-OBJECTS: Final = re.compile(
-    r"(^|/)build/temp\.[^/]+(/|$)"
-)  # where setuptools keeps objects and ninja's state
+# Where setuptools keeps objects and ninja's state.
+OBJECTS: Final = re.compile(r"(^|/)build/temp\.[^/]+(/|$)")
 
 
 def stage_sources(extension: LockedExtension, *, store: Store, folder: Path) -> None:
     """Fill `folder` with exactly the sources of the extension. Objects of an earlier build stay."""
     if extension.archive is not None:
-        archive = store.artefact(extension.archive.sha256)
-        _clear(folder, {name for name, _ in _members(archive, strip=extension.archive.kind == "sdist")})
-        for name, content in _members(archive, strip=extension.archive.kind == "sdist"):
+        archive, is_sdist = store.artifact(extension.archive.sha256), extension.archive.kind == "sdist"
+        _clear(folder, {name for name, _ in _members(archive, strip=is_sdist)})
+        for name, content in _members(archive, strip=is_sdist):
             _place(folder / name, content)
         return
-    wanted = {file.path: store.artefact(file.sha256) for file in extension.files}
-    _clear(folder, set(wanted))
-    digests = {file.path: file.sha256 for file in extension.files}
-    for name, source in wanted.items():
-        path = folder / name
-        if path.is_file() and sha256_file(path) == digests[name]:
-            continue
-        path.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, path)
+    _clear(folder, {file.path for file in extension.files})
+    for file in extension.files:
+        _place(folder / file.path, store.artifact(file.sha256).read_bytes())
 
 
 def stage_files(files: Mapping[str, Path], folder: Path) -> None:
@@ -67,7 +58,7 @@ def _clear(folder: Path, wanted: set[str]) -> None:
 
 
 def _place(path: Path, content: bytes) -> None:
-    if path.is_file() and hashlib.sha256(path.read_bytes()).digest() == hashlib.sha256(content).digest():
+    if path.is_file() and path.read_bytes() == content:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)

@@ -16,11 +16,11 @@ from envbuilder.compat.check import examine as examine_recipe
 from envbuilder.compat.check import load_tables, need_sound
 from envbuilder.compat.init.choose_pins import choose
 from envbuilder.compat.init.readers.conda import read_environment
+from envbuilder.compat.init.readers.definition_file import read_definition
 from envbuilder.compat.init.readers.dockerfile import read_dockerfile
 from envbuilder.compat.init.readers.pip import read_requirements
 from envbuilder.compat.init.render import recipe_text
 from envbuilder.compat.init.requests import Requests
-from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.recipe.json_schema import FILE, schema_text
@@ -37,14 +37,6 @@ class Made:
     path: Path
     recipe: Recipe
     findings: tuple[Finding, ...]  # what was left out or moved, then what `check` warns of
-
-    def data(self) -> dict[str, object]:
-        pins = {
-            key: getattr(self.recipe, key)
-            for key in ("base", "python", "cuda", "gcc", "libxcrypt", "pytorch")
-        }
-        lists = {key: list(getattr(self.recipe, key)) for key in ("gpus", "packages", "apt")}
-        return {"name": self.recipe.name, "file": str(self.path), **pins, **lists}
 
     def text(self) -> str:
         found = self.path.parent == recipes_folder({})  # by its name alone
@@ -73,16 +65,11 @@ def read_source(path: Path, requests: Requests) -> None:
         raise UsageError(f"there is no file `{path}`", hint=f"`--from` takes {KINDS}")
     readers = {
         ".txt": read_requirements, ".in": read_requirements, ".yml": read_environment, ".yaml": read_environment,
-        ".dockerfile": read_dockerfile,
+        ".dockerfile": read_dockerfile, ".def": read_definition,
     }  # fmt: skip
     reader = readers.get(path.suffix.lower())
     if "dockerfile" in path.name.lower():
         reader = read_dockerfile
-    if path.suffix.lower() == ".def":
-        # spython takes 0.1 s to import, and few projects have a definition file
-        from envbuilder.compat.init.readers.definition_file import read_definition  # noqa: PLC0415
-
-        reader = read_definition
     if reader is None:
         raise UsageError(f"cannot tell the kind of `{path}` from its name", hint=f"`--from` takes {KINDS}")
     reader(path, requests)
@@ -91,7 +78,7 @@ def read_source(path: Path, requests: Requests) -> None:
 def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) -> Made:
     """Write the recipe, sound by every rule of `check`, and the schema beside it where there is none."""
     path = new_path(name, folder)
-    tables = load_tables(load_toolkits())
+    tables = load_tables()
     recipe = choose(requests, tables, name=name, path=path)
     text = recipe_text(recipe, sources, requests.left)
     folder.mkdir(parents=True, exist_ok=True)

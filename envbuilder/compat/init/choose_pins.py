@@ -4,118 +4,98 @@ Torch counts first, then Python, CUDA and the compiler. Without a request the ne
 was built against. Its Python is the middle one of those with a wheel, because other packages have wheels for that one too.
 """
 
-import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.check import judge
-from envbuilder.compat.context import Tables
+from envbuilder.compat.check import find_problems, judge
+from envbuilder.compat.context import Tables, make_context
 from envbuilder.compat.host_file import HostFacts
-from envbuilder.compat.init.requests import PackageRequest, Requests, VersionRequest
+from envbuilder.compat.init.requests import Request, Requests
 from envbuilder.compat.problem import Problem, distance
-from envbuilder.compat.tables.distribution import Distribution
-from envbuilder.compat.tables.torch import Torch
+from envbuilder.compat.suggest import Rank, Try, search
+from envbuilder.compat.tables.table import version_key
 from envbuilder.core.errors import IncompatibleError
-from envbuilder.core.findings import Severity
 from envbuilder.recipe.model import Recipe
 
 _WORDS: Final = {"pytorch": "torch", "python": "Python", "cuda": "CUDA", "gcc": "gcc"}
+# Of each of these there is one release for one release of torch.
+_WITH_TORCH: Final[tuple[str, ...]] = (
+    "torchvision", "torchaudio", "torchtext", "torchdata", "xformers", "functorch", "triton",
+)  # fmt: skip
 _FOLLOW: Final = (
     "packages that were pinned for the other version may need another one; `envbuilder lock` says which"
 )
-_Rank = tuple[object, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Candidate:
-    rank: _Rank  # by what was asked; the fewer warnings and then `taste` decide among equals
-    taste: _Rank
-    recipe: Recipe
 
 
 def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Recipe:
-    """The recipe, sound by every rule; raises IncompatibleError where no pins are. What moved is noted in `gathered`."""
+    """Return the recipe, sound by every rule; raises IncompatibleError where no pins are. `requests` gets a note of each move."""
     host = HostFacts(path=path, driver=requests.driver) if requests.driver else None
-    bare = functools.partial(_recipe, requests, name=name, path=path)
-    candidates = sorted(_candidates(requests, tables, bare), key=lambda one: (one.rank, one.taste))
-    for _, group in itertools.groupby(candidates, key=lambda one: one.rank):
-        sound = []
-        for one in group:
-            found = judge(one.recipe, tables, host)
-            if not any(problem.severity is Severity.ERROR for problem in found):
-                sound.append((len(found), one))
-                if not found:  # those that follow are less to the taste
-                    break
-        if sound:
-            best = min(sound, key=lambda pair: pair[0])[1].recipe
-            _note_moves(requests, best, tables)
-            return _with_packages(requests, best, tables, host)
-    gpus = ", ".join(requests.gpus or ()) or "none"
-    raise IncompatibleError(
-        f"no pins that envbuilder offers work together for the GPUs {gpus}",
-        hint=_why(candidates, tables, host),
-    )
+    tries = [
+        Try((rank, 0, taste), number, make_context(recipe, tables, host))
+        for number, (rank, taste, recipe) in enumerate(_candidates(requests, tables, name=name, path=path))
+    ]
+    # Among those that are equally near the fewest warnings decide, and then the taste.
+    found = search(tries, find_problems, lambda one: (one.rank[0], len(one.found or ()), one.rank[2]))
+    best = next(found, None)
+    if best is None:
+        errors = [problem for _, problem in find_problems(min(tries).context) if problem.is_error]
+        raise IncompatibleError(
+            f"no pins that envbuilder offers work together for the GPUs {', '.join(requests.gpus or ()) or 'none'}",
+            hint="; ".join(problem.message for problem in errors),
+        )
+    recipe = best.context.recipe
+    _note_moves(requests, recipe, tables)
+    return _with_packages(requests, recipe, tables, host)
 
 
-def _why(candidates: Sequence[_Candidate], tables: Tables, host: HostFacts | None) -> str:
-    found = judge(candidates[0].recipe, tables, host)
-    return "; ".join(problem.message for problem in found if problem.severity is Severity.ERROR)
-
-
-def _recipe(
-    requests: Requests, base: Distribution, gcc: str, cuda: str, torch: Torch, *, name: str, path: Path
-) -> Recipe:
-    return Recipe(
-        name=name,
-        path=path,
-        summary="",
-        gpus=requests.gpus or (),
-        base=base.name,
-        python=base.python,
-        cuda=cuda,
-        gcc=gcc,
-        libxcrypt=".".join(base.libxcrypt.split(".")[:2]),
-        pytorch=torch.version,
-        packages=(),
-        apt=tuple(requests.apt),
-        extensions=tuple(requests.extensions.values()),
-        env=tuple(sorted(requests.env.items())),
-        tests=(),
-        places=(),
-    )
-
-
-def _candidates(requests: Requests, tables: Tables, bare: functools.partial[Recipe]) -> Iterator[_Candidate]:
+def _candidates(
+    requests: Requests, tables: Tables, *, name: str, path: Path
+) -> Iterator[tuple[Rank, Rank, Recipe]]:
+    """Yield every recipe that envbuilder offers, with its distance from what was asked and its rank by taste."""
     asked = requests.pins
     cudas = sorted(tables.toolkits) if requests.gpus else [""]
     pairs = [(base, gcc) for base in tables.bases for gcc in base.gccs]
     for (base, gcc), cuda, torch in itertools.product(pairs, cudas, tables.torches.rows):
         plain = [python for python in torch.pythons if not python.endswith("t")]  # t: free-threaded
-        middle = plain[len(plain) // 2]
-        own = torch.build.cuda
-        yield _Candidate(
-            rank=(
-                _far(asked.get("pytorch"), torch.version),
-                _far(asked.get("python"), base.python),
-                _far(asked.get("cuda"), cuda) if cuda else (),
-                _far(asked.get("gcc"), gcc),
-            ),
-            taste=(
-                _down(torch.version),
-                distance(base.python, middle),
-                distance(cuda, own) if cuda else (),
-                base.gcc.partition(".")[0] != gcc,
-                _down(gcc),
-            ),
-            recipe=bare(base, gcc, cuda, torch),
+        rank = (
+            _far(asked.get("pytorch"), torch.version),
+            _far(asked.get("python"), base.python),
+            _far(asked.get("cuda"), cuda) if cuda else (),
+            _far(asked.get("gcc"), gcc),
         )
+        taste = (
+            _down(torch.version),
+            distance(base.python, plain[len(plain) // 2]),
+            distance(cuda, torch.build.cuda) if cuda else (),
+            base.gcc != gcc,
+            _down(gcc),
+        )
+        recipe = Recipe(
+            name=name,
+            path=path,
+            summary="",
+            gpus=requests.gpus or (),
+            base=base.name,
+            python=base.python,
+            cuda=cuda,
+            gcc=gcc,
+            libxcrypt=base.short_libxcrypt,
+            pytorch=torch.version,
+            packages=(),
+            apt=tuple(requests.apt),
+            extensions=tuple(requests.extensions.values()),
+            env=tuple(sorted(requests.env.items())),
+            tests=(),
+            places=(),
+        )
+        yield rank, taste, recipe
 
 
-def _far(asked: VersionRequest | None, version: str) -> tuple[int, ...]:
+def _far(asked: Request | None, version: str) -> tuple[int, ...]:
     """Return the distance from the requested version; () where it fits or none was requested."""
     if asked is None or asked.specifier.contains(version) or not asked.version:
         return ()
@@ -123,12 +103,7 @@ def _far(asked: VersionRequest | None, version: str) -> tuple[int, ...]:
 
 
 def _down(version: str) -> tuple[int, ...]:
-    return tuple(-number for number in _numbers(version))
-
-
-@functools.cache
-def _numbers(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
+    return tuple(-number for number in version_key(version))
 
 
 def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
@@ -151,26 +126,12 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
         )
 
 
-def _refusal(asked: VersionRequest, recipe: Recipe, tables: Tables) -> str:
+def _refusal(asked: Request, recipe: Recipe, tables: Tables) -> str:
     """Return what `check` says of the requested CUDA alone, if anything."""
     version = re.match(r"\d+\.\d+", asked.version)
     problems = judge(replace(recipe, cuda=version[0]), tables) if version else ()
-    alone = (
-        problem for problem in problems if problem.severity is Severity.ERROR and problem.pins == ("cuda",)
-    )
+    alone = (problem for problem in problems if problem.is_error and problem.pins == ("cuda",))
     return next((problem.message for problem in alone), "")
-
-
-# Of each of these there is one release for one release of torch.
-_WITH_TORCH: Final[tuple[str, ...]] = (
-    "torchvision",
-    "torchaudio",
-    "torchtext",
-    "torchdata",
-    "xformers",
-    "functorch",
-    "triton",
-)
 
 
 def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: HostFacts | None) -> Recipe:
@@ -198,8 +159,8 @@ def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     """Where nobody said which numpy or setuptools, what this torch works with stands in the recipe for people to see."""
     if requests.extensions:
         for name in ("setuptools", "wheel"):  # what an sdist is built with
-            requests.packages.setdefault(name, PackageRequest(text=name, where=""))
-    row = tables.torch.get(recipe.pytorch)
+            requests.packages.setdefault(name, Request(text=name, where=""))
+    row = tables.torches.by_name.get(recipe.pytorch)
     for name, bound in (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ():
         wanted = requests.packages.get(name)
         if wanted and wanted.text == name:
@@ -209,5 +170,5 @@ def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
 def _refused(problems: Iterable[Problem], names: tuple[str, ...]) -> dict[str, Problem]:
     """Return the errors about items of `packages`, by name."""
     items = {f"packages[{index}]": name for index, name in enumerate(names)}
-    errors = (problem for problem in problems if problem.severity is Severity.ERROR)
+    errors = (problem for problem in problems if problem.is_error)
     return {items[problem.key]: problem for problem in errors if problem.key in items}

@@ -11,6 +11,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.places import nearest
 
 NONE: Final = "none"
+_ANY: Final = "whatever fits best"
 Ask = Callable[[str, str], str]  # a question and what Enter stands for → the answer
 Tell = Callable[[str], None]
 
@@ -19,7 +20,7 @@ def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
     """The GPUs that were named, or `none`; raises UsageError for one that is not known."""
     names: list[str] = []
     for word in words:
-        known = tuple(tables.gpu)
+        known = tuple(tables.gpus.by_name)
         name = next((one for one in known if one.casefold() == word.casefold()), None) or find_name(
             word, known
         )
@@ -50,36 +51,29 @@ def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
 
 def ask_missing(requests: Requests, tables: Tables, ask: Ask, tell: Tell) -> None:
     """Ask for what no flag and no file has said, each question until its answer is one."""
-    choices = offered(tables)
+    questions: list[tuple[str, str, Callable[[str], None]]] = []
     if requests.gpus is None:
-        _until(
-            lambda: take_gpus(_words(ask(f"GPU model, such as A100, or {NONE}", NONE)), tables, requests),
-            tell,
-        )
+        take_answer = functools.partial(_take_gpus, tables, requests)
+        questions.append((f"GPU model, such as A100, or {NONE}", NONE, take_answer))
     for key, title in (("pytorch", "PyTorch version"), ("python", "Python version")):
         if key not in requests.pins:
-            question = f"{title} ({', '.join(choices[key][-4:])})"
-            _until(functools.partial(_ask_version, key, question, choices[key], requests, ask), tell)
+            known = offered(tables)[key]
+            question = f"{title} ({', '.join(known[-4:])})"
+            questions.append((question, _ANY, functools.partial(_take_version, key, known, requests)))
+    for question, default, take in questions:
+        while True:
+            try:
+                take(ask(question, default))
+            except UsageError as error:
+                tell(f"{error.message}: {error.hint}")
+            else:
+                break
 
 
-_ANY: Final = "whatever fits best"
+def _take_gpus(tables: Tables, requests: Requests, answer: str) -> None:
+    take_gpus([word.strip() for word in answer.split(",") if word.strip()], tables, requests)
 
 
-def _ask_version(key: str, question: str, known: Sequence[str], requests: Requests, ask: Ask) -> None:
-    answer = ask(question, _ANY)
+def _take_version(key: str, known: Sequence[str], requests: Requests, answer: str) -> None:
     if answer != _ANY:
         take_version(key, answer.strip(), known, requests, "your answer")
-
-
-def _words(answer: str) -> list[str]:
-    return [word.strip() for word in answer.split(",") if word.strip()]
-
-
-def _until(question: Callable[[], None], tell: Tell) -> None:
-    while True:
-        try:
-            question()
-        except UsageError as error:
-            tell(f"{error.message}: {error.hint}")
-        else:
-            return

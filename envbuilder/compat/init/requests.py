@@ -2,18 +2,29 @@
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 
+from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
-from envbuilder.core.places import shown
+from envbuilder.core.places import Mistakes, load_text, shown
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.fields import VARIABLE
 from envbuilder.recipe.model import SHAPES
 
 CONFIGURED: Final = "packages come from the indexes of the machine that locks"
+
+
+def read_text(path: Path) -> str:
+    """Read a file of a project; raises UsageError with the reason where it cannot be read."""
+    mistakes = Mistakes()
+    text = load_text(path, mistakes)
+    if text is None:
+        raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
+    return text
 
 
 class InitCode(CodeEnum):
@@ -22,8 +33,8 @@ class InitCode(CodeEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class VersionRequest:
-    """A requested version as a PEP 440 specifier (==3.8.*, >=1.7), and its place."""
+class Request:
+    """What one line asks for, and its place: of a pin a PEP 440 specifier (==3.8.*), of a package a PEP 508 requirement."""
 
     text: str
     where: str
@@ -39,20 +50,12 @@ class VersionRequest:
         return found[1] if found else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PackageRequest:
-    """One PEP 508 requirement, and its place."""
-
-    text: str
-    where: str
-
-
 @dataclass(slots=True, kw_only=True)
 class Requests:
     """Requests, collected line by line; a later line wins."""
 
-    pins: dict[str, VersionRequest] = field(default_factory=dict)  # pytorch, cuda, python, gcc
-    packages: dict[str, PackageRequest] = field(default_factory=dict)  # by their normal name
+    pins: dict[str, Request] = field(default_factory=dict)  # pytorch, cuda, python, gcc
+    packages: dict[str, Request] = field(default_factory=dict)  # by their normal name
     apt: dict[str, str] = field(default_factory=dict)  # name → where
     env: dict[str, str] = field(default_factory=dict)
     extensions: dict[str, Extension] = field(default_factory=dict)
@@ -76,10 +79,10 @@ class Requests:
             self.leave(where, f"{key} {specifier}", "not a version that can be read")
             return
         if specifier or key not in self.pins:
-            self.pins[key] = VersionRequest(text=specifier, where=where)
+            self.pins[key] = Request(text=specifier, where=where)
 
     def package(self, name: str, text: str, where: str) -> None:
-        self.packages[canonicalize_name(name)] = PackageRequest(text=text, where=where)
+        self.packages[canonicalize_name(name)] = Request(text=text, where=where)
 
     def debian(self, name: str, where: str) -> None:
         if re.fullmatch(SHAPES["apt"].pattern, name):

@@ -5,17 +5,16 @@ themselves are (a few MB of each wheel, by range requests). Rows stay sorted, a 
 dropped, and `overrides.yaml` is a person's.
 """
 
-import functools
+import contextlib
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import date
 from pathlib import Path
 from typing import Final, TypeVar
 
 from envbuilder.compat.refresh import cuda, torch
-from envbuilder.compat.refresh.rows import Changes, Row, RowFile, date_head, merge, parse_rows
+from envbuilder.compat.refresh.rows import Changes, update
 from envbuilder.compat.tables.cuda import FILE as CUDA_FILE
 from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.compat.tables.table import OVERRIDES, version_key
@@ -28,20 +27,9 @@ from envbuilder.core.places import Mistakes, load
 from envbuilder.core.process import Runner
 
 TABLES: Final = TORCH_FILE.parent
-NEWEST: Final = 5  # of each kind; older rows do not change any more
+NEWEST: Final = 5  # releases of torch, and minor versions of CUDA; older rows do not change any more
 
 Found = TypeVar("Found")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scope:
-    """How many releases are read again."""
-
-    releases: int = NEWEST  # of torch
-    compilers: int = NEWEST  # minor versions of CUDA
-
-
-USUAL: Final = Scope()
 
 
 def refresh(
@@ -49,13 +37,17 @@ def refresh(
     runner: Runner,
     *,
     today: date,
-    scope: Scope = USUAL,
+    releases: int = NEWEST,
+    compilers: int = NEWEST,
     folder: Path = TABLES,
     save: bool = True,
 ) -> Changes:
-    """Read the newest releases and write the tables in `folder`. Writes nothing if it raises FetchError."""
-    torches, torch_changes = _renew_torch(index, folder / TORCH_FILE.name, scope.releases, today)
-    cudas, cuda_changes = _renew_cuda(index, runner, folder / CUDA_FILE.name, scope.compilers, today)
+    """Read the newest releases of torch and compilers, and write the tables in `folder`.
+
+    Writes nothing if it raises FetchError.
+    """
+    torches, torch_changes = _renew_torch(index, folder / TORCH_FILE.name, releases, today)
+    cudas, cuda_changes = _renew_cuda(index, runner, folder / CUDA_FILE.name, compilers, today)
     texts = {TORCH_FILE.name: torches, CUDA_FILE.name: cudas}
     _check(texts, folder)
     for name, text in texts.items():
@@ -68,9 +60,9 @@ def _renew_torch(index: Index, path: Path, count: int, today: date) -> tuple[str
     releases = torch.torch_wheels(index.files("torch"))
     rows = []
     for version, wheels in _last(releases, count):
-        read = functools.partial(torch.read_torch, version, wheels, index)
-        rows.append(_read(f"torch {version}", read))
-    file, changes = _renew(path, "version", rows, sources=torch.SOURCES, today=today)
+        with _reading(f"torch {version}"):
+            rows.append(torch.read_torch(version, wheels, index))
+    file, changes = update(path, "version", rows, sources=torch.SOURCES, today=today)
     return file.text(torch.ORDER), changes + _gone("torch", file.values("version") - releases.keys())
 
 
@@ -82,30 +74,23 @@ def _renew_cuda(index: Index, runner: Runner, path: Path, count: int, today: dat
     rows = []
     for minor, version in _last(cuda.by_minor(compilers.keys() & headers.keys()), count):
         wheels = cuda.Wheels(compiler=compilers[version], headers=headers[version], toolkits=toolkits)
-        read = functools.partial(cuda.read_cuda, minor, wheels, index, runner, clashes=clashes)
-        rows.append(_read(f"CUDA {minor}", read))
-    file, changes = _renew(path, "cuda", rows, sources=cuda.SOURCES, today=today)
+        with _reading(f"CUDA {minor}"):
+            rows.append(cuda.read_cuda(minor, wheels, index, runner, clashes=clashes))
+    file, changes = update(path, "cuda", rows, sources=cuda.SOURCES, today=today)
     known = {str(version) for version in compilers}
     return file.text(cuda.ORDER), changes + _gone("nvcc", file.values("compiler") - known)
 
 
-def _read(what: str, read: Callable[[], Row]) -> Row:
+@contextlib.contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Raise FetchError for an artifact that cannot be understood."""
     try:
-        return read()
+        yield
     except ValueError as error:
         raise FetchError(
             f"could not understand {what}: {error}",
-            hint="the artefact has a new form: `envbuilder/compat/refresh` must learn it",
+            hint="the artifact has a new form: `envbuilder/compat/refresh` must learn it",
         ) from error
-
-
-def _renew(
-    path: Path, key: str, rows: Sequence[Row], *, sources: Sequence[str], today: date
-) -> tuple[RowFile, Changes]:
-    file = parse_rows(path.read_text(encoding="utf-8"), path, key)
-    file, merged = merge(file, rows, name=path.stem, today=today)
-    file, dated = date_head(file, sources, today)
-    return file, merged + dated
 
 
 def _gone(name: str, versions: Iterable[str]) -> Changes:
@@ -138,7 +123,7 @@ def _check(texts: Mapping[str, str], folder: Path) -> None:
         except ValueError as error:
             raise FetchError(
                 f"the new rows break the tables' rules; nothing was written:\n{error}",
-                hint=f"`{OVERRIDES}` corrects what artefacts say wrongly",
+                hint=f"`{OVERRIDES}` corrects what artifacts say wrongly",
             ) from error
 
 

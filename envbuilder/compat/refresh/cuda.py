@@ -12,7 +12,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import Version
 
 from envbuilder.compat.refresh.rows import Row, Value
-from envbuilder.compat.refresh.torch import capability, read_metadata
+from envbuilder.compat.refresh.torch import capability, one_match, read_metadata
 from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.fetch.remote_zip import Index
@@ -77,8 +77,10 @@ def read_cuda(cuda: str, wheels: Wheels, index: Index, runner: Runner, *, clashe
         "cuda": cuda,
         "source": SOURCES,
         "compiler": str(parse_wheel_filename(wheels.compiler.filename)[1]),
-        "gcc_max": _only(r"gcc versions later than (\d+) are not supported", config),
-        "clang_max": str(int(_only(r" clang version must be less than (\d+)", config)) - 1),
+        "gcc_max": one_match(r"gcc versions later than (\d+) are not supported", config, "the newest gcc"),
+        "clang_max": str(
+            int(one_match(r" clang version must be less than (\d+)", config, "the newest clang")) - 1
+        ),
         "std_max": max(
             int(found) for found in re.findall(r"c\+\+(\d+)", _option(nvcc, "--std")) if found != "03"
         ),
@@ -147,10 +149,3 @@ def _architectures(text: str) -> str:
     if not names:
         raise ValueError("`ptxas --help` lists no architectures")
     return " ".join(sorted(names, key=architecture_key))
-
-
-def _only(pattern: str, text: str) -> str:
-    found = {str(one) for one in re.findall(pattern, text)}
-    if len(found) != 1:
-        raise ValueError(f"expected one {pattern!r}, found {sorted(found)}")
-    return found.pop()

@@ -1,6 +1,6 @@
 """Tables that `tables refresh` writes: rows as plain values, their changes, and the text of the file.
 
-A row is never dropped, and a key that an artefact no longer shows keeps its value: both are told instead, because a page
+A row is never dropped, and a key that an artifact no longer shows keeps its value: both are told instead, because a page
 that lists less than before is more often the page's mistake than a fact
 (https://github.com/replicate/cog/pull/725).
 """
@@ -66,25 +66,23 @@ def parse_rows(text: str, file: Path, key: str) -> RowFile:
     return RowFile(head=head, rows=tuple(_row(node) for node in rows.items), key=key)
 
 
-def merge(file: RowFile, new: Iterable[Row], *, name: str, today: date) -> tuple[RowFile, Changes]:
-    """Return the file with the new rows, and the changes. `name` is the table's name in messages."""
-    rows = {str(row[file.key]): row for row in file.rows}
+def update(
+    path: Path, key: str, new: Iterable[Row], *, sources: Iterable[str], today: date
+) -> tuple[RowFile, Changes]:
+    """Return a table with the new rows and with today as its date and that of these sources, and the changes."""
+    file = parse_rows(path.read_text(encoding="utf-8"), path, key)
+    rows = {str(row[key]): row for row in file.rows}
     changes = Changes()
     for row in new:
-        version = str(row[file.key])
-        rows[version], change = _update(rows.get(version), row, f"{name} {version}", today)
+        version = str(row[key])
+        rows[version], change = _update(rows.get(version), row, f"{path.stem} {version}", today)
         changes += change
-    ordered = sorted(rows.items(), key=lambda item: version_key(item[0]))
-    return replace(file, rows=tuple(row for _, row in ordered)), changes
-
-
-def date_head(file: RowFile, sources: Iterable[str], today: date) -> tuple[RowFile, Changes]:
-    """Return the file with today as the date of itself and of these sources."""
+    ordered = tuple(rows[version] for version in sorted(rows, key=version_key))
     head = re.sub(r'^read: "[0-9-]+"$', f'read: "{today}"', file.head, flags=re.MULTILINE)
     for source in sources:
         head = re.sub(rf'^(  {source}: .*read: )"[0-9-]+"', rf'\g<1>"{today}"', head, flags=re.MULTILINE)
     done = (f"read on {today}",) if head != file.head else ()
-    return replace(file, head=head), Changes(done=done)
+    return replace(file, head=head, rows=ordered), changes + Changes(done=done)
 
 
 def _update(old: Row | None, new: Row, label: str, today: date) -> tuple[Row, Changes]:

@@ -73,7 +73,7 @@ def read_torch(version: str, wheels: Sequence[TorchWheel], index: Index) -> Row:
             "source": SOURCES,
             "pythons": tuple(dict.fromkeys(wheel.python for wheel in wheels)),
             "pypi": build_of(
-                _one(r"^cuda\b.*= '([0-9.]+)'$", wheel.read("torch/version.py").decode(), "its CUDA")
+                one_match(r"^cuda\b.*= '([0-9.]+)'$", wheel.read("torch/version.py").decode(), "its CUDA")
             ),
             "architectures": _architectures(wheel.read("torch/lib/libtorch_python.so")),
             "glibc": "{}.{}".format(*chosen.glibc),
@@ -156,7 +156,7 @@ def _read_extension(source: str) -> dict[str, Value]:
     """Return the standard of `cpp_extension`, and the compilers and architectures that it accepts."""
     values = _assigned(ast.parse(source))
     facts: dict[str, Value] = {
-        "std": int(_one(r"cpp_flag_prefix \+ 'c\+\+(\d+)'", source, "the standard of extensions")),
+        "std": int(one_match(r"cpp_flag_prefix \+ 'c\+\+(\d+)'", source, "the standard of extensions")),
         "arch_names": " ".join(_texts(values.get("supported_arches"))),
     }
     # An upper bound was the last release allowed until 1.13 and is the first one refused since 2.0.
@@ -176,7 +176,7 @@ def _read_extension(source: str) -> dict[str, Value]:
 def _read_headers(wheel: zipfile.ZipFile) -> dict[str, Value]:
     """Return the oldest standard and gcc that the headers accept."""
     everything = wheel.read("torch/include/torch/csrc/api/include/torch/all.h").decode()
-    standard = _one(r"#error C\+\+(\d+) or later", everything, "the standard of its headers")
+    standard = one_match(r"#error C\+\+(\d+) or later", everything, "the standard of its headers")
     facts: dict[str, Value] = {"std_min": int(standard)}
     check = "torch/include/c10/util/C++17.h"
     if check in wheel.namelist():
@@ -214,7 +214,7 @@ def _texts(node: ast.expr | None) -> list[str]:
     return sorted(names, key=architecture_key)
 
 
-def _one(pattern: str, text: str, what: str) -> str:
+def one_match(pattern: str, text: str, what: str) -> str:
     """Return the one value that the pattern finds."""
     found = set(re.findall(pattern, text, re.MULTILINE))
     if len(found) != 1:

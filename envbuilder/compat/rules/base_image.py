@@ -7,8 +7,16 @@ library gets that one finding: what else is in it does not matter then.
 from collections.abc import Iterator, Sequence
 
 from envbuilder.compat.context import CheckContext, demands
-from envbuilder.compat.image_as_distribution import PLATFORM, is_foreign, other_machine, suite_of
-from envbuilder.compat.image_facts import Base, Fact, Name, is_version
+from envbuilder.compat.image_facts import (
+    PLATFORM,
+    Base,
+    Fact,
+    Name,
+    is_foreign,
+    is_version,
+    other_machine,
+    suite_of,
+)
 from envbuilder.compat.nvidia_require import parse_require
 from envbuilder.compat.problem import Change, CheckCode, Problem, either
 from envbuilder.compat.rules.driver import known_gpus
@@ -17,52 +25,31 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.core.findings import Severity
 
 
-def check_seen(context: CheckContext) -> Iterator[Problem]:
-    if context.recipe.image and context.base is None:
+def check_image(context: CheckContext) -> Iterator[Problem]:
+    """What an image is: read, for this processor, with glibc, and of a known distribution."""
+    base, key = context.base, "base.image"
+    if base is None:
+        if context.recipe.image:
+            image = context.recipe.image
+            message = f"`lock` has not read the image `{image}` yet, so its contents are not checked"
+            advice = f"`envbuilder lock {context.recipe.name}` does"
+            yield Problem(CheckCode.BASE_UNSEEN, key, message, advice=advice, severity=Severity.WARNING)
+    elif fact := other_machine(base):
+        machine = fact.value or "no processor that it names"
+        message = f"the base is for {machine}, and envbuilder builds for {PLATFORM}"
+        advice = f"take an image that has linux/{PLATFORM}"
+        yield Problem(CheckCode.BASE_FOREIGN, key, message, advice=advice, source=fact.source)
+    elif base.first(Name.GLIBC) is None:
+        message = "the base has no C library: it holds no distribution that programs could run in"
+        if musl := base.first(Name.MUSL):
+            message = "the C library of the base is musl, and PyTorch's wheels are for glibc"
+        advice = "take an image of a distribution with glibc, as Debian, Ubuntu and RHEL are"
+        yield Problem(CheckCode.BASE_LIBC, key, message, advice=advice, source=musl.source if musl else "")
+    elif not base.distribution:
         yield Problem(
-            code=CheckCode.BASE_UNSEEN,
-            key="base.image",
-            message=f"`lock` has not read the image `{context.recipe.image}` yet, so its contents are not checked",
-            advice=f"`envbuilder lock {context.recipe.name}` does",
-            severity=Severity.WARNING,
-        )
-
-
-def check_machine(context: CheckContext) -> Iterator[Problem]:
-    fact = other_machine(context.base) if context.base else None
-    if fact:
-        yield Problem(
-            code=CheckCode.BASE_FOREIGN,
-            key="base.image",
-            message=f"the base is for {fact.value or 'no processor that it names'}, and envbuilder builds for {PLATFORM}",
-            advice=f"take an image that has linux/{PLATFORM}",
-            source=fact.source,
-        )
-
-
-def check_libc(context: CheckContext) -> Iterator[Problem]:
-    base = context.base
-    if base is None or base.first(Name.GLIBC) or any(check_machine(context)):
-        return
-    musl = base.first(Name.MUSL)
-    yield Problem(
-        code=CheckCode.BASE_LIBC,
-        key="base.image",
-        message="the C library of the base is musl, and PyTorch's wheels are for glibc"
-        if musl
-        else "the base has no C library: it holds no distribution that programs could run in",
-        advice="take an image of a distribution with glibc, as Debian, Ubuntu and RHEL are",
-        source=musl.source if musl else "",
-    )
-
-
-def check_os(context: CheckContext) -> Iterator[Problem]:
-    base = _fit(context)
-    if base and not base.distribution:
-        yield Problem(
-            code=CheckCode.BASE_OS,
-            key="base.image",
-            message="the base does not say which distribution it is (no `ID` in /etc/os-release), so nothing can be added to it",
+            CheckCode.BASE_OS,
+            key,
+            "the base does not say which distribution it is (no `ID` in /etc/os-release), so nothing can be added to it",
             advice="it serves where it has the compiler and the Python that the recipe pins",
             severity=Severity.WARNING,
         )
@@ -73,23 +60,18 @@ def check_gcc(context: CheckContext) -> Iterator[Problem]:
     if base is None:
         return
     suite, found, plain = _suite(context), base.gcc(pin), base.first(Name.PLAIN_GCC)
-    has = _listing("gcc", base.gccs) or (
-        f"gcc {base.value(Name.GCC)} without g++" if base.first(Name.GCC) else "no gcc"
-    )
+    lone = base.value(Name.GCC)
+    has = _listing("gcc", base.gccs) or (f"gcc {lone} without g++" if lone else "no gcc")
     if found is None and not (suite and pin in suite.gccs):
-        yield Problem(
-            code=CheckCode.GCC,
-            key="gcc",
-            message=f"the base has {has}, not gcc {pin}; {_reason(base, suite, 'gcc', suite.gccs if suite else ())}",
-            pins=("gcc",),
-            advice=f"or take a base that has gcc {pin}",
-        )
+        why = _reason(base, suite, "gcc", suite.gccs if suite else ())
+        message, advice = f"the base has {has}, not gcc {pin}; {why}", f"or take a base that has gcc {pin}"
+        yield Problem(CheckCode.GCC, "gcc", message, pins=("gcc",), advice=advice)
     elif base.gccs and (found is None or (plain and not is_version(plain.value, pin))):
         origin = f"that of {suite.name} is put beside" if found is None and suite else "both are there"
         yield Problem(
-            code=CheckCode.GCC_BESIDE,
-            key="gcc",
-            message=f"the base has {has}, and the recipe asks for gcc {pin}: {origin}, and `gcc` means {pin} in the environment",
+            CheckCode.GCC_BESIDE,
+            "gcc",
+            f"the base has {has}, and the recipe asks for gcc {pin}: {origin}, and `gcc` means {pin} in the environment",
             pins=("gcc",),
             severity=Severity.WARNING,
         )
@@ -105,9 +87,9 @@ def check_python(context: CheckContext) -> Iterator[Problem]:
         has = _listing("Python", base.pythons) or "no Python"
         why = _reason(base, suite, "Python", (suite.python,) if suite else ())
         yield Problem(
-            code=CheckCode.PYTHON,
-            key="python",
-            message=f"the base has {has}, not Python {pin}; {why}",
+            CheckCode.PYTHON,
+            "python",
+            f"the base has {has}, not Python {pin}; {why}",
             pins=("python",),
             advice=f"or take a base that has Python {pin}: builds of Python from elsewhere, as uv brings, are in no source that a "
             "lock can name",
@@ -115,12 +97,10 @@ def check_python(context: CheckContext) -> Iterator[Problem]:
     elif found and context.recipe.extensions and not base.has_headers(pin):
         if is_suites and found.path.startswith("/usr/bin/"):
             return  # the suite's package brings them
-        yield Problem(
-            code=CheckCode.BASE_PARTS,
-            key="python",
-            message=f"the base has Python {found.value} ({found.path}) without Python.h, which the recipe's extensions need",
-            advice="take a base with the development files of that Python, as `-devel` images have",
-        )
+        needs = "without Python.h, which the recipe's extensions need"
+        message = f"the base has Python {found.value} ({found.path}) {needs}"
+        advice = "take a base with the development files of that Python, as `-devel` images have"
+        yield Problem(CheckCode.BASE_PARTS, "python", message, advice=advice)
 
 
 def check_libxcrypt(context: CheckContext) -> Iterator[Problem]:
@@ -132,21 +112,18 @@ def check_libxcrypt(context: CheckContext) -> Iterator[Problem]:
     if not is_version(version, pin) and not (version.count(".") == 1 and is_version(pin, version)):
         place = f" ({found.path})" if found else ""
         yield Problem(
-            code=CheckCode.LIBXCRYPT,
-            key="libxcrypt",
-            message=f"the base has {f'libxcrypt {version}{place}' if version else 'no libxcrypt'}, not {pin}",
+            CheckCode.LIBXCRYPT,
+            "libxcrypt",
+            f"the base has {f'libxcrypt {version}{place}' if version else 'no libxcrypt'}, not {pin}",
             pins=("libxcrypt",) if version else (),
             advice="" if version else "leave the pin out, or take a base that has it",
             source=found.source if found else "",
         )
-    python = context.tables.python.get(context.recipe.python)
+    python = context.tables.pythons.by_name.get(context.recipe.python)
     if suite is None and not base.first(Name.CRYPT_H) and python and python.needs_crypt_h(context.python):
-        yield Problem(
-            code=CheckCode.CRYPT_H,
-            key="libxcrypt",
-            message=f"Python.h of Python {context.python} includes crypt.h, and the base does not have it",
-            advice="take a base with libxcrypt's development files",
-        )
+        message = f"Python.h of Python {context.python} includes crypt.h, and the base does not have it"
+        advice = "take a base with libxcrypt's development files"
+        yield Problem(CheckCode.CRYPT_H, "libxcrypt", message, advice=advice)
 
 
 def check_cuda(context: CheckContext) -> Iterator[Problem]:
@@ -155,14 +132,14 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
     named = base.cuda if base else None
     if base is None or named is None:
         return
-    told = f"CUDA {named.value} ({named.path})"
+    has = f"the base has CUDA {named.value} ({named.path})"
     own = base.toolkit(asked) if asked else None
     weight = _weight(base, own or named)
     if not asked:
         yield Problem(
-            code=CheckCode.CUDA_UNUSED,
-            key="base.image",
-            message=f"the base has {told}, which the recipe does not use{weight}",
+            CheckCode.CUDA_UNUSED,
+            "base.image",
+            f"{has}, which the recipe does not use{weight}",
             advice="a base without CUDA is smaller",
             source=named.source,
             severity=Severity.WARNING,
@@ -170,20 +147,20 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
     elif own is None:
         minor = ".".join(named.value.split(".")[:2])
         is_whole = base.toolkit(minor) is not None
+        part = "" if is_whole else " without nvcc or its headers"
         yield Problem(
-            code=CheckCode.CUDA_TWICE,
-            key="cuda",
-            message=f"the base has {told}{'' if is_whole else ' without nvcc or its headers'}, and the recipe asks for {asked}: "
-            "CUDA would come twice",
-            moves=((Change(key="cuda", value=minor),),) if is_whole and minor != asked else (),
+            CheckCode.CUDA_TWICE,
+            "cuda",
+            f"{has}{part}, and the recipe asks for {asked}: CUDA would come twice",
+            moves=((Change("cuda", minor),),) if is_whole and minor != asked else (),
             advice=f"or take a base without CUDA, or one with the whole toolkit of {asked} (`-devel`)",
             source=named.source,
         )
     elif weight:
         yield Problem(
-            code=CheckCode.CUDA_TWICE,
-            key="base.image",
-            message=f"CUDA's libraries come twice: torch's wheels bring those that it loads, and the base has {told}{weight}",
+            CheckCode.CUDA_TWICE,
+            "base.image",
+            f"CUDA's libraries come twice: torch's wheels bring those that it loads, and {has}{weight}",
             advice="a base without CUDA spares them: envbuilder lays out the compiler beside the wheels' libraries",
             source=own.source,
             severity=Severity.WARNING,
@@ -196,11 +173,11 @@ def check_cudas(context: CheckContext) -> Iterator[Problem]:
         return
     plain, asked = base.cuda, context.recipe.cuda
     fits = plain is None or not asked or is_version(plain.value, asked)
+    default = f"; /usr/local/cuda is {plain.value}" + ("" if fits else f", not {asked}") if plain else ""
     yield Problem(
-        code=CheckCode.CUDA_SEVERAL,
-        key="base.image",
-        message=f"the base has {_listing('CUDA', base.cudas)}"
-        + (f"; /usr/local/cuda is {plain.value}" + ("" if fits else f", not {asked}") if plain else ""),
+        CheckCode.CUDA_SEVERAL,
+        "base.image",
+        f"the base has {_listing('CUDA', base.cudas)}{default}",
         advice="take a base with one CUDA: which one a build takes is decided by paths",
         severity=Severity.WARNING if fits else Severity.ERROR,
     )
@@ -218,12 +195,12 @@ def check_required_driver(context: CheckContext) -> Iterator[Problem]:
     if require.holds(driver=host.driver, brands=brands, drivers=versions) is not False:
         return
     least = versions.get(require.cuda, "")
+    asks = f"CUDA {require.cuda}, which driver {least} was the first to have" if least else f"`{text}`"
     yield Problem(
-        code=CheckCode.DRIVER_REQUIRED,
-        key="base.image",
-        message=f"`{host.path}` says driver {host.driver}, and the base's NVIDIA_REQUIRE_CUDA asks for "
-        + (f"CUDA {require.cuda}, which driver {least} was the first to have" if least else f"`{text}`")
-        + ": NVIDIA's container runtime would not start it",
+        CheckCode.DRIVER_REQUIRED,
+        "base.image",
+        f"`{host.path}` says driver {host.driver}, and the base's NVIDIA_REQUIRE_CUDA asks for {asks}: "
+        "NVIDIA's container runtime would not start it",
         advice="have the host's driver updated, or take a base of an older CUDA",
         source="NVIDIA_REQUIRE_CUDA in the image's config",
     )
@@ -232,10 +209,11 @@ def check_required_driver(context: CheckContext) -> Iterator[Problem]:
 def check_own_torch(context: CheckContext) -> Iterator[Problem]:
     base = _fit(context)
     for fact in base.every(Name.TORCH) if base else ():
+        brings = f"the environment brings torch {context.recipe.pytorch} of its own"
         yield Problem(
-            code=CheckCode.TORCH_TWICE,
-            key="base.image",
-            message=f"the base has torch {fact.value} ({fact.path}), and the environment brings torch {context.recipe.pytorch} of its own",
+            CheckCode.TORCH_TWICE,
+            "base.image",
+            f"the base has torch {fact.value} ({fact.path}), and {brings}",
             advice="a base without torch is smaller by gigabytes",
             source=fact.source,
             severity=Severity.WARNING,
@@ -243,31 +221,22 @@ def check_own_torch(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_packages(context: CheckContext) -> Iterator[Problem]:
-    base = _fit(context)
+    """What no suite's packages bring: the recipe's own, and ninja, which compiles extensions and has a wheel as well."""
+    base, recipe = _fit(context), context.recipe
     if base is None or _suite(context):
         return
     there = {package.partition("=")[0] for package in base.packages}
-    for index, name in enumerate(context.recipe.apt):
+    for index, name in enumerate(recipe.apt):
         if name not in there:
-            yield Problem(
-                code=CheckCode.BASE_PARTS,
-                key=f"apt[{index}]",
-                message=f"the base does not have `{name}`; {_reason(base, None, name, ())}",
-                advice="leave it out, or take a base that has it",
-            )
-
-
-def check_ninja(context: CheckContext) -> Iterator[Problem]:
-    """What torch compiles extensions with; the suite's packages bring it, elsewhere its wheel can."""
-    base = _fit(context)
-    if base is None or _suite(context) or not context.recipe.extensions or demands(context, "ninja"):
-        return
-    if not any(package.startswith("ninja-build=") for package in base.packages):
+            message = f"the base does not have `{name}`; {_reason(base, None, name, ())}"
+            advice = "leave it out, or take a base that has it"
+            yield Problem(CheckCode.BASE_PARTS, f"apt[{index}]", message, advice=advice)
+    if recipe.extensions and "ninja-build" not in there and not demands(context, "ninja"):
         yield Problem(
-            code=CheckCode.BASE_PARTS,
-            key="extensions",
-            message=f"the base does not have ninja, which compiles extensions; {_reason(base, None, 'ninja', ())}",
-            moves=((Change(key=f"packages[{len(context.recipe.packages)}]", value="ninja"),),),
+            CheckCode.BASE_PARTS,
+            "extensions",
+            f"the base does not have ninja, which compiles extensions; {_reason(base, None, 'ninja', ())}",
+            moves=((Change(f"packages[{len(recipe.packages)}]", "ninja"),),),
             advice="its wheel serves as well",
         )
 
@@ -278,7 +247,7 @@ def _fit(context: CheckContext) -> Base | None:
 
 
 def _suite(context: CheckContext) -> Distribution | None:
-    return suite_of(context.base, context.tables.distribution) if context.base else None
+    return suite_of(context.base, context.tables.distributions.by_name) if context.base else None
 
 
 def _listing(what: str, facts: Sequence[Fact]) -> str:
@@ -300,17 +269,11 @@ def _reason(base: Base, suite: Distribution | None, what: str, offers: Sequence[
 
 
 def _weight(base: Base, cuda: Fact) -> str:
-    sizes = [
-        (name, int(fact.value))
-        for name in (Name.CUDA_LIBRARIES, Name.CUDA_STATIC)
-        if (fact := base.part(name, cuda)) and fact.value.isdecimal()
-    ]
-    words = [
-        f"{_amount(size)} of {'static' if name is Name.CUDA_STATIC else 'shared'} libraries"
-        for name, size in sizes
-    ]
+    words = []
+    for name, kind in ((Name.CUDA_LIBRARIES, "shared"), (Name.CUDA_STATIC, "static")):
+        fact = base.part(name, cuda)
+        if fact and fact.value.isdecimal():
+            size = int(fact.value)
+            amount = f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"
+            words.append(f"{amount} of {kind} libraries")
     return f": {' and '.join(words)}" if words else ""
-
-
-def _amount(size: int) -> str:
-    return f"{size / 1e9:.1f} GB" if size >= 1e9 else f"{size / 1e6:.0f} MB"

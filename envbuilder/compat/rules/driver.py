@@ -4,11 +4,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from envbuilder.compat.context import CheckContext, Tables, can_run
-from envbuilder.compat.host_file import HostFacts, find_name
-from envbuilder.compat.problem import Change, CheckCode, Problem, cite
+from envbuilder.compat.host_file import find_name
+from envbuilder.compat.problem import Change, CheckCode, Problem
 from envbuilder.compat.tables.cuda import Cuda
 from envbuilder.compat.tables.gpu import Gpu
-from envbuilder.compat.tables.torch import version_key
+from envbuilder.compat.tables.table import cite, version_key
 from envbuilder.core.findings import Severity
 
 _DRIVERS: Final = ("nvidia-drivers", "nvidia-compatibility", "driver-616")
@@ -22,14 +22,14 @@ def check_driver(context: CheckContext) -> Iterator[Problem]:
     cuda, host = runtime(context), context.host
     if cuda is None or host is None or not host.driver or not cuda.driver_floor:
         return
-    source = cite(context.tables.cudas, cuda.source, *_DRIVERS)
+    source = cite(cuda.source, *_DRIVERS)
     driver = version_key(host.driver)
     if driver >= version_key(cuda.driver_floor):
         if cuda.driver and driver < version_key(cuda.driver):
             yield Problem(
-                code=CheckCode.DRIVER_MINOR,
-                key="cuda",
-                message=f"`{host.path}`: driver {host.driver} runs CUDA {cuda.cuda} by minor-version compatibility; what "
+                CheckCode.DRIVER_MINOR,
+                "cuda",
+                f"`{host.path}`: driver {host.driver} runs CUDA {cuda.cuda} by minor-version compatibility; what "
                 f"is compiled at run time from PTX needs {cuda.driver}",
                 advice="the recipe's extensions hold machine code for its GPUs, so they are not concerned",
                 source=source,
@@ -40,33 +40,29 @@ def check_driver(context: CheckContext) -> Iterator[Problem]:
         f"CUDA {cuda.cuda} needs driver {cuda.driver_floor} or newer, and `{host.path}` says {host.driver}"
     )
     package = f"cuda-compat-{cuda.cuda.replace('.', '-')}"
-    takes = cuda.forward_branches is not None and host.driver_branch in cuda.forward_branches
+    branch = f"R{host.driver.partition('.')[0]}"
+    branches = [f"R{one}" for one in cuda.forward_branches or ()]
     consumer = [gpu.name for gpu in known_gpus(context) if not gpu.has_forward_compatibility]
-    if takes and not consumer:
+    if branch in branches and not consumer:
         yield Problem(
-            code=CheckCode.DRIVER_FORWARD,
-            key="cuda",
-            message=f"{needs}: it runs by forward compatibility alone, with NVIDIA's package {package}, which takes the "
-            f"branch R{host.driver_branch}",
+            CheckCode.DRIVER_FORWARD,
+            "cuda",
+            f"{needs}: it runs by forward compatibility alone, with NVIDIA's package {package}, which takes the "
+            f"branch {branch}",
             advice=f"put the libcuda of {package} before the driver's on LD_LIBRARY_PATH, or have the host's driver updated",
-            source=cite(context.tables.cudas, cuda.source, "nvidia-images", *_DRIVERS),
+            source=cite(cuda.source, "nvidia-images", *_DRIVERS),
             severity=Severity.WARNING,
         )
         return
-    if takes:
+    if branch in branches:
         why = f"forward compatibility ({package}) is not for {', '.join(dict.fromkeys(consumer))}"
     elif cuda.forward_branches is None:
-        why = f"whether forward compatibility ({package}) takes R{host.driver_branch} is not known"
+        why = f"whether forward compatibility ({package}) takes {branch} is not known"
     else:
-        branches = ", ".join(f"R{branch}" for branch in cuda.forward_branches)
-        why = f"forward compatibility ({package}) takes {branches}, not R{host.driver_branch}"
+        why = f"forward compatibility ({package}) takes {', '.join(branches)}, not {branch}"
+    advice = "have the host's driver updated"
     yield Problem(
-        code=CheckCode.DRIVER,
-        key="cuda",
-        message=f"{needs}; {why}",
-        pins=("cuda", "pytorch"),
-        advice="have the host's driver updated",
-        source=source,
+        CheckCode.DRIVER, "cuda", f"{needs}; {why}", pins=("cuda", "pytorch"), advice=advice, source=source
     )
 
 
@@ -77,9 +73,9 @@ def check_host_gpus(context: CheckContext) -> Iterator[Problem]:
         return
     if host.gpus == ():
         yield Problem(
-            code=CheckCode.HOST_EMPTY,
-            key="gpus",
-            message=f"`{host.path}` has no GPU{'' if host.driver else ' and no driver'}, as on a login node: "
+            CheckCode.HOST_EMPTY,
+            "gpus",
+            f"`{host.path}` has no GPU{'' if host.driver else ' and no driver'}, as on a login node: "
             "whether the environment runs on the nodes that have one is not checked",
             advice="`envbuilder detect --save FILE` on a compute node writes facts that can be judged",
             severity=Severity.WARNING,
@@ -89,37 +85,35 @@ def check_host_gpus(context: CheckContext) -> Iterator[Problem]:
     for given in dict.fromkeys(host.gpus or ()):
         gpu = _known(given, context.tables)
         if gpu is None:
+            message = f"`{host.path}`: no GPU `{given}` is known, so it is not checked"
+            advice = f"GPUs: {', '.join(context.tables.gpus.by_name)}"
             yield Problem(
-                code=CheckCode.HOST_GPU_UNKNOWN,
-                key="gpus",
-                message=f"`{host.path}`: no GPU `{given}` is known, so it is not checked",
-                advice=f"GPUs: {', '.join(context.tables.gpu)}",
-                severity=Severity.WARNING,
+                CheckCode.HOST_GPU_UNKNOWN, "gpus", message, advice=advice, severity=Severity.WARNING
             )
         elif held and not can_run(gpu.capability, held):
             yield Problem(
-                code=CheckCode.HOST_GPU,
-                key="gpus",
-                message=f"the recipe compiles for {targets}, which {gpu.name} ({gpu.target}) of `{host.path}` cannot run",
-                moves=((Change(key=f"gpus[{len(context.recipe.gpus)}]", value=gpu.name),),),
+                CheckCode.HOST_GPU,
+                "gpus",
+                f"the recipe compiles for {targets}, which {gpu.name} ({gpu.target}) of `{host.path}` cannot run",
+                moves=((Change(f"gpus[{len(context.recipe.gpus)}]", gpu.name),),),
                 pins=("cuda", "pytorch"),
-                source=cite(context.tables.gpus, gpu.source),
+                source=cite(gpu.source),
             )
 
 
 def runtime(context: CheckContext) -> Cuda | None:
     """The row of the newest CUDA inside: torch's libraries or the toolkit; None without CUDA."""
-    rows = [context.tables.cuda.get(context.build.cuda) if context.build else None, context.cuda]
+    rows = [context.tables.cudas.by_name.get(context.build.cuda) if context.build else None, context.cuda]
     known = [row for row in rows if row]
     return max(known, key=lambda row: version_key(row.cuda), default=None)
 
 
 def known_gpus(context: CheckContext) -> tuple[Gpu, ...]:
-    host: HostFacts | None = context.host
-    named = [_known(given, context.tables) for given in host.gpus or ()] if host else []
+    given = (context.host and context.host.gpus) or ()
+    named = [_known(name, context.tables) for name in given]
     return tuple(gpu for gpu in named if gpu) or tuple(gpu for _, gpu in context.gpus)
 
 
 def _known(given: str, tables: Tables) -> Gpu | None:
-    name = find_name(given, tuple(tables.gpu))
-    return tables.gpu[name] if name else None
+    name = find_name(given, tuple(tables.gpus.by_name))
+    return tables.gpus.by_name[name] if name else None

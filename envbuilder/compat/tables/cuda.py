@@ -7,13 +7,12 @@ import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from envbuilder.compat.tables.table import Table, load_table, version_key
+from envbuilder.compat.tables.table import Sources, Table, load_table, version_key
 from envbuilder.core.models import STRICT, Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
 
 FILE: Final = Path(__file__).with_name("cuda.yaml")
@@ -23,14 +22,6 @@ _TARGETS: Final = Shape(
     pattern=r"\d+\.\d[af]?(\+PTX)?( \d+\.\d[af]?(\+PTX)?)*",
     expected='compute capabilities such as "8.0 9.0a 12.0+PTX"',
 )
-
-
-class Confidence(StrEnum):
-    """The confidence in a row: read from the release itself, from other sources, or from contradicting ones."""
-
-    VERIFIED = "verified"
-    SECONDARY = "secondary"
-    UNCERTAIN = "uncertain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,24 +77,18 @@ class Cuda:
     broken_gccs: tuple[Annotated[BrokenGcc, Rule(_check_broken)], ...] = ()
     clang_max: Major
     std_max: Whole  # the newest C++ standard that nvcc takes: 17
-    architectures: Annotated[
-        tuple[str, ...], ReadAs(Targets, architectures)
-    ]  # ascending: 8.0, 9.0, 9.0a, 10.0f
-    glibc_below: MajorMinor = (
-        ""  # its headers clash with this glibc and newer ones; "" where none is known to
-    )
+    # Ascending: 8.0, 9.0, 9.0a, 10.0f.
+    architectures: Annotated[tuple[str, ...], ReadAs(Targets, architectures)]
+    glibc_below: MajorMinor = ""  # its headers clash with this glibc and newer ones
     driver: Version = ""  # what it was released with: everything works from there; "" where not known
     minor_driver: Version = ""  # minor-version compatibility begins here; "" where there is none
     forward_branches: tuple[Major, ...] | None = None  # older drivers for cuda-compat; None: unknown
     unpinned: tuple[Version, ...] = ()  # cuda-toolkit releases with loose compiler parts
-    confidence: Confidence
+    # Read from the release itself, from other sources, or from contradicting ones.
+    confidence: Literal["verified", "secondary", "uncertain"]
     note: Line = ""
-    source: tuple[Line, ...]
+    source: Sources
     read: Date
-
-    @property
-    def major(self) -> str:
-        return self.cuda.partition(".")[0]
 
     @property
     def driver_floor(self) -> str:
@@ -118,9 +103,7 @@ class Cuda:
 @functools.cache
 def load_cudas(path: Path = FILE) -> Table[Cuda]:
     """Return the table, oldest first. Raises ValueError if it breaks its own rules."""
-    return load_table(
-        path, Annotated[Cuda, Rule(_check)], lambda row: version_key(row.cuda), key="cuda", overridden="cuda"
-    )
+    return load_table(path, Annotated[Cuda, Rule(_check)], key="cuda", overridden="cuda")
 
 
 def _check(row: Cuda) -> Iterator[Mistake]:

@@ -3,13 +3,13 @@
 import functools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field
 
-from envbuilder.compat.tables.table import Table, load_table, version_key
+from envbuilder.compat.tables.table import Sources, Table, load_table, version_key
 from envbuilder.core.models import STRICT, Flag, Line, MajorMinor, Mistake, Rule, Shape
 
 FILE: Final = Path(__file__).with_name("distributions.yaml")
@@ -34,7 +34,7 @@ class Distribution:
     components: tuple[Line, ...]
     buildable: Flag  # envbuilder can build on it
     note: Line = ""
-    source: tuple[Line, ...]
+    source: Sources
 
     @property
     def suite(self) -> str:
@@ -44,6 +44,11 @@ class Distribution:
     def python(self) -> str:
         """3.11"""
         return ".".join(self.python_version.split(".")[:2])
+
+    @property
+    def short_libxcrypt(self) -> str:
+        """4.4, as recipes pin it."""
+        return ".".join(self.libxcrypt.split(".")[:2])
 
     @property
     def gcc(self) -> str:
@@ -60,21 +65,10 @@ class Distribution:
         return {_major(version): version for version in self.gcc_versions}[major]
 
 
+@functools.cache
 def load_distributions(path: Path = FILE) -> Table[Distribution]:
-    """Return the suites that can be built on. Raises ValueError if the table breaks its own rules."""
-    return _buildable(path)
-
-
-@functools.cache
-def load_all_distributions(path: Path = FILE) -> Table[Distribution]:
-    """Return every row, including distributions that envbuilder cannot build on."""
-    return load_table(path, Annotated[Distribution, Rule(_check)], _order)
-
-
-@functools.cache
-def _buildable(path: Path) -> Table[Distribution]:
-    table = load_all_distributions(path)
-    return replace(table, rows=tuple(row for row in table.rows if row.buildable))
+    """Return every distribution, also those that cannot be built on. Raises ValueError if the table breaks its own rules."""
+    return load_table(path, Annotated[Distribution, Rule(_check)], key="name", order=_order)
 
 
 def _order(row: Distribution) -> tuple[object, ...]:

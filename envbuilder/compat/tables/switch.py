@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from envbuilder.compat.tables.table import Table, load_table
+from envbuilder.compat.tables.table import Sources, Table, load_table
 from envbuilder.core.models import STRICT, Line, Shape
 
 FILE: Final = Path(__file__).with_name("switches.yaml")
@@ -19,7 +19,7 @@ class Switch:
     effect: Literal["cuda", "architectures", "compile"]
     value: Line
     projects: tuple[Line, ...]
-    source: tuple[Line, ...]
+    source: Sources
 
     def setting(self, architectures: tuple[str, ...]) -> str:
         """Return the line for the extension's `env` in a recipe, for these GPUs."""
@@ -35,4 +35,4 @@ class Switch:
 @functools.cache
 def load_switches(path: Path = FILE) -> Table[Switch]:
     """Return the table. Raises ValueError if it breaks its own rules."""
-    return load_table(path, Switch, lambda row: (row.variable,))
+    return load_table(path, Switch, key="variable", order=lambda row: (row.variable,))

@@ -1,19 +1,19 @@
 """Read tables: sources with their dates, and unique, sorted rows that name their sources.
 
 Rows are the file's own, changed by `overrides.yaml` beside it: `tables refresh` writes some files anew and never that one,
-so what a person knows better than the artefacts outlives every refresh.
+so what a person knows better than the artifacts outlives every refresh.
 """
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, ValidationInfo
 
-from envbuilder.core.models import STRICT, Date, Line, Mistake, RawRule, Shape, read_node
+from envbuilder.core.models import STRICT, Date, Line, Mistake, ReadAs, Shape, raise_mistakes, read_node
 from envbuilder.core.places import Code, Entry, Kind, Mistakes, Node, load
 
 OVERRIDES: Final = "overrides.yaml"  # its name, beside the table
@@ -33,20 +33,39 @@ class Source:
     text: str
     read: str  # the day, YYYY-MM-DD
 
-    def __str__(self) -> str:
-        return f"{self.text} (read {self.read})"
+
+def _look_up(names: tuple[str, ...], info: ValidationInfo) -> tuple[Source, ...]:
+    known: Mapping[str, Source] = info.context or {}
+    mistakes = [
+        Mistake(message=f"`{name}` is not among the sources", at=(at,))
+        for at, name in enumerate(names)
+        if name not in known
+    ]
+    raise_mistakes(mistakes if names else [Mistake(message="a row says in `source` where it comes from")])
+    return tuple(known[name] for name in names)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+# Names of sources in a row. The context of `read_node` is a map of the table's sources.
+Sources = Annotated[tuple[Source, ...], ReadAs(Annotated[tuple[Line, ...], AfterValidator(_look_up)])]
+
+
+def cite(sources: tuple[Source, ...], *prefer: str) -> str:
+    """Return the first preferred source, otherwise the first one."""
+    named = {source.name: source for source in sources}
+    found = next((named[name] for name in prefer if name in named), sources[0])
+    return f"{found.text}, read {found.read}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Table(Generic[Row]):
     sources: tuple[Source, ...]
     read: str  # the day on which the newest rows were read, YYYY-MM-DD: the table's age
+    key: str  # the field that names a row
     rows: tuple[Row, ...]
 
-    def source(self, names: Iterable[str]) -> str:
-        """Return the sources of a row as a finding names them."""
-        known = {source.name: str(source) for source in self.sources}
-        return "; ".join(known[name] for name in names)
+    @functools.cached_property
+    def by_name(self) -> Mapping[str, Row]:
+        return {getattr(row, self.key): row for row in self.rows}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,17 +81,8 @@ class _File:
 
     __pydantic_config__ = STRICT
     read: Date
-    source: Line = ""  # one for all rows, or a map of names that rows refer to
-    sources: dict[str, _SourceText] = field(default_factory=dict)
+    sources: dict[str, _SourceText]
     rows: tuple[Any, ...]
-
-
-def _check_head(head: object, _context: object) -> Iterator[Mistake]:
-    if isinstance(head, dict) and "source" not in head and "sources" not in head:
-        yield Mistake(message="the key `sources` is missing", code=Code.MISSING_KEY)
-
-
-_FILE: Final[Any] = Annotated[_File, RawRule(_check_head)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,46 +118,34 @@ def version_key(version: str) -> tuple[int, ...]:
 def load_table(
     path: Path,
     kind: Any,
-    order: Callable[[Row], tuple[object, ...]],
     *,
-    key: str = "",
+    key: str,
+    order: Callable[[Row], tuple[object, ...]] | None = None,
     overridden: str = "",
 ) -> Table[Row]:
     """Read a table whose rows are of this kind; raises ValueError with every mistake, a line each.
 
-    `order` gives what rows are sorted by, and no two rows may be equal in it. `overridden` is the section of
-    `overrides.yaml` that changes rows; `key` holds the version that it names them by.
+    `key` names a row, and it is a version unless `order` gives what rows are sorted by. No two rows may be equal in that.
+    `overridden` is the section of `overrides.yaml` that changes rows.
     """
     mistakes = Mistakes()
     root = _load(path)
-    file: _File | None = read_node(_FILE, root, mistakes)
-    sources = {}
-    rows: tuple[Row, ...] | None = None
-    if file is not None:
-        sources = _sources(file)
-        if file.source:
-            sources[""] = Source(name="", text=file.source, read=file.read)
-        node = root.get("rows")
-        assert node is not None
-        if overridden:
-            more, node = _override(node, key, path.with_name(OVERRIDES), overridden, mistakes)
-            sources |= more
-        for item in node.items:
-            _check_source(item, sources, mistakes)
-        rows = read_node(tuple[kind, ...], node, mistakes)
-        for item, (before, row) in zip(
-            node.items[1:], itertools.pairwise(map(order, rows or ())), strict=False
-        ):
-            if not before < row:
-                mistakes.at(item, Code.VALUE, f"rows are sorted and unique, but {row} follows {before}")
-    if mistakes.findings or file is None or rows is None:
+    file = read_node(_File, root, mistakes)
+    node = root.get("rows")
+    if file is None or node is None:
         raise ValueError(_listing(mistakes))
-    return Table(sources=tuple(sources.values()), read=file.read, rows=rows)
-
-
-@functools.cache
-def _load_overrides(path: Path) -> Node:
-    return _load(path)
+    sources = _sources(file)
+    if overridden and path.with_name(OVERRIDES).exists():
+        more, node = _override(node, key, path.with_name(OVERRIDES), overridden, mistakes)
+        sources |= more
+    rows: tuple[Row, ...] = read_node(tuple[kind, ...], node, mistakes, context=sources) or ()
+    keys = [order(row) if order else version_key(getattr(row, key)) for row in rows]
+    for item, (before, row) in zip(node.items[1:], itertools.pairwise(keys), strict=False):
+        if not before < row:
+            mistakes.at(item, Code.VALUE, f"rows are sorted and unique, but {row} follows {before}")
+    if mistakes.findings:
+        raise ValueError(_listing(mistakes))
+    return Table(sources=tuple(sources.values()), read=file.read, key=key, rows=rows)
 
 
 def _load(path: Path) -> Node:
@@ -158,32 +156,20 @@ def _load(path: Path) -> Node:
     return root
 
 
+_load_overrides = functools.cache(_load)
+
+
 def _sources(file: _File | _Overrides) -> dict[str, Source]:
     return {name: Source(name=name, text=one.text, read=one.read) for name, one in file.sources.items()}
-
-
-def _check_source(item: Node, sources: Mapping[str, Source], mistakes: Mistakes) -> None:
-    if "" in sources:
-        return
-    named = item.get("source")
-    if named is None or not named.items:
-        mistakes.at(item, Code.MISSING_KEY, "a row says in `source` where it comes from")
-        return
-    for node in named.items:
-        if node.text not in sources:
-            mistakes.at(node, Code.VALUE, f"`{node.text}` is not among the sources")
 
 
 def _override(
     rows: Node, key: str, path: Path, section: str, mistakes: Mistakes
 ) -> tuple[dict[str, Source], Node]:
     """Return the sources of the overrides, and the rows as they change them."""
-    if not path.exists():
-        return {}, rows
     root = _load_overrides(path)
-    file = read_node(_Overrides, root, mistakes)
-    node = root.get(section)
-    overrides = read_node(tuple[_Override, ...], node, mistakes) if node else ()
+    file, node = read_node(_Overrides, root, mistakes), root.get(section)
+    overrides = read_node(tuple[_Override, ...], node, mistakes) if node else None
     if file is None or overrides is None or node is None:
         return {}, rows
     versions = [version_key(found.text) if (found := row.get(key)) else () for row in rows.items]
@@ -194,9 +180,7 @@ def _override(
             mistakes.at(item, Code.VALUE, f"no row of `{section}` is in this range")
         for at in fitting:
             items[at] = _merge(items[at], item)
-    used = {name for override in overrides for name in override.source}
-    sources = {name: source for name, source in _sources(file).items() if name in used}
-    return sources, replace(rows, items=tuple(items))
+    return _sources(file), replace(rows, items=tuple(items))
 
 
 def _merge(row: Node, override: Node) -> Node:

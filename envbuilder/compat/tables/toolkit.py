@@ -1,19 +1,18 @@
 """The CUDA toolkits that envbuilder can install, one typed row each.
 
 A row says what is downloaded beside torch's own wheels, what is taken out of it, and what is linked to those wheels
-instead of being copied. `engines/cuda.py` does what a row says.
+instead of being copied. `envbuilder/build/assemble/cuda.py` does what a row says.
 """
 
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType
 from typing import Annotated, Final
 
 from pydantic import Discriminator, Field, Tag
 
-from envbuilder.compat.tables.table import Table, load_table, version_key
+from envbuilder.compat.tables.table import Table, load_table
 from envbuilder.core.models import STRICT, MajorMinor, Mistake, ReadAs, Rule, Shape
 
 FILE: Final = Path(__file__).with_name("toolkits.yaml")
@@ -129,7 +128,7 @@ def _files(found: Mapping[str, str]) -> tuple[ToolkitFile, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolkit:
-    """Everything that makes `usr/local/cuda-X.Y`."""
+    """Everything that makes `usr/local/cuda-X.Y`. Build keys hold the `repr` of a row, so a field's name is part of them."""
 
     __pydantic_config__ = STRICT
     cuda: MajorMinor
@@ -148,11 +147,8 @@ class Toolkit:
 @functools.cache
 def load_toolkits(path: Path = FILE) -> Mapping[str, Toolkit]:
     """Return the rows by CUDA version, oldest first. Raises ValueError if the table breaks its own rules."""
-    return MappingProxyType({row.cuda: row for row in read_toolkits(path).rows})
-
-
-def read_toolkits(path: Path) -> Table[Toolkit]:
-    return load_table(path, Annotated[Toolkit, Rule(_check)], lambda row: version_key(row.cuda))
+    table: Table[Toolkit] = load_table(path, Annotated[Toolkit, Rule(_check)], key="cuda")
+    return table.by_name
 
 
 def _check(toolkit: Toolkit) -> Iterator[Mistake]:

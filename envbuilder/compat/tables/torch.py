@@ -10,11 +10,9 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import Field
 
 from envbuilder.compat.tables.cuda import Major, Targets, Version, architectures
-from envbuilder.compat.tables.table import Table, load_table, version_key
+from envbuilder.compat.tables.table import Sources, Table, load_table
 from envbuilder.core.models import STRICT, Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
 from envbuilder.core.places import shown
-
-__all__ = ["Build", "GccBound", "Torch", "build_of", "cuda_of", "load_torches", "version_key"]
 
 FILE: Final = Path(__file__).with_name("torch.yaml")
 _RELEASE: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "2.6.0"')
@@ -102,7 +100,7 @@ class Torch:
     setuptools: Specifier = ""  # that `cpp_extension` needs; "" for any
     numpy: Specifier = ""  # likewise; "" for any
     note: Line = ""
-    source: tuple[Line, ...]
+    source: Sources
     read: Date
 
     @property
@@ -111,16 +109,13 @@ class Torch:
         return _build(self.pypi, self.targets)
 
     @property
-    def others(self) -> tuple[str, ...]:
-        return tuple(build.name for build in self.other_builds)
-
-    @property
-    def builds(self) -> tuple[str, ...]:
-        return (self.pypi, *self.others)
+    def builds(self) -> tuple[Build, ...]:
+        """All builds, that on PyPI first."""
+        return (self.build, *self.other_builds)
 
     def build_for(self, cuda: str) -> Build | None:
         """Return the build against exactly this CUDA."""
-        return next((one for one in (self.build, *self.other_builds) if one.name == build_of(cuda)), None)
+        return next((one for one in self.builds if one.name == build_of(cuda)), None)
 
     def gcc_bound(self, cuda: str) -> GccBound | None:
         return next((bound for bound in self.gcc_bounds if bound.cuda == cuda), None)
@@ -129,13 +124,7 @@ class Torch:
 @functools.cache
 def load_torches(path: Path = FILE) -> Table[Torch]:
     """Return the table, oldest first. Raises ValueError if it breaks its own rules."""
-    return load_table(
-        path,
-        Annotated[Torch, Rule(_check)],
-        lambda row: version_key(row.version),
-        key="version",
-        overridden="torch",
-    )
+    return load_table(path, Annotated[Torch, Rule(_check)], key="version", overridden="torch")
 
 
 def build_of(cuda: str) -> str:
@@ -149,7 +138,8 @@ def cuda_of(build: str) -> str:
 
 
 def _check(row: Torch) -> Iterator[Mistake]:
-    if len(set(row.builds)) != len(row.builds) or len(set(row.pythons)) != len(row.pythons):
+    builds = [build.name for build in row.builds]
+    if len(set(builds)) != len(builds) or len(set(row.pythons)) != len(row.pythons):
         yield Mistake(message="each build and each Python may appear once")
     if row.std_min > row.std:
         yield Mistake(message="`std_min` is not above `std`")

@@ -11,17 +11,18 @@ import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from envbuilder.core.cache import Store, commit_path, sha256_file, space_errors
 from envbuilder.core.errors import FetchError
-from envbuilder.core.fetch.client import SourceClient
-from envbuilder.core.fetch.request import Pull, Wanted
 from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.http import PARALLEL, Progress
 from envbuilder.core.http.failure import SourceError
-from envbuilder.core.http.session import PARALLEL
-from envbuilder.core.http.transfer import Progress
-from envbuilder.core.sources import REGISTRY, Sources, file_path
+from envbuilder.core.sources import REGISTRY, Sources, Wanted, file_path
+
+if TYPE_CHECKING:
+    from envbuilder.core.fetch.client import SourceClient
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +40,14 @@ GONE_HINT: Final = (
     "ENVBUILDER_FOLDERS and, for Debian, ENVBUILDER_DEBIAN_SNAPSHOT name places that may have kept it; "
     "`envbuilder lock NAME --upgrade` chooses from what the sources have now"
 )
-WRONG_HINT: Final = (
-    "the source holds another file than the one that was locked: find out which is right before relocking"
-)
+WRONG_HINT: Final = "the source holds another file than the one that was locked: find out which is right before you lock again"
 NO_SOURCE_HINT: Final = (
     "ENVBUILDER_DEBIAN_MIRROR names a Debian mirror, ENVBUILDER_FOLDERS folders that hold the files"
 )
 
 Item = TypeVar("Item")
+# Downloads a blob into a file that an earlier attempt may have begun; raises SourceError or EnvbuilderError.
+FetchBlob = Callable[[Wanted, Path, Progress, threading.Event], None]
 
 
 class FetchCode(CodeEnum):
@@ -60,13 +61,8 @@ class Fetcher:
     """
 
     def __init__(
-        self,
-        store: Store,
-        sources: Callable[[], Sources],
-        *,
-        offline: bool = False,
-        registry: Pull | None = None,
-    ) -> None:
+        self, store: Store, sources: Callable[[], Sources], *, offline: bool = False, registry: FetchBlob | None = None
+    ) -> None:  # fmt: skip
         self._store = store
         self._ask = sources
         self._registry = None if offline else registry
@@ -74,27 +70,27 @@ class Fetcher:
         self._guard = threading.Lock()
         self._client: SourceClient | None = None
 
-    def missing(self, artefacts: Iterable[Wanted]) -> tuple[Wanted, ...]:
+    def missing(self, artifacts: Iterable[Wanted]) -> tuple[Wanted, ...]:
         """Return those that the store does not hold at full size. No content is read and no source asked."""
-        unique = {artefact.sha256: artefact for artefact in artefacts}
-        return tuple(artefact for artefact in unique.values() if not self._is_there(artefact))
+        unique = {artifact.sha256: artifact for artifact in artifacts}
+        return tuple(artifact for artifact in unique.values() if not self._is_there(artifact))
 
-    def fetch(self, artefacts: Iterable[Wanted], progress: Progress | None = None) -> None:
+    def fetch(self, artifacts: Iterable[Wanted], progress: Progress | None = None) -> None:
         """Fetch and verify every artifact; raises FetchError and keeps no wrong file."""
-        wanted = tuple(artefacts)
-        here = {artefact.sha256: artefact for artefact in wanted if self._is_there(artefact)}
+        wanted = tuple(artifacts)
+        here = {artifact.sha256: artifact for artifact in wanted if self._is_there(artifact)}
         each(tuple(here.values()), self._discard_if_wrong)
         if not self.missing(wanted):
             return
-        lost: list[_Lost] = []
+        missed: list[_Unavailable] = []
         with self._store.lock("fetch"), space_errors(self._store.root):
             missing = self.missing(wanted)  # another process may have fetched some meanwhile
             if self._offline:
                 self._refuse_offline(missing)
             report = progress or _Silent()
-            each(missing, lambda one, stop: self._bring(one, report, stop, lost))
-        if lost:
-            raise _failure(lost)
+            each(missing, lambda one, stop: self._fetch_one(one, report, stop, missed))
+        if missed:
+            raise _failure(missed)
 
     def measure(self, urls: Sequence[str]) -> tuple[int, ...]:
         """Return the sizes of files in bytes, without fetching them; raises FetchError."""
@@ -104,14 +100,12 @@ class Fetcher:
             try:
                 sizes[url] = self._connect().measure(url, stop)
             except SourceError as refusal:
-                raise FetchError(
-                    f"could not ask for the size of a file\n  {refusal}", hint=NETWORK_HINT
-                ) from refusal
+                why = f"could not ask for the size of a file\n  {refusal}"
+                raise FetchError(why, hint=NETWORK_HINT) from refusal
 
         if self._offline and any(file_path(url) is None for url in urls):
-            raise FetchError(
-                "could not ask for the sizes of files: this run is offline", hint="run it without `--offline`"
-            )
+            why = "could not ask for the sizes of files: this run is offline"
+            raise FetchError(why, hint="run it without `--offline`")
         each(tuple(dict.fromkeys(urls)), ask)
         return tuple(sizes[url] for url in urls)
 
@@ -123,25 +117,26 @@ class Fetcher:
                 self._connect().touch(url, stop)
             except SourceError as refusal:
                 if refusal.kind == "refused":
-                    raise FetchError(
-                        f"a source did not let us look for a package\n  {refusal}", hint=ACCESS_HINT
-                    ) from refusal
+                    why = f"a source refused access to a package\n  {refusal}"
+                    raise FetchError(why, hint=ACCESS_HINT) from refusal
 
         each(urls, ask)
 
-    def _is_there(self, artefact: Wanted) -> bool:
+    def _is_there(self, artifact: Wanted) -> bool:
         try:
-            return self._store.artefact(artefact.sha256).stat().st_size == artefact.size
+            return self._store.artifact(artifact.sha256).stat().st_size == artifact.size
         except FileNotFoundError:
             return False
 
-    def _discard_if_wrong(self, artefact: Wanted, _stop: threading.Event) -> None:
-        path = self._store.artefact(artefact.sha256)
-        if sha256_file(path) != artefact.sha256:
-            log.warning("the cached `%s` is damaged and is fetched again", _filename(artefact))
+    def _discard_if_wrong(self, artifact: Wanted, _stop: threading.Event) -> None:
+        path = self._store.artifact(artifact.sha256)
+        if sha256_file(path) != artifact.sha256:
+            log.warning("the cached `%s` is damaged and is fetched again", _filename(artifact))
             path.unlink(missing_ok=True)
 
-    def _connect(self) -> SourceClient:
+    def _connect(self) -> "SourceClient":
+        from envbuilder.core.fetch.client import SourceClient  # noqa: PLC0415 - requests takes 0.15 s, and a fetch may need nothing
+
         with self._guard:
             if self._client is None:
                 self._client = SourceClient(self._ask(), local_only=self._offline)
@@ -152,7 +147,7 @@ class Fetcher:
         absent = [one for one in missing if not web.has_local(one, stop)]
         if not absent:
             return
-        names = "".join(f"\n  {_told(one)} ({one.size / 1e6:.1f} MB)" for one in absent[:LISTED])
+        names = "".join(f"\n  {_label(one)} ({one.size / 1e6:.1f} MB)" for one in absent[:LISTED])
         rest = f"\n  and {len(absent) - LISTED} more" if len(absent) > LISTED else ""
         raise FetchError(
             f"this run is offline, and {'1 file is' if len(absent) == 1 else f'{len(absent)} files are'} not in the cache "
@@ -161,78 +156,65 @@ class Fetcher:
             "`envbuilder cache vendor NAME DIR` writes one",
         )
 
-    def _bring(
-        self, artefact: Wanted, progress: Progress, stop: threading.Event, lost: "list[_Lost]"
+    def _fetch_one(
+        self, artifact: Wanted, progress: Progress, stop: threading.Event, missed: "list[_Unavailable]"
     ) -> None:
         """Try each place in turn until one gives the right bytes.
 
         A file that a source lacks is noted, and all of them are reported together. If no source
         answers at all, the error is raised at once.
         """
-        web, partial = self._connect(), self._store.partial(artefact.sha256)
+        web, partial = self._connect(), self._store.partial(artifact.sha256)
         refusals: list[SourceError] = []
-        own = (self._registry,) if self._registry and artefact.source == REGISTRY else ()
-        for place in itertools.chain(web.places(artefact, stop), own):
+        own = (self._registry,) if self._registry and artifact.source == REGISTRY else ()
+        for place in itertools.chain(web.places(artifact, stop), own):
             try:
                 if isinstance(place, SourceError):
                     raise place
                 if isinstance(place, str):
-                    web.pull(place, artefact, partial, progress, stop)
+                    web.download(place, artifact, partial, progress, stop)
                 else:
-                    place(artefact, partial, progress=progress, stop=stop)
+                    place(artifact, partial, progress, stop)
             except SourceError as refusal:
                 log.info("%s", refusal)
                 refusals.append(refusal)
             else:
-                commit_path(partial, self._store.artefact(artefact.sha256))
+                commit_path(partial, self._store.artifact(artifact.sha256))
                 return
-        one = _Lost(artefact=artefact, refusals=tuple(refusals))
-        if one.kinds and one.kinds <= {"unreachable", "refused"}:
+        one = _explain(artifact, refusals)
+        if refusals and {refusal.kind for refusal in refusals} <= {"unreachable", "refused"}:
             raise _failure([one])
-        lost.append(one)
+        missed.append(one)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Lost:
-    """An artifact that no source has, and the error of each source."""
+class _Unavailable:
+    """An artifact that no source has. `why` has a line for the error of each source."""
 
-    artefact: Wanted
-    refusals: tuple[SourceError, ...]
+    name: str
+    why: str
+    hint: str
 
-    @property
-    def kinds(self) -> frozenset[str]:
-        return frozenset(refusal.kind for refusal in self.refusals)
 
-    @property
-    def name(self) -> str:
-        return f"`{_filename(self.artefact)}` ({self.artefact.name} {self.artefact.version})"
-
-    @property
-    def why(self) -> str:
-        """The reason, with a line for each source."""
-        if not self.refusals:
-            return f"no source for `{self.artefact.source}` is known on this machine"
-        if "wrong" in self.kinds:
-            why = "no source has the file that was locked"
-        elif self.kinds == {"refused"}:
-            why = "its source refused access" if len(self.refusals) == 1 else "every source refused access"
-        elif "gone" not in self.kinds:
-            why = "no source could be reached"
-        elif self.kinds != {"gone"}:
-            why = "no source that could be reached has it"
-        else:
-            why = "it is gone from every source"
-        return why + "".join(f"\n  {refusal}" for refusal in self.refusals)
-
-    @property
-    def hint(self) -> str:
-        if not self.refusals:
-            return NO_SOURCE_HINT
-        if "wrong" in self.kinds:
-            return WRONG_HINT
-        if "refused" in self.kinds:
-            return ACCESS_HINT
-        return NETWORK_HINT if "unreachable" in self.kinds else GONE_HINT
+def _explain(artifact: Wanted, refusals: Sequence[SourceError]) -> _Unavailable:
+    kinds = {refusal.kind for refusal in refusals}
+    hint = NETWORK_HINT if "unreachable" in kinds else GONE_HINT
+    if "refused" in kinds:
+        hint = ACCESS_HINT
+    if not refusals:
+        why, hint = f"no source for `{artifact.source}` is known on this machine", NO_SOURCE_HINT
+    elif "wrong" in kinds:
+        why, hint = "no source has the file that was locked", WRONG_HINT
+    elif kinds == {"refused"}:
+        why = "its source refused access" if len(refusals) == 1 else "every source refused access"
+    elif "gone" not in kinds:
+        why = "no source could be reached"
+    elif kinds != {"gone"}:
+        why = "no source that could be reached has it"
+    else:
+        why = "it is gone from every source"
+    name = f"`{_filename(artifact)}` ({artifact.name} {artifact.version})"
+    return _Unavailable(name=name, why=why + "".join(f"\n  {refusal}" for refusal in refusals), hint=hint)
 
 
 class _Silent:
@@ -240,12 +222,12 @@ class _Silent:
         pass
 
 
-def _failure(lost: Sequence[_Lost]) -> FetchError:
-    if len(lost) == 1:
-        return FetchError(f"could not fetch {lost[0].name}: {lost[0].why}", hint=lost[0].hint)
-    ordered = sorted(lost, key=lambda one: one.name)
+def _failure(missed: Sequence[_Unavailable]) -> FetchError:
+    if len(missed) == 1:
+        return FetchError(f"could not fetch {missed[0].name}: {missed[0].why}", hint=missed[0].hint)
+    ordered = sorted(missed, key=lambda one: one.name)
     return FetchError(
-        f"could not fetch {len(lost)} of the files that the lock names",
+        f"could not fetch {len(missed)} of the files that the lock names",
         hint="\n".join(dict.fromkeys(one.hint for one in ordered)),
         findings=tuple(
             Finding(code=FetchCode.LOST, severity=Severity.ERROR, where="", message=f"{one.name}: {one.why}")
@@ -271,10 +253,9 @@ def each(items: Sequence[Item], work: Callable[[Item, threading.Event], None]) -
                 return
             try:
                 work(item, stop)
+                done.put(None)
             except BaseException as error:  # noqa: BLE001 - raised again in the caller's thread
                 done.put(error)
-            else:
-                done.put(None)
 
     for item in items:
         todo.put(item)
@@ -292,11 +273,11 @@ def each(items: Sequence[Item], work: Callable[[Item, threading.Event], None]) -
             thread.join(JOIN)
 
 
-def _filename(artefact: Wanted) -> str:
-    return artefact.path.rpartition("/")[2]
+def _filename(artifact: Wanted) -> str:
+    return artifact.path.rpartition("/")[2]
 
 
-def _told(artefact: Wanted) -> str:
+def _label(artifact: Wanted) -> str:
     """Return the file name, with the image of a blob."""
-    whose = f", {artefact.version} of `{artefact.name}`" if artefact.source == REGISTRY else ""
-    return f"{_filename(artefact)}{whose}"
+    whose = f", {artifact.version} of `{artifact.name}`" if artifact.source == REGISTRY else ""
+    return f"{_filename(artifact)}{whose}"

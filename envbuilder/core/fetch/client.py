@@ -3,6 +3,8 @@
 `http`, `https` and `file` URLs are treated alike, so a mirror may be a folder.
 """
 
+import json
+import re
 import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -11,12 +13,18 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import requests
 
-from envbuilder.core.fetch import snapshot
-from envbuilder.core.fetch.request import Wanted
+from envbuilder.core.http import Progress
 from envbuilder.core.http.failure import SourceError, TransientError, reason
-from envbuilder.core.http.session import TIMEOUTS, HttpSession, Response, busy, content, download, retry
-from envbuilder.core.http.transfer import Progress
-from envbuilder.core.sources import BLOBS, Sources, file_path
+from envbuilder.core.http.session import (
+    TIMEOUTS,
+    HttpSession,
+    Response,
+    busy,
+    content,
+    download,
+    retry,
+)
+from envbuilder.core.sources import BLOBS, Sources, Wanted, file_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,45 +48,42 @@ class SourceClient:
         self._silent: dict[str, SourceError] = {}  # indexes that were unreachable are not asked again
         self._session = HttpSession(sources.certificates)
 
-    def places(self, artefact: Wanted, stop: threading.Event) -> Iterator[str | SourceError]:
+    def places(self, artifact: Wanted, stop: threading.Event) -> Iterator[str | SourceError]:
         """Yield URLs of the artifact, local ones first; for a source without the file, its SourceError.
 
         Debian's snapshot archive comes last: it is slow, and has what the mirrors dropped.
         """
-        name = artefact.path.rpartition("/")[2]
+        name = artifact.path.rpartition("/")[2]
         for folder in self.sources.folders:
-            for path in (folder / name, folder / BLOBS / artefact.sha256):
-                if path.is_file() and path.stat().st_size == artefact.size:
+            for path in (folder / name, folder / BLOBS / artifact.sha256):
+                if path.is_file() and path.stat().st_size == artifact.size:
                     yield path.absolute().as_uri()
-        bases = sorted(self._bases(artefact.source), key=lambda base: file_path(base) is None)
+        bases = sorted(self._bases(artifact.source), key=lambda base: file_path(base) is None)
         for base in filter(self._may_ask, bases):
-            if artefact.source == "debian":
-                yield base + quote(artefact.path)
+            if artifact.source == "debian":
+                yield base + quote(artifact.path)
                 continue
-            place = self._look_up(base, artefact, stop)
+            place = self._look_up(base, artifact, stop)
             if isinstance(place, SourceError) or self._may_ask(place):
                 yield place
-        if artefact.source == "debian" and self.sources.snapshot and self._may_ask(self.sources.snapshot):
-            yield self._look_back(artefact, name, stop)
+        if artifact.source == "debian" and self.sources.snapshot and self._may_ask(self.sources.snapshot):
+            yield self._look_back(artifact, name, stop)
 
-    def has_local(self, artefact: Wanted, stop: threading.Event) -> bool:
-        """Whether a place on this machine has a file of that name."""
-        places = (file_path(place) for place in self.places(artefact, stop) if isinstance(place, str))
+    def has_local(self, artifact: Wanted, stop: threading.Event) -> bool:
+        """Return whether a place on this machine has a file of that name."""
+        places = (file_path(place) for place in self.places(artifact, stop) if isinstance(place, str))
         return any(path is not None and path.is_file() for path in places)
 
-    def pull(
-        self, url: str, artefact: Wanted, partial: Path, progress: Progress, stop: threading.Event
+    def download(
+        self, url: str, artifact: Wanted, partial: Path, progress: Progress, stop: threading.Event
     ) -> None:
         """Download the artifact into `partial`; raises SourceError unless its digest is right.
 
         After a failure the file stays for a later attempt, unless its bytes are wrong.
         """
-
-        def ask(headers: Mapping[str, str]) -> Response:
-            return self._request(url, headers=headers)
-
         download(
-            url, sha256=artefact.sha256, size=artefact.size, partial=partial, progress=progress, stop=stop, request=ask
+            url, sha256=artifact.sha256, size=artifact.size, partial=partial, progress=progress, stop=stop,
+            request=lambda headers: self._request(url, headers=headers),
         )  # fmt: skip
 
     def measure(self, url: str, stop: threading.Event) -> int:
@@ -129,14 +134,12 @@ class SourceClient:
                 return self.sources.indexes
             case "pytorch":
                 return (self.sources.pytorch,)
-            case "git" | "registry":  # fetched by their own clients
+            case _:  # "git" and "registry" are fetched by their own clients
                 return ()
-            case _:
-                raise ValueError(f"unknown source `{source}`")
 
-    def _look_up(self, base: str, artefact: Wanted, stop: threading.Event) -> str | SourceError:
+    def _look_up(self, base: str, artifact: Wanted, stop: threading.Event) -> str | SourceError:
         """Find a file in a package index: the path is `project/filename`, for PyTorch's below `cpu/`, `cu126/` …"""
-        *above, project, name = artefact.path.split("/")
+        *above, project, name = artifact.path.split("/")
         index = "".join([base, *(f"{part}/" for part in above)])
         try:
             return self._page(index, project, stop)[name].url
@@ -145,26 +148,29 @@ class SourceClient:
         except SourceError as refusal:
             return refusal
 
-    def _look_back(self, artefact: Wanted, name: str, stop: threading.Event) -> str | SourceError:
-        """Find a package in Debian's snapshot archive."""
-        base = self.sources.snapshot
-        url = snapshot.question(base, artefact.name, artefact.version)
+    def _look_back(self, artifact: Wanted, name: str, stop: threading.Event) -> str | SourceError:
+        """Find a package in Debian's snapshot archive.
 
-        def ask() -> bytes:
-            with self._request(url) as response:
-                return content(response)
+        It lists the files of each binary package and version by sha1, and serves them by it (its API is described at
+        salsa.debian.org/snapshot-team/snapshot). Only the lock's sha256 is trusted.
+        """
+        base = self.sources.snapshot
+        package = "/".join(quote(part, safe="") for part in (artifact.name, artifact.version))
+        url = f"{base}mr/binary/{package}/binfiles?fileinfo=1"
 
         if base in self._silent:
             return self._silent[base]
         try:
-            place = snapshot.answer(base, retry(ask, url, stop), name)
+            digest = _digest_of(retry(lambda: self._get(url), url, stop), name)
         except ValueError as error:
             return SourceError(url, str(error), kind="unreachable")
         except SourceError as refusal:
             if refusal.kind != "gone":
                 self._silent[base] = refusal
             return refusal
-        return place or SourceError(url, f"there never was a `{name}`", kind="gone")
+        return (
+            f"{base}file/{digest}" if digest else SourceError(url, f"there never was a `{name}`", kind="gone")
+        )
 
     def _page(self, index: str, project: str, stop: threading.Event) -> dict[str, Listed]:
         """Return the files of one project in an index, by filename. Each page is requested once."""
@@ -183,7 +189,7 @@ class SourceClient:
                 pypi_simple.UnsupportedContentTypeError,
                 pypi_simple.UnsupportedRepoVersionError,
             ) as error:
-                raise SourceError(url, "what it sends is no package index", kind="unreachable") from error
+                raise SourceError(url, "the answer is not a package index", kind="unreachable") from error
             except requests.RequestException as error:
                 raise TransientError(reason(error)) from error
             return {
@@ -208,6 +214,10 @@ class SourceClient:
                     raise
             return self._pages[index, project]
 
+    def _get(self, url: str) -> bytes:
+        with self._request(url) as response:
+            return content(response)
+
     def _request(
         self, url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
     ) -> Response:
@@ -216,6 +226,17 @@ class SourceClient:
             return response
         response.close()
         raise _judged(response, url)
+
+
+def _digest_of(answer: bytes, filename: str) -> str:
+    """Return the sha1 of a file from an answer of the snapshot archive, "" without the file; raises ValueError."""
+    try:
+        for digest, places in json.loads(answer)["fileinfo"].items():
+            if any(place["name"] == filename for place in places) and re.fullmatch(r"[0-9a-f]{40}", digest):
+                return str(digest)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError("what it sends is no answer of an archive of all days") from error
+    return ""
 
 
 def _judged(response: Response, url: str) -> SourceError | TransientError:

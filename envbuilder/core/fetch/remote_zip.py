@@ -29,29 +29,27 @@ class Index:
 
     def files(self, project: str) -> tuple[Listed, ...]:
         """Return the files of a project, sorted by name."""
-        with _told(f"list the files of `{project}`"):
+        with _errors(f"list the files of `{project}`"):
             found = self._client.files(project, threading.Event())
         return tuple(found[name] for name in sorted(found))
 
     def read(self, listed: Listed) -> bytes:
         """Read a small file as a whole."""
-        with _told(f"read `{listed.filename}`"):
+        with _errors(f"read `{listed.filename}`"):
             return _open(self._client, listed.url).read()
 
     @contextlib.contextmanager
     def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
         """Open a wheel as a zip file whose members are fetched on demand."""
-        with _told(f"read `{listed.filename}`"), zipfile.ZipFile(_open(self._client, listed.url)) as wheel:
+        with _errors(f"read `{listed.filename}`"), zipfile.ZipFile(_open(self._client, listed.url)) as wheel:
             yield wheel
 
 
 @contextlib.contextmanager
-def _told(what: str) -> Iterator[None]:
+def _errors(what: str) -> Iterator[None]:
     try:
         yield
-    except SourceError as refusal:
-        raise FetchError(f"could not {what}: {refusal}") from refusal
-    except (zipfile.BadZipFile, KeyError) as error:
+    except (SourceError, zipfile.BadZipFile, KeyError) as error:
         raise FetchError(f"could not {what}: {error}") from error
 
 

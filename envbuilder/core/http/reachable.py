@@ -41,15 +41,15 @@ def _reach(url: str, certificates: Path | None, seconds: float) -> Reached:
         with requests.get(
             url, timeout=seconds, stream=True, verify=str(certificates) if certificates else True
         ) as answer:
-            told, status = answer.headers.get("Date", ""), answer.status_code
+            date, status = answer.headers.get("Date", ""), answer.status_code
     except requests.RequestException as error:
         return Reached(url=shown(url), trouble=reason(error))
     trouble = f"it answers with status {status}" if status >= 500 else ""
-    return Reached(url=shown(url), trouble=trouble, skew=_skew(told))
+    return Reached(url=shown(url), trouble=trouble, skew=_skew(date))
 
 
-def _skew(told: str) -> float | None:
+def _skew(date: str) -> float | None:
     try:
-        return time.time() - parsedate_to_datetime(told).timestamp()
+        return time.time() - parsedate_to_datetime(date).timestamp()
     except ValueError:
         return None

@@ -3,6 +3,7 @@
 Package indexes and image registries are asked through it. Callers judge the status of an answer.
 """
 
+import hashlib
 import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -13,26 +14,26 @@ import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 
+from envbuilder.core.http import PARALLEL, Progress
 from envbuilder.core.http.failure import UNTRUSTED, SourceError, TransientError, reason
 from envbuilder.core.http.file_urls import FileAdapter
-from envbuilder.core.http.transfer import CHUNK, Download, Progress, Stopped
 from envbuilder.core.sources import shown
 
 log = logging.getLogger(__name__)
 
-PARALLEL: Final = 4  # requests at a time
-PAUSES: Final = (
-    0.5,
-    1.0,
-    2.0,
-)  # seconds before each retry; progress in between restarts the count
+PAUSES: Final = (0.5, 1.0, 2.0)  # seconds before each retry; progress in between restarts the count
 LONGEST_PAUSE: Final = 30.0  # seconds; the largest Retry-After that is obeyed
 WORTHWHILE: Final = 1 << 14  # bytes; less is no progress, or a slow server would be asked for ever
 TIMEOUTS: Final = (15.0, 60.0)  # seconds to connect, between two reads
+CHUNK: Final = 1 << 18  # bytes of a body that are read at once
 BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that may pass
 
 Answer = TypeVar("Answer")
 Response = requests.Response
+
+
+class Stopped(Exception):  # noqa: N818 - the failure is another transfer's
+    """The transfer ends because another one failed or the user interrupted."""
 
 
 class Body(Protocol):
@@ -94,10 +95,7 @@ class _Authorization(requests.auth.AuthBase):
 
 def content(response: Response) -> bytes:
     """Return the whole body; raises TransientError when it ends early."""
-    try:
-        return bytes(response.content)
-    except (requests.RequestException, urllib3.exceptions.HTTPError) as error:
-        raise TransientError(reason(error)) from error
+    return b"".join(pieces(response))
 
 
 def pieces(response: Response) -> Iterator[bytes]:
@@ -124,18 +122,18 @@ def download(
 ) -> int:  # fmt: skip
     """Download into the file `partial`, from where an earlier attempt ended, and check the digest; raises SourceError.
 
-    Returns how many bytes were resumed. After a failure the file stays for a later attempt, unless
-    its bytes are wrong. `request` sends the request with these further headers, and raises
+    Returns how many bytes were resumed. After a failure the file stays for a later attempt, from this source or
+    another one, unless its bytes are wrong. `request` sends the request with these further headers, and raises
     TransientError or SourceError unless it succeeds.
     """
-    download = Download(partial, size, progress, stop)
+    download = _Download(url, partial, size, progress, stop)
     try:
         with download.out:
-            _complete(url, download, stop, request)
+            download.complete(request)
             if download.sha256 != sha256 and download.inherited:
                 download.restart()
-                _complete(url, download, stop, request)
-        _check_digest(url, download, sha256)
+                download.complete(request)
+        download.check(sha256)
     except BaseException as error:
         is_wrong = isinstance(error, SourceError) and error.kind == "wrong"
         if is_wrong or isinstance(error, OSError) or not download.done:
@@ -145,43 +143,79 @@ def download(
     return download.saved
 
 
-def _complete(
-    url: str, download: Download, stop: threading.Event, request: Callable[[Mapping[str, str]], Response]
-) -> None:
-    """Fetch the rest and resume after breaks, as long as there is progress."""
-    while not download.is_whole:
-        before = download.done
-        try:
-            _go_on(url, download, request)
-        except TransientError as broken:
-            gained = download.done - before
-            download.failures = 1 if gained >= WORTHWHILE else download.failures + 1
-            if download.failures > len(PAUSES):
-                raise give_up(url, broken) from broken
-            log.info("%s: %s at byte %d, trying again", shown(url), broken, download.done)
-            wait(max(PAUSES[download.failures - 1], broken.pause), stop)
+class _Download:
+    """A partial file that is open for appending, with its digest and its progress. The caller closes `out`."""
 
+    def __init__(self, url: str, path: Path, size: int, progress: Progress, stop: threading.Event) -> None:
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        self.out = path.open("r+b" if path.exists() else "x+b")
+        self.done = 0
+        self.saved = 0  # bytes that were resumed, after breaks and from earlier attempts
+        self._url = url
+        self._size = size
+        self._digest = hashlib.sha256()
+        self._progress = progress
+        self._stop = stop
+        while chunk := self.out.read(CHUNK):
+            self._digest.update(chunk)
+            self.done += len(chunk)
+        self.inherited = self.done  # bytes of earlier attempts
+        progress.advance(self.done)
+        if self.done > size:
+            self.restart()
 
-def _check_digest(url: str, download: Download, sha256: str) -> None:
-    if download.sha256 != sha256:
-        raise SourceError(url, f"its sha256 is {download.sha256}, expected {sha256}", kind="wrong")
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
 
+    def check(self, sha256: str) -> None:
+        if self.sha256 != sha256:
+            raise SourceError(self._url, f"its sha256 is {self.sha256}, expected {sha256}", kind="wrong")
 
-def _go_on(url: str, download: Download, request: Callable[[Mapping[str, str]], Response]) -> None:
-    """Fetch the rest; raises TransientError when the connection ends early."""
-    with request({"Range": f"bytes={download.done}-"} if download.done else {}) as response:
-        if response.status_code != requests.codes.partial_content:
-            download.restart()
-        elif not response.headers.get("Content-Range", "").startswith(f"bytes {download.done}-"):
-            download.restart()
-            raise TransientError("the server resumed at another place")
-        download.saved += download.done
-        for chunk in pieces(response):
-            download.add(chunk)
-            if download.done > download.size:
-                raise SourceError(url, f"it is larger than the {download.size} bytes expected", kind="wrong")
-    if download.done < download.size:
-        raise TransientError(f"it ended after {download.done} of {download.size} bytes")
+    def restart(self) -> None:
+        self._progress.advance(-self.done)
+        self.out.seek(0)
+        self.out.truncate()
+        self._digest = hashlib.sha256()
+        self.done = self.inherited = 0
+
+    def complete(self, request: Callable[[Mapping[str, str]], Response]) -> None:
+        """Fetch the rest and resume after breaks, as long as there is progress."""
+        failures = 0  # in a row
+        while self.done != self._size:
+            before = self.done
+            try:
+                self._continue(request)
+            except TransientError as broken:
+                failures = 1 if self.done - before >= WORTHWHILE else failures + 1
+                if failures > len(PAUSES):
+                    raise give_up(self._url, broken) from broken
+                log.info("%s: %s at byte %d, trying again", shown(self._url), broken, self.done)
+                wait(max(PAUSES[failures - 1], broken.pause), self._stop)
+
+    def _continue(self, request: Callable[[Mapping[str, str]], Response]) -> None:
+        """Fetch the rest; raises TransientError when the connection ends early."""
+        with request({"Range": f"bytes={self.done}-"} if self.done else {}) as response:
+            if response.status_code != requests.codes.partial_content:
+                self.restart()
+            elif not response.headers.get("Content-Range", "").startswith(f"bytes {self.done}-"):
+                self.restart()
+                raise TransientError("the server resumed at another place")
+            self.saved += self.done
+            for chunk in pieces(response):
+                self._add(chunk)
+        if self.done < self._size:
+            raise TransientError(f"it ended after {self.done} of {self._size} bytes")
+
+    def _add(self, chunk: bytes) -> None:
+        if self._stop.is_set():
+            raise Stopped
+        self.out.write(chunk)
+        self._digest.update(chunk)
+        self.done += len(chunk)
+        self._progress.advance(len(chunk))
+        if self.done > self._size:
+            raise SourceError(self._url, f"it is larger than the {self._size} bytes expected", kind="wrong")
 
 
 def retry(ask: Callable[[], Answer], url: str, stop: threading.Event) -> Answer:

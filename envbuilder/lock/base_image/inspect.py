@@ -83,13 +83,9 @@ class _Tree:
 
 def is_wanted(path: str) -> bool:
     """Return whether the content of this file is read."""
-    return (
-        path in (*OS_RELEASE, DPKG, *RPM)
-        or path.startswith(DPKG_PARTS)
-        or any(
-            pattern.fullmatch(path) for pattern in (_LIBC, _LIBCRYPT_FILE, _DRIVER, _PATCHLEVEL, _CUDA_TEXT)
-        )
-    )
+    patterns = (_LIBC, _LIBCRYPT_FILE, _DRIVER, _PATCHLEVEL, _CUDA_TEXT)
+    named = path in (*OS_RELEASE, DPKG, *RPM) or path.startswith(DPKG_PARTS)
+    return named or any(pattern.fullmatch(path) for pattern in patterns)
 
 
 def look_inside(
@@ -97,10 +93,8 @@ def look_inside(
 ) -> Inside:
     """Return every fact of an image's tree and its config."""
     packages, manager = _packages(paths, contents)
-    whole = _with_folders(paths)
-    tree = _Tree(
-        paths=dict(sorted(whole.items())), contents=contents, configuration=configuration, packages=packages
-    )
+    whole = dict(sorted(_with_folders(paths).items()))
+    tree = _Tree(paths=whole, contents=contents, configuration=configuration, packages=packages)
     facts = [
         *manager, *_settings(configuration), *_system(tree), *_libc(tree), *_compilers(tree), *_pythons(tree),
         *_crypt(tree), *_cudas(tree), *_libraries(tree),
@@ -110,6 +104,11 @@ def look_inside(
         packages=tuple(sorted(f"{name}={version}" for name, version in packages.items())),
         status=contents.get(DPKG, b"").decode("utf-8", "replace"),
     )
+
+
+def _at(name: Name, value: str, path: str, source: str = "") -> Fact:
+    """Return a fact about a file of the image, which is its own source unless another one is given."""
+    return Fact(name=name, value=value, path=f"/{path}", source=source or f"/{path}")
 
 
 def _plain(fact: Fact) -> Fact:
@@ -138,21 +137,17 @@ def _packages(
 ) -> tuple[dict[str, str], tuple[Fact, ...]]:
     dpkg = read_dpkg(contents)
     if dpkg:
-        return dpkg, (_manager("dpkg", DPKG, f"{len(dpkg)} packages"),)
+        return dpkg, (_at(Name.MANAGER, "dpkg", DPKG, f"{len(dpkg)} packages"),)
     for path in RPM:
         if path in contents:
             try:
                 found = read_rpm(contents[path])
             except ValueError as error:
-                return {}, (_manager("rpm", path, str(error)),)
-            return found, (_manager("rpm", path, f"{len(found)} packages"),)
+                return {}, (_at(Name.MANAGER, "rpm", path, str(error)),)
+            return found, (_at(Name.MANAGER, "rpm", path, f"{len(found)} packages"),)
     if _BERKELEY in paths:
-        return {}, (_manager("rpm", _BERKELEY, "in Berkeley DB's form, which is not read"),)
+        return {}, (_at(Name.MANAGER, "rpm", _BERKELEY, "in Berkeley DB's form, which is not read"),)
     return {}, ()
-
-
-def _manager(name: str, path: str, said: str) -> Fact:
-    return Fact(name=Name.MANAGER, value=name, path=f"/{path}", source=said)
 
 
 def _settings(configuration: Configuration) -> Iterator[Fact]:
@@ -161,11 +156,9 @@ def _settings(configuration: Configuration) -> Iterator[Fact]:
     image = configuration.image
     for name, value in image.env:
         yield Fact(name=Name.ENV, value=f"{name}={value}", path="", source=source)
-    for name, value in (
-        (Name.USER, image.user),
-        (Name.ENTRYPOINT, json.dumps(image.entrypoint) if image.entrypoint else ""),
-        (Name.FOLDER, image.workdir),
-    ):
+    entrypoint = json.dumps(image.entrypoint) if image.entrypoint else ""
+    own = ((Name.USER, image.user), (Name.ENTRYPOINT, entrypoint), (Name.FOLDER, image.workdir))
+    for name, value in own:
         if value:
             yield Fact(name=name, value=value, path="", source=source)
 
@@ -173,12 +166,10 @@ def _settings(configuration: Configuration) -> Iterator[Fact]:
 def _system(tree: _Tree) -> Iterator[Fact]:
     for path in OS_RELEASE:
         pairs = (line.partition("=") for line in tree.text(path).splitlines())
-        said = {key.strip(): value.strip().strip("'\"") for key, _, value in pairs}
-        name = said.get("ID", "")
-        if name:
-            version = said.get("VERSION_CODENAME" if name in SUITES else "VERSION_ID", "")
-            value = f"{name}/{version or 'unknown'}"
-            yield Fact(name=Name.OS, value=value, path=f"/{path}", source=f"/{path}")
+        fields = {key.strip(): value.strip().strip("'\"") for key, _, value in pairs}
+        if name := fields.get("ID", ""):
+            version = fields.get("VERSION_CODENAME" if name in SUITES else "VERSION_ID", "")
+            yield _at(Name.OS, f"{name}/{version or 'unknown'}", path)
             return
 
 
@@ -189,15 +180,15 @@ def _libc(tree: _Tree) -> Iterator[Fact]:
         version = re.search(rb"stable release version (\d+\.\d+)", content)
         machine = _machine(content)
         if machine:
-            yield Fact(name=Name.ARCHITECTURE, value=machine, path=f"/{path}", source=f"/{path}")
+            yield _at(Name.ARCHITECTURE, machine, path)
         if version:
             found.append((machine != "amd64", path, version[1].decode()))
     for _, path, number in sorted(found)[:1]:
-        yield Fact(name=Name.GLIBC, value=number, path=f"/{path}", source=f"/{path}")
+        yield _at(Name.GLIBC, number, path)
     for path, match in tree.matching(_MUSL):
-        yield Fact(name=Name.MUSL, value="", path=f"/{path}", source=f"/{path}")
+        yield _at(Name.MUSL, "", path)
         machine = _MUSL_MACHINES.get(match[1], match[1])
-        yield Fact(name=Name.ARCHITECTURE, value=machine, path=f"/{path}", source=f"/{path}")
+        yield _at(Name.ARCHITECTURE, machine, path)
 
 
 def _machine(content: bytes) -> str:
@@ -218,13 +209,11 @@ def _compilers(tree: _Tree) -> Iterator[Fact]:
             continue
         version, source = _driver_version(tree, real, match)
         inner = "cc1" if match[2] == "gcc" else "cc1plus"
-        # Distributions name the folder 12, gcc's own install 12.2.0.
-        if not version or not any(
-            (match[1], inner, folder) in proper for folder in (version, version.partition(".")[0])
-        ):
+        folders = (version, version.partition(".")[0])  # gcc's own install names it 12.2.0, distributions 12
+        if not version or not any((match[1], inner, folder) in proper for folder in folders):
             continue
         name = Name.GCC if match[2] == "gcc" else Name.GXX
-        fact = Fact(name=name, value=version, path=f"/{path}", source=source)
+        fact = _at(name, version, path, source)
         if name is Name.GCC:
             reals[real] = version
         kept = best.get((name, version))
@@ -241,9 +230,9 @@ def _compilers(tree: _Tree) -> Iterator[Fact]:
 
 def _driver_version(tree: _Tree, real: str, match: re.Match[str]) -> tuple[str, str]:
     """Return the version from the driver itself, otherwise from its package, otherwise from its name."""
-    said = set(re.findall(rb"\0(\d{1,2}\.\d+\.\d+)\0", tree.contents.get(real, b"")))
-    if len(said) == 1:
-        return said.pop().decode(), f"/{real}"
+    own = set(re.findall(rb"\0(\d{1,2}\.\d+\.\d+)\0", tree.contents.get(real, b"")))
+    if len(own) == 1:
+        return own.pop().decode(), f"/{real}"
     version, source = tree.package(*([f"{match[2]}-{match[3]}"] if match[3] else [match[2]]))
     return (version, source) if version else (match[3] or "", f"/{real}")
 
@@ -271,10 +260,10 @@ def _pythons(tree: _Tree) -> Iterator[Fact]:
             version, source = found
         else:
             version, source = minor, f"/{path}"
-        yield Fact(name=Name.PYTHON, value=version, path=f"/{path}", source=source)
+        yield _at(Name.PYTHON, version, path, source)
         own = f"{prefix}/include/python{minor}/Python.h"
         if tree.has(own):
-            yield Fact(name=Name.PYTHON_HEADERS, value=version, path=f"/{own}", source=f"/{own}")
+            yield _at(Name.PYTHON_HEADERS, version, own)
 
 
 def _crypt(tree: _Tree) -> Iterator[Fact]:
@@ -282,18 +271,18 @@ def _crypt(tree: _Tree) -> Iterator[Fact]:
         real = follow(tree.paths, path)
         if real is None:
             continue
-        said = re.findall(rb"XCRYPT_(\d+\.\d+)", tree.contents.get(real, b""))
+        own = re.findall(rb"XCRYPT_(\d+\.\d+)", tree.contents.get(real, b""))
         number = match[2][-1]
         version, source = tree.package(f"libcrypt{number}", "libxcrypt", "libxcrypt-compat")
-        if not version and said:
-            version = max((one.decode() for one in said), key=lambda one: tuple(map(int, one.split("."))))
+        if not version and own:
+            version = max((one.decode() for one in own), key=lambda one: tuple(map(int, one.split("."))))
             source = f"/{real}"
-        yield Fact(name=Name.LIBCRYPT, value=match[2], path=f"/{path}", source=f"/{path}")
+        yield _at(Name.LIBCRYPT, match[2], path)
         if version:
-            yield Fact(name=Name.LIBXCRYPT, value=version, path=f"/{path}", source=source)
+            yield _at(Name.LIBXCRYPT, version, path, source)
     for header in ("usr/include/crypt.h", "usr/include/x86_64-linux-gnu/crypt.h"):
         if tree.has(header):
-            yield Fact(name=Name.CRYPT_H, value="", path=f"/{header}", source=f"/{header}")
+            yield _at(Name.CRYPT_H, "", header)
 
 
 def _cudas(tree: _Tree) -> Iterator[Fact]:
@@ -306,26 +295,21 @@ def _cudas(tree: _Tree) -> Iterator[Fact]:
 
 def _cuda(tree: _Tree, root: str) -> Iterator[Fact]:
     """One toolkit, complete or in part."""
-    below = {path: entry for path, entry in tree.paths.items() if path.startswith(f"{root}/")}
-    files = {path: entry for path, entry in below.items() if entry.kind is Kind.FILE}
+    below = ((path, entry) for path, entry in tree.paths.items() if path.startswith(f"{root}/"))
+    files = {path: entry for path, entry in below if entry.kind is Kind.FILE}
     parts = _version_json(tree.text(f"{root}/version.json"))
     version, source = _cuda_version(tree, root, parts)
     place = f"/{root}"
     yield Fact(name=Name.CUDA, value=version, path=place, source=source)
     if tree.has(f"{root}/bin/nvcc"):
-        said = parts.get("cuda_nvcc", "")
-        yield Fact(
-            name=Name.NVCC,
-            value=said or version,
-            path=f"{place}/bin/nvcc",
-            source=f"{place}/version.json" if said else source,
-        )
+        own = parts.get("cuda_nvcc", "")
+        yield _at(Name.NVCC, own or version, f"{root}/bin/nvcc", f"{place}/version.json" if own else source)
     for path in sorted(files):
         runtime = re.search(r"/libcudart\.so\.(\d+\.\d+\.\d+)$", path)
         if runtime:
-            yield Fact(name=Name.CUDART, value=runtime[1], path=f"/{path}", source=f"/{path}")
+            yield _at(Name.CUDART, runtime[1], path)
         if path.endswith("/include/cuda_runtime.h"):
-            yield Fact(name=Name.CUDA_HEADERS, value=version, path=f"/{path}", source=f"/{path}")
+            yield _at(Name.CUDA_HEADERS, version, path)
     shared = sum(entry.size for path, entry in files.items() if ".so" in posixpath.basename(path))
     static = sum(entry.size for path, entry in files.items() if path.endswith(".a"))
     for name, size in ((Name.CUDA_LIBRARIES, shared), (Name.CUDA_STATIC, static)):
@@ -351,15 +335,12 @@ def _cuda_version(tree: _Tree, root: str, parts: Mapping[str, str]) -> tuple[str
 def _version_json(text: str) -> dict[str, str]:
     """Return the version of each part in NVIDIA's version.json; empty for another file."""
     try:
-        said = json.loads(text)
+        whole = json.loads(text)
     except ValueError:
         return {}
-    if not isinstance(said, dict):
-        return {}
+    parts = whole.items() if isinstance(whole, dict) else ()
     return {
-        str(name): str(part["version"])
-        for name, part in said.items()
-        if isinstance(part, dict) and "version" in part
+        name: str(part["version"]) for name, part in parts if isinstance(part, dict) and "version" in part
     }
 
 
@@ -367,7 +348,7 @@ def _libraries(tree: _Tree) -> Iterator[Fact]:
     names = {"nccl": Name.NCCL, "cudnn": Name.CUDNN}
     for path, match in tree.matching(_LIBRARY):
         if tree.paths[path].kind is Kind.FILE:
-            yield Fact(name=names[match[1]], value=match[2], path=f"/{path}", source=f"/{path}")
+            yield _at(names[match[1]], match[2], path)
     for path, match in tree.matching(_TORCH):
         place = f"/{posixpath.dirname(posixpath.dirname(path))}/torch"
         yield Fact(name=Name.TORCH, value=match[1], path=place, source=f"/{path}")

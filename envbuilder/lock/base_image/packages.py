@@ -16,7 +16,7 @@ _MOST: Final = 100_000  # packages or tags that are believed
 
 
 def read_dpkg(texts: Mapping[str, bytes]) -> dict[str, str]:
-    """Name → version of what is installed, from `DPKG` and the files below `DPKG_PARTS`."""
+    """Return name → version of what is installed, from `DPKG` and the files below `DPKG_PARTS`."""
     found = {}
     for path, content in texts.items():
         if path != DPKG and not path.startswith(DPKG_PARTS):
@@ -30,7 +30,7 @@ def read_dpkg(texts: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def read_rpm(database: bytes) -> dict[str, str]:
-    """Name → version-release; raises ValueError for what is no such database."""
+    """Return name → version-release; raises ValueError for a file that is no such database."""
     # A database that was written with a log beside it (WAL) cannot be opened without one; these two bytes say which it is.
     plain = database[:18] + b"\x01\x01" + database[20:]
     connection = sqlite3.connect(":memory:")
@@ -46,7 +46,7 @@ def read_rpm(database: bytes) -> dict[str, str]:
 
 
 def _header(blob: bytes) -> Iterator[tuple[str, str]]:
-    """The texts that we ask for of one package's header: numbers, then 16 bytes for each tag, then the values."""
+    """Yield the texts of `_TAGS` in one package's header: numbers, then 16 bytes for each tag, then the values."""
     try:
         count, _ = struct.unpack_from(">2I", blob)
         values = 8 + 16 * min(count, _MOST)

@@ -1,56 +1,76 @@
 """Resolve a recipe into a lock: choose each version, and name every file that a build needs.
 
 A part of the old lock whose inputs are the same is taken over as it is, so that locking after an edit of an extension
-asks nobody and takes no time. Parts that are resolved anew keep the old lock's Python versions where they still fit.
+asks no network and takes no time. Parts that are resolved anew keep the old lock's Python versions where they still fit.
 """
 
-import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime, time
-from typing import Final
+from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.image_as_distribution import as_distribution
+from envbuilder.compat.check import examine, load_tables, need_sound
+from envbuilder.compat.image_facts import PLATFORM, as_distribution
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.compat.tables.toolkit import WheelPart, load_toolkits
 from envbuilder.compat.tables.torch import load_torches
+from envbuilder.core.cache import save_text
+from envbuilder.core.console import Console
 from envbuilder.core.errors import IncompatibleError, UsageError
-from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.lock.model import Artifact, Lock, lock_artifacts, recipe_inputs
-from envbuilder.lock.resolve.base_image import Transfer, look, status_of
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
+from envbuilder.lock.diff import diff_locks
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.model import Artifact, Lock, LockedBase, lock_artifacts, recipe_inputs
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target, open_context
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_toolkit_wheels, resolve_wheels
+from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
 
 __all__ = [
     "LockOptions",
     "ResolveContext",
     "Target",
-    "Transfer",
     "lock_extensions",
-    "look",
+    "lock_recipe",
     "make_target",
+    "open_context",
     "resolve",
-    "status_of",
     "store_sources",
 ]
 
-log = logging.getLogger(__name__)
 
-PLATFORM: Final = "linux/amd64"
+def lock_recipe(
+    name: str, recipes: Path, context: ResolveContext, console: Console, *, options: LockOptions, save: bool
+) -> tuple[str, ...]:
+    """Resolve the recipe and, with `save`, write its lock beside it. Returns the changes, one line each."""
+    recipe = load(find_recipe(name, recipes))
+    path = lock_path(recipe)
+    with context.store.in_use():
+        old = load_lock(path, recipe=name) if path.exists() else None
+        known = old.base if old else None
+        base = None
+        if recipe.image:
+            from envbuilder.lock.resolve.base_image import look  # noqa: PLC0415 - asks registries, for images alone
+
+            base = look(recipe, context, old=known, options=options)
+        need_sound(recipe, examine(recipe, load_tables(), base=base.inside if base else None))
+        with console.step(f"lock {recipe.name}"):
+            new = resolve(recipe, make_target(recipe, base), old=old, options=options, context=context)
+    if save and new != old:
+        save_text(path, lock_text(new))
+    return tuple(map(str, diff_locks(old, new))) if old else (f"+ {path}",)
 
 
-def make_target(recipe: Recipe, base: LockedBase | None = None, status: Callable[[], str] = str) -> Target:
+def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
     """Look up the recipe's pins in the tables. Raises IncompatibleError for pins that `check` refuses too.
 
-    `base` is the image of a recipe that stands on one, `status` gives dpkg's note of what it holds.
+    `base` is the image of a recipe that stands on one.
     """
-    rows = {row.name: row for row in load_distributions().rows}
+    rows = {row.name: row for row in load_distributions().rows if row.buildable}
     distribution = as_distribution(base.inside, recipe.python, rows) if base else rows.get(recipe.base)
     if distribution is None:
         raise IncompatibleError(
@@ -66,7 +86,7 @@ def make_target(recipe: Recipe, base: LockedBase | None = None, status: Callable
             f"{recipe.place('$.cuda')}: CUDA {recipe.cuda} cannot be laid out by this envbuilder"
         )
     torch = next((row for row in load_torches().rows if row.version == recipe.pytorch), None)
-    return Target(distribution=distribution, torch=torch, toolkit=toolkit, base=base, status=status)
+    return Target(distribution=distribution, torch=torch, toolkit=toolkit, base=base)
 
 
 def resolve(
@@ -78,11 +98,11 @@ def resolve(
     long as possible: only a full upgrade that changes an artifact moves it.
     """
     extensions = lock_extensions(recipe, context, old=None if options.upgrade else old)
-    kept = _taken_over(recipe, target, old, options)
+    kept = _kept_parts(recipe, target, old, options)
     moving = {canonicalize_name(name) for name in options.upgrade_only}
     anew = options.upgrade or (options.before is not None and not options.upgrade_only)
     prefer = tuple(one for one in old.wheels if one.name not in moving) if old and not anew else ()
-    debs, toolkit, wheels = kept.debs, kept.toolkit, kept.wheels
+    debs, toolkit, wheels = kept.get("debs"), kept.get("toolkit"), kept.get("wheels")
     if debs is None:
         debs = resolve_debs(recipe, target, context, options=options)
     elif names := [deb.name for deb in debs if deb.name in options.upgrade_only]:
@@ -91,13 +111,15 @@ def resolve(
         else:
             debs = upgrade_debs(debs, target, context, names=names, options=options)
     if toolkit is None:
-        toolkit = _resolve_toolkit(recipe, target, context, options=options)
+        parts = resolve_toolkit_debs(target, context, options=options)
+        parts += resolve_toolkit_wheels(recipe, target, context)
+        toolkit = tuple(sorted(parts, key=lambda part: part.name))
     if wheels is None:
         wheels = resolve_wheels(recipe, target, context, prefer=prefer, before=options.before)
     lock = Lock(
         recipe=recipe.digest,
         epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
-        platform=PLATFORM,
+        platform=f"linux/{PLATFORM}",
         inputs=recipe_inputs(recipe),
         debs=debs,
         toolkit=toolkit,
@@ -110,67 +132,41 @@ def resolve(
     return lock
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kept:
-    """The parts of the old lock that are kept; None for a part that must be resolved."""
-
-    debs: tuple[Artifact, ...] | None = None
-    toolkit: tuple[Artifact, ...] | None = None
-    wheels: tuple[Artifact, ...] | None = None
-
-
-def _taken_over(recipe: Recipe, target: Target, old: Lock | None, options: LockOptions) -> _Kept:
-    """Keep each part with unchanged inputs, unless this version of envbuilder needs other packages."""
+def _kept_parts(
+    recipe: Recipe, target: Target, old: Lock | None, options: LockOptions
+) -> dict[str, tuple[Artifact, ...]]:
+    """Return the parts of the old lock that stay: their inputs are the same, and they have what this envbuilder needs."""
     if old is None or options.upgrade:
-        return _Kept()
-    inputs = recipe_inputs(recipe)
+        return {}
     deb_names = {one.name for one in old.debs}
     wheel_names = {one.name for one in old.wheels}
     toolkit_names = {one.name for one in old.toolkit}
     names = deb_names | wheel_names | toolkit_names
-    as_of_another_day = options.before is not None and not options.upgrade_only
     unknown = [name for name in options.upgrade_only if not {name, canonicalize_name(name)} & names]
     if unknown:
         raise UsageError(
             f"the lock holds no {' or '.join(f'`{name}`' for name in unknown)}, so there is nothing to upgrade",
-            hint=f"`envbuilder lock {recipe.path}` takes up what is new in the recipe",
+            hint=f"`envbuilder lock {recipe.path}` locks what is new in the recipe",
         )
-    same_debs = (
-        inputs.debs == old.inputs.debs
-        and (
-            old.base.manifest == target.base.manifest
-            if old.base and target.base
-            else all(name in deb_names for name in os_packages(recipe) if not name.startswith("?"))
-        )
-        and not as_of_another_day
-    )
-    same_wheels = (
-        inputs.wheels == old.inputs.wheels
-        and all(_is_met(requirement, old.wheels) for requirement in implied_wheels(recipe, target))
-        and not wheel_names.intersection(map(canonicalize_name, options.upgrade_only))
-        and not as_of_another_day
-    )
-    same_toolkit = (
-        inputs.toolkit == old.inputs.toolkit
-        and _fits(old.toolkit, target)
-        and not toolkit_names.intersection(options.upgrade_only)
-        and not as_of_another_day
-    )
-    return _Kept(
-        debs=old.debs if same_debs else None,
-        toolkit=old.toolkit if same_toolkit else None,
-        wheels=old.wheels if same_wheels else None,
-    )
-
-
-def _resolve_toolkit(
-    recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
-) -> tuple[Artifact, ...]:
-    parts = (
-        *resolve_toolkit_debs(target, context, options=options),
-        *resolve_toolkit_wheels(recipe, target, context),
-    )
-    return tuple(sorted(parts, key=lambda part: part.name))
+    if options.before is not None and not options.upgrade_only:
+        return {}
+    if old.base and target.base:
+        has_debs = old.base.manifest == target.base.manifest
+    else:
+        has_debs = all(name in deb_names for name in os_packages(recipe) if not name.startswith("?"))
+    has_wheels = all(_is_met(requirement, old.wheels) for requirement in implied_wheels(recipe, target))
+    moving = set(options.upgrade_only)
+    stays = {
+        "debs": has_debs,
+        "toolkit": _fits(old.toolkit, target) and not toolkit_names & moving,
+        "wheels": has_wheels and not wheel_names & set(map(canonicalize_name, moving)),
+    }
+    inputs = recipe_inputs(recipe)
+    return {
+        part: getattr(old, part)
+        for part, is_fit in stays.items()
+        if is_fit and getattr(inputs, part) == getattr(old.inputs, part)
+    }
 
 
 def _fits(toolkit: tuple[Artifact, ...], target: Target) -> bool:
@@ -182,7 +178,5 @@ def _fits(toolkit: tuple[Artifact, ...], target: Target) -> bool:
 
 def _is_met(requirement: str, wheels: tuple[Artifact, ...]) -> bool:
     wanted = Requirement(requirement)
-    return any(
-        one.name == canonicalize_name(wanted.name) and wanted.specifier.contains(one.version)
-        for one in wheels
-    )
+    name = canonicalize_name(wanted.name)
+    return any(one.name == name and wanted.specifier.contains(one.version) for one in wheels)

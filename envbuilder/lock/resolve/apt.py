@@ -10,7 +10,6 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import date
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
@@ -21,7 +20,7 @@ from envbuilder.core.fetch import ACCESS_HINT
 from envbuilder.core.process import Command
 from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +85,10 @@ class Suite:
                 f"no set of {self.name}'s packages fits the recipe's base, compiler, Python and `apt` list\n{error.message}",
                 hint=error.hint,
             ) from error
-        return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
+        return tuple(sorted(self._artifacts(listing), key=lambda deb: deb.name))
 
     def upgrade(self, old: Sequence[Artifact], names: Sequence[str]) -> tuple[Artifact, ...]:
-        """The old packages with these in their newest version, and of the others only what the new ones cannot do without.
+        """Return the old packages, with these in their newest version and those upgraded that the new ones need.
 
         apt is told that the old ones are installed, so it decides as it would on a machine that has them.
         """
@@ -105,14 +104,14 @@ class Suite:
                     f"{self.name} cannot upgrade {', '.join(names)} beside the packages that are locked\n{error.message}",
                     hint="`--upgrade` without names chooses every version anew",
                 ) from error
-        moved = {deb.name: deb for deb in self._artefacts(listing)}
+        moved = {deb.name: deb for deb in self._artifacts(listing)}
         return tuple(sorted(({deb.name: deb for deb in old} | moved).values(), key=lambda deb: deb.name))
 
     def additions(self, names: Sequence[str], status: str) -> tuple[Artifact, ...]:
         """Return these packages with the dependencies that are not installed according to dpkg's `status`.
 
-        Of what is installed only that is moved to the suite's version without which the new ones cannot be there: an image
-        with security updates has newer packages than the suite, and a compiler's parts want each other's exact version.
+        Installed packages move to the suite's version only where the new ones need it: an image with security updates has
+        newer packages than the suite, and a compiler's parts need each other's exact version.
         """
         options = ("install", "--print-uris", "-qq", "--no-remove", "--", *names)
         with self.context.store.workspace() as work:
@@ -134,7 +133,7 @@ class Suite:
                     "the base image has newer packages than %s, and some are put back to its versions: the new ones need them so",
                     self.name,
                 )
-        return tuple(sorted(self._artefacts(listing), key=lambda deb: deb.name))
+        return tuple(sorted(self._artifacts(listing), key=lambda deb: deb.name))
 
     def _installed(self, old: Sequence[Artifact]) -> Iterator[str]:
         """Return dpkg's status of the old packages, from the lists if they have this version, otherwise from the files."""
@@ -143,14 +142,10 @@ class Suite:
         gone = [deb for deb in old if deb not in known]
         self.context.fetcher.fetch(gone)
         for deb in old:
-            control = known[deb] if deb in known else self._control(deb)
+            argv = ("dpkg-deb", "--field", str(self.context.store.artifact(deb.sha256)))
+            why = f"read what `{deb.name}` depends on"
+            control = known.get(deb) or self.context.runner.run(Command(argv=argv, why=why))
             yield f"Status: install ok installed\n{control.strip()}\n"
-
-    def _control(self, deb: Artifact) -> str:
-        path = self.context.store.artefact(deb.sha256)
-        return self.context.runner.run(
-            Command(argv=("dpkg-deb", "--field", str(path)), why=f"read what `{deb.name}` depends on")
-        )
 
     def packages(self, names: tuple[str, ...]) -> tuple[Artifact, ...]:
         """Return these packages without their dependencies."""
@@ -167,34 +162,25 @@ class Suite:
             _command(self.folder, program, *arguments, why=f"ask which packages {self.name} has")
         )
 
-    def _artefacts(self, listing: str) -> Iterator[Artifact]:
+    def _artifacts(self, listing: str) -> Iterator[Artifact]:
         above = urlsplit(self.mirror).path
         for match in map(_URI.fullmatch, listing.splitlines()):
             if match is None:
                 continue
             name, version, _ = unquote(match["file"]).split("_")
-            yield Artifact(
-                kind="deb",
-                name=name,
-                version=version,
-                sha256=Sha256(match["sha256"]),
-                size=int(match["size"]),
-                source="debian",
-                path=unquote(urlsplit(match["url"]).path).removeprefix(above),
-            )
+            path = unquote(urlsplit(match["url"]).path).removeprefix(above)
+            yield _deb(name, version, path, size=match["size"], sha256=match["sha256"])
 
 
-def open_suite(
-    name: str, component: str, context: ResolveContext, *, renew: bool = False, before: date | None = None
-) -> Suite:
+def open_suite(name: str, component: str, context: ResolveContext, options: LockOptions) -> Suite:
     """Download a suite's package lists into the cache. Raises FetchError if no mirror has them.
 
-    With `before` they are those of 00:00 UTC of that day, from the archive of all days.
+    With `options.before` they are those of 00:00 UTC of that day, from the archive of all days. An upgrade downloads them anew.
 
     Only the suite itself, not its -security and -updates (`docs/lock.md` says why): release suites no longer change
     once they are old, so every file that a lock names stays on the mirrors.
     """
-    sources = context.sources()
+    sources, before = context.sources(), options.before
     mirror = f"{sources.snapshot}archive/debian/{before:%Y%m%d}T000000Z/" if before else ""
     if not sources.debian and not mirror:
         raise FetchError(
@@ -215,7 +201,7 @@ def open_suite(
     )
     with context.store.lock(f"apt-{state}"):
         line = f"deb [arch=amd64 signed-by={sources.keyring}] {suite.mirror} {name} {component}\n"
-        if not _is_fresh(suite, line) or (renew and suite.is_current):
+        if not _is_fresh(suite, line) or (options.upgrade and suite.is_current):
             _update(suite, line)
     return suite
 
@@ -236,12 +222,10 @@ def _update(suite: Suite, line: str) -> None:
     save_text(folder / "sources.list", line)
     (folder / "sources.list").chmod(0o600)  # a mirror's URL may hold a password
     machine = runner.run(Command(argv=("apt-config", "dump"), why="read apt's proxy settings"))
-    kept = [
-        text
-        for text in machine.splitlines()
-        if text.startswith(("Acquire::http", "Acquire::Retries", "Acquire::Force"))
-    ]
-    save_text(folder / "apt.conf", "\n".join([*kept, _configuration(suite)]))
+    taken = ("Acquire::http", "Acquire::Retries", "Acquire::Force")
+    kept = [text for text in machine.splitlines() if text.startswith(taken)]
+    own = _CONFIGURATION.format(folder=folder, is_current=str(suite.is_current).lower())
+    save_text(folder / "apt.conf", "\n".join([*kept, own]))
     try:
         runner.run(_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"))
     except CommandError as error:
@@ -253,14 +237,10 @@ def _update(suite: Suite, line: str) -> None:
     (folder / "stamp").chmod(0o600)
 
 
-def _hint(suite: Suite, said: str) -> str:
-    if _REFUSED.search(said):
+def _hint(suite: Suite, output: str) -> str:
+    if _REFUSED.search(output):
         return ACCESS_HINT
     return MIRROR_HINT if suite.is_current else SNAPSHOT_HINT
-
-
-def _configuration(suite: Suite) -> str:
-    return _CONFIGURATION.format(folder=suite.folder, is_current=str(suite.is_current).lower())
 
 
 def _command(folder: Path, *argv: str, why: str) -> Command:
@@ -269,12 +249,11 @@ def _command(folder: Path, *argv: str, why: str) -> Command:
 
 def _stanza(text: str) -> Artifact:
     fields = dict(re.findall(r"^(Package|Version|Filename|Size|SHA256): (.+)$", text, re.MULTILINE))
+    package, version, path = (fields[name] for name in ("Package", "Version", "Filename"))
+    return _deb(package, version, path, size=fields["Size"], sha256=fields["SHA256"])
+
+
+def _deb(name: str, version: str, path: str, *, size: str, sha256: str) -> Artifact:
     return Artifact(
-        kind="deb",
-        name=fields["Package"],
-        version=fields["Version"],
-        sha256=Sha256(fields["SHA256"]),
-        size=int(fields["Size"]),
-        source="debian",
-        path=fields["Filename"],
-    )
+        kind="deb", name=name, version=version, sha256=Sha256(sha256), size=int(size), source="debian", path=path
+    )  # fmt: skip

@@ -7,37 +7,27 @@ was refused, asks for no layer twice.
 
 import json
 import threading
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import asdict
 from typing import Final
 
 from envbuilder.artifacts.oci.model import Configuration, Descriptor, Manifest, parse_configuration
 from envbuilder.artifacts.oci.reference import Reference, names_registry, parse_reference
-from envbuilder.compat.image_as_distribution import PLATFORM
-from envbuilder.core.cache import Sha256, save_text, space_errors
+from envbuilder.compat.image_facts import PLATFORM
+from envbuilder.core.cache import save_text, space_errors
 from envbuilder.core.errors import ContentError, IncompatibleError
-from envbuilder.core.http.transfer import Progress
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.base_image.inspect import Inside, is_wanted, look_inside
-from envbuilder.lock.base_image.locked import Blob, LockedBase
 from envbuilder.lock.known_base import BASE, kept_folder, recall
+from envbuilder.lock.model import Blob, LockedBase
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.recipe.model import Recipe
 from envbuilder.registry.download import fetch_blob, read_blob, read_image
 
 _STATUS: Final = "status"
 
-Transfer = Callable[[str, int], AbstractContextManager[Progress]]  # shows a download: what, how many bytes
-
 
 def look(
-    recipe: Recipe,
-    context: ResolveContext,
-    *,
-    old: LockedBase | None,
-    options: LockOptions,
-    transfer: Transfer,
+    recipe: Recipe, context: ResolveContext, *, old: LockedBase | None, options: LockOptions
 ) -> LockedBase:
     """Resolve the recipe's image reference, and inspect the image unless that was done before.
 
@@ -49,37 +39,35 @@ def look(
         return old
     if options.before and not reference.digest:
         raise IncompatibleError(
-            f"{recipe.place('$.base.image')}: no registry says what `{recipe.image}` was on {options.before}",
+            f"{recipe.place('$.base.image')}: no registry records what `{recipe.image}` was on {options.before}",
             hint="write the digest of that day's image behind it: `@sha256:…`",
         )
     manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
     kept = recall(context.store, recipe.image)
     if kept and kept.manifest.digest == manifest.digest:
         return kept
-    return _look_into(recipe.image, reference, manifest, context, transfer)
+    return _look_into(recipe.image, reference, manifest, context)
 
 
-def status_of(base: LockedBase, context: ResolveContext, transfer: Transfer) -> str:
+def status_of(base: LockedBase, context: ResolveContext) -> str:
     """Return dpkg's status of a locked image, "" if it has none. Read its layers again if it was locked elsewhere."""
     path = kept_folder(context.store, base.reference) / _STATUS
     kept = recall(context.store, base.reference)
     if kept is None or kept.manifest != base.manifest or not path.is_file():
         reference = parse_reference(base.reference).with_digest(base.manifest.digest)
         manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
-        _look_into(base.reference, reference, manifest, context, transfer)
+        _look_into(base.reference, reference, manifest, context)
     return path.read_text(encoding="utf-8")
 
 
-def _look_into(
-    name: str, reference: Reference, manifest: Manifest, context: ResolveContext, transfer: Transfer
-) -> LockedBase:
+def _look_into(name: str, reference: Reference, manifest: Manifest, context: ResolveContext) -> LockedBase:
     if manifest.config is None or not manifest.layers:
         raise ContentError(f"`{name}` is no image: its manifest names no layers")
     try:
         configuration = parse_configuration(read_blob(context.client(), reference, manifest.config))
     except ValueError as error:
         raise ContentError(f"`{name}` is no image that can be used: {error}") from error
-    inside = _inside(name, reference, manifest, configuration, context=context, transfer=transfer)
+    inside = _inside(name, reference, manifest, configuration, context)
     base = LockedBase(
         reference=name,
         registry=reference.registry if names_registry(name) else "",
@@ -98,13 +86,7 @@ def _look_into(
 
 
 def _inside(
-    name: str,
-    reference: Reference,
-    manifest: Manifest,
-    configuration: Configuration,
-    *,
-    context: ResolveContext,
-    transfer: Transfer,
+    name: str, reference: Reference, manifest: Manifest, configuration: Configuration, context: ResolveContext
 ) -> Inside:
     """Download the layers and apply them in order. For another processor, the config alone is enough."""
     if configuration.architecture != PLATFORM:
@@ -116,34 +98,24 @@ def _inside(
         )
     tree = Overlay(is_wanted)
     size = sum(layer.size for layer in manifest.layers)
-    with transfer(f"look into {name}", size) as progress, context.store.lock("fetch"):
+    with context.transfer(f"look into {name}", size) as progress, context.store.lock("fetch"):
         for layer, diff_id in zip(manifest.layers, configuration.diff_ids, strict=True):
-            _lay_over(tree, reference, layer, diff_id, context=context, progress=progress)
+            path = context.store.partial(layer.digest)
+            with space_errors(path):
+                fetch_blob(
+                    context.client(), reference, layer, path, progress=progress, stop=threading.Event()
+                )
+            try:
+                with path.open("rb") as stream:
+                    tree.lay_over(stream, name=f"sha256:{layer.digest}", sha256=layer.digest, diff_id=diff_id)
+            except DAMAGED as error:
+                raise ContentError(
+                    f"a layer of `{reference}` cannot be read: {error}",
+                    hint="the image has to be made again: its registry sends what the manifest names",
+                ) from error
+            finally:
+                path.unlink(missing_ok=True)
     return look_inside(tree, tree.contents(), configuration)
-
-
-def _lay_over(
-    tree: Overlay,
-    reference: Reference,
-    layer: Descriptor,
-    diff_id: Sha256,
-    *,
-    context: ResolveContext,
-    progress: Progress,
-) -> None:
-    path = context.store.partial(layer.digest)
-    with space_errors(path):
-        fetch_blob(context.client(), reference, layer, path, progress=progress, stop=threading.Event())
-    try:
-        with path.open("rb") as stream:
-            tree.lay_over(stream, name=f"sha256:{layer.digest}", sha256=layer.digest, diff_id=diff_id)
-    except DAMAGED as error:
-        raise ContentError(
-            f"a layer of `{reference}` cannot be read: {error}",
-            hint="whoever made the image has to make it again; its registry sends what the manifest promises",
-        ) from error
-    finally:
-        path.unlink(missing_ok=True)
 
 
 def _blob(one: Descriptor) -> Blob:

@@ -1,18 +1,29 @@
 """Input of the resolvers: the user's options, the rows of the tables, and access to store, programs and network."""
 
-from collections.abc import Callable
+import functools
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.toolkit import Toolkit
 from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.cache import Store
+from envbuilder.core.console import Console
 from envbuilder.core.fetch import Fetcher
+from envbuilder.core.http import Progress
 from envbuilder.core.process import Runner
-from envbuilder.core.sources import Sources
-from envbuilder.lock.base_image.locked import LockedBase
-from envbuilder.registry.client import Client
+from envbuilder.core.sources import Sources, Wanted, probe_sources
+from envbuilder.lock.model import LockedBase
+
+if TYPE_CHECKING:
+    from envbuilder.registry.client import Client
+
+Transfer = Callable[[str, int], AbstractContextManager[Progress]]  # shows a download: what, how many bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,9 +44,6 @@ class Target:
     torch: Torch | None  # None for a release newer than the tables
     toolkit: Toolkit | None  # None without CUDA, or if the base image has it
     base: LockedBase | None = None
-    status: Callable[[], str] = (
-        str  # dpkg's note of what the image holds; asked only when packages are resolved
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,5 +51,29 @@ class ResolveContext:
     store: Store
     runner: Runner
     sources: Callable[[], Sources]  # asked only when something must be resolved
-    client: Callable[[], Client]  # of registries; asked only for a base image
+    client: "Callable[[], Client]"  # of registries; asked only for a base image
     fetcher: Fetcher
+    transfer: Transfer
+
+
+def open_context(
+    store: Store, runner: Runner, environment: Mapping[str, str], console: Console, *, offline: bool
+) -> ResolveContext:
+    """Return what resolving and fetching need. Hosts and credentials are looked up when the first request needs them."""
+    sources = functools.cache(lambda: probe_sources(environment, runner))
+
+    @functools.cache
+    def client() -> "Client":
+        from envbuilder.registry.client import open_client  # noqa: PLC0415 - requests takes 0.15 s, for images alone
+
+        return open_client(environment, runner)
+
+    def fetch_blob(artifact: Wanted, partial: Path, progress: Progress, stop: threading.Event) -> None:
+        from envbuilder.registry.download import fetch_part  # noqa: PLC0415 - as the client
+
+        fetch_part(client(), artifact, partial, progress, stop)
+
+    fetcher = Fetcher(store, sources, offline=offline, registry=fetch_blob)
+    return ResolveContext(
+        store=store, runner=runner, sources=sources, client=client, fetcher=fetcher, transfer=console.transfer
+    )

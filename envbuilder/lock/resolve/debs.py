@@ -2,12 +2,13 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
-from envbuilder.compat.image_as_distribution import suite_of
+from envbuilder.compat.image_facts import suite_of
 from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import DebPart
-from envbuilder.compat.tables.torch import version_key
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.places import nearest
 from envbuilder.lock.model import Artifact
@@ -40,18 +41,11 @@ def resolve_debs(
     """Return the packages of the os layer. Raises IncompatibleError if the suite lacks a pinned one."""
     if target.base:
         return _resolve_additions(recipe, target, context, options=options)
-    suite = open_suite(
-        target.distribution.suite, "main", context, renew=options.upgrade, before=options.before
-    )
+    suite = open_suite(target.distribution.suite, "main", context, options)
     names = suite.names()
     _need(f"gcc-{recipe.gcc}", r"gcc-\d+", "$.gcc", names=names, suite=suite)
     _need(f"python{recipe.python}", r"python3\.\d+", "$.python", names=names, suite=suite)
-    for package in recipe.apt:
-        if package not in names:
-            raise IncompatibleError(
-                f"{recipe.place('$.apt')}: {suite.name} has no package `{package}`",
-                hint=nearest(package, names).strip(),
-            )
+    _need_listed(recipe, names, suite)
     debs = suite.closure((*os_packages(recipe), *(name for name in IF_THERE if name in names)))
     _check_libxcrypt(recipe, debs, suite)
     return debs
@@ -65,7 +59,7 @@ def _resolve_additions(
     A compiler or a Python that the image has from elsewhere is used as it is.
     """
     base = target.base
-    suite_row = suite_of(base.inside, {row.name: row for row in load_distributions().rows}) if base else None
+    suite_row = suite_of(base.inside, load_distributions().by_name) if base else None
     if base is None or suite_row is None:
         return ()
     inside = base.inside
@@ -78,32 +72,22 @@ def _resolve_additions(
         for name in _OWN[kind]
         if kind == "gcc" or fact.path.startswith("/usr/local/") or inside.has_headers(recipe.python)
     }
-    wanted = tuple(
-        name for name in os_packages(recipe) if not name.startswith("?") and name not in have | brought
-    )
+    there = have | brought
+    wanted = tuple(name for name in os_packages(recipe) if not name.startswith("?") and name not in there)
     if not wanted:
         return ()
-    suite = open_suite(suite_row.suite, "main", context, renew=options.upgrade, before=options.before)
-    names = suite.names()
-    for package in recipe.apt:
-        if package not in names | have:
-            raise IncompatibleError(
-                f"{recipe.place('$.apt')}: {suite.name} has no package `{package}`",
-                hint=nearest(package, names).strip(),
-            )
-    return suite.additions(wanted, target.status())
+    from envbuilder.lock.resolve.base_image import status_of  # noqa: PLC0415 - asks registries, for images alone
+
+    suite = open_suite(suite_row.suite, "main", context, options)
+    _need_listed(recipe, suite.names() | have, suite)
+    return suite.additions(wanted, status_of(base, context))
 
 
 def upgrade_debs(
-    old: Sequence[Artifact],
-    target: Target,
-    context: ResolveContext,
-    *,
-    names: Sequence[str],
-    options: LockOptions,
-) -> tuple[Artifact, ...]:
+    old: Sequence[Artifact], target: Target, context: ResolveContext, *, names: Sequence[str], options: LockOptions
+) -> tuple[Artifact, ...]:  # fmt: skip
     """Return the os layer with these packages upgraded and the others kept as far as apt can."""
-    suite = open_suite(target.distribution.suite, "main", context, renew=True, before=options.before)
+    suite = open_suite(target.distribution.suite, "main", context, replace(options, upgrade=True))
     return suite.upgrade(old, names)
 
 
@@ -123,7 +107,7 @@ def resolve_toolkit_debs(
     parts = [part for part in toolkit.parts if isinstance(part, DebPart)] if toolkit else []
     debs: list[Artifact] = []
     for place in sorted({(part.suite, part.component) for part in parts}):
-        suite = open_suite(*place, context, renew=options.upgrade, before=options.before)
+        suite = open_suite(*place, context, options)
         debs += suite.packages(tuple(part.name for part in parts if (part.suite, part.component) == place))
     for deb in debs:
         if toolkit and deb.name == "nvidia-cuda-toolkit" and not deb.version.startswith(f"{toolkit.cuda}."):
@@ -132,6 +116,16 @@ def resolve_toolkit_debs(
                 hint="the suite has moved on: use a newer envbuilder, or a mirror that still has this version",
             )
     return tuple(debs)
+
+
+def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
+    """Raise IncompatibleError for a package of the recipe's `apt` list that is not among the names."""
+    for package in recipe.apt:
+        if package not in names:
+            raise IncompatibleError(
+                f"{recipe.place('$.apt')}: {suite.name} has no package `{package}`",
+                hint=nearest(package, names).strip(),
+            )
 
 
 def _need(package: str, others: str, key: str, *, names: frozenset[str], suite: Suite) -> None:

@@ -1,11 +1,16 @@
 """Lock the sources of extensions: the recipe's own files, a git commit or an sdist, with digests."""
 
-from envbuilder.core.cache import sha256_file
+import hashlib
+from dataclasses import asdict
+
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+from packaging.version import Version
+
+from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import FetchError, LockError
-from envbuilder.lock.model import Artifact, Lock, LockedExtension, SourceFile
+from envbuilder.lock.model import Artifact, Lock, LockedExtension
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.git import export_commit
-from envbuilder.lock.resolve.sdists import find_sdist
 from envbuilder.lock.source_files import own_files
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
@@ -21,8 +26,10 @@ def lock_extensions(
     known = {one.name: one for one in old.extensions} if old else {}
     files = own_files(recipe)
     return tuple(
-        _lock(extension, files[extension.name], known.get(extension.name), context)
-        for extension in recipe.extensions
+        LockedExtension(
+            **asdict(one), files=files[one.name], archive=_archive(one, known.get(one.name), context)
+        )
+        for one in recipe.extensions
     )
 
 
@@ -32,13 +39,9 @@ def store_sources(
     """Put the commits that extensions are built from into the store. Sdists are fetched like wheels."""
     for extension in extensions:
         for file in extension.files:
-            context.store.add_artefact(file.sha256, recipe.path.parent / file.path)
+            context.store.add_artifact(file.sha256, recipe.path.parent / file.path)
         archive = extension.archive
-        if (
-            archive is not None
-            and archive.kind == "git"
-            and not context.store.artefact(archive.sha256).exists()
-        ):
+        if archive and archive.kind == "git" and not context.store.artifact(archive.sha256).exists():
             _store_commit(extension, archive, context, offline=offline)
 
 
@@ -49,7 +52,7 @@ def _store_commit(
     for folder in context.sources().folders:
         path = folder / archive.filename
         if path.is_file() and sha256_file(path) == archive.sha256:
-            context.store.add_artefact(archive.sha256, path)
+            context.store.add_artifact(archive.sha256, path)
             return
     if offline:
         raise FetchError(
@@ -60,28 +63,8 @@ def _store_commit(
     if found.sha256 != archive.sha256:
         raise LockError(
             f"the commit {extension.commit} of `{extension.git}` gives other files than when it was locked",
-            hint="a submodule that is gone, or a repository that was replaced: find out which before relocking",
+            hint="a submodule that is gone, or a repository that was replaced: find out which before you lock again",
         )
-
-
-def _lock(
-    extension: Extension, files: tuple[SourceFile, ...], old: LockedExtension | None, context: ResolveContext
-) -> LockedExtension:
-    return LockedExtension(
-        name=extension.name,
-        sources=extension.sources,
-        include=extension.include,
-        cflags=extension.cflags,
-        cuda_cflags=extension.cuda_cflags,
-        files=files,
-        path=extension.path,
-        git=extension.git,
-        commit=extension.commit,
-        sdist=extension.sdist,
-        capture=extension.capture,
-        env=extension.env,
-        archive=_archive(extension, old, context),
-    )
 
 
 def _archive(extension: Extension, old: LockedExtension | None, context: ResolveContext) -> Artifact | None:
@@ -92,5 +75,54 @@ def _archive(extension: Extension, old: LockedExtension | None, context: Resolve
         return old.archive
     if extension.sdist:
         name, _, version = extension.sdist.partition("==")
-        return find_sdist(name, version, context)
+        return _find_sdist(name, version, context)
     return export_commit(extension.git, extension.commit, store=context.store, runner=context.runner)
+
+
+def _find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
+    """Find a source distribution in folders and package indexes, and fetch it for its digest.
+
+    Raises FetchError with the versions that exist.
+    """
+    from envbuilder.core.fetch.remote_zip import Index  # noqa: PLC0415 - requests takes 0.15 s, for sdists alone
+
+    project, wanted = canonicalize_name(name), Version(version)
+    sources = context.sources()
+    for folder in sources.folders:
+        for path in sorted(folder.glob("*.tar.gz")):
+            if _sdist_version(path.name, project) == wanted:
+                return _add_sdist(project, version, path.name, path.read_bytes(), context)
+    index = Index(sources)
+    files = {one: _sdist_version(one.filename, project) for one in index.files(project)}
+    for listed, found in files.items():
+        if found == wanted:
+            return _add_sdist(project, version, listed.filename, index.read(listed), context)
+    there = [str(one) for one in sorted(filter(None, set(files.values())), reverse=True)]
+    raise FetchError(
+        f"no package index here has a source distribution of {name} {version}",
+        hint=f"it has those of {', '.join(there[:8])}"
+        if there
+        else "it has none of this project; name `git` and `commit`",
+    )
+
+
+def _sdist_version(filename: str, project: str) -> Version | None:
+    """Return the version of a source distribution of the project, None for another file."""
+    try:
+        name, version = parse_sdist_filename(filename)
+    except InvalidSdistFilename:
+        return None
+    return version if name == project and filename.endswith(".tar.gz") else None
+
+
+def _add_sdist(
+    project: str, version: str, filename: str, content: bytes, context: ResolveContext
+) -> Artifact:
+    digest = Sha256(hashlib.sha256(content).hexdigest())
+    with context.store.workspace() as work:
+        file = work / "sdist"
+        file.write_bytes(content)
+        context.store.add_artifact(digest, file)
+    return Artifact(
+        kind="sdist", name=project, version=version, sha256=digest, size=len(content), source="pypi", path=f"{project}/{filename}"
+    )  # fmt: skip

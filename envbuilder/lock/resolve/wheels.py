@@ -2,11 +2,12 @@
 
 import contextlib
 import functools
+import json
 import re
 import sys
 import tomllib
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -15,26 +16,28 @@ from urllib.parse import unquote, urlsplit
 
 import uv
 from packaging import tags
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
+from packaging.requirements import Requirement
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from envbuilder.compat.tables.toolkit import WheelPart
 from envbuilder.compat.tables.torch import Torch, build_of
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
+from envbuilder.core.fetch import NETWORK_HINT
 from envbuilder.core.process import Command
 from envbuilder.core.sources import Sources, file_path
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import ResolveContext, Target
-from envbuilder.lock.resolve.uv_errors import is_unsolvable, refusal
 from envbuilder.recipe.model import Recipe
 
 ALWAYS: Final = ("setuptools",)  # torch's `cpp_extension` imports it, and only newer releases declare it
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
+_LOOSEN: Final = "loosen a bound in `packages`, or choose a version that has a wheel for this Python"
 _BUILD: Final = re.compile(r"cpu|cu\d+")
 _NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
 NEWEST_MANYLINUX: Final = 40  # the last minor version of glibc 2 that `uv --python-platform` takes
-_LEGACY: Final = {5: "manylinux1_x86_64", 12: "manylinux2010_x86_64", 17: "manylinux2014_x86_64"}
+_LEGACY: Final = {5: ("manylinux1_x86_64",), 12: ("manylinux2010_x86_64",), 17: ("manylinux2014_x86_64",)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,22 +66,16 @@ class _Found:
 
 
 def resolve_wheels(
-    recipe: Recipe,
-    target: Target,
-    context: ResolveContext,
-    *,
-    prefer: tuple[Artifact, ...],
-    before: date | None,
-) -> tuple[Artifact, ...]:
+    recipe: Recipe, target: Target, context: ResolveContext, *, prefer: tuple[Artifact, ...], before: date | None
+) -> tuple[Artifact, ...]:  # fmt: skip
     """Return the wheels of the python layer. Raises IncompatibleError with uv's message if nothing fits."""
     sources = context.sources()
     torch, build = torch_requirement(recipe, target, folders=sources.folders)
-    bounds = undeclared_bounds(target.torch) if target.torch else ()
     question = Question(
         python=recipe.python,
         glibc=target.distribution.glibc,
         requirements=(torch, *ALWAYS, *recipe.packages, *implied_wheels(recipe, target)),
-        constraints=bounds,
+        constraints=_undeclared_bounds(target.torch) if target.torch else (),
         build=build,
         prefer=prefer,
         before=before,
@@ -92,7 +89,7 @@ def implied_wheels(recipe: Recipe, target: Target) -> tuple[str, ...]:
     return (*constraints, *(("nvidia-ml-py",) if recipe.cuda else ()))
 
 
-def undeclared_bounds(torch: Torch) -> tuple[str, ...]:
+def _undeclared_bounds(torch: Torch) -> tuple[str, ...]:
     """Return torch's undeclared requirements. `check` refuses a recipe that cannot meet them."""
     bounds = (("numpy", torch.numpy), ("setuptools", torch.setuptools))
     return tuple(f"{name}{bound}" for name, bound in bounds if bound)
@@ -104,12 +101,9 @@ def resolve_toolkit_wheels(recipe: Recipe, target: Target, context: ResolveConte
     if not parts:
         return ()
     pins = tuple(f"{part.name}=={part.version}" for part in parts)
-    return ask_uv(
-        Question(
-            python=recipe.python, glibc=target.distribution.glibc, requirements=pins, dependencies=False
-        ),
-        context,
-    )
+    glibc = target.distribution.glibc
+    question = Question(python=recipe.python, glibc=glibc, requirements=pins, dependencies=False)
+    return ask_uv(question, context)
 
 
 def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]) -> tuple[str, str]:
@@ -119,24 +113,34 @@ def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]
     toolkit of another minor version than any build works with the package index's build (`check` warns of it).
     """
     build = build_of(recipe.cuda) if recipe.cuda else "cpu"
-    if recipe.cuda and (target.torch is None or build not in target.torch.others):
+    if recipe.cuda and (target.torch is None or build not in [one.name for one in target.torch.other_builds]):
         return f"torch=={recipe.pytorch}", ""
     there = any(any(folder.glob(f"torch-{recipe.pytorch}+{build}-*.whl")) for folder in folders)
     return f"torch=={recipe.pytorch}+{build}", "" if there else build
 
 
 def ask_uv(question: Question, context: ResolveContext) -> tuple[Artifact, ...]:
+    """Return the wheels of uv's answer, with every preferred version if one exists.
+
+    The preferred versions are pinned first. uv takes the versions of its old answer as preferences, and drops one where the
+    first index that has it has no wheel of it for the target: without pins, numpy 1.26.4 became 1.26.3 because another
+    package was added.
+    """
     sources = context.sources()
+    pins = tuple(f"{one.name}=={one.version}" for one in question.prefer)
+    pinned = replace(question, constraints=(*question.constraints, *pins), prefer=())
     with context.store.workspace() as work:
         local = _show_folders(sources.folders, work / "links")
         command = _command(question, sources, work=work, cache=context.store.resolver("uv"))
-        if not _keeps_all(question, sources, work=work, command=command, context=context):
-            _write_question(question, sources, work)
+        for attempt in (pinned, question) if pins else (question,):
+            _write_question(attempt, sources, work)
             try:
                 context.runner.run(command)
+                break
             except CommandError as error:
-                _need_access(question, sources, error, context)
-                raise _refused(question, error) from error
+                if attempt is question or not _is_unsolvable(error):
+                    _need_access(question, sources, error, context)
+                    raise _refused(question, error) from error
         found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question, local)
     sizes = _sizes(found, question, context)
     return tuple(
@@ -150,28 +154,6 @@ def ask_uv(question: Question, context: ResolveContext) -> tuple[Artifact, ...]:
         )
         for wheel in sorted(found, key=lambda wheel: wheel.name)
     )
-
-
-def _keeps_all(
-    question: Question, sources: Sources, *, work: Path, command: Command, context: ResolveContext
-) -> bool:
-    """Return whether the query can be answered with every preferred version; the answer is then written.
-
-    uv takes the versions of its old answer as wishes, and drops one where the first index that has it has no wheel of it
-    for the target: asked only so, numpy 1.26.4 became 1.26.3 because another package was added.
-    """
-    if not question.prefer:
-        return False
-    kept = tuple(f"{one.name}=={one.version}" for one in question.prefer)
-    pinned = replace(question, constraints=(*question.constraints, *kept), prefer=())
-    _write_question(pinned, sources, work)
-    try:
-        context.runner.run(command)
-    except CommandError as error:
-        if is_unsolvable(error):
-            return False
-        raise _refused(question, error) from error
-    return True
 
 
 def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
@@ -206,29 +188,30 @@ def _write_metadata_only(wheel: Path, shown: Path) -> None:
 
 def _write_question(question: Question, sources: Sources, work: Path) -> None:
     """Write the indexes into a private file: as arguments, their URLs could reveal passwords."""
-    (work / "requirements.in").write_text(
-        "".join(f"{line}\n" for line in question.requirements), encoding="utf-8"
-    )
-    (work / "constraints.in").write_text(
-        "".join(f"{line}\n" for line in question.constraints), encoding="utf-8"
-    )
-    main, *extra = sources.indexes
-    more = [f"{sources.pytorch}{question.build}"] if question.build else []
+    main, *extra = map(_quoted, sources.indexes)
+    more = [_quoted(f"{sources.pytorch}{question.build}")] if question.build else []
     settings = [
         'find-links = ["links"]',
         'index-strategy = "unsafe-best-match"',  # as pip does: every index that the machine is configured with counts
-        *(f"[[index]]\nurl = {_quoted(url)}" for url in (*extra, *more)),
-        f"[[index]]\nurl = {_quoted(main)}\ndefault = true",
+        *(f"[[index]]\nurl = {url}" for url in (*extra, *more)),
+        f"[[index]]\nurl = {main}\ndefault = true",
     ]
-    (work / "uv.toml").write_text("\n".join(settings) + "\n", encoding="utf-8")
-    kept = [
-        f"[[packages]]\nname = {_quoted(one.name)}\nversion = {_quoted(one.version)}"
-        for one in question.prefer
-    ]
-    if kept:  # uv keeps the versions of the file that it is to write
-        (work / "pylock.toml").write_text(
-            "\n".join(['lock-version = "1.0"\ncreated-by = "envbuilder"', *kept]) + "\n"
-        )
+    files = {
+        "requirements.in": question.requirements,
+        "constraints.in": question.constraints,
+        "uv.toml": settings,
+    }
+    if question.prefer:  # uv keeps the versions of the file that it is to write
+        kept = [(_quoted(one.name), _quoted(one.version)) for one in question.prefer]
+        packages = [f"[[packages]]\nname = {name}\nversion = {version}" for name, version in kept]
+        files["pylock.toml"] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
+    for name, lines in files.items():
+        (work / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+
+
+def _quoted(text: str) -> str:
+    """Return a TOML string: a JSON string is one."""
+    return json.dumps(text, ensure_ascii=False)
 
 
 def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -> Command:
@@ -260,12 +243,44 @@ def _need_access(question: Question, sources: Sources, error: CommandError, cont
     try:
         context.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
     except FetchError as refused:
-        said = error.message.partition("\n")[2]
-        raise FetchError(f"{refused.message}\n{said}", hint=refused.hint) from error
+        output = error.message.partition("\n")[2]
+        raise FetchError(f"{refused.message}\n{output}", hint=refused.hint) from error
+
+
+def _is_unsolvable(error: CommandError) -> bool:
+    return "ended with exit code 1\n" in error.message
 
 
 def _refused(question: Question, error: CommandError) -> IncompatibleError | FetchError:
-    return refusal(error, question.requirements, python=question.python, glibc=question.glibc)
+    """Return the error to raise, in terms of the recipe, with uv's message below the reason."""
+    output = error.message.partition("\n")[2]
+    if not _is_unsolvable(error):
+        return FetchError(f"could not read the package index\n{output}", hint=NETWORK_HINT)
+    asked = [Requirement(text) for text in question.requirements]
+    missing = re.findall(r"([\w.-]+) was not found in the package registry", output)
+    # Only requirements of the recipe itself: everything depends on them.
+    unknown = dict.fromkeys(f"`{one.name}`" for one in asked if canonicalize_name(one.name) in missing)
+    if unknown:
+        return IncompatibleError(
+            f"no package index knows {', '.join(unknown)}\n{output}",
+            hint="write the name that pip installs; it may differ from the name of the import or of conda's package",
+        )
+    ways = [_LOOSEN, *(f"or build it as an extension: {one}" for one in _sdist_hints(asked, output))]
+    return IncompatibleError(
+        f"no set of wheels for Python {question.python} and glibc {question.glibc} fits the recipe's packages\n{output}",
+        hint="; ".join(ways),
+    )
+
+
+def _sdist_hints(asked: Sequence[Requirement], output: str) -> Iterator[str]:
+    """Yield how to build each pinned package without a wheel from its source distribution."""
+    for one in asked:
+        name = canonicalize_name(one.name)
+        pin = re.fullmatch(r"==([^,*]+)", str(one.specifier))
+        if pin and re.search(
+            rf"(?<![\w.-]){re.escape(name)}=={re.escape(pin[1])} has no (usable )?wheels", output
+        ):
+            yield f"`extensions: [{{name: {name.replace('-', '_')}, sdist: {one.name}=={pin[1]}}}]`"
 
 
 def uv_platform(glibc: str) -> str:
@@ -322,9 +337,7 @@ def _tag_order(python: str, glibc: str) -> Mapping[tags.Tag, int]:
     interpreter = f"cp{version[0]}{version[1]}"
     platforms: list[str] = []
     for minor in range(int(glibc.split(".")[1]), 4, -1):  # manylinux_2_5 is the oldest for x86-64
-        platforms.append(f"manylinux_2_{minor}_x86_64")
-        if minor in _LEGACY:
-            platforms.append(_LEGACY[minor])
+        platforms += [f"manylinux_2_{minor}_x86_64", *_LEGACY.get(minor, ())]
     platforms.append("linux_x86_64")
     ordered = [
         *tags.cpython_tags(version, abis=[interpreter], platforms=platforms),
@@ -337,7 +350,7 @@ def _sizes(found: Sequence[_Found], question: Question, context: ResolveContext)
     """Return the sizes, from uv's answer, the old lock or the cache; the rest from the network."""
     sizes = {one.sha256: one.size for one in question.prefer}
     for wheel in found:
-        cached = context.store.artefact(wheel.sha256)
+        cached = context.store.artifact(wheel.sha256)
         if wheel.size:
             sizes[wheel.sha256] = wheel.size
         elif wheel.sha256 not in sizes and cached.is_file():
@@ -350,22 +363,14 @@ def _sizes(found: Sequence[_Found], question: Question, context: ResolveContext)
 
 def _place(wheel: _Found, question: Question, sources: Sources) -> dict[str, str]:
     """Return the source and path of a wheel in a lock: PyTorch's own index for its builds, otherwise PyPI."""
-    filename = unquote(urlsplit(wheel.url).path).rpartition("/")[2]
+    filename = _filename({"url": wheel.url})
     local = Version(wheel.version).local or ""
-    build = (
-        local if _BUILD.fullmatch(local) else question.build if wheel.url.startswith(sources.pytorch) else ""
-    )
+    own = question.build if wheel.url.startswith(sources.pytorch) else ""
+    build = local if _BUILD.fullmatch(local) else own
     if build:
         return {"source": "pytorch", "path": f"{build}/{wheel.name}/{filename}"}
     return {"source": "pypi", "path": f"{wheel.name}/{filename}"}
 
 
 def _filename(wheel: Mapping[str, str]) -> str:
-    place = wheel.get("url") or wheel["path"]
-    return unquote(urlsplit(place).path).rpartition("/")[2]
-
-
-def _quoted(text: str) -> str:
-    """Return a TOML string."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
+    return unquote(urlsplit(wheel.get("url") or wheel["path"]).path).rpartition("/")[2]

@@ -9,9 +9,9 @@ from typing import IO
 
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.node.diagnose.catalogue import Failure, load_catalogue
+from envbuilder.node.diagnose.collectives import named
 from envbuilder.node.diagnose.judge import Found, Judge, Role
-from envbuilder.node.diagnose.line import rank_of_file
-from envbuilder.node.diagnose.logs import Log, open_logs
+from envbuilder.node.diagnose.logs import open_logs
 from envbuilder.node.diagnose.recorder import is_dump, read_dump
 from envbuilder.node.diagnose.scan import Scanner, make_search
 
@@ -23,7 +23,7 @@ class Diagnosis:
     found: tuple[Found, ...]
     logs: int
     lines: int
-    skipped: tuple[str, ...]  # what is no text and no dump, or not to be read
+    skipped: tuple[str, ...]  # neither text nor a dump, or not to be read
 
 
 def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
@@ -34,30 +34,23 @@ def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
     skipped: list[str] = []
     for number, log in enumerate(open_logs(names, stdin, skipped)):
         if is_dump(log.head):
-            if read_dump(log.stream, log.name, judge.ranks):
-                logs += 1
-                continue
-            skipped.append(log.name)
-        elif b"\0" in log.head:
-            skipped.append(log.name)
+            is_read = read_dump(log.stream, log.name, judge.ranks)
         else:
-            lines += _read(log, number, Scanner(search=search, rank=rank_of_file(log.name)), judge)
-            logs += 1
+            is_read = b"\0" not in log.head
+            if is_read:
+                scanner = Scanner(search, log, number, judge.ranks)
+                for seen in scanner.scan():
+                    judge.add(seen)
+                judge.end_of_log(number, scanner.lines)
+                lines += scanner.lines
+        logs += is_read
+        if not is_read:
+            skipped.append(log.name)
     return Diagnosis(found=judge.report(), logs=logs, lines=lines, skipped=tuple(skipped))
 
 
-def _read(log: Log, number: int, scanner: Scanner, judge: Judge) -> int:
-    if scanner.rank is not None:
-        judge.ranks.add_world(scanner.rank + 1)
-    for block in log.blocks():
-        for seen in scanner.scan(block):
-            judge.add(number, log.name, seen)
-    judge.end_of_log(number, scanner.lines)
-    return scanner.lines
-
-
 def findings(diagnosis: Diagnosis) -> tuple[Finding, ...]:
-    """The diagnosis in the form that all commands share; the cause is the one error."""
+    """Return the diagnosis as findings; the cause is the one error."""
     return tuple(
         Finding(
             code=one.failure.code,
@@ -70,4 +63,48 @@ def findings(diagnosis: Diagnosis) -> tuple[Finding, ...]:
     )
 
 
-__all__ = ["Diagnosis", "Failure", "Found", "Role", "diagnose", "findings"]
+def as_text(diagnosis: Diagnosis) -> str:
+    """Show the cause and other failures in full, and each consequence in one line."""
+    parts = [_full(one) for one in diagnosis.found if one.role is not Role.CONSEQUENCE]
+    after = [_short(one) for one in diagnosis.found if one.role is Role.CONSEQUENCE]
+    if after:
+        parts.append("\n".join(["what followed, most likely from it:", *after]))
+    if diagnosis.skipped:
+        names = ", ".join(diagnosis.skipped)
+        parts.append(
+            f"not read, since it is neither text nor a dump of the flight recorder, or not open to you: {names}"
+        )
+    if diagnosis.found:
+        return "\n\n".join(parts)
+    read = f"{_count(diagnosis.logs, 'log')}, {_count(diagnosis.lines, 'line')}"
+    return "\n".join([f"no known failure ({read})", *parts])
+
+
+def _full(one: Found) -> str:
+    label = "cause" if one.role is Role.CAUSE else "also"
+    lines = [f"{label}: {one.failure.title} [{one.failure.code}]"]
+    lines += [f"  {place.where}: {place.text}" for place in one.places[:3] or (one.place,)]
+    lines += [f"  {line}" for line in (*one.details, _extent(one)) if line and line not in one.place.text]
+    lines += [f"  why: {one.failure.cause}", f"  repair: {one.failure.repair}"]
+    if one.failure.command:
+        lines.append(f"  try: {one.failure.command}")
+    return "\n".join(lines)
+
+
+def _short(one: Found) -> str:
+    extent = f" ({_extent(one)})" if _extent(one) else ""
+    return f"  {one.failure.code} {one.failure.title}{extent}; first {one.place.where}"
+
+
+def _extent(one: Found) -> str:
+    """Return how many lines and which ranks show a failure, or "" for one line of no rank."""
+    ranks = named(one.ranks) if one.ranks else ""
+    times = _count(one.count, "line") if one.count > 1 else ""
+    return ", ".join(part for part in (times, ranks) if part)
+
+
+def _count(count: int, what: str) -> str:
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
+__all__ = ["Diagnosis", "Failure", "Found", "Role", "as_text", "diagnose", "findings"]

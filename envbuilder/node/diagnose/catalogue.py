@@ -1,116 +1,102 @@
-"""The known failures, and the messages of compilers and torch: how their lines look, the cause and the repair.
+"""The known failures, the messages of compilers and torch, and NVIDIA's Xid numbers: YAML, read and checked here.
 
-The rows are YAML, read and checked here. A failed build and a failed load() in an image read the messages too.
+A failed build and a failed load() in an image read the messages too.
 """
 
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field
 
-from envbuilder.core.models import STRICT, Flag, Line, Mistake, ReadAs, Rule, Shape, read_node
+from envbuilder.core.models import STRICT, Date, Flag, Line, Mistake, Pattern, ReadAs, Rule, Shape, read_node
 from envbuilder.core.places import Code, Mistakes, load
 
 FOLDER: Final = Path(__file__).with_name("catalogue")
+XIDS: Final = Path(__file__).with_name("xids.yaml")
 _CODE: Final = Shape(pattern=r"EB(?:89[5-9]|9\d\d)", expected='a code such as "EB900"')
 _BUILD_CODE: Final = Shape(pattern=r"EB6\d\d", expected='a code such as "EB610"')
 _NAME: Final = Shape(pattern=r"[a-z0-9]+(?:-[a-z0-9]+)*", expected="words with hyphens")
-
-
-class Stage(Enum):
-    """How near to the root a failure is: of those in one log, the one with the lowest stage began it."""
-
-    MACHINE = 1  # hardware, kernel, driver, disks and limits of the node
-    ENVIRONMENT = 2  # image, libraries, settings, network
-    PROGRAM = 3  # what one process did by itself
-    SYMPTOM = 4  # how others notice: timeouts, closed connections
-    AFTERMATH = 5  # the end: signals, exit codes, the launcher's summary
-
-
-_STAGE: Final = Shape(
-    pattern="|".join(stage.name.lower() for stage in Stage),
-    expected=f"one of {', '.join(stage.name.lower() for stage in Stage)}",
-)
-
-
 # Shorter literals would be in every line.
 _LITERAL: Final = Shape(pattern=r"(?=.*\S)[^\x00-\x1f\x7f]{4,}", expected="a literal of four letters or more")
+_XID: Final = Shape(pattern=r"\d{1,3}", expected='a number such as "79"')
 
 
-def _stage(name: str) -> Stage:
-    return Stage[name.upper()]
+class Stage(StrEnum):
+    """How near to the root a failure is: of those in one log, the one with the earliest stage began it."""
+
+    MACHINE = "machine"  # hardware, kernel, driver, disks and limits of the node
+    ENVIRONMENT = "environment"  # image, libraries, settings, network
+    PROGRAM = "program"  # what one process did by itself
+    SYMPTOM = "symptom"  # how others notice: timeouts, closed connections
+    AFTERMATH = "aftermath"  # the end: signals, exit codes, the launcher's summary
+
+    @property
+    def depth(self) -> int:
+        return 1 + list(Stage).index(self)
 
 
-def _compile(text: str) -> re.Pattern[bytes]:
-    try:
-        return re.compile(text.encode())
-    except re.error as error:
-        raise Mistake(message=f"`{text}` is no regular expression: {error}").error() from error
+def _of_bytes(pattern: re.Pattern[str]) -> re.Pattern[bytes]:
+    return re.compile(pattern.pattern.encode())
 
 
-_Pattern = Annotated[re.Pattern[bytes], ReadAs(Line, _compile)]
+_Pattern = Annotated[re.Pattern[bytes], ReadAs(Pattern, _of_bytes)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """How one kind of line is known: the literal is searched for, then both expressions are asked."""
+    """How one kind of line looks: it holds the literal `has`, matches `like` and does not match `unless`."""
 
     __pydantic_config__ = STRICT
     has: Annotated[bytes, ReadAs(Annotated[str, _LITERAL], str.encode)]
     like: _Pattern | None = None
     unless: _Pattern | None = None
-    is_hint: Annotated[Flag, Field(alias="hint")] = (
-        False  # such a line is in good logs too; it explains another failure
-    )
+    # Such a line is in good logs too; it explains another failure.
+    is_hint: Annotated[Flag, Field(alias="hint")] = False
 
     def groups(self, line: bytes) -> dict[str, str] | None:
-        """The named groups of a line that holds `has`; None where it is another kind of line."""
+        """Return the named groups of a line that holds `has`, or None where it is another kind of line."""
         if self.unless and self.unless.search(line):
             return None
         if self.like is None:
             return {}
-        found = self.like.search(line)
-        return (
-            None
-            if found is None
-            else {k: v.decode(errors="replace") for k, v in found.groupdict().items() if v}
-        )
+        if found := self.like.search(line):
+            return {name: text.decode(errors="replace") for name, text in found.groupdict().items() if text}
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One row: a failure that is known, with its stable code."""
+    """A known failure with its stable code."""
 
     __pydantic_config__ = STRICT
     code: Annotated[str, _CODE]
     name: Annotated[str, _NAME]
     title: Line
-    stage: Annotated[Stage, ReadAs(Annotated[str, _STAGE], _stage)]
-    # none: a verdict on the lines of other failures
+    stage: Stage
+    # Empty for a verdict on the lines of other failures.
     marks: Annotated[tuple[Mark, ...], Field(alias="lines")] = ()
     cause: Line
     repair: Line
     command: Line = ""
     source: Line
-    is_end: Annotated[Flag, Field(alias="end")] = (
-        False  # it ends whatever runs: what is not known to come after it is nearer to the root
-    )
+    # It ends whatever runs. A failure that is not known to come after it is nearer to the root.
+    is_end: Annotated[Flag, Field(alias="end")] = False
 
     @property
     def is_hint(self) -> bool:
-        """Whether it is none by itself."""
+        """Whether its lines are in good logs too."""
         return bool(self.marks) and all(mark.is_hint for mark in self.marks)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildAdvice:
-    """What a failed build says of a message; named groups of the line stand in braces."""
+    """Words of a failed build for a message; named groups of the line stand in braces."""
 
     __pydantic_config__ = STRICT
     code: Annotated[str, _BUILD_CODE]
@@ -120,7 +106,7 @@ class BuildAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadAdvice:
-    """What a failed load() says of a message."""
+    """Words of a failed load() for a message."""
 
     __pydantic_config__ = STRICT
     message: Line
@@ -139,7 +125,7 @@ def _named_groups(message: "Message") -> Iterator[Mistake]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """One row of what compilers and torch say, with the words of each place that meets it."""
+    """A message of compilers or torch, and how a build and load() explain it."""
 
     __pydantic_config__ = STRICT
     failure: Annotated[str, _CODE] | None = None  # what `diagnose` calls it
@@ -153,7 +139,7 @@ class Message:
         return (*self.lines, *self.compile_lines)
 
     def groups(self, line: bytes) -> dict[str, str] | None:
-        """The named groups of a line that says this, or None for another line."""
+        """Return the named groups of a line with this message, or None for another line."""
         marks = (mark for mark in self.all_lines if mark.has in line)
         return next((found for mark in marks if (found := mark.groups(line)) is not None), None)
 
@@ -198,11 +184,49 @@ def _load(folder: Path) -> tuple[tuple[Failure, ...], tuple[Message, ...]]:
                     mistakes.at(value, Code.DUPLICATE, message, hint=f"the first is at {first}")
     for code in {message.failure for message in messages if message.failure} - {one.code for one in found}:
         mistakes.add(Code.VALUE, str(folder), f"no failure has the code `{code}`")
-    if mistakes.findings:
-        raise ValueError("\n".join(str(finding) for finding in mistakes.findings))
-    joined = (replace(one, marks=(*_lines(one.code, messages), *one.marks)) for one in found)
+    _raise(mistakes)
+    lines = {
+        one.code: tuple(mark for row in messages if row.failure == one.code for mark in row.lines)
+        for one in found
+    }
+    joined = (replace(one, marks=(*lines[one.code], *one.marks)) for one in found)
     return tuple(sorted(joined, key=lambda failure: failure.code)), tuple(messages)
 
 
-def _lines(code: str, messages: Iterable[Message]) -> tuple[Mark, ...]:
-    return tuple(mark for message in messages if message.failure == code for mark in message.lines)
+def _raise(mistakes: Mistakes) -> None:
+    if mistakes.findings:
+        raise ValueError("\n".join(str(finding) for finding in mistakes.findings))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xid:
+    """An event that NVIDIA's driver writes into the kernel's log."""
+
+    __pydantic_config__ = STRICT
+    number: Annotated[int, ReadAs(Annotated[str, _XID], int), Field(alias="xid")]
+    meaning: Line
+    action: Line
+
+
+def _ascending(rows: tuple[Xid, ...]) -> Iterator[Mistake]:
+    numbers = [row.number for row in rows]
+    if numbers != sorted(set(numbers)):
+        yield Mistake(message="rows are sorted and unique")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _XidFile:
+    __pydantic_config__ = STRICT
+    source: Line
+    read: Date
+    rows: Annotated[tuple[Xid, ...], Rule(_ascending)]
+
+
+@functools.cache
+def load_xids() -> dict[int, Xid]:
+    """Return the table by number; raises ValueError when it breaks its own rules."""
+    mistakes = Mistakes()
+    root = load(XIDS, mistakes)
+    file = read_node(_XidFile, root, mistakes) if root else None
+    _raise(mistakes)
+    return {row.number: row for row in file.rows} if file else {}

@@ -1,12 +1,12 @@
 """Find the rank that stalled a collective, by comparing what each rank had launched at the timeout.
 
-A collective ends when every rank of its group has launched it. Ranks that wait therefore say little; what tells is the rank
-that launched less, launched something else, or says nothing at all.
+A collective ends when every rank of its group has launched it. The rank at fault launched fewer collectives, launched
+another one, or reports nothing.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -29,8 +29,7 @@ _LATE: Final = 30.0  # seconds after the first rank; below that it is the jitter
 _WORLD: Final = ("", "0", "default_pg")  # the names of the group of all ranks
 _EQUAL: Final = re.compile(r"ALL_?REDUCE|BROADCAST|_REDUCE_SCATTER_BASE|_ALLGATHER_BASE", re.IGNORECASE)
 _DESYNC: Final = re.compile(
-    r"\[(?P<started>[\d, ]+)\] joined but didn't finish collective #(?P<at>\d+)"
-    r"|\[(?P<ended>[\d, ]+)\] finished collective #(?P<last>\d+), but didn't join"
+    r"\[(?P<ended>[\d, ]+)\] finished collective #(?P<last>\d+), but didn't join"
     r"|ranks \[(?P<never>[\d, ]+)\] are the lagging ranks"
 )
 
@@ -56,7 +55,7 @@ class Work:
 
 @dataclass(slots=True, kw_only=True)
 class State:
-    """What one rank of one group had done."""
+    """The progress of one rank in one group."""
 
     waiting: int | None = None  # the collective that did not end
     enqueued: int | None = None
@@ -67,12 +66,12 @@ class State:
 
     @property
     def launched(self) -> int | None:
-        """The newest collective that this rank is known to have launched."""
+        """Return the newest collective that this rank is known to have launched."""
         known = [number for number in (self.enqueued, self.waiting) if number is not None]
         return max(known, default=None)
 
     def add_work(self, fields: Mapping[str, str], began: float | None) -> None:
-        """One collective that did not end, as the watchdog describes it."""
+        """Add a collective that did not end, as the watchdog describes it."""
         op, number = fields.get("OpType", ""), fields.get("SeqNum", "")
         if op in _PAIRED or not number.isdigit():
             return
@@ -84,12 +83,11 @@ class State:
             self.started[seq] = began
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Stall:
-    """The verdict on one group of ranks, with the words that say it."""
+    """The verdict on one group of ranks, in words."""
 
     verdict: Verdict
-    group: str
     ranks: tuple[int, ...]  # to look at first
     message: str
     evidence: str
@@ -101,14 +99,14 @@ class Ranks:
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, State]] = {}
         self._world = 0
-        self._desync: list[tuple[tuple[int, ...], str, str]] = []
+        self._desync: list[Stall] = []
 
     def add_world(self, size: int) -> None:
-        """That many ranks there are, some log says."""
+        """Note a number of ranks that a log names; the largest counts."""
         self._world = max(self._world, size)
 
     def add_line(self, text: str, rank: int | None, where: str, time: float | None = None) -> None:
-        """One line of a watchdog, of any version of torch; `time` is the line's own, in seconds."""
+        """Read one line of a watchdog, of any version of torch; `time` is the line's own, in seconds."""
         for found in _DESYNC.finditer(text):
             self._add_desync(found, where)
         # What stands before the line is the rank of all; what is in it, of a smaller group, the rank in that group.
@@ -128,17 +126,15 @@ class Ranks:
                 state.waiting = int(counts["seq"])
 
     def add_state(self, group: str, rank: int, state: State) -> None:
-        """What a flight recorder wrote for one rank."""
+        """Add the state of one rank from its flight recorder."""
         self._groups.setdefault(group, {})[rank] = state
 
     def stalls(self) -> tuple[Stall, ...]:
-        """A verdict for each group in which something did not end; the default group's last is first."""
+        """Return a verdict for each group in which a collective did not end."""
         groups = self._joined()
         found = [stall for name, ranks in groups.items() if (stall := self._judge(name, ranks))]
         if self._desync:
-            ranks, message, evidence = self._desync[-1]
-            verdict = Stall(verdict=Verdict.BEHIND, group="", ranks=ranks, message=message, evidence=evidence)
-            return (verdict, *(stall for stall in found if stall.verdict is not Verdict.TIMEOUT))
+            return (self._desync[-1], *(stall for stall in found if stall.verdict is not Verdict.TIMEOUT))
         return tuple(found)
 
     def _state(self, group: str, rank: int, where: str) -> State:
@@ -147,19 +143,15 @@ class Ranks:
         return state
 
     def _add_desync(self, found: re.Match[str], where: str) -> None:
-        ranks = tuple(
-            int(word) for word in re.findall(r"\d+", found["started"] or found["ended"] or found["never"])
-        )
+        ranks = tuple(map(int, re.findall(r"\d+", found["ended"] or found["never"])))
+        message = f"{named(ranks)} never launched any collective"
         if found["ended"]:
-            number = int(found["last"])
-            self._desync.append(
-                (ranks, f"{named(ranks)} finished collective {number} and never launched {number + 1}", where)
-            )
-        elif found["never"]:
-            self._desync.append((ranks, f"{named(ranks)} never launched any collective", where))
+            last = int(found["last"])
+            message = f"{named(ranks)} finished collective {last} and never launched {last + 1}"
+        self._desync.append(Stall(Verdict.BEHIND, ranks, message, where))
 
     def _joined(self) -> dict[str, dict[int, State]]:
-        """The groups, with lines that name no group given to the one group in which that rank waits for that work."""
+        """Return the groups. A line without a group belongs to the group in which its rank waits for the same work."""
         groups = {name: dict(ranks) for name, ranks in self._groups.items() if name}
         for rank, loose in self._groups.get("", {}).items():
             fits = [
@@ -177,54 +169,51 @@ class Ranks:
                 groups.setdefault(name, {}).setdefault(rank, loose)
         return groups
 
-    def _judge(self, name: str, told: Mapping[int, State]) -> Stall | None:
-        ranks = {rank: state for rank, state in told.items() if state.launched is not None}
+    def _judge(self, name: str, states: Mapping[int, State]) -> Stall | None:
+        ranks = {rank: state for rank, state in states.items() if state.launched is not None}
         waiting = {rank: state for rank, state in ranks.items() if state.waiting is not None}
         if not waiting:
             return None
         first = min(waiting, key=lambda rank: (waiting[rank].waiting, rank))
         evidence = waiting[first].evidence
-        stall = Stall(verdict=Verdict.TIMEOUT, group=name, ranks=(), message="", evidence=evidence)
-        if verdict := _differ(ranks, stall) or _behind(ranks, waiting, stall):
-            return verdict
+        if stall := _differ(ranks, evidence) or _behind(ranks, waiting, evidence):
+            return stall
         missing = tuple(sorted(set(range(self._world)) - set(ranks))) if name in _WORLD else ()
         if not missing and len(ranks) > 1:
-            return _stalled(ranks, waiting, stall)
+            return _stalled(ranks, waiting, evidence)
         message = f"{named(waiting)} waited for {_work(waiting[first], waiting[first].waiting)}"
-        if not missing:
-            message += ", and no other rank says what it did"
-        elif len(missing) < len(ranks):
+        if missing and len(missing) < len(ranks):
             message += f"; nothing about it from {named(missing)} of {self._world}"
-            return replace(stall, verdict=Verdict.SILENT, ranks=missing, message=message)
-        else:
+            return Stall(Verdict.SILENT, missing, message, evidence)
+        if missing:
             message += f"; most logs of the job are not here: {named(missing)} of {self._world} say nothing"
-        return replace(stall, ranks=tuple(sorted(waiting)), message=message)
+        else:
+            message += ", and no other rank says what it did"
+        return Stall(Verdict.TIMEOUT, tuple(sorted(waiting)), message, evidence)
 
 
-def _differ(ranks: Mapping[int, State], stall: Stall) -> Stall | None:
-    """The first collective that ranks launched with another operation or another size."""
-    numbers = sorted({number for state in ranks.values() for number in state.works})
-    for number in numbers:
+def _differ(ranks: Mapping[int, State], evidence: str) -> Stall | None:
+    """Find the first collective that ranks launched with another operation or another size."""
+    for number in sorted({number for state in ranks.values() for number in state.works}):
         works = {rank: state.works[number] for rank, state in ranks.items() if number in state.works}
         odd = _odd({rank: work.op for rank, work in works.items()})
         what = "another operation"
-        if not odd and _same_size({work.op for work in works.values()}):
+        # Ranks need not give equally much to what scatters or sends.
+        if not odd and all(_EQUAL.search(work.op) for work in works.values()):
             odd, what = _odd({rank: work.size for rank, work in works.items()}), "another size"
         if odd:
+            others = sorted(set(works) - set(odd))
             usual = next(rank for rank in works if rank not in odd)
-            return replace(
-                stall,
-                verdict=Verdict.MISMATCH,
-                ranks=odd,
-                message=f"collective {number} is {what} on {named(odd)}: {_told(works[odd[0]])}, while "
-                f"{named(sorted(set(works) - set(odd)))} launched {_told(works[usual])}",
-                evidence=ranks[odd[0]].evidence or stall.evidence,
+            message = (
+                f"collective {number} is {what} on {named(odd)}: {_described(works[odd[0]])}, while "
+                f"{named(others)} launched {_described(works[usual])}"
             )
+            return Stall(Verdict.MISMATCH, odd, message, ranks[odd[0]].evidence or evidence)
     return None
 
 
-def _behind(ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Stall) -> Stall | None:
-    """Ranks whose newest collective is older than the one that others wait for."""
+def _behind(ranks: Mapping[int, State], waiting: Mapping[int, State], evidence: str) -> Stall | None:
+    """Find ranks whose newest collective is older than the one that others wait for."""
     wanted = max(state.waiting for state in waiting.values() if state.waiting is not None)
     late = sorted(
         rank for rank, state in ranks.items() if state.launched is not None and state.launched < wanted
@@ -234,48 +223,37 @@ def _behind(ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Sta
     newest = max(ranks[rank].launched or 0 for rank in late)
     others = sorted(rank for rank, state in waiting.items() if state.waiting == wanted)
     state = ranks[late[0]]
-    idle = all(ranks[rank].completed == ranks[rank].launched for rank in late)
-    why = (
-        "it had finished all it launched: its loop ended a step earlier, or it was busy outside NCCL (a checkpoint, an "
-        "evaluation, data)"
-        if idle
-        else f"it was itself waiting for {_work(state, state.waiting)}"
+    if all(ranks[rank].completed == ranks[rank].launched for rank in late):
+        why = (
+            "it had finished all it launched: its loop ended a step earlier, or it was busy outside NCCL "
+            "(a checkpoint, an evaluation, data)"
+        )
+    else:
+        why = f"it was itself waiting for {_work(state, state.waiting)}"
+    message = (
+        f"{named(others)} waited for {_work(ranks[others[0]], wanted)}, which {named(late)} never launched "
+        f"(newest: {newest}); {why}"
     )
-    return replace(
-        stall,
-        verdict=Verdict.BEHIND,
-        ranks=tuple(late),
-        message=f"{named(others)} waited for {_work(ranks[others[0]], wanted)}, which {named(late)} never launched "
-        f"(newest: {newest}); {why}",
-        evidence=state.evidence or stall.evidence,
-    )
+    return Stall(Verdict.BEHIND, tuple(late), message, state.evidence or evidence)
 
 
-def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, State], stall: Stall) -> Stall:
-    """Everyone launched it and it did not end: data did not move, or one rank came too late."""
+def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, State], evidence: str) -> Stall:
+    """Every rank launched it and it did not end: data did not move, or one rank came too late."""
     number = min(state.waiting for state in waiting.values() if state.waiting is not None)
     state = next(state for state in waiting.values() if state.waiting == number)
+    launched = f"launched {_work(state, number)}"
     times = {rank: one.started[number] for rank, one in waiting.items() if number in one.started}
     late = sorted(rank for rank, time in times.items() if time - min(times.values()) > _LATE)
     if late and len(late) < len(times):
         wait = max(times.values()) - min(times.values())
-        return replace(
-            stall,
-            verdict=Verdict.BEHIND,
-            ranks=tuple(late),
-            message=f"{named(late)} launched {_work(state, number)} {wait:.0f} s after the first rank: slow, not stuck",
-            evidence=ranks[late[0]].evidence or stall.evidence,
-        )
-    return replace(
-        stall,
-        verdict=Verdict.STALLED,
-        ranks=tuple(sorted(ranks)),
-        message=f"{named(ranks)} launched {_work(state, number)}, and {named(waiting)} saw no end of it",
-    )
+        message = f"{named(late)} {launched} {wait:.0f} s after the first rank: slow, not stuck"
+        return Stall(Verdict.BEHIND, tuple(late), message, ranks[late[0]].evidence or evidence)
+    message = f"{named(ranks)} {launched}, and {named(waiting)} saw no end of it"
+    return Stall(Verdict.STALLED, tuple(sorted(ranks)), message, evidence)
 
 
 def _odd(values: Mapping[int, str]) -> tuple[int, ...]:
-    """The ranks of the rarest value, where values differ; of two equally rare ones those of the higher ranks."""
+    """Return the ranks of the rarest value, where values differ. Of equally rare values, the one of the higher ranks counts."""
     by_value: dict[str, list[int]] = {}
     for rank, value in sorted(values.items()):
         if value:
@@ -286,37 +264,29 @@ def _odd(values: Mapping[int, str]) -> tuple[int, ...]:
     return tuple(rarest)
 
 
-def _same_size(ops: Iterable[str]) -> bool:
-    """Whether all ranks give these operations equally much; what scatters or sends need not."""
-    return all(_EQUAL.search(op) for op in ops)
-
-
 def _group_name(group: re.Match[str]) -> str:
     return group["guid"] or group["id"]  # groups of one kind share their name
 
 
 def _work(state: State, number: int | None) -> str:
     work = state.works.get(number) if number is not None else None
-    return f"collective {number} ({_told(work)})" if work and work.op else f"collective {number}"
+    return f"collective {number} ({_described(work)})" if work and work.op else f"collective {number}"
 
 
-def _told(work: Work) -> str:
+def _described(work: Work) -> str:
     size = f" of {work.size}" if work.size and len(work.size) < 20 else ""
     place = f" at {work.place}" if work.place else ""
     return f"{work.op or 'unknown'}{size}{place}"
 
 
 def named(ranks: Iterable[int]) -> str:
-    """In words: `rank 3`, or `ranks 0-2, 5`."""
+    """Return ranks in words: `rank 3`, or `ranks 0-2, 5`."""
+    spans: list[list[int]] = []
     numbers = sorted(ranks)
-    spans = ", ".join(_spans(numbers))
-    return f"{'rank' if len(numbers) == 1 else 'ranks'} {spans}"
-
-
-def _spans(numbers: Sequence[int]) -> Iterator[str]:
-    start = 0
-    for index, number in enumerate(numbers):
-        if index + 1 == len(numbers) or numbers[index + 1] != number + 1:
-            first = numbers[start]
-            yield str(number) if first == number else f"{first}-{number}"
-            start = index + 1
+    for number in numbers:
+        if spans and spans[-1][-1] == number - 1:
+            spans[-1][1:] = [number]
+        else:
+            spans.append([number])
+    listed = ", ".join("-".join(map(str, span)) for span in spans)
+    return f"{'rank' if len(numbers) == 1 else 'ranks'} {listed}"

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from envbuilder.node.diagnose.catalogue import Failure, Stage
+from envbuilder.node.diagnose.catalogue import Failure, Stage, load_xids
 from envbuilder.node.diagnose.collectives import Ranks, Stall, Verdict
-from envbuilder.node.diagnose.scan import Raised, Seen, World
-from envbuilder.node.diagnose.xid import load_xids
+from envbuilder.node.diagnose.scan import Place, Seen
 
 EXCEPTION: Final = "uncaught-exception"
 _KEPT: Final = 5  # places of one failure that a report shows
@@ -29,29 +28,24 @@ class Role(StrEnum):
     CONSEQUENCE = "consequence"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """Where something was seen, and when."""
-
-    where: str  # file:line
-    text: str
-    rank: int | None = None
-    time: float | None = None
-    order: tuple[int, int] = (0, 0)  # number of the log, line
-
-
 @dataclass(slots=True, kw_only=True)
-class Tally:
+class Found:
     """One failure, with where it was seen; grows while logs are read, and by a bounded amount."""
 
     failure: Failure
-    first: Place
+    place: Place  # the first
+    role: Role = Role.OTHER  # in the report
     is_hint: bool = True  # until a line that is none in good logs
     details: list[str] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
     last: dict[int, int] = field(default_factory=dict)  # log → its last line
     count: int = 0
+
+    @property
+    def message(self) -> str:
+        detail = f": {self.details[0]}" if self.details else ""
+        return f"{self.failure.title}{detail}"
 
     def add(self, place: Place, detail: str, *, is_hint: bool) -> None:
         self.count += 1
@@ -65,19 +59,19 @@ class Tally:
             self.places.append(place)
         if detail and detail not in self.details and len(self.details) < _KEPT:
             self.details.append(detail)
-        if place.time is not None and self.first.time is not None and place.time < self.first.time:
-            self.first = place
+        if place.time is not None and self.place.time is not None and place.time < self.place.time:
+            self.place = place
 
-    def depth(self, others: Iterable["Tally"]) -> float:
-        """How far from the root it is, the machine at 1."""
+    def depth(self, others: Iterable["Found"]) -> float:
+        """Return the distance from the root; failures of the machine are at 1."""
         if self.failure.is_end:
             return max((one.depth(()) + 0.1 for one in others if one.is_before(self)), default=0.0)
         # A hint is never nearer to the root than what a program said of itself.
-        return max(self.failure.stage.value, Stage.PROGRAM.value + 0.5 if self.is_hint else 0)
+        return max(self.failure.stage.depth, Stage.PROGRAM.depth + 0.5 if self.is_hint else 0)
 
-    def is_before(self, end: "Tally") -> bool:
+    def is_before(self, end: "Found") -> bool:
         """Whether it may be the reason for that end of everything."""
-        stage, ours, its = self.failure.stage, self.first, end.first
+        stage, ours, its = self.failure.stage, self.place, end.place
         if self.is_hint or self.failure.is_end or stage is Stage.AFTERMATH:
             return False
         if stage in (Stage.MACHINE, Stage.ENVIRONMENT):
@@ -87,161 +81,124 @@ class Tally:
         return ours.time is None or its.time is None or ours.time < its.time
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """One entry of the report: a failure in its role."""
-
-    failure: Failure
-    role: Role
-    place: Place
-    places: tuple[Place, ...]
-    details: tuple[str, ...]
-    ranks: tuple[int, ...]
-    count: int
-
-    @property
-    def message(self) -> str:
-        detail = f": {self.details[0]}" if self.details else ""
-        return f"{self.failure.title}{detail}"
-
-
 class Judge:
-    """Takes what the scanners saw, log after log."""
+    """Collects the lines of all logs, and orders their failures at the end."""
 
     def __init__(self, catalogue: Sequence[Failure]) -> None:
         self.ranks = Ranks()
         self._by_name = {failure.name: failure for failure in catalogue}
-        self._tallies: dict[str, Tally] = {}
+        self._found: dict[str, Found] = {}
         self._raised: list[Place] = []
         self._lengths: dict[int, int] = {}
         self._failed: int | None = None  # the rank that the launcher saw fail first
 
-    def add(self, log: int, name: str, seen: Seen | Raised | World) -> None:
-        """One line of the log of that number and name."""
-        if isinstance(seen, World):
-            self.ranks.add_world(seen.size)
-            return
-        where = f"{name}:{seen.line}"
-        place = Place(where=where, text=seen.text, rank=seen.rank, time=seen.time, order=(log, seen.line))
-        if isinstance(seen, Raised):
+    def add(self, seen: Seen) -> None:
+        """Count one line of a log."""
+        place, failure = seen.place, seen.failure
+        if failure is None:
             self._raised = [*self._raised[-200:], place]
             return
-        if seen.groups.get("failed"):
-            self._failed = int(seen.groups["failed"])
-        if seen.failure.name == Verdict.TIMEOUT.value:
-            self.ranks.add_line(seen.text, seen.rank, where, seen.time)
-        self._tally(seen.failure, place, _detail(seen), is_hint=seen.is_hint)
+        if failed := seen.groups.get("failed"):
+            self._failed = int(failed)
+        if failure.name == Verdict.TIMEOUT.value:
+            self.ranks.add_line(place.text, place.rank, place.where, place.time)
+        self._count(failure, place, _detail(seen.groups), is_hint=seen.is_hint)
 
     def end_of_log(self, log: int, lines: int) -> None:
-        """That log has so many lines."""
+        """Note how many lines a log has."""
         self._lengths[log] = lines
 
     def report(self) -> tuple[Found, ...]:
-        """Every failure once: the cause, then others by their stage and time, then what followed."""
+        """Return every failure once: the cause, then others by stage and time, then consequences."""
         self._add_raised()
         self._add_stalls()
         self._drop_survived()
-        tallies = sorted(self._tallies.values(), key=self._key)
-        if all(tally.is_hint for tally in tallies):
+        found = sorted(self._found.values(), key=self._key)
+        if all(one.is_hint for one in found):
             return ()
-        first = tallies[0].failure.stage
-        kept = [tally for tally in tallies if not tally.is_hint or _explains(tally.failure.stage, first)]
-        return tuple(
-            Found(
-                failure=tally.failure,
-                role=_role(index, tally, first),
-                place=tally.first,
-                places=tuple(tally.places),
-                details=tuple(tally.details),
-                ranks=tuple(sorted(tally.ranks)),
-                count=tally.count,
-            )
-            for index, tally in enumerate(kept)
-        )
+        cause = found[0].failure.stage
+        kept = [one for one in found if not one.is_hint or _explains(one.failure.stage, cause)]
+        return tuple(replace(one, role=_role(index, one, cause)) for index, one in enumerate(kept))
 
-    def _key(self, tally: Tally) -> tuple[object, ...]:
-        """Stage first; within it the rank that the launcher blames, then time where all say it, then the place."""
-        tallies = self._tallies.values()
-        depth = tally.depth(tallies)
-        same = [one for one in tallies if one.depth(tallies) == depth]
-        timed = all(one.first.time is not None for one in same)
-        blamed = self._failed is not None and self._failed in tally.ranks
-        return (depth, not blamed, tally.first.time if timed else 0.0, *tally.first.order)
+    def _key(self, found: Found) -> tuple[object, ...]:
+        """Order by stage, then by the rank that the launcher blames, then by time where all have one, then by place."""
+        every = self._found.values()
+        depth = found.depth(every)
+        same = [one for one in every if one.depth(every) == depth]
+        timed = all(one.place.time is not None for one in same)
+        blamed = self._failed is not None and self._failed in found.ranks
+        return (depth, not blamed, found.place.time if timed else 0.0, *found.place.order)
 
-    def _tally(self, failure: Failure, place: Place, detail: str, *, is_hint: bool = False) -> Tally:
-        tally = self._tallies.get(failure.code)
-        if tally is None:
-            tally = self._tallies[failure.code] = Tally(failure=failure, first=place)
-        tally.add(place, detail, is_hint=is_hint)
-        return tally
+    def _count(self, failure: Failure, place: Place, detail: str, *, is_hint: bool = False) -> Found:
+        found = self._found.get(failure.code)
+        if found is None:
+            found = self._found[failure.code] = Found(failure=failure, place=place)
+        found.add(place, detail, is_hint=is_hint)
+        return found
 
     def _add_raised(self) -> None:
-        """An exception counts where its log ends with it, or where others noticed that something failed."""
-        is_over = any(one.failure.stage in _LATE and not one.is_hint for one in self._tallies.values())
+        """Count an exception where its log ends with it, or where other processes noticed a failure."""
+        is_over = any(one.failure.stage in _LATE and not one.is_hint for one in self._found.values())
         for place in sorted(self._raised, key=self._suspicion):
             log, line = place.order
             if is_over or line >= self._lengths.get(log, 0) - _LAST:
-                self._tally(self._by_name[EXCEPTION], place, place.text)
+                self._count(self._by_name[EXCEPTION], place, place.text)
 
     def _suspicion(self, raised: Place) -> tuple[bool, bool]:
-        """The rank that the launcher blames comes first; what only echoes another one's end comes last."""
+        """Put the rank that the launcher blames first, and exceptions that only echo another rank's end last."""
         return raised.rank is None or raised.rank != self._failed, bool(_ECHO.match(raised.text))
 
     def _drop_survived(self) -> None:
-        """A program that went on for long after a failure of its own, missed by nobody, got over it."""
-        solid = [one for one in self._tallies.values() if not one.is_hint]
+        """Drop failures that a program survived: it went on for long, and no other process noticed."""
+        solid = [one for one in self._found.values() if not one.is_hint]
         if all(one.failure.stage is Stage.PROGRAM for one in solid):
-            for tally in solid:
-                if all(line < self._lengths.get(log, 0) - _LAST for log, line in tally.last.items()):
-                    del self._tallies[tally.failure.code]
+            for one in solid:
+                if all(line < self._lengths.get(log, 0) - _LAST for log, line in one.last.items()):
+                    del self._found[one.failure.code]
 
     def _add_stalls(self) -> None:
-        """Each verdict on the ranks takes the place of the timeouts that it explains."""
+        """Replace timeouts by the verdict on the ranks that explains them."""
         stalls = self.ranks.stalls()
-        timeouts = self._tallies.get(self._by_name[Verdict.TIMEOUT.value].code)
+        timeouts = self._found.get(self._by_name[Verdict.TIMEOUT.value].code)
         for stall in stalls:
             if stall.verdict is not Verdict.TIMEOUT:
                 self._add_stall(stall, timeouts)
             elif timeouts is not None and stall.message not in timeouts.details:
                 timeouts.details.insert(0, stall.message)
         if timeouts is not None and any(stall.verdict is not Verdict.TIMEOUT for stall in stalls):
-            del self._tallies[timeouts.failure.code]
+            del self._found[timeouts.failure.code]
 
-    def _add_stall(self, stall: Stall, timeouts: Tally | None) -> None:
+    def _add_stall(self, stall: Stall, timeouts: Found | None) -> None:
         places = timeouts.places if timeouts else []
         place = next((one for one in places if one.where == stall.evidence), None)
         if place is None:
-            place = timeouts.first if timeouts else Place(where=stall.evidence, text=stall.message)
-        tally = self._tally(self._by_name[stall.verdict.value], place, stall.message)
-        tally.ranks.update(stall.ranks)
-        tally.count = max(tally.count, timeouts.count if timeouts else 0)
-        tally.places += [one for one in places if one not in tally.places]
+            place = timeouts.place if timeouts else Place(where=stall.evidence, text=stall.message)
+        found = self._count(self._by_name[stall.verdict.value], place, stall.message)
+        found.ranks.update(stall.ranks)
+        found.count = max(found.count, timeouts.count if timeouts else 0)
+        found.places += [one for one in places if one not in found.places]
 
 
 def _explains(hint: Stage, cause: Stage) -> bool:
     return hint is cause or hint in _LATE or cause in _LATE
 
 
-def _role(index: int, tally: Tally, first: Stage) -> Role:
+def _role(index: int, found: Found, first: Stage) -> Role:
     if index == 0:
         return Role.CAUSE
-    stage = tally.failure.stage
+    stage = found.failure.stage
     followed = (
-        stage in _LATE or tally.failure.is_end or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
+        stage in _LATE or found.failure.is_end or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
     )
     return Role.CONSEQUENCE if followed else Role.OTHER
 
 
-def _detail(seen: Seen) -> str:
-    """What the groups of a line say in words."""
-    if number := seen.groups.get("xid"):
-        meaning = load_xids().get(int(number))
-        device = f" on {seen.groups['pci']}" if "pci" in seen.groups else ""
-        told = f"{meaning.meaning}; {meaning.action}" if meaning else "not in the table"
-        return f"Xid {number}{device}: {told}"
-    shown = {name: value for name, value in seen.groups.items() if name not in _HIDDEN}
-    return ", ".join(_words(shown))
-
-
-def _words(groups: Mapping[str, str]) -> Iterable[str]:
-    return (f"{name.replace('_', ' ')} {value}" for name, value in groups.items())
+def _detail(groups: Mapping[str, str]) -> str:
+    """Describe the named groups of a line in words."""
+    if number := groups.get("xid"):
+        xid = load_xids().get(int(number))
+        device = f" on {groups['pci']}" if "pci" in groups else ""
+        return f"Xid {number}{device}: {f'{xid.meaning}; {xid.action}' if xid else 'not in the table'}"
+    return ", ".join(
+        f"{name.replace('_', ' ')} {value}" for name, value in groups.items() if name not in _HIDDEN
+    )

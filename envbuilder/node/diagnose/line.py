@@ -34,25 +34,27 @@ _FILE_RANK: Final = (
     re.compile(r"(?:^|/)(\d+)/std(?:out|err)\.log$"),  # torchrun --log-dir
     re.compile(r"(?:trace|nccl|fr|recorder)\w*?[-_.](\d+)(?:\.(?:json|pkl|pickle))?$"),  # flight recorder
 )
+# Each has month, day and clock, and says how the month is written.
 _TIMES: Final = (
-    (re.compile(rb"(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"), "iso"),
+    (re.compile(rb"\d{4}-(\d\d)-(\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"), "%m"),
     (
-        re.compile(rb"\[[EFWI](\d{3,4}) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?"),
-        "glog",
-    ),  # [E1118 20:32:23.95 file.cpp:1]
-    (re.compile(rb"\b([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)\b"), "syslog"),
+        re.compile(rb"\[[EFWI](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?"),
+        "%m",
+    ),  # glog: [E1118 20:32:23.95
+    (re.compile(rb"\b([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)\b()"), "%b"),  # syslog
 )
+_YEAR: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - many lines name no year and no zone
 WIDEST: Final = 2000  # bytes of a line that are looked at on either side of what was found
 
 
 def plain(line: bytes) -> bytes:
-    """The line as a terminal would show it in the end: without colours, and of a progress bar its last state."""
+    """Return the line as a terminal shows it in the end: without colours, and with the last state of a progress bar."""
     line = _ANSI.sub(b"", line).rstrip(b"\r\n")
     return _CONTROL.sub(b" ", line).rstrip()
 
 
 def unlabelled(line: bytes) -> bytes:
-    """A plain line without the labels before the program's own words; its indentation stays."""
+    """Remove the labels before the program's own words from a plain line; its indentation stays."""
     start = 0
     while (found := _LABELS.match(line, start)) and found.end() > start:
         start = found.end()
@@ -60,7 +62,7 @@ def unlabelled(line: bytes) -> bytes:
 
 
 def rank_of(line: bytes) -> int | None:
-    """The rank that a plain line names as its writer."""
+    """Return the rank that a plain line names as its writer."""
     for pattern in _RANK:
         if found := pattern.search(line):
             return int(found[1])
@@ -68,7 +70,7 @@ def rank_of(line: bytes) -> int | None:
 
 
 def rank_of_file(path: str) -> int | None:
-    """The rank in the name of a file that one rank wrote."""
+    """Return the rank in the name of a file that one rank wrote."""
     for pattern in _FILE_RANK:
         if found := pattern.search(path):
             return int(found[1])
@@ -76,25 +78,13 @@ def rank_of_file(path: str) -> int | None:
 
 
 def time_of(line: bytes) -> float | None:
-    """Seconds of the line's own time; comparable between lines of one job. What says no year counts as of this century's first."""
-    for pattern, kind in _TIMES:
+    """Return the line's own time in seconds, without its year: comparable between lines of one job."""
+    for pattern, form in _TIMES:
         if found := pattern.search(line):
-            return _seconds(kind, *((part or b"").decode() for part in found.groups()))
+            month, day, clock, fraction = ((part or b"").decode() for part in found.groups())
+            try:
+                moment = datetime.strptime(f"2000 {month} {day} {clock}", f"%Y {form} %d %H:%M:%S")  # noqa: DTZ007
+            except ValueError:
+                return None
+            return (moment - _YEAR).total_seconds() + float(f"0.{fraction or 0}")
     return None
-
-
-def _seconds(kind: str, *parts: str) -> float | None:
-    try:
-        if kind == "iso":
-            text, fraction = parts[0].replace(" ", "T"), parts[1]
-            moment = datetime.fromisoformat(f"2000{text[4:]}")
-        elif kind == "glog":
-            day, clock, fraction = parts
-            moment = datetime.fromisoformat(f"2000-{day[:-2]:0>2}-{day[-2:]}T{clock}")
-        else:
-            month, number, clock = parts
-            fraction = ""
-            moment = datetime.strptime(f"2000 {month} {number} {clock}", "%Y %b %d %H:%M:%S")  # noqa: DTZ007
-    except ValueError:
-        return None
-    return (moment - datetime(2000, 1, 1)).total_seconds() + float(f"0.{fraction or 0}")  # noqa: DTZ001

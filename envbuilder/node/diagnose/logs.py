@@ -1,23 +1,21 @@
 """Find the log files and read them in blocks of whole lines, with constant memory."""
 
-import io
+import gzip
 import os
 import stat
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Final
+from typing import IO, Final, cast
 
 from envbuilder.core.errors import UsageError
-
-if TYPE_CHECKING:
-    from _typeshed import WriteableBuffer as Buffer
 
 BLOCK: Final = 4 << 20
 STDIN: Final = "-"
 _HEAD: Final = 4096
 _GZIP: Final = b"\x1f\x8b"
+DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)  # how reading a cut or damaged gzip file ends
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +35,7 @@ class Log:
     head: bytes  # its first bytes, also still in the stream
 
     def blocks(self) -> Iterator[Block]:
-        """The text from here to its end; a live stream gives what it has."""
+        """Return the text from here to its end. A live stream gives the text that it has."""
         rest, line = b"", 1
         for data in self._pieces():
             whole = rest + data
@@ -57,14 +55,16 @@ class Log:
         try:
             while data := read(BLOCK):
                 yield data
+        except DAMAGED:
+            return  # with all that could be had
         except OSError as error:
             raise UsageError(f"cannot read `{self.name}`: {error.strerror or error}") from error
 
 
 def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Iterator[Log]:
-    """Each log once, in the order given, files of a folder by name; raises UsageError for what is not there.
+    """Open each log once, in the order given, files of a folder by name. Raises UsageError for one that is not there.
 
-    What a folder holds and may not be read is added to `skipped`.
+    Files of a folder that may not be read are added to `skipped`.
     """
     seen: set[tuple[int, int]] = set()
     for name in names:
@@ -95,42 +95,16 @@ def _open(path: Path, raw: IO[bytes], *, is_regular: bool) -> Iterator[Log]:
         yield Log(name=str(path), stream=raw, head=b"")
         return
     stream: IO[bytes] = raw
-    if raw.read(2) == _GZIP:
-        raw.seek(0)
-        packed = io.BufferedReader(_Unpacked(raw), BLOCK)
-        stream, head = packed, packed.peek(_HEAD)[:_HEAD]
-    else:
-        raw.seek(0)
-        head = raw.read(_HEAD)
-        raw.seek(0)
+    head = raw.read(_HEAD)
+    raw.seek(0)
+    if head.startswith(_GZIP):
+        packed = gzip.GzipFile(fileobj=raw)
+        stream = cast("IO[bytes]", packed)
+        try:
+            head = packed.peek(_HEAD)[:_HEAD]
+        except DAMAGED:
+            head = b""
     yield Log(name=str(path), stream=stream, head=head)
-
-
-class _Unpacked(io.RawIOBase):
-    """What a gzip file holds, of a cut or damaged one all that can be had."""
-
-    def __init__(self, raw: IO[bytes]) -> None:
-        self._raw = raw
-        self._engine = zlib.decompressobj(wbits=31)
-        self._rest = b""
-
-    def readable(self) -> bool:
-        return True
-
-    def readinto(self, buffer: "Buffer", /) -> int:
-        view = memoryview(buffer)
-        while data := self._rest or self._raw.read(1 << 16):
-            if self._engine.eof:  # several files in one
-                self._engine = zlib.decompressobj(wbits=31)
-            try:
-                found = self._engine.decompress(data, len(view))
-            except zlib.error:
-                return 0
-            self._rest = self._engine.unconsumed_tail or self._engine.unused_data
-            if found:
-                view[: len(found)] = found
-                return len(found)
-        return 0
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -10,6 +10,7 @@ from typing import IO, Final, NoReturn
 
 from envbuilder.node.diagnose.collectives import Ranks, State, Work
 from envbuilder.node.diagnose.line import rank_of_file
+from envbuilder.node.diagnose.logs import DAMAGED
 
 MAX_BYTES: Final = 512 << 20  # a dump of 20,000 entries with stacks has about 60 MB
 _PICKLE: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
@@ -17,26 +18,25 @@ _PICKLE: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 def is_dump(head: bytes) -> bool:
     """Whether a file that begins so is a dump, and not a log."""
-    text = head.lstrip()[:1]
-    if head.startswith(_PICKLE):
-        return True
-    return text == b"{" and (b'"entries"' in head or b'"pg_config"' in head or b'"collective_seq_id"' in head)
+    names = (b'"entries"', b'"pg_config"', b'"collective_seq_id"')
+    is_json = head.lstrip().startswith(b"{") and any(name in head for name in names)
+    return is_json or head.startswith(_PICKLE)
 
 
 _OPCODES: Final = b"}]()qrhjXJKMGNaesutR.c\x80\x85\x86\x87\x88\x89\x8a\x8c\x94\x95"
 # What reading of damaged or hostile bytes ends in, beside what the formats themselves raise.
 _DAMAGE: Final = (
     pickle.UnpicklingError, ValueError, EOFError, RecursionError, ArithmeticError, LookupError, TypeError, AttributeError,
-    MemoryError, struct.error,
+    MemoryError, struct.error, *DAMAGED,
 )  # fmt: skip
 
 
 def read_dump(stream: IO[bytes], name: str, ranks: Ranks) -> bool:
-    """Tell `ranks` what the dump says; False when it is none, or damaged."""
-    data = stream.read(MAX_BYTES + 1)
-    if len(data) > MAX_BYTES:
-        return False
+    """Add the states of a dump to `ranks`. Return False where it is damaged or no dump."""
     try:
+        data = stream.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            return False
         value = _Plain(io.BytesIO(data)).load() if data.startswith(_PICKLE) else json.loads(data)
         if not isinstance(value, Mapping) or "entries" not in value:
             return False
@@ -54,7 +54,7 @@ def read_dump(stream: IO[bytes], name: str, ranks: Ranks) -> bool:
 
 
 class _Plain(pickle._Unpickler):  # noqa: SLF001 - the one in C obeys every opcode
-    """Takes numbers, texts, lists and maps; whatever would import or call something is refused.
+    """Takes numbers, texts, lists and maps, and refuses what would import or call something.
 
     torch writes dumps with its own pickler, which names no class but, for typed lists, its own list builders. Only the opcodes
     that it and Python's pickler use for such values are obeyed: some of the others can take any amount of memory.
@@ -79,7 +79,7 @@ class _Plain(pickle._Unpickler):  # noqa: SLF001 - the one in C obeys every opco
 
 
 def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
-    """What the rank had done in each group."""
+    """Return the progress of the rank in each group."""
     states: dict[str, State] = {}
     entries = value["entries"]
     for entry in entries if isinstance(entries, Sequence) else ():
@@ -89,7 +89,8 @@ def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
         if not isinstance(number, int):
             continue
         state = states.setdefault(_group(entry), State(evidence=name))
-        state.works[number] = Work(op=_op(entry), size=_size(entry), place=_place(entry))
+        op = str(entry.get("profiling_name", "")).removeprefix("nccl:")
+        state.works[number] = Work(op=op, size=_size(entry), place=_place(entry))
         state.enqueued = max(state.enqueued or 0, number)
         if isinstance(created := entry.get("time_created_ns"), int):
             state.started[number] = created / 1e9
@@ -103,7 +104,7 @@ def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
 
 
 def _world(value: Mapping[object, object]) -> int:
-    """How many ranks the group of all has; 0 where the dump does not say."""
+    """Return the number of ranks of the group of all, or 0 where the dump has none."""
     config = value.get("pg_config")
     for one in config.values() if isinstance(config, Mapping) else ():
         members = one.get("ranks") if isinstance(one, Mapping) else None
@@ -119,17 +120,13 @@ def _group(entry: Mapping[object, object]) -> str:
     return str(entry.get("pg_name", entry.get("pg_id", "")))
 
 
-def _op(entry: Mapping[object, object]) -> str:
-    return str(entry.get("profiling_name", "")).removeprefix("nccl:")
-
-
 def _size(entry: Mapping[object, object]) -> str:
     sizes = entry.get("input_sizes")
     return json.dumps(sizes, default=list).replace(" ", "") if isinstance(sizes, Sequence) else ""
 
 
 def _place(entry: Mapping[object, object]) -> str:
-    """The user's own line: the innermost frame that is not torch's."""
+    """Return the user's own line: the innermost frame outside torch."""
     frames = entry.get("frames")
     for frame in frames if isinstance(frames, Sequence) else ():
         if isinstance(frame, Mapping):

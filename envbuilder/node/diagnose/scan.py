@@ -6,14 +6,15 @@ The search is RE2's: one automaton whatever the number of literals, without back
 import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import re2
 
 from envbuilder.node.diagnose.catalogue import Failure, Mark
-from envbuilder.node.diagnose.line import WIDEST, plain, rank_of, time_of, unlabelled
-from envbuilder.node.diagnose.logs import Block
+from envbuilder.node.diagnose.collectives import Ranks
+from envbuilder.node.diagnose.line import WIDEST, plain, rank_of, rank_of_file, time_of, unlabelled
+from envbuilder.node.diagnose.logs import Block, Log
 
 _TRACEBACK: Final = b"Traceback (most recent call last)"
 # The last line of a Python traceback, with or without a message.
@@ -27,33 +28,24 @@ _LOOK: Final = 4096  # bytes of one look of the search ahead of a match
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A line of a log: where it is, what it says, which rank wrote it, and when."""
+
+    where: str  # file:line
+    text: str
+    rank: int | None = None
+    time: float | None = None
+    order: tuple[int, int] = (0, 0)  # number of the log, line
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A line that is a failure's, where it stands, and what it says."""
+    """A line that shows a failure. Without one it is an exception that ended a traceback and is not in the catalogue."""
 
-    failure: Failure
-    line: int
-    text: str
-    rank: int | None
-    time: float | None
-    groups: dict[str, str]
-    is_hint: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Raised:
-    """An exception that ended a traceback and is no line of the catalogue."""
-
-    line: int
-    text: str
-    rank: int | None
-    time: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """How many ranks there are, as NCCL or a launcher wrote."""
-
-    size: int
+    place: Place
+    failure: Failure | None = None
+    groups: dict[str, str] = field(default_factory=dict)
+    is_hint: bool = False
 
 
 class Search:
@@ -79,9 +71,9 @@ class Search:
         self._which.Compile()
 
     def lines(self, block: Block, in_traceback: Callable[[], bool]) -> Iterator[tuple[int, bytes]]:
-        """The lines of a block that hold a literal, each once, with its number.
+        """Return the lines of a block that hold a literal, each once, with its number.
 
-        While somebody's traceback is open, those as well that may be its last line.
+        While a traceback is open, lines that may end it are returned as well.
         """
         data, number, counted, start = block.data, block.line, 0, 0
         while found := (self._known_or_ending if in_traceback() else self._known).search(data, start):
@@ -92,53 +84,58 @@ class Search:
             start = max(end, found.end())
 
     def failures(self, line: bytes) -> Iterator[tuple[Failure, Mark, dict[str, str]]]:
-        """The failures whose line this is, each once."""
-        told: set[str] = set()
+        """Return the failures that a line shows, each once."""
+        found: set[str] = set()
         for index in self._which.Match(line) or ():
             for failure, mark in self._by_literal[index]:
-                if failure.code not in told and (groups := mark.groups(line)) is not None:
-                    told.add(failure.code)
+                if failure.code not in found and (groups := mark.groups(line)) is not None:
+                    found.add(failure.code)
                     yield failure, mark, groups
 
 
-@dataclass(slots=True)
 class Scanner:
-    """Reads one log; what it keeps between blocks is where each writer's last traceback began."""
+    """Reads one log. Between blocks it keeps where each writer's last traceback began."""
 
-    search: Search
-    rank: int | None  # of the one who wrote the whole file
-    tracebacks: dict[int | None, int] = field(default_factory=dict)
-    lines: int = 0
+    def __init__(self, search: Search, log: Log, number: int, ranks: Ranks) -> None:
+        self._search = search
+        self._log = log
+        self._number = number
+        self._ranks = ranks
+        self._rank = rank_of_file(log.name)  # of the one who wrote the whole file
+        self._tracebacks: dict[int | None, int] = {}
+        self.lines = 0
 
-    def scan(self, block: Block) -> Iterator[Seen | Raised | World]:
-        for number, raw in self.search.lines(block, lambda: bool(self.tracebacks)):
-            line = plain(raw)
-            rank = rank_of(line)
-            label = self.rank if rank is None else rank
-            self.tracebacks = {
-                one: begun for one, begun in self.tracebacks.items() if number - begun <= _REACH
-            }
-            if _TRACEBACK in line:
-                self.tracebacks[rank] = number
-            if world := _WORLD.search(line):
-                yield World(size=int(world[1]))
-            known = False
-            for failure, mark, groups in self.search.failures(line):
-                known = True
-                yield Seen(
-                    failure=failure,
-                    line=number,
-                    text=_text(line),
-                    rank=label,
-                    time=time_of(line),
-                    groups=groups,
-                    is_hint=mark.is_hint,
-                )
-            if rank in self.tracebacks and _EXCEPTION.match(words := unlabelled(line)):
-                del self.tracebacks[rank]
-                if not known:
-                    yield Raised(line=number, text=_text(words), rank=label, time=time_of(line))
-        self.lines = block.line + block.data.count(b"\n") - block.data.endswith(b"\n")
+    def scan(self) -> Iterator[Seen]:
+        """Return what the log shows, and tell `ranks` how many ranks there are."""
+        if self._rank is not None:
+            self._ranks.add_world(self._rank + 1)
+        for block in self._log.blocks():
+            for number, raw in self._search.lines(block, lambda: bool(self._tracebacks)):
+                yield from self._line(number, plain(raw))
+            self.lines = block.line + block.data.count(b"\n") - block.data.endswith(b"\n")
+
+    def _line(self, number: int, line: bytes) -> Iterator[Seen]:
+        rank = rank_of(line)
+        self._tracebacks = {one: begun for one, begun in self._tracebacks.items() if number - begun <= _REACH}
+        if _TRACEBACK in line:
+            self._tracebacks[rank] = number
+        if world := _WORLD.search(line):
+            self._ranks.add_world(int(world[1]))
+        place = Place(
+            where=f"{self._log.name}:{number}",
+            text=_text(line),
+            rank=self._rank if rank is None else rank,
+            time=time_of(line),
+            order=(self._number, number),
+        )
+        known = False
+        for failure, mark, groups in self._search.failures(line):
+            known = True
+            yield Seen(place=place, failure=failure, groups=groups, is_hint=mark.is_hint)
+        if rank in self._tracebacks and _EXCEPTION.match(words := unlabelled(line)):
+            del self._tracebacks[rank]
+            if not known:
+                yield Seen(place=replace(place, text=_text(words)))
 
 
 @functools.cache
@@ -147,7 +144,7 @@ def make_search(catalogue: tuple[Failure, ...]) -> Search:
 
 
 def _bounds(data: bytes, place: int) -> tuple[int, int]:
-    """Where the line of this place begins and ends; a carriage return inside a line separates as well."""
+    """Return where the line of this place begins and ends. A carriage return inside a line also separates."""
     begin = max(data.rfind(b"\n", 0, place), data.rfind(b"\r", max(0, place - _LOOK), place)) + 1
     ends = [end for mark in (b"\n", b"\r") if (end := data.find(mark, place, place + _LOOK)) >= 0]
     if ends:

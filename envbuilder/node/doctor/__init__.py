@@ -5,10 +5,12 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
+from envbuilder.core.console import columns
 from envbuilder.core.errors import ToolError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.node.doctor import build, node
-from envbuilder.node.doctor.item import DoctorCode, Item, Machine, RecipeNeeds, State
+from envbuilder.node.doctor.item import DoctorCode, Item, State, Subject
+from envbuilder.node.doctor.machine import Machine, RecipeNeeds, probe_machine
 
 DoctorCheck = Callable[[Machine], Iterator[Item]]
 
@@ -41,6 +43,7 @@ CHECKS: Final[dict[Purpose, tuple[DoctorCheck, ...]]] = {
         build.check_locks,
     ),
 }
+_HEADS: Final = {Purpose.BUILD: "to build environments", Purpose.RUN: "to run them"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,9 +63,9 @@ def run_checks(
 ) -> DoctorReport:
     """Run the checks; with `fix`, report and do each safe repair, then run them again."""
     seen = examine(machine(), purposes)
-    repairs = {item.fix.told: item.fix for item in seen.items if item.fix} if fix else {}
-    for told, repair in repairs.items():
-        tell(f"doctor: {told}")
+    repairs = {item.fix.command: item.fix for item in seen.items if item.fix} if fix else {}
+    for command, repair in repairs.items():
+        tell(f"doctor: {command}")
         repair.run()
     return replace(examine(machine(), purposes), done=tuple(repairs)) if repairs else seen
 
@@ -77,36 +80,57 @@ def examine(machine: Machine, purposes: Iterable[Purpose]) -> DoctorReport:
     )
 
 
-def findings(run_checks: DoctorReport) -> tuple[Finding, ...]:
+def findings(report: DoctorReport) -> tuple[Finding, ...]:
     """Return findings for items that are not OK; a missing requirement is an error."""
     return tuple(
         Finding(
-            code=item.code,
+            code=item.subject.code,
             severity=Severity.ERROR if item.state is State.MISSING else Severity.WARNING,
-            where=item.name,
-            message=f"{item.found}; {item.why}",
+            where=item.subject.name,
+            message=f"{item.found}; {item.subject.why}",
             hint=item.repair,
         )
-        for item in run_checks.items
+        for item in report.items
         if item.state in (State.MISSING, State.WARNING)
     )
 
 
-def exit_code(run_checks: DoctorReport) -> int:
+def exit_code(report: DoctorReport) -> int:
     """Return 8 where a requirement is missing, otherwise 0."""
-    return ToolError.exit_code if any(item.state is State.MISSING for item in run_checks.items) else 0
+    return ToolError.exit_code if any(item.state is State.MISSING for item in report.items) else 0
+
+
+def as_text(report: DoctorReport, width: int = 0) -> str:
+    """Format a row for each item, with reason and repair where it is not OK."""
+    longest = max((len(item.subject.name) for item in report.items), default=0)
+    lines: list[str] = []
+    for purpose, items in report.found.items():
+        lines.append(_HEADS[purpose])
+        for item in items:
+            row = (f"  {item.state.value:<7}", f"{item.subject.name:<{longest}}", item.found)
+            lines.append(columns([row], width))
+            if item.state is not State.OK:
+                notes = {"why": item.subject.why, "repair": item.repair}
+                lines += [
+                    columns([(" " * 9, f"{name}: {words}")], width) for name, words in notes.items() if words
+                ]
+        lines.append("")
+    return "\n".join([*lines, *(f"done: {command}" for command in report.done)]).rstrip()
 
 
 __all__ = [
     "DoctorCode",
+    "DoctorReport",
     "Item",
+    "Machine",
     "Purpose",
     "RecipeNeeds",
-    "Scene",
     "State",
-    "Visit",
+    "Subject",
+    "as_text",
     "examine",
     "exit_code",
     "findings",
-    "visit",
+    "probe_machine",
+    "run_checks",
 ]

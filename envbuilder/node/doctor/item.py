@@ -1,17 +1,12 @@
-"""What a check of the doctor reads, and the item that it returns."""
+"""What a check of the doctor judges, and the item that it returns."""
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.findings import CodeEnum
-from envbuilder.core.http.reachable import Reached
-from envbuilder.core.process import Command, Runner
-from envbuilder.node.nccl.facts import Facts
-from envbuilder.node.nccl.roots import Roots
 
 
 class DoctorCode(CodeEnum):
@@ -53,60 +48,40 @@ class State(StrEnum):
 class Fix:
     """A safe repair: it changes nothing that others use, and installs nothing."""
 
-    told: str  # the command that it amounts to
-    run: Callable[[], None]
+    command: str  # that it amounts to
+    run: Callable[[], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Item:
-    """What a check found, why it matters, and the command that repairs it."""
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What a check judges, and why it matters. Its methods return the item for each state."""
 
     code: DoctorCode
     name: str
+    why: str
+
+    def ok(self, found: str) -> "Item":
+        return Item(self, State.OK, found)
+
+    def unknown(self, found: str, repair: str = "") -> "Item":
+        return Item(self, State.UNKNOWN, found, repair)
+
+    def warning(self, found: str, repair: str, fix: Fix | None = None) -> "Item":
+        return Item(self, State.WARNING, found, repair, fix)
+
+    def missing(self, found: str, repair: str, fix: Fix | None = None) -> "Item":
+        return Item(self, State.MISSING, found, repair, fix)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """What a check found, and the command that repairs it."""
+
+    subject: Subject
     state: State
     found: str
-    why: str = ""
     repair: str = ""
     fix: Fix | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecipeNeeds:
-    """One recipe with CUDA, compared with a driver and GPUs."""
-
-    name: str
-    cuda: str
-    messages: tuple[str, ...]  # what stands against it here; empty where it runs
-
-
-NeedsOf = Callable[[str, Sequence[str]], Sequence[RecipeNeeds]]  # driver and GPU names → each recipe
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """The machine that the checks read; a test can replace each part."""
-
-    roots: Roots
-    environment: Mapping[str, str]
-    runner: Runner
-    facts: Facts
-    cache: Path
-    output: Path
-    needs: NeedsOf
-    uid: int
-    user: str
-    home: Path
-    now: float  # seconds since 1970
-    memlock: int | None  # bytes; None without a limit
-    clock: tuple[bool, float] | None  # whether the kernel calls it synchronised, its largest error in seconds
-    reach: Callable[[], Sequence[Reached]]
-
-    def say(self, *argv: str, why: str) -> str | None:
-        """Return what a program prints, or None where it is missing or fails."""
-        try:
-            return self.runner.run(Command(argv=argv, why=why)).strip()
-        except (CommandError, ToolError):
-            return None
 
 
 def free_bytes(path: Path) -> int | None:

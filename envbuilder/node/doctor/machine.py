@@ -1,11 +1,12 @@
-"""Probe this machine for the doctor: files, programs and system calls."""
+"""The machine that the doctor checks: its files, programs and limits."""
 
 import ctypes
 import os
 import pwd
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -13,36 +14,66 @@ from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.sources import probe_sources
-from envbuilder.node.doctor.item import Machine, NeedsOf
-from envbuilder.node.nccl.probe import ProbeIO, import_nvml, probe
-from envbuilder.node.nccl.roots import Roots
+from envbuilder.node.detect import probe_here
+from envbuilder.node.nccl.facts import Facts
 
 _TIMEX: Final = 208  # bytes of struct timex on 64-bit Linux
 _MAXERROR, _STATUS = 24, 40  # offsets of a long and an int in it
 _UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC
 
 
-def probe_machine(
-    environment: Mapping[str, str], runner: Runner, *, cache: Path, output: Path, needs: NeedsOf
-) -> Machine:
-    roots, uid = Roots(), os.geteuid()
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeNeeds:
+    """One recipe with CUDA, compared with a driver and GPUs."""
 
-    def run(argv: tuple[str, ...]) -> str | None:
+    name: str
+    cuda: str
+    messages: tuple[str, ...]  # what stands against it here; empty where it runs
+
+
+NeedsOf = Callable[[str, Sequence[str]], Sequence[RecipeNeeds]]  # driver and GPU names → each recipe
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """The machine that the checks read; a test can replace each part."""
+
+    root: Path
+    environment: Mapping[str, str]
+    runner: Runner
+    facts: Facts
+    cache: Path
+    output: Path
+    needs: NeedsOf
+    uid: int
+    user: str
+    home: Path
+    now: float  # seconds since 1970
+    memlock: int | None  # bytes; None without a limit
+    clock: tuple[bool, float] | None  # whether the kernel calls it synchronised, its largest error in seconds
+    reach: Callable[[], Sequence[Reached]]
+
+    def say(self, *argv: str, why: str) -> str | None:
+        """Return what a program prints, or None where it is missing or fails."""
         try:
-            return runner.run(Command(argv=argv, why="ask the driver for its GPUs"))
+            return self.runner.run(Command(argv=argv, why=why)).strip()
         except (CommandError, ToolError):
             return None
 
-    def answers() -> tuple[Reached, ...]:
+
+def probe_machine(
+    environment: Mapping[str, str], runner: Runner, *, cache: Path, output: Path, needs: NeedsOf
+) -> Machine:
+    def reach_sources() -> tuple[Reached, ...]:
         sources = probe_sources(environment, runner)
         return reach((*sources.debian, *sources.indexes, sources.pytorch), sources.certificates)
 
-    soft = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    uid, soft = os.geteuid(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Machine(
-        roots=roots,
+        root=Path("/"),
         environment=environment,
         runner=runner,
-        facts=probe(ProbeIO(roots=roots, environment=environment, nvml=import_nvml(), run=run)),
+        facts=probe_here(environment, runner),
         cache=cache,
         output=output,
         needs=needs,
@@ -52,7 +83,7 @@ def probe_machine(
         now=time.time(),
         memlock=None if soft == resource.RLIM_INFINITY else soft,
         clock=probe_clock(),
-        reach=answers,
+        reach=reach_sources,
     )
 
 
@@ -64,7 +95,7 @@ def _user(uid: int) -> str:
 
 
 def probe_clock() -> tuple[bool, float] | None:
-    """What the kernel says of its clock, by adjtimex(2), which changes nothing when asked for nothing."""
+    """Ask the kernel about its clock by adjtimex(2), which changes nothing when given zeros."""
     buffer = ctypes.create_string_buffer(_TIMEX)
     try:
         answer = ctypes.CDLL(None).adjtimex(buffer)

@@ -1,4 +1,4 @@
-"""What one machine is, and what NCCL should be told there: facts → settings with a reason each.
+"""The facts of one machine, and NCCL's settings for it with a reason each.
 
 `rules` holds every rule, `decide` runs them, `probe` reads the machine and `pasted` reads saved outputs.
 

@@ -1,6 +1,6 @@
-"""Facts → what NCCL should be told, each with its reason, and what was left alone and why. No I/O.
+"""Facts → NCCL's settings, each with its reason, and the variables that stay unset. No I/O.
 
-It starts from "set nothing": `rules` hold what is set and why, `hints` what is only said.
+Nothing is set unless a rule of `rules` sets it. `hints` are only printed.
 """
 
 from __future__ import annotations

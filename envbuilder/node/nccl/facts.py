@@ -1,17 +1,17 @@
-"""The facts of one machine; None stands for what could not be read, and nothing is guessed from it.
+"""The facts of one machine. None stands for a fact that could not be read; it is never guessed.
 
 Where each fact came from is in `Facts.sources`, by the name of its field.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import re
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-LINK_UP = "NV"  # a link of this kind is NVLink: NV1 … NV18
-FAR_LINKS = frozenset(
-    {"SYS", "SOC"}
-)  # across the CPU interconnect; SOC is what drivers before about 387 print
+NVLINK = re.compile(r"NV\d+")  # NV1 … NV18
+# Across the CPU interconnect; SOC is what drivers before about 387 print.
+FAR_LINKS = frozenset({"SYS", "SOC"})
 SWITCH_LINKS = frozenset({"PIX", "PXB"})  # across PCIe switches, without the CPU
 TRANSLATING = frozenset({"DMA", "DMA-FQ"})  # types of IOMMU groups whose DMA goes through page tables
 PASS_THROUGH = frozenset({"identity", "off"})  # "off": the kernel has no IOMMU groups at all
@@ -43,9 +43,8 @@ class Interface:
     """One network interface, in the order of the kernel."""
 
     name: str
-    kind: str = (
-        ""  # ethernet, wireless, infiniband, loopback, bridge, bond, team, vlan, veth, tunnel; "" unknown
-    )
+    # ethernet, wireless, infiniband, loopback, bridge, bond, team, vlan, veth, tunnel; "" unknown
+    kind: str = ""
     up: bool | None = None
     running: bool | None = None  # has a carrier
     addresses: tuple[Address, ...] | None = None
@@ -138,26 +137,31 @@ class Facts:
 
     @property
     def pairs(self) -> tuple[str, ...]:
-        """The link of each pair of GPUs, once."""
+        """Return the link of each pair of GPUs once."""
         rows = enumerate(self.links or ())
         return tuple(link for number, row in rows for link in row[number + 1 :])
+
+    @property
+    def known(self) -> tuple[str, ...]:
+        """Return the names of the fields that are known."""
+        return tuple(one.name for one in fields(self) if getattr(self, one.name) != one.default)
 
     def source(self, name: str) -> str:
         return dict(self.sources).get(name, "")
 
 
+def origin(**sources: str) -> tuple[tuple[str, str], ...]:
+    """Return `Facts.sources`: where each field was read, or why it could not be."""
+    return tuple(sources.items())
+
+
 def is_nvlink(link: str) -> bool:
-    return link.startswith(LINK_UP) and link[len(LINK_UP) :].isdigit()
+    return bool(NVLINK.fullmatch(link))
 
 
 def merge(older: Facts, newer: Facts) -> Facts:
     """Merge facts of one machine; a known fact of `newer` wins."""
-    blank = Facts()
-    known: dict[str, Any] = {
-        name: getattr(newer, name)
-        for name in blank.__dataclass_fields__
-        if getattr(newer, name) != getattr(blank, name)
-    }
+    known: dict[str, Any] = {name: getattr(newer, name) for name in newer.known}
     known["damage"] = (*older.damage, *newer.damage)
     known["sources"] = tuple({**dict(older.sources), **dict(newer.sources)}.items())
     return replace(older, **known)

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Callable, Optional
+from typing import TYPE_CHECKING, Any, Callable, Optional, Tuple
 
-from envbuilder.node.nccl.facts import Facts, Gpu
+from envbuilder.node.nccl.facts import Facts, Gpu, merge, origin
+from envbuilder.node.nccl.files import names, text
 from envbuilder.node.nccl.grid import find_matrices
-from envbuilder.node.nccl.roots import Roots, names, text
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 Run = Callable[["tuple[str, ...]"], Optional[str]]  # a program's output; None where it failed or is not there
 
+Matrix = Tuple[Tuple[str, ...], ...]
+
+BUS = re.compile(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
 NVIDIA = "0x10de"
 DISPLAY_CLASSES = ("0x0300", "0x0302")
 ANCESTORS = {0: "PIX", 10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
@@ -25,18 +28,16 @@ MOST_NVLINKS = 36
 QUERY = ("nvidia-smi", "--query-gpu=index,name,pci.bus_id,driver_version", "--format=csv,noheader")
 
 
-def probe_gpus(roots: Roots, nvml: Any, run: Run) -> Facts:
+def probe_gpus(root: Path, nvml: Any, run: Run) -> Facts:
     """Probe GPUs, driver, links and P2P status; `nvml` is the module `pynvml`, or None."""
-    seen = _from_kernel(roots)
-    if not seen.gpus and not (roots.dev / "nvidiactl").exists():
+    seen = _from_kernel(root)
+    if not seen.gpus and not (root / "dev/nvidiactl").exists():
         return seen
     found = _from_nvml(nvml) if nvml is not None else None
     if found is None:
-        found = _from_nvidia_smi(run)
-    if found is None:
-        return _placed(seen, roots)
-    driver = found.driver or seen.driver
-    return _placed(replace(found, driver=driver), roots)
+        found = _from_nvidia_smi(run) or seen
+    placed = tuple(_place(gpu, root) if gpu.bus else gpu for gpu in found.gpus or ())
+    return replace(found, driver=found.driver or seen.driver, gpus=None if found.gpus is None else placed)
 
 
 def bus_address(written: str) -> str:
@@ -45,38 +46,33 @@ def bus_address(written: str) -> str:
     return f"{domain[-4:]}:{rest}"
 
 
-def _from_kernel(roots: Roots) -> Facts:
+def _from_kernel(root: Path) -> Facts:
     """Probe without the driver's library: the driver's version and the devices on the bus."""
-    driver = text(roots.sys / "module/nvidia/version")
-    source = "/sys/module/nvidia/version"
+    driver, source = text(root / "sys/module/nvidia/version"), "/sys/module/nvidia/version"
     if driver is None:
-        told = re.search(
-            r"Kernel Module\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)",
-            text(roots.proc / "driver/nvidia/version") or "",
-        )
-        driver, source = (
-            (told[1], "/proc/driver/nvidia/version") if told else (None, "the NVIDIA driver is not loaded")
-        )
-    devices = roots.sys / "bus/pci/devices"
+        module = text(root / "proc/driver/nvidia/version") or ""
+        found = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d+\.\d+(?:\.\d+)?)", module)
+        driver = found[1] if found else None
+        source = "/proc/driver/nvidia/version" if found else "the NVIDIA driver is not loaded"
+    devices = root / "sys/bus/pci/devices"
     listed = names(devices)
     if listed is None:
-        return Facts(driver=driver, sources=(("driver", source), ("gpus", f"{devices} cannot be read")))
+        return Facts(driver=driver, sources=origin(driver=source, gpus=f"{devices} cannot be read"))
     gpus = tuple(
-        Gpu(name=_model(roots, bus), bus=bus)
+        Gpu(name=_model(root, bus), bus=bus)
         for bus in listed
         if text(devices / bus / "vendor") == NVIDIA
         and (text(devices / bus / "class") or "").startswith(DISPLAY_CLASSES)
     )
-    told_by = (
+    bus_says = (
         "PCI bus; NVML and `nvidia-smi` do not answer" if gpus else "there is no NVIDIA GPU on the PCI bus"
     )
-    return Facts(gpus=gpus, driver=driver, sources=(("driver", source), ("gpus", told_by)))
+    return Facts(gpus=gpus, driver=driver, sources=origin(driver=source, gpus=bus_says))
 
 
-def _model(roots: Roots, bus: str) -> str | None:
-    found = re.search(
-        r"^Model:\s*(.+)$", text(roots.proc / f"driver/nvidia/gpus/{bus}/information") or "", re.MULTILINE
-    )
+def _model(root: Path, bus: str) -> str | None:
+    information = text(root / f"proc/driver/nvidia/gpus/{bus}/information") or ""
+    found = re.search(r"^Model:\s*(.+)$", information, re.MULTILINE)
     return found[1].strip() if found else None
 
 
@@ -96,14 +92,12 @@ def _from_nvml(nvml: Any) -> Facts | None:
             )
             for handle in handles
         )
-        facts = Facts(gpus=gpus, driver=driver, sources=(("gpus", "NVML"), ("driver", "NVML")))
+        facts = Facts(gpus=gpus, driver=driver, sources=origin(gpus="NVML", driver="NVML"))
         try:
             links, p2p = _nvml_matrices(nvml, handles, gpus)
         except nvml.NVMLError as error:
-            return replace(facts, sources=(*facts.sources, ("links", f"NVML: {error}")))
-        return replace(
-            facts, links=links, p2p=p2p, sources=(*facts.sources, ("links", "NVML"), ("p2p", "NVML"))
-        )
+            return merge(facts, Facts(sources=origin(links=f"NVML: {error}")))
+        return merge(facts, Facts(links=links, p2p=p2p, sources=origin(links="NVML", p2p="NVML")))
     except nvml.NVMLError:
         return None
     finally:
@@ -114,27 +108,26 @@ def _decoded(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def _nvml_matrices(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> tuple[Any, Any]:
-    wires = [_nvlinks(nvml, handle) for handle in handles]
-    links, p2p = [], []
-    for number, handle in enumerate(handles):
-        row, statuses = [], []
-        for other, another in enumerate(handles):
-            if number == other:
-                row.append("X")
-                statuses.append("X")
-                continue
-            statuses.append(STATUSES.get(nvml.nvmlDeviceGetP2PStatus(handle, another, READ), "U"))
-            direct = wires[number].count(gpus[other].bus or "")
-            over_switch = min(wires[number].count("switch"), wires[other].count("switch"))
-            count = direct or over_switch
-            if not count and _says_nvlink(nvml, handle, another):
-                count = 1
-            level = nvml.nvmlDeviceGetTopologyCommonAncestor(handle, another)
-            row.append(f"NV{count}" if count else ANCESTORS[level])
-        links.append(tuple(row))
-        p2p.append(tuple(statuses))
-    return tuple(links), tuple(p2p)
+def _nvml_matrices(nvml: Any, handles: list[Any], gpus: tuple[Gpu, ...]) -> tuple[Matrix, Matrix]:
+    """Return the links as `nvidia-smi topo -m` and the statuses as `nvidia-smi topo -p2p r`."""
+    ends = [_nvlinks(nvml, handle) for handle in handles]
+
+    def link(one: int, other: int) -> str:
+        pair = (handles[one], handles[other])
+        direct = ends[one].count(gpus[other].bus or "")
+        over_switch = min(ends[one].count("switch"), ends[other].count("switch"))
+        count = direct or over_switch or _says_nvlink(nvml, *pair)
+        return f"NV{count:d}" if count else ANCESTORS[nvml.nvmlDeviceGetTopologyCommonAncestor(*pair)]
+
+    def status(one: int, other: int) -> str:
+        return STATUSES.get(nvml.nvmlDeviceGetP2PStatus(handles[one], handles[other], READ), "U")
+
+    return _square(len(gpus), link), _square(len(gpus), status)
+
+
+def _square(size: int, cell: Callable[[int, int], str]) -> Matrix:
+    every = range(size)
+    return tuple(tuple("X" if one == other else cell(one, other) for other in every) for one in every)
 
 
 def _says_nvlink(nvml: Any, handle: Any, another: Any) -> bool:
@@ -146,7 +139,7 @@ def _says_nvlink(nvml: Any, handle: Any, another: Any) -> bool:
 
 
 def _nvlinks(nvml: Any, handle: Any) -> list[str]:
-    """Where each active NVLink of a GPU ends: the bus address of a GPU, or "switch"."""
+    """Return the end of each active NVLink of a GPU: the bus address of another GPU, or "switch"."""
     ends = []
     for number in range(MOST_NVLINKS):
         try:
@@ -155,13 +148,11 @@ def _nvlinks(nvml: Any, handle: Any) -> list[str]:
         except (nvml.NVMLError_NotSupported, nvml.NVMLError_InvalidArgument):
             break
         try:
-            kind = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, number)
+            is_switch = nvml.nvmlDeviceGetNvLinkRemoteDeviceType(handle, number) == SWITCH
         except nvml.NVMLError:
-            kind = None
-        if kind == SWITCH:
-            ends.append("switch")
-        else:
-            ends.append(bus_address(_decoded(nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number).busId)))
+            is_switch = False
+        end = None if is_switch else nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, number)
+        ends.append(bus_address(_decoded(end.busId)) if end else "switch")
     return ends
 
 
@@ -174,29 +165,22 @@ def _from_nvidia_smi(run: Run) -> Facts | None:
     if not rows:
         return None
     gpus = tuple(Gpu(name=row[1], bus=bus_address(row[2])) for row in rows)
-    facts = Facts(gpus=gpus, driver=rows[0][3], sources=(("gpus", "nvidia-smi"), ("driver", "nvidia-smi")))
-    for field, kind, option in (("links", "links", ("-m",)), ("p2p", "p2p", ("-p2p", "r"))):
-        found = [
-            one
-            for one in find_matrices(run(("nvidia-smi", "topo", *option)) or "")
-            if one.kind == kind and not one.damage
-        ]
+    facts = Facts(gpus=gpus, driver=rows[0][3], sources=origin(gpus="nvidia-smi", driver="nvidia-smi"))
+    for kind, options in (("links", ("-m",)), ("p2p", ("-p2p", "r"))):
+        matrices = find_matrices(run(("nvidia-smi", "topo", *options)) or "")
+        found = [one for one in matrices if one.kind == kind and not one.damage]
         if len(found) == 1 and found[0].gpus == len(gpus):
-            source = ((field, f"nvidia-smi topo {' '.join(option)}"),)
-            facts = replace(facts, **{field: found[0].cells}, sources=(*facts.sources, *source))  # type: ignore[arg-type]
+            known = {
+                kind: found[0].cells,
+                "sources": origin(**{kind: f"nvidia-smi topo {' '.join(options)}"}),
+            }
+            facts = merge(facts, Facts(**known))  # type: ignore[arg-type]
     return facts
 
 
-def _placed(facts: Facts, roots: Roots) -> Facts:
-    """Add to each GPU its place in sysfs."""
-    if facts.gpus is None:
-        return facts
-    placed = tuple(_place(gpu, roots) if gpu.bus else gpu for gpu in facts.gpus)
-    return replace(facts, gpus=placed)
-
-
-def _place(gpu: Gpu, roots: Roots) -> Gpu:
-    device = roots.sys / "bus/pci/devices" / (gpu.bus or "")
+def _place(gpu: Gpu, root: Path) -> Gpu:
+    """Add to a GPU its place in sysfs."""
+    device = root / "sys/bus/pci/devices" / (gpu.bus or "")
     if not device.exists():
         return gpu
     numa = text(device / "numa_node")
@@ -204,31 +188,26 @@ def _place(gpu: Gpu, roots: Roots) -> Gpu:
     return replace(
         gpu,
         numa=int(numa) if numa and numa.isdigit() else None,
-        iommu=_iommu_type(roots, group),
+        iommu=_iommu_type(root, group),
         iommu_group=group,
         switch=_switch(device),
     )
 
 
-def _iommu_type(roots: Roots, group: str | None) -> str | None:
-    """DMA, DMA-FQ (translating), identity (pass-through), off; from the boot flags where the kernel has no `type` yet."""
+def _iommu_type(root: Path, group: str | None) -> str | None:
+    """Return DMA or DMA-FQ (translating), identity (pass-through) or off. Old kernels without `type` tell it by boot flags."""
     if group is None:
-        groups = names(roots.sys / "kernel/iommu_groups")
+        groups = names(root / "sys/kernel/iommu_groups")
         return "off" if not groups else None
-    told = text(roots.sys / "kernel/iommu_groups" / group / "type")
-    if told:
-        return told
-    return "identity" if "iommu=pt" in (text(roots.proc / "cmdline") or "").split() else None
+    kind = text(root / "sys/kernel/iommu_groups" / group / "type")
+    if kind:
+        return kind
+    return "identity" if "iommu=pt" in (text(root / "proc/cmdline") or "").split() else None
 
 
 def _switch(device: Path) -> str | None:
-    """The upstream port of the nearest PCIe switch: below a root port stand pairs of upstream and downstream port."""
-    chain = [
-        part
-        for part in device.resolve().parts
-        if re.fullmatch(r"[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", part)
-    ]
-    above = chain[:-1]
+    """Return the upstream port of the nearest PCIe switch. A switch is a pair of upstream and downstream port."""
+    chain = [part for part in device.resolve().parts if BUS.fullmatch(part)]
     if not chain:
         return None
-    return above[-2] if len(above) >= 3 else ""
+    return chain[-3] if len(chain) >= 4 else ""

@@ -22,6 +22,7 @@ ESCAPES = re.compile(
 )
 COMMENT = re.compile(r"^\s*(?://|#|>|\*|--|;)\s?(?=.*GPU\d|\s)")
 LEGEND = re.compile(r"^\s*(X|SYS|SOC|NODE|PHB|PXB|PIX|NV#|OK|CNS|GNS|TNS|NS|DR|U)\s*=\s")
+NO_ROWS = "there is a header and no row"
 COMMAND = re.compile(r"topo\s+(-\w+|--\w[\w-]*)(?:\s+([rwnap]+)\b)?")
 
 
@@ -37,24 +38,22 @@ class Matrix:
 
 
 def clean(text: str) -> str:
-    """Without colours, also where an issue form ate their first character, carriage returns and odd blanks."""
+    """Remove colours (also those whose first character an issue form ate), carriage returns and odd blanks."""
     text = ESCAPES.sub("", text).replace("\r\n", "\n").replace("\r", "\n")
     return text.replace("\u00a0", " ").replace("\u202f", " ").replace("\ufeff", "")
 
 
 def find_matrices(text: str) -> tuple[Matrix, ...]:
-    """Every matrix in a text; a repeated header without rows is none when another block has them."""
-    lines = [_bare(line) for line in clean(text).split("\n")]
-    lines = list(_without_bars(lines))
-    lines = _joined_headers(lines)
+    """Return every matrix in a text. A repeated header without rows does not count when another has rows."""
+    # Without the marks of comments, quotes and fences in front of a line.
+    bare = [COMMENT.sub("", line.replace("`", " ")) for line in clean(text).split("\n")]
+    lines = _joined_headers(_without_bars(bare))
     heads = [(number, names) for number, line in enumerate(lines) if (names := _header(line))]
     found: list[Matrix] = []
     for index, (number, names) in enumerate(heads):
         end = heads[index + 1][0] if index + 1 < len(heads) else len(lines)
         before = lines[heads[index - 1][0] + 1 if index else 0 : number + 1]
-        matrix = _read(names, lines[number + 1 : end], before)
-        if matrix is not None:
-            found.append(matrix)
+        found.append(_read(names, lines[number + 1 : end], before))
     whole = [matrix for matrix in found if not matrix.damage]
     empty = [matrix for matrix in found if matrix.damage == NO_ROWS]
     if whole or len(empty) < len(found):
@@ -64,17 +63,8 @@ def find_matrices(text: str) -> tuple[Matrix, ...]:
     return tuple(dict.fromkeys(found))
 
 
-NO_ROWS = "there is a header and no row"
-
-
-def _bare(line: str) -> str:
-    """Without the marks of comments, quotes and fences in front of it."""
-    line = line.replace("`", " ")
-    return COMMENT.sub("", line)
-
-
 def _without_bars(lines: Iterable[str]) -> Iterator[str]:
-    """Tables drawn with bars lose them, and the columns in front of a row's name."""
+    """Remove the bars of drawn tables, and the columns in front of a row's name."""
     skip = 0
     for line in lines:
         if line.count("|") < 3:
@@ -86,8 +76,8 @@ def _without_bars(lines: Iterable[str]) -> Iterator[str]:
         yield "\t".join(cells[skip:])
 
 
-def _joined_headers(lines: list[str]) -> list[str]:
-    """A header that a terminal wrapped between two GPUs, as one line."""
+def _joined_headers(lines: Iterable[str]) -> list[str]:
+    """Join a header that a terminal wrapped between two GPUs."""
     joined: list[str] = []
     for line in lines:
         count = len([name for name in _header(joined[-1]) if name.startswith("GPU")]) if joined else 0
@@ -100,7 +90,7 @@ def _joined_headers(lines: list[str]) -> list[str]:
 
 
 def _header(line: str) -> tuple[str, ...]:
-    """The names of the columns, where this line is the head of a matrix."""
+    """Return the names of the columns where this line is the head of a matrix."""
     start = re.search(r"(?<![\w-])GPU0(?![0-9])", line)
     if start is None:
         return ()
@@ -115,17 +105,17 @@ def _header(line: str) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _read(names: tuple[str, ...], lines: list[str], before: list[str]) -> Matrix | None:
-    """The block under one header."""
+def _read(names: tuple[str, ...], lines: list[str], before: list[str]) -> Matrix:
+    """Read the block under one header."""
     gpus = [name for name in names if name.startswith("GPU")]
     legend = {found[1] for line in lines if (found := LEGEND.match(line))}
     command = next((found for line in reversed(before) if (found := COMMAND.search(line))), None)
     rows, stray = _rows(lines)
-    words = " ".join(rest for _, rest in rows)
-    is_links = bool(re.search(rf"(?<!\w)({LINK.replace('X|', '', 1)})(?!\w)", words))
-    is_status = bool(re.search(r"(?<!\w)(OK|CNS|GNS|TNS|DR|NS|U)(?!\w)", words))
     if not rows:
         return Matrix("links", len(gpus), damage=stray or NO_ROWS)
+    words = " ".join(rest for _, rest in rows)
+    is_links = bool(re.search(rf"(?<!\w)({LINK.replace('X|', '', 1)})(?!\w)", words))
+    is_status = bool(re.search(rf"(?<!\w)({STATUS.replace('X|', '', 1)})(?!\w)", words))
     kind = "p2p" if is_status and not is_links else "links"
     pcie_only = kind == "links" and (
         (command is not None and command[1] == "-mp")
@@ -143,7 +133,7 @@ def _read(names: tuple[str, ...], lines: list[str], before: list[str]) -> Matrix
 
 
 def _rows(lines: list[str]) -> tuple[list[tuple[str, str]], str]:
-    """Name and rest of every row, with what a terminal wrapped joined on; and what speaks against the block."""
+    """Return name and rest of every row, wrapped lines included, and the damage of the block."""
     rows: list[tuple[str, str]] = []
     open_row = False
     for line in lines:
@@ -168,15 +158,14 @@ def _rows(lines: list[str]) -> tuple[list[tuple[str, str]], str]:
 def _cells(
     gpus: int, columns: int, rows: list[tuple[str, str]], words: str
 ) -> tuple[tuple[tuple[str, ...], ...], str]:
-    """The square of the GPUs."""
+    """Return the square of the GPUs, or its damage."""
     wanted = [f"GPU{number}" for number in range(gpus)]
-    named = [name for name, _ in rows if name.startswith("GPU")]
+    of_gpus = [(name, rest) for name, rest in rows if name.startswith("GPU")]
+    named = [name for name, _ in of_gpus]
     if named != wanted:
         return (), _missing(wanted, named) or "the rows of the GPUs are repeated or not in order"
     square = []
-    for name, rest in rows:
-        if not name.startswith("GPU"):
-            continue
+    for name, rest in of_gpus:
         cells = _row(rest, columns, words)
         if len(cells) < gpus:
             return (), f"the row of {name} has {len(cells)} readable cells for {gpus} GPUs"
@@ -190,7 +179,7 @@ def _missing(wanted: Iterable[str], named: list[str]) -> str:
 
 
 def _row(rest: str, columns: int, words: str) -> list[str]:
-    """The cells of one row; a wrapped row counts when it reads the same joined with and without a blank."""
+    """Return the cells of one row. A wrapped row counts when it reads the same with and without a blank at the break."""
     if "\n" not in rest:
         return _split(rest, columns, words)
     first = _split(rest.partition("\n")[0], columns, words)
@@ -202,7 +191,7 @@ def _row(rest: str, columns: int, words: str) -> list[str]:
 
 
 def _split(text: str, columns: int, words: str) -> list[str]:
-    """Cells from the left, at most one for each column; ends at the first word that is none."""
+    """Return cells from the left, at most one for each column, up to the first word that is no cell."""
     cells: list[str] = []
     for word in text.split():
         parts = _cell(word, words)
@@ -215,7 +204,7 @@ def _split(text: str, columns: int, words: str) -> list[str]:
 
 
 def _cell(word: str, words: str) -> list[str]:
-    """One cell, or several that lost the blank between them; nothing where a letter is left over."""
+    """Return one cell, or several without a blank between them; none where a letter is left over."""
     if not re.fullmatch(rf"(?:{words})+", word):
         return []
     return re.findall(words, word)
@@ -234,13 +223,10 @@ def _contradiction(cells: tuple[tuple[str, ...], ...], *, both_ways: bool) -> st
 
 
 def _stray(lines: list[str]) -> Matrix | None:
-    """Rows whose header is missing."""
-    rows = [
-        found
-        for line in lines
-        if (found := re.match(rf"\s*GPU(\d+)((?:\s+(?:{LINK}|{STATUS}))+)", line))
-        and len(found[2].split()) > 1
-    ]
-    if not rows:
-        return None
-    return Matrix("links", len(rows[0][2].split()), damage="cut: there are rows and no header")
+    """Return a damaged matrix for rows whose header is missing."""
+    for line in lines:
+        found = re.match(rf"\s*GPU\d+((?:\s+(?:{LINK}|{STATUS}))+)", line)
+        cells = found[1].split() if found else []
+        if len(cells) > 1:
+            return Matrix("links", len(cells), damage="cut: there are rows and no header")
+    return None

@@ -21,30 +21,23 @@ class Hint:
     evidence: str
 
 
-def hint(*, when: str, evidence: str) -> Callable[[Callable[[Facts], str | None]], Hint]:
-    """Make a hint of the function that follows."""
-    return lambda judge: Hint(judge.__name__, judge, when, evidence)
+def hint(evidence: str) -> Callable[[Callable[[Facts], str | None]], Hint]:
+    """Make a hint of the function that follows; its docstring is the condition."""
+    return lambda judge: Hint(judge.__name__, judge, (judge.__doc__ or "").rstrip("."), evidence)
 
 
-@hint(
-    when="The IOMMU translates the GPUs' DMA on bare metal, and not every pair has NVLink: `iommu=pt` is the repair",
-    evidence="dma-translation",
-)
+@hint("dma-translation")
 def hint_iommu(facts: Facts) -> str | None:
-    if (
-        len(facts.gpus or ()) < 2
-        or not translates(facts)
-        or (facts.pairs and all(map(is_nvlink, facts.pairs)))
-    ):
+    """The IOMMU translates the GPUs' DMA on bare metal, and not every pair has NVLink: `iommu=pt` is the repair."""
+    all_nvlink = facts.pairs and all(map(is_nvlink, facts.pairs))
+    if len(facts.gpus or ()) < 2 or not translates(facts) or all_nvlink:
         return None
     return "boot with `iommu=pt` (or the IOMMU off): copies between GPUs over PCIe can then run, and CUDA's own are safe"
 
 
-@hint(
-    when="GPUs below one PCIe switch are in different IOMMU groups: ACS sends what they exchange through the CPU",
-    evidence="acs",
-)
+@hint("acs")
 def hint_acs(facts: Facts) -> str | None:
+    """GPUs below one PCIe switch are in different IOMMU groups: ACS sends what they exchange through the CPU."""
     switches: dict[str, set[str]] = {}
     for gpu in facts.gpus or ():
         if gpu.switch and gpu.iommu_group:
@@ -55,11 +48,9 @@ def hint_acs(facts: Facts) -> str | None:
     return f"ACS is on at the PCIe switch {split[0]}: GPUs below it are in different IOMMU groups; clear it for P2P at full speed"
 
 
-@hint(
-    when="A pair with NVLink reports that P2P is not possible: the fabric is broken, which no variable repairs",
-    evidence="nvlink",
-)
+@hint("nvlink")
 def hint_fabric(facts: Facts) -> str | None:
+    """A pair with NVLink reports that P2P is not possible: the fabric is broken, which no variable repairs."""
     for number, row in enumerate(facts.links or ()):
         for other, link in enumerate(row):
             status = facts.p2p[number][other] if facts.p2p and len(facts.p2p) == len(row) else "OK"
@@ -68,11 +59,9 @@ def hint_fabric(facts: Facts) -> str | None:
     return None
 
 
-@hint(
-    when="An AMD host with NCCL 2.9 to 2.22, more than two GPUs, and some pairs beyond a PCIe switch: NCCL uses P2P there at any distance",
-    evidence="amd-before-nccl-223",
-)
+@hint("amd-before-nccl-223")
 def hint_amd(facts: Facts) -> str | None:
+    """An AMD host with NCCL 2.9 to 2.22, more than two GPUs, and some pairs beyond a PCIe switch: NCCL uses P2P there at any distance."""
     nccl = version_key(facts.nccl)
     if facts.cpu != "amd" or nccl is None or not (2, 9) <= nccl < (2, 23) or len(facts.gpus or ()) < 3:
         return None
@@ -82,42 +71,34 @@ def hint_amd(facts: Facts) -> str | None:
     return f"NCCL {facts.nccl} on AMD uses P2P over {', '.join(sorted(far))}; if it hangs, `NCCL_P2P_LEVEL=PXB` is what NCCL 2.23 does by itself"
 
 
-@hint(
-    when="Drivers 545 and 560 with P2P over PCIe: single reports of hangs",
-    evidence="drivers-545-and-560",
-)
+@hint("drivers-545-and-560")
 def hint_driver(facts: Facts) -> str | None:
+    """Drivers 545 and 560 with P2P over PCIe: single reports of hangs."""
     branch = (facts.driver or "").partition(".")[0]
     if branch not in ("545", "560") or not any(link in SWITCH_LINKS for link in facts.pairs):
         return None
     return f"driver {facts.driver}: hangs with P2P over PCIe were reported for this branch; 535 and 570 are free of them"
 
 
-@hint(
-    when="`/dev/shm` is smaller than 1 GiB with more than one GPU",
-    evidence="shared-memory",
-)
+@hint("shared-memory")
 def hint_shm(facts: Facts) -> str | None:
+    """`/dev/shm` is smaller than 1 GiB with more than one GPU."""
     if facts.shm is None or facts.shm >= ENOUGH_SHM or len(facts.gpus or ()) < 2:
         return None
     return f"/dev/shm has {facts.shm >> 20} MiB, too little for ranks that share memory: Docker `--ipc=host`, Apptainer without `--contain`"
 
 
-@hint(
-    when="RDMA ports are active and libibverbs cannot be loaded",
-    evidence="infiniband",
-)
+@hint("infiniband")
 def hint_verbs(facts: Facts) -> str | None:
+    """RDMA ports are active and libibverbs cannot be loaded."""
     if facts.verbs is not False or not any(port.state == "ACTIVE" for port in facts.rdma or ()):
         return None
     return "there is InfiniBand or RoCE and no libibverbs here: NCCL falls back to sockets; install libibverbs1 and ibverbs-providers"
 
 
-@hint(
-    when="Active RDMA ports of both link layers: NCCL takes them all",
-    evidence="infiniband",
-)
+@hint("infiniband")
 def hint_ports(facts: Facts) -> str | None:
+    """Active RDMA ports of both link layers: NCCL takes them all."""
     active = [port for port in facts.rdma or () if port.state == "ACTIVE"]
     inside = sorted({port.device for port in active if port.layer == "InfiniBand"})
     if not inside or not any(port.layer == "Ethernet" for port in active):
@@ -125,43 +106,35 @@ def hint_ports(facts: Facts) -> str | None:
     return f"active ports mix InfiniBand and Ethernet; `NCCL_IB_HCA=={','.join(inside)}` keeps NCCL to InfiniBand"
 
 
-@hint(
-    when="The hypervisor's vendor ships a topology for NCCL, and this is a container",
-    evidence="virtual-machines",
-)
+@hint("virtual-machines")
 def hint_topology(facts: Facts) -> str | None:
+    """The hypervisor's vendor ships a topology for NCCL, and this is a container."""
     if not facts.topology_file or not facts.container:
         return None
     return f"bind `{facts.topology_file}` into the container: in this virtual machine NCCL cannot see the real topology"
 
 
-@hint(
-    when="A virtual machine whose GPUs report P2P over PCIe: what the hypervisor's IOMMU does cannot be seen",
-    evidence="virtual-machines",
-)
+@hint("virtual-machines")
 def hint_virtual(facts: Facts) -> str | None:
+    """A virtual machine whose GPUs report P2P over PCIe: what the hypervisor's IOMMU does cannot be seen."""
     statuses = {cell for row in facts.p2p or () for cell in row}
     if not facts.virtual or "OK" not in statuses or not facts.pairs or all(map(is_nvlink, facts.pairs)):
         return None
     return f"this is a virtual machine ({facts.virtual}): only `detect --measure` can tell whether P2P works"
 
 
-@hint(
-    when="NCCL 2.24.3 to 2.26.3 in a Docker container without NUMA rights",
-    evidence="cumem-in-docker",
-)
+@hint("cumem-in-docker")
 def hint_cumem(facts: Facts) -> str | None:
+    """NCCL 2.24.3 to 2.26.3 in a Docker container without NUMA rights."""
     nccl = version_key(facts.nccl)
     if facts.container != "docker" or nccl is None or not (2, 24, 3) <= nccl <= (2, 26, 3):
         return None
     return f"NCCL {facts.nccl} in Docker needs `--cap-add SYS_NICE`, or `NCCL_CUMEM_HOST_ENABLE=0`"
 
 
-@hint(
-    when="A measurement is at hand and no longer fits",
-    evidence="measured-transfers",
-)
+@hint("measured-transfers")
 def hint_measured(facts: Facts) -> str | None:
+    """A measurement is at hand and no longer fits."""
     lapsed = facts.measured.lapsed(facts) if facts.measured else ""
     return f"the stored test is not used: {lapsed}; `detect --measure` renews it" if lapsed else None
 

@@ -1,4 +1,4 @@
-"""Which interfaces NCCL takes by itself, version by version, and whether they are any good.
+"""The interfaces that each version of NCCL takes by itself, and whether a job can use them.
 
 `nccl_choice` simulates NCCL's `ncclFindInterfaces` (`docs/evidence/nccl.md#interface-choice`), so "nothing to set" is a
 result of the facts.
@@ -76,7 +76,7 @@ def names_matching(names: tuple[str, ...], wanted: str) -> tuple[str, ...]:
 
 
 def _named(interfaces: tuple[Interface, ...], *, idle: bool) -> tuple[str, ...]:
-    """The names that getifaddrs gives, aliases among them, of those with an address that NCCL counts."""
+    """Return the names of getifaddrs, aliases included, that have an address that NCCL counts."""
     names: dict[str, None] = {}
     for one in interfaces:
         if one.running is False and not idle:
@@ -88,7 +88,7 @@ def _named(interfaces: tuple[Interface, ...], *, idle: bool) -> tuple[str, ...]:
 
 
 def judge_named(name: str, interfaces: tuple[Interface, ...]) -> Judgement:
-    """The same for a name that NCCL took; an alias such as `eno1:avahi` stands for its own address alone."""
+    """Judge an interface that NCCL took. An alias such as `eno1:avahi` has only its own address."""
     plain = name.partition(":")[0]
     for one in interfaces:
         if one.name == plain:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Iterable
 
-from envbuilder.node.nccl.facts import Address, Interface, Route
+from envbuilder.node.nccl.facts import Address, Facts, Interface, Route
 
 IP_HEAD = re.compile(r"^\s*(?:\d+):\s+([^\s:@]+(?::[^\s:@]+)?)(?:@(\S+?))?:\s+<([A-Z0-9_,\- ]*)>")
 IP_TORN_HEAD = re.compile(r"^\s*\d+:\s+[^\s:@]+(?:@\S+?)?:\s+<[^>]*$")
@@ -22,31 +22,32 @@ IFCONFIG_OLD_HEAD = re.compile(r"^(\S+)\s+Link encap:(\S+)")
 IFCONFIG_ADDRESS = re.compile(r"^\s*(inet6?)\s+(?:addr:\s*)?(\S+?)(?:/(\d+))?(?=\s|$)(.*)$")
 ROUTE = re.compile(r"^\s*default\b(?:\s+via\s+\S+)?\s+dev\s+(\S+)(.*)$")
 LINK_TYPES = {"ether": "ethernet", "infiniband": "infiniband", "loopback": "loopback", "none": "tunnel"}
+IFCONFIG_KINDS = {"infiniband": "infiniband", "loop": "loopback", "ether": "ethernet", "unspec": "tunnel"}
 INFO_KINDS = {"ipoib": "infiniband", "wireguard": "tunnel", "tun": "tunnel", "vxlan": "tunnel"}
 
 
-@dataclass(frozen=True)
-class Listing:
-    """The interfaces and routes of one text; None for what it does not mention."""
-
-    interfaces: tuple[Interface, ...] | None = None
-    routes: tuple[Route, ...] | None = None
-    damage: str = ""
-
-
-def parse_listing(text: str) -> Listing:
-    """Parse every listing of interfaces or routes, and merge those of one host by name."""
+def parse_listing(text: str) -> Facts:
+    """Return the interfaces, default routes and damage of every listing in a text, merged by name."""
     lines = text.split("\n")
-    routes = tuple(
-        Route(found[1], int(metric[1]) if (metric := re.search(r"\bmetric\s+(\d+)", found[2])) else 0)
+    routes = [
+        Route(found[1], int(_group(r"\bmetric\s+(\d+)", found[2]) or 0))
         for line in lines
         if (found := ROUTE.match(line))
+    ]
+    json_interfaces, json_routes, json_damage = _from_json(text)
+    ip_interfaces, ip_damage = _from_ip(lines)
+    interfaces = join([*json_interfaces, *ip_interfaces, *_from_brief(lines), *_from_ifconfig(lines)])
+    damage = json_damage or ip_damage
+    return Facts(
+        interfaces=interfaces or None,
+        routes=(*routes, *json_routes) or None,
+        damage=(damage,) if damage else (),
     )
-    forms = [_from_json(text), _from_ip(lines), _from_brief(lines), _from_ifconfig(lines)]
-    interfaces = join(interface for form in forms for interface in form[0])
-    more_routes = tuple(route for form in forms for route in form[1])
-    damage = next((form[2] for form in forms if form[2]), "")
-    return Listing(interfaces or None, (*routes, *more_routes) or None, damage)
+
+
+def _group(pattern: str, text: str) -> str:
+    found = re.search(pattern, text, re.MULTILINE)
+    return found[1] if found else ""
 
 
 def join(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
@@ -59,33 +60,37 @@ def join(interfaces: Iterable[Interface]) -> tuple[Interface, ...]:
             continue
         blank = Interface(one.name)
         fields = ("kind", "up", "running", "master", "lower", "hardware", "usb")
-        told = {name: getattr(one, name) for name in fields if getattr(one, name) != getattr(blank, name)}
+        more = {name: getattr(one, name) for name in fields if getattr(one, name) != getattr(blank, name)}
         if one.addresses is not None:
-            told["addresses"] = tuple(dict.fromkeys((*(before.addresses or ()), *one.addresses)))
-        known[one.name] = replace(before, **told)
+            more["addresses"] = tuple(dict.fromkeys((*(before.addresses or ()), *one.addresses)))
+        known[one.name] = replace(before, **more)
     return tuple(known.values())
 
 
 def address(text: str, prefix: str | int | None = None, label: str = "") -> Address:
     """Parse an address; a masked one becomes an empty text."""
-    bare = text.partition("%")[0]
-    bare, _, inner = bare.partition("/")
-    prefix = prefix if prefix is not None else inner
+    bare, _, inner = text.partition("%")[0].partition("/")
+    length = inner if prefix is None else str(prefix)
     try:
         ipaddress.ip_address(bare)
     except ValueError:
         bare = ""
-    return Address(bare, int(prefix) if prefix not in ("", None) and str(prefix).isdigit() else None, label)
+    return Address(bare, int(length) if length.isdigit() else None, label)
 
 
 def _flags(text: str) -> tuple[bool, bool]:
-    """Up and running, of `<BROADCAST,UP,LOWER_UP>`: `ip` says LOWER_UP for what the kernel calls RUNNING."""
+    """Return up and running from `<BROADCAST,UP,LOWER_UP>`. `ip` says LOWER_UP where the kernel says RUNNING."""
     flags = set(text.replace(" ", "").split(","))
     return "UP" in flags, bool({"LOWER_UP", "RUNNING"} & flags) and "NO-CARRIER" not in flags
 
 
-def _from_ip(lines: list[str]) -> tuple[list[Interface], list[Route], str]:
-    """`ip addr` and `ip link`, indented or not, with headers that were wrapped."""
+def _lower(parent: str | None) -> tuple[str, ...]:
+    """Return the interface after `@`; `if7` is in another namespace."""
+    return (parent,) if parent and not parent.startswith("if") and parent != "NONE" else ()
+
+
+def _from_ip(lines: list[str]) -> tuple[list[Interface], str]:
+    """Read `ip addr` and `ip link`, indented or not, also with wrapped headers."""
     blocks: list[tuple[re.Match[str], list[str]]] = []
     damage = ""
     for line in lines:
@@ -97,69 +102,62 @@ def _from_ip(lines: list[str]) -> tuple[list[Interface], list[Route], str]:
             break
         elif blocks and BR_LINE.match(line) is None and not ROUTE.match(line):
             blocks[-1][1].append(line)
-    return [_ip_block(head, rest) for head, rest in blocks], [], damage or _cut(blocks)
-
-
-def _cut(blocks: list[tuple[re.Match[str], list[str]]]) -> str:
-    """`ip addr` ends each address with its lifetime; where others have one and the last has none, the end is missing."""
-    lines = [line for _, rest in blocks for line in rest]
-    last = max((number for number, line in enumerate(lines) if IP_ADDRESS.search(line)), default=None)
-    if last is None or not any("valid_lft" in line for line in lines):
-        return ""
-    return (
-        ""
-        if any("valid_lft" in line for line in lines[last:])
-        else f"`ip addr` is cut after `{lines[last].strip()}`"
+    return [_ip_block(head, rest) for head, rest in blocks], damage or _cut(
+        [line for _, rest in blocks for line in rest]
     )
 
 
+def _cut(lines: list[str]) -> str:
+    """Return the damage where the end of `ip addr` is missing: only its last address has no lifetime."""
+    last = max((number for number, line in enumerate(lines) if IP_ADDRESS.search(line)), default=None)
+    lifetimes = [number for number, line in enumerate(lines) if "valid_lft" in line]
+    if last is None or not lifetimes or lifetimes[-1] >= last:
+        return ""
+    return f"`ip addr` is cut after `{lines[last].strip()}`"
+
+
 def _ip_block(head: re.Match[str], rest: list[str]) -> Interface:
-    body = "\n".join(rest)
+    name, body = head[1], "\n".join(rest)
     up, running = _flags(head[3])
-    kind_word = re.search(r"\blink/(\w+)", body)
-    master = re.search(r"\bmaster\s+(\S+)", body)
-    state = re.search(r"\bstate\s+(\w+)", body)
-    detail = re.search(r"^\s+(bond|team|vlan|bridge|veth|vxlan|tun|wireguard|ipoib)\b", body, re.MULTILINE)
-    kind = LINK_TYPES.get(kind_word[1], "") if kind_word else ""
-    if detail:
-        kind = INFO_KINDS.get(detail[1], detail[1])
+    link = _group(r"\blink/(\w+)", body)
+    detail = _group(r"^\s+(bond|team|vlan|bridge|veth|vxlan|tun|wireguard|ipoib)\b", body)
     addresses = []
     for line in rest:
         for found in IP_ADDRESS.finditer(line):
             label = IP_LABEL.search(line)
-            text = label[1] if label and label[1].startswith(f"{head[1]}:") else ""
-            addresses.append(address(found[2], found[3] or found[4], text))
-    silent = kind_word is None and not addresses and state is None
-    lower = (head[2],) if head[2] and not head[2].startswith("if") and head[2] != "NONE" else ()
+            alias = label[1] if label and label[1].startswith(f"{name}:") else ""
+            addresses.append(address(found[2], found[3] or found[4], alias))
+    is_silent = not link and not addresses and not _group(r"\bstate\s+(\w+)", body)
     return Interface(
-        head[1], kind, up, running, None if silent else tuple(addresses), master[1] if master else "", lower
+        name,
+        INFO_KINDS.get(detail, detail) if detail else LINK_TYPES.get(link, ""),
+        up,
+        running,
+        None if is_silent else tuple(addresses),
+        _group(r"\bmaster\s+(\S+)", body),
+        _lower(head[2]),
     )
 
 
-def _from_brief(lines: list[str]) -> tuple[list[Interface], list[Route], str]:
-    """`ip -br addr`, whose third column are addresses, and `ip -br link`, where it is a MAC."""
+def _from_brief(lines: list[str]) -> list[Interface]:
+    """Read `ip -br addr`, whose third column are addresses, and `ip -br link`, where it is a MAC."""
     interfaces = []
-    for line in lines:
-        found = BR_LINE.match(line)
-        if not found:
-            continue
-        words = (found[4] or "").split()
-        is_link = bool(words and MAC.match(words[0]))
-        flags = re.search(r"<([A-Z0-9_,\-]*)>", found[4] or "")
-        lower = (found[2],) if found[2] and not found[2].startswith("if") and found[2] != "NONE" else ()
-        up = found[3] in ("UP", "UNKNOWN")  # UNKNOWN: a device without a notion of carrier, such as lo or tun
-        running = up
+    for found in filter(None, map(BR_LINE.match, lines)):
+        rest = found[4] or ""
+        words = rest.split()
+        up = running = found[3] in ("UP", "UNKNOWN")  # UNKNOWN: no notion of carrier, such as lo or tun
+        flags = re.search(r"<([A-Z0-9_,\-]*)>", rest)
         if flags:
             up, running = _flags(flags[1])
         addresses = None
-        if not is_link and not flags:
+        if not flags and not (words and MAC.match(words[0])):
             addresses = tuple(address(word) for word in words if re.match(r"^[0-9a-fA-F*x.:]+/\d+$", word))
-        interfaces.append(Interface(found[1], "", up, running, addresses, "", lower))
-    return interfaces, [], ""
+        interfaces.append(Interface(found[1], "", up, running, addresses, "", _lower(found[2])))
+    return interfaces
 
 
-def _from_ifconfig(lines: list[str]) -> tuple[list[Interface], list[Route], str]:
-    """`ifconfig` of net-tools, both its layouts."""
+def _from_ifconfig(lines: list[str]) -> list[Interface]:
+    """Read both layouts of `ifconfig` of net-tools."""
     blocks: list[tuple[str, str, list[str]]] = []
     for line in lines:
         new, old = IFCONFIG_HEAD.match(line), IFCONFIG_OLD_HEAD.match(line)
@@ -169,37 +167,25 @@ def _from_ifconfig(lines: list[str]) -> tuple[list[Interface], list[Route], str]
             blocks.append((old[1], "", [f"encap {old[2]}"]))
         elif blocks:
             blocks[-1][2].append(line)
-    return [_ifconfig_block(*block) for block in blocks], [], ""
+    return [_ifconfig_block(*block) for block in blocks]
 
 
 def _ifconfig_block(name: str, flags: str, rest: list[str]) -> Interface:
     body = "\n".join(rest)
     if not flags:
-        words = re.search(r"^\s+((?:[A-Z]+\s+)+)MTU:", body, re.MULTILINE)
-        flags = ",".join(words[1].split()) if words else ""
+        flags = ",".join(_group(r"^\s+((?:[A-Z]+\s+)+)MTU:", body).split())
     up, running = _flags(flags)
-    kind = ""
-    for word, meaning in (
-        ("infiniband", "infiniband"),
-        ("loop", "loopback"),
-        ("ether", "ethernet"),
-        ("unspec", "tunnel"),
-    ):
-        if re.search(rf"\b{word}", body, re.IGNORECASE):
-            kind = meaning
-            break
+    words = (word for word in IFCONFIG_KINDS if re.search(rf"\b{word}", body, re.IGNORECASE))
+    kind = IFCONFIG_KINDS.get(next(words, ""), "")
     addresses = []
-    for line in rest:
-        found = IFCONFIG_ADDRESS.match(line)
-        if not found:
-            continue
+    for found in filter(None, map(IFCONFIG_ADDRESS.match, rest)):
         mask = re.search(r"(?:netmask\s+|Mask:)(\S+)|prefixlen\s+(\d+)", found[4])
         length = found[3] or (mask and (mask[2] or _mask_length(mask[1])))
         addresses.append(address(found[2], length))
     plain, colon, _ = name.partition(":")
     if colon:  # an alias is an address of its interface
-        return Interface(plain, kind, up, running, tuple(replace(one, label=name) for one in addresses))
-    return Interface(name, kind, up, running, tuple(addresses))
+        addresses = [replace(one, label=name) for one in addresses]
+    return Interface(plain, kind, up, running, tuple(addresses))
 
 
 def _mask_length(mask: str) -> int | None:
@@ -210,7 +196,7 @@ def _mask_length(mask: str) -> int | None:
 
 
 def _from_json(text: str) -> tuple[list[Interface], list[Route], str]:
-    """`ip -j addr`, `ip -j link` and `ip -j route`, with or without `-d`."""
+    """Read `ip -j addr`, `ip -j link` and `ip -j route`, with or without `-d`."""
     interfaces: list[Interface] = []
     routes: list[Route] = []
     damage = ""
@@ -231,23 +217,20 @@ def _from_json(text: str) -> tuple[list[Interface], list[Route], str]:
 
 
 def _json_interface(item: dict[str, Any]) -> Interface:
-    flags = item.get("flags")
+    name, flags, info = item["ifname"], item.get("flags"), item.get("linkinfo")
     up, running = _flags(",".join(map(str, flags))) if isinstance(flags, list) else (None, None)
-    info = item.get("linkinfo")
     detail = str(info.get("info_kind", "")) if isinstance(info, dict) else ""
-    listed = item.get("addr_info")
+    listed, link = item.get("addr_info"), item.get("link")
     addresses = None
     if isinstance(listed, list):
         addresses = tuple(
-            address(str(one.get("local")), one.get("prefixlen"), _alias(item["ifname"], one.get("label")))
+            address(str(one.get("local")), one.get("prefixlen"), _alias(name, one.get("label")))
             for one in listed
             if isinstance(one, dict) and one.get("local")
         )
-    link = item.get("link")
-    kind = INFO_KINDS.get(detail, detail) or LINK_TYPES.get(str(item.get("link_type")), "")
     return Interface(
-        item["ifname"],
-        kind,
+        name,
+        INFO_KINDS.get(detail, detail) or LINK_TYPES.get(str(item.get("link_type")), ""),
         up,
         running,
         addresses,

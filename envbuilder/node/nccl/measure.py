@@ -14,8 +14,9 @@ import subprocess  # noqa: TID251 - it runs inside the images, where there is no
 import tempfile
 import time
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
-from typing import IO, Callable, Iterator, Mapping, Sequence
+from typing import IO, Callable, Mapping, Sequence
 
 WITHOUT = {"NCCL_P2P_DISABLE": "1"}
 CLEARED = ("NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")
@@ -29,17 +30,16 @@ class Bench:
     program: str  # rank.py
     backend: str = "nccl"
     limit: float = 90.0  # seconds for one run; the import of torch from a cold disk is part of it
-    grace: float = (
-        3.0  # seconds that the others get when one process has failed, and that a killed one gets to go
-    )
+    # Seconds that the others get when one process has failed, and that a killed one gets to go.
+    grace: float = 3.0
 
 
 @dataclass(frozen=True)
-class Ran:
-    """How one run ended; `said` is its answer, or what was wrong."""
+class Result:
+    """How one run ended; `answer` is its last line, or the reason of the failure."""
 
     ok: bool
-    said: str
+    answer: str
 
 
 def measured_path(environment: Mapping[str, str], node: str) -> Path:
@@ -51,7 +51,7 @@ def measured_path(environment: Mapping[str, str], node: str) -> Path:
 def count_gpus(bench: Bench, environment: Mapping[str, str]) -> int:
     """Count the GPUs that torch sees; 0 where torch fails."""
     ran = run_together(bench, [("count",)], [environment])
-    return int(ran.said) if ran.ok and ran.said.isdigit() else 0
+    return int(ran.answer) if ran.ok and ran.answer.isdigit() else 0
 
 
 def measure(
@@ -60,34 +60,23 @@ def measure(
     """Whether all passed with P2P as NCCL would use it, whether the all-reduce passed without, and the details."""
     plain = {name: value for name, value in environment.items() if name not in CLEARED}
     failures = []
-    for round_ in rounds(count):
-        for one, other in round_:
-            ran = run_together(bench, [("pair", str(one), str(other))], [plain])
-            tell(f"GPU{one} and GPU{other}: {ran.said}")
-            if not ran.ok:
-                failures.append(f"GPU{one} and GPU{other}: {ran.said}")
+    pairs = list(combinations(range(count), 2))
+    for one, other in pairs:
+        ran = run_together(bench, [("pair", str(one), str(other))], [plain])
+        tell(f"GPU{one} and GPU{other}: {ran.answer}")
+        if not ran.ok:
+            failures.append(f"GPU{one} and GPU{other}: {ran.answer}")
+    details = failures or [f"{len(pairs)} pair{'s' if len(pairs) > 1 else ''} of GPUs: ok"]
     results = []
     for name, more in (("with P2P", {}), ("without P2P", WITHOUT)):
         ran = all_reduce(bench, count, {**plain, **more})
-        tell(f"all-reduce over {count} GPUs {name}: {ran.said}")
-        results.append(ran)
-    pairs = count * (count - 1) // 2
-    parts = failures or [f"{pairs} pair{'s' if pairs > 1 else ''} of GPUs: ok"]
-    parts += [f"all-reduce {name}: {ran.said}" for name, ran in zip(("with P2P", "without P2P"), results)]
-    return not failures and results[0].ok, results[1].ok, "; ".join(parts)
+        tell(f"all-reduce over {count} GPUs {name}: {ran.answer}")
+        details.append(f"all-reduce {name}: {ran.answer}")
+        results.append(ran.ok)
+    return not failures and results[0], results[1], "; ".join(details)
 
 
-def rounds(count: int) -> Iterator[list[tuple[int, int]]]:
-    """Return each pair once, in rounds that use each GPU once."""
-    players = list(range(count + count % 2))
-    for _ in range(len(players) - 1):
-        half = len(players) // 2
-        matches = zip(players[:half], reversed(players[half:]))
-        yield [(min(pair), max(pair)) for pair in matches if max(pair) < count]
-        players = [players[0], players[-1], *players[1:-1]]
-
-
-def all_reduce(bench: Bench, count: int, environment: Mapping[str, str]) -> Ran:
+def all_reduce(bench: Bench, count: int, environment: Mapping[str, str]) -> Result:
     """Run one rank for each GPU of this node."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -99,7 +88,7 @@ def all_reduce(bench: Bench, count: int, environment: Mapping[str, str]) -> Ran:
 
 def run_together(
     bench: Bench, arguments: Sequence[tuple[str, ...]], environments: Sequence[Mapping[str, str]]
-) -> Ran:
+) -> Result:
     """Start all and wait; the first failure or the time limit ends the others."""
     with contextlib.ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile("w+", encoding="utf-8")) for _ in arguments]
@@ -122,11 +111,11 @@ def run_together(
 
 
 def _wait(processes: list[subprocess.Popen[bytes]], bench: Bench) -> bool:
-    """Until all have ended, or one has failed and the others had their grace; whether time ran out before that."""
+    """Wait until all have ended, or one has failed and the others had their grace. Return whether time ran out before."""
     deadline = time.monotonic() + bench.limit
     failed = False
     while any(process.poll() is None for process in processes):
-        if not failed and any(process.poll() not in (None, 0) for process in processes):
+        if not failed and any(process.poll() for process in processes):
             failed = True
             deadline = min(deadline, time.monotonic() + bench.grace)
         if time.monotonic() > deadline:
@@ -137,29 +126,26 @@ def _wait(processes: list[subprocess.Popen[bytes]], bench: Bench) -> bool:
 
 def _judge(
     processes: list[subprocess.Popen[bytes]], files: Sequence[IO[str]], limit: float, *, late: bool
-) -> Ran:
+) -> Result:
     if late:
         hanging = [str(rank) for rank, process in enumerate(processes) if process.poll() is None]
         who = f"process {', '.join(hanging)} of {len(processes)}" if len(processes) > 1 else "the process"
-        return Ran(ok=False, said=f"hangs: {who} did not end within {limit:.0f} s")
+        return Result(ok=False, answer=f"hangs: {who} did not end within {limit:.0f} s")
     for rank, process in enumerate(processes):
-        code = process.poll()
-        if code not in (None, 0):
+        if code := process.poll():
             last = _last_line(files[rank]) or "no word"
-            how = f"was ended by {signal.Signals(-code).name}" if code and code < 0 else f"ended with {code}"
-            return Ran(ok=False, said=f"process {rank} {how}: {last}")
-    said = _last_line(files[0])
-    return Ran(ok=True, said=said)
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with {code}"
+            return Result(ok=False, answer=f"process {rank} {how}: {last}")
+    return Result(ok=True, answer=_last_line(files[0]))
 
 
 def _last_line(file: IO[str]) -> str:
     file.seek(0)
-    lines = [line.strip() for line in file.read().splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    return file.read().rstrip().rpartition("\n")[2].strip()
 
 
 def _end(processes: list[subprocess.Popen[bytes]], grace: float) -> None:
-    """Kill what is left, and do not wait for one that the kernel holds: a broken driver can make a process unkillable."""
+    """Kill the processes that are left. Wait only for `grace`: a broken driver can make a process unkillable."""
     for process in processes:
         if process.poll() is None:
             with contextlib.suppress(ProcessLookupError):

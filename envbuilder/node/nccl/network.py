@@ -7,8 +7,8 @@ import ctypes.util
 import socket
 from typing import TYPE_CHECKING, Callable, ClassVar, Dict, Tuple
 
-from envbuilder.node.nccl.facts import Address, Facts, Interface, RdmaPort, Route
-from envbuilder.node.nccl.roots import Roots, names, text
+from envbuilder.node.nccl.facts import Address, Facts, Interface, RdmaPort, Route, origin
+from envbuilder.node.nccl.files import names, text
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -16,21 +16,17 @@ if TYPE_CHECKING:
 IFF_UP, IFF_RUNNING = 0x1, 0x40
 LOOPBACK, INFINIBAND, NO_LINK_LAYER = 772, 32, 65534
 KINDS = {
-    "wlan": "wireless",
-    "vlan": "vlan",
-    "bond": "bond",
-    "bridge": "bridge",
-    "vxlan": "tunnel",
-    "wireguard": "tunnel",
-}
+    "wlan": "wireless", "vlan": "vlan", "bond": "bond", "bridge": "bridge", "vxlan": "tunnel", "wireguard": "tunnel",
+}  # fmt: skip
+RUNNING = {"up": True, "down": False, "lowerlayerdown": False, "notpresent": False}  # by operstate
 Addresses = Dict[str, Tuple[Address, ...]]
 
 
-def probe_network(roots: Roots, addresses: Callable[[], Addresses | None]) -> Facts:
+def probe_network(root: Path, addresses: Callable[[], Addresses | None]) -> Facts:
     """Probe interfaces, default routes and RDMA ports; what cannot be read stays unknown."""
     known = addresses()
     source = "/sys/class/net" + (", getifaddrs" if known is not None else "")
-    folder = roots.sys / "class/net"
+    folder = root / "sys/class/net"
     listed = names(folder)
     interfaces = None
     if listed is not None:
@@ -39,33 +35,26 @@ def probe_network(roots: Roots, addresses: Callable[[], Addresses | None]) -> Fa
         interfaces = tuple(
             _interface(device, None if known is None else known.get(device.name, ())) for device in devices
         )
-    routes = _routes(roots)
-    rdma = _rdma(roots)
+    routes, rdma = _routes(root), _rdma(root)
+    table = "/proc/net/route"
+    infiniband = "/sys/class/infiniband" if rdma else "there is no /sys/class/infiniband"
     return Facts(
         interfaces=interfaces,
         routes=routes,
         rdma=rdma,
-        sources=(
-            ("interfaces", source if interfaces is not None else "/sys/class/net cannot be read"),
-            ("routes", "/proc/net/route" if routes is not None else "/proc/net/route cannot be read"),
-            (
-                "rdma",
-                "/sys/class/infiniband"
-                if rdma
-                else "there is no /sys/class/infiniband"
-                if rdma is not None
-                else "/sys cannot be read",
-            ),
+        sources=origin(
+            interfaces=source if interfaces is not None else "/sys/class/net cannot be read",
+            routes=table if routes is not None else f"{table} cannot be read",
+            rdma=infiniband if rdma is not None else "/sys cannot be read",
         ),
     )
 
 
 def _interface(device: Path, addresses: tuple[Address, ...] | None) -> Interface:
     flags = int(text(device / "flags") or "0", 16)
-    carrier, operational = text(device / "carrier"), text(device / "operstate")
-    running = {"1": True, "0": False}.get(carrier or "")
-    if running is None and operational is not None:
-        running = {"up": True, "down": False, "lowerlayerdown": False, "notpresent": False}.get(operational)
+    running = {"1": True, "0": False}.get(text(device / "carrier") or "")
+    if running is None:
+        running = RUNNING.get(text(device / "operstate") or "")
     lower = tuple(name[6:] for name in names(device) or () if name.startswith("lower_"))
     behind = (device / "device").resolve() if (device / "device").exists() else None
     return Interface(
@@ -91,11 +80,9 @@ def _kind(device: Path, lower: tuple[str, ...]) -> str:
         return "bridge"
     if (device / "tun_flags").exists() or number == NO_LINK_LAYER:
         return "tunnel"
-    told = dict(line.partition("=")[::2] for line in (text(device / "uevent") or "").splitlines()).get(
-        "DEVTYPE", ""
-    )
-    if told in KINDS:
-        return KINDS[told]
+    uevent = dict(line.partition("=")[::2] for line in (text(device / "uevent") or "").splitlines())
+    if uevent.get("DEVTYPE") in KINDS:
+        return KINDS[uevent["DEVTYPE"]]
     if (device / "wireless").is_dir() or (device / "phy80211").exists():
         return "wireless"
     masters = {(device.parent / name / "master").resolve().name for name in lower}
@@ -104,15 +91,15 @@ def _kind(device: Path, lower: tuple[str, ...]) -> str:
     return {1: "ethernet", INFINIBAND: "infiniband"}.get(number, "")
 
 
-def _routes(roots: Roots) -> tuple[Route, ...] | None:
-    """The default routes of IPv4, else of IPv6."""
-    table = text(roots.proc / "net/route")
+def _routes(root: Path) -> tuple[Route, ...] | None:
+    """Return the default routes of IPv4, otherwise those of IPv6."""
+    table = text(root / "proc/net/route")
     if table is None:
         return None
     rows = [line.split() for line in table.splitlines()[1:]]
     routes = [Route(row[0], int(row[6])) for row in rows if len(row) > 7 and row[1] == row[7] == "00000000"]
     if not routes:
-        rows = [line.split() for line in (text(roots.proc / "net/ipv6_route") or "").splitlines()]
+        rows = [line.split() for line in (text(root / "proc/net/ipv6_route") or "").splitlines()]
         routes = [
             Route(row[9], int(row[5], 16))
             for row in rows
@@ -121,47 +108,40 @@ def _routes(roots: Roots) -> tuple[Route, ...] | None:
     return tuple(sorted(dict.fromkeys(routes), key=lambda route: route.metric))
 
 
-def _rdma(roots: Roots) -> tuple[RdmaPort, ...] | None:
-    if not roots.sys.is_dir():
+def _rdma(root: Path) -> tuple[RdmaPort, ...] | None:
+    if not (root / "sys").is_dir():
         return None
     found = []
-    folder = roots.sys / "class/infiniband"
+    folder = root / "sys/class/infiniband"
     for device in names(folder) or ():
         for port in names(folder / device / "ports") or ():
-            place = folder / device / "ports" / port
-            state = (text(place / "state") or "").partition(":")[2].strip()  # "4: ACTIVE"
-            found.append(
-                RdmaPort(
-                    device, int(port), state, text(place / "link_layer") or "", text(place / "rate") or ""
-                )
+            state, layer, rate = (
+                text(folder / device / "ports" / port / file) or ""
+                for file in ("state", "link_layer", "rate")
             )
+            state = state.partition(":")[2].strip()  # of "4: ACTIVE"
+            found.append(RdmaPort(device, int(port), state, layer, rate))
     return tuple(found)
 
 
-class _Head(ctypes.Structure):
-    _fields_: ClassVar = (("family", ctypes.c_ushort), ("rest", ctypes.c_ubyte * 14))  # type: ignore[mutable-override]
+class _SocketAddress(ctypes.Structure):
+    """`sockaddr_in` or `sockaddr_in6`; only what belongs to the family may be read."""
 
-
-class _Inet6(ctypes.Structure):
-    _fields_: ClassVar = (  # type: ignore[mutable-override]
-        ("family", ctypes.c_ushort),
-        ("port", ctypes.c_ushort),
-        ("flow", ctypes.c_uint32),
-        ("address", ctypes.c_ubyte * 16),
-    )
+    _fields_: ClassVar = (("family", ctypes.c_ushort), ("data", ctypes.c_ubyte * 26))  # type: ignore[mutable-override]
 
 
 class _Entry(ctypes.Structure):
-    pass
+    """`ifaddrs` of the C library."""
 
 
 _Entry._fields_ = [
     ("next", ctypes.POINTER(_Entry)),
     ("name", ctypes.c_char_p),
     ("flags", ctypes.c_uint),
-    ("address", ctypes.POINTER(_Head)),
-    ("netmask", ctypes.POINTER(_Head)),
+    ("address", ctypes.POINTER(_SocketAddress)),
+    ("netmask", ctypes.POINTER(_SocketAddress)),
 ]
+PARTS = {socket.AF_INET: slice(2, 6), socket.AF_INET6: slice(6, 22)}  # of `data`: the address
 
 
 def system_addresses() -> Addresses | None:
@@ -178,32 +158,17 @@ def system_addresses() -> Addresses | None:
         entry = first
         while entry:  # type: ignore[truthy-bool]  # a null pointer is false
             one = entry.contents
-            if one.address and one.address.contents.family in (socket.AF_INET, socket.AF_INET6):
+            if one.address and one.address.contents.family in PARTS:
                 label = (one.name or b"").decode()
                 name = label.partition(":")[0]
-                found.setdefault(name, []).append(
-                    Address(_spelled(one.address), _length(one.netmask), label if label != name else "")
-                )
+                text = socket.inet_ntop(one.address.contents.family, _bytes(one.address))
+                prefix = sum(bin(byte).count("1") for byte in _bytes(one.netmask)) if one.netmask else None
+                found.setdefault(name, []).append(Address(text, prefix, label if label != name else ""))
             entry = one.next
     finally:
         libc.freeifaddrs(first)
     return {name: tuple(addresses) for name, addresses in found.items()}
 
 
-def _bytes(place: ctypes._Pointer[_Head]) -> tuple[int, bytes]:
-    family = place.contents.family
-    if family == socket.AF_INET:
-        return family, bytes(place.contents.rest[2:6])
-    return family, bytes(ctypes.cast(place, ctypes.POINTER(_Inet6)).contents.address)
-
-
-def _spelled(place: ctypes._Pointer[_Head]) -> str:
-    family, raw = _bytes(place)
-    return socket.inet_ntop(family, raw)
-
-
-def _length(place: ctypes._Pointer[_Head]) -> int | None:
-    # A null pointer is false.
-    if not place or place.contents.family not in (socket.AF_INET, socket.AF_INET6):  # type: ignore[truthy-bool]
-        return None
-    return sum(bin(one).count("1") for one in _bytes(place)[1])
+def _bytes(place: ctypes._Pointer[_SocketAddress]) -> bytes:
+    return bytes(place.contents.data[PARTS[place.contents.family]])

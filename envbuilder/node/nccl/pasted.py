@@ -6,13 +6,32 @@ goes into `Facts.damage` and nothing is concluded from it.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
-from envbuilder.node.nccl.facts import Facts, Gpu, merge
+from envbuilder.node.nccl.facts import Facts, Gpu, Interface, RdmaPort, merge
 from envbuilder.node.nccl.grid import Matrix, clean, find_matrices
-from envbuilder.node.nccl.listing import join, parse_listing
-from envbuilder.node.nccl.traces import parse_traces
+from envbuilder.node.nccl.listing import address, join, parse_listing
 
+USING = re.compile(r"NCCL INFO (?:Bootstrap|NET/Socket) : Using (.+)$|NCCL INFO NET : Using interface (\S+)")
+NAMED = re.compile(r"(?:\[\d+\])?([A-Za-z0-9_.@-]+):(\S+)<\d+>")
+IB = re.compile(r"NCCL INFO NET/IB : Using (.+)$")
+IB_PORT = re.compile(r"(?:\[\d+\])?([A-Za-z0-9_]+):(\d+)/(IB|RoCE|iWARP)")
+NCCL_VERSION = re.compile(
+    r"NCCL version (\d+\.\d+(?:\.\d+)?)|nvidia-nccl-cu\d+==(\d+\.\d+\.\d+)|Using NCCL (\d+\.\d+\.\d+)"
+)
+TORCH_VERSION = re.compile(r"(?:PyTorch version:\s*|\btorch==)(\d+\.\d+\.\d+)")
+DRIVER = re.compile(
+    r"(?:Driver Version:\s*|[Nn]vidia driver version:\s*|NVRM version:.*?Kernel Module\s+(?:for \S+\s+)?)(\d+\.\d+(?:\.\d+)?)"
+)
+GPU_NAME = re.compile(r"^\s*GPU (\d+): (.+?)(?: \(UUID:.*)?\s*$")
+GPU_ROW = re.compile(
+    r"^\|\s+(\d+)\s+((?:NVIDIA|Tesla|GeForce|Quadro|TITAN|GRID)\b[^|]*?)\s+(?:On|Off|N/A)\s+\|"
+)
+VENDOR = re.compile(r"^\s*(?:Vendor ID|vendor_id)\s*:\s*(\S+)", re.MULTILINE)
+VENDORS = {
+    "GenuineIntel": "intel", "AuthenticAMD": "amd", "ARM": "arm", "CentaurHauls": "zhaoxin", "Shanghai": "zhaoxin",
+}  # fmt: skip
 PCIE_ONLY = "the matrix leaves NVLink out, as `nvidia-smi topo -mp` does"
 
 
@@ -22,28 +41,18 @@ def parse_pasted(texts: dict[str, str]) -> Facts:
     matrices: list[tuple[str, Matrix]] = []
     for name, text in sorted(texts.items()):
         plain = clean(text)
-        listing, traces = parse_listing(plain), parse_traces(plain)
+        listing, traces = parse_listing(plain), _traces(plain)
         interfaces = join([*(listing.interfaces or ()), *(traces.interfaces or ())])
         found = replace(
             traces,
             interfaces=(interfaces or None) if not listing.damage else None,
             routes=listing.routes,
-            damage=(f"{name}: {listing.damage}",) if listing.damage else (),
+            damage=tuple(f"{name}: {damage}" for damage in listing.damage),
         )
-        facts = merge(facts, replace(found, sources=_sources(found, name)))
+        sources = tuple((field, name) for field in found.known if field != "damage")
+        facts = merge(facts, replace(found, sources=sources))
         matrices += [(name, matrix) for matrix in find_matrices(text)]
     return _with_matrices(facts, matrices)
-
-
-def is_empty(facts: Facts) -> bool:
-    """Whether the texts held no facts, not even damaged ones."""
-    return facts == Facts()
-
-
-def _sources(facts: Facts, name: str) -> tuple[tuple[str, str], ...]:
-    blank = Facts()
-    fields = [field for field in blank.__dataclass_fields__ if getattr(facts, field) != getattr(blank, field)]
-    return tuple((field, name) for field in fields if field not in ("damage", "sources"))
 
 
 def _with_matrices(facts: Facts, matrices: list[tuple[str, Matrix]]) -> Facts:
@@ -73,3 +82,53 @@ def _with_matrices(facts: Facts, matrices: list[tuple[str, Matrix]]) -> Facts:
             doubt = torn[0] if torn else PCIE_ONLY if one.pcie_only else ""
             facts = merge(facts, Facts(links=one.cells, links_doubt=doubt, sources=source))
     return replace(facts, damage=(*facts.damage, *damage))
+
+
+def _traces(text: str) -> Facts:
+    """Return what NCCL's INFO lines, `nvidia-smi` and torch's `collect_env` mention; contradicting versions count as unknown."""
+    vendor = VENDOR.search(text)
+    facts = Facts(
+        gpus=_gpus(text),
+        driver=_one(DRIVER, text),
+        nccl=_one(NCCL_VERSION, text),
+        torch=_one(TORCH_VERSION, text),
+        cpu=VENDORS.get(vendor[1]) if vendor else None,
+    )
+    return merge(facts, _network(text))
+
+
+def _one(pattern: re.Pattern[str], text: str) -> str | None:
+    found = {next(group for group in match.groups() if group) for match in pattern.finditer(text)}
+    return found.pop() if len(found) == 1 else None
+
+
+def _gpus(text: str) -> tuple[Gpu, ...] | None:
+    """Return the GPUs of `nvidia-smi -L` or of the table of `nvidia-smi`, if none is missing from 0 on."""
+    for pattern in (GPU_NAME, GPU_ROW):
+        names = {int(found[1]): found[2] for line in text.split("\n") if (found := pattern.match(line))}
+        if names and sorted(names) == list(range(len(names))):
+            return tuple(Gpu(name=names[number]) for number in sorted(names))
+    return None
+
+
+def _network(text: str) -> Facts:
+    """Return the interfaces that NCCL took, in its order, each with the one address that its log prints."""
+    taken: dict[str, Interface] = {}
+    ports: dict[str, RdmaPort] = {}
+    for line in text.split("\n"):
+        found = USING.search(line)
+        for name, where in NAMED.findall(found[1] or found[2]) if found else ():
+            one = address(where)
+            if not one.text:  # an alias of the interface stands before the address: eno1:avahi:169.254.7.21
+                alias, _, rest = where.partition(":")
+                one = address(rest, label=f"{name}:{alias}")
+            taken.setdefault(one.label or name, Interface(name, addresses=(one,), up=True))
+        found = IB.search(line)
+        for device, port, layer in IB_PORT.findall(found[1]) if found else ():
+            kind = "InfiniBand" if layer == "IB" else "Ethernet"
+            ports.setdefault(f"{device}:{port}", RdmaPort(device, int(port), "ACTIVE", kind))
+    return Facts(
+        interfaces=tuple(taken.values()) or None,
+        taken=tuple(taken) or None,
+        rdma=tuple(ports.values()) or None,
+    )

@@ -3,55 +3,40 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
+import math
 import os
 import platform
 import re
 import socket
 import sys
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Callable, Mapping, Sequence
 
-from envbuilder.node.nccl.facts import Facts, Job, merge
+from envbuilder.node.nccl.facts import Facts, Job, merge, origin
+from envbuilder.node.nccl.files import names, text
 from envbuilder.node.nccl.gpus import Run, probe_gpus
 from envbuilder.node.nccl.network import Addresses, probe_network, system_addresses
-from envbuilder.node.nccl.roots import Roots, names, text
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 VENDORS = {"GenuineIntel": "intel", "AuthenticAMD": "amd", "HygonGenuine": "amd", "CentaurHauls": "zhaoxin"}
 HYPERVISORS = (
-    "kvm",
-    "qemu",
-    "vmware",
-    "virtualbox",
-    "xen",
-    "microsoft",
-    "amazon",
-    "google",
-    "bochs",
-    "openstack",
-    "parallels",
-    "nutanix",
-)
+    "kvm", "qemu", "vmware", "virtualbox", "xen", "microsoft", "amazon", "google", "bochs", "openstack", "parallels", "nutanix",
+)  # fmt: skip
 TOPOLOGY = "var/run/nvidia-topologyd/virtualTopology.xml"
+NODES = ("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "GROUP_WORLD_SIZE")
 CONTAINERS = ((".dockerenv", "docker"), ("run/.containerenv", "podman"), (".singularity.d", "apptainer"))
-
-
-def no_program(argv: tuple[str, ...]) -> str | None:  # noqa: ARG001 - the shape of Run
-    """Return None, as if no program was installed."""
-    return None
 
 
 @dataclass(frozen=True)
 class ProbeIO:
     """The sources that a probe reads; a test can replace each."""
 
-    roots: Roots = field(default_factory=Roots)
+    root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=dict)
     packages: tuple[Path, ...] = ()  # the folders of the environment's Python packages
     nvml: Any = None  # the module pynvml
-    run: Run = no_program
+    run: Run = lambda _argv: None  # as if no program was installed
     addresses: Callable[[], Addresses | None] = system_addresses
     way_to: Callable[[str], str | None] = field(default_factory=lambda: way_to)
     loads: Callable[[str], bool] = field(default_factory=lambda: can_load)
@@ -59,16 +44,16 @@ class ProbeIO:
 
 def probe(io: ProbeIO) -> Facts:
     """Probe every fact that a rule needs, each with its source."""
-    facts = merge(_machine(io), probe_gpus(io.roots, io.nvml, io.run))
-    facts = merge(facts, probe_network(io.roots, io.addresses))
+    facts = merge(_machine(io), probe_gpus(io.root, io.nvml, io.run))
+    facts = merge(facts, probe_network(io.root, io.addresses))
     if facts.rdma:
-        facts = merge(facts, Facts(verbs=io.loads("libibverbs.so.1"), sources=(("verbs", "dlopen"),)))
+        facts = merge(facts, Facts(verbs=io.loads("libibverbs.so.1"), sources=origin(verbs="dlopen")))
     facts = merge(facts, _packages(io.packages))
     return merge(facts, _job(io, facts))
 
 
 def import_nvml(folders: Sequence[str] = ()) -> Any:
-    """The module of nvidia-ml-py, also from folders that are not on this Python's path; None where it is not installed."""
+    """Import nvidia-ml-py, also from folders outside this Python's path. Return None where it is not installed."""
     sys.path += folders
     try:
         import pynvml  # noqa: PLC0415 - only where there is a driver to ask
@@ -80,7 +65,7 @@ def import_nvml(folders: Sequence[str] = ()) -> Any:
 
 
 def run_program(argv: tuple[str, ...]) -> str | None:
-    """For the images, where there is no `envbuilder.core.process`."""
+    """Run a program inside an image, which has no `envbuilder.core.process`. Return None where it fails."""
     import subprocess  # noqa: PLC0415, TID251 - only where NVML does not answer
 
     try:
@@ -109,36 +94,28 @@ def can_load(library: str) -> bool:
 
 
 def _machine(io: ProbeIO) -> Facts:
-    roots = io.roots
-    cpuinfo = text(roots.proc / "cpuinfo")
-    virtual = _virtual(roots, cpuinfo)
-    shm = None
+    root = io.root
+    cpuinfo = text(root / "proc/cpuinfo")
+    virtual = _virtual(root, cpuinfo)
+    dmi = "/proc/cpuinfo and /sys/class/dmi/id" if virtual is not None else "neither CPU flags nor DMI say"
     try:
-        numbers = os.statvfs(roots.dev / "shm")
-        shm = numbers.f_frsize * numbers.f_blocks
+        numbers = os.statvfs(root / "dev/shm")
+        shm, asked = numbers.f_frsize * numbers.f_blocks, "statvfs"
     except OSError:
-        pass
-    container = next((name for mark, name in CONTAINERS if (roots.root / mark).exists()), "")
-    kernel = text(roots.proc / "sys/kernel/osrelease") or platform.release()
-    topology = TOPOLOGY if (roots.root / TOPOLOGY).exists() else ""
+        shm, asked = None, "/dev/shm cannot be read"
     return Facts(
-        kernel=kernel,
+        kernel=text(root / "proc/sys/kernel/osrelease") or platform.release(),
         cpu=_vendor(cpuinfo),
         virtual=virtual,
-        container=container,
+        container=next((name for mark, name in CONTAINERS if (root / mark).exists()), ""),
         shm=shm,
-        topology_file=f"/{topology}" if topology else "",
-        sources=(
-            ("kernel", "/proc/sys/kernel/osrelease"),
-            ("cpu", "/proc/cpuinfo"),
-            (
-                "virtual",
-                "/proc/cpuinfo and /sys/class/dmi/id"
-                if virtual is not None
-                else "neither CPU flags nor DMI say",
-            ),
-            ("container", "marks of the runtimes in /"),
-            ("shm", "statvfs" if shm is not None else "/dev/shm cannot be read"),
+        topology_file=f"/{TOPOLOGY}" if (root / TOPOLOGY).exists() else "",
+        sources=origin(
+            kernel="/proc/sys/kernel/osrelease",
+            cpu="/proc/cpuinfo",
+            virtual=dmi,
+            container="marks of the runtimes in /",
+            shm=asked,
         ),
     )
 
@@ -150,12 +127,12 @@ def _vendor(cpuinfo: str | None) -> str | None:
     return "arm" if re.search(r"^CPU implementer\s*:", cpuinfo or "", re.MULTILINE) else None
 
 
-def _virtual(roots: Roots, cpuinfo: str | None) -> str | None:
-    """The hypervisor's name; empty on bare metal, None where nothing says."""
-    kernel = (text(roots.proc / "sys/kernel/osrelease") or "").lower()
+def _virtual(root: Path, cpuinfo: str | None) -> str | None:
+    """Return the hypervisor's name, "" on bare metal, or None where it is not known."""
+    kernel = (text(root / "proc/sys/kernel/osrelease") or "").lower()
     if "microsoft" in kernel:
         return "wsl"
-    folder = roots.sys / "class/dmi/id"
+    folder = root / "sys/class/dmi/id"
     maker = " ".join(
         text(folder / name) or "" for name in ("sys_vendor", "product_name", "bios_vendor")
     ).lower()
@@ -170,20 +147,17 @@ def _virtual(roots: Roots, cpuinfo: str | None) -> str | None:
 
 
 def _packages(folders: tuple[Path, ...]) -> Facts:
-    """The versions of NCCL and torch that are installed as Python packages."""
+    """Return the versions of NCCL and torch that are installed as Python packages."""
     found: dict[str, str] = {}
     for folder in folders:
         for name in names(folder) or ():
             match = re.fullmatch(r"(nvidia_nccl_cu\d+|torch)-(\d[^-]*)\.dist-info", name)
             if match:
                 found.setdefault("torch" if match[1] == "torch" else "nccl", match[2])
-    told = ", ".join(map(str, folders))
-    absent = f"not in {told}" if told else "no Python environment was given"
-    return Facts(
-        nccl=found.get("nccl"),
-        torch=found.get("torch"),
-        sources=tuple((name, told if name in found else absent) for name in ("nccl", "torch")),
-    )
+    searched = ", ".join(map(str, folders))
+    absent = f"not in {searched}" if searched else "no Python environment was given"
+    nccl, torch = (searched if name in found else absent for name in ("nccl", "torch"))
+    return Facts(nccl=found.get("nccl"), torch=found.get("torch"), sources=origin(nccl=nccl, torch=torch))
 
 
 def _job(io: ProbeIO, facts: Facts) -> Facts:
@@ -192,50 +166,30 @@ def _job(io: ProbeIO, facts: Facts) -> Facts:
     hosts = expand_hosts(env.get("SLURM_STEP_NODELIST") or env.get("SLURM_JOB_NODELIST") or "")
     here = env.get("SLURMD_NODENAME", "")
     peer = next((host for host in hosts if host != here), "") or env.get("MASTER_ADDR", "")
-    nodes = (
-        _number(env, "SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES", "GROUP_WORLD_SIZE")
-        or len(hosts)
-        or None
-    )
-    if nodes is None and "WORLD_SIZE" in env and env.get("WORLD_SIZE") == env.get("LOCAL_WORLD_SIZE"):
-        nodes = 1
-    if nodes is None and env.get("MASTER_ADDR", "") in ("localhost", "127.0.0.1", "::1"):
+    nodes = next((int(env[name]) for name in NODES if env.get(name, "").isdigit() and int(env[name])), None)
+    nodes = nodes or len(hosts) or None
+    is_alone = "WORLD_SIZE" in env and env.get("WORLD_SIZE") == env.get("LOCAL_WORLD_SIZE")
+    if nodes is None and (is_alone or env.get("MASTER_ADDR", "") in ("localhost", "127.0.0.1", "::1")):
         nodes = 1
     device = None
     if peer and nodes != 1:
         ours = io.way_to(peer)
-        device = next(
-            (
-                one.name
-                for one in facts.interfaces or ()
-                for place in one.addresses or ()
-                if place.text == ours
-            ),
-            None,
-        )
+        interfaces = facts.interfaces or ()
+        owners = (one.name for one in interfaces for place in one.addresses or () if place.text == ours)
+        device = next(owners, None)
     job = Job(nodes, peer, device, env.get("SLURM_JOB_ID", ""))
-    return Facts(job=job, sources=(("job", "environment"),)) if job != Job() else Facts()
-
-
-def _number(environment: Mapping[str, str], *variables: str) -> int | None:
-    for name in variables:
-        value = environment.get(name, "")
-        if value.isdigit() and int(value) > 0:
-            return int(value)
-    return None
+    return Facts(job=job, sources=origin(job="environment")) if job != Job() else Facts()
 
 
 def expand_hosts(written: str) -> list[str]:
-    """Slurm's short form: n[01-03,7],login → n01 n02 n03 n7 login; at most 10000 names."""
+    """Expand Slurm's short form: n[01-03,7],login → n01 n02 n03 n7 login; at most 10000 names for each part."""
     hosts: list[str] = []
     for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)*", written):
-        pieces = re.split(r"\[([^\]]*)\]", part)
-        found = [pieces[0]]
-        for inner, tail in zip(pieces[1::2], pieces[2::2]):
-            found = [f"{head}{number}{tail}" for head in found for number in _numbers(inner)]
-            if len(found) > 10000:
-                return []
-        hosts += found
+        pieces = enumerate(re.split(r"\[([^\]]*)\]", part))
+        choices = [_numbers(piece) if index % 2 else [piece] for index, piece in pieces]
+        if math.prod(map(len, choices)) > 10000:
+            return []
+        hosts += map("".join, itertools.product(*choices))
     return hosts
 
 

@@ -6,13 +6,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields, replace
-from typing import Any, Callable, Mapping
+from typing import Any
 
-from envbuilder.node.nccl.decide import Decision, Setting
+from envbuilder.node.nccl.decide import Setting
 from envbuilder.node.nccl.facts import Address, Facts, Gpu, Interface, Job, Measured, RdmaPort, Route
 
 VERSION = 1
-KEYS = ("version", "driver", "gpus", "settings", "fixed", "facts")
 
 
 @dataclass(frozen=True)
@@ -24,12 +23,8 @@ class Profile:
     fixed: tuple[tuple[str, str], ...] = ()
 
 
-def make_profile(facts: Facts, decision: Decision) -> Profile:
-    return Profile(facts, decision.settings)
-
-
 def profile_data(profile: Profile) -> dict[str, object]:
-    """As JSON has it; `driver` and `gpus` stand in front, for a person and for `check`."""
+    """Return the profile as JSON data; `driver` and `gpus` stand in front, for a person and for `check`."""
     facts = profile.facts
     return {
         "version": VERSION,
@@ -42,39 +37,35 @@ def profile_data(profile: Profile) -> dict[str, object]:
 
 
 def parse_profile(data: object) -> Profile:
-    """The inverse; raises ValueError with the place of the first thing that is wrong."""
-    top = _map(data, "$")
+    """Read a profile; raises ValueError with the place of the first thing that is wrong."""
+    top = _expect(dict, data, "$")
     version = top.get("version", VERSION)
     if version != VERSION:
         raise ValueError(f"$.version: this is profile version {version!r}, and {VERSION} can be read")
-    facts = _facts(top.get("facts", {}), "$.facts")
+    facts: Facts = _read("Facts", top.get("facts", {}), "$.facts")
     if not facts.driver and isinstance(top.get("driver"), str):
         facts = replace(facts, driver=top["driver"] or None)
     if facts.gpus is None and top.get("gpus"):
-        facts = replace(
-            facts, gpus=tuple(Gpu(name=_text(name, "$.gpus")) for name in _list(top["gpus"], "$.gpus"))
-        )
-    settings = tuple(
-        _object(Setting, item, f"$.settings[{number}]", {"evidence": _texts, "unless": _texts})
-        for number, item in enumerate(_list(top.get("settings", []), "$.settings"))
-    )
-    fixed = _map(top.get("fixed", {}), "$.fixed")
+        names = _read("tuple[str, ...]", top["gpus"], "$.gpus")
+        facts = replace(facts, gpus=tuple(Gpu(name=name) for name in names))
+    settings = _read("tuple[Setting, ...]", top.get("settings", []), "$.settings")
+    fixed = _expect(dict, top.get("fixed", {}), "$.fixed")
     return Profile(
-        facts, settings, tuple((name, _text(value, f"$.fixed.{name}")) for name, value in fixed.items())
+        facts, settings, tuple((name, _expect(str, fixed[name], f"$.fixed.{name}")) for name in fixed)
     )
 
 
 def parse_measured(data: object) -> Measured:
-    """What `detect --measure` stored; raises ValueError."""
-    found: Measured = _object(Measured, data, "$", {"gpus": _names})
+    """Read what `detect --measure` stored; raises ValueError."""
+    found: Measured = _read("Measured", data, "$")
     return found
 
 
 def misfit(profile: Profile, node: Facts) -> str:
     """Return why a profile does not fit this node, or an empty text.
 
-    What decides P2P and names has to agree: driver, GPUs in their order, IOMMU, and the interfaces that are named. What
-    either side does not know speaks against neither.
+    All that decides P2P has to agree: driver, kernel, GPUs in their order, links and IOMMU. Interfaces that are named have
+    to be here. A fact that either side does not know is not compared.
     """
     then = profile.facts
     pairs = (
@@ -111,98 +102,40 @@ def _short(value: object) -> str:
     return ", ".join(map(str, value))
 
 
-def _facts(data: object, where: str) -> Facts:
-    facts: Facts = _object(
-        Facts,
-        data,
-        where,
-        {
-            "gpus": lambda value, place: _objects(Gpu, value, place, {}),
-            "links": _matrix,
-            "p2p": _matrix,
-            "interfaces": lambda value, place: _objects(
-                Interface,
-                value,
-                place,
-                {"addresses": lambda inner, at: _objects(Address, inner, at, {}), "lower": _texts},
-            ),
-            "routes": lambda value, place: _objects(Route, value, place, {}),
-            "taken": _texts,
-            "rdma": lambda value, place: _objects(RdmaPort, value, place, {}),
-            "job": lambda value, place: _object(Job, value, place, {}),
-            "measured": lambda value, place: _object(Measured, value, place, {"gpus": _names}),
-            "damage": _texts,
-            "sources": lambda value, place: tuple(
-                (pair[0], pair[1])
-                for pair in (_texts(item, place) for item in _list(value, place))
-                if len(pair) == 2
-            ),
-        },
-    )
-    return facts
+CLASSES = {
+    kind.__name__: kind for kind in (Address, Facts, Gpu, Interface, Job, Measured, RdmaPort, Route, Setting)
+}
+PLAIN = {"str": str, "int": int, "bool": bool}
+NAMES = {str: "text", int: "a whole number", bool: "true or false", list: "a list", dict: "an object"}
 
 
-Reader = Callable[[Any, str], Any]
-
-
-def _object(kind: Any, data: object, where: str, readers: Mapping[str, Reader]) -> Any:
-    """One dataclass; a plain field takes text, a number or a truth value, as its default's type or annotation says."""
-    known = {field.name: str(field.type) for field in fields(kind)}
+def _read(kind: str, value: Any, where: str) -> Any:
+    """Read a value as an annotation says. It is a text, because Python 3.8 cannot evaluate `tuple[str, ...] | None`."""
+    optional, tuple_of = " | None", "tuple["
+    if kind.endswith(optional):
+        return None if value is None else _read(kind[: -len(optional)], value, where)
+    if kind.startswith(tuple_of):
+        item, _, length = kind[len(tuple_of) : -1].rpartition(", ")
+        items = _expect(list, value, where)
+        if length != "..." and len(items) != 2:
+            raise ValueError(f"{where}: expected a pair, found {len(items)} items")
+        return tuple(_read(item, one, f"{where}[{number}]") for number, one in enumerate(items))
+    if kind in PLAIN:
+        return _expect(PLAIN[kind], value, where)
+    known = {field.name: str(field.type) for field in fields(CLASSES[kind])}
     values: dict[str, Any] = {}
-    for name, value in _map(data, where).items():
-        place = f"{where}.{name}"
+    for name, inner in _expect(dict, value, where).items():
         if name not in known:
-            raise ValueError(f"{place}: unknown key")
-        if value is None and "None" in known[name]:
-            values[name] = None
-        elif name in readers:
-            values[name] = readers[name](value, place)
-        else:
-            values[name] = _plain(value, known[name], place)
+            raise ValueError(f"{where}.{name}: unknown key")
+        values[name] = _read(known[name], inner, f"{where}.{name}")
     try:
-        return kind(**values)
+        return CLASSES[kind](**values)
     except TypeError as error:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _objects(kind: Any, data: object, where: str, readers: Mapping[str, Reader]) -> tuple[Any, ...]:
-    return tuple(
-        _object(kind, item, f"{where}[{number}]", readers) for number, item in enumerate(_list(data, where))
-    )
-
-
-def _plain(value: object, annotation: str, where: str) -> object:
-    wanted: type = bool if annotation.startswith("bool") else int if annotation.startswith("int") else str
-    if type(value) is not wanted:
-        raise ValueError(f"{where}: expected {wanted.__name__}, found {type(value).__name__}")
-    return value
-
-
-def _map(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: expected an object, found {type(value).__name__}")
-    return value
-
-
-def _list(value: object, where: str) -> list[Any]:
-    if not isinstance(value, (list, tuple)):
-        raise ValueError(f"{where}: expected a list, found {type(value).__name__}")
-    return list(value)
-
-
-def _text(value: object, where: str) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"{where}: expected text, found {type(value).__name__}")
-    return value
-
-
-def _texts(value: object, where: str) -> tuple[str, ...]:
-    return tuple(_text(item, where) for item in _list(value, where))
-
-
-def _names(value: object, where: str) -> tuple[str | None, ...]:
-    return tuple(None if item is None else _text(item, where) for item in _list(value, where))
-
-
-def _matrix(value: object, where: str) -> tuple[tuple[str, ...], ...]:
-    return tuple(_texts(row, where) for row in _list(value, where))
+def _expect(kind: type, value: Any, where: str) -> Any:
+    """Return the value; True is no whole number here, and a tuple is a list."""
+    if type(value) is kind or (kind is list and isinstance(value, tuple)):
+        return value
+    raise ValueError(f"{where}: expected {NAMES[kind]}, found {type(value).__name__}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections import Counter
 from typing import TYPE_CHECKING, Mapping
 
 if TYPE_CHECKING:
@@ -21,9 +22,7 @@ def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str], wi
     wide = max(len(name) for name, _, _ in rows)
     lines = ["facts"]
     for name, value, source in rows:
-        lines += _wrapped(
-            f"{name:<{wide}}  {value}" + (f"  [{source}]" if source else ""), width, hang=wide + 2
-        )
+        lines += _wrapped(f"{name:<{wide}}  {value}{_bracketed(source)}", width, hang=wide + 2)
     for interface in facts.interfaces or ():
         lines += _wrapped(_interface(interface), width, indent=wide + 4)
     lines += _wrapped(f"not known: {', '.join(silent)}", width) if silent else []
@@ -45,13 +44,13 @@ def as_text(facts: Facts, decision: Decision, environment: Mapping[str, str], wi
     return "\n".join(lines)
 
 
-def kept(setting: Setting, environment: Mapping[str, str]) -> str:
+def user_variable(setting: Setting, environment: Mapping[str, str]) -> str:
     """Return the variable of the user that prevents this setting; an empty value counts as set."""
     return next((name for name in setting.unless if name in environment), "")
 
 
 def _setting_lines(one: Setting, environment: Mapping[str, str], width: int) -> list[str]:
-    own = kept(one, environment)
+    own = user_variable(one, environment)
     kept_by = f"  (not set: {own} is the user's own)" if own else ""
     lines = _wrapped(f"{one.name}={one.value}{kept_by}", width)
     lines += _wrapped(f"because {one.reason}", width, indent=4)
@@ -98,9 +97,7 @@ def _fact_rows(facts: Facts) -> list[tuple[str, str, str]]:
 
 
 def _gpu_names(gpus: tuple[Gpu, ...]) -> str:
-    counts: dict[str, int] = {}
-    for gpu in gpus:
-        counts[gpu.name or "of unknown name"] = counts.get(gpu.name or "of unknown name", 0) + 1
+    counts = Counter(gpu.name or "of unknown name" for gpu in gpus)
     return ", ".join(f"{count} {name}" for name, count in counts.items()) or "none"
 
 
@@ -110,15 +107,7 @@ def _iommu(gpus: tuple[Gpu, ...] | None) -> str | None:
 
 
 def _interface(one: Interface) -> str:
-    state = (
-        UNKNOWN
-        if one.up is None
-        else "down"
-        if not one.up
-        else "no carrier"
-        if one.running is False
-        else "up"
-    )
+    state = {None: UNKNOWN, False: "down", True: "no carrier" if one.running is False else "up"}[one.up]
     addresses = " ".join(address.text or "masked" for address in one.addresses or ())
     return f"{one.name} ({' '.join(filter(None, (one.kind, state, addresses)))})"
 
@@ -126,13 +115,11 @@ def _interface(one: Interface) -> str:
 def _matrix_lines(facts: Facts) -> list[str]:
     if not facts.links or len(facts.links) < 2:
         return []
-    head = "".join(f"{f'GPU{number}':<6}" for number in range(len(facts.links)))
-    rows = [
-        f"  GPU{number:<5} {''.join(f'{cell:<6}' for cell in row)}" for number, row in enumerate(facts.links)
-    ]
-    source = facts.source("links")
-    return [
-        "",
-        f"  {'links':<8} {head}" + (f"  [{source}]" if source else ""),
-        *(row.rstrip() for row in rows),
-    ]
+    names = [f"GPU{number}" for number in range(len(facts.links))]
+    head = "".join(f"{name:<6}" for name in names)
+    rows = [f"  {name:<8} {''.join(f'{cell:<6}' for cell in row)}" for name, row in zip(names, facts.links)]
+    return ["", f"  {'links':<8} {head}{_bracketed(facts.source('links'))}", *(row.rstrip() for row in rows)]
+
+
+def _bracketed(source: str) -> str:
+    return f"  [{source}]" if source else ""

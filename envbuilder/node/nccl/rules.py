@@ -8,6 +8,7 @@ the last rule of a group always applies.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass
 from typing import Callable, Iterable
 
@@ -41,7 +42,7 @@ class Rule:
 
 
 def rule(
-    *, when: str, then: str, why: str, evidence: tuple[str, ...], lapses: str = ""
+    *, when: str, why: str, evidence: tuple[str, ...], then: str = "nothing", lapses: str = ""
 ) -> Callable[[Callable[[Facts], Verdict | None]], Rule]:
     """Make a rule of the function that follows."""
     return lambda judge: Rule(judge.__name__, judge, when, then, why, lapses, evidence)
@@ -68,7 +69,6 @@ def measured_failed(facts: Facts) -> Verdict | None:
 
 @rule(
     when="A real test on these GPUs passed with P2P",
-    then="nothing",
     why="a test on these GPUs passed with P2P",
     evidence=("measured-transfers",),
 )
@@ -81,7 +81,6 @@ def measured_passed(facts: Facts) -> Verdict | None:
 
 @rule(
     when="There are fewer than two GPUs",
-    then="nothing",
     why="there is no pair of GPUs",
     evidence=("set-nothing-by-default",),
 )
@@ -91,7 +90,6 @@ def too_few(facts: Facts) -> Verdict | None:
 
 @rule(
     when="The links between the GPUs are uncertain: not read, damaged, or listed without NVLink",
-    then="nothing",
     why="the links between the GPUs are not known with certainty",
     evidence=("unread-links",),
 )
@@ -103,7 +101,6 @@ def unclear(facts: Facts) -> Verdict | None:
 
 @rule(
     when="Every pair of GPUs has NVLink",
-    then="nothing",
     why="every pair of GPUs has NVLink, which neither variable could improve",
     evidence=("nvlink",),
 )
@@ -126,7 +123,6 @@ def nvlink_translating(facts: Facts) -> Verdict | None:
 
 @rule(
     when="Some pairs have NVLink",
-    then="nothing",
     why="NCCL_P2P_DISABLE would throw NVLink away, and nothing speaks against P2P here",
     evidence=("nvlink",),
 )
@@ -182,7 +178,6 @@ def rtx_40(facts: Facts) -> Verdict | None:
 
 @rule(
     when="Two GPUs across the CPU interconnect of a bare-metal host whose IOMMU passes through or is off",
-    then="nothing",
     why="without DMA translation P2P across the CPU interconnect works",
     evidence=("cpu-interconnect",),
 )
@@ -214,7 +209,6 @@ P2P_RULES: tuple[Rule, ...] = (
 
 @rule(
     when="The job runs on one node",
-    then="nothing",
     why="on one node every interface that works will do",
     evidence=("single-node",),
 )
@@ -224,7 +218,6 @@ def one_node(facts: Facts) -> Verdict | None:
 
 @rule(
     when="The interfaces, or the addresses of one that NCCL would take, are not known",
-    then="nothing",
     why="the interfaces or their addresses are not known with certainty",
     evidence=("set-nothing-by-default",),
 )
@@ -294,12 +287,9 @@ def translates(facts: Facts) -> bool:
 
 
 def _matrix(facts: Facts) -> str:
-    counts: dict[str, int] = {}
-    for link in facts.pairs:
-        counts[link] = counts.get(link, 0) + 1
-    said = ", ".join(f"{count} {link}" for link, count in sorted(counts.items()))
+    pairs = ", ".join(f"{count} {link}" for link, count in sorted(Counter(facts.pairs).items()))
     source = facts.source("links")
-    return f"{len(facts.gpus or ())} GPUs, pairs: {said}" + (f" ({source})" if source else "")
+    return f"{len(facts.gpus or ())} GPUs, pairs: {pairs}" + (f" ({source})" if source else "")
 
 
 def _iommu(facts: Facts) -> str:
@@ -323,15 +313,12 @@ def _choice(facts: Facts) -> str:
 
 def _several(names: Iterable[str], facts: Facts) -> tuple[str, ...]:
     """Return a hint where NCCL takes several sound interfaces, because its socket transport uses all."""
-    taken = [name.partition(":")[0] for name in names]
-    if (
-        len(set(taken)) < 2
-        or facts.job.nodes == 1
-        or any(port.state == "ACTIVE" for port in facts.rdma or ())
-    ):
+    taken = list(dict.fromkeys(name.partition(":")[0] for name in names))
+    has_rdma = any(port.state == "ACTIVE" for port in facts.rdma or ())
+    if len(taken) < 2 or facts.job.nodes == 1 or has_rdma:
         return ()
-    listed = ", ".join(f"`{name}`" for name in dict.fromkeys(taken))
-    if net.networks(taken, facts.interfaces or ()) < len(set(taken)):
+    listed = ", ".join(f"`{name}`" for name in taken)
+    if net.networks(taken, facts.interfaces or ()) < len(taken):
         return (
             f"NCCL uses {listed}, of which several are in one subnet: the kernel's routes decide, not the names",
         )

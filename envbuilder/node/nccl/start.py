@@ -1,4 +1,4 @@
-"""One decision at the start of a job: this node's facts, or a profile that fits it → what to set, and what to say."""
+"""One decision at the start of a job: settings and messages, from this node's facts or from a profile that fits it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from envbuilder.node.nccl.decide import Decision, decide
 from envbuilder.node.nccl.probe import ProbeIO, import_nvml, probe, run_program
 from envbuilder.node.nccl.profile import misfit, parse_measured, parse_profile
 from envbuilder.node.nccl.report import as_text
-from envbuilder.node.nccl.roots import Roots
 
 if TYPE_CHECKING:
     from envbuilder.node.nccl.facts import Facts
@@ -18,15 +17,9 @@ if TYPE_CHECKING:
 
 def node_facts(root: str, packages: list[str], environment: Mapping[str, str]) -> Facts:
     """Probe the node from a process of the image."""
-    top = Path(root)
-    io = ProbeIO(
-        roots=Roots(sys=top / "sys", proc=top / "proc", dev=top / "dev", root=top),
-        environment=environment,
-        packages=tuple(map(Path, packages)),
-        nvml=import_nvml(packages),
-        run=run_program,
-    )
-    return probe(io)
+    folders = tuple(map(Path, packages))
+    nvml = import_nvml(packages)
+    return probe(ProbeIO(Path(root), environment, folders, nvml, run_program))
 
 
 def decide_start(
@@ -40,10 +33,10 @@ def decide_start(
             facts = replace(facts, measured=parse_measured(measured))
         except ValueError as error:
             warnings.append(f"the stored test of this node cannot be read: {error}")
-    decision, said = _with_profile(facts, baked)
+    decision, misfits = _with_profile(facts, baked)
     return {
         "settings": [asdict(one) for one in decision.settings],
-        "warnings": [*warnings, *said],
+        "warnings": [*warnings, *misfits],
         "text": as_text(facts, decision, environment),
     }
 

@@ -6,7 +6,7 @@ it holds. `stages` describes the stages of all texts; `Dockerfile.base` is writt
 
 from envbuilder.plan.render.definition import render_definition
 from envbuilder.plan.render.dockerfile import render_base, render_dockerfile
-from envbuilder.plan.render.kit import Compile, Kit, Packages
+from envbuilder.plan.render.kit import Compile, Kit
 from envbuilder.plan.render.stages import EXPORTED, arguments
 from envbuilder.plan.render.steps import rules
 
@@ -14,7 +14,6 @@ __all__ = [
     "EXPORTED",
     "Compile",
     "Kit",
-    "Packages",
     "arguments",
     "render_base",
     "render_definition",

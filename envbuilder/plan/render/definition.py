@@ -14,7 +14,7 @@ from envbuilder.plan.render.quote import WRITE, WRITE_MARKED, file_lines, in_com
 from envbuilder.plan.render.stages import STAGES
 
 _TARGET: Final = "/target"
-_GIVEN: Final = ("artefacts", "context")  # what `--bind` may bring
+_GIVEN: Final = ("artifacts", "context")  # what `--bind` may bring
 _OWN: Final = ("kit", *(stage.download.name for stage in STAGES if stage.download))
 _SECTION: Final = 50_000  # bytes; Apptainer's limit is 64 KiB
 _MERGED: Final = "bin sbin lib lib32 lib64 libx32"
@@ -25,7 +25,7 @@ _HEAD: Final = """\
 #
 #   apptainer build --fakeroot --bind FOLDER_OF_THE_RECIPE:/context:ro {name}.sif THIS_FILE
 #
-# Every package is fetched by its sha256. What lies in a folder already is taken from there with `--bind FOLDER:/artefacts:ro`;
+# Every package is fetched by its sha256. What lies in a folder already is taken from there with `--bind FOLDER:/artifacts:ro`;
 # certificates for a proxy that looks into TLS are the file `certificates.pem` in it. Where Docker Hub is not reached:
 # `--build-arg BOOTSTRAP=docker-archive --build-arg BASE=FILE`, an image with apt; nothing of it comes into the SIF.
 
@@ -42,7 +42,7 @@ Stage: workshop
 
 %setup
     # Where `--bind` puts what it brings.
-    mkdir "${{APPTAINER_ROOTFS:?}}/artefacts" "${{APPTAINER_ROOTFS:?}}/context"
+    mkdir "${{APPTAINER_ROOTFS:?}}/artifacts" "${{APPTAINER_ROOTFS:?}}/context"
 
 """
 # Mounts end with their own namespace, so that no later step reaches through them.

@@ -6,7 +6,7 @@ from typing import Final
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import WRITE, in_comment, in_dockerfile
-from envbuilder.plan.render.stages import FETCH, LAYER, OFF, OUT, STAGES, Download, Stage, Variant
+from envbuilder.plan.render.stages import ARGUMENTS, FETCH, LAYER, OFF, OUT, STAGES, Download, Stage
 
 _HEAD: Final = """\
 # The environment `{name}` without envbuilder: {summary}
@@ -15,7 +15,7 @@ _HEAD: Final = """\
 #
 # Every package is fetched by its sha256. Where the network is behind a proxy that looks into TLS, add
 # `--secret id=ca,src=FILE_OF_CERTIFICATES`. What lies in a folder already is taken from there with
-# `--build-context artefacts=FOLDER`. The same time for each file: `--output type=oci,dest=FILE,rewrite-timestamp=true`.
+# `--build-context artifacts=FOLDER`. The same time for each file: `--output type=oci,dest=FILE,rewrite-timestamp=true`.
 #
 # hadolint global ignore=DL3003,DL3008,DL3009,DL3067,DL4006,SC3040
 # Why those: each step is one script of bash that sets pipefail itself and goes where it works; the workshop's own packages
@@ -77,8 +77,8 @@ def render_dockerfile(kit: Kit) -> str:
     stages = [stage for stage in STAGES if stage.is_in(kit)]
     downloads = [stage.download for stage in stages if stage.download]
     texts = [
-        _block("Files that need not be fetched: `--build-context artefacts=FOLDER` takes the place of this empty stage.",
-               ["FROM scratch AS artefacts"]),
+        _block("Files that need not be fetched: `--build-context artifacts=FOLDER` takes the place of this empty stage.",
+               ["FROM scratch AS artifacts"]),
         _block("The workshop's tools.", ["FROM ${BASE} AS workshop"], _run(steps.tools(kit), *FETCH)),
         _block("The programs that the stages below run.", ["FROM workshop AS kit"], _run(steps.programs(kit), OFF)),
         *(_download(one, kit) for one in downloads),
@@ -130,36 +130,9 @@ def _run(lines: Sequence[str], *options: str) -> str:
 
 def render_base() -> str:
     """Return `Dockerfile.base`, which is the same for every plan."""
-    choices = [stage.choice for stage in STAGES if stage.choice]
-    arguments = "".join(f"# {one.comment}\nARG {one.argument}={one.default}\n" for one in choices)
-    copies = "".join(
-        f"COPY --link --from={stage.name} {stage.layer[0]} {stage.layer[1]}\n" for stage in STAGES[1:]
+    copies = [f"COPY --link --from={stage.name} {' '.join(stage.layer)}\n" for stage in STAGES[1:]]
+    layers = "".join([f"FROM {STAGES[0].name} AS layers\n", *copies])
+    stages = [stage.base for stage in STAGES]
+    return "\n".join(
+        [_BASE_HEAD, ARGUMENTS, _BASE_NOTHING, *stages, layers, _BASE_EDITED, _BASE_LAST + _COMMANDS]
     )
-    texts = [
-        _BASE_HEAD,
-        arguments,
-        _BASE_NOTHING,
-        *(text for stage in STAGES for text in _base_stage(stage)),
-        f"FROM {STAGES[0].name} AS layers\n{copies}",
-        _BASE_EDITED,
-        _BASE_LAST + _COMMANDS,
-    ]
-    return "\n".join(texts)
-
-
-def _base_stage(stage: Stage) -> list[str]:
-    texts = [
-        _block(one.comment or stage.comment, [f"FROM {one.parent} AS {one.name}", *one.head], _base_run(one))
-        for one in stage.variants
-    ]
-    return [*texts, *(["\n".join(stage.choice.lines) + "\n"] if stage.choice else [])]
-
-
-def _base_run(variant: Variant) -> str:
-    """Return a RUN without a network, with two mounts a line."""
-    pairs = [
-        (source, target or source) for source, _, target in (one.partition(":") for one in variant.mounts)
-    ]
-    mounts = [f"--mount=type=bind,source={source},target=/{target}" for source, target in pairs]
-    lines = [" ".join(mounts[at : at + 2]) for at in range(0, len(mounts), 2)]
-    return f"RUN {OFF} " + " \\\n    ".join([*lines, variant.command])

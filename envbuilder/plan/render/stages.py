@@ -11,7 +11,7 @@ from typing import Final
 from envbuilder.plan.model import ENV_PREFIX, Plan
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
-from envbuilder.plan.render.quote import in_comment
+from envbuilder.plan.render.quote import in_comment, in_shell
 
 EPOCH: Final = "ARG SOURCE_DATE_EPOCH"
 OUT: Final = "/root/out"  # in a stage of a rendered Dockerfile: the root of what is new
@@ -20,31 +20,8 @@ OFF: Final = "--network=none"
 KIT: Final = "--mount=type=bind,from=kit,source=/kit,target=/kit"
 FETCH: Final = (
     "--mount=type=secret,id=ca,target=/run/secrets/ca",
-    "--mount=type=bind,from=artefacts,target=/artefacts",
+    "--mount=type=bind,from=artifacts,target=/artifacts",
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Variant:
-    """One way to make a stage of `Dockerfile.base`, whose inputs are files of a folder."""
-
-    name: str
-    parent: str  # the stage that it is made in
-    comment: str = ""  # if it is not the stage's own
-    head: tuple[str, ...] = ()
-    mounts: tuple[str, ...]  # of the folder, `source:target` where the target has another name
-    command: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
-    """An argument of `Dockerfile.base` that says which variant of a stage is made."""
-
-    argument: str
-    default: str
-    comment: str
-    of_plan: Callable[[Plan], str]
-    lines: tuple[str, ...]  # that make the stage out of the variant
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +51,7 @@ class Stage:
     name: str  # of the step
     comment: str
     # In `Dockerfile.base`.
-    variants: tuple[Variant, ...]
-    choice: Choice | None = None
+    base: str  # the text of the stage, whose inputs are files of a folder
     layer: tuple[str, str] = (LAYER, "/")  # what of the stage goes where in the image
     # In a rendered text.
     parents: tuple[str, ...]  # the stage is made in the first one that the plan has
@@ -94,43 +70,39 @@ class Stage:
 
 
 def _mount(source: str) -> str:
+    """Return the mount of another stage's folder."""
     return f"--mount=type=bind,from={source},source=/{source},target=/{source}"
+
+
+def _input(source: str, target: str = "") -> str:
+    """Return the mount of an input of `Dockerfile.base`."""
+    return f"--mount=type=bind,source={source},target=/{target or source}"
 
 
 OS: Final = Stage(
     name="os",
     comment="The distribution: a root of exactly those packages, installed by their own dpkg.",
-    variants=(
-        Variant(
-            name="suite",
-            comment="A root of exactly the locked packages. They are unpacked, so that their own dpkg can run and install them.",
-            parent="scratch",
-            head=("ADD os/root.tar /", EPOCH),
-            mounts=("os", "kit"),
-            command='set -a && . /os/settings && sh /kit/configure_os.sh /os/debs "$GCC" "$REPEAT" && sh /os/finish.sh ""',
-        ),
-        Variant(
-            name="image",
-            comment="An image, with the locked packages that it lacks.",
-            parent="base",
-            head=("USER 0", EPOCH),
-            mounts=("os", "kit"),
-            command='["/bin/sh", "/kit/add_packages.sh", "/os"]',
-        ),
-    ),
-    choice=Choice(
-        argument="BASE",
-        default="suite",
-        comment="Where the root comes from: `suite`, the distribution's packages alone; `image`, an image with the packages that it lacks.",
-        of_plan=lambda plan: "image" if plan.os.base else "suite",
-        lines=(
-            "FROM ${BASE} AS root",
-            "",
-            "# Either of them without its settings: what an image sets for its own programs is not for a build.",
-            "FROM scratch AS os",
-            "COPY --link --from=root / /",
-        ),
-    ),
+    base=f"""\
+# A root of exactly the locked packages. They are unpacked, so that their own dpkg can run and install them.
+FROM scratch AS suite
+ADD os/root.tar /
+{EPOCH}
+RUN {OFF} {_input("os")} {_input("kit")} \\
+    set -a && . /os/settings && sh /kit/configure_os.sh /os/debs "$GCC" "$REPEAT" && sh /os/finish.sh ""
+
+# An image, with the locked packages that it lacks.
+FROM base AS image
+USER 0
+{EPOCH}
+RUN {OFF} {_input("os")} {_input("kit")} \\
+    ["/bin/sh", "/kit/add_packages.sh", "/os"]
+
+FROM ${{BASE}} AS root
+
+# Either of them without its settings: what an image sets for its own programs is not for a build.
+FROM scratch AS os
+COPY --link --from=root / /
+""",
     layer=("/", "/"),
     parents=("scratch",),
     head=(EPOCH, "COPY --from=debs /root/target /"),
@@ -140,7 +112,7 @@ OS: Final = Stage(
         name="debs",
         comment="The distribution's packages, unpacked.",
         arguments=("DEBIAN_MIRROR",),
-        fetch=lambda kit: steps.fetch_debs(kit.plan.os.artefacts, "/debs"),
+        fetch=lambda kit: steps.fetch_debs(kit.plan.os.artifacts, "/debs"),
         unpack=steps.unpack,
     ),
     scripts=lambda kit, _: [
@@ -155,15 +127,13 @@ OS: Final = Stage(
 PYTHON: Final = Stage(
     name="python",
     comment="The Python environment.",
-    variants=(
-        Variant(
-            name="python",
-            parent="os",
-            head=(EPOCH,),
-            mounts=("python", "kit"),
-            command='["/bin/sh", "/kit/install_wheels.sh", "/python"]',
-        ),
-    ),
+    base=f"""\
+# The Python environment.
+FROM os AS python
+{EPOCH}
+RUN {OFF} {_input("python")} {_input("kit")} \\
+    ["/bin/sh", "/kit/install_wheels.sh", "/python"]
+""",
     layer=(ENV_PREFIX, ENV_PREFIX),
     parents=("os",),
     head=(EPOCH, "ARG PYTORCH_INDEX", "ARG INDEX"),
@@ -175,22 +145,15 @@ PYTHON: Final = Stage(
 CUDA: Final = Stage(
     name="cuda",
     comment="The CUDA toolkit; what the wheels have is linked.",
-    variants=(
-        Variant(
-            name="toolkit",
-            parent="python",
-            mounts=("cuda", "kit"),
-            command='. /cuda/settings && "$INTERPRETER" /kit/install_toolkit.py /cuda/rules.json /cuda/parts "$SITE" \\\n'
-            f'    && mkdir -p {LAYER}/usr/local && mv /usr/local/cuda "/usr/local/cuda-$CUDA" {LAYER}/usr/local',
-        ),
-    ),
-    choice=Choice(
-        argument="CUDA",
-        default="nothing",
-        comment="The CUDA toolkit: `toolkit`, or `nothing`.",
-        of_plan=lambda plan: "toolkit" if plan.cuda else "nothing",
-        lines=("FROM ${CUDA} AS cuda",),
-    ),
+    base=f"""\
+# The CUDA toolkit; what the wheels have is linked.
+FROM python AS toolkit
+RUN {OFF} {_input("cuda")} {_input("kit")} \\
+    . /cuda/settings && "$INTERPRETER" /kit/install_toolkit.py /cuda/rules.json /cuda/parts "$SITE" \\
+    && mkdir -p {LAYER}/usr/local && mv /usr/local/cuda "/usr/local/cuda-$CUDA" {LAYER}/usr/local
+
+FROM ${{CUDA}} AS cuda
+""",
     parents=("python",),
     options=(OFF, KIT, _mount("parts")),
     copies=("COPY --link --from=cuda /usr/local/ /usr/local/",),
@@ -198,7 +161,7 @@ CUDA: Final = Stage(
         name="parts",
         comment="The CUDA toolkit's packages.",
         arguments=("DEBIAN_MIRROR", "PYTORCH_INDEX"),
-        fetch=lambda kit: steps.fetch_parts(kit.plan.cuda.artefacts if kit.plan.cuda else ()),
+        fetch=lambda kit: steps.fetch_parts(kit.plan.cuda.artifacts if kit.plan.cuda else ()),
     ),
     scripts=lambda kit, _: [Script(name="cuda", lines=steps.install_toolkit(kit))] if kit.plan.cuda else [],
 )
@@ -206,23 +169,17 @@ CUDA: Final = Stage(
 EXTENSIONS: Final = Stage(
     name="extensions",
     comment="The extensions, from the recipe's own sources; no GPU is needed.",
-    variants=(
-        Variant(
-            name="compiled",
-            comment="The extensions, from the recipe's own sources or by a project's own build; no GPU is needed.",
-            parent="python",
-            head=(f"COPY --link --from=cuda {LAYER} /", EPOCH),
-            mounts=("extensions", "kit", "python/uv:uv", "kit/customize:customize"),
-            command=f'for one in /extensions/[0-9]*; do sh /kit/compile_one.sh "$one" /extensions/sources {LAYER} || exit 1; done',
-        ),
-    ),
-    choice=Choice(
-        argument="EXTENSIONS",
-        default="nothing",
-        comment="The recipe's extensions: `compiled`, or `nothing`.",
-        of_plan=lambda plan: "compiled" if plan.extensions else "nothing",
-        lines=("FROM ${EXTENSIONS} AS extensions",),
-    ),
+    base=f"""\
+# The extensions, from the recipe's own sources or by a project's own build; no GPU is needed.
+FROM python AS compiled
+COPY --link --from=cuda {LAYER} /
+{EPOCH}
+RUN {OFF} {_input("extensions")} {_input("kit")} \\
+    {_input("python/uv", "uv")} {_input("kit/customize", "customize")} \\
+    for one in /extensions/[0-9]*; do sh /kit/compile_one.sh "$one" /extensions/sources {LAYER} || exit 1; done
+
+FROM ${{EXTENSIONS}} AS extensions
+""",
     parents=("cuda", "python"),
     head=(EPOCH,),
     options=(OFF, KIT, "--mount=type=bind,target=/context"),
@@ -231,7 +188,7 @@ EXTENSIONS: Final = Stage(
         Script(
             name=f"extension-{number}",
             comment=f"The extension {in_comment(one.name)}, from the recipe's own sources; no GPU is needed.",
-            lines=steps.compile_one(number, out=out),
+            lines=[f"sh /kit/compile_one.sh /kit/{number} /context {in_shell(out)}"],
         )
         for number, one in enumerate(kit.compiles)
     ],
@@ -240,16 +197,13 @@ EXTENSIONS: Final = Stage(
 START: Final = Stage(
     name="start",
     comment="What runs first in each Python, and what a runtime reads.",
-    variants=(
-        Variant(
-            name="start",
-            comment="What each Python of the environment runs first.",
-            parent="os",
-            head=(f"COPY --link start {LAYER}",),
-            mounts=("python/settings:settings", "kit"),
-            command=f'. /settings && sh /kit/write_start.sh "$INTERPRETER" {LAYER}',
-        ),
-    ),
+    base=f"""\
+# What each Python of the environment runs first.
+FROM os AS start
+COPY --link start {LAYER}
+RUN {OFF} {_input("python/settings", "settings")} {_input("kit")} \\
+    . /settings && sh /kit/write_start.sh "$INTERPRETER" {LAYER}
+""",
     parents=("os",),
     options=(OFF,),
     copies=("COPY --link --from=start /opt /opt", f"COPY --link --from=start {OUT} /"),
@@ -262,8 +216,21 @@ STAGES: Final = (OS, PYTHON, CUDA, EXTENSIONS, START)  # in the order of their l
 EXPORTED: Final = {"layers": tuple(stage.name for stage in STAGES), "edited": (EXTENSIONS.name,)}
 
 
+ARGUMENTS: Final = """\
+# Where the root comes from: `suite`, the distribution's packages alone; `image`, an image with the packages that it lacks.
+ARG BASE=suite
+# The CUDA toolkit: `toolkit`, or `nothing`.
+ARG CUDA=nothing
+# The recipe's extensions: `compiled`, or `nothing`.
+ARG EXTENSIONS=nothing
+"""
+
+
 def arguments(plan: Plan) -> dict[str, str]:
-    """Return what `Dockerfile.base` is told of the plan, by the names of its ARGs. A stage that makes nothing is not named."""
-    choices = [stage.choice for stage in STAGES if stage.choice]
-    given = {one.argument: one.of_plan(plan) for one in choices if one.of_plan(plan) != "nothing"}
+    """Return the arguments of `Dockerfile.base` for a plan. A stage that makes nothing is left out."""
+    given = {"BASE": "image" if plan.os.base else "suite"}
+    if plan.cuda:
+        given["CUDA"] = "toolkit"
+    if plan.extensions:
+        given["EXTENSIONS"] = "compiled"
     return given | {"SOURCE_DATE_EPOCH": str(plan.epoch)}

@@ -1,6 +1,6 @@
 """The steps of a rendered text as shell lines.
 
-`/kit` holds the programs, `/debs` and `/parts` what was fetched, `/context` the recipe's folder, and `/artefacts` files that need
+`/kit` holds the programs, `/debs` and `/parts` what was fetched, `/context` the recipe's folder, and `/artifacts` files that need
 not be fetched.
 """
 
@@ -15,12 +15,12 @@ from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import file_lines, in_shell
 
 CERTIFICATES: Final = [
-    "for ca in /run/secrets/ca /artefacts/certificates.pem; do",
+    "for ca in /run/secrets/ca /artifacts/certificates.pem; do",
     '  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi',
     "done",
 ]
 WORKSHOP: Final = "ca-certificates curl python3-pip"  # what fetches; nothing of it stays
-_PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artefacts"
+_PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts"
 
 
 def tools(kit: Kit, *programs: str) -> list[str]:
@@ -33,7 +33,7 @@ def tools(kit: Kit, *programs: str) -> list[str]:
         f"  apt-get update && apt-get install --yes --no-install-recommends {' '.join((WORKSHOP, *programs))}",
         "fi",
         "offline=",
-        'for file in /artefacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done',
+        'for file in /artifacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done',
         "mkdir /kit",
         f"{_PIP} $offline --dest /kit/wheel uv=={in_shell(kit.uv)}",
         "python3 -m zipfile --extract /kit/wheel/uv-*.whl /kit/wheel",
@@ -56,15 +56,16 @@ def programs(kit: Kit) -> list[str]:
         lines += ["", *file_lines(f"/kit/{number}/spec.json", one.specification)]
         lines += file_lines(f"/kit/{number}/entry.json", one.entry)
         lines += file_lines(f"/kit/{number}/sources", one.sums)
-        lines += file_lines(f"/kit/{number}/environment", _exports(one.env))
+        exports = "".join(f"export {name}={in_shell(value)}\n" for name, value in one.env)
+        lines += file_lines(f"/kit/{number}/environment", exports)
     if kit.plan.cuda:
         lines += ["", *file_lines("/kit/cuda.json", rules(kit.plan.cuda))]
     return lines
 
 
-def fetch_debs(artefacts: Sequence[Artifact], folder: str) -> list[str]:
+def fetch_debs(artifacts: Sequence[Artifact], folder: str) -> list[str]:
     """Fetch packages of Debian, each by its sha256."""
-    listed = "".join(f"{one.sha256}  {one.path}\n" for one in artefacts)
+    listed = "".join(f"{one.sha256}  {one.path}\n" for one in artifacts)
     return [
         *CERTIFICATES,
         f"mkdir {folder}",
@@ -73,7 +74,7 @@ def fetch_debs(artefacts: Sequence[Artifact], folder: str) -> list[str]:
         "mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)}",
         "while read -r sha256 path; do",
         f"  file={folder}/${{path##*/}}",
-        '  if [ -e "/artefacts/${path##*/}" ]; then cp "/artefacts/${path##*/}" "$file"',
+        '  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"',
         '  else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi',
         '  echo "$sha256  $file" | sha256sum --check --quiet',
         f"done <{folder}/list",
@@ -93,15 +94,15 @@ def unpack(root: str) -> list[str]:
 
 def configure(kit: Kit) -> list[str]:
     """Let the packages' own dpkg install them."""
-    packages = kit.packages
-    names = " ".join(f"{name}={tool}" for name, tool in packages.names)
+    lists = {name: in_shell(words) for name, words in kit.lists.items()}
+    repeat = "" if kit.repeatable else kit.plan.python.python  # whose library is byte-compiled anew
     return [
-        f"export EXCLUDE={in_shell(' '.join(packages.exclude))} KEEP={in_shell(' '.join(packages.keep))}",
-        f"export DROP={in_shell(' '.join(packages.drop))}",
-        f"export NAMES={in_shell(names)}",
-        f"sh /kit/configure_os.sh /debs {in_shell(kit.plan.os.gcc)} {in_shell(packages.repeat)}",
+        f"export EXCLUDE={lists['EXCLUDE']} KEEP={lists['KEEP']}",
+        f"export DROP={lists['DROP']}",
+        f"export NAMES={lists['NAMES']}",
+        f"sh /kit/configure_os.sh /debs {in_shell(kit.plan.os.gcc)} {in_shell(repeat)}",
         "set -- ''",
-        packages.after,
+        kit.after,
     ]
 
 
@@ -121,12 +122,12 @@ def python(kit: Kit) -> list[str]:
         'if [ -n "${INDEX-}" ]; then export UV_DEFAULT_INDEX="$INDEX"; fi',
     ]
     compiled = " --compile-bytecode" if kit.repeatable else ""
-    for place, wheels in _by_index(step.artefacts):
+    for place, wheels in _by_index(step.artifacts):
         index = f' --default-index "${{PYTORCH_INDEX}}/{place}"' if place else ""
         lines += _wanted(wheels, requirements)
         lines.append(
             f"/kit/uv pip install --no-config --no-deps --require-hashes --requirement {requirements}"
-            f" --python {ENV_PREFIX}/bin/python --link-mode copy --find-links /artefacts $offline{index}{compiled}"
+            f" --python {ENV_PREFIX}/bin/python --link-mode copy --find-links /artifacts $offline{index}{compiled}"
         )
     for program in _byte_code(kit):
         lines.append(f"/usr/bin/python{version} /kit/{program} {step.site_packages}")
@@ -140,17 +141,20 @@ def _byte_code(kit: Kit) -> tuple[str, ...]:
 
 def _wanted(wheels: Sequence[Artifact], path: str) -> list[str]:
     """Write the list of requirements. If every file that it names is there, no index is asked."""
+    requirements = [
+        f"# {one.filename}\n{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in wheels
+    ]
     return [
-        *file_lines(path, _requirements(wheels)),
+        *file_lines(path, "".join(requirements)),
         "offline=--no-index",
-        f'while read -r sign name; do [ "$sign" != \'#\' ] || [ -e "/artefacts/$name" ] || offline=; done <{path}',
+        f'while read -r sign name; do [ "$sign" != \'#\' ] || [ -e "/artifacts/$name" ] || offline=; done <{path}',
     ]
 
 
-def fetch_parts(artefacts: Sequence[Artifact]) -> list[str]:
+def fetch_parts(artifacts: Sequence[Artifact]) -> list[str]:
     """Fetch the toolkit's packages."""
-    lines = fetch_debs([one for one in artefacts if one.kind == "deb"], "/parts")
-    for place, wheels in _by_index([one for one in artefacts if one.kind == "wheel"]):
+    lines = fetch_debs([one for one in artifacts if one.kind == "deb"], "/parts")
+    for place, wheels in _by_index([one for one in artifacts if one.kind == "wheel"]):
         index = f' --index-url "${{PYTORCH_INDEX}}/{place}"' if place else ""
         lines += _wanted(wheels, "/parts/requirements.txt")
         lines.append(
@@ -161,13 +165,10 @@ def fetch_parts(artefacts: Sequence[Artifact]) -> list[str]:
 
 def install_toolkit(kit: Kit) -> list[str]:
     """Install the CUDA toolkit from its packages."""
-    program = f"/usr/bin/python{kit.plan.python.python} /kit/install_toolkit.py"
-    return [f"{program} /kit/cuda.json /parts {kit.plan.python.site_packages}"]
-
-
-def compile_one(number: int, *, out: str) -> list[str]:
-    """Compile one extension as its project would, and install it where the image has it."""
-    return [f"sh /kit/compile_one.sh /kit/{number} /context {in_shell(out)}"]
+    python = kit.plan.python
+    return [
+        f"/usr/bin/python{python.python} /kit/install_toolkit.py /kit/cuda.json /parts {python.site_packages}"
+    ]
 
 
 def start_files(kit: Kit, *, out: str) -> list[str]:
@@ -182,12 +183,8 @@ def start_code(kit: Kit) -> list[str]:
     """Byte-compile those files and no others."""
     modules = [in_shell(f"/{path}") for path, _ in kit.plan.start.files if path.endswith(".py")]
     python = f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python{kit.plan.start.python}"
-    return [f"{python} -m compileall -q --invalidation-mode unchecked-hash \\", *_continued(modules)]
-
-
-def _continued(words: Sequence[str]) -> list[str]:
-    """Return the last words of a command, a line each."""
-    return [f"  {word} \\" for word in words[:-1]] + [f"  {word}" for word in words[-1:]]
+    command = [f"{python} -m compileall -q --invalidation-mode unchecked-hash", *modules]
+    return " \\\n  ".join(command).split("\n")
 
 
 def runtime(kit: Kit, *, out: str) -> list[str]:
@@ -216,19 +213,9 @@ def _by_index(wheels: Sequence[Artifact]) -> list[tuple[str, list[Artifact]]]:
     return sorted(places.items())
 
 
-def _requirements(wheels: Sequence[Artifact]) -> str:
-    return "".join(
-        f"# {one.filename}\n{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in wheels
-    )
-
-
-def _exports(env: tuple[tuple[str, str], ...]) -> str:
-    return "".join(f"export {name}={in_shell(value)}\n" for name, value in env)
-
-
 def rules(step: CudaStep) -> str:
     """Return the argument of `install_toolkit.py` as JSON: what to take out of which package, and what to link."""
-    files = {one.name: one.filename for one in step.artefacts}
+    files = {one.name: one.filename for one in step.artifacts}
     value = {
         "cuda": step.toolkit.cuda,
         "parts": [

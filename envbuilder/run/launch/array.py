@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LaunchError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.run.launch.script import compose, directives, quoted, quoted_list, quoted_path, site_options
@@ -88,7 +89,7 @@ def render_array(array: Array) -> str:
     return compose(
         (
             f"builds of {count} recipes, one for each task. `sbatch THIS-FILE` submits it.",
-            "each node must see its Python, the recipes, the cache and the folder of artefacts.",
+            "each node must see its Python, the recipes, the cache and the folder of artifacts.",
         ),
         directives(options),
         [f"{name}={value}" for name, value in settings.items()],
@@ -96,19 +97,18 @@ def render_array(array: Array) -> str:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """The result of one task."""
+class ArrayBuild(Answer):
+    """How one task of an array job ended."""
 
     name: str
+    exit_code: int
+    node: str  # "" for a task without a result: Slurm ended it, or never began it
     log: Path
-    node: str = ""
-    code: int = LaunchError.exit_code  # of a task without a result: Slurm ended it, or never began it
 
     def row(self) -> tuple[str, ...]:
         if not self.node:
             return (self.name, "ended by Slurm, or never begun", "-", str(self.log))
-        words = f"failed, exit code {self.code}" if self.code else "built"
+        words = f"failed, exit code {self.exit_code}" if self.exit_code else "built"
         return (self.name, words, self.node, str(self.log))
 
     def finding(self) -> Finding:
@@ -123,7 +123,7 @@ class Ended:
         )  # fmt: skip
 
 
-def read_ends(array: Array, number: str) -> tuple[Ended, ...]:
+def read_ends(array: Array, number: str) -> tuple[ArrayBuild, ...]:
     """Read the results of a finished job, in the order of the recipes."""
     found = []
     for task, path in enumerate(array.recipes):
@@ -131,9 +131,10 @@ def read_ends(array: Array, number: str) -> tuple[Ended, ...]:
         try:
             text = (array.logs / number / f"{path.stem}.ended").read_text(encoding="utf-8")
             code, node, _ = text.split("\t")
-            found.append(Ended(name=path.stem, log=log, node=node, code=int(code)))
+            exit_code = int(code)
         except (OSError, ValueError):
-            found.append(Ended(name=path.stem, log=log))
+            exit_code, node = LaunchError.exit_code, ""
+        found.append(ArrayBuild(name=path.stem, exit_code=exit_code, node=node, log=log))
     return tuple(found)
 
 

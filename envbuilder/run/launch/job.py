@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
@@ -10,7 +10,7 @@ from envbuilder.artifacts.outputs import Outputs, read_record
 from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import UsageError
-from envbuilder.run.launch.site import HOST, OPTION, TIME, WORD, Site, need_shape
+from envbuilder.run.launch.site import HOST, OPTION, TIME, WORD, Site, SlurmSite, need_shape
 
 Shape = Literal["torchrun", "tasks"]
 Where = Literal["slurm", "ssh", "local"]
@@ -35,18 +35,7 @@ class Environment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SlurmWish:
-    """Slurm's options on the command line. They take precedence over the site profile."""
-
-    partition: str = ""
-    account: str = ""
-    qos: str = ""
-    time: str = ""
-    options: tuple[str, ...] = ()  # other options of `sbatch`, added to the profile's
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class LaunchOptions:
     """The command line of `launch`."""
 
     name: str  # of a recipe that was built, or a path to a SIF
@@ -62,7 +51,8 @@ class Wish:
     profile: str = ""
     grace: int
     smoke: bool
-    slurm: SlurmWish = SlurmWish()
+    # Takes precedence over the site profile; its `options` are added.
+    slurm: SlurmSite = field(default_factory=SlurmSite)
     hosts: tuple[str, ...] = ()
     pdsh: bool = False
     image: bool = False  # run in the image, not in the SIF
@@ -98,38 +88,31 @@ def _version(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.partition("+")[0].split(".")[:2])
 
 
-def make_job(wish: Wish, environment: Environment, site: Site, project: Path) -> Job:
+def make_job(options: LaunchOptions, environment: Environment, site: Site, project: Path) -> Job:
     """Complete the command line to a job; raises UsageError for a job that cannot run."""
     shapes: tuple[Shape, ...] = get_args(Shape)
-    shape = next((one for one in shapes if one == wish.shape), None)
+    shape = next((one for one in shapes if one == options.shape), None)
     if shape is None:
-        raise UsageError(f"`--shape` takes {' or '.join(shapes)}, found `{wish.shape}`")
-    typed = wish.slurm
-    words = {"--partition": typed.partition, "--account": typed.account, "--qos": typed.qos}
-    for option, text in words.items():
-        need_shape(option, filter(None, (text,)), WORD)
+        raise UsageError(f"`--shape` takes {' or '.join(shapes)}, found `{options.shape}`")
+    typed = options.slurm
+    for key in ("partition", "account", "qos"):
+        need_shape(f"--{key}", filter(None, (getattr(typed, key),)), WORD)
     need_shape("--time", filter(None, (typed.time,)), TIME)
     need_shape("--sbatch", typed.options, OPTION)
-    need_shape("--hosts", wish.hosts, HOST)
-    slurm = replace(
-        site.slurm,
-        partition=typed.partition or site.slurm.partition,
-        account=typed.account or site.slurm.account,
-        qos=typed.qos or site.slurm.qos,
-        time=typed.time or site.slurm.time,
-        options=(*site.slurm.options, *typed.options),
-    )
-    ssh = replace(site.ssh, hosts=wish.hosts or site.ssh.hosts, pdsh=wish.pdsh or site.ssh.pdsh)
-    nodes = wish.nodes or (len(ssh.hosts) if wish.where == "ssh" else 1)
-    gpus = wish.gpus if wish.gpus is not None else int(bool(environment.cuda))
-    ranks = wish.ranks or gpus or 1
-    program = (*SMOKE, "--ranks", str(nodes * ranks)) if wish.smoke else wish.program
+    need_shape("--hosts", options.hosts, HOST)
+    given = {key: value for key in ("partition", "account", "qos", "time") if (value := getattr(typed, key))}
+    slurm = replace(site.slurm, options=(*site.slurm.options, *typed.options), **given)
+    ssh = replace(site.ssh, hosts=options.hosts or site.ssh.hosts, pdsh=options.pdsh or site.ssh.pdsh)
+    nodes = options.nodes or (len(ssh.hosts) if options.where == "ssh" else 1)
+    gpus = options.gpus if options.gpus is not None else int(bool(environment.cuda))
+    ranks = options.ranks or gpus or 1
+    program = (*SMOKE, "--ranks", str(nodes * ranks)) if options.smoke else options.program
     job = Job(
-        environment=environment, program=program, where=wish.where, shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
-        folder=wish.folder, project=project, logs=wish.folder / wish.logs, site=replace(site, slurm=slurm, ssh=ssh),
-        grace=wish.grace,
+        environment=environment, program=program, where=options.where, shape=shape, nodes=nodes, ranks=ranks, gpus=gpus,
+        folder=options.folder, project=project, logs=options.folder / options.logs, site=replace(site, slurm=slurm, ssh=ssh),
+        grace=options.grace,
     )  # fmt: skip
-    if wish.smoke and wish.program:
+    if options.smoke and options.program:
         raise UsageError("`--smoke` launches no program", hint="leave the program out, or `--smoke`")
     _check(job)
     return job
@@ -153,7 +136,7 @@ def _check(job: Job) -> None:
     hosts = len(job.site.ssh.hosts)
     if job.where == "ssh" and hosts < max(job.nodes, 1):
         raise UsageError(
-            f"{job.nodes} nodes are wanted, and {hosts} hosts are known"
+            f"the job needs {job.nodes} nodes, but {hosts} hosts are named"
             if hosts
             else "no host is known to launch on",
             hint="`--hosts a,b`, or `hosts` under `ssh` in the site profile, names them",

@@ -31,12 +31,12 @@ class LintCode(CodeEnum):
     NODE_RANK_MISSING = "EB878", "torchrun on several nodes without `--node-rank` and without a rendezvous"
     CLEAN_ENVIRONMENT = "EB879", "`--cleanenv` or `--export=NONE`: ranks cannot meet"
     RANK_TOO_EARLY = "EB880", "RANK or `--node-rank` from Slurm outside the step"
-    NO_SIGNAL = "EB881", "no `--signal`: the end comes without warning"
+    NO_SIGNAL = "EB881", "no `--signal`: the job ends without warning"
     NO_NV = "EB882", "GPUs in the job, and no `--nv`"
     OWN_PYTHON = "EB883", "packages of `~/.local` shadow the image's"
     TASKS_AND_TORCHRUN = "EB884", "several tasks on a node that each start torchrun"
     CACHES_AT_HOME = "EB885", "compile caches at home, from many nodes"
-    CRLF = "EB886", "lines end as on Windows"
+    CRLF = "EB886", "Windows line endings"
     SBATCH_TOO_LATE = "EB887", "`#SBATCH` below the first command"
     PRIVATE_SHM = "EB888", "`--contain`: a /dev/shm for each container"
     NNODES_MISSING = "EB889", "torchrun on several nodes without `--nnodes`: each node trains apart"
@@ -55,8 +55,55 @@ _PORT: Final = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
 _RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
 
 
+# What each mistake does, and its repair. The rules below write the texts that depend on the script.
+_ERRORS: Final = {
+    LintCode.GPUS_PER_TASK: (
+        "each rank sees its own GPU only, as number 0: NCCL cannot use P2P between them, and `cuda:LOCAL_RANK` fails",
+        "ask for them by node, `--gpus-per-node=G` or `--gres=gpu:G`, and give srun `--gpu-bind=none`",
+    ),
+    LintCode.MASTER_INSIDE: (
+        "`scontrol` is not in the image",
+        "set MASTER_ADDR before the container starts, and let it pass in",
+    ),
+    LintCode.MASTER_NODE_IP: (
+        "this can be the login node's address, or 127.0.1.1, where no other node finds rank 0",
+        'use the first name of `scontrol show hostnames "$SLURM_JOB_NODELIST"`',
+    ),
+    LintCode.CPUS_NOT_INHERITED: (
+        "since Slurm 22.05 srun does not take this from the job: each rank may get one core, and loaders starve",
+        "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
+    ),
+    LintCode.NO_NV: ("the job has GPUs, and the container does not get them", "apptainer exec --nv …"),
+    LintCode.CRLF: ("the script has Windows line endings, which sbatch rejects", "dos2unix SCRIPT"),
+    LintCode.NO_SCRIPT: (
+        "this is no batch script: there is no command in it",
+        "give the file that you hand to `sbatch`",
+    ),
+}
+_WARNINGS: Final = {
+    LintCode.KEEPS_RUNNING: (
+        "when a rank dies the others wait for it until the time is up",
+        "srun --kill-on-bad-exit=1 …",
+    ),
+    LintCode.NODE_RANK_UNUSED: ("`--node-rank` has no effect with the c10d rendezvous", "leave it out"),
+    LintCode.NO_SIGNAL: (
+        "the job ends at its time limit without warning, and unsaved work is lost",
+        "#SBATCH --signal=B:TERM@120, and a trap that hands the signal on",
+    ),
+    LintCode.OWN_PYTHON: ("packages in ~/.local shadow those of the image", "--env PYTHONNOUSERSITE=1"),
+    LintCode.CACHES_AT_HOME: (
+        "compile caches go to your home on the shared file system, from all nodes at once",
+        "export TRITON_CACHE_DIR, TORCH_EXTENSIONS_DIR and TORCHINDUCTOR_CACHE_DIR below $TMPDIR of the node",
+    ),
+    LintCode.PRIVATE_SHM: (
+        "with `--contain` each container has a /dev/shm of its own: NCCL falls back to sockets between ranks of a node",
+        "--bind /dev/shm, or one container a node",
+    ),
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
+class _Mistake:
     code: LintCode
     line: Line | None  # None: of the whole script
     message: str
@@ -64,10 +111,17 @@ class Fault:
     severity: Severity = Severity.ERROR
 
 
-Rule = Callable[[Script], Iterator[Fault]]
+Rule = Callable[[Script], Iterator[_Mistake]]
 
 
-def _gpus_per_task(script: Script) -> Iterator[Fault]:
+def _known(code: LintCode, line: Line | None) -> _Mistake:
+    """Return the mistake with the texts of the tables."""
+    severity = Severity.WARNING if code in _WARNINGS else Severity.ERROR
+    message, repair = (_ERRORS | _WARNINGS)[code]
+    return _Mistake(code=code, line=line, message=message, repair=repair, severity=severity)
+
+
+def _gpus_per_task(script: Script) -> Iterator[_Mistake]:
     places = (
         script.options.get("--gpus-per-task"),
         script.find(r"--gpus-per-task"),
@@ -75,111 +129,73 @@ def _gpus_per_task(script: Script) -> Iterator[Fault]:
         None if "none" in script.value("--gpu-bind") else script.options.get("--gpu-bind"),
     )
     for line in {line.number: line for line in places if line}.values():
-        yield Fault(
-            code=LintCode.GPUS_PER_TASK,
-            line=line,
-            message="each rank sees its own GPU only, as number 0: NCCL cannot use P2P between them, and `cuda:LOCAL_RANK` fails",
-            repair="ask for them by node, `--gpus-per-node=G` or `--gres=gpu:G`, and give srun `--gpu-bind=none`",
-        )
+        yield _known(LintCode.GPUS_PER_TASK, line)
 
 
-def _master(script: Script) -> Iterator[Fault]:
+def _master(script: Script) -> Iterator[_Mistake]:
     guess = script.find(r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)")
     fixed = script.find(r"MASTER_ADDR=[\"']?(?:localhost|127\.)")
     for line in filter(None, (guess, fixed if script.many_nodes else None)):
-        yield Fault(
+        yield _Mistake(
             code=LintCode.MASTER_GUESSED,
             line=line,
-            message="every node that falls back to localhost is a world of its own, and the job hangs or trains apart in silence",
+            message="a node that falls back to localhost waits for itself: the job hangs, or each node trains alone",
             repair=f"{_ADDRESS}, outside the container, with `set -e`",
         )
     itself = script.find(_ITSELF)
     if itself and script.many_nodes and script.find(rf"{ONE_NODE}|{ONE_WANTED}") is None:
         endpoint = re.search(r"endpoint", itself.text)
         instead = "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT" if endpoint else "--master-addr=$MASTER_ADDR"
-        yield Fault(
+        yield _Mistake(
             code=LintCode.MASTER_GUESSED,
             line=itself,
-            message="every node waits for the others at itself, and the job hangs or trains apart in silence",
+            message="every node waits for the others on itself: the job hangs, or each node trains alone",
             repair=_with_exports(script, f"instead of it {instead}"),
         )
     if inside := script.find(rf"{_CONTAINER}.*scontrol"):
-        yield Fault(
-            code=LintCode.MASTER_INSIDE,
-            line=inside,
-            message="`scontrol` is not in the image",
-            repair="set MASTER_ADDR before the container starts, and let it pass in",
-        )
+        yield _known(LintCode.MASTER_INSIDE, inside)
     if address := script.find(r"SLURM_LAUNCH_NODE_IPADDR|hostname\s+(?:--ip-address|-i)\b"):
-        yield Fault(
-            code=LintCode.MASTER_NODE_IP,
-            line=address,
-            message="this can be the login node's address, or 127.0.1.1, where no other node finds rank 0",
-            repair='use the first name of `scontrol show hostnames "$SLURM_JOB_NODELIST"`',
-        )
+        yield _known(LintCode.MASTER_NODE_IP, address)
 
 
-def _port(script: Script) -> Iterator[Fault]:
+def _port(script: Script) -> Iterator[_Mistake]:
     line = script.find(r"(?:MASTER_PORT=|--master[-_]port[= ]|--rdzv[-_]endpoint\S*:)[\"']?\d{4,5}\b")
     if line:
-        yield Fault(
+        yield _Mistake(
             code=LintCode.PORT_FIXED,
             line=line,
-            message="two jobs on one node want the same port, and the second fails or joins the first",
+            message="two jobs on one node use the same port: the second fails, or joins the first",
             repair=f"export {_PORT}",
             severity=Severity.WARNING,
         )
 
 
-def _cpus(script: Script) -> Iterator[Fault]:
+def _cpus(script: Script) -> Iterator[_Mistake]:
     line = script.options.get("--cpus-per-task")
-    told = script.find(r"SRUN_CPUS_PER_TASK|srun\s.*(?:--cpus-per-task|-c[ =]?\$?\w)")
-    if line and script.steps and told is None:
-        yield Fault(
-            code=LintCode.CPUS_NOT_INHERITED,
-            line=line,
-            message="since Slurm 22.05 srun does not take this from the job: each rank may get one core, and loaders starve",
-            repair="export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
-        )
+    passed_on = script.find(r"SRUN_CPUS_PER_TASK|srun\s.*(?:--cpus-per-task|-c[ =]?\$?\w)")
+    if line and script.steps and passed_on is None:
+        yield _known(LintCode.CPUS_NOT_INHERITED, line)
 
 
-def _ends(script: Script) -> Iterator[Fault]:
+def _ends(script: Script) -> Iterator[_Mistake]:
     for line in script.steps:
         if (
             line not in script.left_alone
             and not re.search(r"--kill-on-bad-exit|\s-K", line.text)
             and script.find(r"SLURM_KILL_BAD_EXIT") is None
         ):
-            yield Fault(
-                code=LintCode.KEEPS_RUNNING,
-                line=line,
-                message="when a rank dies the others wait for it until the time is up",
-                repair="srun --kill-on-bad-exit=1 …",
-                severity=Severity.WARNING,
-            )
+            yield _known(LintCode.KEEPS_RUNNING, line)
     if script.steps and "--signal" not in script.options and script.find(r"scancel\s.*signal") is None:
-        yield Fault(
-            code=LintCode.NO_SIGNAL,
-            line=script.steps[0],
-            message="the end of the time comes without warning, and what was not saved is lost",
-            repair="#SBATCH --signal=B:TERM@120, and a trap that hands the signal on",
-            severity=Severity.WARNING,
-        )
+        yield _known(LintCode.NO_SIGNAL, script.steps[0])
 
 
-def _launcher(script: Script) -> Iterator[Fault]:
+def _launcher(script: Script) -> Iterator[_Mistake]:
     c10d, node_rank = script.find(C10D), script.find(r"--node[-_]rank")
     torchrun = script.find(LAUNCHER)
     if c10d and node_rank:
-        yield Fault(
-            code=LintCode.NODE_RANK_UNUSED,
-            line=node_rank,
-            message="`--node-rank` has no effect with the c10d rendezvous",
-            repair="leave it out",
-            severity=Severity.WARNING,
-        )
+        yield _known(LintCode.NODE_RANK_UNUSED, node_rank)
     for line in script.left_alone:
-        yield Fault(
+        yield _Mistake(
             code=LintCode.FIRST_NODE_ALONE,
             line=line,
             message="without srun this starts on the first node alone, and torchrun waits there for the others for ever",
@@ -195,7 +211,7 @@ def _launcher(script: Script) -> Iterator[Fault]:
         and int(tasks) > 1
         and script.find(r"srun\s.*--ntasks-per-node[= ]1\b") is None
     ):
-        yield Fault(
+        yield _Mistake(
             code=LintCode.TASKS_AND_TORCHRUN,
             line=script.options["--ntasks-per-node"],
             message=f"{tasks} tasks on a node each start a torchrun, which starts ranks of its own",
@@ -209,7 +225,7 @@ def _with_exports(script: Script, options: str) -> str:
     return f"{options}, before it: export {' '.join(unset)}" if unset else options
 
 
-def _meeting(script: Script, torchrun: Line, *, meets: Line | None) -> Iterator[Fault]:
+def _meeting(script: Script, torchrun: Line, *, meets: Line | None) -> Iterator[_Mistake]:
     """Check that the torchruns of several nodes meet in one world. Each suggested repair is complete."""
     repair = "" if meets else _with_exports(script, _RENDEZVOUS)
     code = LintCode.NODE_RANK_MISSING
@@ -218,10 +234,10 @@ def _meeting(script: Script, torchrun: Line, *, meets: Line | None) -> Iterator[
         code, repair = LintCode.NNODES_MISSING, f"--nnodes=$SLURM_NNODES {repair}".rstrip()
         message = "without `--nnodes` torchrun expects one node, and each node trains apart in silence"
     if repair:
-        yield Fault(code=code, line=torchrun, message=message, repair=repair)
+        yield _Mistake(code=code, line=torchrun, message=message, repair=repair)
 
 
-def _container(script: Script) -> Iterator[Fault]:
+def _container(script: Script) -> Iterator[_Mistake]:
     for line in script.commands:
         if not re.search(_CONTAINER, line.text):
             continue
@@ -229,11 +245,11 @@ def _container(script: Script) -> Iterator[Fault]:
             re.search(rf"--cleanenv|{_SHORT}-e\s", line.text)
             and script.find(r"(?:APPTAINER|SINGULARITY)ENV_|--env") is None
         ):
-            yield Fault(
+            yield _Mistake(
                 code=LintCode.CLEAN_ENVIRONMENT,
                 line=line,
                 message="`--cleanenv` takes SLURM_*, MASTER_* and NCCL_* away, so that ranks cannot meet",
-                repair="leave it out, or hand each in as APPTAINERENV_NAME",
+                repair="remove it, or pass each variable as APPTAINERENV_NAME",
             )
         asks = any("gpu" in one.text for one in script.options.values())
         if (
@@ -241,30 +257,13 @@ def _container(script: Script) -> Iterator[Fault]:
             and not re.search(r"--nv|--rocm", line.text)
             and script.find(r"(?:APPTAINER|SINGULARITY)_NV") is None
         ):
-            yield Fault(
-                code=LintCode.NO_NV,
-                line=line,
-                message="the job has GPUs, and the container does not get them",
-                repair="apptainer exec --nv …",
-            )
+            yield _known(LintCode.NO_NV, line)
         if script.find(r"PYTHONNOUSERSITE|--no-home|--contain") is None:
-            yield Fault(
-                code=LintCode.OWN_PYTHON,
-                line=line,
-                message="packages in ~/.local shadow those of the image",
-                repair="--env PYTHONNOUSERSITE=1",
-                severity=Severity.WARNING,
-            )
+            yield _known(LintCode.OWN_PYTHON, line)
         if re.search(rf"--contain\b|--containall|{_SHORT}-[cC]\s", line.text) and "dev/shm" not in line.text:
-            yield Fault(
-                code=LintCode.PRIVATE_SHM,
-                line=line,
-                message="with `--contain` each container has a /dev/shm of its own: NCCL falls back to sockets between ranks of a node",
-                repair="--bind /dev/shm, or one container a node",
-                severity=Severity.WARNING,
-            )
+            yield _known(LintCode.PRIVATE_SHM, line)
     if script.find(r"(?:sbatch|srun)\s.*--export=(?:NONE|NIL)") or "NONE" in script.value("--export"):
-        yield Fault(
+        yield _Mistake(
             code=LintCode.CLEAN_ENVIRONMENT,
             line=script.options.get("--export") or script.find(r"--export=(?:NONE|NIL)"),
             message="with `--export=NONE` the steps do not get what this script exports, MASTER_ADDR among it",
@@ -272,10 +271,10 @@ def _container(script: Script) -> Iterator[Fault]:
         )
 
 
-def _ranks(script: Script) -> Iterator[Fault]:
+def _ranks(script: Script) -> Iterator[_Mistake]:
     early = script.find(r"^\s*(?:export\s+)?(?:RANK|LOCAL_RANK)=[\"']?\$\{?SLURM_(?:PROCID|LOCALID)")
     if early and script.steps:
-        yield Fault(
+        yield _Mistake(
             code=LintCode.RANK_TOO_EARLY,
             line=early,
             message="outside the step this is 0, and every rank is rank 0",
@@ -283,48 +282,38 @@ def _ranks(script: Script) -> Iterator[Fault]:
         )
     same = next((line for line in script.steps if re.search(_NODE_RANK, line.expanded)), None)
     if same and script.many_nodes and script.find(C10D) is None:
-        yield Fault(
+        yield _Mistake(
             code=LintCode.RANK_TOO_EARLY,
             line=same,
-            message="the batch shell puts 0 for it before srun starts: every node is node 0, and the ranks wait for ever",
+            message="the batch shell expands it to 0 before srun starts: every node is node 0, and the ranks wait forever",
             repair=_with_exports(script, f"instead of it {_RENDEZVOUS}"),
         )
 
 
-def _settings(script: Script) -> Iterator[Fault]:
+def _settings(script: Script) -> Iterator[_Mistake]:
     p2p = ("NCCL_P2P_DISABLE", "GPUs with NVLink would talk through the memory of the host")
     for name, why in (*NEVER, p2p):
         if line := script.find(rf"\b{name}=[\"']?1\b"):
-            yield Fault(
+            yield _Mistake(
                 code=LintCode.NCCL_FORCED,
                 line=line,
                 message=f"`{name}` is forced for every host: {why}",
-                repair="leave it out: inside an environment each host's own is decided, as `envbuilder detect` explains",
+                repair="remove it: envbuilder decides it for each host, as `envbuilder detect` explains",
                 severity=Severity.WARNING,
             )
 
 
-def _files(script: Script) -> Iterator[Fault]:
+def _files(script: Script) -> Iterator[_Mistake]:
     if not script.commands:
-        yield Fault(
-            code=LintCode.NO_SCRIPT,
-            line=Line(number=1, text=""),
-            message="this is no batch script: there is no command in it",
-            repair="give the file that you hand to `sbatch`",
-        )
+        yield _known(LintCode.NO_SCRIPT, Line(number=1, text=""))
     for line in script.lines:
         if line.text.endswith("\r"):
-            yield Fault(
-                code=LintCode.CRLF,
-                line=line,
-                message="lines end as on Windows, and sbatch refuses the script",
-                repair="dos2unix SCRIPT",
-            )
+            yield _known(LintCode.CRLF, line)
             return
     first = next((line.number for line in script.commands), 0)
     for line in script.options.values():
         if first and line.number > first:
-            yield Fault(
+            yield _Mistake(
                 code=LintCode.SBATCH_TOO_LATE,
                 line=line,
                 message="Slurm stops reading options at the first command",
@@ -332,13 +321,7 @@ def _files(script: Script) -> Iterator[Fault]:
             )
     caches = r"TRITON_CACHE_DIR|TORCH_EXTENSIONS_DIR|XDG_CACHE_HOME|TORCHINDUCTOR_CACHE_DIR"
     if script.steps and script.many_nodes and script.find(caches) is None:
-        yield Fault(
-            code=LintCode.CACHES_AT_HOME,
-            line=script.steps[0],
-            message="compile caches go to your home on the shared file system, from all nodes at once",
-            repair="export TRITON_CACHE_DIR, TORCH_EXTENSIONS_DIR and TORCHINDUCTOR_CACHE_DIR below $TMPDIR of the node",
-            severity=Severity.WARNING,
-        )
+        yield _known(LintCode.CACHES_AT_HOME, script.steps[0])
 
 
 RULES: Final[tuple[Rule, ...]] = (
@@ -349,9 +332,9 @@ RULES: Final[tuple[Rule, ...]] = (
 def lint(path: Path, text: str) -> tuple[Finding, ...]:
     """Return the mistakes of one script, in the order of its lines."""
     script = Script(path=path, lines=tuple(script_lines(text)))
-    faults = [fault for rule in RULES for fault in rule(script)]
-    faults.sort(key=lambda fault: fault.line.number if fault.line else 0)
-    return tuple(_finding(path, fault) for fault in faults)
+    found = [one for rule in RULES for one in rule(script)]
+    found.sort(key=lambda one: one.line.number if one.line else 0)
+    return tuple(_finding(path, one) for one in found)
 
 
 def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
@@ -363,8 +346,6 @@ def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
     return tuple(finding for path, text in texts if text is not None for finding in lint(path, text))
 
 
-def _finding(path: Path, fault: Fault) -> Finding:
-    where = f"{path}:{fault.line.number}" if fault.line else str(path)
-    return Finding(
-        code=fault.code, severity=fault.severity, where=where, message=fault.message, hint=fault.repair
-    )
+def _finding(path: Path, one: _Mistake) -> Finding:
+    where = f"{path}:{one.line.number}" if one.line else str(path)
+    return Finding(code=one.code, severity=one.severity, where=where, message=one.message, hint=one.repair)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NoReturn
 
 from envbuilder.artifacts.outputs import Outputs, find_outputs
-from envbuilder.artifacts.squashfs.files import SquashfsTree
+from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
 from envbuilder.core.process import Command, Runner, exec_process
@@ -18,7 +18,7 @@ from envbuilder.run.launch.job import (
     PINS,
     Environment,
     Job,
-    Wish,
+    LaunchOptions,
     driver_floor,
     make_job,
     not_ours,
@@ -65,13 +65,13 @@ class Started:
         return f"job {self.number}: {state}; log {self.log}, script {self.script}"
 
 
-def prepare(wish: Wish, settings: Mapping[str, str]) -> Job:
+def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
     """Read the SIF or the image and the site profile; raises UsageError for a job that cannot run."""
-    if wish.image:
-        environment = _probe_image(wish.name, find_outputs(wish.name, wish.output), settings)
+    if options.image:
+        environment = _probe_image(options.name, find_outputs(options.name, options.output), settings)
     else:
-        environment = probe_environment(need_sif(wish.name, wish.output, settings), read_in_sif)
-    return make_job(wish, environment, find_site(wish.profile), project_folder(wish.folder))
+        environment = probe_environment(need_sif(options.name, options.output, settings), read_in_sif)
+    return make_job(options, environment, find_site(options.profile), project_folder(options.folder))
 
 
 def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> Environment:

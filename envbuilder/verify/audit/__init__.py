@@ -6,22 +6,24 @@ Each module checks one kind of fault. The tree is read once for all of them.
 from collections.abc import Sequence
 
 from envbuilder.core.findings import Finding
-from envbuilder.verify.audit.case import Case, Code, Said, Tree, read_case
-from envbuilder.verify.audit.copies import check_copies
-from envbuilder.verify.audit.gpu import check_gpus
-from envbuilder.verify.audit.rdma import check_rdma
-from envbuilder.verify.audit.rights import check_rights
-from envbuilder.verify.audit.runpath import check_runpaths
-from envbuilder.verify.audit.secret import check_secrets
-from envbuilder.verify.audit.symbols import check_oldest_host, check_symbols
+from envbuilder.verify.audit.case import Case, Code, ImageTexts, Tree, read_case
+from envbuilder.verify.audit.files import check_rights, check_secrets
+from envbuilder.verify.audit.libraries import (
+    check_copies,
+    check_gpus,
+    check_oldest_host,
+    check_rdma,
+    check_runpaths,
+    check_symbols,
+)
 
-__all__ = ["Case", "Code", "Said", "Tree", "audit"]
+__all__ = ["Case", "Code", "ImageTexts", "Tree", "audit"]
 
 
 def audit(
     tree: Tree,
     *,
-    said: Said | None = None,
+    outside: ImageTexts | None = None,
     gpus: Sequence[str] = (),
     oldest_glibc: str = "",
 ) -> tuple[Finding, ...]:
@@ -30,7 +32,7 @@ def audit(
     `gpus` are compute capabilities; without them code for GPUs is not judged. `oldest_glibc` is
     that of the oldest machine which may use the Python environment without the image around it.
     """
-    case = read_case(tree, said=said or Said())
+    case = read_case(tree, outside=outside or ImageTexts())
     findings = (
         *check_gpus(case, gpus),
         *check_symbols(case),

@@ -70,7 +70,7 @@ class Elf:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Said:
+class ImageTexts:
     """The texts of an image outside its tree."""
 
     environment: tuple[tuple[str, str], ...] = ()
@@ -84,7 +84,7 @@ class Case:
     paths: Mapping[str, Entry]
     elves: tuple[Elf, ...]
     unreadable: Mapping[str, str]  # path → why
-    said: Said
+    outside: ImageTexts
 
     def read(self, path: str) -> bytes:
         """Return the beginning of a file. Texts of people and packages are not longer."""
@@ -96,7 +96,7 @@ class Case:
         return follow(self.paths, path)
 
 
-def read_case(tree: Tree, *, said: Said) -> Case:
+def read_case(tree: Tree, *, outside: ImageTexts) -> Case:
     elves: list[Elf] = []
     unreadable: dict[str, str] = {}
     for entry in tree.entries:
@@ -113,7 +113,7 @@ def read_case(tree: Tree, *, said: Said) -> Case:
         paths={entry.path: entry for entry in tree.entries},
         elves=tuple(elves),
         unreadable=unreadable,
-        said=said,
+        outside=outside,
     )
 
 
@@ -124,12 +124,17 @@ def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
         if elf.num_sections() > _MOST:
             raise ValueError(f"it is damaged: {elf.num_sections()} sections")
         dynamic = elf.get_section_by_name(".dynamic")
-        tags = _Tags(dynamic if isinstance(dynamic, DynamicSection) else None)
+        texts: dict[str, list[str]] = {"soname": [], "needed": [], "runpath": [], "rpath": []}
+        for tag in _bounded(dynamic.iter_tags()) if isinstance(dynamic, DynamicSection) else ():
+            kind = str(tag.entry.d_tag).removeprefix("DT_").lower()
+            if kind in texts:
+                texts[kind].append(str(getattr(tag, kind)))
+        folders = texts["runpath"] or texts["rpath"]  # as the loader chooses
         return Elf(
             entry=entry,
-            soname=next(iter(tags.texts("soname")), ""),
-            needed=tags.texts("needed"),
-            runpaths=_folders(tags),
+            soname=texts["soname"][0] if texts["soname"] else "",
+            needed=tuple(texts["needed"]),
+            runpaths=tuple(folders[0].split(":")) if folders else (),
             needs=tuple(dict.fromkeys(_bounded(_needs(elf)))),
             gives=tuple(dict.fromkeys(_bounded(_gives(elf)))),
         )
@@ -137,22 +142,6 @@ def read_elf(entry: Entry, stream: IO[bytes]) -> Elf:
         ELFError, UnicodeDecodeError, LookupError, AttributeError, TypeError, AssertionError, ArithmeticError, struct.error,
     ) as error:  # fmt: skip
         raise ValueError(f"it is damaged: {type(error).__name__} {error}") from error
-
-
-class _Tags:
-    """The texts of a dynamic section, by kind."""
-
-    def __init__(self, section: DynamicSection | None) -> None:
-        self._tags = list(_bounded(section.iter_tags())) if section else []
-
-    def texts(self, kind: str) -> tuple[str, ...]:
-        return tuple(str(getattr(tag, kind)) for tag in self._tags if tag.entry.d_tag == f"DT_{kind.upper()}")
-
-
-def _folders(tags: _Tags) -> tuple[str, ...]:
-    """Return the folders of DT_RUNPATH, otherwise of DT_RPATH, as the loader does."""
-    chosen = tags.texts("runpath") or tags.texts("rpath")
-    return tuple(chosen[0].split(":")) if chosen else ()
 
 
 def _needs(elf: ELFFile) -> Iterator[tuple[str, str]]:
@@ -186,7 +175,7 @@ def _may_be_elf(entry: Entry) -> bool:
 
 
 def some(paths: Sequence[str]) -> str:
-    """Return the first few, and how many more there are."""
+    """Name the first few paths, and how many more there are."""
     more = f" and {len(paths) - NAMED} more" if len(paths) > NAMED else ""
     return ", ".join(f"/{path}" for path in paths[:NAMED]) + more
 

@@ -1,11 +1,10 @@
 """The HTML page of a report: its data, and one template that escapes all values."""
 
-import functools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from envbuilder.verify.report.treemap import Picture
 
@@ -43,16 +42,11 @@ class Page:
 
 def render(page: Page) -> str:
     """Render the page as HTML; every value is escaped."""
-    return _template().render(page=page)
-
-
-@functools.cache
-def _template() -> Template:
-    made = Environment(
+    environment = Environment(
         autoescape=True,
         loader=FileSystemLoader(_FOLDER),
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    return made.get_template("page.html.jinja")
+    return environment.get_template("page.html.jinja").render(page=page)

@@ -1,7 +1,7 @@
 """Draw sizes as a treemap by layer and package, after Bruls, Huizing and van Wijk ("Squarified treemaps", 2000)."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from envbuilder.verify.report.sizes import Part, layer_sizes
@@ -13,7 +13,7 @@ GAP: Final = 2
 SMALLEST: Final = 0.002  # of all bytes; what is smaller is shown together
 _LETTER: Final = 7.0  # wide, about
 # Dark enough for white letters. Layers are also named, so color carries no meaning alone.
-COLOURS: Final = ("#2f5d8a", "#8a4b2f", "#3f7a4b", "#6b4a8a", "#7a6a1f", "#8a2f55")
+COLORS: Final = ("#2f5d8a", "#8a4b2f", "#3f7a4b", "#6b4a8a", "#7a6a1f", "#8a2f55")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +64,7 @@ def draw(parts: Sequence[Part]) -> Picture:
         inner = _inside(frame, HEAD if has_head else 0)
         shown = _together([part for part in parts if part.layer == layer and part.size], SMALLEST * total)
         rects = squarify(tuple(size for _, size in shown), inner)
-        fill = COLOURS[number % len(COLOURS)]
+        fill = COLORS[number % len(COLORS)]
         boxes += [
             _box(layer, name, size, rect, fill) for (name, size), rect in zip(shown, rects, strict=True)
         ]
@@ -114,18 +114,19 @@ def _rows(sizes: list[float], room: Rect) -> Iterator[Rect]:
             count += 1
         row, sizes = sizes[:count], sizes[count:]
         thick = sum(row) * scale / side
+        is_wide = room.width >= room.height
         at = 0.0
         for size in row:
             length = size * scale / thick
-            if room.width >= room.height:
-                yield Rect(x=room.x, y=room.y + at, width=thick, height=length)
+            if is_wide:
+                yield replace(room, y=room.y + at, width=thick, height=length)
             else:
-                yield Rect(x=room.x + at, y=room.y, width=length, height=thick)
+                yield replace(room, x=room.x + at, width=length, height=thick)
             at += length
-        if room.width >= room.height:
-            room = Rect(x=room.x + thick, y=room.y, width=max(room.width - thick, 1e-9), height=room.height)
+        if is_wide:
+            room = replace(room, x=room.x + thick, width=max(room.width - thick, 1e-9))
         else:
-            room = Rect(x=room.x, y=room.y + thick, width=room.width, height=max(room.height - thick, 1e-9))
+            room = replace(room, y=room.y + thick, height=max(room.height - thick, 1e-9))
 
 
 def _worst(row: Sequence[float], side: float, scale: float) -> float:

@@ -14,11 +14,10 @@ from pathlib import Path
 
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.tables.distribution import Distribution
-from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.compat.tables.torch import Torch
 
 HERE = Path(__file__).parent
-TABLES = load_tables(load_toolkits())
+TABLES = load_tables()
 Pins = dict[str, object]
 
 A100: Pins = {
@@ -105,7 +104,7 @@ def _broken_names() -> Iterator[Sample]:
     for gpu in TABLES.gpus.rows[::3]:
         yield _sample(f"gpu-{gpu.name}-misspelt", H100 | {"gpus": [gpu.name + "x"]}, "EB302")
     for torch in TABLES.torches.rows[::4]:
-        if not TABLES.torch.get(f"{torch.version}7"):
+        if not TABLES.torches.by_name.get(f"{torch.version}7"):
             yield _sample(f"torch-{torch.version}7", A100 | {"pytorch": f"{torch.version}7"}, "EB306")
     for cuda in TABLES.cudas.rows:
         known = cuda.cuda in TABLES.toolkits
@@ -136,7 +135,10 @@ def _broken_compilers() -> Iterator[Sample]:
                 yield _sample(f"gcc-{gcc}-on-{base.suite}", cpu | {"pytorch": torch}, "EB304")
     # What the headers say, by hand: 11.2 takes gcc up to 10, 12.4 up to 13.
     for base, gcc, cuda in (("bookworm", "11", "11.2"), ("bookworm", "12", "11.2"), ("trixie", "14", "12.4")):
-        pins = T4 | {"base": f"debian/{base}", "python": TABLES.distribution[f"debian/{base}"].python}
+        pins = T4 | {
+            "base": f"debian/{base}",
+            "python": TABLES.distributions.by_name[f"debian/{base}"].python,
+        }
         yield _sample(f"gcc-{gcc}-nvcc-{cuda}", pins | {"gcc": gcc, "cuda": cuda}, "EB315")
     for gcc in ("12", "13"):
         trixie = A100 | {"base": "debian/trixie", "python": "3.13", "gcc": gcc}

@@ -1,15 +1,23 @@
-"""What a Dockerfile and a definition file have in common: the base, its variables, and commands that install packages."""
+"""What a Dockerfile and a definition file have in common: the base, its variables, files, and commands that install packages."""
 
+import json
+import os
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from glob import glob
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from envbuilder.compat.init.readers.conda import read_install
-from envbuilder.compat.init.readers.copied import Copied
 from envbuilder.compat.init.readers.pip import read_arguments
 from envbuilder.compat.init.requests import Requests
 
+# Why an instruction or a section is left out.
+NO_CODE: Final = "an environment holds no code of yours but its extensions; your folder is bound when it runs"
+NO_COMMANDS: Final = "a recipe runs no commands of its own"
+STARTED: Final = "the command comes with `envbuilder exec` and `launch`"
 # Set by envbuilder, or of no use after the build.
 _OWN_VARIABLES: Final = re.compile(
     r"PATH|LD_LIBRARY_PATH|LIBRARY_PATH|CPATH|CUDA_(HOME|PATH|ROOT)|CUDAHOSTCXX|DEBIAN_FRONTEND|TORCH_CUDA_ARCH_LIST|"
@@ -25,6 +33,56 @@ _OWN_PACKAGES: Final = re.compile(
     r"python3?(\.\d+)?(-.*)?|build-essential|cuda-.*|libcudnn.*|libnccl.*|nvidia-.*|sudo|software-properties-common|"
     r"apt-transport-https|ca-certificates|gnupg2?|apt-utils|locales|ninja-build"
 )
+
+
+@dataclass(slots=True, kw_only=True)
+class Copied:
+    """The files that COPY and ADD brought so far. All stages share it, because a later stage may name any of them."""
+
+    context: Path  # the Dockerfile's folder
+    folder: str = "/"  # WORKDIR
+    files: list[tuple[Path, str, bool]] = field(default_factory=list)  # source, target, is that a folder
+
+    def enter(self, folder: str) -> None:
+        """WORKDIR."""
+        self.folder = self._target(folder.strip().strip("\"'"))
+
+    def copy(self, value: str) -> None:
+        """Note the arguments of COPY or ADD, unless they come from another stage or an address."""
+        words = _words(value)
+        plain = [word for word in words if not word.startswith("--")]
+        if len(plain) < 2 or any(word.startswith("--from=") for word in words):
+            return
+        *sources, target = plain
+        is_folder = len(sources) > 1 or target.endswith(("/", "."))
+        for source in (source.lstrip("/") for source in sources if "://" not in source):
+            # `Path.glob` ends with an error for a pattern such as `a**`.
+            found = sorted(glob(source, root_dir=self.context))  # noqa: PTH207
+            names = found if set(source) & set("*?[") else [source]
+            self.files += [(self.context / one, self._target(target), is_folder) for one in names]
+
+    def locate(self, name: str) -> Path | None:
+        """Return the file of the context behind a path, or None."""
+        wanted = PurePosixPath(self._target(name))
+        for source, target, is_folder in reversed(self.files):
+            if source.is_dir():
+                if wanted.is_relative_to(target) and (file := source / wanted.relative_to(target)).is_file():
+                    return file
+            # Whether `/tmp` is a folder or the file's new name is told by the image alone.
+            elif wanted == PurePosixPath(target, source.name) or (not is_folder and str(wanted) == target):
+                return source
+        return None if PurePosixPath(name).is_absolute() else self.context / name
+
+    def _target(self, name: str) -> str:
+        return os.path.normpath(PurePosixPath(self.folder, name))
+
+
+def _words(value: str) -> list[str]:
+    """Split arguments written as words or as a JSON list."""
+    try:
+        return [str(word) for word in json.loads(value)] if value.startswith("[") else shlex.split(value)
+    except ValueError:
+        return []
 
 
 def read_base(value: str, where: str, requests: Requests) -> None:
@@ -82,7 +140,7 @@ def read_run(value: str, where: str, requests: Requests, copied: Copied, *, word
         except ValueError:
             words = []
         if not _read_command(words, where, requests, copied):
-            requests.leave(where, f"{word}{text}", "a recipe runs no commands of its own")
+            requests.leave(where, f"{word}{text}", NO_COMMANDS)
 
 
 def _read_command(words: Sequence[str], where: str, requests: Requests, copied: Copied) -> bool:

@@ -67,7 +67,7 @@ def read_environment(path: Path, requests: Requests) -> None:
             case "prefix":
                 requests.leave(entry.where, f"prefix: {entry.node.text}", "a folder of one machine")
             case _:
-                requests.leave(entry.where, entry.key, "a key that a recipe has no word for")
+                requests.leave(entry.where, entry.key, "a key that recipes do not have")
 
 
 def _read_item(item: Node, path: Path, requests: Requests) -> None:
@@ -97,20 +97,16 @@ def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
 def read_spec(text: str, where: str, requests: Requests) -> None:
     """One spec: `channel::name=version=build`, or with another comparison."""
     found = _SPEC.fullmatch(text.partition("#")[0].strip())
+    # A choice of versions. Several bounds are no spec, and pip writes them alike.
+    if "|" in text or (found is None and "[" in text):
+        requests.leave(where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter")
+        return
     if found is None:
-        # Several bounds, or a choice of versions; conda and pip write the first alike.
-        if "|" in text or "[" in text:
-            requests.leave(
-                where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter"
-            )
-        else:
-            read_requirement(text.rpartition("::")[2], where, requests)
+        read_requirement(text.rpartition("::")[2], where, requests)
         return
     name = found["name"].lower()
     specifier = _specifier(found["op"] or "", found["version"] or "")
-    if "|" in specifier:
-        requests.leave(where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter")
-    elif name in _PINS:
+    if name in _PINS:
         requests.pin(_PINS[name], specifier, where)
     elif re.fullmatch(r"g(cc|xx)_linux-64|g(cc|xx)", name):
         requests.pin("gcc", re.sub(r"^(==\d+)\..*", r"\1", specifier), where)

@@ -11,23 +11,27 @@ from typing import Final
 
 from spython.main.parse.parsers import SingularityParser
 
-from envbuilder.compat.init.readers.commands import read_base, read_run, read_variables
-from envbuilder.compat.init.readers.copied import Copied
-from envbuilder.compat.init.requests import Requests
+from envbuilder.compat.init.readers.commands import (
+    NO_CODE,
+    NO_COMMANDS,
+    STARTED,
+    Copied,
+    read_base,
+    read_run,
+    read_variables,
+)
+from envbuilder.compat.init.requests import Requests, read_text
 from envbuilder.core.errors import UsageError
-from envbuilder.core.places import Mistakes, load_text
 
-_COMMAND: Final = "the command comes with `envbuilder exec` and `launch`"
 _WHY: Final = {
-    "runscript": _COMMAND,
-    "startscript": _COMMAND,
-    "apprun": _COMMAND,
-    "setup": "a recipe runs no commands of its own",
+    "runscript": STARTED,
+    "startscript": STARTED,
+    "apprun": STARTED,
+    "setup": NO_COMMANDS,
     "test": "a recipe has `tests` of its own",
-    "appinstall": "a recipe runs no commands of its own",
+    "appinstall": NO_COMMANDS,
     "appenv": "a recipe's variables hold for the whole environment",
 }
-_FILES: Final = "an environment holds no code of yours but its extensions; your folder is bound when it runs"
 _REGISTRIES: Final = ("docker", "docker-daemon", "library", "oras")  # bootstraps whose `From:` names an image
 
 
@@ -57,10 +61,7 @@ class _Line:
 
 def read_definition(path: Path, requests: Requests) -> None:
     """Read every section; raises UsageError for a file without a `Bootstrap:` header."""
-    mistakes = Mistakes()
-    text = load_text(path, mistakes)
-    if text is None:
-        raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
+    text = read_text(path)
     lines = list(_lines(text))
     if not any(re.match(r"bootstrap\s*:", line.text, re.IGNORECASE) for line in lines if not line.section):
         raise UsageError(f"`{path}` has no `Bootstrap:`: it is no definition file")
@@ -72,7 +73,7 @@ def read_definition(path: Path, requests: Requests) -> None:
     for stage in stages:
         for where, value in _placed(stage.files, "files", lines, path):
             copied.copy(value if len(value.split()) > 1 else f"{value} {value}")
-            requests.leave(where, f"%files {value}", _FILES)
+            requests.leave(where, f"%files {value}", NO_CODE)
         for where, value in _placed(stage.environ, "environment", lines, path):
             read_variables(value, where, requests, word="")
         for where, value in _joined(_placed(stage.install, "post", lines, path)):

@@ -10,35 +10,37 @@ from typing import Final
 
 from dockerfile_parse import DockerfileParser
 
-from envbuilder.compat.init.readers.commands import read_base, read_run, read_variables
-from envbuilder.compat.init.readers.copied import Copied
-from envbuilder.compat.init.requests import Requests
+from envbuilder.compat.init.readers.commands import (
+    NO_CODE,
+    NO_COMMANDS,
+    STARTED,
+    Copied,
+    read_base,
+    read_run,
+    read_variables,
+)
+from envbuilder.compat.init.requests import Requests, read_text
 from envbuilder.core.errors import UsageError
-from envbuilder.core.places import Mistakes, load_text
 
 _WHY: Final = {
-    "COPY": "an environment holds no code of yours but its extensions; your folder is bound when it runs",
-    "ADD": "an environment holds no code of yours but its extensions; your folder is bound when it runs",
+    "COPY": NO_CODE,
+    "ADD": NO_CODE,
     "WORKDIR": "the folder is yours when it runs",
     "USER": "who runs it is who it runs as",
-    "ENTRYPOINT": "the command comes with `envbuilder exec` and `launch`",
-    "CMD": "the command comes with `envbuilder exec` and `launch`",
+    "ENTRYPOINT": STARTED,
+    "CMD": STARTED,
     "VOLUME": "folders are bound when it runs",
     "EXPOSE": "ports are opened when it runs",
-    "SHELL": "a recipe runs no commands of its own",
+    "SHELL": NO_COMMANDS,
     "HEALTHCHECK": "a job is watched by its launcher",
 }
 
 
 def read_dockerfile(path: Path, requests: Requests) -> None:
-    """Every instruction; raises UsageError for what cannot be read."""
-    mistakes = Mistakes()
-    text = load_text(path, mistakes)
-    if text is None:
-        raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
+    """Read every instruction; raises UsageError for what cannot be read."""
     arguments: dict[str, str] = {}
     copied = Copied(context=path.parent)
-    parts = DockerfileParser(fileobj=io.BytesIO(text.encode())).structure
+    parts = DockerfileParser(fileobj=io.BytesIO(read_text(path).encode())).structure
     if not any(part["instruction"] == "FROM" for part in parts):
         raise UsageError(f"`{path}` has no `FROM`: it is no Dockerfile")
     for part in parts:

@@ -9,9 +9,7 @@ from typing import Final
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from envbuilder.compat.init.requests import CONFIGURED, Requests
-from envbuilder.core.errors import UsageError
-from envbuilder.core.places import Mistakes, load_text
+from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
 from envbuilder.recipe.extension import Extension
 
 # Options of pip with a value, by what they do to a recipe.
@@ -32,11 +30,7 @@ Locate = Callable[[str], Path | None]  # a file's name as it is written → the 
 
 def read_requirements(path: Path, requests: Requests, *, above: tuple[Path, ...] = ()) -> None:
     """Every line of a file, and of those that it names; raises UsageError for what cannot be read."""
-    mistakes = Mistakes()
-    text = load_text(path, mistakes)
-    if text is None:
-        raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
-    for number, line in _lines(text):
+    for number, line in _lines(read_text(path)):
         where = f"{path}:{number}"
         try:
             # A marker has quotes that are its own.
@@ -106,7 +100,7 @@ def _read_option(
             where, said, "the lock fixes every version", hint="add the bounds that matter to `packages`"
         )
     elif option not in _HARMLESS and f"{option}={value}" not in _HARMLESS:
-        requests.leave(where, said, "an option of pip that a recipe has no word for")
+        requests.leave(where, said, "an option of pip that recipes do not have")
 
 
 def read_requirement(text: str, where: str, requests: Requests) -> None:
@@ -138,10 +132,7 @@ def read_requirement(text: str, where: str, requests: Requests) -> None:
         return
     exact = re.fullmatch(r"===?([^,*]+)", specifier)
     if name in _COMPILED:
-        if exact:
-            _compile(name, exact[1], where, requests)
-        else:
-            _leave_compiled(text, name, where, requests)
+        _compile(text, name, exact[1] if exact else "", where, requests)
         return
     if re.match(r"nvidia-.*-cu\d+$|triton$|pytorch-triton$", name):
         requests.leave(where, text, "torch brings the one that it was built with")
@@ -162,22 +153,18 @@ def _read_build(build: str, where: str, requests: Requests) -> None:
         requests.leave(where, f"+{build}", "a build of torch that envbuilder does not offer")
 
 
-def _compile(name: str, version: str, where: str, requests: Requests) -> None:
+def _compile(text: str, name: str, version: str, where: str, requests: Requests) -> None:
+    """Make an extension of a package that has no wheel for every torch."""
     module = name.replace("-", "_")
-    requests.extensions[module] = Extension(
-        name=module, sdist=f"{module}=={version}", env=(("FORCE_CUDA", "1"),)
-    )
+    if not version:
+        hint = f"extensions: [{{name: {module}, sdist: {module}==VERSION}}]"
+        requests.leave(where, text, "it has CUDA sources, and needs a version", hint=hint)
+        return
+    sdist = f"{module}=={version}"
+    requests.extensions[module] = Extension(name=module, sdist=sdist, env=(("FORCE_CUDA", "1"),))
     requests.note(
         where, f"`{name}=={version}` is an extension: it is compiled from its sdist for the recipe's GPUs"
     )
-
-
-def _leave_compiled(text: str, name: str, where: str, requests: Requests) -> None:
-    module = name.replace("-", "_")
-    requests.leave(
-        where, text, "it has CUDA sources, and needs a version",
-        hint=f"extensions: [{{name: {module}, sdist: {module}==VERSION}}]",
-    )  # fmt: skip
 
 
 def _leave_project(text: str, where: str, requests: Requests, *, name: str = "") -> None:

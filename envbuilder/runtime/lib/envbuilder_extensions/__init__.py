@@ -81,9 +81,8 @@ def _wrap(original: Callable[..., Any], cpp_extension: ModuleType, index: Entry)
             _need_gpu(entry)
             compiling.debug(f"`{call.name}` is `{entry['file']}`")
             return _load(cpp_extension, entry)
-        what = (
-            f"the image's extension `{call.name}` was compiled from something else: {'; '.join(differences)}"
-        )
+        how = "; ".join(differences)
+        what = f"the image's extension `{call.name}` was compiled from something else: {how}"
         if policy == "build":
             compiling.say(f"{what}; compiling what is here")
             made = compiling.run(call, cpp_extension, architectures=index["architectures"], edited=True)
@@ -117,40 +116,33 @@ class Call:
     @property
     def base(self) -> str:
         """The folder that the index's paths are relative to: the common one of all sources, otherwise of all include folders."""
-        folders = [os.path.dirname(source) for source in self.sources]
-        folders = folders or [
-            os.path.abspath(one) for one in _listed(self.arguments.get("extra_include_paths"))
-        ]
+        include = _listed(self.arguments.get("extra_include_paths"))
+        folders = [os.path.dirname(source) for source in self.sources] or list(map(os.path.abspath, include))
         return os.path.commonpath(folders) if folders else ""
 
     def differences(self, entry: Entry) -> list[str]:
         """Return how the call differs from what the extension was compiled from, in words."""
         base, found = self.base, []
         mine = {os.path.relpath(source, base) for source in self.sources}
-        found += [
-            f"it did not have the source `{os.path.join(base, one)}`"
-            for one in sorted(mine - set(entry["sources"]))
-        ]
-        found += [f"it had a source `{one}`" for one in sorted(set(entry["sources"]) - mine)]
+        theirs = set(entry["sources"])
+        found += [f"it did not have the source `{os.path.join(base, one)}`" for one in sorted(mine - theirs)]
+        found += [f"it had a source `{one}`" for one in sorted(theirs - mine)]
         for path, digest in {**entry["sources"], **entry["headers"]}.items():
             here = os.path.join(base, path)
             if path in entry["headers"] or path in mine:
                 now = sha256(here)
                 if now != digest:
                     found.append(f"`{os.path.normpath(here)}` " + ("differs" if now else "is not there"))
-        theirs = entry["arguments"]
+        arguments = entry["arguments"]
         for kind in ("extra_cflags", "extra_cuda_cflags"):
-            before, after = _deciding(theirs.get(kind)), _deciding(self.arguments.get(kind))
+            before, after = _deciding(arguments.get(kind)), _deciding(self.arguments.get(kind))
             if before != after:
                 found.append(f"`{kind}` had {_shown(before)} and now has {_shown(after)}")
-        if self.function == "load_inline":
-            found += [
-                f"`{kind}` differs"
-                for kind in (*TEXTS, *SWITCHES)
-                if kind in self.arguments
-                and _normal(kind, self.arguments[kind])
-                != _normal(kind, theirs.get(kind, _default(self.original, kind)))
-            ]
+        for kind in (*TEXTS, *SWITCHES) if self.function == "load_inline" else ():
+            if kind in self.arguments:
+                before = arguments.get(kind, inspect.signature(self.original).parameters[kind].default)
+                if _normal(kind, self.arguments[kind]) != _normal(kind, before):
+                    found.append(f"`{kind}` differs")
         return found
 
 
@@ -204,7 +196,8 @@ def _need_gpu(entry: Entry) -> None:
     unfit = [gpu for gpu in here if not gpus.covers(targets, gpu)]
     if not unfit:
         return
-    what = f"the extension `{entry['name']}` holds code for {', '.join(targets)}, which {' and '.join(sorted(set(map(str, unfit))))} cannot run"
+    names = " and ".join(sorted(set(map(str, unfit))))
+    what = f"the extension `{entry['name']}` holds code for {', '.join(targets)}, which {names} cannot run"
     if len(unfit) < len(here):
         compiling.say(f"{what}; on that GPU its kernels will fail with `no kernel image is available`")
         return
@@ -261,10 +254,6 @@ def _normal(kind: str, value: Any) -> Any:
     if kind == "functions" and isinstance(value, (dict, type(None))):
         return value
     return _listed(value)
-
-
-def _default(function: Callable[..., Any], argument: str) -> Any:
-    return inspect.signature(function).parameters[argument].default
 
 
 def _shown(flags: list[str]) -> str:

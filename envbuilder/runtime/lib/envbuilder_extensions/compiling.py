@@ -87,10 +87,8 @@ def need_a_default_folder(cpp_extension: ModuleType) -> None:
     default = cpp_extension.get_default_build_root()
     if not os.access(_existing(default), os.W_OK | os.X_OK):
         with contextlib.suppress(OSError):
-            os.environ["TORCH_EXTENSIONS_DIR"] = private_folder()
-            debug(
-                f"`{default}` cannot be written; TORCH_EXTENSIONS_DIR is `{os.environ['TORCH_EXTENSIONS_DIR']}`"
-            )
+            os.environ["TORCH_EXTENSIONS_DIR"] = folder = private_folder()
+            debug(f"`{default}` cannot be written; TORCH_EXTENSIONS_DIR is `{folder}`")
 
 
 def say(text: str) -> None:
@@ -159,9 +157,9 @@ def _need_no_failure(note: str, *, since: float) -> None:
 def _named_folder(call: Call, cpp_extension: ModuleType, root: str) -> str:
     """Return the folder that the code names if torch can compile in it, "" for our own."""
     parent = os.environ.get("TORCH_EXTENSIONS_DIR", root)
-    folder = call.arguments.get("build_directory") or (
-        "" if parent == root else os.path.join(parent, call.name)
-    )
+    folder = call.arguments.get("build_directory")
+    if not folder and parent != root:
+        folder = os.path.join(parent, call.name)
     if not folder:
         return ""
     reason = _unsafe(folder)
@@ -179,12 +177,10 @@ def _named_folder(call: Call, cpp_extension: ModuleType, root: str) -> str:
 def _unsafe(folder: str) -> str:
     """Return why code must not be loaded from a folder: somebody else could have written it. "" if it is safe."""
     there = _existing(folder)
-    status = os.stat(there)
-    if status.st_mode & stat.S_IWOTH and not (
-        there != os.path.abspath(folder) and status.st_mode & stat.S_ISVTX
-    ):
+    status, is_new = os.stat(there), there != os.path.abspath(folder)
+    if status.st_mode & stat.S_IWOTH and not (is_new and status.st_mode & stat.S_ISVTX):
         return f"everybody can write in `{there}`"
-    if there == os.path.abspath(folder) and status.st_uid not in (os.geteuid(), 0):
+    if not is_new and status.st_uid not in (os.geteuid(), 0):
         return f"`{folder}` belongs to user {status.st_uid}"
     return ""
 
@@ -201,16 +197,10 @@ def _key(call: Call) -> str:
     """Return the name of a folder: the same for the same code and environment, so an edit compiles only what it touches."""
     import torch  # noqa: PLC0415 - the caller has imported it
 
-    texts = [
-        call.arguments.get(kind) for kind in ("cpp_sources", "cuda_sources", "functions", "build_directory")
-    ]
-    facts = [
-        torch.__version__,
-        sys.implementation.cache_tag,
-        call.sources,
-        texts,
-        os.environ.get("TORCH_EXTENSIONS_DIR"),
-    ]
+    kinds = ("cpp_sources", "cuda_sources", "functions", "build_directory")
+    texts = [call.arguments.get(kind) for kind in kinds]
+    place = os.environ.get("TORCH_EXTENSIONS_DIR")
+    facts = [torch.__version__, sys.implementation.cache_tag, call.sources, texts, place]
     digest = hashlib.sha256(json.dumps(facts, default=str).encode()).hexdigest()
     return f"{re.sub(r'[^A-Za-z0-9_.]', '_', call.name)}-{digest[:16]}"
 

@@ -60,14 +60,14 @@ def prepare(node: Node | None = None) -> None:
     if mode == "explain" and os.environ.get("LOCAL_RANK", "0") != "0":
         mode = ""  # one rank of a node explains
     old = old_driver(node)
-    if old and not _is_told(os.environ):
+    if old and not _has_speaker(os.environ):
         _say(old)
     if mode == "off":
         return
     why = unused(node, os.environ)
-    if mode == "explain" and why:
-        _say(f"NCCL: nothing to do: {why}")
     if why:
+        if mode == "explain":
+            _say(f"NCCL: nothing to do: {why}")
         return
     from envbuilder_nccl import kept  # noqa: PLC0415 - of no use without GPUs
 
@@ -77,17 +77,16 @@ def prepare(node: Node | None = None) -> None:
     decision = None if mode == "explain" else kept.load(key)
     if decision is None:
         decision = _ask(node, key, started)
-    told = _is_told(os.environ)
+    has_speaker = _has_speaker(os.environ)
     made = apply(decision, os.environ, conf_names(node, os.environ))
     if mode == "explain":
         sys.stderr.write(decision.get("text", "") + "\n")
-    elif not told:
+    elif not has_speaker:
         for line in decision.get("warnings", []):
             _say(line)
         for one in made:
-            _say(
-                f"{one['name']}={one['value']}: {one['reason']} (ENVBUILDER_NCCL=explain says more, =off stops it)"
-            )
+            setting = f"{one['name']}={one['value']}: {one['reason']}"
+            _say(f"{setting} (ENVBUILDER_NCCL=explain says more, =off stops it)")
 
 
 def old_driver(node: Node) -> str:
@@ -108,7 +107,7 @@ def _numbers(version: str) -> list[int]:
     return [int(part) for part in version.split(".") if part.isdigit()]
 
 
-def _is_told(environment: Any) -> bool:
+def _has_speaker(environment: Any) -> bool:
     """Whether another process of this job on this node prints the messages."""
     return MARK in environment or environment.get("LOCAL_RANK", "0") != "0"
 
@@ -132,12 +131,8 @@ def torch_version(node: Node) -> str:
 
 def renamed(environment: Any, torch: str) -> dict[str, str]:
     """Return the user's TORCH_NCCL_… variables under the names that torch before 2.2 reads."""
-    parts = torch.split(".")
-    if (
-        len(parts) < 2
-        or not (parts[0].isdigit() and parts[1].isdigit())
-        or (int(parts[0]), int(parts[1])) >= (2, 2)
-    ):
+    release = _numbers(torch)[:2]
+    if len(release) < 2 or release >= [2, 2]:
         return {}
     pairs = ((f"TORCH_NCCL_{name}", f"NCCL_{name}") for name in RENAMED)
     return {old: environment[new] for new, old in pairs if new in environment and old not in environment}
@@ -153,15 +148,11 @@ def baked(node: Node) -> dict[str, Any]:
 
 
 def make_key(node: Node, environment: Any) -> str:
-    """All that a decision depends on and that is quick to read, as one text."""
+    """Return everything quick to read that a decision depends on, as one text."""
     from envbuilder_nccl import kept  # noqa: PLC0415
 
-    network = [
-        (name, node.text(f"sys/class/net/{name}/operstate").strip()) for name in node.names("sys/class/net")
-    ]
-    here = os.path.join(
-        os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "envbuilder", "node", "nccl"
-    )
+    network = [(name, node.text(f"sys/class/net/{name}/operstate")) for name in node.names("sys/class/net")]
+    lib = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     parts = (
         node.text("proc/sys/kernel/random/boot_id").strip(),
         node.text("sys/module/nvidia/version").strip(),
@@ -173,13 +164,13 @@ def make_key(node: Node, environment: Any) -> str:
         [name for name in _distributions(node) if name.startswith(("torch-", "nvidia_nccl"))],
         [(name, environment.get(name)) for name in JOB],
         [_stamp(place) for place in (node.path(BAKED), kept.measured_path(environment))],
-        _rules(here),
+        _rules(os.path.join(lib, "envbuilder", "node", "nccl")),
     )
     return repr(parts)
 
 
 def _own_addresses(trie: str) -> list[str]:
-    """Our IPv4 addresses: in fib_trie, what stands above `/32 host LOCAL`."""
+    """Return our IPv4 addresses. In fib_trie they stand above `/32 host LOCAL`."""
     lines = trie.split("\n")
     return sorted({above.split()[-1] for above, line in zip(lines, lines[1:]) if "/32 host LOCAL" in line})
 
@@ -193,7 +184,7 @@ def _stamp(path: str) -> tuple[int, int]:
 
 
 def _rules(folder: str) -> list[tuple[str, int]]:
-    """Another image may have other rules; its files have one time, but not the same sizes."""
+    """Return the sizes of the rules' files. Another image may have other rules, with the same file times."""
     try:
         return sorted(
             (entry.name, entry.stat().st_size) for entry in os.scandir(folder) if entry.name.endswith(".py")
@@ -203,7 +194,7 @@ def _rules(folder: str) -> list[tuple[str, int]]:
 
 
 def _packages() -> list[str]:
-    """The folders of Python packages; of /opt/env where this Python was started without them."""
+    """Return the folders of Python packages, those of /opt/env where this Python was started without any."""
     found = [path for path in sys.path if path.endswith("-packages")]
     return found or [f"/opt/env/lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"]
 
@@ -262,10 +253,9 @@ def _ask(node: Node, key: str, started: float) -> dict[str, Any]:
         stderr=None if os.environ.get("ENVBUILDER_DEBUG") == "1" else subprocess.DEVNULL,
         start_new_session=True,
     )
+    patience = max(0.1, DEADLINE - 0.2 - (time.monotonic() - started))
     try:
-        answer, _ = child.communicate(
-            request.encode(), timeout=max(0.1, DEADLINE - 0.2 - (time.monotonic() - started))
-        )
+        answer, _ = child.communicate(request.encode(), timeout=patience)
         return dict(json.loads(answer))
     except subprocess.TimeoutExpired:
         why = f"no answer within {DEADLINE:.0f} s"
@@ -280,11 +270,8 @@ def _ask(node: Node, key: str, started: float) -> dict[str, Any]:
             child.wait(0.1)
         except subprocess.TimeoutExpired:
             pass
-    none = {
-        "settings": [],
-        "warnings": [f"NCCL defaults were not decided: {why}"],
-        "until": time.time() + RETRY,
-    }
+    warning = f"NCCL defaults were not decided: {why}"
+    none = {"settings": [], "warnings": [warning], "until": time.time() + RETRY}
     kept.save(key, none)
     return none
 

@@ -58,14 +58,10 @@ def measure() -> dict[str, Any]:
     count = count_gpus(bench, os.environ)
     if count < 2:
         return {"error": f"{count} GPUs are visible to torch here, and P2P needs two"}
-    if count != len(facts.gpus or ()):
-        return {
-            "error": f"{count} of {len(facts.gpus or ())} GPUs are visible to torch here; the test is of all"
-        }
-    plain = {
-        **os.environ,
-        "ENVBUILDER_NCCL": "off",
-    }  # the ranks are measured without any decision
+    every = len(facts.gpus or ())
+    if count != every:
+        return {"error": f"{count} of {every} GPUs are visible to torch here; the test is of all"}
+    plain = {**os.environ, "ENVBUILDER_NCCL": "off"}  # the ranks are measured without any decision
     passed, without, detail = measure(bench, count, plain, tell)
     verdict = {
         "passed": passed, "passed_without": without, "driver": facts.driver, "kernel": facts.kernel, "nccl": facts.nccl,

@@ -21,15 +21,8 @@ MOST_BYTES = 1 << 18
 def load(key: str) -> dict[str, Any] | None:
     """Return the decision saved for exactly this key, None if there is none that can be trusted."""
     for folder in _folders():
-        opened = _open_folder(folder)
-        if opened is None:
-            continue
         try:
-            text = _read(opened, _name(key))
-        finally:
-            os.close(opened)
-        try:
-            saved = json.loads(text) if text else {}
+            saved = json.loads(_read(folder, _name(key)) or "{}")
         except ValueError:
             continue
         if saved.get("key") == key and time.time() <= saved["decision"].get("until", float("inf")):
@@ -39,23 +32,9 @@ def load(key: str) -> dict[str, Any] | None:
 
 def save(key: str, decision: dict[str, Any]) -> None:
     """Save a decision in the first folder that allows it. Without one, the next process decides again."""
-    text = json.dumps({"key": key, "decision": decision}).encode()
     for folder in _folders():
-        try:
-            os.mkdir(folder, 0o700)
-        except OSError:
-            pass
-        opened = _open_folder(folder)
-        if opened is None:
-            continue
-        try:
-            _write(opened, _name(key), text)
-            _tidy(opened)
-        except OSError:
-            continue
-        finally:
-            os.close(opened)
-        return
+        if _write(folder, _name(key), {"key": key, "decision": decision}, most=64):
+            return
 
 
 def measured_path(environment: Any) -> str:
@@ -72,34 +51,17 @@ def save_measured(environment: Any, verdict: Any) -> str:
     folder, name = os.path.split(path)
     try:
         os.makedirs(os.path.dirname(folder), exist_ok=True)
-        if not os.path.isdir(folder):
-            os.mkdir(folder, 0o700)
     except OSError:
         return ""
-    opened = _open_folder(folder)
-    if opened is None:
-        return ""
-    try:
-        _write(opened, name, json.dumps(verdict).encode())
-    except OSError:
-        return ""
-    finally:
-        os.close(opened)
-    return path
+    return path if _write(folder, name, verdict) else ""
 
 
 def read_measured(environment: Any) -> Any:
     """Return the verdict of this node's test from the user's own plain file, None without one."""
-    folder, name = os.path.split(measured_path(environment))
-    opened = _open_folder(folder)
-    if opened is None:
-        return None
     try:
-        return json.loads(_read(opened, name) or "null")
+        return json.loads(_read(*os.path.split(measured_path(environment))) or "null")
     except ValueError:
         return None
-    finally:
-        os.close(opened)
 
 
 def _folders() -> list[str]:
@@ -121,11 +83,16 @@ def _open_folder(path: str) -> int | None:
     return opened
 
 
-def _read(folder: int, name: str) -> str:
+def _read(path: str, name: str) -> str:
+    folder = _open_folder(path)
+    if folder is None:
+        return ""
     try:
         opened = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
     except OSError:
         return ""
+    finally:
+        os.close(folder)
     with os.fdopen(opened, "rb") as stream:
         found = os.fstat(opened)
         if found.st_uid != os.geteuid() or found.st_nlink != 1 or (found.st_mode & 0o170000) != 0o100000:
@@ -133,11 +100,33 @@ def _read(folder: int, name: str) -> str:
         return stream.read(MOST_BYTES).decode("utf-8", "replace")
 
 
-def _write(folder: int, name: str, data: bytes) -> None:
+def _write(path: str, name: str, value: Any, most: int = 0) -> bool:
+    """Write a file in a folder, which is made if need be. With `most`, keep no more files than that."""
+    try:
+        os.mkdir(path, 0o700)
+    except OSError:
+        pass
+    folder = _open_folder(path)
+    if folder is None:
+        return False
+    try:
+        _replace(folder, name, json.dumps(value).encode())
+        names = os.listdir(folder) if most else []
+        if len(names) > most:
+            names.sort(key=lambda one: os.stat(one, dir_fd=folder, follow_symlinks=False).st_mtime_ns)
+            for old in names[:-most]:
+                os.unlink(old, dir_fd=folder)
+    except OSError:
+        return False
+    finally:
+        os.close(folder)
+    return True
+
+
+def _replace(folder: int, name: str, data: bytes) -> None:
     part = f"{name}.{os.getpid()}"
-    opened = os.open(
-        part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=folder
-    )
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    opened = os.open(part, flags, 0o600, dir_fd=folder)
     try:
         with os.fdopen(opened, "wb") as stream:
             stream.write(data)
@@ -145,15 +134,6 @@ def _write(folder: int, name: str, data: bytes) -> None:
     except OSError:
         os.unlink(part, dir_fd=folder)
         raise
-
-
-def _tidy(folder: int, most: int = 64) -> None:
-    """Remove the oldest decisions: each job leaves one."""
-    names = os.listdir(folder)
-    if len(names) > most:
-        names.sort(key=lambda name: os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime_ns)
-        for name in names[:-most]:
-            os.unlink(name, dir_fd=folder)
 
 
 def _name(key: str) -> str:

@@ -47,9 +47,9 @@ def reduce(backend: str) -> str:
             wanted = count * (count - 1) / 2 + count * turn
             if not bool((numbers == wanted).all()):
                 sys.exit(f"rank {rank}: the sum of {size} numbers is wrong")
-    said = f"ok {_speed(device, count):.1f} GB/s"
+    speed = _speed(device, count)
     dist.destroy_process_group()
-    return said
+    return f"ok {speed:.1f} GB/s"
 
 
 def _speed(device: torch.device, count: int) -> float:

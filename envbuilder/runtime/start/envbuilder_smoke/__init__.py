@@ -23,12 +23,13 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 INDEX = Path("/opt/envbuilder/extensions/index.json")
+LIB = "/opt/envbuilder/lib"
 ROUNDS = 5  # of the measured all-reduce
 
 
@@ -94,11 +95,8 @@ class Smoke:
         values = torch.full((1 << 20,), float(self.rank + 1), device=self.device)
         dist.all_reduce(values)
         right = float(self.world * (self.world + 1) // 2)
-        self.note(
-            "all-reduce",
-            good=bool((values == right).all()),
-            text=f"the sum is {values[0].item():g}, wanted {right:g}",
-        )
+        good = bool((values == right).all())
+        self.note("all-reduce", good=good, text=f"the sum is {values[0].item():g}, wanted {right:g}")
 
     def all_gather(self) -> None:
         own = torch.full((1 << 10,), self.rank, dtype=torch.int64, device=self.device)
@@ -115,9 +113,8 @@ class Smoke:
             dist.broadcast(value, root)
             if not bool((value == 1000 + root).all()):
                 wrong.append(root)
-        self.note(
-            "broadcast", good=not wrong, text=f"not heard: {wrong}" if wrong else "every rank was heard"
-        )
+        text = f"not heard: {wrong}" if wrong else "every rank was heard"
+        self.note("broadcast", good=not wrong, text=text)
 
     def bandwidth(self) -> None:
         size = (256 if self.device.type == "cuda" else 8) << 20
@@ -163,24 +160,11 @@ def smoke(wanted: int, seconds: int) -> int:
     dist.init_process_group(backend, timeout=datetime.timedelta(seconds=seconds))
     try:
         one = Smoke(wanted)
-        seats = _gather_objects(
-            {
-                "rank": one.rank,
-                "node": socket.gethostname(),
-                "local": local,
-                "gpu": gpu,
-                "device": _device_name(),
-            }
-        )
+        device = torch.cuda.get_device_name() if gpu else "CPU"
+        seat = {"rank": one.rank, "node": socket.gethostname(), "local": local, "gpu": gpu, "device": device}
+        seats = _gather_objects(seat)
         one.ranks(seats)
-        checks: list[Callable[[], None]] = [
-            one.all_reduce,
-            one.all_gather,
-            one.broadcast,
-            one.bandwidth,
-            one.steps,
-        ]
-        for check in checks:
+        for check in (one.all_reduce, one.all_gather, one.broadcast, one.bandwidth, one.steps):
             check()
         failures = [text for texts in _gather_objects(one.failures) for text in texts]
         if one.rank == 0:
@@ -194,10 +178,6 @@ def _gather_objects(own: Any) -> list[Any]:
     every: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(every, own)
     return every
-
-
-def _device_name() -> str:
-    return torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
 
 
 def table(
@@ -220,9 +200,8 @@ def gpu_identity(index: int) -> str:
     """Return the GPU's UUID, which is unique, whatever number a process gives the GPU."""
     driver = ctypes.CDLL("libcuda.so.1")
     device, identity = ctypes.c_int(), (ctypes.c_ubyte * 16)()
-    ask = (
-        getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
-    )  # the second tells parts of a GPU apart
+    # The newer function tells parts of a GPU apart.
+    ask = getattr(driver, "cuDeviceGetUuid_v2", None) or driver.cuDeviceGetUuid
     for code in (driver.cuInit(0), driver.cuDeviceGet(ctypes.byref(device), index), ask(identity, device)):
         if code:
             raise RuntimeError(f"the NVIDIA driver does not say which GPU number {index} is: error {code}")
@@ -234,46 +213,30 @@ def gpu_identity(index: int) -> str:
 
 def check_node() -> list[str]:
     """Return what cannot work on this node."""
+    sys.path.append(LIB)
+    from envbuilder_extensions import gpus  # noqa: PLC0415 - no other check needs it
+
     wrong = []
     wanted = os.environ.get("PYTORCH_VERSION", "")
     if wanted and torch.__version__.partition("+")[0] != wanted:
-        wrong.append(
-            f"torch is {torch.__version__} from {torch.__file__}, and the environment was made with {wanted}"
-        )
-    have = {torch.cuda.get_device_capability(index) for index in range(torch.cuda.device_count())}
-    for extension in _extensions():
-        name, file = str(extension.get("name")), Path(str(extension.get("file")))
-        if not file.is_file():
+        found = f"torch is {torch.__version__} from {torch.__file__}"
+        wrong.append(f"{found}, and the environment was made with {wanted}")
+    index = json.loads(INDEX.read_text(encoding="utf-8")) if INDEX.exists() else {"extensions": []}
+    for extension in index["extensions"]:
+        name, file, targets = extension["name"], extension.get("file"), extension["targets"]
+        if file and not os.path.isfile(file):  # a project has files of its own
             wrong.append(f"the extension {name} is not there: {file}")
-        held = [str(one) for one in extension.get("architectures") or ()]
+        unfit = {str(gpu) for gpu in gpus.visible() if targets and not gpus.covers(targets, gpu)}
         wrong += [
-            f"the extension {name} has code for {', '.join(held)}, and this node's GPU is {major}.{minor}"
-            for major, minor in sorted(have)
-            if held and not _covers(held, major, minor)
+            f"the extension {name} has code for {', '.join(targets)}, not for {gpu}" for gpu in sorted(unfit)
         ]
     return wrong
 
 
-def _extensions() -> list[dict[str, Any]]:
-    if not INDEX.exists():
-        return []
-    found: list[dict[str, Any]] = json.loads(INDEX.read_text(encoding="utf-8")).get("extensions", [])
-    return found
-
-
-def _covers(held: list[str], major: int, minor: int) -> bool:
-    """Whether one of the versions runs here: machine code runs on its own and on later minor versions of the same major one."""
-    versions = [one.rstrip("af").partition(".") for one in held]
-    return any(int(first) == major and int(second or 0) <= minor for first, _, second in versions)
-
-
 def main(arguments: list[str]) -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m envbuilder_smoke", description=(__doc__ or "").partition("\n")[0]
-    )
-    parser.add_argument(
-        "--check", action="store_true", help="look at this node alone, before any rank starts"
-    )
+    about = (__doc__ or "").partition("\n")[0]
+    parser = argparse.ArgumentParser(prog="python -m envbuilder_smoke", description=about)
+    parser.add_argument("--check", action="store_true", help="check this node alone, before any rank starts")
     parser.add_argument("--ranks", type=int, default=0, help="how many ranks there must be")
     parser.add_argument("--timeout", type=int, default=120, help="seconds to wait for the other ranks")
     given = parser.parse_args(arguments)

@@ -1,33 +1,59 @@
-"""Find secrets in layers: tokens, passwords, private keys, and certificate authorities of a proxy.
-
-Files outside of packages are read: settings, homes, and files beside the Python environment. Inside
-packages only the files are read in which tools keep credentials, since keys in a package's tests
-are no secrets.
-"""
+"""Check files: permissions, set-id programs, secrets, and certificate authorities of a proxy."""
 
 import posixpath
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.verify.audit.case import Case, Code
 
+# Debian's own, from the packages that every root has or that such recipes add. They stay as Debian made them: Apptainer mounts
+# images without set-uid, containers of the Docker engine need `su` and `passwd` as every Debian, and taking the bits away would make
+# `dpkg --verify` and the next upgrade disagree with what is there.
+OF_DEBIAN: Final[Mapping[str, str]] = {
+    "usr/bin/chage": "passwd", "usr/bin/chfn": "passwd", "usr/bin/chsh": "passwd", "usr/bin/expiry": "passwd",
+    "usr/bin/gpasswd": "passwd", "usr/bin/newgrp": "login", "usr/bin/passwd": "passwd",
+    "usr/bin/mount": "mount", "usr/bin/su": "util-linux", "usr/bin/umount": "mount",
+    "usr/bin/wall": "util-linux", "usr/bin/write": "bsdutils", "usr/bin/write.ul": "bsdutils",
+    "usr/bin/crontab": "cron", "usr/bin/ssh-agent": "openssh-client", "usr/bin/sudo": "sudo",
+    "usr/lib/dbus-1.0/dbus-daemon-launch-helper": "dbus", "usr/lib/openssh/ssh-keysign": "openssh-client",
+    "usr/sbin/unix_chkpwd": "libpam-modules-bin",
+}  # fmt: skip
+SET_ID: Final = 0o6000
+
+
+def check_rights(case: Case) -> Iterator[Finding]:
+    for path, entry in case.paths.items():
+        if entry.kind is Kind.LINK:
+            continue
+        is_sticky = entry.kind is Kind.DIRECTORY and bool(entry.mode & 0o1000)
+        if (
+            entry.mode & 0o002
+            and not is_sticky
+            and not (entry.kind is Kind.SPECIAL and path.startswith("dev/"))
+        ):
+            yield Finding(
+                code=Code.WRITABLE, severity=Severity.ERROR, where=f"/{path}", message=f"everybody can write it (mode {entry.mode:04o})",
+                hint="whoever shares the machine could change what the next user runs",
+            )  # fmt: skip
+        if entry.kind is Kind.FILE and entry.mode & SET_ID and not _is_of_debian(path):
+            user = f"of user {entry.uid}" if entry.mode & 0o4000 else f"of group {entry.gid}"
+            yield Finding(
+                code=Code.SET_ID, severity=Severity.WARNING, where=f"/{path}",
+                message=f"it runs with the rights {user} (mode {entry.mode:04o})",
+                hint="take the bit away unless this program is known to need it",
+            )  # fmt: skip
+
+
+def _is_of_debian(path: str) -> bool:
+    """Roots before the merge of /usr have some of them in /bin and /sbin."""
+    return path in OF_DEBIAN or f"usr/{path}" in OF_DEBIAN
+
+
 LARGE: Final = 1 << 20  # bytes; larger files were not written by a person
-PLACES: Final = (
-    "etc/",
-    "root/",
-    "home/",
-    "tmp/",
-    "srv/",
-    "mnt/",
-    "opt/",
-    "usr/local/",
-    "var/",
-    "run/",
-    ".singularity.d/",
-)
+PLACES: Final = re.compile(r"(etc|root|home|tmp|srv|mnt|opt|usr/local|var|run|\.singularity\.d)/")
 PACKAGES: Final = ("opt/env/", "usr/local/cuda", "var/lib/dpkg/info/", "opt/envbuilder/extensions/")
 KEEPERS: Final = re.compile(
     r"\.netrc|_netrc|\.pypirc|\.npmrc|\.git-credentials|\.gitconfig|\.pgpass|\.env|pip\.conf|pip\.ini|uv\.toml|direct_url\.json|credentials(\.json)?"
@@ -67,14 +93,19 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTI
 
 
 class InFiles:
-    """Chooses files that may hold a secret, and finds secrets in a content. The reader of layers uses it, too."""
+    """Chooses files that may hold a secret, and finds secrets in a content. The reader of layers uses it, too.
+
+    Files outside of packages are read: settings, homes, and files beside the Python environment.
+    Inside packages only the files are read in which tools keep credentials, since keys in a
+    package's tests are no secrets.
+    """
 
     def wants(self, entry: Entry) -> bool:
         if entry.size > LARGE:
             return False
         if KEEPERS.fullmatch(posixpath.basename(entry.path)):
             return True
-        return entry.path.startswith(PLACES) and not entry.path.startswith(PACKAGES)
+        return PLACES.match(entry.path) is not None and not entry.path.startswith(PACKAGES)
 
     def finds(self, content: bytes) -> Iterator[str]:
         return _found(content)
@@ -84,13 +115,13 @@ IN_FILES: Final = InFiles()
 
 
 def check_secrets(case: Case) -> Iterator[Finding]:
-    texts = [(f"the environment's {name}", f"{name}={value}") for name, value in case.said.environment]
-    texts += [(f"the image's {place}", text) for place, text in case.said.texts]
+    texts = [(f"the environment's {name}", f"{name}={value}") for name, value in case.outside.environment]
+    texts += [(f"the image's {place}", text) for place, text in case.outside.texts]
     for place, text in texts:
         known = tuple(_found(text.encode()))
         for what in known or (["a secret by its name"] if NAMED.search(text) else []):
             yield _secret(place, what)
-    for path, what in case.said.hidden:
+    for path, what in case.outside.hidden:
         yield _secret(f"/{path} of a lower layer", what)
     for path, entry in case.paths.items():
         if entry.kind is not Kind.FILE or not entry.size:

@@ -1,0 +1,90 @@
+"""The pages `docs/diagnose`, and the messages that load() reads in an image, made from the catalogue of `diagnose`.
+
+`pytest --update-golden tests/node/test_diagnose.py` writes them; the same tests say when they are not what the catalogue says.
+"""
+
+import json
+from collections.abc import Sequence
+
+from envbuilder.node.diagnose.catalogue import Failure, Mark, Message, Stage
+
+STAGES = {
+    Stage.MACHINE: "the machine: hardware, kernel, driver, disks and limits of the node, or who runs it",
+    Stage.ENVIRONMENT: "the environment: image, libraries, settings, network",
+    Stage.PROGRAM: "the program: what one process did by itself",
+    Stage.SYMPTOM: "a symptom: how others notice that something failed",
+    Stage.AFTERMATH: "the aftermath: signals, exit codes, the launcher's summary",
+}
+
+
+def page(failure: Failure) -> str:
+    """One page of `docs/diagnose`."""
+    marks = [f"- `{mark.has.decode()}`" for mark in failure.marks]
+    shown = (
+        ["A log shows one of:", "", *marks]
+        if marks
+        else ["It is concluded from the timeouts of all ranks together."]
+    )
+    command = ["", "```", failure.command, "```"] if failure.command else []
+    role = "It explains another failure and is not reported alone. " if failure.is_hint else ""
+    lines = [
+        f"# {failure.code}: {failure.title}",
+        "",
+        f"`{failure.name}` · {role}{_sentence(STAGES[failure.stage])}",
+        "",
+        *shown,
+        "",
+        "## Cause",
+        "",
+        _sentence(failure.cause),
+        "",
+        "## Repair",
+        "",
+        _sentence(failure.repair),
+        *command,
+        "",
+        f"Source: {failure.source}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def load_messages_text(messages: Sequence[Message]) -> str:
+    """The file that load() reads inside an image: the messages that it has words for."""
+    rows = [
+        {
+            "lines": [_mark(mark) for mark in one.all_lines],
+            "message": one.load.message,
+            "repair": one.load.repair,
+        }
+        for one in messages
+        if one.load
+    ]
+    return json.dumps(rows, indent=1, ensure_ascii=False) + "\n"
+
+
+def _mark(mark: Mark) -> dict[str, str]:
+    parts = {
+        "has": mark.has,
+        "like": mark.like and mark.like.pattern,
+        "unless": mark.unless and mark.unless.pattern,
+    }
+    return {name: part.decode() for name, part in parts.items() if part}
+
+
+def index(catalogue: Sequence[Failure]) -> str:
+    """The page that lists them all."""
+    rows = [f"| [{one.code}]({one.code}.md) | {one.title} | {one.stage.value} |" for one in catalogue]
+    head = [
+        "# What `envbuilder diagnose` knows",
+        "",
+        "Made from `envbuilder/node/diagnose/catalogue`; `pytest --update-golden tests/node/test_diagnose.py` writes these pages anew.",
+        "",
+        "| code | failure | stage |",
+        "|:--|:--|:--|",
+    ]
+    stages = [f"- `{stage.value}`: {meaning}" for stage, meaning in STAGES.items()]
+    return "\n".join([*head, *rows, "", "Stages, the nearest to the root first:", "", *stages]) + "\n"
+
+
+def _sentence(words: str) -> str:
+    return f"{words[:1].upper()}{words[1:]}{'' if words.endswith('.') else '.'}"

@@ -1,0 +1,213 @@
+"""The programs that run for an extension: the compile of one call, the capture of a project's calls, the build of a project.
+
+In the sandbox all three see a read-only root, no network and no GPU. Only the build directory can be written. BuildKit runs the
+first and the last with the same arguments.
+"""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+import uv
+
+from envbuilder import runtime as image
+from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.extensions.cache import (
+    BUILD_DIRECTORY,
+    KEPT,
+    SOURCE,
+    Call,
+    call_key,
+    gpus_of,
+    project_key,
+    recipe_call,
+    recipe_calls,
+    relative,
+)
+from envbuilder.build.extensions.install import VERSION, index_entry
+from envbuilder.core.errors import UsageError
+from envbuilder.core.process import Command
+from envbuilder.lock.model import LockedExtension
+from envbuilder.plan.model import ENV_PREFIX, Plan
+from envbuilder.plan.render import Compile
+from envbuilder.recipe.extension import Form
+
+STRIP: Final = "-Wl,--build-id=none,--strip-all"  # symbol tables hold nvcc's temporary file names
+PYTHON: Final = f"{ENV_PREFIX}/bin/python"
+SPEC: Final = "spec.json"
+FACTS: Final = "facts.json"
+CALLS: Final = "calls.json"
+STEADY: Final = "/steady.sh"  # the sandbox's path of the program that runs compilers
+_CUSTOM: Final = "/customize"  # the sandbox's path of the simulated GPU
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program of `envbuilder/runtime`: its argument, its variables, and the files of this machine that it reads, by path."""
+
+    file: str
+    why: str
+    specification: str  # JSON
+    env: tuple[tuple[str, str], ...]
+    folder: str  # where it runs
+    files: tuple[tuple[str, Path], ...] = ()
+
+    def command(self, *, root: Root, build_dir: Path) -> Command:
+        """Run the program in the sandbox. The caller writes its argument to `SPEC` of the build directory."""
+        own = ((f"/{self.file}", image.path(self.file)), (STEADY, image.path("kit/steady.sh")))
+        return sandboxed(
+            root,
+            ("/bin/sh", STEADY, PYTHON, f"/{self.file}", f"{BUILD_DIRECTORY}/{SPEC}"),
+            why=self.why,
+            mounts=(
+                Mount(source=build_dir, target=BUILD_DIRECTORY, writable=True),
+                *(Mount(source=source, target=target) for target, source in (*own, *self.files)),
+            ),
+            env=self.env,
+            cwd=self.folder,
+        )
+
+
+def compile_program(plan: Plan, extension: LockedExtension, call: Call, *, jobs: int) -> Program:
+    """Compile one call of torch's `load()` or `load_inline()`."""
+    given = asdict(call)
+    function = given.pop("function")
+    given |= json.loads(given.pop("others"))
+    given["extra_ldflags"] = (*call.extra_ldflags, STRIP)
+    given["build_directory"] = f"{BUILD_DIRECTORY}/build"
+    if function == "load":
+        foreign: tuple[str, ...] = ("cpp_sources", "cuda_sources", "functions", "with_pytorch_error_handling")
+    else:
+        given["functions"] = json.loads(call.functions)
+        foreign = ("sources", "is_standalone")
+    arguments = {name: value for name, value in given.items() if name not in foreign}
+    return Program(
+        file="compile_extension.py",
+        why=f"compile the extension `{call.name}`",
+        specification=_json(function=function, arguments=arguments, facts=f"{BUILD_DIRECTORY}/{FACTS}"),
+        env=(*_environment(plan, jobs), *extension.env),
+        folder=SOURCE,
+    )
+
+
+def capture_program(plan: Plan, extension: LockedExtension) -> Program:
+    """Run the imports of a project and record what they would compile."""
+    return Program(
+        file="capture_calls.py",
+        why=f"run the imports of the extension `{extension.name}`",
+        specification=_json(
+            lines=extension.capture, source=SOURCE, kept=KEPT, calls=f"{BUILD_DIRECTORY}/{CALLS}"
+        ),
+        env=(*_environment(plan, 1), *_simulated_gpu(plan), *extension.env),
+        folder=project_folder(extension),
+        files=((f"{_CUSTOM}/sitecustomize.py", image.path("sitecustomize.py")),),
+    )
+
+
+def build_program(plan: Plan, extension: LockedExtension, *, jobs: int) -> Program:
+    """Build a project by its own rules."""
+    folder = project_folder(extension)
+    own = (
+        ("SOURCE_DATE_EPOCH", str(plan.epoch)),
+        ("LDFLAGS", STRIP),
+        ("CMAKE_BUILD_PARALLEL_LEVEL", str(jobs)),
+    )
+    return Program(
+        file="build_project.py",
+        why=f"build the extension `{extension.name}`",
+        specification=_json(
+            project=folder, work=BUILD_DIRECTORY, prefix=ENV_PREFIX, facts=f"{BUILD_DIRECTORY}/{FACTS}"
+        ),
+        env=(*_environment(plan, jobs), *_simulated_gpu(plan), *own, *extension.env),
+        folder=folder,
+        files=(
+            (f"{_CUSTOM}/sitecustomize.py", image.path("sitecustomize.py")),
+            ("/uv", Path(uv.find_uv_bin())),
+        ),
+    )
+
+
+def project_folder(extension: LockedExtension) -> str:
+    return f"{SOURCE}/{extension.path}".rstrip("/")
+
+
+def _environment(plan: Plan, jobs: int) -> tuple[tuple[str, str], ...]:
+    return (
+        ("CC", "gcc"),
+        ("CXX", "g++"),
+        ("CUDA_HOME", "/usr/local/cuda"),
+        ("MAX_JOBS", str(jobs)),
+        # Temporary names without the process id: the same object each time.
+        ("NVCC_APPEND_FLAGS", "--objdir-as-tempdir"),
+        ("TORCH_CUDA_ARCH_LIST", ";".join(gpus_of(plan))),
+        ("TORCH_EXTENSIONS_DIR", "/tmp/extensions"),  # noqa: S108 - the sandbox's own
+        ("PYTHONDONTWRITEBYTECODE", "1"),
+        ("PYTHONHASHSEED", "0"),
+    )
+
+
+def _simulated_gpu(plan: Plan) -> tuple[tuple[str, str], ...]:
+    gpus = gpus_of(plan)
+    capability = (("_ENVBUILDER_CAPABILITY", gpus[0]),) if gpus else ()
+    return (("PYTHONPATH", _CUSTOM), *capability)
+
+
+# ---- the same outside the sandbox, as JSON files
+
+
+def container_compiles(plan: Plan, *, jobs: int) -> tuple[Compile, ...]:
+    """Return what a container needs to compile each extension of the plan. Raises UsageError where `need_calls` does."""
+    need_calls(plan)
+    return tuple(_container_compile(plan, extension, jobs) for extension in plan.extensions)
+
+
+def need_calls(plan: Plan) -> None:
+    """Raise UsageError for an extension whose calls are known only after its project's imports ran."""
+    other = next((one for one in plan.extensions if one.form is Form.CAPTURE), None)
+    if other is not None:
+        raise UsageError(
+            f"the extension `{other.name}` has `capture`, and the docker engine runs no imports to see what they compile",
+            hint="name the `sources` that they compile"
+            if plan.os.base
+            else "`--engine assemble` runs them; or name the `sources` that they compile",
+        )
+
+
+def need_sources(plan: Plan) -> None:
+    """Raise UsageError for an extension that no text can hold: a project is more than the recipe's own files."""
+    other = next((one for one in plan.extensions if one.form is not Form.LOAD), None)
+    if other is not None:
+        raise UsageError(
+            f"the extension `{other.name}` cannot be written as text: a project's own build, or what its imports "
+            "compile, is known only when it runs",
+            hint="`sources` in a recipe can be written; `envbuilder build` makes the others",
+        )
+
+
+def _container_compile(plan: Plan, extension: LockedExtension, jobs: int) -> Compile:
+    call = recipe_call(extension) if extension.form is Form.LOAD else None
+    more: dict[str, object]
+    if call is None:
+        program, key = build_program(plan, extension, jobs=jobs), project_key(plan, extension)
+        more = {"project": program.folder}
+    else:
+        program = compile_program(plan, extension, call, jobs=jobs)
+        key = call_key(plan, extension, call, recipe_calls(extension))
+        sources = [relative(source, call.base) for source in call.sources]
+        more = {"has_cuda": call.has_cuda, "base": call.base, "sources": sources}
+    gpus = list(gpus_of(plan))
+    head = {"version": VERSION, "architectures": gpus}
+    entry = index_entry(extension.name, key, call)
+    return Compile(
+        name=extension.name,
+        files=extension.files,
+        specification=program.specification,
+        entry=_json(entry=entry, head=head, architectures=gpus, **more),
+        env=program.env,
+        project="" if call else program.folder,
+    )
+
+
+def _json(**values: object) -> str:
+    return json.dumps(values, indent=1, sort_keys=True) + "\n"

@@ -1,0 +1,65 @@
+"""Recipe → lock → plan: check the recipe, read its lock, and put the steps in order."""
+
+import functools
+from pathlib import Path
+
+from envbuilder import runtime
+from envbuilder.compat.check import BaseOf, examine_file, need_sound
+from envbuilder.compat.tables.gpu import capabilities, load_gpus
+from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.core.cache import Store
+from envbuilder.core.errors import LockError
+from envbuilder.core.findings import Finding
+from envbuilder.lock.diff import check_fresh
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.known_base import known_base, lock_path
+from envbuilder.lock.model import Lock
+from envbuilder.lock.source_files import own_files, source_digests
+from envbuilder.plan import model
+from envbuilder.plan.model import Plan, StartFiles
+from envbuilder.plan.site import need_files, site_files
+from envbuilder.recipe.model import Recipe
+
+
+def load_locked(
+    name: str, recipes: Path, store: Store, host: Path | None = None
+) -> tuple[Recipe, Lock, tuple[Finding, ...]]:
+    """Check the recipe and read its lock. Returns the warnings of `check` as well.
+
+    Raises IncompatibleError for a recipe that cannot work, LockError for a lock that is missing or no longer fits the recipe.
+    """
+    read_lock = functools.cache(functools.partial(load_lock, recipe=name))
+    base_of: BaseOf = functools.partial(known_base, store=store, read_lock=read_lock)
+    recipe, report = examine_file(name, recipes, host, base_of=base_of)
+    need_sound(recipe, report)
+    path = lock_path(recipe)
+    lock = read_lock(path)
+    stale = check_fresh(recipe, lock, source_digests(own_files(recipe)))
+    if stale:
+        raise LockError(
+            f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
+            hint=f"`envbuilder lock {name}` renews what changed and keeps the rest",
+        )
+    return recipe, lock, report.findings
+
+
+def make_plan(
+    name: str, recipes: Path, store: Store, host: Path | None = None
+) -> tuple[Recipe, Plan, tuple[Finding, ...]]:
+    """Make the plan of a locked recipe. `host` is a profile of the site. Raises what `load_locked` raises."""
+    recipe, lock, findings = load_locked(name, recipes, store, host)
+    has_own_toolkit = bool(lock.base and lock.base.inside.toolkit(recipe.cuda))
+    plan = model.make(
+        recipe,
+        lock,
+        toolkit=load_toolkits()[recipe.cuda] if recipe.cuda and not has_own_toolkit else None,
+        architectures=capabilities(recipe.gpus, load_gpus().rows),
+        lock_text=lock_text(lock),
+        start=StartFiles(
+            site_packages=runtime.files("start"),
+            lib=(*runtime.files("lib"), *runtime.modules("node/nccl")),
+            entry=runtime.files("entry"),
+        ),
+        site=(*site_files(recipe, host), *need_files(recipe)),
+    )
+    return recipe, plan, findings

@@ -1,0 +1,240 @@
+"""Check libraries: their GPU code, symbol versions, copies, run paths, and what NCCL needs for InfiniBand."""
+
+import itertools
+import operator
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from envbuilder.compat.context import can_run
+from envbuilder.core.findings import Finding, Severity
+from envbuilder.verify.audit.case import Case, Code, Elf, same_in, some
+from envbuilder.verify.fatbin import CodeKind, read_gpu_code
+
+# Torch's libraries, what is compiled against torch and lies beside it, and our extensions. NVIDIA's own libraries
+# choose code in their own ways, and several keep it compressed.
+JUDGED: Final = re.compile(
+    r"(opt/envbuilder/|.*/site-packages/(?!nvidia/|cusparselt/|triton/|nvidia_|cuda/|cupy)).*\.so(\.[\d.]+)?"
+)
+
+
+def check_gpus(case: Case, gpus: Sequence[str]) -> Iterator[Finding]:
+    for elf in case.elves:
+        if not (gpus and JUDGED.fullmatch(elf.path)):
+            continue
+        try:
+            with case.tree.open(elf.path) as stream:
+                found = read_gpu_code(stream)
+        except ValueError as error:
+            yield Finding(
+                code=Code.UNREADABLE,
+                severity=Severity.WARNING,
+                where=f"/{elf.path}",
+                message=f"its code for GPUs cannot be read: {error}",
+            )
+            continue
+        cubins = tuple(code.capability for code in found if code.kind is CodeKind.CUBIN)
+        ptx = tuple(code.capability for code in found if code.kind is CodeKind.PTX)
+        for gpu in gpus if cubins or ptx else ():
+            if can_run(gpu, cubins):
+                continue
+            compiles = can_run(gpu, (), ptx)
+            held = " ".join(sorted({code.target for code in found}))
+            yield Finding(
+                code=Code.ONLY_PTX if compiles else Code.NO_CODE,
+                severity=Severity.WARNING if compiles else Severity.ERROR,
+                where=f"/{elf.path}",
+                message=f"it holds no machine code that a GPU of capability {gpu} runs, but {held}",
+                hint="the first start compiles its PTX, which takes minutes"
+                if compiles
+                else "`no kernel image is available` is what a job would say",
+            )
+    for path, why in case.unreadable.items():
+        yield Finding(code=Code.UNREADABLE, severity=Severity.WARNING, where=f"/{path}", message=why)
+
+
+PORTABLE: Final = ("opt/env/", "opt/envbuilder/")  # usable without the image
+_GLIBC: Final = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
+
+
+def check_symbols(case: Case) -> Iterator[Finding]:
+    """Check each needed version against all copies of the library. Libraries of the host are not checked."""
+    given: dict[str, set[str]] = {}
+    for elf in case.elves:
+        given.setdefault(elf.name, set()).update(elf.gives)
+    missing: dict[tuple[str, str], list[str]] = {}
+    for elf in case.elves:
+        for library, version in elf.needs:
+            if given.get(library) and version not in given[library]:
+                missing.setdefault((library, version), []).append(elf.path)
+    for (library, version), paths in sorted(missing.items()):
+        newest = max(
+            (name for name in given[library] if _family(name) == _family(version)), key=_key, default="none"
+        )
+        yield Finding(
+            code=Code.SYMBOLS, severity=Severity.ERROR, where=f"/{paths[0]}",
+            message=f"needs `{version}`, and the image's `{library}` does not have it (newest: {newest}){same_in(paths)}",
+            hint="it cannot be loaded: take a build for an older system, or a newer base",
+        )  # fmt: skip
+
+
+def check_oldest_host(case: Case, glibc: str) -> Iterator[Finding]:
+    """Find files of the Python environment and the extensions that a host with this glibc could not load."""
+    if not glibc:
+        return
+    newer: dict[str, list[str]] = {}
+    for elf in case.elves:
+        if elf.path.startswith(PORTABLE):
+            needed = [match[1] for _, version in elf.needs if (match := _GLIBC.fullmatch(version))]
+            highest = max(needed, key=_numbers, default="0")
+            if _numbers(highest) > _numbers(glibc):
+                newer.setdefault(highest, []).append(elf.path)
+    for version, paths in sorted(newer.items()):
+        yield Finding(
+            code=Code.OLDEST_HOST, severity=Severity.WARNING, where=f"/{paths[0]}",
+            message=f"needs glibc {version}, and the oldest host has {glibc}{same_in(paths)}",
+            hint="inside the image it has its own glibc; outside it would not load there",
+        )  # fmt: skip
+
+
+def _family(version: str) -> str:
+    return version.partition("_")[0]
+
+
+def _key(version: str) -> tuple[int, ...]:
+    return _numbers(version.partition("_")[2])
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", text))
+
+
+LIBRARY: Final = re.compile(
+    r"lib(cuda(rt|devrt)?|cublas(Lt)?|cudnn\w*|cufftw?|cufile\w*|cupti|curand|cusolver(Mg)?|cusparse(Lt)?|nccl|npp\w+|nvJitLink|nvToolsExt|nvjpeg|nvrtc\w*|nvshmem\w*)"
+    r"\.so(\.[\d.]+)?"
+)
+DEFAULT_FOLDERS: Final = (
+    *("lib/x86_64-linux-gnu", "usr/lib/x86_64-linux-gnu"),
+    *("lib64", "usr/lib64", "lib", "usr/lib", "usr/local/lib"),
+)
+
+
+def check_copies(case: Case) -> Iterator[Finding]:
+    by_name: dict[str, list[Elf]] = {}
+    for elf in case.elves:
+        if LIBRARY.fullmatch(elf.name):
+            by_name.setdefault(elf.name, []).append(elf)
+    for name, copies in sorted(by_name.items()):
+        if len(copies) > 1:
+            yield _copies(case, name, copies)
+
+
+def _copies(case: Case, name: str, copies: Sequence[Elf]) -> Finding:
+    takers: dict[str, list[str]] = {}
+    for elf in case.elves:
+        if name in elf.needed and (taken := loaded(case, elf, name)):
+            takers.setdefault(taken, []).append(elf.path)
+    users = "; ".join(f"/{taken} is loaded by {some(paths)}" for taken, paths in sorted(takers.items()))
+    keep = max(copies, key=lambda elf: (len(takers.get(elf.path, ())), elf.entry.size))
+    spare = sum(elf.entry.size for elf in copies if elf is not keep)
+    alike = "the same bytes" if len({elf.entry.sha256 for elf in copies}) == 1 else "different bytes"
+    return Finding(
+        code=Code.COPIES, severity=Severity.WARNING, where=f"/{keep.path}",
+        message=f"{len(copies)} copies of `{name}` with {alike}: {some([elf.path for elf in copies])}; {users or 'nothing names it as needed'}",
+        hint=f"one would do and save {spare / 1e6:.1f} MB",
+    )  # fmt: skip
+
+
+def loaded(case: Case, elf: Elf, name: str) -> str | None:
+    """Return the file that the loader takes for `name` on behalf of `elf`: run paths first, then system folders."""
+    origin = posixpath.dirname(elf.path)
+    for folder in (*elf.runpaths, *(f"/{folder}" for folder in _system_folders(case))):
+        plain = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", f"/{origin}")
+        if plain.startswith("/") and (real := case.real(f"{plain}/{name}")):
+            return real
+    return None
+
+
+def _system_folders(case: Case) -> Iterator[str]:
+    """Return the folders of the loader's cache, in its order."""
+    for path in sorted(path for path in case.paths if re.fullmatch(r"etc/ld\.so\.conf\.d/[^/]+\.conf", path)):
+        lines = case.read(path).decode("utf-8", "replace").splitlines()
+        yield from (line.strip().strip("/") for line in lines if line.startswith("/"))
+    yield from DEFAULT_FOLDERS
+
+
+# Folders that others can write, or that a runtime mounts from the host.
+OPEN: Final = re.compile(r"/(tmp|var/tmp|dev|run|home|root|mnt|media|proc|scratch|builds|workspace)(/|$)")
+
+
+def check_runpaths(case: Case) -> Iterator[Finding]:
+    # A package's build gives all its files the same folders.
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for elf in case.elves:
+        folders = elf.runpaths if elf.runpaths != ("",) else ()  # one that is empty as a whole is ignored
+        strange = [(_strange(case, elf, folder), folder) for folder in dict.fromkeys(folders)]
+        if found := tuple(sorted((why, folder) for why, folder in strange if why)):
+            alike.setdefault(found, []).append(elf.path)
+    for found, paths in sorted(alike.items()):
+        by_reason = itertools.groupby(found, key=operator.itemgetter(0))
+        described = [f"{', '.join(f'`{folder}`' for _, folder in some)} ({why})" for why, some in by_reason]
+        yield Finding(
+            code=Code.RUNPATH, severity=Severity.WARNING, where=f"/{paths[0]}",
+            message=f"looks for libraries in {', and '.join(described)}{same_in(paths)}",
+            hint="whoever can write there decides what is loaded; the package's own build has to be repaired",
+        )  # fmt: skip
+
+
+def _strange(case: Case, elf: Elf, folder: str) -> str:
+    """Say what is wrong with a run path, or return ""."""
+    plain = folder.replace("${ORIGIN}", "$ORIGIN")
+    if plain.startswith("$ORIGIN"):
+        above = posixpath.normpath(f"{posixpath.dirname(elf.path)}/{plain.removeprefix('$ORIGIN')}")
+        return "above the root" if above.startswith("..") else ""
+    if not plain.startswith("/"):
+        return "wherever the program is started"
+    whole = posixpath.normpath(plain)
+    if OPEN.match(whole):
+        return "not the image's, and others may write there"
+    return "not in the image" if case.real(whole) is None else ""
+
+
+VERBS: Final = "libibverbs.so.1"
+# NCCL as a library of its own, or inside torch's.
+_NCCL: Final = re.compile(r"(.*/)?(libnccl\.so\.2|libtorch_cuda\.so)")
+_PROVIDER: Final = re.compile(r"(.*/)?libibverbs/lib(\w+)-rdmav\d+\.so")
+_DRIVER: Final = "etc/libibverbs.d/{}.driver"
+
+
+def check_rdma(case: Case) -> Iterator[Finding]:
+    using = next((elf for elf in case.elves if _NCCL.fullmatch(elf.path)), None)
+    if using is None:
+        return
+    names = {elf.name for elf in case.elves}
+    names |= {
+        posixpath.basename(path) for path in case.paths if ".so" in path and case.real(path) is not None
+    }
+    verbs = [elf for elf in case.elves if elf.name == VERBS]
+    providers = [
+        elf
+        for elf in case.elves
+        if (match := _PROVIDER.fullmatch(elf.path)) and _DRIVER.format(match[2]) in case.paths
+    ]
+    for what, elves in ((f"`{VERBS}`", verbs), ("a provider of libibverbs", providers)):
+        missing = _missing(elves, names)
+        if missing is not None:
+            yield Finding(
+                code=Code.RDMA, severity=Severity.WARNING, where=f"/{using.path}",
+                message=f"NCCL is here and {what} is not, so InfiniBand and RoCE would not be used{missing}",
+                hint="the packages libibverbs1 and ibverbs-providers bring it; `envbuilder lock NAME` takes them up",
+            )  # fmt: skip
+
+
+def _missing(elves: list[Elf], names: set[str]) -> str | None:
+    """Return what the best candidate lacks, or None when one lacks nothing."""
+    lacks = [sorted(set(elf.needed) - names) for elf in elves]
+    if not lacks:
+        return ""
+    least = min(lacks, key=len)
+    return f": it needs {', '.join(least)}" if least else None

@@ -1,0 +1,25 @@
+"""The layers of a recipe as the assemble engine makes them, without image and SIF."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from envbuilder.build.engine import EngineChoice
+from envbuilder.build.pipeline import open_engine
+from envbuilder.commands import context as sessions
+from envbuilder.commands._build_context import build_context
+from envbuilder.layers.layer import Layer
+from envbuilder.lock.resolve import store_sources
+from envbuilder.plan.make import make_plan
+
+
+def make_layers(recipe: Path) -> tuple[Layer, ...]:
+    """Make all layers of a locked recipe in the user's cache."""
+    shop = build_context(sessions.Session(environment=dict(os.environ)), recipe.parent)
+    read, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
+    resolving = shop.resolve_context(offline=False)
+    store_sources(read, plan.extensions, resolving)
+    engine = open_engine(plan, EngineChoice(), shop)
+    resolving.fetcher.fetch(engine.artifacts())
+    with ThreadPoolExecutor(16) as pool:
+        return tuple(one.result() for one in engine.start(pool))
