@@ -19,7 +19,16 @@ from tests.support import faults, tiers
 from tests.support.disk import CI
 from tests.support.layers import make_layers
 from tests.support.tiny import make_tiny
-from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
+from tests.support.workbench import (
+    ENVBUILDER,
+    NO_ENGINE,
+    ROOT,
+    Built,
+    build,
+    fetch_packages,
+    open_folder,
+    run,
+)
 
 ALONE, RELEASE = "alone", "release"  # markers, and the groups of `scripts/test --release` that they make
 
@@ -80,6 +89,12 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 def slack(request: pytest.FixtureRequest) -> int:
     """Return the factor on promised times while other groups run too."""
     return 1 if request.config.getoption("--group") == ALONE else 10
+
+
+@pytest.fixture(scope="session", autouse=True)
+def packages() -> None:
+    """Fetch the packages of `cpu`, which many tests read from the cache, whichever test is the first."""
+    fetch_packages("cpu")
 
 
 @pytest.fixture(scope="session")

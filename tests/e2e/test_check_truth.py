@@ -5,7 +5,6 @@ are fetched as a lock would fetch them, by hash. Each refusal stands beside the 
 """
 
 import functools
-import os
 import re
 import shutil
 import subprocess
@@ -19,19 +18,22 @@ import pytest
 import uv
 
 from envbuilder.compat.check import examine, load_tables
-from envbuilder.core.cache import Store
-from envbuilder.core.console import Console
-from envbuilder.core.fetch import Fetcher
 from envbuilder.core.fetch.remote_zip import Index
-from envbuilder.core.process import ProcessRunner
-from envbuilder.core.sources import probe_sources
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.apt import Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
-from envbuilder.registry.client import open_client
-from tests.support.workbench import CACHE, ROOT, Built, attempt, locked_artifacts, open_folder, run
+from tests.support.workbench import (
+    CACHE,
+    ROOT,
+    Built,
+    attempt,
+    locked_artifacts,
+    open_folder,
+    resolve_context,
+    run,
+)
 
 pytestmark = pytest.mark.builds
 
@@ -72,19 +74,7 @@ def inside(a100: Built, work: Path) -> Inside:
 
 @pytest.fixture(scope="module")
 def means() -> ResolveContext:
-    environment = dict(os.environ)
-    store, runner = Store(CACHE), ProcessRunner(environment)
-    sources = functools.cache(lambda: probe_sources(environment, runner))
-    client = functools.cache(lambda: open_client(environment, runner))
-    fetcher = Fetcher(store, sources, offline=False)
-    return ResolveContext(
-        store=store,
-        runner=runner,
-        sources=sources,
-        client=client,
-        fetcher=fetcher,
-        transfer=Console(quiet=True).transfer,
-    )
+    return resolve_context()
 
 
 def unpack(debs: tuple[Artifact, ...], folder: Path, means: ResolveContext) -> None:

@@ -8,11 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from envbuilder.build.context import BuildContext
-from envbuilder.core.cache import Store, save_text
-from envbuilder.core.console import Console
-from envbuilder.core.limits import Limits
-from envbuilder.core.process import ProcessRunner
+from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock, recipe_inputs
 from envbuilder.lock.resolve import LockOptions
@@ -20,7 +16,7 @@ from envbuilder.lock.resolve.base_image import look
 from envbuilder.recipe.load import load
 from tests.support import bases
 from tests.support.registries import Registry
-from tests.support.workbench import CACHE, ROOT, Built
+from tests.support.workbench import ROOT, Built, resolve_context
 
 RECIPE = """\
 base: {{image: "{image}"}}
@@ -100,12 +96,8 @@ def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Pa
     path = world.folder / f"{name}.yaml"
     path.write_text(RECIPE.format(image=f"{world.host}/site/{name}:1", torch=torch, more=more))
     recipe = load(path)
-    shop = BuildContext(
-        store=Store(CACHE), runner=ProcessRunner(os.environ), console=Console(quiet=True),
-        environment=os.environ | world.login, recipes=world.folder, limits=Limits(threads=2, memory=4 << 30, root=True),
-    )  # fmt: skip
-    means, options = shop.resolve_context(offline=False), LockOptions(today=datetime.now(UTC).date())
-    base = look(recipe, means, old=None, options=options)
+    options = LockOptions(today=datetime.now(UTC).date())
+    base = look(recipe, resolve_context(os.environ | world.login), old=None, options=options)
     there = {deb.name for deb in world.lock.debs}
     cpu = load_lock(ROOT / "recipes/cpu.lock")
     lacking = () if base.inside.gcc("12") else cpu.debs

@@ -7,13 +7,18 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import platformdirs
 
-from envbuilder.core.cache import link_or_copy
+from envbuilder.core.cache import Store, link_or_copy
+from envbuilder.core.console import Console
+from envbuilder.core.process import ProcessRunner
+from envbuilder.lock.file import load_lock
+from envbuilder.lock.model import lock_artifacts
+from envbuilder.lock.resolve import ResolveContext, open_context
 from tests.support.answers import check_answer
 from tests.support.conditions import Conditions
 
@@ -167,6 +172,20 @@ def link_tree(source: Path, target: Path) -> None:
     if attempt("cp", "-al", source, target).returncode != 0:
         shutil.rmtree(target, ignore_errors=True)
         run("cp", "-a", source, target)
+
+
+def resolve_context(environment: Mapping[str, str] = os.environ) -> ResolveContext:
+    """Return what resolving and fetching need, with the user's cache."""
+    return open_context(
+        Store(CACHE), ProcessRunner(environment), environment, Console(quiet=True), offline=False
+    )
+
+
+def fetch_packages(recipe: str) -> None:
+    """Fetch what the cache lacks of the packages in a lock of this repository."""
+    fetcher = resolve_context().fetcher
+    if lacking := fetcher.missing(lock_artifacts(load_lock(ROOT / f"recipes/{recipe}.lock"))):
+        fetcher.fetch(lacking)
 
 
 def locked_artifacts(recipe: str | Path) -> list[dict[str, object]]:
