@@ -12,13 +12,12 @@ from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final
 
-from pydantic import ConfigDict, Field, WithJsonSchema
+from pydantic import Field, WithJsonSchema
 
 from envbuilder.core.models import LINE, STRICT, Line, Mistake, Shape
 from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
-DESCRIBED: Final = STRICT | ConfigDict(use_attribute_docstrings=True)
 LONGEST_NAME: Final = 100  # of an extension's name, which its files have too
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
@@ -55,7 +54,7 @@ class Extension:
     The text below each key is its description in the schema.
     """
 
-    __pydantic_config__ = DESCRIBED
+    __pydantic_config__ = STRICT
     name: Annotated[Line, _NAME_SCHEMA]
     """What Python imports."""
     sources: Annotated[

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Discriminator, Tag
 
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.models import MAJOR_MINOR, STRICT, Line, Mistake, RawRule, Shape, Unquoted
-from envbuilder.recipe.extension import DESCRIBED, Extension, check_extension, check_extensions
+from envbuilder.recipe.extension import Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, Packages, RecipeCode, Variables
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
@@ -95,7 +95,7 @@ _MAP_OR_TEXT: Final = Discriminator(lambda value: "a map" if isinstance(value, d
 class RecipeFile:
     """The keys of a recipe file. The text below each is its description in the schema."""
 
-    __pydantic_config__ = DESCRIBED
+    __pydantic_config__ = STRICT
     base: Annotated[
         Annotated[str, SHAPES["base"], Tag("a text")] | Annotated[Image, Tag("a map")], _MAP_OR_TEXT
     ]
