@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
-from envbuilder.artifacts.oci.model import JsonObject
+from envbuilder.artifacts.oci.model import load_json
 from envbuilder.artifacts.oci.reference import Reference, default_registry, default_registry_url
 from envbuilder.core.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
 from envbuilder.core.http.failure import UNTRUSTED, SourceError, TransientError
@@ -206,18 +206,18 @@ def open_client(environment: Mapping[str, str], runner: Runner) -> Client:
 
 def _read_token(reference: Reference, response: Response) -> str:
     with contextlib.suppress(ValueError):
-        answer = JsonObject.load(content(response))
-        if token := answer.text("token") or answer.text("access_token"):
-            return token
+        answer = load_json(content(response))
+        if token := answer.get("token") or answer.get("access_token"):
+            return str(token)
     raise AccessError(f"the token service of `{reference.registry}` sends no token")
 
 
 def _words(response: Response) -> str:
     """Return the registry's error message in one printable line."""
     try:
-        errors = JsonObject.load(content(response)).objects("errors")
-        text = "; ".join(filter(None, (one.text("message") for one in errors)))
-    except (ValueError, TransientError):
+        errors = load_json(content(response))["errors"]
+        text = "; ".join(filter(None, (one.get("message") for one in errors)))
+    except (ValueError, LookupError, TypeError, AttributeError, TransientError):
         return ""
     plain = "".join(letter for letter in text if letter.isprintable())[:_MOST_SHOWN]
     return f": {plain}" if plain else ""

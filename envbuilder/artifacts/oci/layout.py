@@ -20,6 +20,7 @@ from envbuilder.artifacts.oci.model import (
     Descriptor,
     ImageConfig,
     Manifest,
+    data_of,
     describe,
     dump,
     make_index,
@@ -84,7 +85,7 @@ def write_layout(
         platform_data(platform)
         | {
             "created": created,
-            "config": config.data(),
+            "config": data_of(config),
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.diff_id}" for layer in layers]},
             "history": [
                 {"created": created, "created_by": f"envbuilder: {layer.name} layer"} for layer in layers

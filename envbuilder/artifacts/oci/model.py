@@ -4,13 +4,18 @@ The writer of layouts, the reader of foreign images, the registry client and bas
 these types.
 """
 
+import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import astuple, dataclass
+from typing import Annotated, Any, Final, TypeVar, cast
+
+from pydantic import ConfigDict, Field, PlainSerializer, Strict, TypeAdapter, ValidationError
+from pydantic.alias_generators import to_camel, to_pascal
 
 from envbuilder.core.cache import Sha256, parse_sha256
+from envbuilder.core.models import ReadAs
 
 IMAGE: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -24,46 +29,73 @@ EMPTY_CONTENT: Final = b"{}"
 MOST_JSON: Final = 4 << 20  # bytes of a manifest or a configuration that a reader accepts
 LAYOUT: Final = b'{"imageLayoutVersion":"1.0.0"}'  # of the file `oci-layout` in a folder of images
 
-_PLATFORM: Final = ("os", "architecture", "variant")
+T = TypeVar("T")
+
+
+def parse_digest(text: str) -> Sha256:
+    algorithm, _, digest = text.partition(":")
+    if algorithm != "sha256":
+        raise ValueError(f"expected a sha256 digest, found {text!r}")
+    return parse_sha256(digest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Platform:
+    os: str = ""
+    architecture: str = ""
+    variant: str = ""
+
+    def __str__(self) -> str:
+        return "/".join(filter(None, astuple(self)))
+
+
+def platform_data(platform: str) -> dict[str, str]:
+    """The keys of `os/architecture[/variant]`."""
+    return dict(zip(_Platform.__slots__, platform.split("/"), strict=False))
+
+
+# Each of these types also says how the JSON spells its values.
+Digest = Annotated[Sha256, ReadAs(str, parse_digest), PlainSerializer(lambda digest: f"sha256:{digest}")]
+Platform = Annotated[str, ReadAs(_Platform, str), PlainSerializer(platform_data)]  # os/architecture[/variant]
+Pairs = Annotated[
+    tuple[tuple[str, str], ...],
+    ReadAs(dict[str, str], lambda pairs: tuple(pairs.items())),
+    PlainSerializer(dict),
+]
+Variables = Annotated[
+    tuple[tuple[str, str], ...],
+    ReadAs(tuple[str, ...], lambda texts: tuple(text.partition("=")[::2] for text in texts)),
+    PlainSerializer(lambda pairs: [f"{name}={value}" for name, value in pairs]),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Descriptor:
     """The type, digest and size of a blob or of a manifest, as a manifest or an index names it."""
 
-    media_type: str
-    digest: Sha256
-    size: int  # bytes
+    __pydantic_config__ = ConfigDict(alias_generator=to_camel)
+    media_type: str = ""
+    digest: Digest
+    size: Annotated[int, Strict(), Field(ge=0)]  # bytes
     artifact_type: str = ""
-    platform: str = ""  # os/architecture[/variant]
-    annotations: tuple[tuple[str, str], ...] = ()
-
-    def data(self) -> dict[str, object]:
-        data: dict[str, object] = {
-            "mediaType": self.media_type,
-            "digest": f"sha256:{self.digest}",
-            "size": self.size,
-        }
-        if self.artifact_type:
-            data["artifactType"] = self.artifact_type
-        if self.platform:
-            data["platform"] = platform_data(self.platform)
-        return data | ({"annotations": dict(self.annotations)} if self.annotations else {})
+    platform: Platform = ""
+    annotations: Pairs = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """A manifest and its bytes, which the digest covers. An index has `manifests`, an image `config` and `layers`."""
 
+    __pydantic_config__ = ConfigDict(alias_generator=to_camel)
     content: bytes
     media_type: str
-    digest: Sha256
+    digest: Digest
     artifact_type: str = ""
     config: Descriptor | None = None
     layers: tuple[Descriptor, ...] = ()
     manifests: tuple[Descriptor, ...] = ()
     subject: Descriptor | None = None
-    annotations: tuple[tuple[str, str], ...] = ()
+    annotations: Pairs = ()
 
     @property
     def is_index(self) -> bool:
@@ -89,33 +121,31 @@ class Manifest:
 class ImageConfig:
     """What a container is started with."""
 
-    env: tuple[tuple[str, str], ...] = ()
+    __pydantic_config__ = ConfigDict(alias_generator=to_pascal)
+    env: Variables = ()
     cmd: tuple[str, ...] = ()
     entrypoint: tuple[str, ...] = ()
-    workdir: str = ""
-    labels: tuple[tuple[str, str], ...] = ()
+    workdir: Annotated[str, Field(alias="WorkingDir")] = ""
+    labels: Pairs = ()
     user: str = ""
 
-    def data(self) -> dict[str, object]:
-        data: dict[str, object] = {
-            "Env": [f"{name}={value}" for name, value in self.env],
-            "Cmd": list(self.cmd),
-            "Entrypoint": list(self.entrypoint),
-            "WorkingDir": self.workdir,
-            "Labels": dict(self.labels),
-            "User": self.user,
-        }
-        return {name: value for name, value in data.items() if value}
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RootFiles:
+    diff_ids: tuple[Digest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
     """The blob that `config` of an image's manifest names."""
 
-    platform: str  # os/architecture[/variant]
-    created: str
-    image: ImageConfig
-    diff_ids: tuple[Sha256, ...]  # of the layers' tars, the lowest first
+    platform: Platform
+    created: str = ""
+    image: Annotated[ImageConfig, Field(alias="config")] = ImageConfig()
+    # Of the layers' tars, the lowest first.
+    diff_ids: Annotated[
+        tuple[Digest, ...], Field(alias="rootfs"), ReadAs(_RootFiles, lambda one: one.diff_ids)
+    ]
 
     @property
     def architecture(self) -> str:
@@ -125,35 +155,27 @@ class Configuration:
 def parse_configuration(content: bytes) -> Configuration:
     """Raises ValueError for what is not the configuration of an image."""
     try:
-        return _configuration(JsonObject.load(content))
+        value = load_json(content)
+        return _read(Configuration, value | {"platform": value})
     except ValueError as error:
         raise ValueError(f"its config is not an image's: {error}") from error
 
 
 def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
     """Read a manifest or an index; raises ValueError for other JSON and for schema version 1."""
-    value = JsonObject.load(content)
-    if value.values.get("schemaVersion") != 2:
+    value = load_json(content)
+    if value.get("schemaVersion") != 2:
         raise ValueError(
-            f"a manifest of schema version {value.values.get('schemaVersion')!r}, which only registries before 2017 have"
+            f"a manifest of schema version {value.get('schemaVersion')!r}, which only registries before 2017 have"
         )
-    kind = value.text("mediaType") or media_type or (INDEX if "manifests" in value.values else IMAGE)
+    kind = value.get("mediaType") or media_type or (INDEX if "manifests" in value else IMAGE)
     if kind not in MANIFESTS:
         raise ValueError(f"a manifest of the unknown type {kind!r}")
     whole = kind in (IMAGE, DOCKER_IMAGE)
-    if ("config" in value.values) != whole or ("manifests" in value.values) == whole:
+    if ("config" in value) != whole or ("manifests" in value) == whole:
         raise ValueError(f"a manifest that is not what its type {kind!r} says")
-    return Manifest(
-        content=content,
-        media_type=kind,
-        digest=digest_of(content),
-        artifact_type=value.text("artifactType"),
-        config=_descriptor(value.child("config")) if whole else None,
-        layers=tuple(_descriptor(one) for one in value.objects("layers")),
-        manifests=tuple(_descriptor(one) for one in value.objects("manifests")),
-        subject=_descriptor(value.child("subject")) if "subject" in value.values else None,
-        annotations=value.pairs("annotations"),
-    )
+    own = {"content": content, "mediaType": kind, "digest": f"sha256:{digest_of(content)}"}
+    return _read(Manifest, value | own)
 
 
 def make_manifest(
@@ -164,27 +186,22 @@ def make_manifest(
     value: dict[str, object] = {
         "schemaVersion": 2,
         "mediaType": IMAGE,
-        "config": config.data(),
-        "layers": [layer.data() for layer in layers],
+        "config": data_of(config),
+        "layers": [data_of(layer) for layer in layers],
     }
     if artifact_type:
         value["artifactType"] = artifact_type
     if subject:
         bare = Descriptor(media_type=subject.media_type, digest=subject.digest, size=subject.size)
-        value["subject"] = bare.data()
+        value["subject"] = data_of(bare)
     if annotations:
         value["annotations"] = dict(annotations)
     return parse_manifest(dump(value))
 
 
 def make_index(manifests: Sequence[Descriptor]) -> Manifest:
-    value = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [one.data() for one in manifests]}
+    value = {"schemaVersion": 2, "mediaType": INDEX, "manifests": [data_of(one) for one in manifests]}
     return parse_manifest(dump(value))
-
-
-def platform_data(platform: str) -> dict[str, str]:
-    """The keys of `os/architecture[/variant]`."""
-    return dict(zip(_PLATFORM, platform.split("/"), strict=False))
 
 
 def describe(content: bytes, media_type: str) -> Descriptor:
@@ -200,101 +217,38 @@ def dump(value: object) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
 
 
-@dataclass(frozen=True, slots=True)
-class JsonObject:
-    """A JSON object from outside. Each method returns one value by its type, or raises ValueError."""
-
-    values: Mapping[str, object]
-
-    @classmethod
-    def load(cls, text: bytes) -> "JsonObject":
-        try:
-            return cls.make(json.loads(text))
-        except RecursionError as error:
-            raise ValueError("JSON that is nested too deeply") from error
-
-    @classmethod
-    def make(cls, value: object) -> "JsonObject":
-        if not isinstance(value, dict):
-            raise ValueError(f"expected a JSON object, found {type(value).__name__}")  # noqa: TRY004  # foreign input
-        return cls(value)
-
-    def child(self, key: str) -> "JsonObject":
-        value = self.values.get(key)
-        return self.make({} if value is None else value)
-
-    def objects(self, key: str) -> tuple["JsonObject", ...]:
-        return tuple(self.make(value) for value in self._list(key))
-
-    def text(self, key: str) -> str:
-        value = self.values.get(key)
-        return "" if value is None else self._text(value)
-
-    def texts(self, key: str) -> tuple[str, ...]:
-        return tuple(self._text(value) for value in self._list(key))
-
-    def pairs(self, key: str) -> tuple[tuple[str, str], ...]:
-        values = self.make(self.values.get(key) or {}).values
-        return tuple((name, self._text(value)) for name, value in values.items())
-
-    def size(self) -> int:
-        size = self.values.get("size")
-        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
-            raise ValueError(f"expected a size, found {size!r}")
-        return size
-
-    def digest(self) -> Sha256:
-        return parse_digest(self.text("digest"))
-
-    def _list(self, key: str) -> list[object]:
-        value = self.values.get(key) or []
-        if not isinstance(value, list):
-            raise ValueError(f"expected a list at {key!r}")  # noqa: TRY004  # foreign input
-        return value
-
-    @staticmethod
-    def _text(value: object) -> str:
-        if not isinstance(value, str):
-            raise ValueError(f"expected text, found {value!r}")  # noqa: TRY004  # foreign input
-        return value
+def data_of(value: Descriptor | ImageConfig) -> dict[str, object]:
+    """Return the value under the names of the specification, without what is empty."""
+    kind: Any = type(value)
+    found: dict[str, object] = _adapter(kind).dump_python(value, by_alias=True, exclude_defaults=True)
+    return found
 
 
-def parse_digest(text: str) -> Sha256:
-    algorithm, _, digest = text.partition(":")
-    if algorithm != "sha256":
-        raise ValueError(f"expected a sha256 digest, found {text!r}")
-    return parse_sha256(digest)
+def load_json(text: bytes) -> dict[str, Any]:
+    """Read a JSON object from outside, in which null is as good as no key; raises ValueError."""
+    try:
+        value = json.loads(text, object_pairs_hook=_without_nulls)
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deeply") from error
+    if not isinstance(value, dict):
+        raise ValueError(f"expected a JSON object, found {type(value).__name__}")  # noqa: TRY004  # foreign input
+    return value
 
 
-def _configuration(value: JsonObject) -> Configuration:
-    if "rootfs" not in value.values:
-        raise ValueError("it has no `rootfs`")
-    image = value.child("config")
-    return Configuration(
-        platform=_parse_platform(value),
-        created=value.text("created"),
-        image=ImageConfig(
-            env=tuple((name, text) for name, _, text in (one.partition("=") for one in image.texts("Env"))),
-            cmd=image.texts("Cmd"),
-            entrypoint=image.texts("Entrypoint"),
-            workdir=image.text("WorkingDir"),
-            labels=image.pairs("Labels"),
-            user=image.text("User"),
-        ),
-        diff_ids=tuple(map(parse_digest, value.child("rootfs").texts("diff_ids"))),
-    )
+def _without_nulls(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in pairs if value is not None}
 
 
-def _descriptor(value: JsonObject) -> Descriptor:
-    return Descriptor(
-        media_type=value.text("mediaType"),
-        digest=value.digest(),
-        size=value.size(),
-        artifact_type=value.text("artifactType"),
-        platform=_parse_platform(value.child("platform")),
-        annotations=value.pairs("annotations"),
-    )
+@functools.cache
+def _adapter(kind: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)
 
 
-def _parse_platform(value: JsonObject) -> str:
-    return "/".join(filter(None, map(value.text, _PLATFORM)))
+def _read(kind: type[T], value: Mapping[str, object]) -> T:
+    try:
+        found: T = _adapter(cast("Any", kind)).validate_python(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise ValueError(f"{where}: {first['msg'].removeprefix('Value error, ')}") from error
+    return found

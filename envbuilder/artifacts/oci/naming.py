@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from envbuilder.artifacts.oci.model import JsonObject, Manifest
+from envbuilder.artifacts.oci.model import Manifest, load_json
 from envbuilder.artifacts.oci.reference import LATEST, Reference, names_registry, parse_reference
 from envbuilder.core.cache import Sha256, parse_sha256
 from envbuilder.core.errors import UsageError
@@ -46,8 +46,8 @@ def digest_that_is_signed(form: Form, manifest: Manifest) -> Sha256:
 
 def locked_in(provenance: bytes) -> Sha256:
     """Return the sha256 of the lock that the provenance names; raises ValueError when it names none."""
-    definition = JsonObject.load(provenance).child("predicate").child("buildDefinition")
-    for one in definition.child("externalParameters").objects("files"):
-        if one.text("name") == LOCK:
-            return parse_sha256(one.child("digest").text("sha256"))
-    raise ValueError("it names no lock")
+    try:
+        files = load_json(provenance)["predicate"]["buildDefinition"]["externalParameters"]["files"]
+        return next(parse_sha256(one["digest"]["sha256"]) for one in files if one["name"] == LOCK)
+    except (LookupError, TypeError, StopIteration) as error:
+        raise ValueError("it names no lock") from error
