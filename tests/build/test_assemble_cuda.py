@@ -11,12 +11,16 @@ from pathlib import Path, PurePosixPath
 
 import pytest
 
-from envbuilder.build.assemble.cuda import InstalledPython, install_toolkit
+from envbuilder.build.assemble.cuda import install_toolkit
 from envbuilder.compat.tables.toolkit import DebPart, Toolkit, WheelPart, load_toolkits
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import ProcessRunner
+from envbuilder.plan.model import CudaStep
+from tests.support.plans import deb as locked_deb
+from tests.support.plans import wheel as locked_wheel
 
 TABLE = load_toolkits()
+SITE = "opt/env/lib/python3.11/site-packages"
 ROW = """
 sources: {trial: {text: these tests, read: "2026-11-21"}}
 read: "2026-11-21"
@@ -86,13 +90,15 @@ def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
 
 
 def lay(tmp_path: Path, toolkit: Toolkit, *packages: Path) -> Path:
-    site = tmp_path / "site"
-    site.mkdir(exist_ok=True)
     parts = dict(zip((part.name for part in toolkit.parts), packages, strict=False))
-    python = InstalledPython(site=PurePosixPath("/opt/env/lib/python3.11/site-packages"), folder=site)
+    locked = [
+        locked_deb(part.name, "1") if isinstance(part, DebPart) else locked_wheel(part.name, part.version)
+        for part in toolkit.parts[: len(packages)]
+    ]
     install_toolkit(
-        toolkit, parts=parts, python=python, root=tmp_path / "root", runner=ProcessRunner(os.environ)
-    )
+        CudaStep(toolkit=toolkit, artifacts=tuple(locked)), parts,
+        site=f"/{SITE}", python=tmp_path / "python", root=tmp_path / "root", runner=ProcessRunner(os.environ),
+    )  # fmt: skip
     return tmp_path / "root/usr/local/cuda-9.9"
 
 
@@ -298,7 +304,7 @@ LINKED = changed(
 
 def installed(tmp_path: Path) -> None:
     for name in ("include/cublas.h", "include/__init__.py", "include/crt/x.h", "lib/libcublas.so.12"):
-        path = tmp_path / "site/nvidia/cublas" / name
+        path = tmp_path / "python" / SITE / "nvidia/cublas" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.touch()
 
@@ -309,9 +315,8 @@ def test_links_to_headers_and_libraries_are_valid_below_any_root(
     installed(tmp_path)
     home = lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=LINKED)
     assert sorted(path.name for path in (home / "include").iterdir()) == ["crt", "cublas.h"]
-    inside = tmp_path / "root/opt/env/lib/python3.11/site-packages"
-    inside.parent.mkdir(parents=True)
-    (tmp_path / "site").rename(inside)
+    inside = tmp_path / "root" / SITE
+    (tmp_path / "python/opt").rename(tmp_path / "root/opt")
     assert (home.parent / "cuda/include/cublas.h").resolve() == inside / "nvidia/cublas/include/cublas.h"
     assert (home / "lib/libcublas.so").resolve() == inside / "nvidia/cublas/lib/libcublas.so.12"
 
@@ -331,7 +336,7 @@ def test_a_missing_header_folder_is_named(tmp_path: Path) -> None:
 
 def test_a_missing_library_is_named(tmp_path: Path) -> None:
     installed(tmp_path)
-    (tmp_path / "site/nvidia/cublas/lib/libcublas.so.12").unlink()
+    (tmp_path / "python" / SITE / "nvidia/cublas/lib/libcublas.so.12").unlink()
     with pytest.raises(
         BuildError, match=r"links `lib64/libcublas\.so` to `nvidia/cublas/lib/libcublas\.so\.12`"
     ):

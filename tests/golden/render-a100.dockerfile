@@ -162,6 +162,7 @@ file 644 /kit/cuda.json <<'END'
 | "cuda": "12.4",
 | "parts": [
 |  {
+|   "name": "nvidia-cuda-toolkit",
 |   "file": "nvidia-cuda-toolkit_12.4.131~12.4.1-2_amd64.deb",
 |   "take": [
 |    {
@@ -201,6 +202,7 @@ file 644 /kit/cuda.json <<'END'
 |   ]
 |  },
 |  {
+|   "name": "libcu++-dev",
 |   "file": "libcu++-dev_2.3.2-2_all.deb",
 |   "take": [
 |    {
@@ -216,6 +218,7 @@ file 644 /kit/cuda.json <<'END'
 |   ]
 |  },
 |  {
+|   "name": "libcub-dev",
 |   "file": "libcub-dev_2.3.2-2_all.deb",
 |   "take": [
 |    {
@@ -231,6 +234,7 @@ file 644 /kit/cuda.json <<'END'
 |   ]
 |  },
 |  {
+|   "name": "libthrust-dev",
 |   "file": "libthrust-dev_2.3.2-2_all.deb",
 |   "take": [
 |    {
@@ -246,6 +250,7 @@ file 644 /kit/cuda.json <<'END'
 |   ]
 |  },
 |  {
+|   "name": "nvidia-cuda-nvcc-cu12",
 |   "file": "nvidia_cuda_nvcc_cu12-12.4.131-py3-none-manylinux2014_x86_64.whl",
 |   "take": [
 |    {

@@ -166,6 +166,7 @@ file 644 /kit/cuda.json <<'END'
 | "cuda": "11.2",
 | "parts": [
 |  {
+|   "name": "nvidia-cuda-toolkit",
 |   "file": "nvidia-cuda-toolkit_11.2.2-3+deb11u3_amd64.deb",
 |   "take": [
 |    {
@@ -207,6 +208,7 @@ file 644 /kit/cuda.json <<'END'
 |   ]
 |  },
 |  {
+|   "name": "nvidia-cuda-dev",
 |   "file": "nvidia-cuda-dev_11.2.2-3+deb11u3_amd64.deb",
 |   "take": [
 |    {
@@ -241,6 +243,7 @@ file 644 /kit/cuda.json <<'END'
 |   ]
 |  },
 |  {
+|   "name": "libcub-dev",
 |   "file": "libcub-dev_1.11.0-1_all.deb",
 |   "take": [
 |    {
@@ -256,6 +259,7 @@ file 644 /kit/cuda.json <<'END'
 |   ]
 |  },
 |  {
+|   "name": "libthrust-dev",
 |   "file": "libthrust-dev_1.11.0-1_all.deb",
 |   "take": [
 |    {

@@ -1,7 +1,7 @@
 """The CUDA toolkits that envbuilder can install, one typed row each.
 
 A row says what is downloaded beside torch's own wheels, what is taken out of it, and what is linked to those wheels
-instead of being copied. `envbuilder/build/assemble/cuda.py` does what a row says.
+instead of being copied. `envbuilder/runtime/kit/install_toolkit.py` does what a row says.
 """
 
 import functools

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
+from envbuilder.core.errors import BuildError
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import ENV_PREFIX, CudaStep
 from envbuilder.plan.render.kit import Kit
@@ -214,12 +215,19 @@ def _by_index(wheels: Sequence[Artifact]) -> list[tuple[str, list[Artifact]]]:
 
 
 def rules(step: CudaStep) -> str:
-    """Return the argument of `install_toolkit.py` as JSON: what to take out of which package, and what to link."""
+    """Return the argument of `install_toolkit.py` as JSON: what to take out of which package, and what to link.
+
+    Raises BuildError if the lock lacks a package.
+    """
     files = {one.name: one.filename for one in step.artifacts}
+    for part in step.toolkit.parts:
+        if part.name not in files:
+            cuda = step.toolkit.cuda
+            raise BuildError(f"CUDA {cuda} needs the package `{part.name}`, and it was not fetched")
     value = {
         "cuda": step.toolkit.cuda,
         "parts": [
-            {"file": files[part.name], "take": [asdict(take) for take in part.take]}
+            {"name": part.name, "file": files[part.name], "take": [asdict(take) for take in part.take]}
             for part in step.toolkit.parts
         ],
         "header_wheels": step.toolkit.header_wheels,

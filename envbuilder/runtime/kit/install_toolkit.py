@@ -1,90 +1,251 @@
-"""Install a CUDA toolkit from its packages, as NVIDIA lays it out: /usr/local/cuda-X.Y and /usr/local/cuda.
+"""Install a CUDA toolkit from its packages, as NVIDIA lays it out: `/usr/local/cuda-X.Y` and `/usr/local/cuda`.
 
-Called as `python install_toolkit.py RULES PARTS SITE`. RULES is a JSON file that says what to take out of which package, PARTS the
-folder of the packages, SITE the site-packages whose libraries and headers are linked instead of copied. `*` and `?` stay
-inside one folder; a final `**` is everything below.
+Inside a container it is called as `python install_toolkit.py RULES PARTS SITE`. RULES is a JSON file that says what to take out of
+which package, PARTS the folder of the packages, SITE the site-packages whose libraries and headers are linked instead of copied. The
+assemble engine calls `install`, on the host.
+
+The links are relative, so they hold in the image and in a tree on the host. Archives are not trusted: a member that leaves the tree, a
+device, or a link that a rule takes is an error.
 """
 
+from __future__ import annotations
+
+import contextlib
+import io
 import json
 import os
 import re
 import shutil
+import stat
 import subprocess
 import sys
-import tempfile
+import tarfile
 import zipfile
+from pathlib import Path, PurePosixPath
 
-with open(sys.argv[1]) as opened:
-    rules = json.load(opened)
-parts, site = sys.argv[2:]
-home = f"/usr/local/cuda-{rules['cuda']}"
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterator
+    from contextlib import AbstractContextManager
+    from typing import IO, Any
+
+    Members = Generator[tuple[PurePosixPath, IO[bytes] | None, bool], None, None]  # path, content, runnable
+    ReadDeb = Callable[[str, str], AbstractContextManager[IO[bytes]]]
+
+CHUNK = 1 << 20
+NOT_HEADERS = ("__init__.py", "__pycache__")
 
 
-def pattern(glob):
+class ToolkitError(Exception):
+    """A package, or a row of the table, that makes no toolkit."""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+@contextlib.contextmanager
+def read_deb(name: str, package: str) -> Iterator[IO[bytes]]:
+    """Give the tar inside a package of Debian."""
+    with subprocess.Popen(["dpkg-deb", "--fsys-tarfile", package], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        yield process.stdout
+        while process.stdout.read(CHUNK):  # the reader stops before the end of the stream
+            pass
+    if process.returncode:
+        raise ToolkitError(f"`{name}`: `dpkg-deb` ended with exit code {process.returncode}")
+
+
+def install(
+    rules: Any, packages: dict[str, str], site: str, *, root: str = "", python: str = "", deb: ReadDeb = read_deb
+) -> None:  # fmt: skip
+    """Install the toolkit and the link to it below `root`. `packages` maps the name of each part to its package.
+
+    `site` is the path in the image; on this machine it lies below `python`. `deb` reads a package of Debian. Files get mode 0755 or
+    0644, whatever the package says. Raises ToolkitError if a package is broken, a rule takes nothing, two parts disagree about a path,
+    or the target of a link is missing.
+    """
+    home = f"/usr/local/cuda-{rules['cuda']}"
+    row = f"the table's row {rules['cuda']}"
+    tree = Tree(root, home)
+    for part in rules["parts"]:
+        install_part(part, packages[part["name"]], tree, deb)
+    for path, text in rules["files"]:
+        tree.add(PurePosixPath(path), io.BytesIO(text.encode()), runnable=False, origin=row)
+    for wheel in rules["header_wheels"]:
+        below = f"nvidia/{wheel}/include"
+        headers = f"{site}/{below}"
+        if not os.path.isdir(python + headers):
+            raise ToolkitError(
+                f"CUDA {rules['cuda']} links the headers in `{below}`, and the Python environment has none",
+                hint="is this the torch that the toolkit belongs to?",
+            )
+        for name in sorted(set(os.listdir(python + headers)).difference(NOT_HEADERS)):
+            path = PurePosixPath("include", name)
+            if not os.path.lexists(tree.home / path):  # what a part lays out wins
+                tree.link(path, f"{headers}/{name}", origin=f"the wheel of `{below}`")
+    for path, target in rules["links"]:
+        full = target.replace("{site}", site)
+        if full != target and not os.path.exists(python + full):
+            raise ToolkitError(
+                f"CUDA {rules['cuda']} links `{path}` to `{os.path.relpath(full, site)}`, "
+                "and the Python environment has no such file",
+                hint="is this the torch that the toolkit belongs to?",
+            )
+        tree.link(PurePosixPath(path), full, origin=row)
+    for path, target in rules["links"]:
+        inside = os.path.normpath(os.path.join(os.path.dirname(path), target))
+        if "{site}" not in target and (inside.startswith("..") or not os.path.lexists(tree.home / inside)):
+            raise ToolkitError(f"the link `{path}` to `{target}` points at nothing in the toolkit")
+    for folder, _, _ in os.walk(tree.home):
+        os.chmod(folder, 0o755)
+    os.symlink(os.path.basename(home), f"{root}/usr/local/cuda")
+
+
+class Tree:
+    """The toolkit folder as it grows. It remembers where each path comes from, so that two parts cannot disagree unseen."""
+
+    def __init__(self, root: str, inside: str) -> None:
+        self.home, self.inside = Path(root + inside), inside  # on this machine, and in the image
+        self.home.mkdir(parents=True, exist_ok=True)
+        self.origins: dict[PurePosixPath, str] = {}
+
+    def add(self, path: PurePosixPath, content: IO[bytes], *, runnable: bool, origin: str) -> None:
+        """Write a file. A second part may bring the same bytes."""
+        file = self.home / path
+        if path in self.origins:
+            if not is_same(content, file):
+                first = self.origins[path]
+                raise ToolkitError(f"{first} and {origin} both install `{path}`, with different content")
+            return
+        self.make_room(path, origin)
+        with open(file, "xb") as out:
+            shutil.copyfileobj(content, out, CHUNK)
+        os.chmod(file, 0o755 if runnable else 0o644)
+
+    def link(self, path: PurePosixPath, target: str, *, origin: str) -> None:
+        """Write a link. One to a path outside the toolkit becomes relative."""
+        self.make_room(path, origin)
+        if target.startswith("/"):
+            target = os.path.relpath(target, os.path.join(self.inside, path.parent))
+        os.symlink(target, self.home / path)
+
+    def make_room(self, path: PurePosixPath, origin: str) -> None:
+        for place in (path, *path.parents):
+            if place in self.origins:
+                other = self.origins[place]
+                raise ToolkitError(f"{origin} installs `{path}`, but `{place}` is already there from {other}")
+        if (self.home / path).is_dir():
+            raise ToolkitError(f"{origin} installs `{path}` as a file, but it is a folder already")
+        (self.home / path).parent.mkdir(parents=True, exist_ok=True)
+        self.origins[path] = origin
+
+
+def is_same(content: IO[bytes], file: Path) -> bool:
+    with open(file, "rb") as other:
+        while True:
+            chunk = content.read(CHUNK)
+            if other.read(CHUNK) != chunk:
+                return False
+            if not chunk:
+                return True
+
+
+def install_part(part: Any, package: str, tree: Tree, deb: ReadDeb) -> None:
+    """Take what the rules say out of a package."""
+    name, left = part["name"], list(part["take"])
+    found = deb_members(name, package, deb) if part["file"].endswith(".deb") else wheel_members(name, package)
+    with contextlib.closing(found) as members:
+        for path, content, runnable in members:
+            take = next((take for take in part["take"] if is_taken(take, str(path))), None)
+            if take is None:
+                continue
+            if content is None:
+                raise ToolkitError(
+                    f"`{name}`: the rule `{take['source']}` takes the link `{path}`: take what it points to"
+                )
+            left = [one for one in left if one is not take]
+            tree.add(target(take, path), content, runnable=runnable, origin=f"`{name}`")
+    if left:
+        raise ToolkitError(
+            f"`{name}`: the rule `{left[0]['source']}` matches nothing in the package",
+            hint="the package changed its layout: adapt `envbuilder/compat/tables/toolkits.yaml`",
+        )
+
+
+def is_taken(take: Any, name: str) -> bool:
+    globs = (take["source"], *take["exclude"])
+    is_wanted, *is_unwanted = (re.fullmatch(pattern(glob), name, re.DOTALL) for glob in globs)
+    return bool(is_wanted) and not any(is_unwanted)
+
+
+def pattern(glob: str) -> str:
+    """Return the expression of a glob. `*` and `?` stay inside one folder; a final `**` is everything below."""
     if glob.endswith("/**"):
         return pattern(glob[:-3]) + "/.+"
     return "".join({"*": "[^/]*", "?": "[^/]"}.get(sign) or re.escape(sign) for sign in glob)
 
 
-def target(take, name):
+def target(take: Any, member: PurePosixPath) -> PurePosixPath:
+    """Return where a member goes. Below a target folder `to/` it keeps its path from the first wildcard on."""
     if not take["target"].endswith("/"):
-        return take["target"]
+        return PurePosixPath(take["target"])
     fixed = re.split(r"[*?]", take["source"], maxsplit=1)[0].rpartition("/")[0]
-    return take["target"] + os.path.relpath(name, fixed or ".")
+    return PurePosixPath(take["target"]) / member.relative_to(fixed)
 
 
-def unpack(package, folder):
-    if package.endswith(".deb"):
-        subprocess.run(["dpkg-deb", "--extract", package, folder], check=True)
-        return
-    with zipfile.ZipFile(package) as archive:
-        for info in archive.infolist():
-            path = archive.extract(info, folder)
-            if not info.is_dir():
-                os.chmod(path, info.external_attr >> 16 & 0o777 or 0o644)
+def deb_members(name: str, package: str, deb: ReadDeb) -> Members:
+    broken = None
+    with deb(name, package) as stream:
+        try:
+            # "r|": one pass over the pipe, so that the unpacked package (GBs) is never on the disk.
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for info in archive:
+                    path = safe(info.name, name)
+                    if info.isdir():
+                        continue
+                    if not (info.isreg() or info.issym() or info.islnk()):
+                        raise device(name, path)
+                    yield path, archive.extractfile(info) if info.isreg() else None, bool(info.mode & 0o111)
+        except tarfile.TarError as error:
+            broken = error  # dpkg-deb's own words, raised as the pipe ends, say more
+    if broken:
+        raise ToolkitError(f"`{name}` is not a readable package: {broken}")
 
 
-def place(path):
-    full = f"{home}/{path}"
-    os.makedirs(os.path.dirname(full), exist_ok=True)
-    return full
+def wheel_members(name: str, package: str) -> Members:
+    try:
+        with zipfile.ZipFile(package) as archive:
+            for info in archive.infolist():
+                path = safe(info.filename, name)
+                if info.is_dir():
+                    continue
+                mode = info.external_attr >> 16
+                if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFLNK):
+                    raise device(name, path)
+                with archive.open(info) as content:
+                    yield path, None if stat.S_ISLNK(mode) else content, bool(mode & 0o111)
+    except zipfile.BadZipFile as error:
+        raise ToolkitError(f"`{name}` is not a readable wheel: {error}") from error
 
 
-for part in rules["parts"]:
-    with tempfile.TemporaryDirectory() as folder:
-        unpack(os.path.join(parts, part["file"]), folder)
-        found = [
-            os.path.relpath(os.path.join(top, name), folder)
-            for top, _, names in os.walk(folder)
-            for name in names
-        ]
-        left = {name for name in found if not os.path.islink(os.path.join(folder, name))}
-        for take in part["take"]:
-            wanted = [name for name in sorted(left) if re.fullmatch(pattern(take["source"]), name, re.DOTALL)]
-            for glob in take["exclude"]:
-                wanted = [name for name in wanted if not re.fullmatch(pattern(glob), name, re.DOTALL)]
-            if not wanted:
-                sys.exit(f"{part['file']}: nothing in it is {take['source']}")
-            for name in wanted:
-                left.remove(name)
-                runnable = os.stat(os.path.join(folder, name)).st_mode & 0o111
-                full = place(target(take, name))
-                shutil.copyfile(os.path.join(folder, name), full)
-                os.chmod(full, 0o755 if runnable else 0o644)
+def device(name: str, path: PurePosixPath) -> ToolkitError:
+    return ToolkitError(f"`{name}` holds the device or pipe `{path}`, which no toolkit needs")
 
-for path, text in rules["files"]:
-    with open(place(path), "w") as stream:
-        stream.write(text)
-for wheel in rules["header_wheels"]:
-    headers = f"{site}/nvidia/{wheel}/include"
-    names = sorted(set(os.listdir(headers)) - {"__init__.py", "__pycache__"})
-    lacking = [name for name in names if not os.path.lexists(f"{home}/include/{name}")]
-    for name in lacking:
-        os.symlink(os.path.relpath(f"{headers}/{name}", f"{home}/include"), place(f"include/{name}"))
-for path, to in rules["links"]:
-    full = to.replace("{site}", site)
-    if full.startswith("/") and not os.path.exists(full):
-        sys.exit(f"{home}/{path} should be linked to {full}, which is not there")
-    relative = os.path.relpath(full, os.path.dirname(f"{home}/{path}")) if full.startswith("/") else full
-    os.symlink(relative, place(path))
-os.symlink(os.path.basename(home), "/usr/local/cuda")
+
+def safe(name: str, package: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\0" in name or "\\" in name:
+        message = f"`{package}` holds `{name}`, which would leave its folder"
+        raise ToolkitError(message, hint="do not use this package")
+    return path
+
+
+if __name__ == "__main__":
+    with open(sys.argv[1]) as opened:
+        given = json.load(opened)
+    files = {part["name"]: os.path.join(sys.argv[2], part["file"]) for part in given["parts"]}
+    try:
+        install(given, files, sys.argv[3])
+    except ToolkitError as error:
+        sys.exit(str(error))
