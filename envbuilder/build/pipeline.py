@@ -19,7 +19,6 @@ from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.buildkit import BuildKitEngine
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import Engine, EngineChoice, EngineName, Job, record_key
-from envbuilder.build.extensions import ExtensionStatus, find_extensions
 from envbuilder.build.inputs import fetch_inputs, need_space
 from envbuilder.core.cache import beside, commit_path, sha256_text
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
@@ -247,10 +246,3 @@ def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
         fetch_inputs(lock_artifacts(lock), resolving.fetcher, context.console)
         with context.console.step(f"copy into `{folder}`"):
             return vendor(recipe, lock, folder, context.store)
-
-
-def list_extensions(name: str, context: BuildContext) -> tuple[Recipe, tuple[ExtensionStatus, ...]]:
-    """Return a recipe, and what the store has of each of its extensions."""
-    recipe, plan, _ = make_plan(name, context.recipes, context.store)
-    job = open_engine(plan, EngineChoice(engine=EngineName.ASSEMBLE), context).job
-    return recipe, tuple(find_extensions(job))

@@ -10,7 +10,7 @@ from envbuilder.build.artifacts import image_config
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble.python import is_repeatable
 from envbuilder.build.assemble.runtime import runtime_files
-from envbuilder.build.extensions import container_compiles, need_sources
+from envbuilder.build.extensions.programs import container_compiles, need_sources
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import PYTORCH_INDEX

@@ -4,13 +4,11 @@ from typing import Final
 
 from pydantic import Field, RootModel
 
-from envbuilder.build.extensions import ExtensionStatus
-from envbuilder.build.extensions.list import HEAD, cells, origin
-from envbuilder.build.pipeline import list_extensions
-from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command, new_app
+from envbuilder.build.extensions.list import HEAD, ExtensionStatus, cells, find_extensions, origin
+from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command, new_app, open_store
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
+from envbuilder.plan.make import make_plan
 
 EXAMPLES: Final = ("envbuilder extensions a100",)
 app = new_app()
@@ -48,7 +46,9 @@ def extensions(
     recipes: Recipes = RECIPES,
 ) -> None:
     """List a recipe's compiled extensions: key, architectures, size, compile time, and where each came from."""
-    recipe, found = list_extensions(name, build_context(session, recipes, writes=False))
+    store = open_store(session, writes=False)
+    recipe, plan, _ = make_plan(name, recipes, store)
+    found = tuple(find_extensions(plan, store))
     session.data = ExtensionList(tuple(_listed(one, recipe.name) for one in found))
     rows = [cells(one, recipe.name) for one in found]
     session.text = columns([HEAD, *rows], session.width) if rows else f"{name} has no extensions"

@@ -13,9 +13,7 @@ from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build.built import read_documents
 from envbuilder.build.context import BuildContext
-from envbuilder.build.extensions import ExtensionStatus
-from envbuilder.build.extensions.list import HEAD, cells
-from envbuilder.build.pipeline import list_extensions
+from envbuilder.build.extensions.list import HEAD, ExtensionStatus, cells, find_extensions
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import OUTPUT, RECIPES, Name, Output, Recipes, Session, command, new_app
 from envbuilder.commands.verify import verify_built
@@ -26,6 +24,7 @@ from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.core.findings import Finding
 from envbuilder.layers.entry import Entry
+from envbuilder.plan.make import make_plan
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
 from envbuilder.verify.compare import opened_sif
@@ -84,10 +83,11 @@ def _make_report(
         parts = measure(SquashfsTree(system, entries))
     tables = load_tables()
     known = facts(recipe, tables)
+    _, plan, _ = make_plan(name, context.recipes, context.store)
     sections = (
         _pins(recipe, known),
         _sizes(parts),
-        _extensions(*list_extensions(name, context)),
+        _extensions(recipe, tuple(find_extensions(plan, context.store))),
         _findings(audited),
         _times(outputs.log),
         _licenses(packages),

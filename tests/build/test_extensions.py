@@ -17,12 +17,12 @@ import pytest
 from envbuilder import runtime as image
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.engine import EngineName, Job
-from envbuilder.build.extensions import ExtensionBuilder, find_extensions, install_extensions
-from envbuilder.build.extensions.build import NVCC_MEMORY, Slots
+from envbuilder.build.extensions.build import NVCC_MEMORY, ExtensionBuilder, Slots
 from envbuilder.build.extensions.cache import Call, make_key, recipe_call, relative, surroundings
 from envbuilder.build.extensions.check_targets import check_call, check_project
 from envbuilder.build.extensions.compiler_errors import explain_failure
-from envbuilder.build.extensions.list import cells, origin
+from envbuilder.build.extensions.install import install_extensions
+from envbuilder.build.extensions.list import cells, find_extensions, origin
 from envbuilder.build.extensions.programs import build_program, capture_program, compile_program
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.compat.tables.switch import load_switches
@@ -514,7 +514,7 @@ def test_one_that_fails_does_not_stop_the_others(stocked):
     runner = Sandbox(fails=("`fused`",), says="csrc/fused.cu(3): error: expected a ';'")
     with pytest.raises(BuildError, match="`fused` does not compile"):
         make_builder(stocked, make_plan(EXTENSION, second), runner).build()
-    found = find_extensions(make_job(stocked, make_plan(EXTENSION, second), runner))
+    found = find_extensions(make_plan(EXTENSION, second), stocked)
     assert [one.compiled is not None for one in found] == [False, True]
 
 
@@ -585,7 +585,7 @@ def test_a_capture_that_calls_nothing_is_refused(stocked):
 
 def test_before_anything_is_built_find_says_what_is_lacking(stocked):
     plan = make_plan(EXTENSION, PROJECT, CAPTURE)
-    found = find_extensions(make_job(stocked, plan, Sandbox()))
+    found = find_extensions(plan, stocked)
     assert [(one.name, one.compiled) for one in found] == [("fused", None), ("dw", None), ("ops", None)]
 
 
@@ -913,7 +913,7 @@ def test_the_index_of_two_machines_is_the_same(tmp_path):
 
 def test_the_listing_says_where_each_extension_came_from(stocked):
     make_builder(stocked, make_plan(name="first"), Sandbox()).build()
-    found = list(find_extensions(make_job(stocked, make_plan(EXTENSION, PROJECT, name="second"), Sandbox())))
+    found = list(find_extensions(make_plan(EXTENSION, PROJECT, name="second"), stocked))
     assert [origin(one, "second") for one in found] == [
         "the store: compiled for `first`",
         "not compiled yet",
@@ -923,7 +923,7 @@ def test_the_listing_says_where_each_extension_came_from(stocked):
 
 def test_the_listing_for_a_person_has_a_row_for_each(stocked):
     make_builder(stocked, make_plan(), Sandbox()).build()
-    found = find_extensions(make_job(stocked, make_plan(EXTENSION, PROJECT), Sandbox()))
+    found = find_extensions(make_plan(EXTENSION, PROJECT), stocked)
     fused, dw = (cells(one, "x") for one in found)
     assert (fused[0], fused[3]) == ("fused", "sm_80")
     assert (dw[0], dw[2:6]) == ("dw", ("project", "-", "-", "-"))

@@ -15,7 +15,8 @@ from envbuilder.build.assemble.engine import Run
 from envbuilder.build.buildkit import buildx
 from envbuilder.build.buildkit.engine import BuildKitEngine, exported_tars, pack_tar
 from envbuilder.build.engine import EngineChoice, EngineName
-from envbuilder.build.extensions import CachedExtension, ExtensionBuilder
+from envbuilder.build.extensions.build import ExtensionBuilder
+from envbuilder.build.extensions.cache import CachedExtension
 from envbuilder.build.pipeline import open_engine
 from envbuilder.commands import context as sessions
 from envbuilder.commands._build_context import build_context

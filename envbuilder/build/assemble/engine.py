@@ -16,7 +16,8 @@ from envbuilder.build.assemble import cuda, python, runtime
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.engine import Job, KeptStep
-from envbuilder.build.extensions import ExtensionBuilder, extension_commands, install_extensions
+from envbuilder.build.extensions.build import ExtensionBuilder, extension_commands
+from envbuilder.build.extensions.install import install_extensions
 from envbuilder.core.cache import commit_path
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command

@@ -11,7 +11,7 @@ from envbuilder.build.assemble import runtime
 from envbuilder.build.buildkit import buildx
 from envbuilder.build.buildkit.folder import write_folder
 from envbuilder.build.engine import Builder, Job
-from envbuilder.build.extensions import need_calls
+from envbuilder.build.extensions.programs import need_calls
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command
 from envbuilder.core.required_tools import DPKG_DEB, need_tools

@@ -15,7 +15,8 @@ from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble.python import requirements, seeded_python
 from envbuilder.build.assemble.runtime import write_runtime_files, write_start_files, write_text
 from envbuilder.build.engine import Job
-from envbuilder.build.extensions import container_compiles, stage_sources
+from envbuilder.build.extensions.programs import container_compiles
+from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.core.cache import Sha256, Store, link_or_copy
 from envbuilder.core.sources import BLOBS
 from envbuilder.lock.model import LockedBase, blobs

@@ -28,7 +28,6 @@ from envbuilder.build.extensions.cache import (
     Key,
     call_key,
     gpus_of,
-    load_calls,
     load_compiled,
     ninja_timings,
     project_key,
@@ -47,6 +46,7 @@ from envbuilder.build.extensions.check_targets import (
     targets_of,
 )
 from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures
+from envbuilder.build.extensions.list import find_extensions, known_calls
 from envbuilder.build.extensions.programs import (
     CALLS,
     FACTS,
@@ -70,35 +70,16 @@ Item = TypeVar("Item")
 _COMPILED: Final = re.compile(rf"\s-c\s+\"?(\S+(?:{'|'.join(map(re.escape, SOURCE_SUFFIXES))}))\b")
 _COUNT: Final = re.compile(r"^\[(\d+)/(\d+)\] ")
 
-# ---- what the store has
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ExtensionStatus:
-    """What the store has for one key of an extension."""
-
-    extension: LockedExtension
-    name: str
-    key: Key
-    compiled: Compiled | None
-
-
-def find_extensions(job: Job) -> Iterator[ExtensionStatus]:
-    """Report what the store has. A project whose calls were never captured has the key of its capture."""
-    for extension in job.plan.extensions:
-        calls = _known_calls(job, extension)
-        if calls is None:
-            found = [(extension.name, project_key(job.plan, extension))]
-        else:
-            found = [(call.name, call_key(job.plan, extension, call, calls)) for call in calls.calls]
-        for name, key in found:
-            compiled = load_compiled(job.store.extension(key.digest))
-            yield ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
+# ---- what remains to be compiled
 
 
 def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]:
     """Return the commands for what the store lacks. `work` stands for the build directory."""
-    missing = {one.extension.name: one.extension for one in find_extensions(job) if one.compiled is None}
+    missing = {
+        one.extension.name: one.extension
+        for one in find_extensions(job.plan, job.store)
+        if one.compiled is None
+    }
     for extension in missing.values():
         match extension.form:
             case Form.PROJECT:
@@ -116,13 +97,6 @@ def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]
 def compilers(limits: Limits) -> int:
     """Return how many compilers run at once: as many as cores and memory allow."""
     return max(1, min(limits.threads, limits.memory // NVCC_MEMORY))
-
-
-def _known_calls(job: Job, extension: LockedExtension) -> Calls | None:
-    """Return the calls that an extension makes, None for a project's own build and before a capture."""
-    if extension.form is Form.CAPTURE:
-        return load_calls(job.store.extension(project_key(job.plan, extension).digest), job.store)
-    return recipe_calls(extension) if extension.form is Form.LOAD else None
 
 
 # ---- the build
@@ -192,7 +166,7 @@ class ExtensionBuilder:
     def _build_one(self, extension: LockedExtension) -> tuple[CachedExtension, ...]:
         if extension.form is Form.PROJECT:
             return (self._build_project(extension),)
-        calls = _known_calls(self._job, extension) or self._capture_calls(extension)
+        calls = known_calls(self._job.plan, self._job.store, extension) or self._capture_calls(extension)
         return _run_all(calls.calls, lambda call: (self._compile_call(extension, call, calls),))
 
     def _compile_call(self, extension: LockedExtension, call: Call, calls: Calls) -> CachedExtension:
@@ -264,7 +238,9 @@ class ExtensionBuilder:
         store = self._job.store
         key = project_key(self._job.plan, extension).digest
         with store.lock(f"extension-{key}"):
-            if known := _known_calls(self._job, extension):  # another build captured them meanwhile
+            if known := known_calls(
+                self._job.plan, self._job.store, extension
+            ):  # another build captured them meanwhile
                 return known
             root = self._root()
             with (

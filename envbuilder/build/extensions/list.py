@@ -1,10 +1,55 @@
-"""List what the store has of a recipe's extensions: GPU code, compile time and origin."""
+"""List what the store has of a plan's extensions: GPU code, compile time and origin."""
 
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
-from envbuilder.build.extensions.build import ExtensionStatus
+from envbuilder.build.extensions.cache import (
+    Calls,
+    Compiled,
+    Key,
+    call_key,
+    load_calls,
+    load_compiled,
+    project_key,
+    recipe_calls,
+)
+from envbuilder.core.cache import Store
+from envbuilder.lock.model import LockedExtension
+from envbuilder.plan.model import Plan
+from envbuilder.recipe.extension import Form
 
 HEAD: Final = ("name", "key", "form", "for", "size", "compiled in", "from")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtensionStatus:
+    """What the store has for one key of an extension."""
+
+    extension: LockedExtension
+    name: str
+    key: Key
+    compiled: Compiled | None
+
+
+def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:
+    """Report what the store has. A project whose calls were never captured has the key of its capture."""
+    for extension in plan.extensions:
+        calls = known_calls(plan, store, extension)
+        if calls is None:
+            found = [(extension.name, project_key(plan, extension))]
+        else:
+            found = [(call.name, call_key(plan, extension, call, calls)) for call in calls.calls]
+        for name, key in found:
+            compiled = load_compiled(store.extension(key.digest))
+            yield ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
+
+
+def known_calls(plan: Plan, store: Store, extension: LockedExtension) -> Calls | None:
+    """Return the calls that an extension makes, None for a project's own build and before a capture."""
+    if extension.form is Form.CAPTURE:
+        return load_calls(store.extension(project_key(plan, extension).digest), store)
+    return recipe_calls(extension) if extension.form is Form.LOAD else None
 
 
 def cells(found: ExtensionStatus, recipe: str) -> tuple[str, ...]:
