@@ -25,7 +25,7 @@ from envbuilder.layers.layer import Layer, check_disjoint, read_files
 from envbuilder.plan.documents import PROVENANCE
 from envbuilder.plan.model import Plan
 from envbuilder.plan.sbom import SBOM
-from envbuilder.run.devcontainer import Desk, make_label
+from envbuilder.run.devcontainer import image_labels
 
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
@@ -225,13 +225,11 @@ def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str)
 
 def image_config(plan: Plan) -> ImageConfig:
     """Return the settings of the plan's image: variables, labels, and the commands that a container starts."""
-    has_cuda = "CUDA_HOME" in dict(plan.runtime.env)
-    editor = Desk(python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base)
     return ImageConfig(
         env=plan.runtime.env,
         cmd=("/bin/bash",),
         entrypoint=("/opt/envbuilder/start",),
-        labels=(*plan.runtime.labels, make_label(editor)),
+        labels=image_labels(plan),
     )
 
 

@@ -6,18 +6,16 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import runtime as image
-from envbuilder.build.artifacts import image_config
-from envbuilder.build.assemble import os as debian
-from envbuilder.build.assemble.python import is_repeatable
-from envbuilder.build.assemble.runtime import runtime_files
 from envbuilder.build.extensions.programs import container_compiles, need_sources
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import PYTORCH_INDEX
+from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, word_lists
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.plan.render import Kit, render_definition, render_dockerfile
 from envbuilder.recipe.model import Recipe
+from envbuilder.run.devcontainer import image_labels
 
 RENDERERS: Final[Mapping[str, Callable[[Kit], str]]] = {
     "dockerfile": render_dockerfile,
@@ -48,12 +46,12 @@ def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
         plan=plan,
         summary=recipe.summary,
         programs=(*image.files("kit"), (_COMPILE, image.path(_COMPILE).read_text(encoding="utf-8"))),
-        lists=debian.word_lists(debian.DROP),
-        after=debian.ADD_USER,
+        lists=word_lists(DROP),
+        after=ADD_USER,
         uv=metadata.version("uv"),
         repeatable=is_repeatable(recipe.python),
         pytorch_index=pytorch_index,
-        labels=image_config(plan).labels,
+        labels=image_labels(plan),
         compiles=container_compiles(plan, jobs=JOBS),
         runtime=tuple((path, (text, f"{mode:o}")) for path, (text, mode) in files if path not in PAPERS),
     )

@@ -12,12 +12,12 @@ from typing import Final
 
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError
+from envbuilder.plan.contents import USER
+from envbuilder.plan.model import Plan
 
 LABEL: Final = "devcontainer.metadata"
 FOLDER: Final = ".devcontainer"
 FILE: Final = "devcontainer.json"
-USER: Final = "vscode"  # of every image; tools give it the UID of the person who opens the project
-USER_ID: Final = 65000  # reserved by Debian, so it is nobody's UID and tools always replace it
 SHARED_MEMORY: Final = "type=tmpfs,target=/dev/shm"  # Docker's own has 64 MB, too few for data loaders
 EXTENSIONS: Final = ("ms-python.python", "ms-python.debugpy", "ms-vscode.cpptools")
 CUDA_EXTENSION: Final = "nvidia.nsight-vscode-edition"
@@ -48,9 +48,12 @@ def metadata(desk: Desk) -> dict[str, object]:
     }
 
 
-def make_label(desk: Desk) -> tuple[str, str]:
-    """Return the label's name and text."""
-    return LABEL, json.dumps([metadata(desk)], sort_keys=True, separators=(",", ":"))
+def image_labels(plan: Plan) -> tuple[tuple[str, str], ...]:
+    """Return the labels of the plan's image: its own, and what editors read."""
+    has_cuda = "CUDA_HOME" in dict(plan.runtime.env)
+    desk = Desk(python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base)
+    text = json.dumps([metadata(desk)], sort_keys=True, separators=(",", ":"))
+    return (*plan.runtime.labels, (LABEL, text))
 
 
 def make_file(name: str, image: str, desk: Desk) -> str:

@@ -29,6 +29,7 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, FakeRunner, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
+from envbuilder.plan.contents import RUNSCRIPT, runtime_files
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep
 
 KEY = sha256_text("key")
@@ -422,15 +423,14 @@ def make_runtime(**change: object) -> RuntimeStep:
 
 def test_the_files_of_a_runtime_layer(golden):
     text = "".join(
-        f"== {path} {mode:o}\n{content}"
-        for path, (content, mode) in runtime.runtime_files(make_runtime()).items()
+        f"== {path} {mode:o}\n{content}" for path, (content, mode) in runtime_files(make_runtime()).items()
     )
     golden("runtime.txt", text)
 
 
 @runs_programs
 def test_a_real_shell_reads_back_every_value_of_the_environment(tmp_path):
-    text, _ = runtime.runtime_files(make_runtime(env=HOSTILE))[".singularity.d/env/10-docker2singularity.sh"]
+    text, _ = runtime_files(make_runtime(env=HOSTILE))[".singularity.d/env/10-docker2singularity.sh"]
     (tmp_path / "env.sh").write_text(text, encoding="utf-8")
     said = subprocess.run(
         ["/bin/sh", "-c", f". {tmp_path}/env.sh; exec /usr/bin/env -0"],
@@ -446,7 +446,7 @@ def write_runscript(folder):
     """The runscript, with the entry point where a test can have it."""
     (folder / "start").write_text(image.path("entry/start").read_text())
     (folder / "start").chmod(0o755)
-    (folder / "runscript").write_text(runtime.RUNSCRIPT.replace("/opt/envbuilder/start", f"{folder}/start"))
+    (folder / "runscript").write_text(RUNSCRIPT.replace("/opt/envbuilder/start", f"{folder}/start"))
 
 
 @runs_programs

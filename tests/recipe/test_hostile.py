@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from envbuilder.build.assemble.runtime import runtime_files
 from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
 from envbuilder.core.cache import Store, sha256_file
 from envbuilder.core.errors import BuildError, RecipeError
 from envbuilder.lock.model import Artifact, LockedExtension
+from envbuilder.plan.contents import runtime_files
 from envbuilder.plan.model import RuntimeStep
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe

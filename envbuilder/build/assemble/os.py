@@ -6,58 +6,25 @@ import shlex
 import shutil
 import tarfile
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO, Final
 from urllib.parse import quote
 
-from envbuilder.build.assemble.python import is_repeatable
 from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.layer import write_layer_from_tar
 from envbuilder.lock.model import Artifact
+from envbuilder.plan.contents import ADD_USER, DROP, EXCLUDE, KEEP, PLAIN_NAMES, is_repeatable
 from envbuilder.plan.model import OsStep
-from envbuilder.run.devcontainer import USER, USER_ID
 
-# Plain names of the pinned compiler. Debian's Python was built with those that begin with the triplet, and calls them for extensions.
-PLAIN_NAMES: Final = {
-    "gcc": "gcc", "cc": "gcc", "x86_64-linux-gnu-gcc": "gcc", "g++": "g++", "c++": "g++", "x86_64-linux-gnu-g++": "g++",
-    "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
-}  # fmt: skip
-# Files that a package manager or a first boot leaves behind. No rebuild would repeat them.
-DROP: Final = (
-    "var/cache/apt", "var/cache/debconf", "var/cache/ldconfig/aux-cache", "var/lib/apt", "var/log",
-    "var/lib/dpkg/status-old",  # the last state but one: the order in which dpkg set packages up
-    "etc/apt/sources.list", "etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
-)  # fmt: skip
-# Documentation that nobody reads in a container. Copyright files stay.
-EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
-KEEP: Final = "/usr/share/doc/*/copyright"
 FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # later layers fill them
 # The merged /usr, made before the first package is unpacked; the package `usr-is-merged` then agrees.
 MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
-# The user of dev containers. Containers start as root all the same. `*` lets nobody log in.
-ADD_USER: Final = (
-    f'echo "{USER}:*:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash" >>"$1/etc/passwd"'
-    f' && echo "{USER}:*:{USER_ID}:" >>"$1/etc/group"'
-    f' && install -d -o {USER_ID} -g {USER_ID} -m 755 "$1/home/{USER}"'
-)
-
 _PYTHON: Final = re.compile(r"(python(3\.\d+))-minimal")
 _EXCLUDED: Final = tuple(pattern.removeprefix("/").removesuffix("*") for pattern in EXCLUDE)
-# What dpkg leaves in an image to which packages are added.
-DROP_FROM_IMAGE: Final = (
-    "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "var/log/bootstrap.log", "var/lib/dpkg/status-old",
-    "var/cache/ldconfig/aux-cache", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
-)  # fmt: skip
-
-
-def word_lists(drop: Sequence[str]) -> dict[str, str]:
-    """Return the lists with which `configure_os.sh` makes a root, by the names of its variables."""
-    names = " ".join(f"{name}={tool}" for name, tool in PLAIN_NAMES.items())
-    return {"EXCLUDE": " ".join(EXCLUDE), "KEEP": KEEP, "DROP": " ".join(drop), "NAMES": names}
 
 
 def commands(step: OsStep, job: Job, work: Path) -> tuple[Command, ...]:

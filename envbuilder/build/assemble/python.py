@@ -14,6 +14,7 @@ from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store, remove_tree
 from envbuilder.core.process import Command
 from envbuilder.lock.model import Artifact
+from envbuilder.plan.contents import is_repeatable
 from envbuilder.plan.model import ENV_PREFIX, PythonStep
 
 # The one writable mount: uv's cache and the environment share it, so that hard links work.
@@ -28,26 +29,10 @@ INTERPRETER: Final = (
 
 COMPILE: Final = "kit/compile_all.py"  # among our data files, as the next
 CHECK: Final = "kit/check_byte_code.py"
-FIRST_REPEATABLE: Final = (3, 11)  # ten installs of 7375 files by uv's workers were equal; in 3.9 none were
 STEADY: Final = (
     ("PYTHONHASHSEED", "0"),
     ("PYTHONWARNINGS", "ignore"),  # a warning leaves strings behind in the process
 )
-
-
-def is_repeatable(python: str) -> bool:
-    """Whether byte code is the same in every process. `python` is a minor version such as 3.11.
-
-    Before 3.11, the order of a set in byte code depends on the hash seed (python/cpython#81777), and the mark of a string on what
-    the process has read before. So one process with a fixed seed compiles the same files in the same order, after it has read the
-    same of the standard library (`runtime/kit/compile_all.py`).
-    """
-    return tuple(map(int, python.split("."))) >= FIRST_REPEATABLE
-
-
-def seeded_python(python: str) -> str:
-    """Return the Python whose byte code must be compiled with a fixed seed, "" where none must."""
-    return "" if is_repeatable(python) else python
 
 
 def commands(step: PythonStep, job: Job, work: Path) -> tuple[Command, ...]:

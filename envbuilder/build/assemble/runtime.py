@@ -1,31 +1,16 @@
 """The layers of plain files: what each Python runs first, what Apptainer starts with, and the texts that describe the image."""
 
-import json
-import shlex
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
 
 from envbuilder.build.assemble.python import STEADY
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.engine import Job, tools
 from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer
+from envbuilder.plan.contents import runtime_files
 from envbuilder.plan.documents import write_documents
 from envbuilder.plan.model import RuntimeStep, StartStep, Step
-
-# Apptainer sources env/*.sh in order and execs the runscript. It brings its own action scripts since 3.6.
-RUNSCRIPT: Final = (
-    '#!/bin/sh\nif [ "$#" -eq 0 ]; then set -- /bin/bash; fi\nexec /opt/envbuilder/start "$@"\n'
-)
-STARTSCRIPT: Final = "#!/bin/sh\n"
-USER_ENVIRONMENT: Final = (
-    "#!/bin/sh\n# Values that a user may change do not belong here: they would beat the user's own.\n"
-)
-# Without this file Apptainer ignores `--env` and APPTAINERENV_X.
-BASE_ENVIRONMENT: Final = (
-    "#!/bin/sh\n# Apptainer sets what `--env` and APPTAINERENV_X say right after this file.\n"
-)
 
 
 def write_start_files(step: StartStep, tree: Path) -> None:
@@ -58,20 +43,6 @@ def write_layer(
     documents = write_documents(job.plan, layers, trees, tools(), job.engine)
     write_runtime_files(step, work / "tree", documents)
     job.pack(step, work / "tree", out)
-
-
-def runtime_files(step: RuntimeStep) -> dict[str, tuple[str, int]]:
-    """Return path → text and mode of every file of the layer."""
-    exports = "".join(f"export {name}={shlex.quote(value)}\n" for name, value in step.env)
-    apptainer = {
-        ".singularity.d/env/10-docker2singularity.sh": ("#!/bin/sh\n" + exports, 0o755),
-        ".singularity.d/env/90-environment.sh": (USER_ENVIRONMENT, 0o755),
-        ".singularity.d/env/99-base.sh": (BASE_ENVIRONMENT, 0o755),
-        ".singularity.d/runscript": (RUNSCRIPT, 0o755),
-        ".singularity.d/labels.json": (json.dumps(dict(step.labels), indent=1, sort_keys=True) + "\n", 0o644),
-        ".singularity.d/startscript": (STARTSCRIPT, 0o755),
-    }
-    return apptainer | {path: (text, 0o755 if text.startswith("#!") else 0o644) for path, text in step.files}
 
 
 def write_runtime_files(step: RuntimeStep, tree: Path, documents: Mapping[str, str] | None = None) -> None:

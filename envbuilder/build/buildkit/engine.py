@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from envbuilder.artifacts.oci.layout import read_layout
-from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble import runtime
 from envbuilder.build.buildkit import buildx
 from envbuilder.build.buildkit.folder import write_folder
@@ -17,6 +16,7 @@ from envbuilder.core.process import Command
 from envbuilder.core.required_tools import DPKG_DEB, need_tools
 from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
+from envbuilder.plan.contents import DROP
 from envbuilder.plan.model import OsStep, RuntimeStep, Step
 from envbuilder.plan.render import EXPORTED
 
@@ -103,7 +103,7 @@ def pack_tar(step: Step, job: Job, tar: Path, out: Path) -> Layer:
     is_os = isinstance(step, OsStep)
     return write_layer_from_tar(
         name=step.name, tar=tar, folder=out, epoch=job.plan.epoch, threads=job.limits.threads,
-        drop=debian.DROP if isinstance(step, OsStep) and not step.base else (),
+        drop=DROP if isinstance(step, OsStep) and not step.base else (),
         omit=() if is_os else ("", *job.plan.shared_folders(step)), plain=not is_os,
     )  # fmt: skip
 

@@ -11,8 +11,8 @@ from typing import Final, assert_never
 import uv
 
 from envbuilder import runtime
-from envbuilder.build.assemble import os as debian
-from envbuilder.build.assemble.python import requirements, seeded_python
+from envbuilder.build.assemble.os import write_root
+from envbuilder.build.assemble.python import requirements
 from envbuilder.build.assemble.runtime import write_runtime_files, write_start_files, write_text
 from envbuilder.build.engine import Job
 from envbuilder.build.extensions.programs import container_compiles
@@ -21,6 +21,7 @@ from envbuilder.core.cache import Sha256, Store, link_or_copy
 from envbuilder.core.sources import BLOBS
 from envbuilder.lock.model import LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
+from envbuilder.plan.contents import ADD_USER, DROP, DROP_FROM_IMAGE, seeded_python, word_lists
 from envbuilder.plan.model import (
     CudaStep,
     ExtensionsStep,
@@ -105,15 +106,15 @@ def _write_os(step: OsStep, job: Job, folder: Path) -> None:
     settings = {
         "GCC": step.gcc,
         "REPEAT": python if has_python else "",
-        **debian.word_lists(debian.DROP_FROM_IMAGE if step.base else debian.DROP),
+        **word_lists(DROP_FROM_IMAGE if step.base else DROP),
         "DRIVER": step.driver,
     }
     _write_settings(folder / "settings", settings)
-    write_text(folder / "finish.sh", f"{debian.ADD_USER}\n")
+    write_text(folder / "finish.sh", f"{ADD_USER}\n")
     debs = ((f"{deb.name}_{deb.sha256[:16]}.deb", deb.sha256) for deb in step.artifacts)
     _link_files(folder / "debs", debs, job.store)
     if not step.base:
-        debian.write_root(
+        write_root(
             step.artifacts, folder / "root.tar", epoch=job.plan.epoch, store=job.store, runner=job.runner
         )
 
