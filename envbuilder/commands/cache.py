@@ -10,6 +10,7 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.cache import KEPT, KINDS, WORK
 from envbuilder.core.console import columns
 from envbuilder.core.errors import UsageError
+from envbuilder.lock.vendor import VendoredLock
 
 EXAMPLES: Final = (
     "envbuilder cache",
@@ -24,15 +25,6 @@ class CacheSizes(Answer):
 
     folder: Path
     bytes: dict[str, int]
-
-
-class VendoredLock(Answer):
-    """The folder with all that a lock names, and the command that builds from it."""
-
-    folder: Path
-    files: int
-    bytes: int
-    command: str
 
 
 ANSWER: Final = CacheSizes | VendoredLock
@@ -86,6 +78,5 @@ def _vendor(session: Session, name: str, recipes: Path, folder: Path) -> None:
 
     context = build_context(session, recipes)
     with context.console.group(f"vendor {name}"):
-        done = vendor_recipe(name, context, folder.absolute())
-    session.data = VendoredLock(folder=done.folder, files=done.count, bytes=done.size, command=done.command)
-    session.text = f"{done.folder}: {done.count} files, {done.size / 1e9:.2f} GB\n$ {done.command}"
+        session.data = done = vendor_recipe(name, context, folder.absolute())
+    session.text = done.text()

@@ -8,11 +8,11 @@ files/blobs/sha256/       of a recipe on an image, all that the image consists o
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.oci.model import LAYOUT, Descriptor, make_index, parse_manifest
+from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_file, space_errors
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import BLOBS, REGISTRY
@@ -24,21 +24,19 @@ INDEX: Final = "index.json"
 _REFERENCE: Final = "org.opencontainers.image.ref.name"  # by which other tools find one of several images
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Vendored:
-    """The content of a vendored folder."""
+class VendoredLock(Answer):
+    """The folder with all that a lock names, and the command that builds from it."""
 
     folder: Path
-    name: str
-    count: int
-    size: int  # bytes
+    files: int
+    bytes: int
+    command: str
 
-    @property
-    def command(self) -> str:
-        return f"ENVBUILDER_FOLDERS={self.folder / FILES} envbuilder build {self.folder / self.name}{SUFFIX} --offline"
+    def text(self) -> str:
+        return f"{self.folder}: {self.files} files, {self.bytes / 1e9:.2f} GB\n$ {self.command}"
 
 
-def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
+def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> VendoredLock:
     """Copy what the lock names from the store, and the files of the recipe. The store must hold it all.
 
     What is there already and right is left alone. Raises UsageError when two artifacts would have the same name.
@@ -65,7 +63,12 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
                 _copy(source, target)
         for name, content in texts.items():
             save_text(folder / FILES / name, content.decode())
-    return Vendored(folder=folder, name=recipe.path.stem, count=len(copies) + len(texts), size=size)
+    return VendoredLock(
+        folder=folder,
+        files=len(copies) + len(texts),
+        bytes=size,
+        command=f"ENVBUILDER_FOLDERS={folder / FILES} envbuilder build {folder / recipe.path.stem}{SUFFIX} --offline",
+    )
 
 
 def _place(artifact: Artifact) -> str:

@@ -124,7 +124,7 @@ def test_a_vendored_lock_needs_neither_cache_nor_network_nor_git(tmp_path: Path,
     assert not means.fetcher.missing(lock_artifacts(lock))
     assert means.store.artifact(lock.extensions[0].files[0].sha256).read_text() == "// a\n"
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert (done.count, done.size) == (len(written), sum(path.stat().st_size for path in written))
+    assert (done.files, done.bytes) == (len(written), sum(path.stat().st_size for path in written))
 
 
 def test_a_second_time_only_what_is_wrong_is_written_again(tmp_path: Path, world: World):
@@ -152,7 +152,7 @@ def test_an_image_is_carried_as_a_layout_that_others_can_read(tmp_path: Path, wo
     lock = on_image(world, bases.devel(), "site/base:1")
     done = vendor(world.recipe, lock, tmp_path / "out", world.store)
     written = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert (done.count, done.size) == (len(written), sum(path.stat().st_size for path in written))
+    assert (done.files, done.bytes) == (len(written), sum(path.stat().st_size for path in written))
     shutil.rmtree(world.recipe.path.parent)
     means = offline_means(tmp_path, tmp_path / "out" / FILES)
     means.fetcher.fetch(lock_artifacts(lock))
