@@ -44,16 +44,11 @@ def probe_settings(environment: Mapping[str, str]) -> Settings:
             )  # fmt: skip
         mirrors.append((registry, mirror.rstrip("/")))
     names = ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE")
-    bundle = next((environment[name] for name in names if environment.get(name)), "")
+    named = next((environment[name] for name in names if environment.get(name)), None)
+    bundle = named or ssl.get_default_verify_paths().cafile  # the system's
     return Settings(
         prefix=environment.get("ENVBUILDER_REGISTRY", "").rstrip("/"),
         mirrors=tuple(mirrors),
         plain=frozenset(environment.get("ENVBUILDER_REGISTRY_HTTP", "").split()),
-        certificates=Path(bundle) if bundle else _system_bundle(),
+        certificates=Path(bundle) if bundle else None,
     )
-
-
-def _system_bundle() -> Path | None:
-    """Return the system's bundle of trusted authorities."""
-    path = ssl.get_default_verify_paths().cafile
-    return Path(path) if path else None
