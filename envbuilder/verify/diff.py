@@ -12,6 +12,7 @@ from typing import Final, Literal
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
 from envbuilder.layers.entry import Entry, Kind
+from envbuilder.lock.base_image.packages import DPKG, read_dpkg
 from envbuilder.lock.diff import Change, changes, locked_packages
 from envbuilder.lock.model import Lock, lock_artifacts
 
@@ -19,7 +20,6 @@ SubjectKind = Literal["lock", "image", "sif"]
 
 LOCK: Final = "opt/envbuilder/lock.json"
 RECIPE: Final = "opt/envbuilder/recipe.yaml"
-DPKG: Final = "var/lib/dpkg/status"
 NCCL_FILE: Final = "etc/nccl.conf"
 EXPORTS: Final = ".singularity.d/env/10-docker2singularity.sh"
 READ: Final = frozenset({LOCK, RECIPE, DPKG, NCCL_FILE, EXPORTS})  # files whose content is looked at
@@ -137,7 +137,7 @@ def of_tree(
     return Contents(
         name=name,
         kind=kind,
-        packages=locked_packages(lock) if lock else dict(_installed(entries, _text(contents, DPKG))),
+        packages=locked_packages(lock) if lock else read_dpkg(contents) | dict(_distributions(entries)),
         environment=dict(environment),
         nccl={key: value for key, value in settings.items() if value},
         size=sum(entry.size for entry in entries),
@@ -150,11 +150,8 @@ def read_exports(text: str) -> dict[str, str]:
     return {match[1]: match[2].strip("'") for match in _EXPORT.finditer(text)}
 
 
-def _installed(entries: Sequence[Entry], status: str) -> Iterator[tuple[str, str]]:
-    for stanza in status.split("\n\n"):
-        fields = dict(re.findall(r"^(Package|Status|Version): (.+)$", stanza, re.MULTILINE))
-        if fields.get("Status", "").endswith(" installed"):
-            yield fields["Package"], fields.get("Version", "")
+def _distributions(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
+    """Yield the Python packages."""
     for entry in entries:
         if match := _DIST_INFO.fullmatch(entry.path):
             yield f"python {match[1] or match[3]}", match[2] or match[4]

@@ -20,6 +20,7 @@ JUDGED: Final = re.compile(
 
 
 def check_gpus(case: Case, gpus: Sequence[str]) -> Iterator[Finding]:
+    unreadable = dict(case.unreadable)
     for elf in case.elves:
         if not (gpus and JUDGED.fullmatch(elf.path)):
             continue
@@ -27,12 +28,7 @@ def check_gpus(case: Case, gpus: Sequence[str]) -> Iterator[Finding]:
             with case.tree.open(elf.path) as stream:
                 found = read_gpu_code(stream)
         except ValueError as error:
-            yield Finding(
-                code=Code.UNREADABLE,
-                severity=Severity.WARNING,
-                where=f"/{elf.path}",
-                message=f"its code for GPUs cannot be read: {error}",
-            )
+            unreadable[elf.path] = f"its code for GPUs cannot be read: {error}"
             continue
         cubins = tuple(code.capability for code in found if code.kind is CodeKind.CUBIN)
         ptx = tuple(code.capability for code in found if code.kind is CodeKind.PTX)
@@ -50,7 +46,7 @@ def check_gpus(case: Case, gpus: Sequence[str]) -> Iterator[Finding]:
                 if compiles
                 else "`no kernel image is available` is what a job would say",
             )
-    for path, why in case.unreadable.items():
+    for path, why in unreadable.items():
         yield Finding(code=Code.UNREADABLE, severity=Severity.WARNING, where=f"/{path}", message=why)
 
 
