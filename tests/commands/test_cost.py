@@ -12,7 +12,10 @@ from tests.support.cost import LOADED, ROOT, cpu_seconds, reference
 pytestmark = pytest.mark.programs
 
 ENVBUILDER = ROOT / ".venv/bin/envbuilder"
-COMMANDS = ("--version", "--help", "list", "show a100", "check a100")
+COMMANDS = (
+    "--version", "--help", "list", "show a100", "check a100", "lock cpu --check",
+    "render cpu", "extensions a100", "detect", "cache",
+)  # fmt: skip
 # Libraries for networks, engines, keys and SIFs: each takes as long to import as the rest of such a command.
 HEAVY = frozenset({"cryptography", "docker", "requests", "spython", "sqlite3", "urllib3", "zstandard"})
 TIMES_REFERENCE = 3.5  # 0.35 s where the reference takes 0.1 s
