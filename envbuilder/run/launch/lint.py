@@ -47,7 +47,6 @@ class LintCode(CodeEnum):
 
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of what it runs
-_ON_EVERY_NODE: Final = "srun --kill-on-bad-exit=1 --ntasks=$SLURM_NNODES --ntasks-per-node=1"
 _ITSELF: Final = r"--(?:rdzv[-_]endpoint|master[-_]addr)(?:=|\s+)[\"']?(?:localhost\b|127\.)"
 _NODE_RANK: Final = r"--node[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
 _ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
@@ -56,10 +55,14 @@ _RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoin
 
 
 # What each mistake does, and its repair. The rules below write the texts that depend on the script.
-_ERRORS: Final = {
+_WORDS: Final = {
     LintCode.GPUS_PER_TASK: (
         "each rank sees its own GPU only, as number 0: NCCL cannot use P2P between them, and `cuda:LOCAL_RANK` fails",
         "ask for them by node, `--gpus-per-node=G` or `--gres=gpu:G`, and give srun `--gpu-bind=none`",
+    ),
+    LintCode.MASTER_GUESSED: (
+        "a node that falls back to localhost waits for itself: the job hangs, or each node trains alone",
+        f"{_ADDRESS}, outside the container, with `set -e`",
     ),
     LintCode.MASTER_INSIDE: (
         "`scontrol` is not in the image",
@@ -69,56 +72,88 @@ _ERRORS: Final = {
         "this can be the login node's address, or 127.0.1.1, where no other node finds rank 0",
         'use the first name of `scontrol show hostnames "$SLURM_JOB_NODELIST"`',
     ),
+    LintCode.PORT_FIXED: (
+        "two jobs on one node use the same port: the second fails, or joins the first",
+        f"export {_PORT}",
+    ),
     LintCode.CPUS_NOT_INHERITED: (
         "since Slurm 22.05 srun does not take this from the job: each rank may get one core, and loaders starve",
         "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK",
     ),
-    LintCode.NO_NV: ("the job has GPUs, and the container does not get them", "apptainer exec --nv …"),
-    LintCode.CRLF: ("the script has Windows line endings, which sbatch rejects", "dos2unix SCRIPT"),
-    LintCode.NO_SCRIPT: (
-        "this is no batch script: there is no command in it",
-        "give the file that you hand to `sbatch`",
-    ),
-}
-_WARNINGS: Final = {
     LintCode.KEEPS_RUNNING: (
         "when a rank dies the others wait for it until the time is up",
         "srun --kill-on-bad-exit=1 …",
     ),
     LintCode.NODE_RANK_UNUSED: ("`--node-rank` has no effect with the c10d rendezvous", "leave it out"),
+    LintCode.CLEAN_ENVIRONMENT: (
+        "`--cleanenv` takes SLURM_*, MASTER_* and NCCL_* away, so that ranks cannot meet",
+        "remove it, or pass each variable as APPTAINERENV_NAME",
+    ),
+    LintCode.RANK_TOO_EARLY: (
+        "outside the step this is 0, and every rank is rank 0",
+        "srun … bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec …'",
+    ),
     LintCode.NO_SIGNAL: (
         "the job ends at its time limit without warning, and unsaved work is lost",
         "#SBATCH --signal=B:TERM@120, and a trap that hands the signal on",
     ),
+    LintCode.NO_NV: ("the job has GPUs, and the container does not get them", "apptainer exec --nv …"),
     LintCode.OWN_PYTHON: ("packages in ~/.local shadow those of the image", "--env PYTHONNOUSERSITE=1"),
     LintCode.CACHES_AT_HOME: (
         "compile caches go to your home on the shared file system, from all nodes at once",
         "export TRITON_CACHE_DIR, TORCH_EXTENSIONS_DIR and TORCHINDUCTOR_CACHE_DIR below $TMPDIR of the node",
     ),
+    LintCode.CRLF: ("the script has Windows line endings, which sbatch rejects", "dos2unix SCRIPT"),
     LintCode.PRIVATE_SHM: (
         "with `--contain` each container has a /dev/shm of its own: NCCL falls back to sockets between ranks of a node",
         "--bind /dev/shm, or one container a node",
     ),
+    LintCode.FIRST_NODE_ALONE: (
+        "without srun this starts on the first node alone, and torchrun waits there for the others for ever",
+        "srun --kill-on-bad-exit=1 --ntasks=$SLURM_NNODES --ntasks-per-node=1 in front of it",
+    ),
+    LintCode.NO_SCRIPT: (
+        "this is no batch script: there is no command in it",
+        "give the file that you hand to `sbatch`",
+    ),
+}
+# The others are errors.
+_WARNINGS: Final = frozenset(
+    {
+        LintCode.PORT_FIXED, LintCode.KEEPS_RUNNING, LintCode.NODE_RANK_UNUSED, LintCode.NO_SIGNAL, LintCode.OWN_PYTHON,
+        LintCode.CACHES_AT_HOME, LintCode.PRIVATE_SHM, LintCode.NCCL_FORCED,
+    }
+)  # fmt: skip
+# What is a mistake in every script.
+_ALWAYS: Final = {
+    LintCode.MASTER_GUESSED: r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)",
+    LintCode.MASTER_INSIDE: rf"{_CONTAINER}.*scontrol",
+    LintCode.MASTER_NODE_IP: r"SLURM_LAUNCH_NODE_IPADDR|hostname\s+(?:--ip-address|-i)\b",
+    LintCode.PORT_FIXED: r"(?:MASTER_PORT=|--master[-_]port[= ]|--rdzv[-_]endpoint\S*:)[\"']?\d{4,5}\b",
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Mistake:
     code: LintCode
     line: Line | None  # None: of the whole script
-    message: str
-    repair: str
-    severity: Severity = Severity.ERROR
+    message: str = ""  # without it, message and repair are those of the table
+    repair: str = ""
+
+    def finding(self, path: Path) -> Finding:
+        message, repair = (self.message, self.repair) if self.message else _WORDS[self.code]
+        severity = Severity.WARNING if self.code in _WARNINGS else Severity.ERROR
+        where = f"{path}:{self.line.number}" if self.line else str(path)
+        return Finding(code=self.code, severity=severity, where=where, message=message, hint=repair)
 
 
 Rule = Callable[[Script], Iterator[_Mistake]]
 
 
-def _known(code: LintCode, line: Line | None) -> _Mistake:
-    """Return the mistake with the texts of the tables."""
-    severity = Severity.WARNING if code in _WARNINGS else Severity.ERROR
-    message, repair = (_ERRORS | _WARNINGS)[code]
-    return _Mistake(code=code, line=line, message=message, repair=repair, severity=severity)
+def _always(script: Script) -> Iterator[_Mistake]:
+    for code, pattern in _ALWAYS.items():
+        if line := script.find(pattern):
+            yield _Mistake(code, line)
 
 
 def _gpus_per_task(script: Script) -> Iterator[_Mistake]:
@@ -129,52 +164,27 @@ def _gpus_per_task(script: Script) -> Iterator[_Mistake]:
         None if "none" in script.value("--gpu-bind") else script.options.get("--gpu-bind"),
     )
     for line in {line.number: line for line in places if line}.values():
-        yield _known(LintCode.GPUS_PER_TASK, line)
+        yield _Mistake(LintCode.GPUS_PER_TASK, line)
 
 
 def _master(script: Script) -> Iterator[_Mistake]:
-    guess = script.find(r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)")
     fixed = script.find(r"MASTER_ADDR=[\"']?(?:localhost|127\.)")
-    for line in filter(None, (guess, fixed if script.many_nodes else None)):
-        yield _Mistake(
-            code=LintCode.MASTER_GUESSED,
-            line=line,
-            message="a node that falls back to localhost waits for itself: the job hangs, or each node trains alone",
-            repair=f"{_ADDRESS}, outside the container, with `set -e`",
-        )
+    if fixed and script.many_nodes:
+        yield _Mistake(LintCode.MASTER_GUESSED, fixed)
     itself = script.find(_ITSELF)
     if itself and script.many_nodes and script.find(rf"{ONE_NODE}|{ONE_WANTED}") is None:
         endpoint = re.search(r"endpoint", itself.text)
         instead = "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT" if endpoint else "--master-addr=$MASTER_ADDR"
-        yield _Mistake(
-            code=LintCode.MASTER_GUESSED,
-            line=itself,
-            message="every node waits for the others on itself: the job hangs, or each node trains alone",
-            repair=_with_exports(script, f"instead of it {instead}"),
-        )
-    if inside := script.find(rf"{_CONTAINER}.*scontrol"):
-        yield _known(LintCode.MASTER_INSIDE, inside)
-    if address := script.find(r"SLURM_LAUNCH_NODE_IPADDR|hostname\s+(?:--ip-address|-i)\b"):
-        yield _known(LintCode.MASTER_NODE_IP, address)
-
-
-def _port(script: Script) -> Iterator[_Mistake]:
-    line = script.find(r"(?:MASTER_PORT=|--master[-_]port[= ]|--rdzv[-_]endpoint\S*:)[\"']?\d{4,5}\b")
-    if line:
-        yield _Mistake(
-            code=LintCode.PORT_FIXED,
-            line=line,
-            message="two jobs on one node use the same port: the second fails, or joins the first",
-            repair=f"export {_PORT}",
-            severity=Severity.WARNING,
-        )
+        message = "every node waits for the others on itself: the job hangs, or each node trains alone"
+        repair = _with_exports(script, f"instead of it {instead}")
+        yield _Mistake(LintCode.MASTER_GUESSED, itself, message, repair)
 
 
 def _cpus(script: Script) -> Iterator[_Mistake]:
     line = script.options.get("--cpus-per-task")
     passed_on = script.find(r"SRUN_CPUS_PER_TASK|srun\s.*(?:--cpus-per-task|-c[ =]?\$?\w)")
     if line and script.steps and passed_on is None:
-        yield _known(LintCode.CPUS_NOT_INHERITED, line)
+        yield _Mistake(LintCode.CPUS_NOT_INHERITED, line)
 
 
 def _ends(script: Script) -> Iterator[_Mistake]:
@@ -184,23 +194,18 @@ def _ends(script: Script) -> Iterator[_Mistake]:
             and not re.search(r"--kill-on-bad-exit|\s-K", line.text)
             and script.find(r"SLURM_KILL_BAD_EXIT") is None
         ):
-            yield _known(LintCode.KEEPS_RUNNING, line)
+            yield _Mistake(LintCode.KEEPS_RUNNING, line)
     if script.steps and "--signal" not in script.options and script.find(r"scancel\s.*signal") is None:
-        yield _known(LintCode.NO_SIGNAL, script.steps[0])
+        yield _Mistake(LintCode.NO_SIGNAL, script.steps[0])
 
 
 def _launcher(script: Script) -> Iterator[_Mistake]:
     c10d, node_rank = script.find(C10D), script.find(r"--node[-_]rank")
     torchrun = script.find(LAUNCHER)
     if c10d and node_rank:
-        yield _known(LintCode.NODE_RANK_UNUSED, node_rank)
+        yield _Mistake(LintCode.NODE_RANK_UNUSED, node_rank)
     for line in script.left_alone:
-        yield _Mistake(
-            code=LintCode.FIRST_NODE_ALONE,
-            line=line,
-            message="without srun this starts on the first node alone, and torchrun waits there for the others for ever",
-            repair=f"{_ON_EVERY_NODE} in front of it",
-        )
+        yield _Mistake(LintCode.FIRST_NODE_ALONE, line)
     if torchrun and script.many_nodes and script.find(ONE_NODE) is None:
         yield from _meeting(script, torchrun, meets=node_rank or script.find(r"--rdzv[-_]|PET_RDZV_"))
     tasks = script.value("--ntasks-per-node")
@@ -211,12 +216,9 @@ def _launcher(script: Script) -> Iterator[_Mistake]:
         and int(tasks) > 1
         and script.find(r"srun\s.*--ntasks-per-node[= ]1\b") is None
     ):
-        yield _Mistake(
-            code=LintCode.TASKS_AND_TORCHRUN,
-            line=script.options["--ntasks-per-node"],
-            message=f"{tasks} tasks on a node each start a torchrun, which starts ranks of its own",
-            repair="#SBATCH --ntasks-per-node=1 with torchrun; or python without it",
-        )
+        message = f"{tasks} tasks on a node each start a torchrun, which starts ranks of its own"
+        repair = "#SBATCH --ntasks-per-node=1 with torchrun; or python without it"
+        yield _Mistake(LintCode.TASKS_AND_TORCHRUN, script.options["--ntasks-per-node"], message, repair)
 
 
 def _with_exports(script: Script, options: str) -> str:
@@ -234,7 +236,7 @@ def _meeting(script: Script, torchrun: Line, *, meets: Line | None) -> Iterator[
         code, repair = LintCode.NNODES_MISSING, f"--nnodes=$SLURM_NNODES {repair}".rstrip()
         message = "without `--nnodes` torchrun expects one node, and each node trains apart in silence"
     if repair:
-        yield _Mistake(code=code, line=torchrun, message=message, repair=repair)
+        yield _Mistake(code, torchrun, message, repair)
 
 
 def _container(script: Script) -> Iterator[_Mistake]:
@@ -245,87 +247,64 @@ def _container(script: Script) -> Iterator[_Mistake]:
             re.search(rf"--cleanenv|{_SHORT}-e\s", line.text)
             and script.find(r"(?:APPTAINER|SINGULARITY)ENV_|--env") is None
         ):
-            yield _Mistake(
-                code=LintCode.CLEAN_ENVIRONMENT,
-                line=line,
-                message="`--cleanenv` takes SLURM_*, MASTER_* and NCCL_* away, so that ranks cannot meet",
-                repair="remove it, or pass each variable as APPTAINERENV_NAME",
-            )
+            yield _Mistake(LintCode.CLEAN_ENVIRONMENT, line)
         asks = any("gpu" in one.text for one in script.options.values())
         if (
             asks
             and not re.search(r"--nv|--rocm", line.text)
             and script.find(r"(?:APPTAINER|SINGULARITY)_NV") is None
         ):
-            yield _known(LintCode.NO_NV, line)
+            yield _Mistake(LintCode.NO_NV, line)
         if script.find(r"PYTHONNOUSERSITE|--no-home|--contain") is None:
-            yield _known(LintCode.OWN_PYTHON, line)
+            yield _Mistake(LintCode.OWN_PYTHON, line)
         if re.search(rf"--contain\b|--containall|{_SHORT}-[cC]\s", line.text) and "dev/shm" not in line.text:
-            yield _known(LintCode.PRIVATE_SHM, line)
+            yield _Mistake(LintCode.PRIVATE_SHM, line)
     if script.find(r"(?:sbatch|srun)\s.*--export=(?:NONE|NIL)") or "NONE" in script.value("--export"):
-        yield _Mistake(
-            code=LintCode.CLEAN_ENVIRONMENT,
-            line=script.options.get("--export") or script.find(r"--export=(?:NONE|NIL)"),
-            message="with `--export=NONE` the steps do not get what this script exports, MASTER_ADDR among it",
-            repair="leave it out, or give srun `--export=ALL`",
-        )
+        place = script.options.get("--export") or script.find(r"--export=(?:NONE|NIL)")
+        message = "with `--export=NONE` the steps do not get what this script exports, MASTER_ADDR among it"
+        repair = "leave it out, or give srun `--export=ALL`"
+        yield _Mistake(LintCode.CLEAN_ENVIRONMENT, place, message, repair)
 
 
 def _ranks(script: Script) -> Iterator[_Mistake]:
     early = script.find(r"^\s*(?:export\s+)?(?:RANK|LOCAL_RANK)=[\"']?\$\{?SLURM_(?:PROCID|LOCALID)")
     if early and script.steps:
-        yield _Mistake(
-            code=LintCode.RANK_TOO_EARLY,
-            line=early,
-            message="outside the step this is 0, and every rank is rank 0",
-            repair="srun … bash -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID exec …'",
-        )
+        yield _Mistake(LintCode.RANK_TOO_EARLY, early)
     same = next((line for line in script.steps if re.search(_NODE_RANK, line.expanded)), None)
     if same and script.many_nodes and script.find(C10D) is None:
-        yield _Mistake(
-            code=LintCode.RANK_TOO_EARLY,
-            line=same,
-            message="the batch shell expands it to 0 before srun starts: every node is node 0, and the ranks wait forever",
-            repair=_with_exports(script, f"instead of it {_RENDEZVOUS}"),
-        )
+        message = "the batch shell expands it to 0 before srun starts: every node is node 0, and the ranks wait forever"
+        repair = _with_exports(script, f"instead of it {_RENDEZVOUS}")
+        yield _Mistake(LintCode.RANK_TOO_EARLY, same, message, repair)
 
 
 def _settings(script: Script) -> Iterator[_Mistake]:
     p2p = ("NCCL_P2P_DISABLE", "GPUs with NVLink would talk through the memory of the host")
     for name, why in (*NEVER, p2p):
         if line := script.find(rf"\b{name}=[\"']?1\b"):
-            yield _Mistake(
-                code=LintCode.NCCL_FORCED,
-                line=line,
-                message=f"`{name}` is forced for every host: {why}",
-                repair="remove it: envbuilder decides it for each host, as `envbuilder detect` explains",
-                severity=Severity.WARNING,
-            )
+            message = f"`{name}` is forced for every host: {why}"
+            repair = "remove it: envbuilder decides it for each host, as `envbuilder detect` explains"
+            yield _Mistake(LintCode.NCCL_FORCED, line, message, repair)
 
 
 def _files(script: Script) -> Iterator[_Mistake]:
     if not script.commands:
-        yield _known(LintCode.NO_SCRIPT, Line(number=1, text=""))
+        yield _Mistake(LintCode.NO_SCRIPT, Line(number=1, text=""))
     for line in script.lines:
         if line.text.endswith("\r"):
-            yield _known(LintCode.CRLF, line)
+            yield _Mistake(LintCode.CRLF, line)
             return
     first = next((line.number for line in script.commands), 0)
     for line in script.options.values():
         if first and line.number > first:
-            yield _Mistake(
-                code=LintCode.SBATCH_TOO_LATE,
-                line=line,
-                message="Slurm stops reading options at the first command",
-                repair=f"put it above line {first}",
-            )
+            message = "Slurm stops reading options at the first command"
+            yield _Mistake(LintCode.SBATCH_TOO_LATE, line, message, f"put it above line {first}")
     caches = r"TRITON_CACHE_DIR|TORCH_EXTENSIONS_DIR|XDG_CACHE_HOME|TORCHINDUCTOR_CACHE_DIR"
     if script.steps and script.many_nodes and script.find(caches) is None:
-        yield _known(LintCode.CACHES_AT_HOME, script.steps[0])
+        yield _Mistake(LintCode.CACHES_AT_HOME, script.steps[0])
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _files, _gpus_per_task, _master, _port, _cpus, _ends, _launcher, _container, _ranks, _settings,
+    _files, _gpus_per_task, _always, _master, _cpus, _ends, _launcher, _container, _ranks, _settings,
 )  # fmt: skip
 
 
@@ -334,7 +313,7 @@ def lint(path: Path, text: str) -> tuple[Finding, ...]:
     script = Script(path=path, lines=tuple(script_lines(text)))
     found = [one for rule in RULES for one in rule(script)]
     found.sort(key=lambda one: one.line.number if one.line else 0)
-    return tuple(_finding(path, one) for one in found)
+    return tuple(one.finding(path) for one in found)
 
 
 def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
@@ -344,8 +323,3 @@ def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
     if mistakes.findings:
         raise UsageError("a script cannot be read", findings=mistakes.findings)
     return tuple(finding for path, text in texts if text is not None for finding in lint(path, text))
-
-
-def _finding(path: Path, one: _Mistake) -> Finding:
-    where = f"{path}:{one.line.number}" if one.line else str(path)
-    return Finding(code=one.code, severity=one.severity, where=where, message=one.message, hint=one.repair)
