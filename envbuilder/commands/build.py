@@ -104,9 +104,7 @@ def build(
     every: Annotated[bool, typer.Option("--all", help="every recipe of the folder")] = False,
     jobs: Annotated[
         int | None,
-        typer.Option(
-            "--jobs", metavar="N", help="build N at a time; a layer that two of them share is built once"
-        ),
+        typer.Option(metavar="N", help="build N at a time; a layer that two of them share is built once"),
     ] = None,
     where: Annotated[
         str,
@@ -120,13 +118,10 @@ def build(
     profile: Profile = "",
     sbatch: Annotated[
         list[str] | None,
-        typer.Option(
-            "--sbatch", metavar="OPTION", help="with --on: another option of sbatch, as --sbatch=--mem=16G"
-        ),
+        typer.Option(metavar="OPTION", help="with --on: another option of sbatch, as --sbatch=--mem=16G"),
     ] = None,
     write: Annotated[
-        Path | None,
-        typer.Option("--write", metavar="FILE", help="with --on: write the script; start nothing"),
+        Path | None, typer.Option(metavar="FILE", help="with --on: write the script; start nothing")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="with --on: wait until the job has ended")] = False,
     output: Output = OUTPUT,
@@ -135,27 +130,22 @@ def build(
         bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")
     ] = False,
     host: Annotated[
-        Path | None,
-        typer.Option("--host", help="bake in the profile of a site, written there by `detect --save`"),
+        Path | None, typer.Option(help="bake in the profile of a site, written there by `detect --save`")
     ] = None,
     engine: Annotated[
         EngineName | None,
         typer.Option(
-            "--engine",
-            help="assemble, or docker (BuildKit); default: docker for a recipe on an image, otherwise assemble",
+            help="assemble, or docker (BuildKit); default: docker for a recipe on an image, otherwise assemble"
         ),
     ] = None,
     builder: Annotated[
-        str,
-        typer.Option(
-            "--builder", metavar="NAME", help="docker engine: the builder of `docker buildx create`"
-        ),
+        str, typer.Option(metavar="NAME", help="docker engine: the builder of `docker buildx create`")
     ] = "",
     cache_from: Annotated[
-        list[str] | None, typer.Option("--cache-from", metavar="CACHE", help="docker engine: a cache to read")
+        list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to read")
     ] = None,
     cache_to: Annotated[
-        list[str] | None, typer.Option("--cache-to", metavar="CACHE", help="docker engine: a cache to write")
+        list[str] | None, typer.Option(metavar="CACHE", help="docker engine: a cache to write")
     ] = None,
     no_cache: Annotated[
         bool, typer.Option("--no-cache", help="docker engine: run every stage, without BuildKit's cache")
@@ -163,7 +153,6 @@ def build(
     prepare: Annotated[
         Path | None,
         typer.Option(
-            "--prepare",
             metavar="FOLDER",
             help="docker engine: write BuildKit's input there and print its command; build nothing",
         ),

@@ -31,9 +31,7 @@ def check(
     session: Session,
     name: Name,
     *,
-    host: Annotated[
-        Path | None, typer.Option("--host", help="facts of the target machine: `driver`, `gpus`")
-    ] = None,
+    host: Annotated[Path | None, typer.Option(help="facts of the target machine: `driver`, `gpus`")] = None,
     recipes: Recipes = RECIPES,
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""

@@ -62,16 +62,11 @@ def detect(
         Path | None,
         typer.Option("--from", metavar="PATH", help="saved outputs of one machine: a file or a folder"),
     ] = None,
-    save: Annotated[
-        Path | None, typer.Option("--save", metavar="FILE", help="write a profile for --host")
-    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="FILE", help="write a profile for --host")] = None,
     recipe: Annotated[
         str,
         typer.Option(
-            "--recipe",
-            metavar="NAME",
-            help="decide for the NCCL of this recipe's lock",
-            autocompletion=complete_recipe,
+            metavar="NAME", help="decide for the NCCL of this recipe's lock", autocompletion=complete_recipe
         ),
     ] = "",
     measure: Annotated[

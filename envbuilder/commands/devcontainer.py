@@ -52,8 +52,7 @@ def devcontainer(
     name: Name,
     *,
     image: Annotated[
-        str,
-        typer.Option("--image", metavar="REFERENCE", help="the image; default: the one that `build` loads"),
+        str, typer.Option(metavar="REFERENCE", help="the image; default: the one that `build` loads")
     ] = "",
     host: Annotated[
         str,
@@ -63,9 +62,7 @@ def devcontainer(
     ] = "",
     write: Annotated[
         Path | None,
-        typer.Option(
-            "--write", metavar="FOLDER", help="the project; with --ssh, the folder of settings and keys"
-        ),
+        typer.Option(metavar="FOLDER", help="the project; with --ssh, the folder of settings and keys"),
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="print the file; write nothing")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace a file with other content")] = False,

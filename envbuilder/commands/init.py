@@ -65,8 +65,8 @@ def init(
         list[str] | None,
         typer.Option("--gpu", metavar="MODEL", help="such as A100, or none; may be repeated"),
     ] = None,
-    pytorch: Annotated[str, typer.Option("--pytorch", metavar="VERSION", help="such as 2.6.0")] = "",
-    python: Annotated[str, typer.Option("--python", metavar="VERSION", help="such as 3.11")] = "",
+    pytorch: Annotated[str, typer.Option(metavar="VERSION", help="such as 2.6.0")] = "",
+    python: Annotated[str, typer.Option(metavar="VERSION", help="such as 3.11")] = "",
     recipes: Recipes = RECIPES,
 ) -> None:
     """Write a first recipe: from three questions, or from what a project or this machine has."""

@@ -72,15 +72,15 @@ SmokeRun = Annotated[
 def launch_slurm(
     session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     shape: Annotated[
-        str, typer.Option("--shape", help="`torchrun`: one container per node; `tasks`: one per rank", autocompletion=offer("torchrun", "tasks"))
+        str, typer.Option(help="`torchrun`: one container per node; `tasks`: one per rank", autocompletion=offer("torchrun", "tasks"))
     ] = "torchrun",
-    partition: Annotated[str, typer.Option("--partition", help="instead of the profile's")] = "",
-    account: Annotated[str, typer.Option("--account", help="instead of the profile's")] = "",
-    qos: Annotated[str, typer.Option("--qos", help="instead of the profile's")] = "",
-    time: Annotated[str, typer.Option("--time", help="instead of the profile's")] = "",
+    partition: Annotated[str, typer.Option(help="instead of the profile's")] = "",
+    account: Annotated[str, typer.Option(help="instead of the profile's")] = "",
+    qos: Annotated[str, typer.Option(help="instead of the profile's")] = "",
+    time: Annotated[str, typer.Option(help="instead of the profile's")] = "",
     sbatch: Annotated[
         list[str] | None,
-        typer.Option("--sbatch", metavar="OPTION", help="another option of sbatch, as --sbatch=--constraint=h100"),
+        typer.Option(metavar="OPTION", help="another option of sbatch, as --sbatch=--constraint=h100")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
     profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
@@ -117,7 +117,7 @@ def launch_slurm(
 )
 def launch_ssh(
     session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
-    hosts: Annotated[str, typer.Option("--hosts", metavar="A,B,…", help="instead of the profile's")] = "",
+    hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
     pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
     profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
     output: Output = OUTPUT,

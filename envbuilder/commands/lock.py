@@ -45,10 +45,7 @@ def lock(
     before: Annotated[
         datetime | None,
         typer.Option(
-            "--before",
-            formats=["%Y-%m-%d"],
-            metavar="DATE",
-            help="choose versions as of the start of that day, UTC",
+            formats=["%Y-%m-%d"], metavar="DATE", help="choose versions as of the start of that day, UTC"
         ),
     ] = None,
     recipes: Recipes = RECIPES,

@@ -33,9 +33,7 @@ def module(
     session: Session,
     name: Name,
     *,
-    write: Annotated[Path, typer.Option("--write", metavar="FOLDER", help="the folder of the module")] = Path(
-        "modules"
-    ),
+    write: Annotated[Path, typer.Option(metavar="FOLDER", help="the folder of the module")] = Path("modules"),
     profile: Profile = "",
     output: Output = OUTPUT,
 ) -> None:

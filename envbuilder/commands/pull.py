@@ -32,8 +32,7 @@ def pull(
     *,
     only: Only = "",
     key: Annotated[
-        Path | None,
-        typer.Option("--key", help="a public key: pull only what it signed", envvar="ENVBUILDER_KEY"),
+        Path | None, typer.Option(help="a public key: pull only what it signed", envvar="ENVBUILDER_KEY")
     ] = None,
     output: Output = OUTPUT,
 ) -> None:

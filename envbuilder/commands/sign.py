@@ -23,7 +23,7 @@ def sign(
         str, typer.Argument(help="a recipe that was built", metavar="NAME", autocompletion=complete_recipe)
     ],
     *,
-    key: Annotated[Path, typer.Option("--key", help="your private key in a PEM file: ECDSA, Ed25519 or RSA")],
+    key: Annotated[Path, typer.Option(help="your private key in a PEM file: ECDSA, Ed25519 or RSA")],
     output: Output = OUTPUT,
 ) -> None:
     """Sign image and SIF with your own key, without a network. The signature replaces an earlier one."""

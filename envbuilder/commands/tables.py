@@ -37,12 +37,8 @@ def _group() -> None:
 def tables_refresh(
     session: Session,
     *,
-    releases: Annotated[
-        int, typer.Option("--releases", metavar="N", min=0, help="newest releases of torch to read")
-    ] = 5,
-    compilers: Annotated[
-        int, typer.Option("--compilers", metavar="N", min=0, help="newest CUDA compilers to read")
-    ] = 5,
+    releases: Annotated[int, typer.Option(metavar="N", min=0, help="newest releases of torch to read")] = 5,
+    compilers: Annotated[int, typer.Option(metavar="N", min=0, help="newest CUDA compilers to read")] = 5,
     check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
 ) -> None:
     """Read the newest wheels and write what they say into the tables of compatibility, for maintainers."""

@@ -78,13 +78,10 @@ def verify(
     ],
     sif: Annotated[Path | None, typer.Argument(help="the SIF, if the first argument is an image")] = None,
     *,
-    key: Annotated[
-        Path | None, typer.Option("--key", help="a public key: both must be signed with it")
-    ] = None,
+    key: Annotated[Path | None, typer.Option(help="a public key: both must be signed with it")] = None,
     oldest_host: Annotated[
         str,
         typer.Option(
-            "--oldest-host",
             metavar="GLIBC",
             help="report files that need a newer glibc: a version, or a base such as debian/bullseye",
         ),
