@@ -1,6 +1,7 @@
 """`exec`: a command in the SIF or in the image."""
 
 import os
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated, Final
@@ -57,6 +58,6 @@ def run_inside(
         folder=Path.cwd(), ids=(os.geteuid(), os.getegid()),
     )  # fmt: skip
     if show:
-        session.text = command_line(inside, session.environment)
+        session.text = shlex.join(command_line(inside, session.environment))
     else:
         execute(inside, session.environment)

@@ -1,8 +1,9 @@
 """`launch`: a distributed run through Slurm, over SSH or on this machine, and the linter of sbatch scripts."""
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final
 
 import typer
 
@@ -66,6 +67,8 @@ Grace = Annotated[
 SmokeRun = Annotated[
     bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")
 ]
+# A command whose process becomes the job: its output is the program's.
+becoming: Final = functools.partial(command, app, has_json=False, context_settings=PROGRAM)
 
 
 @command(app, "launch slurm", EXAMPLES["slurm"], short_help="Submit a job to Slurm", context_settings=PROGRAM)
@@ -107,14 +110,7 @@ def launch_slurm(
     session.data = SlurmJob(job=started.number, script=started.script, log=started.log)
 
 
-@command(
-    app,
-    "launch ssh",
-    EXAMPLES["ssh"],
-    has_json=False,
-    short_help="Run a job on machines reached by SSH",
-    context_settings=PROGRAM,
-)
+@becoming("launch ssh", EXAMPLES["ssh"], short_help="Run a job on machines reached by SSH")
 def launch_ssh(
     session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
@@ -128,17 +124,10 @@ def launch_ssh(
         folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
         hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
     )  # fmt: skip
-    _write_script(session, options, write) or _run_job(session, options)
+    _write_script(session, options, write) or start.become(start.prepare(options, session.environment))
 
 
-@command(
-    app,
-    "launch local",
-    EXAMPLES["local"],
-    has_json=False,
-    short_help="Run a job on this machine",
-    context_settings=PROGRAM,
-)
+@becoming("launch local", EXAMPLES["local"], short_help="Run a job on this machine")
 def launch_local(
     session: Session, context: typer.Context, name: Name, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
     profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
@@ -150,7 +139,7 @@ def launch_local(
         folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
         image=parse_form(inside) == "image",
     )  # fmt: skip
-    _write_script(session, options, write) or _run_job(session, options)
+    _write_script(session, options, write) or start.become(start.prepare(options, session.environment))
 
 
 def _write_script(session: Session, options: LaunchOptions, path: Path | None) -> bool:
@@ -161,10 +150,6 @@ def _write_script(session: Session, options: LaunchOptions, path: Path | None) -
     session.data = WrittenScript(script=start.save_script(path, start.script_of(job)))
     session.text = start.start_command(job, path)
     return True
-
-
-def _run_job(session: Session, options: LaunchOptions) -> NoReturn:
-    start.become(start.prepare(options, session.environment))
 
 
 @command(app, "launch lint", EXAMPLES["lint"], short_help="Find mistakes in your own sbatch scripts")

@@ -8,14 +8,14 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final, NoReturn
+from typing import Final
 
 import docker.types
 from spython.main import Client
 
 from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
 from envbuilder.core.errors import ToolError
-from envbuilder.core.process import Completed, exec_process
+from envbuilder.core.process import Completed
 
 GPU_DEVICE: Final = Path("/dev/nvidiactl")  # exists while the driver is loaded
 FIXED_ENV: Final = {"PYTHONNOUSERSITE": "1"}
@@ -114,11 +114,6 @@ def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str,
     return ("apptainer", "exec" if argv else "shell", *sif_options(around), str(sif), *argv)
 
 
-def exec_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> NoReturn:
-    """Replace this process by Apptainer: terminal, signals and exit code are then the command's own."""
-    exec_process(sif_argv(sif, argv, around))
-
-
 # ---- image
 
 
@@ -163,11 +158,10 @@ def run_in_image(engine: DockerEngine, image: str, argv: Sequence[str], around: 
     return engine.run(image, argv, image_options(around))
 
 
-def exec_in_image(image: str, argv: Sequence[str], around: Surroundings, *, terminal: bool) -> NoReturn:
-    """Replace this process by `docker run`: the terminal, signals and exit code are then the command's own."""
+def need_docker() -> None:
+    """Raise ToolError when the command line of an engine is missing, which `exec` and `shell` become."""
     if shutil.which("docker") is None:
         raise ToolError(
             "a Docker engine is running, but its command `docker` is not installed",
             hint="install Debian's package `docker.io` or Docker's `docker-ce-cli`, or use the SIF: `--in sif`",
         )
-    exec_process(image_argv(image, argv, around, terminal=terminal))

@@ -1,7 +1,6 @@
 """`exec` and `shell`: run a command or a shell in the SIF, otherwise in the image."""
 
 import logging
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Literal, NoReturn, get_args
 from envbuilder.artifacts.docker_engine import DockerEngine, connect
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.errors import ToolError, UsageError
+from envbuilder.core.process import exec_process
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
@@ -43,31 +43,25 @@ def parse_form(text: str) -> Form:
 
 
 def execute(inside: Inside, environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by the command, in Apptainer or in `docker run`."""
-    outputs, around = find_outputs(inside.name, inside.output), _surroundings(inside, environment)
+    """Replace this process by the command: the terminal, signals and exit code are then the command's own."""
+    outputs = find_outputs(inside.name, inside.output)
+    if not _want_sif(inside, outputs, environment):
+        docker = need_engine(outputs, environment) if inside.form == "image" else connect(environment)
+        also = f"there is no SIF `{outputs.sif}`, and " if not inside.form else ""
+        if docker is None:
+            raise _absent(f"{also}no Docker engine answers", inside.name, environment)
+        need_image(docker, inside.name, outputs, environment, also=also)
+        run.need_docker()
+    exec_process(command_line(inside, environment))
+
+
+def command_line(inside: Inside, environment: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the command line that `execute` runs, of Apptainer or of `docker run`."""
+    outputs, binds = find_outputs(inside.name, inside.output), inside.site.present_binds(environment)
+    around = run.probe_surroundings(inside.folder, environment=environment, ids=inside.ids, binds=binds)
     if _want_sif(inside, outputs, environment):
-        run.exec_in_sif(outputs.sif, inside.argv, around)
-    docker = need_engine(outputs, environment) if inside.form == "image" else connect(environment)
-    if docker is None:
-        raise _absent(
-            f"there is no SIF `{outputs.sif}`, and no Docker engine answers", inside.name, environment
-        )
-    also = f"there is no SIF `{outputs.sif}`, and " if not inside.form else ""
-    need_image(docker, inside.name, outputs, environment, also=also)
-    run.exec_in_image(outputs.image_name, inside.argv, around, terminal=inside.terminal)
-
-
-def command_line(inside: Inside, environment: Mapping[str, str]) -> str:
-    """Return the command line that `execute` runs, quoted for a shell."""
-    outputs, around = find_outputs(inside.name, inside.output), _surroundings(inside, environment)
-    if _want_sif(inside, outputs, environment):
-        return shlex.join(run.sif_argv(outputs.sif, inside.argv, around))
-    return shlex.join(run.image_argv(outputs.image_name, inside.argv, around, terminal=inside.terminal))
-
-
-def _surroundings(inside: Inside, environment: Mapping[str, str]) -> run.Surroundings:
-    binds = inside.site.present_binds(environment)
-    return run.probe_surroundings(inside.folder, environment=environment, ids=inside.ids, binds=binds)
+        return run.sif_argv(outputs.sif, inside.argv, around)
+    return run.image_argv(outputs.image_name, inside.argv, around, terminal=inside.terminal)
 
 
 def _want_sif(inside: Inside, outputs: Outputs, environment: Mapping[str, str]) -> bool:

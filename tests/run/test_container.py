@@ -16,9 +16,9 @@ from envbuilder.core.process import Completed
 from envbuilder.run import container as run_module
 from envbuilder.run.container import (
     Surroundings,
-    exec_in_image,
     image_argv,
     image_options,
+    need_docker,
     probe_surroundings,
     project_folder,
     run_in_sif,
@@ -151,7 +151,7 @@ def test_the_command_line_of_an_image():
 def test_without_the_docker_command_an_image_says_what_is_missing(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(ToolError, match="its command `docker` is not installed") as caught:
-        exec_in_image("envbuilder/x", ("true",), HERE, terminal=False)
+        need_docker()
     assert "--in sif" in caught.value.hint
 
 
