@@ -27,16 +27,9 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
-from envbuilder.node.doctor import (
-    Item,
-    Purpose,
-    RecipeNeeds,
-    as_text,
-    exit_code,
-    findings,
-    probe_machine,
-    run_checks,
-)
+from envbuilder.node.doctor import Purpose, as_text, exit_code, findings, run_checks
+from envbuilder.node.doctor.item import Item
+from envbuilder.node.doctor.machine import RecipeNeeds, probe_machine
 from envbuilder.node.doctor.node import has_slurm
 from envbuilder.recipe.load import list_recipes, load
 

@@ -19,19 +19,9 @@ from envbuilder import cli
 from envbuilder.commands.doctor import recipe_needs
 from envbuilder.core.http.reachable import Reached, reach
 from envbuilder.core.process import ProcessRunner
-from envbuilder.node.doctor import (
-    DoctorCode,
-    Item,
-    Machine,
-    Purpose,
-    State,
-    as_text,
-    examine,
-    exit_code,
-    findings,
-    run_checks,
-)
-from envbuilder.node.doctor.machine import probe_clock, probe_machine
+from envbuilder.node.doctor import Purpose, as_text, examine, exit_code, findings, run_checks
+from envbuilder.node.doctor.item import DoctorCode, Item, State
+from envbuilder.node.doctor.machine import Machine, probe_clock, probe_machine
 from envbuilder.node.doctor.node import has_slurm, redirects
 from envbuilder.node.nccl.facts import Facts, Gpu, RdmaPort
 from tests.support.programs import SAYS
@@ -464,7 +454,8 @@ ORDINARY = """
 import json, os, sys
 from pathlib import Path
 from envbuilder.core.process import ProcessRunner
-from envbuilder.node.doctor import Purpose, examine, probe_machine
+from envbuilder.node.doctor import Purpose, examine
+from envbuilder.node.doctor.machine import probe_machine
 if os.geteuid() == 0:  # what is imported by now need not be open to the user
     os.setgroups([]); os.setgid(65534); os.setuid(65534)
 env = dict(os.environ, HOME="/nonexistent")

@@ -9,8 +9,8 @@ from envbuilder.core.console import columns
 from envbuilder.core.errors import ToolError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.node.doctor import build, node
-from envbuilder.node.doctor.item import DoctorCode, Item, State, Subject
-from envbuilder.node.doctor.machine import Machine, RecipeNeeds, probe_machine
+from envbuilder.node.doctor.item import Item, State
+from envbuilder.node.doctor.machine import Machine
 
 DoctorCheck = Callable[[Machine], Iterator[Item]]
 
@@ -116,21 +116,3 @@ def as_text(report: DoctorReport, width: int = 0) -> str:
                 ]
         lines.append("")
     return "\n".join([*lines, *(f"done: {command}" for command in report.done)]).rstrip()
-
-
-__all__ = [
-    "DoctorCode",
-    "DoctorReport",
-    "Item",
-    "Machine",
-    "Purpose",
-    "RecipeNeeds",
-    "State",
-    "Subject",
-    "as_text",
-    "examine",
-    "exit_code",
-    "findings",
-    "probe_machine",
-    "run_checks",
-]

@@ -1,6 +1,6 @@
 """What a check of the doctor judges, and the item that it returns."""
 
-import os
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -88,12 +88,11 @@ def free_bytes(path: Path) -> int | None:
     """Return the bytes that a user may still write below a path, which may not exist yet."""
     for place in (path, *path.absolute().parents):
         try:
-            numbers = os.statvfs(place)
+            return shutil.disk_usage(place).free
         except FileNotFoundError:
             continue
         except OSError:
-            return None
-        return numbers.f_frsize * numbers.f_bavail
+            break
     return None
 
 

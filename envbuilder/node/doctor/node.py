@@ -33,22 +33,18 @@ _REDIRECT: Final = 0x0004 | 0x0008 | 0x0020  # request redirect, completion redi
 
 
 def check_apptainer(machine: Machine) -> Iterator[Item]:
-    programs = ("Apptainer", "Singularity")
-    answers = (
-        (one, machine.say(one.lower(), "--version", why=f"ask for {one}'s version")) for one in programs
+    apptainer, singularity = (
+        Subject(DoctorCode.APPTAINER, name, "a SIF runs in it") for name in ("Apptainer", "Singularity")
     )
-    program, answer = next(
-        ((one, version) for one, version in answers if version is not None), ("Apptainer", "")
+    for program in (apptainer, singularity):
+        answer = machine.say(program.name.lower(), "--version", why=f"ask for {program.name}'s version")
+        if found := re.search(r"\d+\.\d+(?:\.\d+)?\S*", answer or ""):
+            yield program.ok(found[0] + (", setuid" if has_setuid(machine) else ""))
+            return
+    yield apptainer.missing(
+        "not installed",
+        "scripts/setup; on a cluster ask for the package `apptainer`, or look for a module: module avail apptainer",
     )
-    found = re.search(r"\d+\.\d+(?:\.\d+)?\S*", answer)
-    if found:
-        runs = Subject(DoctorCode.APPTAINER, program, "a SIF runs in it")
-        yield runs.ok(found[0] + (", setuid" if has_setuid(machine) else ""))
-    else:
-        yield Subject(DoctorCode.APPTAINER, "Apptainer", "a SIF runs in it").missing(
-            "not installed",
-            "scripts/setup; on a cluster ask for the package `apptainer`, or look for a module: module avail apptainer",
-        )
 
 
 def has_setuid(machine: Machine) -> bool:
