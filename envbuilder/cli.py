@@ -229,13 +229,9 @@ def _answer(error: EnvbuilderError | None) -> None:
 
 def _print(error: EnvbuilderError | None) -> None:
     if SESSION.as_json:
-        print(
-            json.dumps(
-                make_envelope(error).model_dump(mode="json", by_alias=True, exclude_unset=True),
-                indent=1,
-                ensure_ascii=False,
-            )
-        )
+        # Not pydantic's own JSON: it refuses the names of files that are not UTF-8.
+        data = make_envelope(error).model_dump(mode="json", by_alias=True, exclude_unset=True)
+        print(json.dumps(data, indent=1, ensure_ascii=False))
         return
     if error:
         for line in _fit_screen(_error_lines(error), error):
@@ -262,11 +258,7 @@ def _error_lines(error: EnvbuilderError | None) -> list[str]:
 
 def _fit_screen(lines: list[str], error: EnvbuilderError) -> list[str]:
     """At a terminal, cut the lines to one screen that ends with the hint and the log."""
-    end = [
-        line
-        for line in (f"hint: {error.hint}" if error.hint else "", f"log: {error.log}" if error.log else "")
-        if line
-    ]
+    end = [f"{name}: {words}" for name, words in (("hint", error.hint), ("log", error.log)) if words]
     if sys.stderr.isatty():
         width, height = shutil.get_terminal_size()
         lines, end = _wrapped(lines, width), _wrapped(end, width)

@@ -4,7 +4,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,9 +76,9 @@ def _make_report(
     recipe = load(find_recipe(name, context.recipes))
     outputs = Outputs(folder=output, name=recipe.name)
     packages = _packages(read_documents(name, output, context.recipes)[0])
-    audited = _audit(name, context, output)
+    verdict, findings, entries = _audit(name, context, output)
     with context.console.step("measure what it holds"), opened_sif(outputs.sif) as system:
-        entries = audited.entries or system.entries(threads=context.limits.threads)
+        entries = entries or system.entries(threads=context.limits.threads)
         parts = measure(SquashfsTree(system, entries))
     tables = load_tables()
     known = facts(recipe, tables)
@@ -88,7 +87,7 @@ def _make_report(
         _pins(recipe, known),
         _sizes(parts),
         _extensions(recipe, tuple(find_extensions(plan, context.store))),
-        _findings(audited),
+        _findings(verdict, findings),
         _times(outputs.log),
         _licenses(packages),
         _sbom(packages),
@@ -102,27 +101,19 @@ def _make_report(
     )
     file = output / f"{recipe.name}.html"
     save_text(file, render(page))
-    return WrittenReport(
-        file=file,
-        bytes=file.stat().st_size,
-        layers=layer_sizes(parts),
-        findings=len(audited.findings),
-    ), audited.findings
+    size, layers = file.stat().st_size, layer_sizes(parts)
+    return WrittenReport(file=file, bytes=size, layers=layers, findings=len(findings)), findings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Audited:
-    verdict: str
-    findings: tuple[Finding, ...]
-    entries: tuple[Entry, ...] = ()  # of the SIF, where it was read to its end
-
-
-def _audit(name: str, context: BuildContext, output: Path) -> _Audited:
+def _audit(
+    name: str, context: BuildContext, output: Path
+) -> tuple[str, tuple[Finding, ...], tuple[Entry, ...]]:
+    """Return the verdict, the findings, and the entries of the SIF where it was read to its end."""
     try:
         verified = verify_built(name, context, output=output)
     except VerifyError as error:
-        return _Audited(verdict=error.message, findings=error.findings)
-    return _Audited(verdict=verified.answer.text(), findings=verified.findings, entries=verified.entries)
+        return error.message, error.findings, ()
+    return verified.answer.text(), verified.findings, verified.entries
 
 
 def _packages(sbom: str) -> tuple[dict[str, Any], ...]:
@@ -186,12 +177,12 @@ def _extensions(recipe: Recipe, found: tuple[ExtensionStatus, ...]) -> Section:
     )
 
 
-def _findings(audited: _Audited) -> Section:
-    rows = tuple((one.code, str(one.severity), one.where, one.message, one.hint) for one in audited.findings)
+def _findings(verdict: str, findings: tuple[Finding, ...]) -> Section:
+    rows = tuple((one.code, str(one.severity), one.where, one.message, one.hint) for one in findings)
     head = ("code", "severity", "where", "message", "hint")
     return Section(
         title="Audit",
-        text=audited.verdict,
+        text=verdict,
         tables=(Table(head=head, rows=rows, empty="The audits found nothing."),),
     )
 
@@ -205,10 +196,8 @@ def _times(log: Path) -> Section:
 
 
 def _licenses(packages: tuple[dict[str, Any], ...]) -> Section:
-    counted = Counter(_license(one) for one in packages)
-    rows = tuple(
-        (name, str(count)) for name, count in sorted(counted.items(), key=lambda pair: (-pair[1], pair[0]))
-    )
+    counted = Counter(sorted(map(_license, packages))).most_common()
+    rows = tuple((name, str(count)) for name, count in counted)
     return Section(title="Licenses", tables=(Table(head=("license, in SPDX", "packages"), rows=rows),))
 
 

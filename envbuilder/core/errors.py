@@ -22,6 +22,8 @@
 Anything outside the family is a bug and keeps its traceback.
 """
 
+import contextlib
+from collections.abc import Iterator
 from typing import ClassVar
 
 from envbuilder.core.findings import Finding
@@ -47,6 +49,15 @@ class UsageError(EnvbuilderError):
     code = "EB200"
     meaning = "a wrong name, option or path on the command line"
     exit_code = 2
+
+
+@contextlib.contextmanager
+def blaming_path(message: str, *, hint: str = "") -> Iterator[None]:
+    """Turn an OSError of the block, about a path that the user chose, into a UsageError with its reason."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(f"{message}: {(error.strerror or str(error)).lower()}", hint=hint) from error
 
 
 class RecipeError(UsageError):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import save_text
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import UsageError, blaming_path
 from envbuilder.plan.contents import USER
 from envbuilder.plan.model import Plan
 
@@ -81,10 +81,8 @@ def save_file(folder: Path, text: str, *, force: bool) -> Path:
             f"`{path}` exists with other content",
             hint="`--print` shows what would be written; `--force` replaces yours",
         )
-    try:
+    with blaming_path(f"cannot write `{path}`"):
         save_text(path, text)
-    except OSError as error:
-        raise UsageError(f"cannot write `{path}`: {(error.strerror or str(error)).lower()}") from error
     return path
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.core.cache import save_text
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import UsageError, blaming_path
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.site import Site
 
@@ -79,7 +79,8 @@ def save_module(module: Module, folder: Path) -> Path:
     files, commands = folder / "modulefiles", folder / "commands" / module.name
     if ":" in str(commands):
         raise UsageError(f"`{folder}` cannot stand in PATH: it has a colon", hint="choose another `--write`")
-    try:
+    hint = "`--write` names a folder that you may write to and that every node has"
+    with blaming_path(f"cannot write the module to `{folder}`", hint=hint):
         if commands.is_dir():
             shutil.rmtree(commands)
         script = commands / f"{module.name}-exec"
@@ -89,11 +90,6 @@ def save_module(module: Module, folder: Path) -> Path:
             (commands / name).symlink_to(script.name)
         save_text(files / f"{module.name}.lua", render_lua(module, commands))
         save_text(files / module.name, render_tcl(module, commands))
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the module to `{folder}`: {(error.strerror or str(error)).lower()}",
-            hint="`--write` names a folder that you may write to and that every node has",
-        ) from error
     return files
 
 

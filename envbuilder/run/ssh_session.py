@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
 from envbuilder.core.cache import save_text
-from envbuilder.core.errors import CommandError, LaunchError, UsageError
+from envbuilder.core.errors import CommandError, LaunchError, UsageError, blaming_path
 from envbuilder.core.process import Command, Runner
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.script import quoted, quoted_list
@@ -117,7 +117,7 @@ def keep_key(path: Path) -> str:
     text = made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = made.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
     half = path.with_name(f"{path.name}.pub")
-    try:
+    with blaming_path(f"cannot keep a key in `{path}`"):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         if path.exists() and half.exists():
             return half.read_text(encoding="utf-8").strip()
@@ -125,8 +125,4 @@ def keep_key(path: Path) -> str:
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, SECRET), "wb") as stream:
             stream.write(text)
         save_text(half, f"{public}\n")
-    except OSError as error:
-        raise UsageError(
-            f"cannot keep a key in `{path}`: {(error.strerror or str(error)).lower()}"
-        ) from error
     return public

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, cast
 
-from envbuilder.core.errors import UsageError
+from envbuilder.core.errors import UsageError, blaming_path
 
 BLOCK: Final = 4 << 20
 STDIN: Final = "-"
@@ -75,7 +75,8 @@ def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Ite
             if path != Path(name) and not os.access(path, os.R_OK):
                 skipped.append(str(path))
                 continue
-            try:
+            hint = "name log files, folders of them, or `-`"
+            with blaming_path(f"cannot read `{path}`", hint=hint):
                 status = path.stat()
                 key = (status.st_dev, status.st_ino)
                 if key in seen:
@@ -83,11 +84,6 @@ def open_logs(names: Iterable[str], stdin: IO[bytes], skipped: list[str]) -> Ite
                 seen.add(key)
                 with path.open("rb") as raw:
                     yield from _open(path, raw, is_regular=stat.S_ISREG(status.st_mode))
-            except OSError as error:
-                reason = (error.strerror or str(error)).lower()
-                raise UsageError(
-                    f"cannot read `{path}`: {reason}", hint="name log files, folders of them, or `-`"
-                ) from error
 
 
 def _open(path: Path, raw: IO[bytes], *, is_regular: bool) -> Iterator[Log]:

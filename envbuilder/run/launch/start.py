@@ -10,7 +10,7 @@ from typing import Final, NoReturn
 from envbuilder.artifacts.outputs import Outputs, find_outputs
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.core.cache import save_text
-from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
+from envbuilder.core.errors import CommandError, LaunchError, ToolError, blaming_path
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_image, need_sif
@@ -103,16 +103,12 @@ def script_of(job: Job) -> Script:
 
 def save_script(path: Path, script: Script) -> Path:
     """Write a script, ready to be started."""
-    try:
+    hint = "launch from a folder that you may write to, and that every node has"
+    with blaming_path(f"cannot write the script `{path}`", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
         script.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and fails without a word
         save_text(path, script.text)
         path.chmod(EXECUTABLE)
-    except OSError as error:
-        raise UsageError(
-            f"cannot write the script `{path}`: {(error.strerror or str(error)).lower()}",
-            hint="launch from a folder that you may write to, and that every node has",
-        ) from error
     return path.absolute()
 
 
