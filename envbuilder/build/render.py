@@ -13,7 +13,9 @@ from envbuilder.core.sources import PYTORCH_INDEX
 from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, word_lists
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
-from envbuilder.plan.render import Kit, render_definition, render_dockerfile
+from envbuilder.plan.render.definition import render_definition
+from envbuilder.plan.render.dockerfile import render_dockerfile
+from envbuilder.plan.render.kit import Kit
 from envbuilder.recipe.model import Recipe
 from envbuilder.run.devcontainer import image_labels
 

@@ -31,7 +31,8 @@ from envbuilder.core.process import Command, FakeRunner, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
-from envbuilder.plan.render import EXPORTED, arguments, render_base
+from envbuilder.plan.render.dockerfile import render_base
+from envbuilder.plan.render.stages import EXPORTED, arguments
 from tests.support.locked_base import BASE
 from tests.support.plans import make_small_kit
 

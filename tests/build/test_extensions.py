@@ -27,7 +27,7 @@ from envbuilder.build.extensions.programs import build_program, capture_program,
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.compat.tables.switch import load_switches
 from envbuilder.compat.tables.toolkit import load_toolkits
-from envbuilder.core.cache import Store, sha256_text
+from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.limits import Limits
@@ -162,7 +162,9 @@ class Sandbox(FakeRunner):
             name = specification["arguments"]["name"]
             (space / "build" / f"{name}.so").write_bytes(gpu_library(*self.targets))
         if "facts" in specification:
-            (space / "facts.json").write_text(json.dumps(FACTS))
+            sources = specification.get("arguments", {}).get("sources", [])
+            read = {one: sha256_file(space / one.removeprefix("/space/")) for one in sources}
+            (space / "facts.json").write_text(json.dumps(FACTS | {"files": read}))
         return ""
 
 

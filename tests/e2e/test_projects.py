@@ -26,7 +26,7 @@ from envbuilder.layers.layer import read_manifest
 from envbuilder.lock.resolve import store_sources
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import ExtensionsStep
-from envbuilder.plan.render import EXPORTED
+from envbuilder.plan.render.stages import EXPORTED
 from tests.support.layers import make_layers
 from tests.support.workbench import ENVBUILDER, ROOT, open_folder, run
 

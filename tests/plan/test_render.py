@@ -17,7 +17,9 @@ from envbuilder.build.render import PAPERS, RENDERERS, make_kit
 from envbuilder.commands.render import Form
 from envbuilder.core.errors import UsageError
 from envbuilder.plan.model import OsStep
-from envbuilder.plan.render import Kit, render_base, render_definition, render_dockerfile
+from envbuilder.plan.render.definition import render_definition
+from envbuilder.plan.render.dockerfile import render_base, render_dockerfile
+from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import (
     WRITE,
     WRITE_MARKED,

@@ -20,7 +20,7 @@ from envbuilder.plan.model import (
     StartStep,
     make,
 )
-from envbuilder.plan.render import Kit
+from envbuilder.plan.render.kit import Kit
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 

@@ -14,7 +14,7 @@ from envbuilder.build.engine import Job
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import Command, Runner
 from envbuilder.plan.model import CudaStep
-from envbuilder.plan.render import rules
+from envbuilder.plan.render.steps import rules
 from envbuilder.runtime.kit.install_toolkit import ToolkitError, install
 
 

@@ -14,7 +14,7 @@ from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.required_tools import ToolCode
 from envbuilder.plan.model import Plan
-from envbuilder.plan.render import arguments
+from envbuilder.plan.render.stages import arguments
 
 FLOOR: Final = (0, 13)  # of buildx: the first release with `--progress rawjson`
 # Messages about a cache that does not exist. They come before anything is built.

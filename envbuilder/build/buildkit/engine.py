@@ -18,7 +18,7 @@ from envbuilder.layers.layer import Layer, load_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import DROP
 from envbuilder.plan.model import OsStep, RuntimeStep, Step
-from envbuilder.plan.render import EXPORTED
+from envbuilder.plan.render.stages import EXPORTED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

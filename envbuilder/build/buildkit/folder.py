@@ -31,7 +31,8 @@ from envbuilder.plan.model import (
     StartStep,
     Step,
 )
-from envbuilder.plan.render import render_base, rules
+from envbuilder.plan.render.dockerfile import render_base
+from envbuilder.plan.render.steps import rules
 
 DOCKERFILE: Final = "Dockerfile.base"
 BASE: Final = "base"  # the image that a recipe stands on, as an OCI layout

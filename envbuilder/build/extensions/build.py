@@ -139,18 +139,6 @@ class _Compile:
         return round(time.monotonic() - self.began, 1)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Entry:
-    """An entry of the store, and how it is made: the work, the compilers wanted, and the key of the build directory."""
-
-    name: str
-    key: Key
-    form: Form
-    work: Callable[[_Compile], Compiled]
-    wanted: int
-    build_key: Sha256
-
-
 class ExtensionBuilder:
     """Build one plan's extensions. `root` unpacks what a compiler needs; it is called only when something must be compiled."""
 
@@ -189,19 +177,17 @@ class ExtensionBuilder:
                 raise BuildError(f"the extension `{call.name}` was built as a link")
             shutil.copyfile(library, run.out / library.name)
             facts, read = read_facts(run.build_dir / FACTS)
-            sources, headers = _files_read(call, read, dict(calls.files))
+            sources = {source: read[source] for source in call.sources}
+            headers = {path: digest for path, digest in read.items() if path not in sources}
             return Compiled(
-                name=call.name, key=key, facts=facts, call=call, targets=targets, sources=sources, headers=headers,
+                name=call.name, key=key, facts=facts, call=call, targets=targets,
+                sources=_pairs(sources, call.base), headers=_pairs(headers, call.base),
                 size=library.stat().st_size, seconds=run.seconds(), timings=ninja_timings(run.build_dir), recipe=plan.name,
             )  # fmt: skip
 
         wanted = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
         build_key = _build_key(surroundings(plan, extension), call.to_json())
-        return self._obtain(
-            _Entry(
-                name=call.name, key=key, form=extension.form, work=work, wanted=wanted, build_key=build_key
-            )
-        )
+        return self._obtain(call.name, key, extension.form, work, wanted=wanted, build_key=build_key)
 
     def _build_project(self, extension: LockedExtension) -> CachedExtension:
         """Build a project with a setup.py or pyproject.toml."""
@@ -227,11 +213,7 @@ class ExtensionBuilder:
 
         common = surroundings(plan, extension, reads_all=True)
         build_key = _build_key(common, f"{extension.name} {extension.path}")
-        return self._obtain(
-            _Entry(
-                name=extension.name, key=key, form=extension.form, work=work, wanted=jobs, build_key=build_key
-            )
-        )
+        return self._obtain(extension.name, key, extension.form, work, wanted=jobs, build_key=build_key)
 
     def _capture_calls(self, extension: LockedExtension) -> Calls:
         """Capture the calls that a project's own imports make."""
@@ -265,29 +247,31 @@ class ExtensionBuilder:
                 _replace(out, store.extension(key))
         return calls
 
-    def _obtain(self, entry: _Entry) -> CachedExtension:
-        """Return the entry from the store. Makes it unless the store has it."""
-        store, console, digest = self._job.store, self._job.console, entry.key.digest
+    def _obtain(
+        self, name: str, key: Key, form: Form, work: Callable[[_Compile], Compiled], *, wanted: int, build_key: Sha256
+    ) -> CachedExtension:  # fmt: skip
+        """Return the entry from the store. `work` makes one that the store lacks, with as many compilers as wanted and free."""
+        store, console, digest = self._job.store, self._job.console, key.digest
         folder = store.extension(digest)
         with store.lock(f"extension-{digest}"):
             compiled = load_compiled(folder)
             if compiled is not None:
-                console.say(f"  {entry.name}: in the store, compiled for `{compiled.recipe}`")
-                return CachedExtension(compiled=compiled, folder=folder, form=entry.form)
+                console.say(f"  {name}: in the store, compiled for `{compiled.recipe}`")
+                return CachedExtension(compiled=compiled, folder=folder, form=form)
             root = self._root()
             with (
-                self._slots.take(entry.wanted) as jobs,
-                store.lock(f"space-{entry.build_key}"),
-                console.step(f"compile `{entry.name}`"),
-                store.workspace() as work,
+                self._slots.take(wanted) as jobs,
+                store.lock(f"space-{build_key}"),
+                console.step(f"compile `{name}`"),
+                store.workspace() as made,
             ):
-                out = work / "entry"
+                out = made / "entry"
                 out.mkdir()
-                build_dir = store.space(entry.build_key)
-                compiled = entry.work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
+                build_dir = store.space(build_key)
+                compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
                 compiled.save(out)
                 _replace(out, folder)
-        return CachedExtension(compiled=compiled, folder=folder, form=entry.form)
+        return CachedExtension(compiled=compiled, folder=folder, form=form)
 
     def _run(
         self, program: Program, name: str, build_dir: Path, root: Root, *, compiles: bool = True, folder: str = ""
@@ -322,19 +306,8 @@ def _build_key(common: Sequence[tuple[str, str]], own: str) -> Sha256:
     return sha256_text(json.dumps([*common, own]))
 
 
-def _files_read(
-    call: Call, read: Mapping[str, str], known: Mapping[str, str]
-) -> tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """Return the sources and the headers that a compile read, relative to the call's base."""
-    sources = {
-        source: known.get(source.removeprefix(f"{BUILD_DIRECTORY}/")) or read.get(source, "")
-        for source in call.sources
-    }
-    headers = {path: digest for path, digest in read.items() if path not in sources}
-    return _pairs(sources, call.base), _pairs(headers, call.base)
-
-
 def _pairs(files: Mapping[str, str], base: str) -> tuple[tuple[str, str], ...]:
+    """Return path and sha256 of files that a compile read. The paths are relative to the call's base."""
     return tuple(sorted((relative(path, base), digest) for path, digest in files.items()))
 
 

@@ -30,7 +30,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.process import Command
 from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.model import ENV_PREFIX, Plan
-from envbuilder.plan.render import Compile
+from envbuilder.plan.render.kit import Compile
 from envbuilder.recipe.extension import Form
 
 STRIP: Final = "-Wl,--build-id=none,--strip-all"  # symbol tables hold nvcc's temporary file names
