@@ -1,6 +1,7 @@
 """`build`: image and SIF from the lock, of one recipe or of many."""
 
 import functools
+import shlex
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -244,7 +245,7 @@ def _build_as_array(
     session.data = job
     session.text = (
         f"job {started.number}: {len(array.recipes)} builds; script {started.script}\n"
-        f"what has ended, with exit code, node and log: {arrays.look_command(array, started.number)}"
+        f"what has ended, with exit code, node and log: cat {shlex.quote(str(array.logs / started.number))}/*.ended"
     )
     if wait:
         builds = arrays.read_ends(array, started.number)

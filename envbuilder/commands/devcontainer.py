@@ -77,7 +77,17 @@ def devcontainer(
             hint="leave `--ssh` out to write a dev container for Docker",
         )
     if host:
-        _set_up_ssh(session, name, host, folder=write, profile=profile, output=output, force=force)
+        outputs, folder = find_outputs(name, output), (write or Path.home() / ".ssh/envbuilder").absolute()
+        ssh = SshSession(
+            name=outputs.name, sif=outputs.sif.absolute(), host=host, site=find_site(profile), folder=folder
+        )
+        runner = ProcessRunner(session.environment, whole=True)
+        config = set_up_session(ssh, runner, force=force)
+        session.data = SshHost(config=config, host=ssh.alias)
+        session.text = (
+            f"{config}: `ssh -F {config} {ssh.alias}`; with `Include {config}` as the first line of ~/.ssh/config "
+            f"VS Code knows `{ssh.alias}`, too"
+        )
         return
     recipe = load(find_recipe(name, recipes))
     desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image)
@@ -85,20 +95,3 @@ def devcontainer(
     path = None if show else save_file(write or Path(), text, force=force)
     session.data = DevContainerFile(file=str(path or ""), text=text)
     session.text = str(path or text.rstrip())
-
-
-def _set_up_ssh(
-    session: Session, name: str, host: str, *, folder: Path | None, profile: str, output: Path, force: bool
-) -> None:
-    outputs = find_outputs(name, output)
-    place = (folder or Path.home() / ".ssh/envbuilder").absolute()
-    ssh = SshSession(
-        name=outputs.name, sif=outputs.sif.absolute(), host=host, site=find_site(profile), folder=place
-    )
-    runner = ProcessRunner(session.environment, whole=True)
-    config = set_up_session(ssh, runner, force=force)
-    session.data = SshHost(config=config, host=ssh.alias)
-    session.text = (
-        f"{config}: `ssh -F {config} {ssh.alias}`; with `Include {config}` as the first line of ~/.ssh/config "
-        f"VS Code knows `{ssh.alias}`, too"
-    )

@@ -23,10 +23,8 @@ from envbuilder.verify.diff import Contents, Differences, compare
 from envbuilder.verify.subjects import find_lock, open_image, read_image, read_lock, read_sif
 
 EXAMPLES: Final = ("envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif")
-app = new_app()
-
-
 ANSWER: Final = Differences
+app = new_app()
 
 
 @command(app, "diff", EXAMPLES)

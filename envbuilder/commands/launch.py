@@ -1,6 +1,7 @@
 """`launch`: a distributed run through Slurm, over SSH or on this machine, and the linter of sbatch scripts."""
 
 import functools
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
@@ -148,7 +149,7 @@ def _write_script(session: Session, options: LaunchOptions, path: Path | None) -
         return False
     job = start.prepare(options, session.environment)
     session.data = WrittenScript(script=start.save_script(path, start.script_of(job)))
-    session.text = start.start_command(job, path)
+    session.text = shlex.join(("sbatch" if job.where == "slurm" else "bash", str(path)))
     return True
 
 

@@ -14,10 +14,8 @@ from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
 
 EXAMPLES: Final = ("envbuilder pull a100", "envbuilder pull registry.site.org/team/a100:latest --only sif")
-app = new_app()
-
-
 ANSWER: Final = registry.Pulled
+app = new_app()
 
 
 @command(app, "pull", EXAMPLES)

@@ -26,10 +26,8 @@ from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.registry import push as registry
 
 EXAMPLES: Final = ("envbuilder push a100 registry.site.org/team/a100",)
-app = new_app()
-
-
 ANSWER: Final = registry.Pushed
+app = new_app()
 
 
 @command(app, "push", EXAMPLES)

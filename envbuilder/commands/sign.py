@@ -10,10 +10,8 @@ from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import OUTPUT, RECIPES, Output, Session, command, complete_recipe, new_app
 
 EXAMPLES: Final = ("envbuilder sign a100 --key key.pem",)
-app = new_app()
-
-
 ANSWER: Final = Signed
+app = new_app()
 
 
 @command(app, "sign", EXAMPLES)

@@ -26,12 +26,8 @@ IMAGE_TREES: Final = (
 )  # fmt: skip
 IMAGE_FOLDERS: Final = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/var", "/var/tmp")  # noqa: S108
 SHARED_BY_APPTAINER: Final = ("/tmp", "/var/tmp")  # noqa: S108 - the host's own, unless a site has it otherwise
-PASSED_TO_IMAGE: Final = (
-    "USER",
-    "LOGNAME",
-    "TERM",
-    "TMPDIR",
-)  # a container has no entry in /etc/passwd for a user
+# A container has no entry in /etc/passwd for a user.
+PASSED_TO_IMAGE: Final = ("USER", "LOGNAME", "TERM", "TMPDIR")
 SHELL: Final = ("/bin/bash",)
 
 

@@ -15,7 +15,7 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
 from envbuilder.core.process import FakeRunner
 from envbuilder.run.launch import start
-from envbuilder.run.launch.array import Array, ArrayBuild, read_ends, render_array
+from envbuilder.run.launch.array import Array, ArrayBuild, make_script, read_ends
 from envbuilder.run.launch.job import (
     Environment,
     Job,
@@ -80,7 +80,7 @@ ARRAY = Array(
     build=("/home/me/.venv/bin/python", "-m", "envbuilder", "build", "--output", "/home/me/a folder"),
     cache=Path("/scratch/me/cache"), folder=Path("/home/me"), logs=Path("/home/me/a folder/slurm"), site=CLUSTER, at_once=4,
 )  # fmt: skip
-TEXTS = {name: render(made) for name, made in JOBS.items()} | {"launch-array.sh": render_array(ARRAY)}
+TEXTS = {name: render(made) for name, made in JOBS.items()} | {"launch-array.sh": make_script(ARRAY).text}
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -428,7 +428,7 @@ def run_task(folder: Path, build: str, *, cache: str = "cache") -> "subprocess.C
     )  # fmt: skip
     (folder / "logs").mkdir(exist_ok=True)
     script = folder / "array.sh"
-    script.write_text(render_array(made))
+    script.write_text(make_script(made).text)
     env = {
         "PATH": "/usr/bin:/bin",
         "TMPDIR": str(folder),
@@ -472,7 +472,7 @@ def test_an_array_asks_for_what_the_site_and_the_person_say():
     assert {"--array=0-1%4", "--partition=gpu", "--account=me", "--time=02:00:00", "--exclusive"} <= set(head)
     assert {"--nodes=1", "--ntasks=1", "--cpus-per-task=8"} <= set(head)
     assert not [one for one in head if "gpu" in one and not one.startswith("--partition")]
-    assert "--array=0-1" in options(render_array(replace(ARRAY, at_once=0, site=PLAIN)))
+    assert "--array=0-1" in options(make_script(replace(ARRAY, at_once=0, site=PLAIN)).text)
 
 
 # ---- the look at a node

@@ -1,6 +1,5 @@
 """Build many recipes as one Slurm array job: a task for each recipe, with one cache and one output folder."""
 
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -59,11 +58,6 @@ def make_array(
 
 
 def make_script(array: Array) -> Script:
-    return Script(name=NAME, text=render_array(array), folder=array.folder, logs=array.logs)
-
-
-def render_array(array: Array) -> str:
-    """Return the script."""
     site, count = array.site, len(array.recipes)
     options = [
         f"--job-name={NAME}",
@@ -86,7 +80,7 @@ def render_array(array: Array) -> str:
         "node_scratch": quoted_path(site.node_scratch),
         "shared_scratch": quoted_path(site.scratch),
     }
-    return compose(
+    text = compose(
         (
             f"builds of {count} recipes, one for each task. `sbatch THIS-FILE` submits it.",
             "each node must see its Python, the recipes, the cache and the folder of artifacts.",
@@ -95,6 +89,7 @@ def render_array(array: Array) -> str:
         [f"{name}={value}" for name, value in settings.items()],
         ("common", "array"),
     )
+    return Script(name=NAME, text=text, folder=array.folder, logs=array.logs)
 
 
 class ArrayBuild(Answer):
@@ -136,8 +131,3 @@ def read_ends(array: Array, number: str) -> tuple[ArrayBuild, ...]:
             exit_code, node = LaunchError.exit_code, ""
         found.append(ArrayBuild(name=path.stem, exit_code=exit_code, node=node, log=log))
     return tuple(found)
-
-
-def look_command(array: Array, number: str) -> str:
-    """Return the command that shows how the tasks ended."""
-    return f"cat {shlex.quote(str(array.logs / number))}/*.ended"

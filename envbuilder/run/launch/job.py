@@ -10,7 +10,7 @@ from envbuilder.artifacts.outputs import Outputs, read_record
 from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import UsageError
-from envbuilder.run.launch.site import HOST, OPTION, TIME, WORD, Site, SlurmSite, need_shape
+from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_shape
 
 Shape = Literal["torchrun", "tasks"]
 Where = Literal["slurm", "ssh", "local"]
@@ -75,17 +75,10 @@ class Job:
     site: Site
     grace: int  # seconds between TERM and KILL
 
-    @property
-    def is_old(self) -> bool:
-        return _version(self.environment.torch) < TORCHRUN_SINCE
-
 
 def torch_has(job: Job, since: tuple[int, ...]) -> bool:
-    return _version(job.environment.torch) >= since
-
-
-def _version(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.partition("+")[0].split(".")[:2])
+    """Whether the torch of the environment is at least this version, of two numbers."""
+    return tuple(int(part) for part in job.environment.torch.partition("+")[0].split(".")[:2]) >= since
 
 
 def make_job(options: LaunchOptions, environment: Environment, site: Site, project: Path) -> Job:
@@ -95,12 +88,11 @@ def make_job(options: LaunchOptions, environment: Environment, site: Site, proje
     if shape is None:
         raise UsageError(f"`--shape` takes {' or '.join(shapes)}, found `{options.shape}`")
     typed = options.slurm
-    for key in ("partition", "account", "qos"):
-        need_shape(f"--{key}", filter(None, (getattr(typed, key),)), WORD)
-    need_shape("--time", filter(None, (typed.time,)), TIME)
+    given = {key: value for key in SLURM_SHAPES if (value := getattr(typed, key))}
+    for key, value in given.items():
+        need_shape(f"--{key}", (value,), SLURM_SHAPES[key])
     need_shape("--sbatch", typed.options, OPTION)
     need_shape("--hosts", options.hosts, HOST)
-    given = {key: value for key in ("partition", "account", "qos", "time") if (value := getattr(typed, key))}
     slurm = replace(site.slurm, options=(*site.slurm.options, *typed.options), **given)
     ssh = replace(site.ssh, hosts=options.hosts or site.ssh.hosts, pdsh=options.pdsh or site.ssh.pdsh)
     nodes = options.nodes or (len(ssh.hosts) if options.where == "ssh" else 1)
@@ -145,7 +137,8 @@ def _check(job: Job) -> None:
 
 def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:
     """Return the program as torchrun takes it: a script, `-m MODULE`, or any program after `--no_python`."""
-    if program[0] in ("python", "python3") and len(program) > 1 and not _is_option(program[1:]):
+    has_script = program[1:] and (program[1] == "-m" or not program[1].startswith("-"))
+    if program[0] in ("python", "python3") and has_script:
         return program[1:]
     return program if program[0] == "-m" or program[0].endswith(".py") else ("--no_python", *program)
 
@@ -153,10 +146,6 @@ def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:
 def words_for_rank(program: tuple[str, ...]) -> tuple[str, ...]:
     """Return the program as one rank runs it."""
     return ("python", *program) if program[0] == "-m" or program[0].endswith(".py") else program
-
-
-def _is_option(words: tuple[str, ...]) -> bool:
-    return words[0].startswith("-") and words[0] != "-m"
 
 
 def probe_environment(outputs: Outputs, read: Callable[[Path, str], str]) -> Environment:

@@ -8,19 +8,20 @@ import re
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final, assert_never
+from typing import Final
 
 from envbuilder import __version__
 from envbuilder.core.errors import UsageError
 from envbuilder.run.launch.job import (
     RANK_IN_LOGS_SINCE,
+    TORCHRUN_SINCE,
     Environment,
     Job,
     torch_has,
     words_for_launcher,
     words_for_rank,
 )
-from envbuilder.run.launch.site import SlurmSite
+from envbuilder.run.launch.site import SLURM_SHAPES, SlurmSite
 
 PARTS: Final = Path(__file__).parent / "parts"
 LEAST_FREE_MB: Final = 1024  # room for the caches of compilers and kernels
@@ -28,13 +29,7 @@ LEAST_FREE_MB: Final = 1024  # room for the caches of compilers and kernels
 
 def render(job: Job) -> str:
     """Return the script."""
-    match job.where:
-        case "slurm":
-            head = [*_slurm_head(job), ""]
-        case "ssh" | "local":
-            head = []
-        case _:
-            assert_never(job.where)
+    head = [*_slurm_head(job), ""] if job.where == "slurm" else []
     return compose(_comment(job), head, _settings(job), _parts(job))
 
 
@@ -61,14 +56,10 @@ def compose(
 
 
 def _comment(job: Job) -> tuple[str, str]:
-    runs = {
-        "slurm": "`sbatch THIS-FILE` submits it",
-        "ssh": "`bash THIS-FILE` runs it",
-        "local": "`bash THIS-FILE` runs it",
-    }
+    use = "`sbatch THIS-FILE` submits it" if job.where == "slurm" else "`bash THIS-FILE` runs it"
     total = job.nodes * job.ranks
     return (
-        f"{job.environment.name} (torch {job.environment.torch}): {total} ranks on {job.nodes} nodes. {runs[job.where]}.",
+        f"{job.environment.name} (torch {job.environment.torch}): {total} ranks on {job.nodes} nodes. {use}.",
         "it needs nothing of envbuilder to run, and you may change it.",
     )
 
@@ -76,7 +67,7 @@ def _comment(job: Job) -> tuple[str, str]:
 def _parts(job: Job) -> list[str]:
     if job.shape == "tasks":
         ranks = "tasks"
-    elif job.is_old:
+    elif not torch_has(job, TORCHRUN_SINCE):
         ranks = "old"
     else:
         ranks = "torchrun" if torch_has(job, RANK_IN_LOGS_SINCE) else "torchrun_1"
@@ -110,14 +101,11 @@ def _settings(job: Job) -> list[str]:
         "grace": str(job.grace),
     }
     lines = [f"{name}={value}" for name, value in shared.items()]
-    own = {"slurm": "srun_options", "ssh": "ssh_options", "local": ""}[job.where]
     if job.where == "slurm":
-        lines.append(f"{own}={quoted_list(_srun_options(job))}")
+        lines.append(f"srun_options={quoted_list(_srun_options(job))}")
     elif job.where == "ssh":
-        lines += [
-            f"{own}={quoted_list(site.ssh.options)}",
-            f"hosts={quoted_list(site.ssh.hosts[: job.nodes])}",
-        ]
+        lines.append(f"ssh_options={quoted_list(site.ssh.options)}")
+        lines.append(f"hosts={quoted_list(site.ssh.hosts[: job.nodes])}")
     names = [*shared, "job"]
     return [*lines, f"settings=({' '.join(names)})"]
 
@@ -167,13 +155,7 @@ def directives(options: Sequence[str]) -> list[str]:
 
 def site_options(slurm: SlurmSite) -> list[str]:
     """Return the options for partition, account and time."""
-    known = (
-        ("partition", slurm.partition),
-        ("account", slurm.account),
-        ("qos", slurm.qos),
-        ("time", slurm.time),
-    )
-    return [f"--{key}={value}" for key, value in known if value]
+    return [f"--{key}={value}" for key in SLURM_SHAPES if (value := getattr(slurm, key))]
 
 
 def _gpu_options(job: Job) -> tuple[str, ...]:

@@ -42,10 +42,9 @@ _SUFFIX: Final = Shape(pattern=r"[A-Za-z0-9.-]+", expected="what follows a host 
 _PROGRAM: Final = Shape(pattern=r"[A-Za-z0-9_./+-]+", expected="the name of a program or its path")
 
 
-def _pairs(found: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(found.items())
-
-
+# Of the options of `sbatch` that both a profile and the command line give.
+SLURM_SHAPES: Final = {"partition": WORD, "account": WORD, "qos": WORD, "time": TIME}
+_Pairs = ReadAs(dict[Annotated[str, _VARIABLE], Line], lambda found: tuple(found.items()))
 Word = Annotated[str, WORD]
 _Path = Annotated[str, _PATH]
 
@@ -85,7 +84,7 @@ class Site:
     scratch: _Path = ""  # shared and large: downloads of models and data sets go there
     node_scratch: _Path = ""  # of one node: compile caches go there; "": $SLURM_TMPDIR, $TMPDIR or /tmp
     master_suffix: Annotated[str, _SUFFIX] = ""  # what makes a node's name that of its fast network
-    env: Annotated[tuple[tuple[str, str], ...], ReadAs(dict[Annotated[str, _VARIABLE], Line], _pairs)] = ()
+    env: Annotated[tuple[tuple[str, str], ...], _Pairs] = ()
     slurm: SlurmSite = SlurmSite()
     ssh: SshSite = SshSite()
 

@@ -1,7 +1,6 @@
 """Submit a script to Slurm, or replace this process by it."""
 
 import os
-import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -149,8 +148,3 @@ def become(job: Job) -> NoReturn:
     """Replace this process by the script: signals, output and exit code are then its own."""
     script = save_script(job.logs / f"{job.environment.name}-{os.getpid()}.sh", script_of(job))
     exec_process(("bash", str(script)))
-
-
-def start_command(job: Job, script: Path) -> str:
-    """Return the command that starts a script."""
-    return shlex.join(("sbatch" if job.where == "slurm" else "bash", str(script)))
