@@ -10,7 +10,6 @@ from envbuilder.build.extensions.programs import container_compiles, need_source
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import PYTORCH_INDEX
-from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, word_lists
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.plan.render.definition import render_definition
@@ -24,8 +23,6 @@ RENDERERS: Final[Mapping[str, Callable[[Kit], str]]] = {
     "apptainer": render_definition,
 }
 JOBS: Final = 4  # compilers at once; the machine that will build is not known
-# Documents about a build by envbuilder. Another build cannot claim them.
-PAPERS: Final = ("opt/envbuilder/lock.json", "opt/envbuilder/plan.txt", "opt/envbuilder/recipe.yaml")
 _COMPILE: Final = "compile_extension.py"
 
 
@@ -43,17 +40,12 @@ def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
             hint="`base: debian/bookworm` in the recipe, or another suite that `envbuilder init` knows",
         )
     need_sources(plan)
-    files = runtime_files(plan.runtime).items()
     return Kit(
         plan=plan,
         summary=recipe.summary,
         programs=(*image.files("kit"), (_COMPILE, image.path(_COMPILE).read_text(encoding="utf-8"))),
-        lists=word_lists(DROP),
-        after=ADD_USER,
         uv=metadata.version("uv"),
-        repeatable=is_repeatable(recipe.python),
         pytorch_index=pytorch_index,
         labels=image_labels(plan),
         compiles=container_compiles(plan, jobs=JOBS),
-        runtime=tuple((path, (text, f"{mode:o}")) for path, (text, mode) in files if path not in PAPERS),
     )

@@ -1,6 +1,7 @@
 """Recipe → lock → plan: check the recipe, read its lock, and put the steps in order."""
 
 import functools
+from collections.abc import Iterator
 from pathlib import Path
 
 from envbuilder import runtime
@@ -16,7 +17,7 @@ from envbuilder.lock.known_base import known_base, lock_path
 from envbuilder.lock.model import Lock
 from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.plan import model
-from envbuilder.plan.model import Plan, StartFiles
+from envbuilder.plan.model import LIB, OWN, SITE_PACKAGES, Plan
 from envbuilder.plan.site import need_files, site_files
 from envbuilder.recipe.model import Recipe
 
@@ -55,11 +56,14 @@ def make_plan(
         toolkit=load_toolkits()[recipe.cuda] if recipe.cuda and not has_own_toolkit else None,
         architectures=capabilities(recipe.gpus, load_gpus().rows),
         lock_text=lock_text(lock),
-        start=StartFiles(
-            site_packages=runtime.files("start"),
-            lib=(*runtime.files("lib"), *runtime.modules("node/nccl")),
-            entry=runtime.files("entry"),
+        start=(
+            *_below(SITE_PACKAGES.format(python=recipe.python), runtime.files("start")),
+            *_below(LIB, (*runtime.files("lib"), *runtime.modules("node/nccl"))),
         ),
-        site=(*site_files(recipe, host), *need_files(recipe)),
+        more=(*_below(OWN, runtime.files("entry")), *site_files(recipe, host), *need_files(recipe)),
     )
     return recipe, plan, findings
+
+
+def _below(folder: str, files: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
+    return ((f"{folder[1:]}/{path}", text) for path, text in files)

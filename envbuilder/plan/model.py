@@ -67,7 +67,7 @@ class PythonStep:
 
     @property
     def site_packages(self) -> str:
-        return site_packages(self.python)
+        return SITE_PACKAGES.format(python=self.python)
 
     @property
     def program(self) -> str:
@@ -144,10 +144,6 @@ class StartStep:
     artifacts: ClassVar[tuple[Artifact, ...]] = ()
     python: str
     files: tuple[tuple[str, str], ...]  # path below / → text
-
-    @property
-    def site_packages(self) -> str:
-        return site_packages(self.python)
 
     def lines(self) -> tuple[str, ...]:
         return (f"step start {self.python}", *map(_file_line, self.files))
@@ -239,20 +235,6 @@ class Plan:
         return next(step for step in self.steps if isinstance(step, RuntimeStep))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StartFiles:
-    """Path → text of the files in site-packages, in `LIB` and, as programs, in /opt/envbuilder."""
-
-    site_packages: tuple[tuple[str, str], ...]
-    lib: tuple[tuple[str, str], ...]
-    entry: tuple[tuple[str, str], ...] = ()
-
-    def step(self, python: str) -> StartStep:
-        folders = {site_packages(python): self.site_packages, LIB: self.lib}
-        files = [(f"{folder[1:]}/{path}", text) for folder, some in folders.items() for path, text in some]
-        return StartStep(python=python, files=tuple(sorted(files)))
-
-
 def make(
     recipe: Recipe,
     lock: Lock,
@@ -260,12 +242,13 @@ def make(
     toolkit: Toolkit | None,
     architectures: tuple[str, ...],
     lock_text: str,
-    start: StartFiles,
-    site: tuple[tuple[str, str], ...] = (),
+    start: tuple[tuple[str, str], ...],
+    more: tuple[tuple[str, str], ...] = (),
 ) -> Plan:
     """Put the steps in order.
 
-    `toolkit` is the table's row for the recipe's CUDA, None without CUDA. `site` are files of the site: its NCCL profile.
+    `toolkit` is the table's row for the recipe's CUDA, None without CUDA. `start` and `more` are files of the start and the runtime
+    layer, path below / → text.
     """
     inside = lock.base.inside if lock.base else None
     steps: list[Step] = [
@@ -276,7 +259,7 @@ def make(
         steps.append(CudaStep(toolkit=toolkit, artifacts=lock.toolkit))
     if lock.extensions:
         steps.append(ExtensionsStep(architectures=architectures, extensions=lock.extensions))
-    steps.append(start.step(recipe.python))
+    steps.append(StartStep(python=recipe.python, files=tuple(sorted(start))))
     env = _environment(recipe, inside=inside, cuda=bool(toolkit or (inside and inside.toolkit(recipe.cuda))))
     before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps))
     labels = (("io.envbuilder.plan", f"sha256:{before.key}"), ("org.opencontainers.image.title", recipe.name))
@@ -284,8 +267,7 @@ def make(
         ("opt/envbuilder/lock.json", lock_text),
         ("opt/envbuilder/plan.txt", before.canonical()),
         ("opt/envbuilder/recipe.yaml", recipe.canonical()),
-        *((f"{LIB[1:].rpartition('/')[0]}/{path}", text) for path, text in start.entry),
-        *site,
+        *more,
     )
     return replace(before, steps=(*steps, RuntimeStep(env=env, labels=labels, files=files)))
 
@@ -325,10 +307,6 @@ def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tu
     if cuda:
         fixed["CUDA_HOME"] = "/usr/local/cuda"
     return tuple((fixed | dict(recipe.env)).items())
-
-
-def site_packages(python: str) -> str:
-    return SITE_PACKAGES.format(python=python)
 
 
 def _file_line(file: tuple[str, str]) -> str:

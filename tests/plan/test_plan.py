@@ -229,8 +229,8 @@ def test_other_gpus_change_the_extensions_but_not_what_they_are_compiled_with():
 @pytest.mark.parametrize(
     "start",
     [
-        dataclasses.replace(START_FILES, lib=()),
-        dataclasses.replace(START_FILES, site_packages=(("envbuilder.pth", "import other\n"),)),
+        START_FILES[:1],
+        ((START_FILES[0][0], "import other\n"), START_FILES[1]),
     ],
 )
 def test_what_each_python_starts_with_is_a_layer_of_its_own(start):

@@ -3,7 +3,7 @@
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
-from envbuilder.build.render import PAPERS, make_kit
+from envbuilder.build.render import make_kit
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink, load_toolkits
 from envbuilder.core.cache import Sha256, sha256_text
@@ -16,11 +16,11 @@ from envbuilder.plan.model import (
     Plan,
     PythonStep,
     RuntimeStep,
-    StartFiles,
     StartStep,
     make,
 )
 from envbuilder.plan.render.kit import Kit
+from envbuilder.plan.render.steps import PAPERS
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 
@@ -117,8 +117,9 @@ TOOLKIT = Toolkit(
 ARCHITECTURES = ("8.0",)
 
 
-START_FILES = StartFiles(
-    site_packages=(("envbuilder.pth", "import envbuilder_start\n"),), lib=(("tool.py", "x = 1\n"),)
+START_FILES = (
+    ("opt/env/lib/python3.11/site-packages/envbuilder.pth", "import envbuilder_start\n"),
+    ("opt/envbuilder/lib/tool.py", "x = 1\n"),
 )
 
 
@@ -128,7 +129,7 @@ def make_plan(
     *,
     toolkit: Toolkit | None = TOOLKIT,
     architectures: tuple[str, ...] = ARCHITECTURES,
-    start: StartFiles = START_FILES,
+    start: tuple[tuple[str, str], ...] = START_FILES,
 ) -> Plan:
     return make(
         recipe, lock, toolkit=toolkit, architectures=architectures, lock_text=lock_text(lock), start=start
@@ -142,18 +143,15 @@ def keys(plan: Plan, tools: str = "tools 1") -> dict[str, str]:
 def make_small_kit(name: str) -> Kit:
     """Make the kit of a recipe, with fixed values for what changes for other reasons: keys, programs, versions."""
     recipe = load(RECIPES / f"{name}.yaml")
-    start = StartFiles(
-        site_packages=(("first.py", ""), ("first.pth", "import first\n")),
-        lib=(),
-        entry=(("start", '#!/bin/sh\nexec "$@"\n'),),
-    )
+    site = f"opt/env/lib/python{recipe.python}/site-packages"
     plan = make(
         recipe,
         load_lock(RECIPES / f"{name}.lock"),
         toolkit=load_toolkits()[recipe.cuda] if recipe.cuda else None,
         architectures=capabilities(recipe.gpus, load_gpus().rows),
         lock_text="{}\n",
-        start=start,
+        start=((f"{site}/first.py", ""), (f"{site}/first.pth", "import first\n")),
+        more=(("opt/envbuilder/start", '#!/bin/sh\nexec "$@"\n'),),
     )
     plan = replace(plan, steps=(*plan.steps[:-1], replace(plan.runtime, labels=(("a.label", "its value"),))))
     kit = make_kit(recipe, plan, pytorch_index="https://index.example/pytorch/")

@@ -1,6 +1,5 @@
 """What a rendered text is written from: the plan, the programs that run in the container, and what they compile."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envbuilder.lock.model import SourceFile
@@ -31,16 +30,10 @@ class Kit:
     plan: Plan
     summary: str
     programs: tuple[tuple[str, str], ...]  # name → text; they run inside the container
-    lists: Mapping[
-        str, str
-    ]  # with which `configure_os.sh` makes a root of Debian's packages, by the names of its variables
-    after: str  # a command of the shell with the root as "$1", run when all packages are there
     uv: str  # the version of uv that installs the wheels
-    repeatable: bool  # whether uv's workers write the same byte code each time
     pytorch_index: str
     labels: tuple[tuple[str, str], ...]  # of the image
     compiles: tuple[Compile, ...]
-    runtime: tuple[tuple[str, tuple[str, str]], ...]  # of the runtime layer: path below / → text and mode
 
     def program(self, name: str) -> str:
         return dict(self.programs)[name]

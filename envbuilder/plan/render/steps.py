@@ -11,6 +11,7 @@ from typing import Final
 
 from envbuilder.core.errors import BuildError
 from envbuilder.lock.model import Artifact
+from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, seeded_python, word_lists
 from envbuilder.plan.model import ENV_PREFIX, CudaStep
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import file_lines, in_shell
@@ -20,6 +21,8 @@ CERTIFICATES: Final = [
     '  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi',
     "done",
 ]
+# Documents about a build by envbuilder. Another build cannot claim them.
+PAPERS: Final = ("opt/envbuilder/lock.json", "opt/envbuilder/plan.txt", "opt/envbuilder/recipe.yaml")
 WORKSHOP: Final = "ca-certificates curl python3-pip"  # what fetches; nothing of it stays
 _PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts"
 
@@ -95,15 +98,15 @@ def unpack(root: str) -> list[str]:
 
 def configure(kit: Kit) -> list[str]:
     """Let the packages' own dpkg install them."""
-    lists = {name: in_shell(words) for name, words in kit.lists.items()}
-    repeat = "" if kit.repeatable else kit.plan.python.python  # whose library is byte-compiled anew
+    lists = {name: in_shell(words) for name, words in word_lists(DROP).items()}
+    repeat = seeded_python(kit.plan.python.python)  # whose library is byte-compiled anew
     return [
         f"export EXCLUDE={lists['EXCLUDE']} KEEP={lists['KEEP']}",
         f"export DROP={lists['DROP']}",
         f"export NAMES={lists['NAMES']}",
         f"sh /kit/configure_os.sh /debs {in_shell(kit.plan.os.gcc)} {in_shell(repeat)}",
         "set -- ''",
-        kit.after,
+        ADD_USER,
     ]
 
 
@@ -122,7 +125,7 @@ def python(kit: Kit) -> list[str]:
         "export PYTHONHASHSEED=0 PYTHONWARNINGS=ignore PYC_INVALIDATION_MODE=UNCHECKED_HASH",
         'if [ -n "${INDEX-}" ]; then export UV_DEFAULT_INDEX="$INDEX"; fi',
     ]
-    compiled = " --compile-bytecode" if kit.repeatable else ""
+    compiled = " --compile-bytecode" if is_repeatable(version) else ""
     for place, wheels in _by_index(step.artifacts):
         index = f' --default-index "${{PYTORCH_INDEX}}/{place}"' if place else ""
         lines += _wanted(wheels, requirements)
@@ -137,7 +140,8 @@ def python(kit: Kit) -> list[str]:
 
 def _byte_code(kit: Kit) -> tuple[str, ...]:
     """Return the programs that complete byte code after the wheels are installed."""
-    return ("check_byte_code.py",) if kit.repeatable else ("compile_all.py", "check_byte_code.py")
+    checking = ("check_byte_code.py",)
+    return checking if is_repeatable(kit.plan.python.python) else ("compile_all.py", *checking)
 
 
 def _wanted(wheels: Sequence[Artifact], path: str) -> list[str]:
@@ -191,8 +195,9 @@ def start_code(kit: Kit) -> list[str]:
 def runtime(kit: Kit, *, out: str) -> list[str]:
     """Write the files that a runtime reads, below the folder `out`."""
     lines: list[str] = []
-    for path, (text, mode) in kit.runtime:
-        lines += _file(f"{out}/{path}", text, mode)
+    for path, (text, mode) in runtime_files(kit.plan.runtime).items():
+        if path not in PAPERS:
+            lines += _file(f"{out}/{path}", text, f"{mode:o}")
     return [
         *lines,
         "",
