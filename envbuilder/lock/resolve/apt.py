@@ -78,14 +78,8 @@ class Suite:
 
     def closure(self, packages: tuple[str, ...]) -> tuple[Artifact, ...]:
         """Return the packages with their dependencies, as apt would install them into an empty root."""
-        try:
-            listing = self._ask("apt-get", "install", "--print-uris", "-qq", "--", *packages)
-        except CommandError as error:
-            raise IncompatibleError(
-                f"no set of {self.name}'s packages fits the recipe's base, compiler, Python and `apt` list\n{error.message}",
-                hint=error.hint,
-            ) from error
-        return tuple(sorted(self._artifacts(listing), key=lambda deb: deb.name))
+        refusal = f"no set of {self.name}'s packages fits the recipe's base, compiler, Python and `apt` list"
+        return self._install("--", *packages, refusal=refusal)
 
     def upgrade(self, old: Sequence[Artifact], names: Sequence[str]) -> tuple[Artifact, ...]:
         """Return the old packages, with these in their newest version and those upgraded that the new ones need.
@@ -95,17 +89,11 @@ class Suite:
         with self.context.store.workspace() as work:
             status = work / "status"
             save_text(status, "\n".join(self._installed(old)))
-            try:
-                listing = self._ask(
-                    "apt-get", "-o", f"Dir::State::status={status}", "install", "--print-uris", "-qq", "--no-remove", "--", *names
-                )  # fmt: skip
-            except CommandError as error:
-                raise IncompatibleError(
-                    f"{self.name} cannot upgrade {', '.join(names)} beside the packages that are locked\n{error.message}",
-                    hint="`--upgrade` without names chooses every version anew",
-                ) from error
-        moved = {deb.name: deb for deb in self._artifacts(listing)}
-        return tuple(sorted(({deb.name: deb for deb in old} | moved).values(), key=lambda deb: deb.name))
+            return self._install(
+                "-o", f"Dir::State::status={status}", "--no-remove", "--", *names,
+                refusal=f"{self.name} cannot upgrade {', '.join(names)} beside the packages that are locked",
+                hint="`--upgrade` without names chooses every version anew", old=old,
+            )  # fmt: skip
 
     def additions(self, names: Sequence[str], status: str) -> tuple[Artifact, ...]:
         """Return these packages with the dependencies that are not installed according to dpkg's `status`.
@@ -113,27 +101,34 @@ class Suite:
         Installed packages move to the suite's version only where the new ones need it: an image with security updates has
         newer packages than the suite, and a compiler's parts need each other's exact version.
         """
-        options = ("install", "--print-uris", "-qq", "--no-remove", "--", *names)
+        options = ("--no-remove", "--", *names)
+        refusal = f"{self.name} cannot add {', '.join(names)} to what the base image holds"
+        hint = f"take an image of {self.name} that is no older or newer than the mirror; {MIRROR_HINT}"
         with self.context.store.workspace() as work:
             save_text(work / "status", status)
             save_text(work / "preferences", f"Package: *\nPin: release n={self.name}\nPin-Priority: 1001\n")
             state = ("-o", f"Dir::State::status={work / 'status'}")
             older = ("-o", f"Dir::Etc::preferences={work / 'preferences'}", "--allow-downgrades")
             try:
-                listing = self._ask("apt-get", *state, *options)
-            except CommandError:
-                try:
-                    listing = self._ask("apt-get", *state, *older, *options)
-                except CommandError as error:
-                    raise IncompatibleError(
-                        f"{self.name} cannot add {', '.join(names)} to what the base image holds\n{error.message}",
-                        hint=f"take an image of {self.name} that is no older or newer than the mirror; {MIRROR_HINT}",
-                    ) from error
-                log.warning(
-                    "the base image has newer packages than %s, and some are put back to its versions: the new ones need them so",
-                    self.name,
-                )
-        return tuple(sorted(self._artifacts(listing), key=lambda deb: deb.name))
+                return self._install(*state, *options, refusal=refusal)
+            except IncompatibleError:
+                found = self._install(*state, *older, *options, refusal=refusal, hint=hint)
+        log.warning(
+            "the base image has newer packages than %s, and some are put back to its versions: the new ones need them so",
+            self.name,
+        )
+        return found
+
+    def _install(
+        self, *words: str, refusal: str, hint: str = "", old: Sequence[Artifact] = ()
+    ) -> tuple[Artifact, ...]:
+        """Return `old` with what `apt-get install` would fetch; raises IncompatibleError, which begins with `refusal`."""
+        try:
+            listing = self._ask("apt-get", "install", "--print-uris", "-qq", *words)
+        except CommandError as error:
+            raise IncompatibleError(f"{refusal}\n{error.message}", hint=hint or error.hint) from error
+        found = {deb.name: deb for deb in (*old, *self._artifacts(listing))}
+        return tuple(found[name] for name in sorted(found))
 
     def _installed(self, old: Sequence[Artifact]) -> Iterator[str]:
         """Return dpkg's status of the old packages, from the lists if they have this version, otherwise from the files."""

@@ -54,17 +54,6 @@ class Question:
     before: date | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """A wheel of uv's answer. `size` is 0 if the index does not state it."""
-
-    name: str
-    version: str
-    url: str
-    sha256: Sha256
-    size: int
-
-
 def resolve_wheels(
     recipe: Recipe, target: Target, context: ResolveContext, *, prefer: tuple[Artifact, ...], before: date | None
 ) -> tuple[Artifact, ...]:  # fmt: skip
@@ -141,19 +130,8 @@ def ask_uv(question: Question, context: ResolveContext) -> tuple[Artifact, ...]:
                 if attempt is question or not _is_unsolvable(error):
                     _need_access(question, sources, error, context)
                     raise _refused(question, error) from error
-        found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question, local)
-    sizes = _sizes(found, question, context)
-    return tuple(
-        Artifact(
-            kind="wheel",
-            name=wheel.name,
-            version=wheel.version,
-            sha256=wheel.sha256,
-            size=sizes[wheel.sha256],
-            **_place(wheel, question, sources),
-        )
-        for wheel in sorted(found, key=lambda wheel: wheel.name)
-    )
+        found = _read_answer((work / "pylock.toml").read_text(encoding="utf-8"), question, sources, local)
+    return _with_sizes(found, question, context)
 
 
 def _show_folders(folders: Sequence[Path], links: Path) -> dict[Path, Path]:
@@ -289,8 +267,11 @@ def uv_platform(glibc: str) -> str:
     return f"x86_64-manylinux_{major}_{min(minor, NEWEST_MANYLINUX)}"
 
 
-def _read_answer(text: str, question: Question, local: Mapping[Path, Path]) -> tuple[_Found, ...]:
-    found = []
+def _read_answer(
+    text: str, question: Question, sources: Sources, local: Mapping[Path, Path]
+) -> dict[str, Artifact]:
+    """Return URL → wheel of uv's answer. The size is 0 if the index does not state it."""
+    found = {}
     for package in tomllib.loads(text).get("packages", []):
         name = package["name"]
         if not package.get("wheels"):
@@ -312,8 +293,11 @@ def _read_answer(text: str, question: Question, local: Mapping[Path, Path]) -> t
         if digest is None:
             raise FetchError(f"the index gives no sha256 for `{filename}`, so it cannot be locked")
         size = real.stat().st_size if real else wheel.get("size", 0)
-        found.append(_Found(name=name, version=package["version"], url=url, sha256=Sha256(digest), size=size))
-    return tuple(found)
+        found[url] = Artifact(
+            kind="wheel", name=name, version=package["version"], sha256=Sha256(digest), size=size,
+            **_place(url, name, package["version"], question, sources),
+        )  # fmt: skip
+    return found
 
 
 def choose_wheel(filenames: Sequence[str], *, python: str, glibc: str) -> str | None:
@@ -346,30 +330,32 @@ def _tag_order(python: str, glibc: str) -> Mapping[tags.Tag, int]:
     return {tag: rank for rank, tag in reversed(list(enumerate(ordered)))}
 
 
-def _sizes(found: Sequence[_Found], question: Question, context: ResolveContext) -> dict[Sha256, int]:
-    """Return the sizes, from uv's answer, the old lock or the cache; the rest from the network."""
-    sizes = {one.sha256: one.size for one in question.prefer}
-    for wheel in found:
+def _with_sizes(
+    found: Mapping[str, Artifact], question: Question, context: ResolveContext
+) -> tuple[Artifact, ...]:
+    """Return the wheels by name. Missing sizes are those of the old lock or the cache; the rest from the network."""
+    known = {one.sha256: one.size for one in question.prefer}
+    sizes = {}
+    for url, wheel in found.items():
         cached = context.store.artifact(wheel.sha256)
-        if wheel.size:
-            sizes[wheel.sha256] = wheel.size
-        elif wheel.sha256 not in sizes and cached.is_file():
-            sizes[wheel.sha256] = cached.stat().st_size
-    left = [wheel for wheel in found if wheel.sha256 not in sizes]
-    for wheel, size in zip(left, context.fetcher.measure([wheel.url for wheel in left]), strict=True):
-        sizes[wheel.sha256] = size
-    return sizes
+        sizes[url] = (
+            wheel.size or known.get(wheel.sha256) or (cached.stat().st_size if cached.is_file() else 0)
+        )
+    left = [url for url, size in sizes.items() if not size]
+    sizes.update(zip(left, context.fetcher.measure(left), strict=True))
+    wheels = (replace(wheel, size=sizes[url]) for url, wheel in found.items())
+    return tuple(sorted(wheels, key=lambda wheel: wheel.name))
 
 
-def _place(wheel: _Found, question: Question, sources: Sources) -> dict[str, str]:
+def _place(url: str, name: str, version: str, question: Question, sources: Sources) -> dict[str, str]:
     """Return the source and path of a wheel in a lock: PyTorch's own index for its builds, otherwise PyPI."""
-    filename = _filename({"url": wheel.url})
-    local = Version(wheel.version).local or ""
-    own = question.build if wheel.url.startswith(sources.pytorch) else ""
+    filename = _filename({"url": url})
+    local = Version(version).local or ""
+    own = question.build if url.startswith(sources.pytorch) else ""
     build = local if _BUILD.fullmatch(local) else own
     if build:
-        return {"source": "pytorch", "path": f"{build}/{wheel.name}/{filename}"}
-    return {"source": "pypi", "path": f"{wheel.name}/{filename}"}
+        return {"source": "pytorch", "path": f"{build}/{name}/{filename}"}
+    return {"source": "pypi", "path": f"{name}/{filename}"}
 
 
 def _filename(wheel: Mapping[str, str]) -> str:
