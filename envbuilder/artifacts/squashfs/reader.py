@@ -215,59 +215,56 @@ class Squashfs:
     def _inode(self, path: str, reference: int) -> _Inode:
         table = self._inode_table
         at = table.place(reference >> 16, reference & 0xFFFF)
-        kind, mode, uid, gid, mtime, _ = table.take(_INODE, at)
-        entry = Entry(
-            path=path, kind=Kind.DIRECTORY, mode=mode, uid=self._ids[uid], gid=self._ids[gid], mtime=mtime
-        )
+        number, mode, uid, gid, mtime, _ = table.take(_INODE, at)
         at += _INODE.size
-        match kind:
+        kind, size, target, xattrs = Kind.DIRECTORY, 0, "", _NONE_32
+        content = listing = None
+        match number:
             case 1:
-                block, _, size, offset, _ = table.take(_FOLDER, at)
-                return _Inode(entry=entry, listing=(block, offset, size))
+                block, _, length, offset, _ = table.take(_FOLDER, at)
+                listing = (block, offset, length)
             case 8:
-                _, size, block, _, _, offset, xattrs = table.take(_LONG_FOLDER, at)
-                return _Inode(entry=self._with_xattrs(entry, xattrs), listing=(block, offset, size))
+                _, length, block, _, _, offset, xattrs = table.take(_LONG_FOLDER, at)
+                listing = (block, offset, length)
             case 2:
                 start, fragment, offset, size = table.take(_FILE, at)
-                where = Content(start=start, blocks=(), fragment=fragment, offset=offset, size=size)
-                return self._file(entry, where, at + _FILE.size)
+                kind, content = Kind.FILE, self._content(at + _FILE.size, start, fragment, offset, size)
             case 9:
                 start, size, _, _, fragment, offset, xattrs = table.take(_LONG_FILE, at)
-                where = Content(start=start, blocks=(), fragment=fragment, offset=offset, size=size)
-                return self._file(self._with_xattrs(entry, xattrs), where, at + _LONG_FILE.size)
+                kind, content = Kind.FILE, self._content(at + _LONG_FILE.size, start, fragment, offset, size)
             case 3 | 10:
                 _, length = table.take(_LINK, at)
-                target = from_bytes(table.bytes(at + _LINK.size, length))
-                entry = replace(entry, kind=Kind.LINK, target=target)
-                if kind == 10:
+                kind, target = Kind.LINK, from_bytes(table.bytes(at + _LINK.size, length))
+                if number == 10:
                     (xattrs,) = table.take(_WORD, at + _LINK.size + length)
-                    entry = self._with_xattrs(entry, xattrs)
-                return _Inode(entry=entry)
             case 4 | 5 | 6 | 7 | 11 | 12 | 13 | 14:
-                return _Inode(entry=self._special(entry, kind, at))
+                kind, (target, xattrs) = Kind.SPECIAL, self._special(number, at)
             case _:
                 raise ValueError(f"{path!r} is of no kind that is known")
+        entry = Entry(
+            path=path, kind=kind, mode=mode, uid=self._ids[uid], gid=self._ids[gid], mtime=mtime, size=size,
+            target=target, xattrs=self._xattrs[xattrs] if xattrs != _NONE_32 else (),
+        )  # fmt: skip
+        return _Inode(entry=entry, content=content, listing=listing)
 
-    def _special(self, entry: Entry, kind: int, at: int) -> Entry:
-        """A device, fifo or socket; the extended kinds (7 more) may have attributes."""
-        name = ("block", "char", "fifo", "socket")[(kind - 4) % 7]
+    def _special(self, number: int, at: int) -> tuple[str, int]:
+        """Name a device, fifo or socket. The extended kinds (7 more) may have attributes, whose number is returned."""
+        name = ("block", "char", "fifo", "socket")[(number - 4) % 7]
         at += _WORD.size  # how many names it has
         if name in ("block", "char"):
-            (number,) = self._inode_table.take(_WORD, at)
-            name += f" {(number >> 8) & 0xFFF}:{(number & 0xFF) | ((number >> 12) & 0xFFF00)}"
+            (device,) = self._inode_table.take(_WORD, at)
+            name += f" {(device >> 8) & 0xFFF}:{(device & 0xFF) | ((device >> 12) & 0xFFF00)}"
             at += _WORD.size
-        entry = replace(entry, kind=Kind.SPECIAL, target=name)
-        return self._with_xattrs(entry, *self._inode_table.take(_WORD, at)) if kind > 10 else entry
+        return name, self._inode_table.take(_WORD, at)[0] if number > 10 else _NONE_32
 
-    def _file(self, entry: Entry, where: Content, at: int) -> _Inode:
-        """Read a file whose list of blocks is at this place in the inode table."""
-        whole, rest = divmod(where.size, self.block_size)
-        count = whole + (1 if rest and where.fragment == _NONE_32 else 0)
-        blocks = tuple(
-            number for (number,) in _WORD.iter_unpack(self._inode_table.bytes(at, count * _WORD.size))
-        )
-        content = replace(where, blocks=blocks, fragment=where.fragment if rest else _NONE_32)
-        return _Inode(entry=replace(entry, kind=Kind.FILE, size=where.size), content=content)
+    def _content(self, at: int, start: int, fragment: int, offset: int, size: int) -> Content:
+        """Read the place of a file's content, whose list of blocks is at `at` in the inode table."""
+        whole, rest = divmod(size, self.block_size)
+        count = whole + (1 if rest and fragment == _NONE_32 else 0)
+        blocks = struct.unpack(f"<{count}I", self._inode_table.bytes(at, count * _WORD.size))
+        if not rest:
+            fragment = _NONE_32
+        return Content(start=start, blocks=blocks, fragment=fragment, offset=offset, size=size)
 
     def _hash(self, contents: list[Content]) -> list[tuple[Content, str]]:
         """Hash some files that lie near each other."""
@@ -285,9 +282,6 @@ class Squashfs:
 
     def _plain(self, stored: bytes, length: int) -> bytes:
         return stored if length & _RAW_DATA else self._unpack(stored, self.block_size)
-
-    def _with_xattrs(self, entry: Entry, number: int) -> Entry:
-        return entry if number == _NONE_32 else replace(entry, xattrs=self._xattrs[number])
 
     def _read_xattrs(self, at: int) -> list[tuple[tuple[str, bytes], ...]]:
         pairs_at, count, _ = _XATTRS.unpack(self.read(at, _XATTRS.size))
