@@ -303,10 +303,10 @@ def beside(final: Path) -> Iterator[Path]:
     with space_errors(final):
         final.parent.mkdir(parents=True, exist_ok=True)
         for left in final.parent.glob(f"{glob.escape(prefix)}*.part"):
-            with contextlib.suppress(OSError), _held(left, wait=False):
+            with contextlib.suppress(OSError), held(left, wait=False):
                 remove_tree(left)
         path = Path(tempfile.mkdtemp(prefix=prefix, suffix=".part", dir=final.parent))
-        with _held(path, wait=True):
+        with held(path, wait=True):
             try:
                 yield path
             finally:
@@ -314,7 +314,7 @@ def beside(final: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def _held(folder: Path, *, wait: bool) -> Iterator[None]:
+def held(folder: Path, *, wait: bool) -> Iterator[None]:
     """Hold a folder's lock; raises OSError when another process holds it and `wait` is false."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:

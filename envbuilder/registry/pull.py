@@ -5,8 +5,6 @@ where the next pull resumes them.
 """
 
 import contextlib
-import fcntl
-import os
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
@@ -26,7 +24,7 @@ from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.answer import Answer
-from envbuilder.core.cache import Sha256, commit_path, remove_tree, save_text, sha256_file, space_errors
+from envbuilder.core.cache import Sha256, commit_path, held, remove_tree, save_text, sha256_file, space_errors
 from envbuilder.core.console import Console
 from envbuilder.core.errors import AbsentError, ContentError, SpaceError, UsageError, VerifyError
 from envbuilder.core.fetch import each
@@ -94,7 +92,7 @@ def pull(
         files=tuple(
             PulledFile(
                 form=form,
-                path=_final(outputs, form),
+                path=outputs.image if form == "image" else outputs.sif,
                 digest=f"sha256:{digest_that_is_signed(form, manifest)}",
             )
             for form, manifest in found.items()
@@ -149,10 +147,6 @@ def _blobs(manifest: Manifest) -> Iterator[Descriptor]:
     if manifest.config is not None and not _is_sif(manifest):
         yield manifest.config
     yield from manifest.layers
-
-
-def _final(outputs: Outputs, form: Form) -> Path:
-    return outputs.image if form == "image" else outputs.sif
 
 
 def _signed_statement(
@@ -251,17 +245,14 @@ def _partial_folder(outputs: Outputs) -> Iterator[Path]:
     """Yield the folder of partial blobs, locked for one pull at a time."""
     folder = outputs.folder / f".{outputs.name}.pull"
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    holder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        try:
-            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UsageError(
-                f"another pull to `{outputs.folder / outputs.name}` is running",
-                hint="wait for it, or choose another --output",
-            ) from error
-        yield folder
+        with held(folder, wait=False):
+            yield folder
+    except BlockingIOError as error:
+        raise UsageError(
+            f"another pull to `{outputs.folder / outputs.name}` is running",
+            hint="wait for it, or choose another --output",
+        ) from error
     finally:
-        os.close(holder)
         with contextlib.suppress(OSError):  # gone after success; kept with what came before a failure
             folder.rmdir()
