@@ -84,7 +84,10 @@ def push_blob(
         progress.advance(source.blob.size)
         return Sent(mounted=True)
     with translate_errors(reference):
-        return _Upload(client, reference, source, progress=progress, stop=stop).run(url)
+        upload = _Upload(
+            client=client, reference=reference, source=source, progress=progress, stop=stop, url=url
+        )
+        return upload.run()
 
 
 def put_manifest(client: Client, reference: Reference, manifest: Manifest) -> None:
@@ -141,135 +144,121 @@ def _location(response: Response, url: str) -> str:
     return urljoin(url, response.headers.get("Location", url))
 
 
+@dataclass(slots=True, kw_only=True)
 class _Upload:
     """The upload of one blob, and how much the registry has of it."""
 
-    def __init__(
-        self,
-        client: Client,
-        reference: Reference,
-        source: Source,
-        *,
-        progress: Progress,
-        stop: threading.Event,
-    ) -> None:
-        self._client = client
-        self._reference = reference
-        self._source = source
-        self._progress = progress
-        self._stop = stop
-        self._url = ""
-        self._have = 0  # bytes that the registry has
-        self._shown = 0  # bytes that the progress shows
-        self._sent = self._saved = 0
-        self._broken = False  # once; then in pieces
+    client: Client
+    reference: Reference
+    source: Source
+    progress: Progress
+    stop: threading.Event
+    url: str  # "" where it has to begin anew
+    have: int = 0  # bytes that the registry has
+    shown: int = 0  # bytes that the progress shows
+    sent: int = 0
+    saved: int = 0
+    broken: bool = False  # once; then in pieces
 
-    @property
-    def _size(self) -> int:
-        return self._source.blob.size
-
-    def run(self, url: str) -> Sent:
+    def run(self) -> Sent:
         """Send the blob and resume after breaks, as long as the upload makes progress."""
-        self._url, best, failures = url, 0, 0
-        done = False
+        best, failures, done = 0, 0, False
         while not done:
             try:
                 done = self._step()
             except TransientError as broken:
                 failures += 1
                 if failures > len(PAUSES):
-                    raise give_up(self._url, broken) from broken
-                log.info("%s: %s at byte %d, trying again", self._reference, broken, self._have)
-                wait(max(PAUSES[failures - 1], broken.pause), self._stop)
+                    raise give_up(self.url, broken) from broken
+                log.info("%s: %s at byte %d, trying again", self.reference, broken, self.have)
+                wait(max(PAUSES[failures - 1], broken.pause), self.stop)
                 done = self._recover()
-            if self._have > best + WORTHWHILE:
-                best, failures = self._have, 0
-        return Sent(sent=self._sent, saved=self._saved)
+            if self.have > best + WORTHWHILE:
+                best, failures = self.have, 0
+        return Sent(sent=self.sent, saved=self.saved)
 
     def _step(self) -> bool:
         """Send the next part. Returns whether the registry has the whole blob and accepted its digest."""
-        left = self._size - self._have
-        if self._broken and left:
+        left = self.source.blob.size - self.have
+        if self.broken and left:
             self._send_piece(min(left, PIECE))
             return False
-        joint = "&" if "?" in self._url else "?"
-        url = f"{self._url}{joint}{urlencode({'digest': f'sha256:{self._source.blob.digest}'})}"
+        joint = "&" if "?" in self.url else "?"
+        url = f"{self.url}{joint}{urlencode({'digest': f'sha256:{self.source.blob.digest}'})}"
         with self._ask("PUT", url, left, accept=(201, 400, 404, 413, 416)) as response:
             status = response.status_code
         if status == 201:
-            self._show(self._size)
+            self._show(self.source.blob.size)
             return True
         if status == 400:  # also when the bytes do not match the digest
-            self._source.need_right()
+            self.source.need_right()
         raise self._lost(f"the registry did not accept what was sent ({status})", anew=status != 413)
 
     def _send_piece(self, size: int) -> None:
-        end = self._have + size
-        place = f"{self._have}-{end - 1}"
-        with self._ask(
-            "PATCH", self._url, size, content_range=place, accept=(202, 400, 404, 416)
-        ) as response:
+        end = self.have + size
+        place = f"{self.have}-{end - 1}"
+        with self._ask("PATCH", self.url, size, content_range=place, accept=(202, 400, 404, 416)) as response:
             if response.status_code != 202:
                 raise self._lost(f"the registry lost what it had ({response.status_code})", anew=True)
-            self._url = _location(response, self._url)
-        self._have = end
-        self._show(self._have)
+            self.url = _location(response, self.url)
+        self.have = end
+        self._show(self.have)
 
     def _ask(
         self, method: str, url: str, size: int, *, accept: tuple[int, ...], content_range: str = ""
     ) -> Response:
-        body = _Piece(self._source, self._have, size, self._advance) if size else b""
+        body = _Piece(self.source, self.have, size, self._advance) if size else b""
         headers = {"Content-Type": "application/octet-stream"}
         if content_range:
             headers["Content-Range"] = content_range
         try:
-            return self._client.ask(
-                self._reference, method, url, right=RIGHT, headers=headers, body=body, accept=accept
+            return self.client.ask(
+                self.reference, method, url, right=RIGHT, headers=headers, body=body, accept=accept
             )
         finally:
-            self._sent += body.sent if isinstance(body, _Piece) else 0
+            self.sent += body.sent if isinstance(body, _Piece) else 0
 
     def _lost(self, why: str, *, anew: bool) -> TransientError:
         if anew:
-            self._url = ""
+            self.url = ""
         return TransientError(why)
 
     def _recover(self) -> bool:
         """Ask how much the registry has. Returns True when it has the whole blob."""
-        client, reference, blob = self._client, self._reference, self._source.blob
-        self._broken = True
+        client, reference, blob = self.client, self.reference, self.source.blob
+        self.broken = True
         if client.retry(reference, lambda: _is_there(client, reference, blob)):
-            self._show(self._size)
+            self._show(self.source.blob.size)
             return True
-        self._have = client.retry(reference, self._ask_state) if self._url else 0
-        if not self._url:
-            self._url = client.retry(reference, lambda: _begin(client, reference, blob)) or ""
-        self._saved += self._have
-        self._show(self._have)
+        self.have = client.retry(reference, self._ask_state) if self.url else 0
+        if not self.url:
+            self.url = client.retry(reference, lambda: _begin(client, reference, blob)) or ""
+        self.saved += self.have
+        self._show(self.have)
         return False
 
     def _ask_state(self) -> int:
         """Return the bytes that the registry has of the upload. Forget its URL when the registry does not know it."""
         try:
-            with self._client.ask(self._reference, "GET", self._url, right=RIGHT, accept=(204,)) as response:
-                self._url = _location(response, self._url)
+            with self.client.ask(self.reference, "GET", self.url, right=RIGHT, accept=(204,)) as response:
+                self.url = _location(response, self.url)
                 last = response.headers.get("Range", "").rpartition("-")[2]
         except RegistryError as error:
             log.info("the upload cannot be resumed: %s", error)
-            self._url = ""
+            self.url = ""
             return 0
         return int(last) + 1 if last.isdecimal() and last != "0" else 0  # 0-0 stands for nothing at all
 
     def _advance(self, count: int) -> None:
-        if self._stop.is_set():
+        if self.stop.is_set():
             raise Stopped
-        self._shown += count
-        self._progress.advance(count)
+        self.shown += count
+        self.progress.advance(count)
 
     def _show(self, have: int) -> None:
         """Correct the progress shown."""
-        self._progress.advance(have - self._shown)
-        self._shown = have
+        self.progress.advance(have - self.shown)
+        self.shown = have
 
 
 class _Piece:

@@ -108,7 +108,7 @@ class InFiles:
         return PLACES.match(entry.path) is not None and not entry.path.startswith(PACKAGES)
 
     def finds(self, content: bytes) -> Iterator[str]:
-        return _found(content)
+        return (name for name, pattern in PATTERNS if pattern.search(content))
 
 
 IN_FILES: Final = InFiles()
@@ -118,7 +118,7 @@ def check_secrets(case: Case) -> Iterator[Finding]:
     texts = [(f"the environment's {name}", f"{name}={value}") for name, value in case.outside.environment]
     texts += [(f"the image's {place}", text) for place, text in case.outside.texts]
     for place, text in texts:
-        known = tuple(_found(text.encode()))
+        known = tuple(IN_FILES.finds(text.encode()))
         for what in known or (["a secret by its name"] if NAMED.search(text) else []):
             yield _secret(place, what)
     for path, what in case.outside.hidden:
@@ -132,10 +132,6 @@ def check_secrets(case: Case) -> Iterator[Finding]:
             for what in IN_FILES.finds(case.read(path)):
                 yield _secret(f"/{path}", what)
     yield from _authorities(case)
-
-
-def _found(content: bytes) -> Iterator[str]:
-    return (name for name, pattern in PATTERNS if pattern.search(content))
 
 
 def _secret(where: str, what: str) -> Finding:
