@@ -8,7 +8,7 @@ from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Runner
-from envbuilder.lock.resolve import ResolveContext, open_context
+from envbuilder.lock.resolve.context import ResolveContext, open_context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,7 +27,7 @@ from envbuilder.core.findings import Finding
 from envbuilder.core.log import log_to
 from envbuilder.core.process import Command
 from envbuilder.lock.model import lock_artifacts
-from envbuilder.lock.resolve import store_sources
+from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.lock.vendor import VendoredLock, vendor
 from envbuilder.plan.make import load_locked, make_plan
 from envbuilder.plan.model import Plan

@@ -10,7 +10,8 @@ from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.lock.resolve import LockOptions, lock_recipe, open_context
+from envbuilder.lock.resolve import lock_recipe
+from envbuilder.lock.resolve.context import LockOptions, open_context
 
 EXAMPLES: Final = (
     "envbuilder lock a100",

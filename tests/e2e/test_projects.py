@@ -23,7 +23,7 @@ from envbuilder.commands._build_context import build_context
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError
 from envbuilder.layers.layer import read_manifest
-from envbuilder.lock.resolve import store_sources
+from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import ExtensionsStep
 from envbuilder.plan.render.stages import EXPORTED

@@ -24,16 +24,11 @@ from envbuilder.core.process import FakeRunner, ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve import (
-    LockOptions,
-    ResolveContext,
-    lock_extensions,
-    make_target,
-    resolve,
-    store_sources,
-)
+from envbuilder.lock.resolve import make_target, resolve
 from envbuilder.lock.resolve import wheels as wheel_module
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs
+from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.wheels import choose_wheel, implied_wheels, resolve_wheels, torch_requirement
 from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.recipe.model import Extension

@@ -15,7 +15,8 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import FakeRunner, ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.lock.resolve import ResolveContext, lock_extensions, store_sources
+from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.git import export_commit
 from envbuilder.lock.source_files import own_files
 from envbuilder.plan.model import extension_lines

@@ -17,7 +17,9 @@ from envbuilder.core.process import FakeRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Lock, LockedExtension, SourceFile, lock_artifacts
-from envbuilder.lock.resolve import ResolveContext, make_target, store_sources
+from envbuilder.lock.resolve import make_target
+from envbuilder.lock.resolve.context import ResolveContext
+from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.lock.vendor import FILES, vendor
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe

@@ -9,7 +9,7 @@ from envbuilder.build.pipeline import open_engine
 from envbuilder.commands import context as sessions
 from envbuilder.commands._build_context import build_context
 from envbuilder.layers.layer import Layer
-from envbuilder.lock.resolve import store_sources
+from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.plan.make import make_plan
 
 

@@ -5,9 +5,7 @@ from typing import NoReturn
 
 from envbuilder.core.cache import sha256_text
 from envbuilder.lock.model import Artifact, Lock, recipe_inputs
-from envbuilder.lock.resolve import (
-    Target,
-)
+from envbuilder.lock.resolve.context import Target
 from envbuilder.lock.resolve.debs import os_packages
 from envbuilder.recipe.model import Recipe
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock, recipe_inputs
-from envbuilder.lock.resolve import LockOptions
 from envbuilder.lock.resolve.base_image import look
+from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.recipe.load import load
 from tests.support import bases
 from tests.support.registries import Registry

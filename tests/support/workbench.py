@@ -18,7 +18,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import lock_artifacts
-from envbuilder.lock.resolve import ResolveContext, open_context
+from envbuilder.lock.resolve.context import ResolveContext, open_context
 from tests.support.answers import check_answer
 from tests.support.conditions import Conditions
 

@@ -23,24 +23,12 @@ from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Artifact, Lock, LockedBase, lock_artifacts, recipe_inputs
-from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target, open_context
+from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
-from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
+from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_toolkit_wheels, resolve_wheels
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
-
-__all__ = [
-    "LockOptions",
-    "ResolveContext",
-    "Target",
-    "lock_extensions",
-    "lock_recipe",
-    "make_target",
-    "open_context",
-    "resolve",
-    "store_sources",
-]
 
 
 def lock_recipe(
