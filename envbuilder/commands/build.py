@@ -240,7 +240,7 @@ def _build_as_array(
         session.text = f"sbatch {path}" if path else script.text.removesuffix("\n")
         return
     runner = ProcessRunner(session.environment, whole=True)
-    started = start.submit(script, runner, wait=wait, tell=Console(color=session.color).say)
+    started = start.submit(script, runner, wait=wait, report=Console(color=session.color).say)
     job = ArrayJob(job=started.number, script=started.script, logs=array.logs)
     session.data = job
     session.text = (
@@ -248,7 +248,7 @@ def _build_as_array(
         f"what has ended, with exit code, node and log: cat {shlex.quote(str(array.logs / started.number))}/*.ended"
     )
     if wait:
-        builds = arrays.read_ends(array, started.number)
+        builds = arrays.read_results(array, started.number)
         session.exit_code = max(one.exit_code for one in builds)
         session.findings = tuple(one.finding() for one in builds if one.exit_code)
         session.data = job.model_copy(update={"builds": builds})

@@ -21,7 +21,7 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.load import find_recipe, load
-from envbuilder.run.devcontainer import Desk, make_file, save_file
+from envbuilder.run.devcontainer import EditorFacts, make_file, save_file
 from envbuilder.run.launch.site import find_site
 from envbuilder.run.ssh_session import SshSession, set_up_session
 
@@ -90,8 +90,8 @@ def devcontainer(
         )
         return
     recipe = load(find_recipe(name, recipes))
-    desk = Desk(python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image)
-    text = make_file(recipe.name, image or image_name(recipe.name), desk)
+    facts = EditorFacts(python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image)
+    text = make_file(recipe.name, image or image_name(recipe.name), facts)
     path = None if show else save_file(write or Path(), text, force=force)
     session.data = DevContainerFile(file=str(path or ""), text=text)
     session.text = str(path or text.rstrip())

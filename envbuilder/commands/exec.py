@@ -10,7 +10,7 @@ import typer
 
 from envbuilder.commands.context import OUTPUT, Name, Output, Profile, Session, command, new_app, offer
 from envbuilder.core.errors import UsageError
-from envbuilder.run.exec import Inside, command_line, execute, parse_form
+from envbuilder.run.exec import ExecOptions, command_line, execute, parse_form
 from envbuilder.run.launch.site import find_site
 
 EXAMPLES: Final = (
@@ -52,12 +52,12 @@ def run_inside(
     session: Session, name: str, argv: list[str], *, form: str, profile: str, show: bool, output: Path
 ) -> None:
     """Run a command in the environment, or a shell without one; with `show`, print the command line instead."""
-    inside = Inside(
+    options = ExecOptions(
         name=name, argv=tuple(argv), form=parse_form(form), output=output, site=find_site(profile),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
         folder=Path.cwd(), ids=(os.geteuid(), os.getegid()),
     )  # fmt: skip
     if show:
-        session.text = shlex.join(command_line(inside, session.environment))
+        session.text = shlex.join(command_line(options, session.environment))
     else:
-        execute(inside, session.environment)
+        execute(options, session.environment)

@@ -68,7 +68,7 @@ Grace = Annotated[
 SmokeRun = Annotated[
     bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")
 ]
-# A command whose process becomes the job: its output is the program's.
+# A command whose process the job replaces: its output is the program's.
 becoming: Final = functools.partial(command, app, has_json=False, context_settings=PROGRAM)
 
 
@@ -105,7 +105,7 @@ def launch_slurm(
         start.script_of(start.prepare(options, session.environment)),
         runner,
         wait=wait,
-        tell=Console(color=session.color).say,
+        report=Console(color=session.color).say,
     )
     session.exit_code, session.text = started.code, started.text()
     session.data = SlurmJob(job=started.number, script=started.script, log=started.log)
@@ -125,7 +125,7 @@ def launch_ssh(
         folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
         hosts=tuple(host for host in hosts.split(",") if host), pdsh=pdsh,
     )  # fmt: skip
-    _write_script(session, options, write) or start.become(start.prepare(options, session.environment))
+    _write_script(session, options, write) or start.exec_script(start.prepare(options, session.environment))
 
 
 @becoming("launch local", EXAMPLES["local"], short_help="Run a job on this machine")
@@ -140,7 +140,7 @@ def launch_local(
         folder=Path.cwd(), logs=logs, output=output, profile=profile, grace=grace, smoke=smoke,
         image=parse_form(inside) == "image",
     )  # fmt: skip
-    _write_script(session, options, write) or start.become(start.prepare(options, session.environment))
+    _write_script(session, options, write) or start.exec_script(start.prepare(options, session.environment))
 
 
 def _write_script(session: Session, options: LaunchOptions, path: Path | None) -> bool:

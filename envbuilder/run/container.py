@@ -25,21 +25,21 @@ IMAGE_TREES: Final = (
     "/bin", "/boot", "/dev", "/etc", "/lib", "/lib64", "/opt/env", "/opt/envbuilder", "/proc", "/run", "/sbin", "/sys", "/usr",
 )  # fmt: skip
 IMAGE_FOLDERS: Final = ("/", "/home", "/media", "/mnt", "/opt", "/root", "/srv", "/tmp", "/var", "/var/tmp")  # noqa: S108
-SHARED_BY_APPTAINER: Final = ("/tmp", "/var/tmp")  # noqa: S108 - the host's own, unless a site has it otherwise
-# A container has no entry in /etc/passwd for a user.
+SHARED_BY_APPTAINER: Final = ("/tmp", "/var/tmp")  # noqa: S108 - by default, Apptainer mounts the host's
+# In a container, /etc/passwd has no entry for the user.
 PASSED_TO_IMAGE: Final = ("USER", "LOGNAME", "TERM", "TMPDIR")
 SHELL: Final = ("/bin/bash",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What a container sees of this machine."""
+    """The folders, GPUs and variables of this machine that a container gets."""
 
     folder: Path  # where the command starts
     binds: tuple[str, ...] = ()  # PATH[:PATH[:OPTIONS]], as both runtimes take them
     gpu: bool = False
-    user: str = ""  # of the processes in a container of an image, UID:GID
-    names: tuple[tuple[str, str], ...] = ()  # environment that Docker, unlike Apptainer, does not pass on
+    user: str = ""  # UID:GID, for a container of an image
+    names: tuple[tuple[str, str], ...] = ()  # variables for Docker, which passes none on by itself
 
 
 def probe_surroundings(
@@ -49,7 +49,7 @@ def probe_surroundings(
     wanted = [str(project_folder(folder)), environment.get("TMPDIR", "")]
     own = [path for path in wanted if path and want_bind(PurePosixPath(path)) and Path(path).is_dir()]
     names = [(name, environment[name]) for name in PASSED_TO_IMAGE if name in environment]
-    home = [("HOME", "/tmp")] if ids[0] else []  # noqa: S108 - else `/`, where an ordinary user may write nothing
+    home = [("HOME", "/tmp")] if ids[0] else []  # noqa: S108 - the default is `/`, which only root can write
     return Surroundings(
         folder=folder,
         binds=tuple(dict.fromkeys([*own, *binds])),
@@ -65,7 +65,7 @@ def project_folder(folder: Path) -> Path:
 
 
 def want_bind(folder: PurePosixPath) -> bool:
-    """Whether a mount there hides nothing of the image."""
+    """Return whether a mount there hides nothing of the image."""
     inside_image = any(folder.is_relative_to(tree) for tree in IMAGE_TREES)
     return folder.is_absolute() and str(folder) not in IMAGE_FOLDERS and not inside_image
 
@@ -74,7 +74,7 @@ def want_bind(folder: PurePosixPath) -> bool:
 
 
 def sif_options(around: Surroundings) -> list[str]:
-    """Return the options of `apptainer exec`. Apptainer shares the host's IPC and /dev/shm by default."""
+    """Return the options of `apptainer exec`. By default, Apptainer shares the host's IPC and /dev/shm."""
     shared = [bind for bind in around.binds if not _shared(bind)]
     binds = [part for bind in shared for part in ("--bind", bind)]
     env = [part for name, value in FIXED_ENV.items() for part in ("--env", f"{name}={value}")]
@@ -86,7 +86,7 @@ def _shared(bind: str) -> bool:
 
 
 def run_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> Completed:
-    """Run to the end and keep the output; raises ToolError when Apptainer is not installed."""
+    """Run a command and return its output; raises ToolError when Apptainer is not installed."""
     try:
         result = Client.execute(
             str(sif), list(argv), options=sif_options(around), return_result=True, quiet=True
@@ -104,8 +104,8 @@ def run_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> Complete
 def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str, ...]:
     """Return the command line of `exec`, or of `shell` without a command.
 
-    spython cannot run these: it starts Apptainer as a child, whose terminal and signals are not the
-    user's. Nor is it on the nodes where the scripts of `launch`, `module` and `ssh` run.
+    spython cannot run these: it starts Apptainer as a child without the user's terminal and signals.
+    The nodes that run the scripts of `launch`, `module` and `ssh` do not have spython either.
     """
     return ("apptainer", "exec" if argv else "shell", *sif_options(around), str(sif), *argv)
 
@@ -114,7 +114,7 @@ def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str,
 
 
 def image_options(around: Surroundings) -> ContainerOptions:
-    """Return how a container of an image is made, apart from the command."""
+    """Return the options of a container of an image."""
     gpus = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])] if around.gpu else None
     return {
         "user": around.user,
@@ -122,8 +122,8 @@ def image_options(around: Surroundings) -> ContainerOptions:
         "working_dir": str(around.folder),
         "environment": FIXED_ENV | dict(around.names),
         "device_requests": gpus,
-        "ipc_mode": "host",  # ranks of one job share memory; Docker's own /dev/shm of 64 MB is too small for loaders
-        "init": True,  # a container's first process ignores the signals that end other processes
+        "ipc_mode": "host",  # ranks share memory, and Docker's default /dev/shm of 64 MB is too small for data loaders
+        "init": True,  # without it, the command is process 1, which ignores signals such as TERM
     }
 
 
@@ -132,7 +132,7 @@ def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, termina
     options = image_options(around)
     words = [
         "docker",
-        "--context=default",  # the engine that the Docker SDK found: it knows no contexts
+        "--context=default",  # the engine that the Docker SDK uses, which knows no contexts
         "run",
         "--rm",
         "--pull=never",
@@ -150,12 +150,12 @@ def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, termina
 
 
 def run_in_image(engine: DockerEngine, image: str, argv: Sequence[str], around: Surroundings) -> Completed:
-    """Run to the end and keep the output."""
+    """Run a command and return its output."""
     return engine.run(image, argv, image_options(around))
 
 
 def need_docker() -> None:
-    """Raise ToolError when the command line of an engine is missing, which `exec` and `shell` become."""
+    """Raise ToolError when the program `docker` is missing: `exec` and `shell` run it."""
     if shutil.which("docker") is None:
         raise ToolError(
             "a Docker engine is running, but its command `docker` is not installed",

@@ -1,8 +1,7 @@
 """Write the dev container settings of an environment: the image's label and a project's devcontainer.json.
 
-Both have the same settings: an image may be used without the file, and people edit the file. A
-label cannot hold `runArgs` or the workspace's mount (containers.dev), so these are in the file
-alone.
+Both have the same settings, because people edit the file or use the image without it. A label cannot
+hold `runArgs` or the workspace's mount (containers.dev), so only the file has these.
 """
 
 import json
@@ -18,13 +17,13 @@ from envbuilder.plan.model import Plan
 LABEL: Final = "devcontainer.metadata"
 FOLDER: Final = ".devcontainer"
 FILE: Final = "devcontainer.json"
-SHARED_MEMORY: Final = "type=tmpfs,target=/dev/shm"  # Docker's own has 64 MB, too few for data loaders
+SHARED_MEMORY: Final = "type=tmpfs,target=/dev/shm"  # Docker's default of 64 MB is too small for data loaders
 EXTENSIONS: Final = ("ms-python.python", "ms-python.debugpy", "ms-vscode.cpptools")
 CUDA_EXTENSION: Final = "nvidia.nsight-vscode-edition"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Desk:
+class EditorFacts:
     """The facts of an environment that an editor needs."""
 
     python: str  # 3.11
@@ -32,45 +31,45 @@ class Desk:
     has_user: bool = True  # a foreign base image may lack the user
 
 
-def metadata(desk: Desk) -> dict[str, object]:
-    """Return the settings that file and label share."""
-    user = {"remoteUser": USER, "updateRemoteUserUID": True} if desk.has_user else {}
+def metadata(facts: EditorFacts) -> dict[str, object]:
+    """Return the settings that the file and the label share."""
+    user = {"remoteUser": USER, "updateRemoteUserUID": True} if facts.has_user else {}
     return {
-        "hostRequirements": {"gpu": "optional"},  # `--gpus all` would make it fail where there is none
+        "hostRequirements": {"gpu": "optional"},  # `--gpus all` would fail on a machine without a GPU
         "init": True,
         "capAdd": ["SYS_PTRACE"],  # for debuggers
         "mounts": [SHARED_MEMORY],
         "containerEnv": {"PYTHONNOUSERSITE": "1"},
         **user,
-        # Debian's /etc/profile would take the environment from PATH.
+        # Debian's /etc/profile would remove the environment from PATH.
         "userEnvProbe": "none",
-        "customizations": {"vscode": {"extensions": list(_extensions(desk)), "settings": _settings(desk)}},
+        "customizations": {"vscode": {"extensions": list(_extensions(facts)), "settings": _settings(facts)}},
     }
 
 
 def image_labels(plan: Plan) -> tuple[tuple[str, str], ...]:
-    """Return the labels of the plan's image: its own, and what editors read."""
+    """Return the labels of the plan's image: those of the plan, and the settings for editors."""
     has_cuda = "CUDA_HOME" in dict(plan.runtime.env)
-    desk = Desk(python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base)
-    text = json.dumps([metadata(desk)], sort_keys=True, separators=(",", ":"))
+    facts = EditorFacts(python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base)
+    text = json.dumps([metadata(facts)], sort_keys=True, separators=(",", ":"))
     return (*plan.runtime.labels, (LABEL, text))
 
 
-def make_file(name: str, image: str, desk: Desk) -> str:
+def make_file(name: str, image: str, facts: EditorFacts) -> str:
     """Return the text of devcontainer.json for the environment `name` in the image."""
     value = {
         "name": name,
         "image": image,
         "workspaceMount": "source=${localWorkspaceFolder},target=/workspaces/${localWorkspaceFolderBasename},type=bind",
         "workspaceFolder": "/workspaces/${localWorkspaceFolderBasename}",
-        "runArgs": ["--ipc=host"],  # for CUDA IPC with processes outside of the container
-        **metadata(desk),
+        "runArgs": ["--ipc=host"],  # for CUDA IPC with processes outside the container
+        **metadata(facts),
     }
     return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
 
 
 def save_file(folder: Path, text: str, *, force: bool) -> Path:
-    """Write devcontainer.json into a project's folder; raises UsageError when a person changed the file."""
+    """Write devcontainer.json into a project's folder; raises UsageError when the file has other content."""
     path = folder / FOLDER / FILE
     try:
         found = path.read_text(encoding="utf-8") if path.exists() else text
@@ -86,14 +85,14 @@ def save_file(folder: Path, text: str, *, force: bool) -> Path:
     return path
 
 
-def _extensions(desk: Desk) -> tuple[str, ...]:
-    return (*EXTENSIONS, CUDA_EXTENSION) if desk.has_cuda else EXTENSIONS
+def _extensions(facts: EditorFacts) -> tuple[str, ...]:
+    return (*EXTENSIONS, CUDA_EXTENSION) if facts.has_cuda else EXTENSIONS
 
 
-def _settings(desk: Desk) -> dict[str, object]:
-    torch = f"/opt/env/lib/python{desk.python}/site-packages/torch/include"
-    cuda = ["/usr/local/cuda/include"] if desk.has_cuda else []
-    headers = [torch, f"{torch}/torch/csrc/api/include", *cuda, f"/usr/include/python{desk.python}"]
+def _settings(facts: EditorFacts) -> dict[str, object]:
+    torch = f"/opt/env/lib/python{facts.python}/site-packages/torch/include"
+    cuda = ["/usr/local/cuda/include"] if facts.has_cuda else []
+    headers = [torch, f"{torch}/torch/csrc/api/include", *cuda, f"/usr/include/python{facts.python}"]
     return {
         "python.defaultInterpreterPath": "/opt/env/bin/python",
         "C_Cpp.default.compilerPath": "/usr/local/bin/g++",

@@ -19,8 +19,8 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Inside:
-    """A command in an environment; a shell when it is empty."""
+class ExecOptions:
+    """A command to run in an environment. An empty one is a shell."""
 
     name: str  # of a recipe that was built, or a path to a SIF
     argv: tuple[str, ...]
@@ -42,33 +42,33 @@ def parse_form(text: str) -> Form:
     return found
 
 
-def execute(inside: Inside, environment: Mapping[str, str]) -> NoReturn:
-    """Replace this process by the command: the terminal, signals and exit code are then the command's own."""
-    outputs = find_outputs(inside.name, inside.output)
-    if not _want_sif(inside, outputs, environment):
-        docker = need_engine(outputs, environment) if inside.form == "image" else connect(environment)
-        also = f"there is no SIF `{outputs.sif}`, and " if not inside.form else ""
+def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
+    """Replace this process by the command, which then has the terminal, the signals and the exit code."""
+    outputs = find_outputs(options.name, options.output)
+    if not _want_sif(options, outputs, environment):
+        docker = need_engine(outputs, environment) if options.form == "image" else connect(environment)
+        also = f"there is no SIF `{outputs.sif}`, and " if not options.form else ""
         if docker is None:
-            raise _absent(f"{also}no Docker engine answers", inside.name, environment)
-        need_image(docker, inside.name, outputs, environment, also=also)
+            raise _absent(f"{also}no Docker engine is running", options.name, environment)
+        need_image(docker, options.name, outputs, environment, also=also)
         run.need_docker()
-    exec_process(command_line(inside, environment))
+    exec_process(command_line(options, environment))
 
 
-def command_line(inside: Inside, environment: Mapping[str, str]) -> tuple[str, ...]:
+def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command line that `execute` runs, of Apptainer or of `docker run`."""
-    outputs, binds = find_outputs(inside.name, inside.output), inside.site.present_binds(environment)
-    around = run.probe_surroundings(inside.folder, environment=environment, ids=inside.ids, binds=binds)
-    if _want_sif(inside, outputs, environment):
-        return run.sif_argv(outputs.sif, inside.argv, around)
-    return run.image_argv(outputs.image_name, inside.argv, around, terminal=inside.terminal)
+    outputs, binds = find_outputs(options.name, options.output), options.site.present_binds(environment)
+    around = run.probe_surroundings(options.folder, environment=environment, ids=options.ids, binds=binds)
+    if _want_sif(options, outputs, environment):
+        return run.sif_argv(outputs.sif, options.argv, around)
+    return run.image_argv(outputs.image_name, options.argv, around, terminal=options.terminal)
 
 
-def _want_sif(inside: Inside, outputs: Outputs, environment: Mapping[str, str]) -> bool:
-    if inside.form == "image":
+def _want_sif(options: ExecOptions, outputs: Outputs, environment: Mapping[str, str]) -> bool:
+    if options.form == "image":
         return False
-    if inside.form == "sif" or inside.name.endswith(SIF):
-        need_sif(inside.name, inside.output, environment)
+    if options.form == "sif" or options.name.endswith(SIF):
+        need_sif(options.name, options.output, environment)
     return outputs.sif.is_file()
 
 
@@ -81,10 +81,10 @@ def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs
 
 
 def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> DockerEngine:
-    """Return the Docker engine; raises ToolError when none answers."""
+    """Return the Docker engine; raises ToolError when none is running."""
     docker = connect(environment)
     if docker is None:
-        raise ToolError(f"no Docker engine answers, so nothing can run in `{outputs.image_name}`")
+        raise ToolError(f"no Docker engine is running, so nothing can run in `{outputs.image_name}`")
     return docker
 
 
@@ -96,9 +96,9 @@ def need_image(
     *,
     also: str = "",
 ) -> str:
-    """Return the identity of the recipe's image in the engine; raises UsageError when it has none.
+    """Return the ID of the recipe's image in the engine; raises UsageError when the engine lacks it.
 
-    Every checkout uses the same image name, so an image that was built elsewhere is a warning.
+    All checkouts use the same image name, so this warns of an image that another checkout built.
     """
     try:
         identity = docker.image_id(outputs.image_name)
@@ -107,8 +107,8 @@ def need_image(
     record = read_record(outputs)
     if record is not None and not docker.holds(outputs.image_name, record.manifest):
         log.warning(
-            "warning: the Docker engine's `%s` is %.19s, and not sha256:%.12s as `%s` was built; `envbuilder build %s` loads that",
-            outputs.image_name, identity, record.manifest, outputs.image, name,
+            "warning: the Docker engine's `%s` is %.19s, but the build in `%s` is sha256:%.12s; `envbuilder build %s` loads it",
+            outputs.image_name, identity, outputs.image, record.manifest, name,
         )  # fmt: skip
     return identity
 

@@ -1,6 +1,6 @@
 """Write a script that runs commands in a SIF with the options of `exec`, without envbuilder.
 
-The commands of a module are links to such a script: called as `python` it runs the environment's
+The commands of a module are links to this script. Called as `python`, it runs the environment's
 `python`.
 """
 
@@ -29,8 +29,8 @@ def render_enter(name: str, sif: Path, site: Site) -> str:
     lines = [f"{key}={value}" for key, value in settings.items()]
     head = [
         "#!/usr/bin/env bash",
-        f"# Runs a command in the environment {name}. Written by envbuilder {__version__}; it needs nothing of envbuilder.",
-        "# shellcheck disable=SC2016,SC1003 # the settings are as they were given",
+        f"# Runs a command in the environment {name}. Written by envbuilder {__version__}; it runs without envbuilder.",
+        "# shellcheck disable=SC2016,SC1003 # settings are quoted as data",
         "set -euo pipefail",
     ]
     return "\n".join([*head, "", *lines, "", BODY.read_text(encoding="utf-8")])

@@ -3,7 +3,7 @@ case ${0##*/} in
   *) set -- "${0##*/}" "$@" ;;
 esac
 
-# The checkout around this folder, so that ../data means the same inside; without one the folder itself.
+# Prints the checkout that holds this folder, so that ../data works inside, or the folder itself.
 project() {
   local folder=$PWD
   until [ -e "$folder/.git" ]; do
@@ -16,7 +16,7 @@ project() {
   printf %s "$folder"
 }
 
-# Whether a mount there would hide nothing of the image.
+# Succeeds if a mount there hides nothing of the image.
 hides_nothing() {
   local tree
   for tree in "${image_folders[@]}"; do
@@ -28,7 +28,7 @@ hides_nothing() {
   [[ $1 == /* ]]
 }
 
-# Apptainer shares these by itself, unless a site has it otherwise.
+# By default, Apptainer mounts these itself.
 is_shared() {
   local tree
   for tree in "${shared_trees[@]}"; do

@@ -1,7 +1,7 @@
 """Write an environment as a module of a cluster: after `module load a100`, `python` is the environment's.
 
-There is a module file for Lmod, one in Tcl for sites without Lmod, and the commands that both
-prepend to PATH.
+It writes a module file for Lmod, one in Tcl for sites without Lmod, and the folder of commands that
+both prepend to PATH.
 """
 
 import shutil
@@ -14,14 +14,14 @@ from envbuilder.core.errors import UsageError, blaming_path
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.site import Site
 
-COMMANDS: Final = ("python", "python3", "torchrun")  # no pip: what is in a SIF cannot change
+COMMANDS: Final = ("python", "python3", "torchrun")  # no pip: a SIF is read-only
 CUDA_COMMANDS: Final = ("nvcc",)
 EXECUTABLE: Final = 0o755
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """What `module` writes."""
+    """The module of one environment."""
 
     name: str
     sif: Path
@@ -42,7 +42,7 @@ class Module:
     @property
     def help(self) -> str:
         *programs, any_other = self.commands
-        return f"{self.summary}: {', '.join(programs)}, and any other program of it by {any_other}"
+        return f"{self.summary}: {', '.join(programs)}, and other programs through {any_other}"
 
 
 def render_lua(module: Module, commands: Path) -> str:
@@ -50,7 +50,7 @@ def render_lua(module: Module, commands: Path) -> str:
         [
             f"help({_lua(module.help)})",
             f"whatis({_lua(module.summary)})",
-            'family("envbuilder") -- another environment takes its place',
+            'family("envbuilder") -- loading another environment unloads this one',
             *(f"depends_on({_lua(one)})" for one in module.site.modules),
             f'prepend_path("PATH", {_lua(str(commands))})',
             "",
@@ -72,13 +72,13 @@ def render_tcl(module: Module, commands: Path) -> str:
 
 
 def save_module(module: Module, folder: Path) -> Path:
-    """Write the module below `folder`; returns the folder for `module use`. An earlier one of that name is replaced.
+    """Write the module below `folder`, over an earlier one. Returns the folder for `module use`.
 
-    Lmod prefers the file in Lua; other module systems read only the one in Tcl.
+    Lmod prefers the file in Lua. Other module systems read only the one in Tcl.
     """
     files, commands = folder / "modulefiles", folder / "commands" / module.name
     if ":" in str(commands):
-        raise UsageError(f"`{folder}` cannot stand in PATH: it has a colon", hint="choose another `--write`")
+        raise UsageError(f"`{folder}` cannot be in PATH: it has a colon", hint="choose another `--write`")
     hint = "`--write` names a folder that you may write to and that every node has"
     with blaming_path(f"cannot write the module to `{folder}`", hint=hint):
         if commands.is_dir():

@@ -1,8 +1,7 @@
 """Open SSH sessions in a SIF on a cluster, for VS Code's Remote-SSH: without Docker, ports or root there.
 
-The user's ordinary SSH connection starts an sshd of the user's own on the cluster, which speaks
-through it. Every session of that sshd is a command in the SIF. Both ends use keys that were made
-for this alone.
+The user's ordinary SSH connection starts a second sshd on the cluster, as the user, and carries its
+traffic. Each session of that sshd runs a command in the SIF. Both ends have keys of their own.
 """
 
 import os
@@ -31,7 +30,7 @@ class SshSession:
     """The connection to an environment on another machine."""
 
     name: str
-    sif: Path  # its path on that machine
+    sif: Path  # on that machine
     host: str  # a name in ssh's settings, or user@host
     site: Site
     folder: Path  # on this machine, for settings and keys
@@ -49,13 +48,13 @@ class SshSession:
 
 
 def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
-    """Set up the other machine, write the settings for this one, and return their file.
+    """Set up the other machine, write the settings of this one, and return their file.
 
-    Raises UsageError when a person changed the settings, and LaunchError when the set-up fails.
+    Raises UsageError when that file has other content, and LaunchError when the set-up fails.
     """
     need_shape("--ssh", (session.host,), HOST)
     config = session.path("config")
-    public = keep_key(session.path("key"))
+    public = ensure_key(session.path("key"))
     try:
         answer = runner.run(
             Command(
@@ -68,7 +67,7 @@ def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
     except CommandError as error:
         raise LaunchError(error.message, hint=f"`ssh {session.host}` must work first") from error
     except ValueError as error:
-        raise LaunchError(f"`{session.host}` did not say which user and host key it has") from error
+        raise LaunchError(f"`{session.host}` did not print its user and host key") from error
     text = render_config(session, user)
     if config.exists() and config.read_text(encoding="utf-8", errors="replace") != text and not force:
         raise UsageError(f"`{config}` exists with other content", hint="`--force` replaces it")
@@ -107,12 +106,12 @@ Host {session.alias}
 
 
 def _literal(text: str) -> str:
-    """Escape what `ssh` would read as one of its tokens."""
+    """Escape the `%` of tokens, which `ssh` would expand."""
     return text.replace("%", "%%")
 
 
-def keep_key(path: Path) -> str:
-    """Return the public key of the key in that file. The key is made when there is none."""
+def ensure_key(path: Path) -> str:
+    """Return the public key of the private key in that file. Makes the pair when there is none."""
     made = Ed25519PrivateKey.generate()
     text = made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = made.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()

@@ -5,7 +5,7 @@ fail() {
 
 [ -r "$sif" ] || fail "there is no SIF $sif"
 PATH=$PATH:/usr/sbin:/sbin:/usr/local/sbin
-sshd=$(command -v sshd) || fail "there is no program sshd, which serves the sessions in the environment"
+sshd=$(command -v sshd) || fail "sshd is not installed; it serves the sessions in the environment"
 sftp=
 for place in /usr/lib/openssh /usr/libexec/openssh /usr/lib/ssh /usr/libexec; do
   [ ! -x "$place/sftp-server" ] || sftp=$place/sftp-server
@@ -17,7 +17,7 @@ mkdir -p "$folder"
 [ -e "$folder/host_key" ] || ssh-keygen -q -t ed25519 -N '' -C "envbuilder-$name" -f "$folder/host_key"
 printf '%s\n' "$client" >"$folder/authorized_keys"
 cat >"$folder/sshd_config" <<END
-# An sshd of your own that listens on no port: each connection comes through the machine's own sshd, which starts it.
+# Your own sshd. It listens on no port: the machine's sshd starts it for each connection.
 HostKey "$folder/host_key"
 AuthorizedKeysFile "$folder/authorized_keys"
 AuthenticationMethods publickey
@@ -31,7 +31,7 @@ END
 printf '%s' "$enter" >"$folder/$name-exec"
 cat >"$folder/session" <<END
 #!/usr/bin/env bash
-# A session in the environment: a command, or a shell. Files are sent and fetched outside of it, for they are the same.
+# Runs a command or a shell in the environment. sftp runs outside it, because the files are the same.
 modules=(${modules[*]@Q})
 command=\${SSH_ORIGINAL_COMMAND-}
 unset SSH_ORIGINAL_COMMAND
@@ -48,5 +48,5 @@ cat >"$folder/serve" <<END
 exec "$sshd" -i -E "$folder/log" -f "$folder/sshd_config"
 END
 chmod 700 "$folder/serve" "$folder/session" "$folder/$name-exec"
-"$sshd" -t -f "$folder/sshd_config" || fail "its sshd does not take $folder/sshd_config"
+"$sshd" -t -f "$folder/sshd_config" || fail "sshd rejects $folder/sshd_config"
 printf '%s\n' "$(id -un)" "$(cat "$folder/host_key.pub")"

@@ -105,5 +105,5 @@ def test_an_image_that_was_built_anew_is_not_taken_for_the_one_that_was_looked_a
     script.write_text(re.sub(r"image_id=\S+", "image_id=sha256:0", script.read_text()))
     ended = launch(work, "bash", script)
     assert ended.returncode == 9
-    assert "is not the image that this script was written for" in ended.stderr
+    assert "this script was written for another image" in ended.stderr
     assert list(work.glob("started-*")) == []

@@ -111,5 +111,5 @@ def test_the_file_in_tcl_does_the_same(modules: Path, work: Path, tmp_path: Path
 def test_lmod_shows_what_it_is(modules: Path, work: Path):
     ended = load(modules, work, "module --redirect whatis cpu; module --redirect help cpu")
     assert "PyTorch 2.13.0 without CUDA" in ended.stdout
-    assert "any other program of it by cpu-exec" in ended.stdout
+    assert "other programs through cpu-exec" in ended.stdout
     assert os.path.realpath(modules) in load(modules, work, "type -P torchrun").stdout

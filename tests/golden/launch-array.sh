@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# builds of 2 recipes, one for each task. `sbatch THIS-FILE` submits it.
+# builds 2 recipes, one per task. `sbatch THIS-FILE` submits it.
 # Written by envbuilder VERSION; each node must see its Python, the recipes, the cache and the folder of artifacts.
-# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
+# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # the nodes use settings and functions by name
 #SBATCH --job-name=build
 #SBATCH --array=0-1%4
 #SBATCH --partition=gpu
@@ -26,13 +26,13 @@ shared_scratch="${SCRATCH:+$SCRATCH}"
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
-# What the program had no part in ends with the exit code of envbuilder for a job that could not be started.
+# Ends with envbuilder's exit code for a job that could not start.
 fail() {
   say "$*"
   exit 9
 }
 
-# The first of these folders that is there: compile caches belong on the node, for a shared file system is slow at many
+# Chooses the first folder that can be written. Compile caches belong on the node: a shared file system is slow with many
 # small files, and homes are small.
 find_scratch() {
   local place
@@ -46,14 +46,14 @@ find_scratch() {
   fail "no folder of this node can be written to; tried \"$node_scratch\", \$SLURM_TMPDIR, \$TMPDIR and /tmp"
 }
 
-# A value of your own stays as it is.
+# Sets a variable unless the user has set it.
 default() { [ -n "${!1-}" ] || export "$1=$2"; }
 
 prepare() {
   local pair
   cd "$folder" || fail "the folder $folder is not on this node"
   if [ ${#modules[@]} -gt 0 ]; then
-    set +u # the site's own files may not be made for it
+    set +u # the site's files may use unset variables
     # shellcheck source=/dev/null
     type module >/dev/null 2>&1 || . /etc/profile
     module load "${modules[@]}" || fail "cannot load the modules ${modules[*]}"
@@ -75,8 +75,8 @@ prepare() {
   done
 }
 
-# One recipe for each task of the array. What becomes of it stands in a file of its own, for several nodes that write into one
-# lose lines on a shared file system.
+# Each task builds one recipe and writes its result into its own file: on a shared file system, nodes that write into
+# the same file lose lines.
 recipe=${recipes[SLURM_ARRAY_TASK_ID]}
 name=${recipe##*/}
 name=${name%.*}
@@ -84,12 +84,12 @@ job=$SLURM_ARRAY_JOB_ID
 ends=$logs/$job
 mkdir -p "$ends"
 
-note_the_end() {
+record_result() {
   local status=$?
   printf '%s\t%s\t%s\n' "$status" "$(uname -n)" "$logs/build-${job}_$SLURM_ARRAY_TASK_ID.log" >"$ends/$name.ended"
   say "$name ended with exit code $status"
 }
-trap note_the_end EXIT
+trap record_result EXIT
 trap 'exit 143' TERM
 
 prepare

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # a100 (torch 2.6.0): 2 ranks on 1 nodes. `bash THIS-FILE` runs it.
-# Written by envbuilder VERSION; it needs nothing of envbuilder to run, and you may change it.
-# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
+# Written by envbuilder VERSION; it runs without envbuilder, and you may edit it.
+# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # the nodes use settings and functions by name
 set -euo pipefail
 
 environment=envbuilder/a100:latest
@@ -27,13 +27,13 @@ settings=(environment image_id program nodes ranks_per_node gpus folder project 
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
-# What the program had no part in ends with the exit code of envbuilder for a job that could not be started.
+# Ends with envbuilder's exit code for a job that could not start.
 fail() {
   say "$*"
   exit 9
 }
 
-# The first of these folders that is there: compile caches belong on the node, for a shared file system is slow at many
+# Chooses the first folder that can be written. Compile caches belong on the node: a shared file system is slow with many
 # small files, and homes are small.
 find_scratch() {
   local place
@@ -47,14 +47,14 @@ find_scratch() {
   fail "no folder of this node can be written to; tried \"$node_scratch\", \$SLURM_TMPDIR, \$TMPDIR and /tmp"
 }
 
-# A value of your own stays as it is.
+# Sets a variable unless the user has set it.
 default() { [ -n "${!1-}" ] || export "$1=$2"; }
 
 prepare() {
   local pair
   cd "$folder" || fail "the folder $folder is not on this node"
   if [ ${#modules[@]} -gt 0 ]; then
-    set +u # the site's own files may not be made for it
+    set +u # the site's files may use unset variables
     # shellcheck source=/dev/null
     type module >/dev/null 2>&1 || . /etc/profile
     module load "${modules[@]}" || fail "cannot load the modules ${modules[*]}"
@@ -76,7 +76,7 @@ prepare() {
   done
 }
 
-# What a node must have. Said before any rank starts, it is one line; later it is a hang or a thousand lines.
+# Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
   local free driver seen
   prepare
@@ -93,12 +93,12 @@ preflight() {
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
-  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is not whole, or does not fit this node"
+  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is damaged or does not fit this node"
 }
 
-# Copies lines that begin with a rank into a file of that rank, and passes all of them on.
+# Copies each line that begins with a rank into that rank's file, and prints all lines.
 split_by_rank() {
-  trap '' TERM INT HUP # its end is the end of its input
+  trap '' TERM INT HUP # it ends with its input
   mkdir -p "$logs"
   awk -v logs="$logs" '
     { print; fflush() }
@@ -112,8 +112,8 @@ split_by_rank() {
     }'
 }
 
-# Becomes the program given, in a container of the image. What is exported here is there, too, but for what the image sets
-# itself: as with Apptainer, its PATH wins. So does the mark of this job, by which what runs in the container is found.
+# Replaces this process by a program in a container of the image. It gets the exported variables, except those that the
+# image sets: as with Apptainer, the image's PATH wins. ENVBUILDER_JOB is among them, so the container's processes are found.
 inside() {
   local -a options=(--rm --init --ipc=host --network=host --user="$UID:$(id -g)" --workdir="$folder")
   local bind name own
@@ -137,12 +137,12 @@ inside() {
 
 find_environment() {
   local found
-  command -v docker >/dev/null || fail "there is no program docker here"
-  found=$(docker image inspect --format '{{.Id}}' "$environment") || fail "the Docker engine does not answer, or has no image $environment"
-  [ "$found" = "$image_id" ] || fail "$environment is not the image that this script was written for: it is $found"
+  command -v docker >/dev/null || fail "docker is not installed"
+  found=$(docker image inspect --format '{{.Id}}' "$environment") || fail "the Docker engine is not running, or has no image $environment"
+  [ "$found" = "$image_id" ] || fail "this script was written for another image: $environment is $found"
 }
 
-# One container on each node, in which torchrun starts the node's ranks.
+# One container per node, in which torchrun starts the node's ranks.
 ranks() {
   prepare
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='${rank}: ' TORCH_ELASTIC_SHUTDOWN_TIMEOUT="$grace"
@@ -151,30 +151,30 @@ ranks() {
     --tee=3 --log_dir="$logs/torchrun" "${program[@]}"
 }
 
-# The processes of this job on this node. Each inherits the mark, whatever session or group it made for itself.
-ours() { grep -lsxzF "ENVBUILDER_JOB=$job" /proc/[0-9]*/environ | cut -d/ -f3; }
+# Prints the processes of this job on this node. Each inherits the variable, in whatever session or process group it runs.
+job_processes() { grep -lsxzF "ENVBUILDER_JOB=$job" /proc/[0-9]*/environ | cut -d/ -f3; }
 
-signal_ours() {
+signal_job() {
   local pid
-  for pid in $(ours); do
+  for pid in $(job_processes); do
     kill "-$1" "$pid" 2>/dev/null || :
   done
 }
 
-end_ours() {
+end_job() {
   local waited
-  signal_ours TERM
+  signal_job TERM
   for ((waited = 0; waited < grace * 2; waited++)); do
-    [ -n "$(ours)" ] || return 0
+    [ -n "$(job_processes)" ] || return 0
     sleep 0.5
   done
-  say "not ended $grace s after TERM: KILL"
-  signal_ours KILL
+  say "still running $grace s after TERM: sending KILL"
+  signal_job KILL
 }
 
-# Runs a function of this file to its end, or until our input ends, which says that the other side is gone or has had
-# enough, or until another node has failed, where they share a file system. Nothing of it is left then.
-attend() {
+# Runs a function of this file. It is ended early when our input ends, because the launching machine stops the job or is
+# gone, and when another node fails, if they share a file system. No process of the job remains.
+supervise() {
   local main watcher code status=0
   exec 3<&0
   (
@@ -186,26 +186,26 @@ attend() {
     while [ ! -e "$logs/failed" ]; do
       code=0
       read -r -t 1 -u 3 || code=$?
-      if [ "$code" -gt 0 ] && [ "$code" -le 128 ]; then break; fi # more than 128: a second has gone by
+      if [ "$code" -gt 0 ] && [ "$code" -le 128 ]; then break; fi # more than 128: the time of 1 s is over
     done
-    end_ours
+    end_job
   } >/dev/null </dev/null &
   watcher=$!
   wait "$main" || status=$?
   kill "$watcher" 2>/dev/null || :
-  signal_ours KILL
+  signal_job KILL
   if [ "$status" -ne 0 ] && [ -d "$logs" ]; then : >"$logs/failed"; fi
   return "$status"
 }
 
 hosts=(localhost)
 MASTER_ADDR=127.0.0.1
-MASTER_PORT=$((20000 + $$ % 12000)) # below the ports that connections get by themselves
+MASTER_PORT=$((20000 + $$ % 12000)) # below the ephemeral ports
 while (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; do
   MASTER_PORT=$((MASTER_PORT + 1))
 done
 
-# Ctrl-C is for us alone.
+# In its own session, so that Ctrl-C reaches only this script.
 reach() { setsid --wait bash -s; }
 
 this_node() { printf '%s%s' "$node_name" "$master_suffix"; }
@@ -214,8 +214,8 @@ job=$(date +%Y%m%d-%H%M%S)-$$
 logs=$logs-$job
 node=$(declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT; declare -f)
 
-# As long as we live, and until we close it, every node can read from the first pipe and gets nothing. Its end is the end of
-# the job there: on a failure, on Ctrl-C, and when this machine goes down. Through the second we hear how each node ended.
+# Every node reads from the pipe `life` and gets nothing until it ends: on a failure, on Ctrl-C, and when this machine goes
+# down. Then the node ends the job. Through the pipe `ends`, this script gets each node's exit code.
 pipes=$(mktemp -d)
 trap 'rm -rf "$pipes"' EXIT
 mkfifo "$pipes/life" "$pipes/ends" "$pipes/output"
@@ -225,19 +225,19 @@ stopped=''
 trap 'stopped=130; stop' INT
 trap 'stopped=143; stop' TERM HUP
 
-# Has the node of that number do a function of this file: first goes the text, then the pipe.
+# Runs a function of this file on a node. The node's shell reads the text first, then the pipe.
 on_node() {
   local code=0
-  trap : TERM HUP # the end comes through the pipe, and there is a last line to come
+  trap : TERM HUP # the pipe ends the node, whose last lines are still to come
   reach "${hosts[$1]}" 9>&- 8>&- < <(
     exec 9>&- 8>&-
-    printf 'set -euo pipefail\nnode_rank=%s node_name=%q\n%s\nattend %s; exit\n' "$1" "${hosts[$1]##*@}" "$node" "$2"
+    printf 'set -euo pipefail\nnode_rank=%s node_name=%q\n%s\nsupervise %s; exit\n' "$1" "${hosts[$1]##*@}" "$node" "$2"
     exec cat "$pipes/life"
   ) || code=$?
   printf '%s %s\n' "$1" "$code" >&8
 }
 
-# Has every node do it at once; when one fails, ends it on all. Returns the first failure's exit code.
+# Runs a function on all nodes at once. A failure ends it on all. Returns the first failure's exit code.
 on_every_node() {
   local number left=${#hosts[@]} status=0 code
   for number in "${!hosts[@]}"; do
@@ -249,7 +249,7 @@ on_every_node() {
     if [ "$code" -eq 0 ] || [ "$status" -ne 0 ] || [ -n "$stopped" ]; then continue; fi
     status=$code
     if [ "$code" -eq 255 ]; then
-      say "${hosts[$number]} does not answer over SSH, or no more"
+      say "${hosts[$number]} does not answer over SSH, or the connection broke"
     else
       say "${hosts[$number]} ended with exit code $code"
     fi
@@ -264,7 +264,7 @@ split_by_rank <"$pipes/output" 9>&- 8>&- &
 splitter=$!
 status=0
 on_every_node ranks >"$pipes/output" 2>&1 || status=$?
-stop # what waits for it on our side holds the output open
+stop # else the processes that read `life` here keep the output open
 wait "$splitter"
 say "job $job: the ranks ended with exit code $status; logs in $logs"
 exit "$status"

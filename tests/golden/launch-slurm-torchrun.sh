@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # a100 (torch 2.6.0): 8 ranks on 2 nodes. `sbatch THIS-FILE` submits it.
-# Written by envbuilder VERSION; it needs nothing of envbuilder to run, and you may change it.
-# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name
+# Written by envbuilder VERSION; it runs without envbuilder, and you may edit it.
+# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # the nodes use settings and functions by name
 #SBATCH --job-name=a100
 #SBATCH --partition=gpu
 #SBATCH --account=me
@@ -42,13 +42,13 @@ settings=(environment sif_bytes sif_sha256 program nodes ranks_per_node gpus fol
 
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
-# What the program had no part in ends with the exit code of envbuilder for a job that could not be started.
+# Ends with envbuilder's exit code for a job that could not start.
 fail() {
   say "$*"
   exit 9
 }
 
-# The first of these folders that is there: compile caches belong on the node, for a shared file system is slow at many
+# Chooses the first folder that can be written. Compile caches belong on the node: a shared file system is slow with many
 # small files, and homes are small.
 find_scratch() {
   local place
@@ -62,14 +62,14 @@ find_scratch() {
   fail "no folder of this node can be written to; tried \"$node_scratch\", \$SLURM_TMPDIR, \$TMPDIR and /tmp"
 }
 
-# A value of your own stays as it is.
+# Sets a variable unless the user has set it.
 default() { [ -n "${!1-}" ] || export "$1=$2"; }
 
 prepare() {
   local pair
   cd "$folder" || fail "the folder $folder is not on this node"
   if [ ${#modules[@]} -gt 0 ]; then
-    set +u # the site's own files may not be made for it
+    set +u # the site's files may use unset variables
     # shellcheck source=/dev/null
     type module >/dev/null 2>&1 || . /etc/profile
     module load "${modules[@]}" || fail "cannot load the modules ${modules[*]}"
@@ -91,7 +91,7 @@ prepare() {
   done
 }
 
-# What a node must have. Said before any rank starts, it is one line; later it is a hang or a thousand lines.
+# Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
   local free driver seen
   prepare
@@ -108,12 +108,12 @@ preflight() {
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
-  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is not whole, or does not fit this node"
+  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is damaged or does not fit this node"
 }
 
-# Copies lines that begin with a rank into a file of that rank, and passes all of them on.
+# Copies each line that begins with a rank into that rank's file, and prints all lines.
 split_by_rank() {
-  trap '' TERM INT HUP # its end is the end of its input
+  trap '' TERM INT HUP # it ends with its input
   mkdir -p "$logs"
   awk -v logs="$logs" '
     { print; fflush() }
@@ -127,7 +127,7 @@ split_by_rank() {
     }'
 }
 
-# Becomes the program given, in the environment.
+# Replaces this process by a program in the environment.
 inside() {
   local -a options=()
   local bind
@@ -138,9 +138,9 @@ inside() {
   exec "$apptainer" exec "${options[@]}" "$environment" "$@"
 }
 
-# Whether the SIF is the file that this script was written for. To read all of it takes seconds, or minutes on a busy file
-# system, so a node remembers in its scratch what it has read, for as long as the file has the same size, times and inode. The time
-# of its last change (%Z) cannot be set by hand.
+# Fails unless the SIF is the file that this script was written for. Reading it takes seconds, or minutes on a busy file
+# system. So the node keeps the result in its scratch, and reads again only if size, times or inode differ. Users cannot set
+# the change time (%Z).
 check_sif() {
   local found known=$scratch/sif-$sif_sha256 digest
   found=$(stat -Lc '%s %d:%i %.9Y %.9Z' "$environment")
@@ -153,16 +153,16 @@ check_sif() {
       return
     fi
   fi
-  fail "$environment is not the file that this script was written for: it has ${found%% *} bytes${digest:+, sha256 $digest}"
+  fail "this script was written for another file: $environment has ${found%% *} bytes${digest:+, sha256 $digest}"
 }
 
 find_environment() {
-  command -v "$apptainer" >/dev/null || fail "there is no program $apptainer here"
+  command -v "$apptainer" >/dev/null || fail "$apptainer is not installed"
   [ -r "$environment" ] || fail "cannot read $environment: is it on a file system that this node has?"
   check_sif
 }
 
-# One container on each node, in which torchrun starts the node's ranks.
+# One container per node, in which torchrun starts the node's ranks.
 ranks() {
   prepare
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='${rank}: ' TORCH_ELASTIC_SHUTDOWN_TIMEOUT="$grace"
@@ -173,17 +173,17 @@ ranks() {
 
 this_node() { printf '%s%s' "$SLURMD_NODENAME" "$master_suffix"; }
 
-# The ranks meet on the first node of this job, as Slurm names it: the container knows nothing of Slurm, and a guess such as
-# localhost would make every node a world of its own.
+# The rendezvous is the first node of this job, as Slurm names it. A container cannot ask Slurm, and with localhost each node
+# would train alone.
 hosts=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
 job=$SLURM_JOB_ID
 logs=$logs-$job
 export MASTER_ADDR=${hosts%%$'\n'*}$master_suffix
-export MASTER_PORT=$((20000 + job % 12000)) # below the ports that connections get by themselves
-# Since 22.05 srun does not take it from the job.
+export MASTER_PORT=$((20000 + job % 12000)) # below the ephemeral ports
+# Since Slurm 22.05, srun does not inherit it from the job.
 [ -z "${SLURM_CPUS_PER_TASK-}" ] || export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 
-# What a node needs to know goes with each step, so that it does not matter what `sbatch --export` said.
+# Each step carries the settings of its node, so `sbatch --export` does not matter.
 node=$(declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT; declare -f)
 srun=(srun --export=ALL)
 
@@ -192,16 +192,16 @@ say "job $job: $((nodes * ranks_per_node)) ranks on ${hosts//$'\n'/ }, which mee
   fail "no rank was started, for a node is not ready"
 
 (
-  trap : TERM # a cancelled job tells every process; the last lines are still to come
+  trap : TERM # a cancelled job signals every process; the last lines are still to come
   "${srun[@]}" --kill-on-bad-exit=1 "${srun_options[@]}" bash -euc "$node; ranks" 2>&1 | split_by_rank
 ) &
 step=$!
-# Before the time is up Slurm tells this script alone, which tells the ranks. Until the time of --signal has gone by they can
-# write what they need.
-trap 'say "told to end: TERM to every rank"; scancel --signal=TERM "$job" 2>/dev/null || :' TERM
+# Before the time limit, Slurm signals only this script, which signals the ranks. They have the time of --signal to write a
+# checkpoint.
+trap 'say "the job is ending: sending TERM to every rank"; scancel --signal=TERM "$job" 2>/dev/null || :' TERM
 status=0
 wait "$step" || status=$?
-while kill -0 "$step" 2>/dev/null; do # the trap has ended the wait
+while kill -0 "$step" 2>/dev/null; do # the trap ended the wait
   status=0
   wait "$step" || status=$?
 done

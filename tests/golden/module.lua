@@ -1,5 +1,5 @@
-help("PyTorch 2.6.0 with CUDA 12.4, in /shared/my env/a100.sif: python, python3, torchrun, nvcc, and any other program of it by a100-exec")
+help("PyTorch 2.6.0 with CUDA 12.4, in /shared/my env/a100.sif: python, python3, torchrun, nvcc, and other programs through a100-exec")
 whatis("PyTorch 2.6.0 with CUDA 12.4, in /shared/my env/a100.sif")
-family("envbuilder") -- another environment takes its place
+family("envbuilder") -- loading another environment unloads this one
 depends_on("apptainer/1.3")
 prepend_path("PATH", "/shared/modules/commands/a100")

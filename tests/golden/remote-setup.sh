@@ -4,8 +4,8 @@ sif='/scratch/it'"'"'s mine/a100.sif'
 client='ssh-ed25519 BBBB'
 modules=(apptainer/1.3)
 enter='#!/usr/bin/env bash
-# Runs a command in the environment a100. Written by envbuilder VERSION; it needs nothing of envbuilder.
-# shellcheck disable=SC2016,SC1003 # the settings are as they were given
+# Runs a command in the environment a100. Written by envbuilder VERSION; it runs without envbuilder.
+# shellcheck disable=SC2016,SC1003 # settings are quoted as data
 set -euo pipefail
 
 name=a100
@@ -21,7 +21,7 @@ case ${0##*/} in
   *) set -- "${0##*/}" "$@" ;;
 esac
 
-# The checkout around this folder, so that ../data means the same inside; without one the folder itself.
+# Prints the checkout that holds this folder, so that ../data works inside, or the folder itself.
 project() {
   local folder=$PWD
   until [ -e "$folder/.git" ]; do
@@ -34,7 +34,7 @@ project() {
   printf %s "$folder"
 }
 
-# Whether a mount there would hide nothing of the image.
+# Succeeds if a mount there hides nothing of the image.
 hides_nothing() {
   local tree
   for tree in "${image_folders[@]}"; do
@@ -46,7 +46,7 @@ hides_nothing() {
   [[ $1 == /* ]]
 }
 
-# Apptainer shares these by itself, unless a site has it otherwise.
+# By default, Apptainer mounts these itself.
 is_shared() {
   local tree
   for tree in "${shared_trees[@]}"; do
@@ -77,7 +77,7 @@ fail() {
 
 [ -r "$sif" ] || fail "there is no SIF $sif"
 PATH=$PATH:/usr/sbin:/sbin:/usr/local/sbin
-sshd=$(command -v sshd) || fail "there is no program sshd, which serves the sessions in the environment"
+sshd=$(command -v sshd) || fail "sshd is not installed; it serves the sessions in the environment"
 sftp=
 for place in /usr/lib/openssh /usr/libexec/openssh /usr/lib/ssh /usr/libexec; do
   [ ! -x "$place/sftp-server" ] || sftp=$place/sftp-server
@@ -89,7 +89,7 @@ mkdir -p "$folder"
 [ -e "$folder/host_key" ] || ssh-keygen -q -t ed25519 -N '' -C "envbuilder-$name" -f "$folder/host_key"
 printf '%s\n' "$client" >"$folder/authorized_keys"
 cat >"$folder/sshd_config" <<END
-# An sshd of your own that listens on no port: each connection comes through the machine's own sshd, which starts it.
+# Your own sshd. It listens on no port: the machine's sshd starts it for each connection.
 HostKey "$folder/host_key"
 AuthorizedKeysFile "$folder/authorized_keys"
 AuthenticationMethods publickey
@@ -103,7 +103,7 @@ END
 printf '%s' "$enter" >"$folder/$name-exec"
 cat >"$folder/session" <<END
 #!/usr/bin/env bash
-# A session in the environment: a command, or a shell. Files are sent and fetched outside of it, for they are the same.
+# Runs a command or a shell in the environment. sftp runs outside it, because the files are the same.
 modules=(${modules[*]@Q})
 command=\${SSH_ORIGINAL_COMMAND-}
 unset SSH_ORIGINAL_COMMAND
@@ -120,5 +120,5 @@ cat >"$folder/serve" <<END
 exec "$sshd" -i -E "$folder/log" -f "$folder/sshd_config"
 END
 chmod 700 "$folder/serve" "$folder/session" "$folder/$name-exec"
-"$sshd" -t -f "$folder/sshd_config" || fail "its sshd does not take $folder/sshd_config"
+"$sshd" -t -f "$folder/sshd_config" || fail "sshd rejects $folder/sshd_config"
 printf '%s\n' "$(id -un)" "$(cat "$folder/host_key.pub")"

@@ -309,10 +309,10 @@ OWN = [
      "envbuilder: `corr` could not be compiled here: no GPU is visible, and nothing says for which to compile"),
     ("EB975", "runtime/start/envbuilder_smoke/__init__.py", "ranks made different numbers of steps",
      "envbuilder_smoke.StepMismatchError: ranks made different numbers of steps: rank 1 made 9; the others made 10"),
-    ("EB942", "run/launch/parts/look.sh", "where the ranks are to meet",
+    ("EB942", "run/launch/parts/preflight.sh", "where the ranks are to meet",
      "launch: cn-1: port 29500 is in use on cn-1, where the ranks are to meet"),
-    ("EB925", "run/launch/parts/look.sh", "GPUs are wanted, and", "launch: cn-1: 4 GPUs are wanted, and 2 are here"),
-    ("EB920", "run/launch/parts/look.sh", "is too old: this CUDA needs",
+    ("EB925", "run/launch/parts/preflight.sh", "GPUs are wanted, and", "launch: cn-1: 4 GPUs are wanted, and 2 are here"),
+    ("EB920", "run/launch/parts/preflight.sh", "is too old: this CUDA needs",
      "launch: cn-1: driver 525.60.13 is too old: this CUDA needs 580.65.06"),
 ]  # fmt: skip
 

@@ -174,8 +174,9 @@ def test_an_image_of_another_checkout_is_told_and_run(tmp_path, caplog):
     outputs = record("b" * 64, tmp_path)
     assert need_image(held(), "x", outputs, {}) == "sha256:" + "a" * 64
     (warning,) = caplog.messages
-    assert "`envbuilder/x:latest` is sha256:aaaaaaaaaaaa, and not sha256:bbbbbbbbbbbb" in warning
-    assert warning.endswith("`envbuilder build x` loads that")
+    assert "`envbuilder/x:latest` is sha256:aaaaaaaaaaaa, but the build in" in warning
+    assert "is sha256:bbbbbbbbbbbb; " in warning
+    assert warning.endswith("`envbuilder build x` loads it")
 
 
 def test_the_image_that_was_built_here_or_where_nothing_was_is_run_in_silence(tmp_path, caplog):

@@ -10,12 +10,12 @@ from envbuilder import cli
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.model import LockedBase
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.run.devcontainer import LABEL, Desk, image_labels, make_file, metadata, save_file
+from envbuilder.run.devcontainer import LABEL, EditorFacts, image_labels, make_file, metadata, save_file
 from tests.support.locked_base import BASE
 
 ROOT = Path(__file__).parents[2]
-CPU = Desk(python="3.11", has_cuda=False)
-CUDA = Desk(python="3.10", has_cuda=True)
+CPU = EditorFacts(python="3.11", has_cuda=False)
+CUDA = EditorFacts(python="3.10", has_cuda=True)
 
 TEXT = {"type": "string"}
 TEXTS = {"type": "array", "items": TEXT}
@@ -72,9 +72,9 @@ def without_comments(text: str) -> str:
     return "\n".join(line for line in text.splitlines() if not line.lstrip().startswith("//"))
 
 
-@pytest.mark.parametrize("desk", [CPU, CUDA], ids=["cpu", "cuda"])
-def test_the_file_is_valid(desk: Desk):
-    check_schema(json.loads(make_file("x", "envbuilder/x:latest", desk)), SCHEMA)
+@pytest.mark.parametrize("facts", [CPU, CUDA], ids=["cpu", "cuda"])
+def test_the_file_is_valid(facts: EditorFacts):
+    check_schema(json.loads(make_file("x", "envbuilder/x:latest", facts)), SCHEMA)
 
 
 @pytest.mark.parametrize("cuda", ["", "12.4"])
@@ -110,7 +110,7 @@ def test_an_environment_without_cuda_points_at_no_cuda():
 
 
 def test_an_image_of_others_gets_no_user_of_ours():
-    assert "remoteUser" not in metadata(Desk(python="3.11", has_cuda=False, has_user=False))
+    assert "remoteUser" not in metadata(EditorFacts(python="3.11", has_cuda=False, has_user=False))
 
 
 def make_plan(base: LockedBase | None = None, cuda: str = "/usr/local/cuda") -> Plan:

@@ -15,7 +15,7 @@ from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
 from envbuilder.core.process import FakeRunner
 from envbuilder.run.launch import start
-from envbuilder.run.launch.array import Array, ArrayBuild, make_script, read_ends
+from envbuilder.run.launch.array import Array, ArrayBuild, make_script, read_results
 from envbuilder.run.launch.job import (
     Environment,
     Job,
@@ -29,12 +29,12 @@ from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, load
 
 ROOT = Path(__file__).parents[2]
 CPU = Environment(
-    name="cpu", place="/shared/env/cpu.sif", size=395354112, sha256=Sha256("ab" * 32), torch="2.13.0", cuda="", driver_floor="",
+    name="cpu", location="/shared/env/cpu.sif", size=395354112, sha256=Sha256("ab" * 32), torch="2.13.0", cuda="", driver_floor="",
 )  # fmt: skip
 A100 = replace(
     CPU,
     name="a100",
-    place="/shared/my env/a100.sif",
+    location="/shared/my env/a100.sif",
     torch="2.6.0",
     cuda="12.4",
     driver_floor="525.60.13",
@@ -64,7 +64,7 @@ JOBS = {
     "launch-ssh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2),
     "launch-pdsh.sh": job(where="ssh", site=HOSTS, nodes=2, ranks=2, pdsh=True),
     "launch-local-image.sh": job(
-        environment=replace(A100, place="envbuilder/a100:latest", size=0, sha256="", image_id="sha256:12"),
+        environment=replace(A100, location="envbuilder/a100:latest", size=0, sha256="", image_id="sha256:12"),
         where="local",
         nodes=1,
         gpus=2,
@@ -100,7 +100,7 @@ def test_shellcheck_finds_nothing_in_a_script(name, tmp_path):
 @pytest.mark.programs
 def test_every_value_reaches_bash_as_it_was_given(tmp_path):
     nasty = job(
-        environment=replace(A100, place="/a b/$(touch x)'\".sif"), program=("a;b.py", "new\nline", "$HOME", "`id`", "*"), gpus=1,
+        environment=replace(A100, location="/a b/$(touch x)'\".sif"), program=("a;b.py", "new\nline", "$HOME", "`id`", "*"), gpus=1,
     )  # fmt: skip
     text = render(nasty)
     settings = text[text.index("\nenvironment=") : text.index("\nsay()")]
@@ -108,7 +108,7 @@ def test_every_value_reaches_bash_as_it_was_given(tmp_path):
     said = subprocess.run(
         ["bash", "-euc", script], capture_output=True, text=True, check=True, cwd=tmp_path
     ).stdout
-    assert said.split("\0")[:-1] == [nasty.environment.place, *words_for_launcher(nasty.program)]
+    assert said.split("\0")[:-1] == [nasty.environment.location, *words_for_launcher(nasty.program)]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -170,7 +170,7 @@ def test_a_program_is_given_as_its_launcher_takes_it(program, launcher, rank):
         ({"program": ()}, "there is no program to launch"),
         ({"gpus": 2}, "`cpu` has no CUDA"),
         ({"shape": "mpi"}, "`--shape` takes torchrun or tasks, found `mpi`"),
-        ({"where": "ssh"}, "no host is known to launch on"),
+        ({"where": "ssh"}, "no host is named"),
         ({"where": "ssh", "hosts": ("n1",), "nodes": 2}, "the job needs 2 nodes, but 1 hosts are named"),
         ({"smoke": True}, "`--smoke` launches no program"),
     ],
@@ -363,7 +363,7 @@ class Slurm(FakeRunner):
 def submit(runner: FakeRunner, folder: Path, *, wait: bool = False) -> start.Started:
     told: list[str] = []
     made = job(folder=folder, site=Site(slurm=SlurmSite(cpus_per_rank=1)))
-    return start.submit(start.script_of(made), runner, wait=wait, tell=told.append)
+    return start.submit(start.script_of(made), runner, wait=wait, report=told.append)
 
 
 def test_a_submitted_script_is_kept_under_the_number_of_its_job(tmp_path):
@@ -439,7 +439,7 @@ def run_task(folder: Path, build: str, *, cache: str = "cache") -> "subprocess.C
 
 
 def ends(folder: Path) -> tuple[ArrayBuild, ArrayBuild]:
-    first, second = read_ends(replace(ARRAY, logs=folder / "logs"), "7")
+    first, second = read_results(replace(ARRAY, logs=folder / "logs"), "7")
     return first, second
 
 
@@ -451,7 +451,7 @@ def test_a_task_builds_its_recipe_with_the_shared_cache_and_leaves_a_word(tmp_pa
     assert (second.name, second.exit_code, second.row()[1]) == ("a100", 0, "built")
     assert second.log == tmp_path / "logs/build-7_1.log"
     assert (first.name, first.exit_code, first.node) == ("cpu", 9, "")  # of which nobody has heard
-    assert "never begun" in first.row()[1]
+    assert "never started" in first.row()[1]
 
 
 @pytest.mark.programs
@@ -490,7 +490,7 @@ def preflight(
         (programs / name).write_text(f"#!/bin/sh\n{text}\n")
         (programs / name).chmod(0o755)
     digest = Sha256(hashlib.sha256(b"sif").hexdigest())
-    environment = replace(A100, place=str(sif), size=3, sha256=digest, driver_floor=floor)
+    environment = replace(A100, location=str(sif), size=3, sha256=digest, driver_floor=floor)
     made = job(
         environment=environment, site=Site(node_scratch=str(folder)), gpus=gpus, folder=folder, where="local"
     )
@@ -548,9 +548,9 @@ def test_a_node_reads_the_whole_sif_once_and_again_when_it_was_touched(tmp_path)
     assert (look(), look(), looks) == ("", "", [False, True, False])
     sif.write_bytes(b"fis")
     os.utime(sif, ns=(1, 1))  # as it was, to all that can be set
-    assert "is not the file that this script was written for: it has 3 bytes, sha256 " in look()
+    assert "x.sif has 3 bytes, sha256 " in look()
     sif.write_bytes(b"longer")
-    assert "it has 6 bytes\n" in look()
+    assert "x.sif has 6 bytes\n" in look()
     assert looks == [False, True, False, True, False]
 
 

@@ -267,13 +267,13 @@ def test_the_hint_for_a_node_rank_of_the_batch_shell_repairs_the_script(number, 
     text = text.replace("train.py", 'train.py"') if "bash" in head else text
     (finding,) = lint(Path("job.sh"), text)
     assert (finding.code, finding.where) == (LintCode.RANK_TOO_EARLY, "job.sh:11")
-    assert found(text.replace(number, finding.hint.removeprefix("instead of it "))) == []
+    assert found(text.replace(number, finding.hint.removeprefix("replace it by "))) == []
 
 
 def test_what_the_hint_for_node_ranks_needs_is_in_it():
     text = NUMBERED.replace(" MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))", "")
     (finding,) = lint(Path("job.sh"), text)
-    options, _, before = finding.hint.removeprefix("instead of it ").partition(", before it: ")
+    options, _, before = finding.hint.removeprefix("replace it by ").partition(", before it: ")
     assert before == "export MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
     assert (
         found(text.replace("--node_rank $SLURM_NODEID", options).replace("srun ", f"{before}\nsrun ")) == []
@@ -303,7 +303,7 @@ def test_nodes_that_each_meet_themselves_are_right_with_exactly_what_the_hint_sa
         text = re.sub("MASTER_ADDR=.*\n", "", text).replace("MASTER_ADDR ", "")
     (finding,) = lint(Path("job.sh"), text)
     assert (finding.code, finding.where) == (LintCode.MASTER_GUESSED, f"job.sh:{10 + address}")
-    options, _, before = finding.hint.removeprefix("instead of it ").partition(", before it: ")
+    options, _, before = finding.hint.removeprefix("replace it by ").partition(", before it: ")
     assert before.startswith("export MASTER_ADDR=$(scontrol") is not address
     repaired = text.replace(there, options).replace("srun ", f"{before}\nsrun ")
     assert found(repaired) == []

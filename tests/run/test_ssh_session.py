@@ -10,7 +10,7 @@ from envbuilder import __version__, cli
 from envbuilder.core.errors import CommandError, LaunchError, UsageError
 from envbuilder.core.process import FakeRunner
 from envbuilder.run.launch.site import Site, SshSite
-from envbuilder.run.ssh_session import SshSession, keep_key, render_config, render_setup, set_up_session
+from envbuilder.run.ssh_session import SshSession, ensure_key, render_config, render_setup, set_up_session
 
 SITE = Site(modules=("apptainer/1.3",), ssh=SshSite(options=("-p", "22%2")), binds=("$SCRATCH",))
 ANSWER = {"ssh": "welcome to the cluster\nme\nssh-ed25519 AAAA envbuilder-a100\n"}
@@ -43,7 +43,7 @@ def test_the_other_machine_is_asked_once_and_believed_from_then_on(tmp_path: Pat
     config = set_up_session(session(tmp_path / "doors"), runner, force=False)
     (asked,) = runner.commands
     assert asked.argv == ("ssh", "-p", "22%2", "--", "me@login", "bash -s")
-    assert asked.input.decode() == render_setup(session(tmp_path), keep_key(tmp_path / "doors/a100.key"))
+    assert asked.input.decode() == render_setup(session(tmp_path), ensure_key(tmp_path / "doors/a100.key"))
     assert config.read_text() == render_config(session(tmp_path / "doors"), "me")
     known = tmp_path / "doors/a100.known_hosts"
     assert known.read_text() == "envbuilder-a100 ssh-ed25519 AAAA envbuilder-a100\n"
@@ -52,17 +52,17 @@ def test_the_other_machine_is_asked_once_and_believed_from_then_on(tmp_path: Pat
 @pytest.mark.programs
 def test_a_key_is_ours_alone_and_kept(tmp_path: Path):
     path = tmp_path / "keys/x.key"
-    public = keep_key(path)
+    public = ensure_key(path)
     assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     told = subprocess.run(["ssh-keygen", "-y", "-f", path], capture_output=True, text=True, check=True).stdout
     assert told.split()[:2] == public.split()[:2]
-    assert keep_key(path) == public
+    assert ensure_key(path) == public
 
 
 def test_a_folder_without_room_for_a_key_is_said(tmp_path: Path):
     (tmp_path / "file").touch()
     with pytest.raises(UsageError, match="cannot keep a key"):
-        keep_key(tmp_path / "file/x.key")
+        ensure_key(tmp_path / "file/x.key")
 
 
 def test_what_ssh_says_comes_with_what_to_try(tmp_path: Path):
@@ -84,7 +84,7 @@ def test_a_host_that_is_an_option_of_ssh_is_refused_before_anything_is_done(tmp_
 
 
 def test_an_answer_of_another_kind_is_no_answer(tmp_path: Path):
-    with pytest.raises(LaunchError, match="did not say"):
+    with pytest.raises(LaunchError, match="did not print"):
         set_up_session(session(tmp_path), FakeRunner({"ssh": "\n"}), force=False)
 
 

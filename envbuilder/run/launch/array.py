@@ -1,4 +1,4 @@
-"""Build many recipes as one Slurm array job: a task for each recipe, with one cache and one output folder."""
+"""Build many recipes as one Slurm array job: one task per recipe, with a shared cache and output folder."""
 
 import sys
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ class Array:
     folder: Path  # where the builds start
     logs: Path
     site: Site
-    at_once: int = 0  # tasks that may run at the same time; 0: as many as Slurm starts
+    at_once: int = 0  # tasks that run at the same time; 0: no limit
 
 
 def make_array(
@@ -40,7 +40,7 @@ def make_array(
     options: Sequence[str],
     at_once: int,
 ) -> Array:
-    """Raises UsageError for a site profile or an option of `sbatch` that cannot be used."""
+    """Raises UsageError for an invalid site profile or option of `sbatch`."""
     need_shape("--sbatch", options, OPTION)
     site = find_site(profile)
     words = [sys.executable, "-m", "envbuilder", "build", "--output", str(output.absolute())]
@@ -82,7 +82,7 @@ def make_script(array: Array) -> Script:
     }
     text = compose(
         (
-            f"builds of {count} recipes, one for each task. `sbatch THIS-FILE` submits it.",
+            f"builds {count} recipes, one per task. `sbatch THIS-FILE` submits it.",
             "each node must see its Python, the recipes, the cache and the folder of artifacts.",
         ),
         directives(options),
@@ -93,16 +93,16 @@ def make_script(array: Array) -> Script:
 
 
 class ArrayBuild(Answer):
-    """How one task of an array job ended."""
+    """The result of one task of an array job."""
 
     name: str
     exit_code: int
-    node: str  # "" for a task without a result: Slurm ended it, or never began it
+    node: str  # "" for a task without a result: Slurm ended it or never started it
     log: Path
 
     def row(self) -> tuple[str, ...]:
         if not self.node:
-            return (self.name, "ended by Slurm, or never begun", "-", str(self.log))
+            return (self.name, "ended by Slurm, or never started", "-", str(self.log))
         words = f"failed, exit code {self.exit_code}" if self.exit_code else "built"
         return (self.name, words, self.node, str(self.log))
 
@@ -111,14 +111,14 @@ class ArrayBuild(Answer):
         what = (
             f"the build failed on {self.node}"
             if self.node
-            else "the task left no word: Slurm ended it, or never began it"
+            else "the task wrote no result: Slurm ended it or never started it"
         )
         return Finding(
             code=LaunchError.code, severity=Severity.ERROR, where=self.name, message=what, hint=f"the log is `{self.log}`"
         )  # fmt: skip
 
 
-def read_ends(array: Array, number: str) -> tuple[ArrayBuild, ...]:
+def read_results(array: Array, number: str) -> tuple[ArrayBuild, ...]:
     """Read the results of a finished job, in the order of the recipes."""
     found = []
     for task, path in enumerate(array.recipes):

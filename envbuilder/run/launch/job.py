@@ -1,4 +1,4 @@
-"""A launch: the environment, the program, the number of ranks and the nodes. The script is written from it."""
+"""A job to launch: its environment, program, ranks and nodes."""
 
 import json
 from collections.abc import Callable
@@ -17,21 +17,21 @@ Where = Literal["slurm", "ssh", "local"]
 SMOKE: Final = ("-m", "envbuilder_smoke")
 PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
 TORCHRUN_SINCE: Final = (1, 10)
-RANK_IN_LOGS_SINCE: Final = (2, 3)  # with a rank's number in front of its lines, and an address for each node
+RANK_IN_LOGS_SINCE: Final = (2, 3)  # prefixes each line with its rank, and takes an address for each node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """A SIF or an image, and the facts about its inside that a launch needs."""
+    """A SIF or an image, and the facts about it that a launch needs."""
 
     name: str
-    place: str  # the SIF's path, or the image's name
+    location: str  # the SIF's path, or the image's name
     size: int = 0  # of a SIF
     sha256: str = ""  # of a SIF
     image_id: str = ""  # of an image
     torch: str
     cuda: str  # "" without
-    driver_floor: str  # the oldest driver that runs this CUDA; "" when it is not known
+    driver_floor: str  # the oldest driver that runs this CUDA; "" if unknown
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,29 +60,29 @@ class LaunchOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One launch."""
+    """A complete job, ready to be written as a script."""
 
     environment: Environment
-    program: tuple[str, ...]  # as typed: `train.py --fast`, `-m package`, `python train.py`, or any program
+    program: tuple[str, ...]  # as typed, such as `train.py --fast`, `-m package` or `python train.py`
     where: Where
     shape: Shape
     nodes: int
     ranks: int  # on each node
     gpus: int  # on each node
     folder: Path  # where the program starts
-    project: Path  # the checkout around it
+    project: Path  # the checkout that holds it
     logs: Path
     site: Site
     grace: int  # seconds between TERM and KILL
 
 
 def torch_has(job: Job, since: tuple[int, ...]) -> bool:
-    """Whether the torch of the environment is at least this version, of two numbers."""
+    """Return whether the environment has this torch or a newer one."""
     return tuple(int(part) for part in job.environment.torch.partition("+")[0].split(".")[:2]) >= since
 
 
 def make_job(options: LaunchOptions, environment: Environment, site: Site, project: Path) -> Job:
-    """Complete the command line to a job; raises UsageError for a job that cannot run."""
+    """Make a job from the command line and the site; raises UsageError for a job that cannot run."""
     shapes: tuple[Shape, ...] = get_args(Shape)
     shape = next((one for one in shapes if one == options.shape), None)
     if shape is None:
@@ -123,20 +123,19 @@ def _check(job: Job) -> None:
         )
     if job.shape == "tasks" and job.gpus and job.gpus != job.ranks:
         raise UsageError(
-            f"{job.ranks} ranks cannot have {job.gpus} GPUs one to one", hint="leave `--ranks-per-node` out"
+            f"`--shape tasks` gives each rank one GPU, but there are {job.ranks} ranks and {job.gpus} GPUs",
+            hint="leave `--ranks-per-node` out",
         )
     hosts = len(job.site.ssh.hosts)
     if job.where == "ssh" and hosts < max(job.nodes, 1):
         raise UsageError(
-            f"the job needs {job.nodes} nodes, but {hosts} hosts are named"
-            if hosts
-            else "no host is known to launch on",
+            f"the job needs {job.nodes} nodes, but {hosts} hosts are named" if hosts else "no host is named",
             hint="`--hosts a,b`, or `hosts` under `ssh` in the site profile, names them",
         )
 
 
 def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the program as torchrun takes it: a script, `-m MODULE`, or any program after `--no_python`."""
+    """Return the program as arguments of torchrun: a script, `-m MODULE`, or `--no_python PROGRAM`."""
     has_script = program[1:] and (program[1] == "-m" or not program[1].startswith("-"))
     if program[0] in ("python", "python3") and has_script:
         return program[1:]
@@ -144,7 +143,7 @@ def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def words_for_rank(program: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the program as one rank runs it."""
+    """Return the command line of one rank."""
     return ("python", *program) if program[0] == "-m" or program[0].endswith(".py") else program
 
 
@@ -153,7 +152,7 @@ def probe_environment(outputs: Outputs, read: Callable[[Path, str], str]) -> Env
     sif, torch, cuda = probe_pins(outputs, read)
     return Environment(
         name=outputs.name,
-        place=str(sif),
+        location=str(sif),
         size=sif.stat().st_size,
         sha256=_digest(outputs),
         torch=torch,
@@ -171,19 +170,19 @@ def probe_pins(outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path
     sif = outputs.sif.resolve()
     try:
         return sif, *parse_pins(read(sif, PINS))
-    except (KeyError, ValueError) as error:  # there is no such file, or another one
-        raise not_ours(str(sif)) from error
+    except (KeyError, ValueError) as error:  # the file is missing, or has other content
+        raise foreign_error(str(sif)) from error
 
 
-def not_ours(place: str) -> UsageError:
+def foreign_error(location: str) -> UsageError:
     return UsageError(
-        f"`{place}` was not made by envbuilder: it has no {PINS} that can be read",
-        hint="`envbuilder build NAME` makes one of a recipe; what others made runs without envbuilder",
+        f"`{location}` was not made by envbuilder: it has no readable {PINS}",
+        hint="`envbuilder build NAME` makes one from a recipe",
     )
 
 
 def parse_pins(text: str) -> tuple[str, str]:
-    """The versions of torch and CUDA that the text in an environment names; raises ValueError."""
+    """Parse the recipe in an environment: its versions of torch and CUDA. Raises ValueError."""
     try:
         pins = json.loads(text)
         return str(pins["pytorch"]), str(pins["cuda"])
@@ -192,7 +191,7 @@ def parse_pins(text: str) -> tuple[str, str]:
 
 
 def _digest(outputs: Outputs) -> Sha256:
-    """Return the SIF's sha256, from the build record while the file is unchanged: reading it takes seconds."""
+    """Return the SIF's sha256: from the build record if the file is unchanged, which saves reading it."""
     record = read_record(outputs)
     if record and record.knows_sif(outputs.sif):
         return Sha256(record.sif)

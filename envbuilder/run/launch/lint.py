@@ -1,7 +1,7 @@
-"""Check sbatch scripts for mistakes that hang jobs, hide GPUs or split the nodes into separate worlds.
+"""Check sbatch scripts for mistakes that hang jobs, hide GPUs or let each node train alone.
 
-Each rule looks at the lines of one script, `#SBATCH` lines included. The rules come from failures
-that projects reported. A rule is silent when any line shows that its mistake was avoided.
+Each rule reads the lines of one script, `#SBATCH` lines included. The rules come from failures that
+projects reported. A rule reports nothing if any line shows that the script avoids its mistake.
 """
 
 import re
@@ -18,13 +18,13 @@ from envbuilder.run.launch.sbatch import C10D, LAUNCHER, ONE_NODE, ONE_WANTED, L
 
 
 class LintCode(CodeEnum):
-    """The mistakes that are found in sbatch scripts."""
+    """The mistakes in sbatch scripts."""
 
     GPUS_PER_TASK = "EB870", "`--gpus-per-task` or `--gpu-bind=single`: ranks cannot reach each other's GPUs"
-    MASTER_GUESSED = "EB871", "MASTER_ADDR falls back to localhost, or the nodes are to meet there"
-    MASTER_INSIDE = "EB872", "`scontrol` within the container, where it is not"
+    MASTER_GUESSED = "EB871", "MASTER_ADDR or the rendezvous is localhost, or falls back to it"
+    MASTER_INSIDE = "EB872", "`scontrol` inside the container, which lacks it"
     MASTER_NODE_IP = "EB873", "MASTER_ADDR from `SLURM_LAUNCH_NODE_IPADDR` or `hostname -i`"
-    PORT_FIXED = "EB874", "two jobs on a node want the same one"
+    PORT_FIXED = "EB874", "a fixed port, which two jobs on a node cannot share"
     CPUS_NOT_INHERITED = "EB875", "`--cpus-per-task` without `SRUN_CPUS_PER_TASK`"
     KEEPS_RUNNING = "EB876", "no `--kill-on-bad-exit`: the other ranks wait"
     NODE_RANK_UNUSED = "EB877", "`--node-rank` with c10d, where it has no effect"
@@ -46,7 +46,7 @@ class LintCode(CodeEnum):
 
 
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
-_SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of what it runs
+_SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of the program
 _ITSELF: Final = r"--(?:rdzv[-_]endpoint|master[-_]addr)(?:=|\s+)[\"']?(?:localhost\b|127\.)"
 _NODE_RANK: Final = r"--node[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
 _ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
@@ -54,7 +54,7 @@ _PORT: Final = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
 _RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
 
 
-# What each mistake does, and its repair. The rules below write the texts that depend on the script.
+# The effect and the repair of each mistake. Texts that depend on the script are in the rules below.
 _WORDS: Final = {
     LintCode.GPUS_PER_TASK: (
         "each rank sees its own GPU only, as number 0: NCCL cannot use P2P between them, and `cuda:LOCAL_RANK` fails",
@@ -124,7 +124,7 @@ _WARNINGS: Final = frozenset(
         LintCode.CACHES_AT_HOME, LintCode.PRIVATE_SHM, LintCode.NCCL_FORCED,
     }
 )  # fmt: skip
-# What is a mistake in every script.
+# Each is a mistake in every script.
 _ALWAYS: Final = {
     LintCode.MASTER_GUESSED: r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)",
     LintCode.MASTER_INSIDE: rf"{_CONTAINER}.*scontrol",
@@ -136,7 +136,7 @@ _ALWAYS: Final = {
 @dataclass(frozen=True, slots=True)
 class _Mistake:
     code: LintCode
-    line: Line | None  # None: of the whole script
+    line: Line | None  # None: the whole script
     message: str = ""  # without it, message and repair are those of the table
     repair: str = ""
 
@@ -176,7 +176,7 @@ def _master(script: Script) -> Iterator[_Mistake]:
         endpoint = re.search(r"endpoint", itself.text)
         instead = "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT" if endpoint else "--master-addr=$MASTER_ADDR"
         message = "every node waits for the others on itself: the job hangs, or each node trains alone"
-        repair = _with_exports(script, f"instead of it {instead}")
+        repair = _with_exports(script, f"replace it by {instead}")
         yield _Mistake(LintCode.MASTER_GUESSED, itself, message, repair)
 
 
@@ -222,13 +222,13 @@ def _launcher(script: Script) -> Iterator[_Mistake]:
 
 
 def _with_exports(script: Script, options: str) -> str:
-    """These options, and what they need that the script does not set."""
+    """Return these options, and the variables they need that the script does not set."""
     unset = [one for one in (_ADDRESS, _PORT) if script.find(rf"\b{one.partition('=')[0]}=") is None]
     return f"{options}, before it: export {' '.join(unset)}" if unset else options
 
 
 def _meeting(script: Script, torchrun: Line, *, meets: Line | None) -> Iterator[_Mistake]:
-    """Check that the torchruns of several nodes meet in one world. Each suggested repair is complete."""
+    """Check that torchrun has a rendezvous on several nodes. Each suggested repair is complete."""
     repair = "" if meets else _with_exports(script, _RENDEZVOUS)
     code = LintCode.NODE_RANK_MISSING
     message = "without a rendezvous or `--node-rank` every node is node 0, and the ranks wait for ever"
@@ -273,7 +273,7 @@ def _ranks(script: Script) -> Iterator[_Mistake]:
     same = next((line for line in script.steps if re.search(_NODE_RANK, line.expanded)), None)
     if same and script.many_nodes and script.find(C10D) is None:
         message = "the batch shell expands it to 0 before srun starts: every node is node 0, and the ranks wait forever"
-        repair = _with_exports(script, f"instead of it {_RENDEZVOUS}")
+        repair = _with_exports(script, f"replace it by {_RENDEZVOUS}")
         yield _Mistake(LintCode.RANK_TOO_EARLY, same, message, repair)
 
 
@@ -317,7 +317,7 @@ def lint(path: Path, text: str) -> tuple[Finding, ...]:
 
 
 def lint_files(paths: Sequence[Path]) -> tuple[Finding, ...]:
-    """Return the mistakes of several files; raises UsageError for unreadable ones."""
+    """Return the mistakes of several scripts; raises UsageError for unreadable files."""
     mistakes = Mistakes()
     texts = [(path, load_text(path, mistakes)) for path in paths]
     if mistakes.findings:

@@ -1,4 +1,4 @@
-"""Parse an sbatch script for `launch lint`: its options, its commands, and the commands that start ranks."""
+"""Parse an sbatch script for `launch lint`: its options and its commands."""
 
 import re
 from collections.abc import Iterable
@@ -10,7 +10,7 @@ from typing import Final
 _LONG: Final = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "-t": "--time"}
 _OPTION: Final = re.compile(r"\s(--[A-Za-z-]+|-[A-Za-z])(?:[=\s]?\s*([^\s=-]\S*))?")
 _SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
-# Of torchrun, or of its step.
+# torchrun, or the step that starts it, on one node.
 ONE_NODE: Final = r"--standalone\b|(?<!\$\()srun\s(?:.*\s)?(?:-N ?|--nodes[= ])1\s"
 LAUNCHER: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
 C10D: Final = r"--rdzv[-_]backend[= ]\S*c10d"
@@ -23,11 +23,11 @@ _NOT_OVER_NODES: Final = rf"^\s*(?:echo|printf|which|command|type)\s|{ONE_WANTED
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     number: int
-    text: str  # continued lines are one
+    text: str  # with its continuation lines
 
     @property
     def expanded(self) -> str:
-        """Return the text in which the shell expands variables: all but single-quoted parts."""
+        """Return the text without its single-quoted parts, where the shell expands nothing."""
         return _QUOTED.sub(lambda found: "" if found[0].startswith("'") else found[0], self.text)
 
 
@@ -71,7 +71,7 @@ class Script:
 
     @cached_property
     def left_alone(self) -> tuple[Line, ...]:
-        """Return the torchruns that run on the first node only, because nothing starts them on the others."""
+        """Return the torchrun commands that run on the first node only, because nothing starts them on the others."""
         if not self.many_nodes or self.find(ONE_NODE) or any(_reaches(line) for line in self.commands):
             return ()
         return tuple(
@@ -95,7 +95,7 @@ def script_lines(text: str) -> Iterable[Line]:
 
 
 def _reaches(line: Line) -> bool:
-    """Whether the command starts something on other nodes. `$(…)` only asks for names and addresses."""
+    """Return whether the command starts something on other nodes. `$(…)` only reads names and addresses."""
     return re.search(_OVER_NODES, re.sub(r"\$\([^()]*\)", "", line.text)) is not None
 
 

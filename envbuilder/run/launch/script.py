@@ -1,7 +1,7 @@
-"""Job → a script that people can read, keep and submit.
+"""Job → a script that users can read, keep and submit.
 
-The text has a head, every setting as a quoted value, and the fixed parts of `parts/`. Settings
-alone decide, so the parts can be read, checked and run without envbuilder.
+The script has a head, the settings as quoted values, and fixed parts from `parts/`. The parts depend
+on the settings alone, so they can be read, checked and run without envbuilder.
 """
 
 import re
@@ -38,8 +38,8 @@ def compose(
 ) -> str:
     """Compose a script: its head, Slurm's directives, the settings, and the parts that use them.
 
-    Raises UsageError for a name or a folder with a line break, after which a line would be a
-    command or another option.
+    Raises UsageError for a name or a folder with a line break: the rest would become a command or an
+    option.
     """
     for line in (*comment, *head):
         if re.search(r"[\x00-\x1f\x7f]", line):
@@ -47,12 +47,12 @@ def compose(
                 f"a script cannot have this in a line: {line!r}", hint="rename the SIF or the folder"
             )
     texts = [(PARTS / f"{name}.sh").read_text(encoding="utf-8") for name in parts]
-    told = [
+    intro = [
         f"# {comment[0]}",
         f"# Written by envbuilder {__version__}; {comment[1]}",
-        "# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # settings and functions are also used on the nodes, by name",
+        "# shellcheck disable=SC2317,SC2329,SC2154,SC2034,SC2016 # the nodes use settings and functions by name",
     ]
-    return "\n".join(["#!/usr/bin/env bash", *told, *head, "set -euo pipefail", "", *settings, "", *texts])
+    return "\n".join(["#!/usr/bin/env bash", *intro, *head, "set -euo pipefail", "", *settings, "", *texts])
 
 
 def _comment(job: Job) -> tuple[str, str]:
@@ -60,7 +60,7 @@ def _comment(job: Job) -> tuple[str, str]:
     total = job.nodes * job.ranks
     return (
         f"{job.environment.name} (torch {job.environment.torch}): {total} ranks on {job.nodes} nodes. {use}.",
-        "it needs nothing of envbuilder to run, and you may change it.",
+        "it runs without envbuilder, and you may edit it.",
     )
 
 
@@ -71,13 +71,13 @@ def _parts(job: Job) -> list[str]:
         ranks = "old"
     else:
         ranks = "torchrun" if torch_has(job, RANK_IN_LOGS_SINCE) else "torchrun_1"
-    reached = ["attend", "pdsh"] if job.site.ssh.pdsh else ["attend", "ssh", "nodes"]
-    ways = {"slurm": ["slurm"], "ssh": reached, "local": ["attend", "local", "nodes"]}
-    return ["common", "look", "image" if job.environment.image_id else "sif", ranks, *ways[job.where]]
+    reached = ["supervise", "pdsh"] if job.site.ssh.pdsh else ["supervise", "ssh", "nodes"]
+    ways = {"slurm": ["slurm"], "ssh": reached, "local": ["supervise", "local", "nodes"]}
+    return ["common", "preflight", "image" if job.environment.image_id else "sif", ranks, *ways[job.where]]
 
 
 def _settings(job: Job) -> list[str]:
-    """Return the settings for the nodes, followed by those for the machine where the script starts."""
+    """Return the settings of the nodes, then those of the machine where the script starts."""
     environment, site = job.environment, job.site
     program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
     shared = {
@@ -111,11 +111,11 @@ def _settings(job: Job) -> list[str]:
 
 
 def _environment(environment: Environment) -> dict[str, str]:
-    """Return the environment's path or name, and how a node recognizes it."""
+    """Return the environment's path or name, and the facts by which a node recognizes it."""
     if environment.image_id:
-        return {"environment": quoted(environment.place), "image_id": quoted(environment.image_id)}
+        return {"environment": quoted(environment.location), "image_id": quoted(environment.image_id)}
     return {
-        "environment": quoted(environment.place),
+        "environment": quoted(environment.location),
         "sif_bytes": str(environment.size),
         "sif_sha256": environment.sha256,
     }
@@ -124,7 +124,7 @@ def _environment(environment: Environment) -> dict[str, str]:
 def _srun_options(job: Job) -> tuple[str, ...]:
     if job.shape == "torchrun":
         return (f"--nodes={job.nodes}", f"--ntasks={job.nodes}", "--ntasks-per-node=1")
-    # Ranks that see one GPU each cannot reach each other's (NVIDIA/nccl#1066).
+    # A rank that sees only its own GPU cannot use P2P with the others (NVIDIA/nccl#1066).
     peers = ("--gpu-bind=none",) if job.gpus else ()
     return (f"--nodes={job.nodes}", f"--ntasks-per-node={job.ranks}", *peers, "--label")
 
@@ -138,11 +138,11 @@ def _slurm_head(job: Job) -> list[str]:
         *site_options(slurm),
         f"--nodes={job.nodes}",
         f"--ntasks-per-node={tasks}",
-        *((f"--cpus-per-task={cpus}",) if cpus else ()),  # without a number the site's default holds
+        *((f"--cpus-per-task={cpus}",) if cpus else ()),  # without it, the site's default applies
         *_gpu_options(job),
         f"--signal=B:TERM@{job.grace}",
         f"--output={job.logs}/%x-%j.log",
-        "--open-mode=append",  # a job that is requeued goes on in the same file
+        "--open-mode=append",  # a requeued job continues the same log
         *slurm.options,
     ]
     return directives(options)
@@ -159,7 +159,7 @@ def site_options(slurm: SlurmSite) -> list[str]:
 
 
 def _gpu_options(job: Job) -> tuple[str, ...]:
-    """Ask for GPUs by node: GPUs by task are hidden from each other."""
+    """Request GPUs per node: GPUs per task are hidden from each other."""
     slurm = job.site.slurm
     if not job.gpus or slurm.gpu_flag == "none":
         return ()
@@ -178,7 +178,7 @@ def quoted_list(words: Sequence[str]) -> str:
 
 
 def quoted_path(path: str) -> str:
-    """Quote a path that may begin with a variable. It is empty when the variable is not set."""
+    """Quote a path that may begin with a variable. The path is empty when the variable is not set."""
     found = re.match(r"\$(\w+)", path)
     if found is None:
         return shlex.quote(path)

@@ -1,7 +1,7 @@
 """Site profiles: the settings of a cluster, read as strictly as a recipe.
 
-Paths in it may begin with a variable (`$SCRATCH/data`), since a site gives each user folders of their own; one that is not
-set, or a folder that is not there, counts as not written.
+Its paths may begin with a variable (`$SCRATCH/data`), because each user has own folders. A path whose
+variable is not set, or whose folder is missing, is left out.
 """
 
 import re
@@ -18,7 +18,7 @@ GpuFlag = Literal["gpus-per-node", "gres", "none"]
 SITES: Final = Path("sites")
 
 WORD: Final = Shape(pattern=r"[A-Za-z0-9][A-Za-z0-9_.,:/@+-]*", expected="a word without spaces")
-# None that `ssh` takes for an option.
+# No host begins with a dash, which `ssh` would read as an option.
 HOST: Final = Shape(pattern=WORD.pattern, expected="a host such as node1 or me@node1")
 _PATH: Final = Shape(
     pattern=r"(/|\$[A-Za-z_][A-Za-z0-9_]*(?=/|:|$))[^\x00-\x1f\x7f:,$\"'\\`]*",
@@ -51,7 +51,7 @@ _Path = Annotated[str, _PATH]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SlurmSite:
-    """The values of `#SBATCH` lines at this site. An empty one is left out."""
+    """The values of `#SBATCH` lines at this site. Empty ones are left out."""
 
     __pydantic_config__ = STRICT
     partition: Word = ""
@@ -68,22 +68,22 @@ class SlurmSite:
 class SshSite:
     __pydantic_config__ = STRICT
     hosts: tuple[Annotated[str, HOST], ...] = ()
-    options: tuple[Line, ...] = ()  # of ssh itself
+    options: tuple[Line, ...] = ()  # of `ssh`
     pdsh: Flag = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One cluster, as in its profile. The default has no special settings."""
+    """The settings of one cluster. The default has none."""
 
     __pydantic_config__ = STRICT
     summary: Line = ""  # for people
     modules: tuple[Word, ...] = ()
     apptainer: Annotated[str, _PROGRAM] = "apptainer"
     binds: tuple[Annotated[str, _BIND], ...] = ()
-    scratch: _Path = ""  # shared and large: downloads of models and data sets go there
-    node_scratch: _Path = ""  # of one node: compile caches go there; "": $SLURM_TMPDIR, $TMPDIR or /tmp
-    master_suffix: Annotated[str, _SUFFIX] = ""  # what makes a node's name that of its fast network
+    scratch: _Path = ""  # shared and large, for downloads of models and data sets
+    node_scratch: _Path = ""  # of each node, for compile caches; "": $SLURM_TMPDIR, $TMPDIR or /tmp
+    master_suffix: Annotated[str, _SUFFIX] = ""  # added to a node's name to get its name on the fast network
     env: Annotated[tuple[tuple[str, str], ...], _Pairs] = ()
     slurm: SlurmSite = SlurmSite()
     ssh: SshSite = SshSite()
@@ -93,13 +93,13 @@ class Site:
         return tuple(dict.fromkeys(one for one in (*self.binds, self.scratch) if one))
 
     def present_binds(self, environment: Mapping[str, str]) -> tuple[str, ...]:
-        """Return the bind mounts with variables filled in, without those that this machine lacks."""
+        """Return the bind mounts with variables expanded, without those that this machine lacks."""
         full = (_fill(bind, environment) for bind in self.all_binds)
         return tuple(bind for bind in full if bind and Path(bind.partition(":")[0]).exists())
 
 
 def _fill(path: str, environment: Mapping[str, str]) -> str:
-    """Return the path with its variable's value; "" if the variable is not set."""
+    """Expand the variable of a path. Returns "" if it is not set."""
     found = re.match(r"\$(\w+)", path)
     if found is None:
         return path
@@ -108,14 +108,14 @@ def _fill(path: str, environment: Mapping[str, str]) -> str:
 
 
 def need_shape(option: str, given: Iterable[str], shape: Shape) -> None:
-    """Raise UsageError for an option's value that the same key of a profile would not accept."""
+    """Raise UsageError for a value of an option that does not match `shape`."""
     for text in given:
         if not re.fullmatch(shape.pattern, text):
             raise UsageError(f"`{option}` takes {shape.expected}, found `{text}`", hint=shape.hint)
 
 
 def find_site(given: str, folder: Path = SITES) -> Site:
-    """Return the profile of that name in the folder, or at that path; the default site for no name."""
+    """Return the profile with that name in the folder, or at that path. No name means the default site."""
     if not given:
         return Site()
     is_path = "/" in given or given.endswith((".yaml", ".yml"))

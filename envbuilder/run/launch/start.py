@@ -19,8 +19,8 @@ from envbuilder.run.launch.job import (
     Job,
     LaunchOptions,
     driver_floor,
+    foreign_error,
     make_job,
-    not_ours,
     parse_pins,
     probe_environment,
 )
@@ -33,16 +33,16 @@ HINTS: Final = {
     "partition": "`sinfo` lists the partitions; `--partition`, or `partition` in the site profile, names one",
     "account": "`sacctmgr show associations user=$USER` lists yours; `account` in the site profile names one",
     "qos": "`sacctmgr show qos` lists them; `qos` in the site profile names one",
-    "gres": "`sinfo --format='%P %G'` shows how the GPUs are called: `gpu_flag` and `gpu_type` in the site profile",
+    "gres": "`sinfo --format='%P %G'` shows the names of the GPUs: `gpu_flag` and `gpu_type` in the site profile",
     "node configuration": "`sinfo --Node --long` shows what a node has; `--gpus-per-node`, `cpus_per_rank` in the site profile",
     "time limit": "`sinfo` shows each partition's limit; `--time` asks for less",
-    "controller": "is this a machine of the cluster? `scontrol ping` asks for the controller",
+    "controller": "is this a machine of the cluster? `scontrol ping` shows the state of the controller",
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """A script, and the folder to start it in."""
+    """The text of a script, and its folders."""
 
     name: str
     text: str
@@ -52,9 +52,9 @@ class Script:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """The result of a script."""
+    """The result of a submitted script."""
 
-    number: str  # Slurm's, of the job
+    number: str  # of the Slurm job
     script: Path
     log: Path
     code: int = 0
@@ -80,10 +80,10 @@ def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> En
     try:
         torch, cuda = parse_pins(read.output)
     except ValueError as error:
-        raise not_ours(image) from error
+        raise foreign_error(image) from error
     return Environment(
         name=outputs.name,
-        place=image,
+        location=image,
         image_id=identity,
         torch=torch,
         cuda=cuda,
@@ -101,27 +101,29 @@ def script_of(job: Job) -> Script:
 
 
 def save_script(path: Path, script: Script) -> Path:
-    """Write a script, ready to be started."""
+    """Write an executable script."""
     hint = "launch from a folder that you may write to, and that every node has"
     with blaming_path(f"cannot write the script `{path}`", hint=hint):
         path.parent.mkdir(parents=True, exist_ok=True)
-        script.logs.mkdir(parents=True, exist_ok=True)  # Slurm does not make it, and fails without a word
+        script.logs.mkdir(
+            parents=True, exist_ok=True
+        )  # Slurm does not make it, and fails silently without it
         save_text(path, script.text)
         path.chmod(EXECUTABLE)
     return path.absolute()
 
 
-def submit(script: Script, runner: Runner, *, wait: bool, tell: Callable[[str], None]) -> Started:
-    """Submit the script; with `wait`, wait until the job has ended. Raises LaunchError when Slurm rejects it."""
+def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str], None]) -> Started:
+    """Submit the script; with `wait`, wait for the end of the job. Raises LaunchError when Slurm rejects it."""
     name = script.name
     path = save_script(script.logs / f"{name}.sh", script)
     number = ""
 
-    def hear(line: str) -> None:
+    def read_line(line: str) -> None:
         nonlocal number, path
         number = number or line.partition(";")[0]
         path = path.rename(path.with_name(f"{name}-{number}.sh"))
-        tell(f"job {number} is submitted")
+        report(f"job {number} is submitted")
 
     command = Command(
         argv=("sbatch", "--parsable", *(["--wait"] if wait else []), str(path)),
@@ -130,11 +132,9 @@ def submit(script: Script, runner: Runner, *, wait: bool, tell: Callable[[str], 
     )
     code = 0
     try:
-        runner.run(command, on_line=hear)
+        runner.run(command, on_line=read_line)
     except ToolError as error:
-        hint = (
-            "submit on a machine of the cluster, where Slurm is; the script is written and can be taken there"
-        )
+        hint = f"submit it on a machine of the cluster: `sbatch {path}`"
         raise ToolError(error.message, hint=hint) from error
     except CommandError as error:
         if not number:
@@ -144,7 +144,7 @@ def submit(script: Script, runner: Runner, *, wait: bool, tell: Callable[[str], 
     return Started(number=number, script=path, log=script.logs / f"{name}-{number}.log", code=code)
 
 
-def become(job: Job) -> NoReturn:
+def exec_script(job: Job) -> NoReturn:
     """Replace this process by the script: signals, output and exit code are then its own."""
     script = save_script(job.logs / f"{job.environment.name}-{os.getpid()}.sh", script_of(job))
     exec_process(("bash", str(script)))

@@ -1,5 +1,5 @@
-# One recipe for each task of the array. What becomes of it stands in a file of its own, for several nodes that write into one
-# lose lines on a shared file system.
+# Each task builds one recipe and writes its result into its own file: on a shared file system, nodes that write into
+# the same file lose lines.
 recipe=${recipes[SLURM_ARRAY_TASK_ID]}
 name=${recipe##*/}
 name=${name%.*}
@@ -7,12 +7,12 @@ job=$SLURM_ARRAY_JOB_ID
 ends=$logs/$job
 mkdir -p "$ends"
 
-note_the_end() {
+record_result() {
   local status=$?
   printf '%s\t%s\t%s\n' "$status" "$(uname -n)" "$logs/build-${job}_$SLURM_ARRAY_TASK_ID.log" >"$ends/$name.ended"
   say "$name ended with exit code $status"
 }
-trap note_the_end EXIT
+trap record_result EXIT
 trap 'exit 143' TERM
 
 prepare

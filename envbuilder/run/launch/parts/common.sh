@@ -1,12 +1,12 @@
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
-# What the program had no part in ends with the exit code of envbuilder for a job that could not be started.
+# Ends with envbuilder's exit code for a job that could not start.
 fail() {
   say "$*"
   exit 9
 }
 
-# The first of these folders that is there: compile caches belong on the node, for a shared file system is slow at many
+# Chooses the first folder that can be written. Compile caches belong on the node: a shared file system is slow with many
 # small files, and homes are small.
 find_scratch() {
   local place
@@ -20,14 +20,14 @@ find_scratch() {
   fail "no folder of this node can be written to; tried \"$node_scratch\", \$SLURM_TMPDIR, \$TMPDIR and /tmp"
 }
 
-# A value of your own stays as it is.
+# Sets a variable unless the user has set it.
 default() { [ -n "${!1-}" ] || export "$1=$2"; }
 
 prepare() {
   local pair
   cd "$folder" || fail "the folder $folder is not on this node"
   if [ ${#modules[@]} -gt 0 ]; then
-    set +u # the site's own files may not be made for it
+    set +u # the site's files may use unset variables
     # shellcheck source=/dev/null
     type module >/dev/null 2>&1 || . /etc/profile
     module load "${modules[@]}" || fail "cannot load the modules ${modules[*]}"

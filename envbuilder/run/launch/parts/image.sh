@@ -1,5 +1,5 @@
-# Becomes the program given, in a container of the image. What is exported here is there, too, but for what the image sets
-# itself: as with Apptainer, its PATH wins. So does the mark of this job, by which what runs in the container is found.
+# Replaces this process by a program in a container of the image. It gets the exported variables, except those that the
+# image sets: as with Apptainer, the image's PATH wins. ENVBUILDER_JOB is among them, so the container's processes are found.
 inside() {
   local -a options=(--rm --init --ipc=host --network=host --user="$UID:$(id -g)" --workdir="$folder")
   local bind name own
@@ -23,7 +23,7 @@ inside() {
 
 find_environment() {
   local found
-  command -v docker >/dev/null || fail "there is no program docker here"
-  found=$(docker image inspect --format '{{.Id}}' "$environment") || fail "the Docker engine does not answer, or has no image $environment"
-  [ "$found" = "$image_id" ] || fail "$environment is not the image that this script was written for: it is $found"
+  command -v docker >/dev/null || fail "docker is not installed"
+  found=$(docker image inspect --format '{{.Id}}' "$environment") || fail "the Docker engine is not running, or has no image $environment"
+  [ "$found" = "$image_id" ] || fail "this script was written for another image: $environment is $found"
 }

@@ -4,8 +4,8 @@ job=$(date +%Y%m%d-%H%M%S)-$$
 logs=$logs-$job
 node=$(declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT; declare -f)
 
-# As long as we live, and until we close it, every node can read from the first pipe and gets nothing. Its end is the end of
-# the job there: on a failure, on Ctrl-C, and when this machine goes down. Through the second we hear how each node ended.
+# Every node reads from the pipe `life` and gets nothing until it ends: on a failure, on Ctrl-C, and when this machine goes
+# down. Then the node ends the job. Through the pipe `ends`, this script gets each node's exit code.
 pipes=$(mktemp -d)
 trap 'rm -rf "$pipes"' EXIT
 mkfifo "$pipes/life" "$pipes/ends" "$pipes/output"
@@ -15,19 +15,19 @@ stopped=''
 trap 'stopped=130; stop' INT
 trap 'stopped=143; stop' TERM HUP
 
-# Has the node of that number do a function of this file: first goes the text, then the pipe.
+# Runs a function of this file on a node. The node's shell reads the text first, then the pipe.
 on_node() {
   local code=0
-  trap : TERM HUP # the end comes through the pipe, and there is a last line to come
+  trap : TERM HUP # the pipe ends the node, whose last lines are still to come
   reach "${hosts[$1]}" 9>&- 8>&- < <(
     exec 9>&- 8>&-
-    printf 'set -euo pipefail\nnode_rank=%s node_name=%q\n%s\nattend %s; exit\n' "$1" "${hosts[$1]##*@}" "$node" "$2"
+    printf 'set -euo pipefail\nnode_rank=%s node_name=%q\n%s\nsupervise %s; exit\n' "$1" "${hosts[$1]##*@}" "$node" "$2"
     exec cat "$pipes/life"
   ) || code=$?
   printf '%s %s\n' "$1" "$code" >&8
 }
 
-# Has every node do it at once; when one fails, ends it on all. Returns the first failure's exit code.
+# Runs a function on all nodes at once. A failure ends it on all. Returns the first failure's exit code.
 on_every_node() {
   local number left=${#hosts[@]} status=0 code
   for number in "${!hosts[@]}"; do
@@ -39,7 +39,7 @@ on_every_node() {
     if [ "$code" -eq 0 ] || [ "$status" -ne 0 ] || [ -n "$stopped" ]; then continue; fi
     status=$code
     if [ "$code" -eq 255 ]; then
-      say "${hosts[$number]} does not answer over SSH, or no more"
+      say "${hosts[$number]} does not answer over SSH, or the connection broke"
     else
       say "${hosts[$number]} ended with exit code $code"
     fi
@@ -54,7 +54,7 @@ split_by_rank <"$pipes/output" 9>&- 8>&- &
 splitter=$!
 status=0
 on_every_node ranks >"$pipes/output" 2>&1 || status=$?
-stop # what waits for it on our side holds the output open
+stop # else the processes that read `life` here keep the output open
 wait "$splitter"
 say "job $job: the ranks ended with exit code $status; logs in $logs"
 exit "$status"

@@ -1,4 +1,4 @@
-# One container on each node, in which torch's launcher of before 1.10 starts the node's ranks.
+# One container per node, in which torch's launcher before 1.10 starts the node's ranks.
 ranks() {
   prepare
   inside python -m torch.distributed.launch --use_env --nnodes="$nodes" --nproc_per_node="$ranks_per_node" \

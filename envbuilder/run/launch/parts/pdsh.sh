@@ -1,5 +1,5 @@
 MASTER_ADDR=${hosts[0]##*@}$master_suffix
-MASTER_PORT=$((20000 + $$ % 12000)) # below the ports that connections get by themselves
+MASTER_PORT=$((20000 + $$ % 12000)) # below the ephemeral ports
 this_node() { printf '%s%s' "$node_name" "$master_suffix"; }
 
 job=$(date +%Y%m%d-%H%M%S)-$$
@@ -11,17 +11,17 @@ trap 'rm -f "$logs/output"' EXIT
   printf 'set -euo pipefail\nnode_rank=$1 node_name=$2\n'
   declare -p "${settings[@]}" MASTER_ADDR MASTER_PORT
   declare -f
-  printf 'attend "$3"; exit\n'
+  printf 'supervise "$3"; exit\n'
 } >"$logs/node.sh"
 
-# As long as pdsh lives every node waits for its input, and gets nothing. Its end is the end of the job there.
+# Every node reads its input from pdsh and gets nothing. When pdsh ends, the input ends, and the node ends the job.
 stopped=''
 trap 'stopped=130; kill "$fan" 2>/dev/null || :' INT
 trap 'stopped=143; kill "$fan" 2>/dev/null || :' TERM HUP
 export PDSH_SSH_ARGS_APPEND="-o BatchMode=yes -o ConnectTimeout=10 -o ServerAliveInterval=15 ${ssh_options[*]}"
 list=$(IFS=, && printf '%s' "${hosts[*]}")
 
-# Has every node do a function of this file at once. The first that fails leaves a file that the others see.
+# Runs a function of this file on all nodes at once. The first that fails writes the file `failed`, which ends the others.
 on_every_node() {
   local code=0
   setsid pdsh -S -N -b -R ssh -f "${#hosts[@]}" -w "$list" "bash $(printf %q "$logs/node.sh") %n %h $1" </dev/null &

@@ -1,4 +1,4 @@
-# Becomes the program given, in the environment.
+# Replaces this process by a program in the environment.
 inside() {
   local -a options=()
   local bind
@@ -9,9 +9,9 @@ inside() {
   exec "$apptainer" exec "${options[@]}" "$environment" "$@"
 }
 
-# Whether the SIF is the file that this script was written for. To read all of it takes seconds, or minutes on a busy file
-# system, so a node remembers in its scratch what it has read, for as long as the file has the same size, times and inode. The time
-# of its last change (%Z) cannot be set by hand.
+# Fails unless the SIF is the file that this script was written for. Reading it takes seconds, or minutes on a busy file
+# system. So the node keeps the result in its scratch, and reads again only if size, times or inode differ. Users cannot set
+# the change time (%Z).
 check_sif() {
   local found known=$scratch/sif-$sif_sha256 digest
   found=$(stat -Lc '%s %d:%i %.9Y %.9Z' "$environment")
@@ -24,11 +24,11 @@ check_sif() {
       return
     fi
   fi
-  fail "$environment is not the file that this script was written for: it has ${found%% *} bytes${digest:+, sha256 $digest}"
+  fail "this script was written for another file: $environment has ${found%% *} bytes${digest:+, sha256 $digest}"
 }
 
 find_environment() {
-  command -v "$apptainer" >/dev/null || fail "there is no program $apptainer here"
+  command -v "$apptainer" >/dev/null || fail "$apptainer is not installed"
   [ -r "$environment" ] || fail "cannot read $environment: is it on a file system that this node has?"
   check_sif
 }

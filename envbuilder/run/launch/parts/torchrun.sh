@@ -1,4 +1,4 @@
-# One container on each node, in which torchrun starts the node's ranks.
+# One container per node, in which torchrun starts the node's ranks.
 ranks() {
   prepare
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='${rank}: ' TORCH_ELASTIC_SHUTDOWN_TIMEOUT="$grace"

@@ -1,4 +1,4 @@
-# One container on each node, in which torchrun starts the node's ranks. This torch prints ranks by node: `[default0]`.
+# One container per node, in which torchrun starts the node's ranks. This torch prefixes lines with the local rank: `[default0]`.
 ranks() {
   prepare
   inside torchrun --nnodes="$nodes" --nproc_per_node="$ranks_per_node" \

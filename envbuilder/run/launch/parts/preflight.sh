@@ -1,4 +1,4 @@
-# What a node must have. Said before any rank starts, it is one line; later it is a hang or a thousand lines.
+# Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
   local free driver seen
   prepare
@@ -15,12 +15,12 @@ preflight() {
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
-  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is not whole, or does not fit this node"
+  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is damaged or does not fit this node"
 }
 
-# Copies lines that begin with a rank into a file of that rank, and passes all of them on.
+# Copies each line that begins with a rank into that rank's file, and prints all lines.
 split_by_rank() {
-  trap '' TERM INT HUP # its end is the end of its input
+  trap '' TERM INT HUP # it ends with its input
   mkdir -p "$logs"
   awk -v logs="$logs" '
     { print; fflush() }
