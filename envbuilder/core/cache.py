@@ -1,18 +1,18 @@
 """The cache on disk: the only module that knows its folders.
 
     artefacts/<2>/<sha256>     downloaded files and sources, named by what they hold
-    partial/<sha256>           downloads that ended early; the next one goes on from there
-    layers/<key>/              one finished layer each: tar, manifest, facts
-    trees/<key>/               the same layer as a folder, for the steps that build inside it
-    extensions/<key>/          compiled extensions, and what a project was seen to compile
-    spaces/<key>/              incremental compile folders
-    pushed.json                which repository of which registry has which blob
-    apt/, uv/                  what the resolvers keep of their indexes
-    bases/<key>                what was found inside base images
-    work/                      temporary; whatever no living process holds is swept
-    locks/                     flock files; never deleted, harmless when left
+    partial/<sha256>           interrupted downloads, which the next one resumes
+    layers/<key>/              finished layers: tar, manifest, facts
+    trees/<key>/               layers as folders, for the steps that run in them
+    extensions/<key>/          compiled extensions, and captured calls of projects
+    spaces/<key>/              build directories of extensions
+    pushed.json                the blobs that each repository of a registry has
+    apt/, uv/                  the indexes of the resolvers
+    bases/<key>                facts about base images
+    work/                      temporary folders; those of killed processes are removed
+    locks/                     flock files
 
-Everything appears under its final name by rename only, so a killed or full-disk run leaves nothing half-written.
+A file gets its final name by a rename, so a killed run or a full disk leaves no partial file under it.
 """
 
 import contextlib
@@ -50,10 +50,10 @@ def sha256_file(path: Path) -> Sha256:
         return Sha256(hashlib.file_digest(stream, "sha256").hexdigest())
 
 
-# What is kept between runs.
+# The folders that are kept between runs.
 KINDS: Final = ("artefacts", "partial", "layers", "trees", "extensions", "spaces", "apt", "uv", "bases")
-WORK: Final = "work"  # in use while a command runs, or left by a killed one
-KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, small to keep
+WORK: Final = "work"  # temporary folders of running and killed commands
+KEPT: Final = ("layers", "extensions")  # kept by `cache --gc` unless named: slow to make, and small
 
 
 class Store:
@@ -65,7 +65,7 @@ class Store:
         if not create:
             return
         with space_errors(root):
-            root.mkdir(mode=0o700, parents=True, exist_ok=True)  # not left to the umask, as parents are
+            root.mkdir(mode=0o700, parents=True, exist_ok=True)  # whatever the umask; parents follow it
         status = root.lstat()
         if stat.S_ISLNK(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
             raise UsageError(
@@ -81,7 +81,7 @@ class Store:
         return self.root / "artefacts" / digest[:2] / digest
 
     def partial(self, digest: Sha256) -> Path:
-        """Return the path of a partial download; hold the lock `fetch` while writing it."""
+        """Return the path of a partial download. Hold the lock `fetch` while writing it."""
         return self.root / "partial" / digest
 
     def layer(self, key: Sha256) -> Path:
@@ -104,14 +104,14 @@ class Store:
     def base(self, key: Sha256) -> Path:
         return self.root / "bases" / key
 
-    def space(self, key: Sha256) -> Path:
-        """Return a build directory that is kept for the next build; hold `lock(key)` while using it."""
+    def build_directory(self, key: Sha256) -> Path:
+        """Return the build directory of an extension, which later builds use too. Hold its lock while using it."""
         path = self.root / "spaces" / key
         path.mkdir(mode=0o700, exist_ok=True)
         return path
 
     def add_artifact(self, digest: Sha256, path: Path) -> Path:
-        """Copy a file into the store. The caller has checked its digest."""
+        """Copy a file into the store. The caller has verified its digest."""
         final = self.artifact(digest)
         if final.exists():
             return final
@@ -124,9 +124,9 @@ class Store:
 
     @contextlib.contextmanager
     def workspace(self) -> Iterator[Path]:
-        """Yield a private temporary folder in the store, removed at the end and swept after a kill."""
+        """Yield a private temporary folder in the store. It is removed at the end, or by `sweep` after a kill."""
         with space_errors(self.root), contextlib.ExitStack() as stack:
-            with self.lock("work"):  # locked before a sweep can find it
+            with self.lock("work"):  # no sweep sees it before it is locked
                 path = Path(tempfile.mkdtemp(prefix="work-", dir=self.root / WORK))
                 stack.enter_context(_locked(self._holder(path), fcntl.LOCK_EX))
             try:
@@ -136,7 +136,7 @@ class Store:
                 self._holder(path).unlink(missing_ok=True)
 
     def _holder(self, work: Path) -> Path:
-        """Return the lock file of a temporary folder. NFS locks folders on one machine only."""
+        """Return the lock file of a temporary folder. On NFS, a lock on the folder itself holds on one machine only."""
         return self.root / "locks" / work.name
 
     def sweep(self) -> None:
@@ -147,12 +147,12 @@ class Store:
                     contextlib.suppress(BlockingIOError),
                     _locked(self._holder(path), fcntl.LOCK_EX | fcntl.LOCK_NB),
                 ):
-                    with contextlib.suppress(FileNotFoundError):  # its owner removed it just now
+                    with contextlib.suppress(FileNotFoundError):  # its owner has just removed it
                         remove_tree(path)
                     self._holder(path).unlink(missing_ok=True)
 
     def leftovers(self) -> tuple[Path, ...]:
-        """Return the temporary folders that no living process holds; writes nothing."""
+        """Return the temporary folders that no living process holds. Writes nothing."""
         return tuple(path for path in sorted((self.root / WORK).iterdir()) if not self._is_held(path))
 
     def _is_held(self, work: Path) -> bool:
@@ -162,23 +162,23 @@ class Store:
         except BlockingIOError:
             return True
         except FileNotFoundError:
-            return not work.exists()  # its owner removed both just now
+            return not work.exists()  # its owner has just removed both
         return False
 
     @contextlib.contextmanager
     def in_use(self) -> Iterator[None]:
-        """Block `clear` while a command uses the store. Many commands may do so at once."""
+        """Block `clear` while a command uses the store. Several commands may use it at once."""
         with _locked(self.root / "locks" / "use", fcntl.LOCK_SH):
             yield
 
     def sizes(self) -> dict[str, int]:
-        """Return the bytes on disk by kind, and what a sweep would free. A hard-linked file counts once."""
+        """Return the bytes on disk by kind, and those that a sweep frees. A hard-linked file counts once."""
         seen: set[int] = set()
         sizes = {name: _disk_usage(self.root / name, seen) for name in KINDS}
         return sizes | {WORK: sum(_disk_usage(path, seen) for path in self.leftovers())}
 
     def clear(self, kinds: Collection[str]) -> None:
-        """Remove everything of these kinds; raises UsageError while another process uses the store."""
+        """Empty the folders of these kinds; raises UsageError while another process uses the store."""
         with (self.root / "locks" / "use").open("w") as stream:
             try:
                 fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -190,7 +190,7 @@ class Store:
                 for path in (self.root / kind).iterdir():
                     if path.is_dir() and not path.is_symlink():
                         remove_tree(path)
-                    else:  # uv keeps a few files beside its folders
+                    else:  # uv has files beside its folders
                         path.unlink()
 
     @contextlib.contextmanager
@@ -208,7 +208,7 @@ class Store:
 
 @contextlib.contextmanager
 def _locked(path: Path, how: int) -> Iterator[None]:
-    """Hold a lock on a file, opened for reading and writing: NFS wants that for shared and exclusive locks."""
+    """Hold a lock on a file. NFS needs it open for reading and writing, for shared and exclusive locks."""
     with path.open("ab+") as stream:
         fcntl.flock(stream, how)
         yield
@@ -226,20 +226,20 @@ def _disk_usage(folder: Path, seen: set[int]) -> int:
 
 
 def commit_path(temporary: Path, final: Path) -> None:
-    """Rename a finished file or folder to its final name. An existing folder stays (same key, same bytes)."""
+    """Rename a finished file or folder to its final name. An existing folder stays: it has the same key and bytes."""
     final.parent.mkdir(parents=True, exist_ok=True)
     if temporary.is_file():
         with temporary.open("rb") as stream:
             os.fsync(stream.fileno())
     try:
         temporary.rename(final)
-    except OSError as error:  # a question before does not help: NFS may show another machine's folder later
+    except OSError as error:  # no check before: NFS may show a folder of another machine late
         if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
             raise
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write a file in one step: temporary name in the same folder, then rename."""
+    """Write a file under a temporary name in the same folder, then rename it."""
     with space_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
@@ -255,9 +255,11 @@ def save_text(path: Path, text: str) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder whatever modes its folders have; links are never followed."""
+    """Remove a folder, whatever modes its folders have. Never follows links."""
     path.chmod(0o700)
-    for parent, folders, _ in os.walk(path):  # parents are opened first
+    for parent, folders, _ in os.walk(
+        path
+    ):  # parents come first, so their mode is set before their folders are read
         for folder in (Path(parent, name) for name in folders):
             if not folder.is_symlink():
                 folder.chmod(0o700)
@@ -278,13 +280,13 @@ def space_errors(place: Path) -> Iterator[None]:
 
 
 def _lasting(place: Path) -> Path:
-    """Return the path to show in messages. Temporary folders are shown by the folder of their final name."""
+    """Return the path to show in messages. For a temporary folder, that is the folder that holds it."""
     temporary = [path for path in place.parents if path.name.startswith(".") and path.suffix == ".part"]
     return temporary[-1].parent if temporary else place
 
 
 def link_or_copy(source: Path, target: Path) -> None:
-    """Link a file to a second name, or copy it where links are not possible."""
+    """Hard-link a file to a second name, or copy it where the file system has no links."""
     try:
         target.hardlink_to(source)
     except OSError as error:
@@ -295,9 +297,9 @@ def link_or_copy(source: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def beside(final: Path) -> Iterator[Path]:
-    """Yield a private temporary folder beside `final`, for a rename to it.
+    """Yield a private temporary folder beside `final`, for a rename to that name.
 
-    The folder is removed at the end. The next run removes what a killed one left.
+    It is removed at the end. The next run removes the folder of a killed one.
     """
     prefix = f".{final.name}."
     with space_errors(final):

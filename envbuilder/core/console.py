@@ -1,7 +1,7 @@
 """Show progress on stderr: steps with their time, transfers in bytes.
 
-At a terminal, one live view shows all running steps. Elsewhere a step is one line when it starts
-and one when it ends.
+At a terminal, one live view shows all running steps. Elsewhere, a step prints one line at its start
+and one at its end.
 """
 
 import contextlib
@@ -24,14 +24,14 @@ from rich.text import Text
 
 from envbuilder.core.log import owned
 
-LINE_EVERY: Final = 10.0  # seconds between two lines about one download where there is no terminal
+LINE_EVERY: Final = 10.0  # seconds between two lines about one download, without a terminal
 
 
 class Console:
-    """Steps and transfers on stderr; safe to use from several threads at once."""
+    """Steps and transfers on stderr. Several threads may use it at once."""
 
     def __init__(self, *, color: bool = True, quiet: bool = False, folds: str = "") -> None:
-        """`folds` names a CI system whose log can fold: github, gitlab or ""."""
+        """`folds` names the CI system that folds its log: github, gitlab or ""."""
         self._folds, self._quiet = folds, quiet
         self._screen = _Screen(color=color, quiet=quiet)
         self.owner = ""
@@ -55,12 +55,12 @@ class Console:
         return f"{self.owner}: {text}" if self.owner else text
 
     def ask_secret(self, question: str) -> str | None:
-        """Ask for a secret without echo; None without a terminal."""
+        """Ask for a secret without echo. Returns None without a terminal."""
         return getpass.getpass(question) if sys.stdin.isatty() else None
 
     @contextlib.contextmanager
     def group(self, title: str) -> Iterator[None]:
-        """Fold the lines of the block in the log of a CI system. A failure at its end stays visible.
+        """Fold the lines of the block in the log of a CI system. The error of a failed block stays visible.
 
         Lines of parallel builds are interleaved and are not folded.
         """
@@ -72,19 +72,19 @@ class Console:
             self._mark(closing)
 
     def _mark(self, line: str) -> None:
-        """Print the line unchanged: folding needs its carriage return."""
+        """Print the line unchanged, because a fold needs its carriage return."""
         if line and not self._quiet:
             self._screen.mark(line)
 
     @contextlib.contextmanager
     def step(self, title: str) -> Iterator["Step"]:
-        """Show a step while it runs and its time when it is done."""
+        """Show a step while it runs, and its time at the end."""
         with self._task(title, None) as step:
             yield step
 
     @contextlib.contextmanager
     def transfer(self, title: str, total: int) -> Iterator["Step"]:
-        """Show a transfer of `total` bytes; call `advance` as they come."""
+        """Show a transfer of `total` bytes. The caller calls `advance` for each part."""
         with self._task(title, total) as step:
             yield step
 
@@ -129,7 +129,7 @@ class _Screen:
         )
 
     def show(self, text: str | Text) -> None:
-        # A Text is shown as it is: no markup, no emoji.
+        # rich interprets markup and emoji in a str, but not in a Text.
         self._out.print(Text(text) if isinstance(text, str) else text)
 
     def mark(self, line: str) -> None:
@@ -137,7 +137,7 @@ class _Screen:
             print(line, file=self._out.file, flush=True)
 
     def enter(self, title: str, total: int | None) -> tuple[Progress | None, TaskID | None]:
-        """Add a step to the live view; none without a terminal."""
+        """Add a step to the live view. Returns None without a terminal."""
         with self._guard:
             if not self._out.is_terminal:
                 return None, None
@@ -148,7 +148,7 @@ class _Screen:
             return self.live, self.live.add_task(title, total=total, note="")
 
     def leave(self, progress: Progress | None, task: TaskID | None, last: Text) -> None:
-        """Remove a step and print its last line. The view ends with the last step."""
+        """Remove a step and print its last line. The last step closes the view."""
         with self._guard:
             if progress is not None and task is not None:
                 progress.remove_task(task)
@@ -168,7 +168,7 @@ class _Screen:
 
 
 def _make_view(out: RichConsole) -> Progress:
-    """Make the view, not yet shown. Its tasks have a field `note`."""
+    """Make the live view. Its tasks have a field `note`."""
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}", markup=False),
@@ -181,7 +181,7 @@ def _make_view(out: RichConsole) -> Progress:
 
 
 class _Amount(ProgressColumn):
-    """Bytes done of bytes expected, for transfers only."""
+    """The bytes of a transfer: done, expected and per second."""
 
     def render(self, task: Task) -> Text:
         if task.total is None:
@@ -192,7 +192,7 @@ class _Amount(ProgressColumn):
 
 
 def folds(environment: Mapping[str, str]) -> str:
-    """Return the CI system whose log can fold, or ""."""
+    """Return the CI system that folds its log, or ""."""
     if environment.get("GITHUB_ACTIONS") == "true":
         return "github"
     return "gitlab" if environment.get("GITLAB_CI") == "true" else ""
@@ -210,7 +210,7 @@ def _fold(system: str, title: str) -> tuple[str, str]:
 
 
 class Step:
-    """The progress of a running step: bytes done, or a note."""
+    """The progress of a running step: its bytes or its note."""
 
     def __init__(
         self,
@@ -238,8 +238,8 @@ class Step:
                 self._last_line = time.monotonic()
                 self._say(f"  {self._title}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB")
 
-    def tell(self, note: str) -> None:
-        """Show a short note on the state of the step."""
+    def show_note(self, note: str) -> None:
+        """Show a short note beside the step."""
         with self._guard:
             self.note = note
             if self._progress is not None and self._task is not None:
@@ -247,7 +247,7 @@ class Step:
 
 
 def columns(rows: Sequence[Sequence[str]], width: int) -> str:
-    """Align rows as columns. Long cells are wrapped at a terminal of `width`; 0 never wraps."""
+    """Align rows as columns. Long cells wrap to fit `width`; with 0, nothing wraps."""
     if not rows:
         return ""
     grid = Table.grid(padding=(0, 2, 0, 0))

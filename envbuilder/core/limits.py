@@ -1,7 +1,7 @@
-"""Find the cores and the memory that this process may use: of the machine, and of its control groups.
+"""Find the cores and the memory that this process may use, by the machine and its control groups.
 
-The usual interfaces show the whole machine even to jobs, containers and CI runners, which are
-killed when they use all of it.
+The usual interfaces show a job, container or CI runner the whole machine. The kernel kills it when it
+uses more than its control group may.
 """
 
 import os
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-_ENDLESS: Final = 1 << 60  # control groups of version 1 write such a number for "no limit"
+_ENDLESS: Final = 1 << 60  # version 1 of control groups writes a number as large as this for "no limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class Limits:
 
 
 def usable_memory(root: Path = Path("/")) -> int:
-    """Return the available memory in bytes: of the machine, or of the control group with the least left."""
+    """Return the available memory in bytes: the least of the machine's and each control group's."""
     free = [_available(root)]
     for group, limit, used, cache in _memory_groups(root):
         most = _number(group / limit)
@@ -34,7 +34,7 @@ def usable_memory(root: Path = Path("/")) -> int:
 
 
 def usable_cores(root: Path = Path("/")) -> int:
-    """Return the number of processors, or the quota of the control group if it is less."""
+    """Return the number of processors, or the quota of a control group if it is less."""
     counts = [len(os.sched_getaffinity(0))]
     for controller, group in _groups(root):
         if controller == "":
@@ -63,13 +63,13 @@ def _memory_groups(root: Path) -> Iterator[tuple[Path, str, str, str]]:
 
 
 def _groups(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield controllers ("" for version 2) and folder of every control group of this process, the outermost last."""
+    """Yield controllers ("" for version 2) and folder of each control group of this process, outermost last."""
     for line in _text(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         mounts = root / "sys/fs/cgroup"
         top = mounts / controllers.removeprefix("name=") if controllers else mounts
         folder = top / path.lstrip("/")
-        # In a container, the path may be the host's, and only the top exists.
+        # In a container, the path may be the host's. Then only the top exists.
         for group in (folder, *(parent for parent in folder.parents if parent.is_relative_to(top))):
             yield controllers, group
 
@@ -80,7 +80,7 @@ def _number(path: Path) -> int | None:
 
 
 def _of_table(path: Path, name: str) -> int:
-    """Return the second word of the line that begins with a name, or 0."""
+    """Return the number after a name in a table, or 0."""
     for line in _text(path).splitlines():
         words = line.split()
         if words[:1] == [name] and words[1].isdigit():

@@ -12,15 +12,15 @@ LOG_FORMAT: Final = "%(asctime)s %(name)s %(message)s"
 
 
 def owned(log: logging.Logger, owner: str) -> "logging.LoggerAdapter[logging.Logger]":
-    """Return a logger whose lines belong to one of several builds, or with "" to none of them."""
+    """Return a logger whose lines belong to the build `owner`, or to none with ""."""
     return logging.LoggerAdapter(log, {"owner": owner, "prefix": f"{owner}: " if owner else ""})
 
 
 @contextlib.contextmanager
 def log_to(path: Path, owner: str = "") -> Iterator[Path]:
-    """Write the full log of one build into a file, which an error of the build names.
+    """Write the full log of one build into a file. An error of the build names the file.
 
-    With an `owner`, one of several builds at a time, leave out the lines of the other builds.
+    With an `owner`, the lines of other parallel builds are left out.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, mode="w", encoding="utf-8")
@@ -40,7 +40,7 @@ def log_to(path: Path, owner: str = "") -> Iterator[Path]:
 
 
 def setup(verbosity: int) -> None:
-    """Set the handlers once: commands with `-v`, their output with `-vv`."""
+    """Log to the terminal: commands with `-v`, their output with `-vv`."""
     root = logging.getLogger("envbuilder")
     root.setLevel(logging.DEBUG)
     handler = logging.StreamHandler()

@@ -1,7 +1,7 @@
-"""The one place that starts outside programs.
+"""Start outside programs. No other module does.
 
-A `Command` says what is run and why; a `Runner` runs it. The environment is built from an
-allow-list, so that a user's shell cannot leak into a build.
+A `Command` says what to run and why. A `Runner` runs it. The environment is built from an
+allow-list, so the user's shell settings do not change a build.
 """
 
 import contextlib
@@ -32,13 +32,13 @@ PASSED_ON: Final = frozenset(
         "http_proxy", "https_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
         "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT",
         "DOCKER_HOST", "DOCKER_CONFIG", "DOCKER_CONTEXT", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH",
-        "SSH_AUTH_SOCK",  # an engine at ssh://
+        "SSH_AUTH_SOCK",  # for a Docker engine at ssh://
     }
 )  # fmt: skip
 GRACE: Final = 5.0  # seconds between interrupt, terminate and kill
-SHORT_GRACE: Final = 0.5  # the same where all programs are ended at once, and somebody waits
+SHORT_GRACE: Final = 0.5  # the same after Ctrl-C, where all programs end at once and the user waits
 _USERINFO: Final = re.compile(r"(?<=://)[^\s/@'\"]+(?=@)")
-TAIL: Final = 20  # lines of a failed program's output that an error shows
+TAIL: Final = 20  # lines of output that the error of a failed program shows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Command:
     cwd: Path | None = None
     env: tuple[tuple[str, str], ...] = ()
     accept: tuple[int, ...] = (0,)
-    merged: bool = False  # stderr goes to stdout, whose reader logs it
+    merged: bool = False  # stderr goes to stdout; `on_line` logs it
     input: bytes = field(default=b"", repr=False)  # its stdin
 
     def __str__(self) -> str:
@@ -67,25 +67,25 @@ class Command:
 
 
 class Runner(Protocol):
-    """Runs commands; raises CommandError (SpaceError on a full disk) when one fails, ToolError when the program is not there."""
+    """Runs commands. Raises CommandError for a failure, SpaceError for a full disk, ToolError for a missing program."""
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
-        """Run to the end and return stdout; `on_line` sees each of its lines as it comes."""
+        """Run to the end and return stdout. `on_line` gets each line as it comes."""
         ...
 
     def read(self, command: Command) -> AbstractContextManager[IO[bytes]]:
-        """Give the program's stdout as a stream; a failure is raised when the context ends."""
+        """Yield the program's stdout as a stream. The end of the context raises a failure."""
         ...
 
     def stop(self, *, for_good: bool = True) -> None:
-        """End every running program, in any thread; each call fails as if its program had ended by itself.
+        """End all running programs of all threads. Their calls of `run` and `read` raise an error.
 
-        With `for_good` no further program starts: another thread may wait to start one.
+        With `for_good`, no other program starts: another thread may be about to start one.
         """
         ...
 
     def named(self, owner: str) -> "Runner":
-        """Return a runner for one of several parallel builds. Its `stop` ends only its own programs; ours ends all."""
+        """Return a runner for one of several parallel builds. Its `stop` ends its own programs; this one's ends all."""
         ...
 
 
@@ -93,20 +93,20 @@ class _Programs:
     """The running programs of a runner, and whether it may start more."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()  # no program starts unseen by one who stops all
+        self._lock = threading.Lock()  # held while a program starts, so `stop` sees it
         self._running: set[subprocess.Popen[bytes]] = set()
         self._named: list[_Programs] = []
         self._closed = False
 
     def add(self, named: "_Programs") -> None:
-        """Count the programs of another runner among these."""
+        """Stop the programs of another runner together with these."""
         with self._lock:
             self._named.append(named)
             closed = self._closed
         named.all(and_no_more=closed)
 
     def start(self, start: "Callable[[], subprocess.Popen[bytes]]") -> "subprocess.Popen[bytes] | None":
-        """Start a program and record it; None after `stop`."""
+        """Start a program and record it. Returns None after `stop`."""
         with self._lock:
             if self._closed:
                 return None
@@ -128,9 +128,9 @@ class ProcessRunner:
     """Runs programs with the allowed variables of `environment` and a fixed locale."""
 
     def __init__(self, environment: Mapping[str, str], *, whole: bool = False, owner: str = "") -> None:
-        """With `whole`, programs get all of `environment`: a submitted job needs the user's settings.
+        """With `whole`, programs get all of `environment`, because a job needs the user's settings.
 
-        `owner` marks its log lines as those of one of several parallel builds.
+        `owner` names one of several parallel builds in the log.
         """
         self._base = {name: value for name, value in environment.items() if whole or name in PASSED_ON}
         system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -146,7 +146,7 @@ class ProcessRunner:
         end = time.monotonic() + SHORT_GRACE
         while time.monotonic() < end and any(process.returncode is None for process in running):
             time.sleep(0.01)
-        for process in running:  # such as unshare, which blocks the signals that others end by
+        for process in running:  # some block TERM, such as unshare
             process.kill()
 
     def named(self, owner: str) -> "ProcessRunner":
@@ -190,13 +190,13 @@ class ProcessRunner:
             with self._ended_with(process):
                 assert process.stdout is not None
                 yield process.stdout
-                while process.stdout.read(1 << 20):  # a reader may stop before the end of the stream
+                while process.stdout.read(1 << 20):  # the caller may stop before the end of the stream
                     pass
             self._judge(command, process, errors)
 
     @contextlib.contextmanager
     def _ended_with(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
-        """Wait for the program at the end; on any exception end it: interrupt, terminate, kill."""
+        """Wait for the program at the end of the block. An exception ends it: interrupt, terminate, kill."""
         try:
             yield
             process.wait()
@@ -211,7 +211,7 @@ class ProcessRunner:
         finally:
             self._programs.ended(process)
             if process.stdin is not None:
-                # Otherwise Popen closes it, and unread input hides how the program ended.
+                # Popen would close it and raise BrokenPipeError for unread input, which hides the exit code.
                 with contextlib.suppress(BrokenPipeError):
                     process.stdin.close()
 
@@ -232,10 +232,10 @@ class ProcessRunner:
         message = (
             f"could not {command.why}: `{command.argv[0]}` {_ending(process.returncode)}\n{tail}".rstrip()
         )
-        if os.strerror(errno.ENOSPC) in output:  # programs run in the locale C.UTF-8
+        if os.strerror(errno.ENOSPC) in output:  # the text of the locale C.UTF-8
             hint = "free space, or point ENVBUILDER_CACHE and --output at a larger disk"
             raise SpaceError(message, hint=hint)
-        raise CommandError(message, hint=f"to see it again: {command}")
+        raise CommandError(message, hint=f"to repeat it: {command}")
 
     def _start(
         self, command: Command, *, stdin: int = subprocess.DEVNULL, **streams: object
@@ -266,14 +266,14 @@ def _given(command: Command) -> Iterator[int]:
     if not command.input:
         yield subprocess.DEVNULL
         return
-    with os.fdopen(os.memfd_create("input"), "w+b") as stream:  # not in a file: it may be a secret
+    with os.fdopen(os.memfd_create("input"), "w+b") as stream:  # not on disk: it may be a secret
         stream.write(command.input)
         stream.seek(0)
         yield stream.fileno()
 
 
 def exec_process(argv: Sequence[str]) -> NoReturn:
-    """Replace this process by the program: signals, terminal and exit code are then its own."""
+    """Replace this process by the program, which then has the signals, the terminal and the exit code."""
     try:
         os.execvp(argv[0], list(argv))  # noqa: S606
     except FileNotFoundError as error:
@@ -282,7 +282,7 @@ def exec_process(argv: Sequence[str]) -> NoReturn:
 
 
 def redacted(text: str) -> str:
-    """Remove user and password from URLs in a program's output. apt repeats a mirror's password, for example."""
+    """Remove user and password from URLs in a program's output: apt prints a mirror's password, for example."""
     return _USERINFO.sub("***", text)
 
 
@@ -294,7 +294,7 @@ def _ending(code: int) -> str:
 
 
 class FakeRunner:
-    """Starts nothing: records each command and returns the text given for its program."""
+    """Records each command and returns the text given for its program. Starts nothing."""
 
     def __init__(self, answers: Mapping[str, str] | None = None) -> None:
         self.commands: list[Command] = []
@@ -317,7 +317,7 @@ class FakeRunner:
             yield stream
 
     def stop(self, *, for_good: bool = True) -> None:
-        """Nothing runs."""
+        """Do nothing: no program runs."""
 
     def named(self, owner: str) -> "FakeRunner":  # noqa: ARG002 - one record for all
         return self

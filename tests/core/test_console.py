@@ -74,8 +74,8 @@ def test_a_step_that_fails_has_another_mark(capsys):
 
 def test_the_last_word_of_a_step_is_kept(capsys):
     with Console().step("bake") as step:
-        step.tell("dough")
-        step.tell("crust")
+        step.show_note("dough")
+        step.show_note("crust")
     assert lines(capsys) == ["… bake", "✓ bake crust (T)"]
 
 
@@ -107,7 +107,7 @@ def test_words_are_shown_as_they_are(capsys, text):
     console = Console()
     console.say(text)
     with console.step(text) as step:
-        step.tell(text)
+        step.show_note(text)
     assert lines(capsys) == [text, f"… {text}", f"✓ {text} {text} (T)"]
 
 
@@ -135,7 +135,7 @@ def test_at_a_terminal_running_steps_are_in_a_live_view(monkeypatch):
     screen = open_screen(monkeypatch)
     console = Console()
     with console.step("bake") as step:
-        step.tell("the dough")
+        step.show_note("the dough")
         assert console._screen.live is not None
         console._screen.live.refresh()
     shown = ESCAPE.sub("", screen.getvalue())
@@ -158,7 +158,7 @@ def test_a_live_view_shows_words_as_they_are(monkeypatch, text):
     screen = open_screen(monkeypatch)
     console = Console()
     with console.step(f"bake {text}") as step:
-        step.tell(f"now {text}")
+        step.show_note(f"now {text}")
         assert console._screen.live is not None
         console._screen.live.refresh()
     before_the_end = ESCAPE.sub("", screen.getvalue()).partition("✓")[0]

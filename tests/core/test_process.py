@@ -134,7 +134,7 @@ def test_a_failure_shows_the_last_lines_only():
 @runs_programs
 def test_a_failure_gives_a_line_to_paste():
     command = sh("exit 1", env=(("A", "b c"),))
-    assert failure(command).hint == "to see it again: A='b c' sh -c 'exit 1'"
+    assert failure(command).hint == "to repeat it: A='b c' sh -c 'exit 1'"
 
 
 @runs_programs

@@ -240,7 +240,7 @@ class ExtensionBuilder:
                         f"the lines of `capture` of the extension `{extension.name}` compile nothing",
                         "name the import, or the function, that reaches torch's `load()` or `load_inline()`",
                     )
-                shown.tell(", ".join(call.name for call in calls.calls))
+                shown.show_note(", ".join(call.name for call in calls.calls))
                 out = build_dir / "entry"
                 out.mkdir()
                 calls.save(out)
@@ -267,7 +267,7 @@ class ExtensionBuilder:
             ):
                 out = made / "entry"
                 out.mkdir()
-                build_dir = store.space(build_key)
+                build_dir = store.build_directory(build_key)
                 compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
                 compiled.save(out)
                 _replace(out, folder)
