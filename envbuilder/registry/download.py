@@ -10,6 +10,7 @@ from urllib.parse import urljoin
 
 from envbuilder.artifacts.oci.model import (
     MANIFESTS,
+    MOST_JSON,
     Descriptor,
     Manifest,
     digest_of,
@@ -25,7 +26,6 @@ from envbuilder.registry.client import Client, translate_errors
 
 log = logging.getLogger(__name__)
 
-MOST: Final = 4 << 20  # bytes of a manifest or a small blob
 MOST_LISTED: Final = 1000  # referrers of a manifest
 Answer = TypeVar("Answer")
 
@@ -37,7 +37,7 @@ def read_manifest(client: Client, reference: Reference) -> Manifest:
         url = client.url(place, f"manifests/{reference.key}")
         headers = {"Accept": ", ".join(MANIFESTS)}
         with client.ask(place, "GET", url, headers=headers) as response:
-            content, kind = _read(response, MOST), response.headers.get("Content-Type", "")
+            content, kind = _read(response, MOST_JSON), response.headers.get("Content-Type", "")
         if reference.digest and digest_of(content) != reference.digest:
             raise SourceError(url, f"its sha256 is {digest_of(content)}", kind="wrong")
         try:
@@ -62,7 +62,7 @@ def read_image(client: Client, reference: Reference, platform: str) -> Manifest:
 
 def read_blob(client: Client, reference: Reference, blob: Descriptor) -> bytes:
     """Read a small blob, such as a config or a signature; raises RegistryError."""
-    if blob.size > MOST:
+    if blob.size > MOST_JSON:
         raise ContentError(f"`{reference}` has a manifest or config of {blob.size} bytes, which is too large")
 
     def ask(place: Reference) -> bytes:
@@ -144,7 +144,7 @@ def _ask_referrers(client: Client, reference: Reference) -> tuple[Descriptor, ..
     listed, page = list[Descriptor](), client.url(reference, f"referrers/sha256:{reference.digest}")
     while page and len(listed) < MOST_LISTED:
         with client.ask(reference, "GET", page) as response:
-            listed += parse_manifest(_read(response, MOST)).manifests
+            listed += parse_manifest(_read(response, MOST_JSON)).manifests
             following = response.links.get("next", {}).get("url", "")
         page = urljoin(page, following) if following else ""
     return tuple(listed)

@@ -192,14 +192,17 @@ class _Upload:
             return True
         if status == 400:  # also when the bytes do not match the digest
             self.source.need_right()
-        raise self._lost(f"the registry did not accept what was sent ({status})", anew=status != 413)
+        if status != 413:
+            self.url = ""
+        raise TransientError(f"the registry did not accept what was sent ({status})")
 
     def _send_piece(self, size: int) -> None:
         end = self.have + size
         place = f"{self.have}-{end - 1}"
         with self._ask("PATCH", self.url, size, content_range=place, accept=(202, 400, 404, 416)) as response:
             if response.status_code != 202:
-                raise self._lost(f"the registry lost what it had ({response.status_code})", anew=True)
+                self.url = ""
+                raise TransientError(f"the registry lost what it had ({response.status_code})")
             self.url = _location(response, self.url)
         self.have = end
         self._show(self.have)
@@ -217,11 +220,6 @@ class _Upload:
             )
         finally:
             self.sent += body.sent if isinstance(body, _Piece) else 0
-
-    def _lost(self, why: str, *, anew: bool) -> TransientError:
-        if anew:
-            self.url = ""
-        return TransientError(why)
 
     def _recover(self) -> bool:
         """Ask how much the registry has. Returns True when it has the whole blob."""

@@ -3,12 +3,13 @@
 `subjects` reads them before. Times are left out: they differ between any two days.
 """
 
-import json
+import contextlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from envbuilder.artifacts.oci.model import load_json
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
 from envbuilder.layers.entry import Entry, Kind
@@ -132,8 +133,8 @@ def of_tree(
     settings |= {
         key.strip(): value.strip() for key, _, value in (line.partition("=") for line in lines) if value
     }
-    if RECIPE in contents:
-        settings |= {"recipe": str(_json(contents[RECIPE]).get("nccl", ""))}
+    with contextlib.suppress(KeyError, ValueError):  # no recipe, or none that can be read
+        settings |= {"recipe": str(load_json(contents[RECIPE]).get("nccl", ""))}
     return Contents(
         name=name,
         kind=kind,
@@ -202,11 +203,3 @@ def _part(name: str, changes: Sequence[Change], most: int, width: int) -> str:
 
 def _text(contents: Mapping[str, bytes], path: str) -> str:
     return contents.get(path, b"").decode("utf-8", "replace")
-
-
-def _json(text: bytes) -> Mapping[str, object]:
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}

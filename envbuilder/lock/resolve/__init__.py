@@ -23,8 +23,9 @@ from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Artifact, Lock, LockedBase, lock_artifacts, recipe_inputs
+from envbuilder.lock.resolve.apt import open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
-from envbuilder.lock.resolve.debs import os_packages, resolve_debs, resolve_toolkit_debs, upgrade_debs
+from envbuilder.lock.resolve.debs import os_packages, resolve_debs, resolve_toolkit_debs
 from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_toolkit_wheels, resolve_wheels
 from envbuilder.recipe.load import find_recipe, load
@@ -94,10 +95,11 @@ def resolve(
     if debs is None:
         debs = resolve_debs(recipe, target, context, options=options)
     elif names := [deb.name for deb in debs if deb.name in options.upgrade_only]:
+        fresh = replace(options, upgrade=True)
         if target.base:
-            debs = resolve_debs(recipe, target, context, options=replace(options, upgrade=True))
+            debs = resolve_debs(recipe, target, context, options=fresh)
         else:
-            debs = upgrade_debs(debs, target, context, names=names, options=options)
+            debs = open_suite(target.distribution.suite, "main", context, fresh).upgrade(debs, names)
     if toolkit is None:
         parts = resolve_toolkit_debs(target, context, options=options)
         parts += resolve_toolkit_wheels(recipe, target, context)

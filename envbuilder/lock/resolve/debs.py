@@ -1,8 +1,6 @@
 """Resolve the packages of the os layer: those that every environment needs, and those of the recipe."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from envbuilder.compat.image_facts import suite_of
@@ -81,14 +79,6 @@ def _resolve_additions(
     suite = open_suite(suite_row.suite, "main", context, options)
     _need_listed(recipe, suite.names() | have, suite)
     return suite.additions(wanted, status_of(base, context))
-
-
-def upgrade_debs(
-    old: Sequence[Artifact], target: Target, context: ResolveContext, *, names: Sequence[str], options: LockOptions
-) -> tuple[Artifact, ...]:  # fmt: skip
-    """Return the os layer with these packages upgraded and the others kept as far as apt can."""
-    suite = open_suite(target.distribution.suite, "main", context, replace(options, upgrade=True))
-    return suite.upgrade(old, names)
 
 
 def os_packages(recipe: Recipe) -> tuple[str, ...]:

@@ -3,7 +3,6 @@
 `git archive` leaves submodules out and its bytes have changed between releases of git, so the tar is written here.
 """
 
-import os
 import stat
 from pathlib import Path
 from typing import IO, Final
@@ -59,13 +58,9 @@ def _write_tar(tree: Path, out: Path) -> None:
 
 
 def _files(tree: Path) -> list[str]:
-    found: list[str] = []
-    for parent, folders, names in os.walk(tree):
-        links = [name for name in folders if Path(parent, name).is_symlink()]
-        folders[:] = [name for name in folders if name != ".git" and name not in links]
-        inside = Path(parent).relative_to(tree)
-        found += [(inside / name).as_posix() for name in (*names, *links) if name != ".git"]
-    return found
+    """Return every file and every link, also to a folder."""
+    found = (path.relative_to(tree) for path in tree.rglob("*") if path.is_symlink() or path.is_file())
+    return [path.as_posix() for path in found if ".git" not in path.parts]
 
 
 def _add(stream: IO[bytes], file: Path, path: str) -> None:
