@@ -110,16 +110,13 @@ def build_several(
 
 def _one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outcome:
     own = context if parts == 1 else context.share(Path(name).stem, parts)
-    began = time.monotonic()
-
-    def outcome(*, result: BuildResult | None = None, error: EnvbuilderError | None = None) -> Outcome:
-        seconds = time.monotonic() - began
-        return Outcome(name=Path(name).stem, seconds=seconds, result=result, error=error)
-
+    began, result, error = time.monotonic(), None, None
     with own.console.group(f"build {name}"):
         try:
-            ended = outcome(result=build(name, own))
-        except EnvbuilderError as error:
-            ended = outcome(error=error)
+            result = build(name, own)
+        except EnvbuilderError as failure:
+            error = failure
+    seconds = time.monotonic() - began
+    ended = Outcome(name=Path(name).stem, seconds=seconds, result=result, error=error)
     own.console.say(ended.words if own.console.owner else f"{ended.name}: {ended.words}")
     return ended

@@ -6,7 +6,7 @@ offsets. That needs no root, and a hostile member has nothing to write to.
 
 import tarfile
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -23,17 +23,8 @@ _SHOWN: Final = 10  # how many mistakes an error names
 _MOST_ID: Final = 0xFFFFFFFE  # what a squashfs can hold
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One path of the new layer. `first` is the path that holds its content, another one for a hard link."""
-
-    entry: Entry
-    offset: int = 0  # of the content in the tar, bytes
-    first: str = ""
-
-
-def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Part, ...]:
-    """Return the parts of the layer, sorted by path; raises BuildError with every member that a layer cannot hold.
+def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Member, ...]:
+    """Return the paths of the layer, sorted; raises BuildError with every member that a layer cannot hold.
 
     `drop` names paths that go with all below them; `name/*` keeps the folder itself.
     """
@@ -57,8 +48,8 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Par
         elif not _is_dropped(path, (*DROPPED, *drop)):
             named[path] = member
         everything[path] = member
-    parts = {"": Part(entry=Entry(path="", kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch))}
-    holders: dict[int, Part] = {}
+    parts = {"": Member(entry=Entry(path="", kind=Kind.DIRECTORY, mode=0o755, uid=0, gid=0, mtime=epoch))}
+    holders: dict[int, str] = {}  # the offset of a content, and the first path with it
     for path in sorted(named, key=to_bytes):
         try:
             source = _content_of(named[path], everything)
@@ -66,14 +57,11 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Par
         except ValueError as error:
             mistakes.append(f"`{path}`: {error}")
             continue
-        part = Part(entry=entry, offset=source.offset)
-        if entry.kind is Kind.FILE:
-            first = holders.setdefault(source.offset, part)
-            part = replace(part, first=first.entry.path)
-        parts[path] = part
+        first = holders.setdefault(source.offset, path) if entry.kind is Kind.FILE else path
+        parts[path] = Member(entry=entry, offset=source.offset, hard="" if first == path else first)
     for path in EMPTIED if "etc" in parts else ():
         empty = Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=epoch)
-        parts[path] = Part(entry=empty, first=path)
+        parts[path] = Member(entry=empty)
     mistakes += [f"`{p}`: its folder is not there" for p in parts if p and not _has_parent(parts, p)]
     if mistakes:
         raise BuildError(f"`{tar.name}` cannot become a layer:\n" + some_lines(mistakes))
@@ -86,7 +74,7 @@ def some_lines(lines: Sequence[str]) -> str:
     return "\n".join(lines[:_SHOWN]) + more
 
 
-def plain_parts(parts: Collection[Part], *, epoch: int) -> tuple[Part, ...]:
+def plain_parts(parts: Collection[Member], *, epoch: int) -> tuple[Member, ...]:
     """Normalize the parts as `write_layer` does: owned by root, one time, modes 0755 and 0644, no hard links."""
     mistakes = [
         part.entry.path for part in parts if part.entry.mode & 0o6000 and part.entry.kind is Kind.FILE
@@ -99,7 +87,7 @@ def plain_parts(parts: Collection[Part], *, epoch: int) -> tuple[Part, ...]:
         replace(
             part,
             entry=replace(part.entry, mode=_plain_mode(part.entry), uid=0, gid=0, mtime=epoch, xattrs=()),
-            first=part.entry.path,
+            hard="",
         )
         for part in parts
     )
@@ -159,6 +147,6 @@ def _is_kept(name: str) -> bool:
     return name == "security.capability" or (name.startswith("user.") and not name.startswith(_HOST_XATTRS))
 
 
-def _has_parent(parts: dict[str, Part], path: str) -> bool:
+def _has_parent(parts: dict[str, Member], path: str) -> bool:
     parent = parts.get(path.rpartition("/")[0])
     return parent is not None and parent.entry.kind is Kind.DIRECTORY

@@ -75,11 +75,11 @@ def write_layer_from_tar(
     written: dict[str, Entry] = {}
     with space_errors(folder), io.FileIO(tar) as stream, LayerWriter(name, folder, threads=threads) as writer:
         for part in parts:
-            if part.first in written:
-                writer.add_hard_link(part.entry, written[part.first])
+            if part.hard in written:
+                writer.add_hard_link(part.entry, written[part.hard])
             elif part.entry.size:
                 stream.seek(part.offset)
-                written[part.first] = writer.add_file(part.entry, stream)
+                written[part.entry.path] = writer.add_file(part.entry, stream)
             else:
                 writer.add(part.entry)
         return writer.finish()
