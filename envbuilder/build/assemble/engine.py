@@ -140,9 +140,8 @@ class Run:
                 job.pack(step, tree, out)
             case RuntimeStep():
                 others = [one for one in job.plan.steps if one is not step]
-                keys, layers = job.keys, {type(one): self.start(one).result() for one in others}
-                trees = {type(one): job.store.tree(keys[one]) for one in others}
-                runtime.write_layer(step, job, layers=layers, trees=trees, work=work, out=out)
+                layers = {type(one): self.start(one).result() for one in others}
+                runtime.write_layer(step, job, layers=layers, work=work, out=out)
             case _:
                 assert_never(step)
 

@@ -31,15 +31,10 @@ def compile_command(step: StartStep, *, root: Root, tree: Path) -> Command:
 
 
 def write_layer(
-    step: RuntimeStep,
-    job: Job,
-    *,
-    layers: Mapping[type[Step], Layer],
-    trees: Mapping[type[Step], Path],
-    work: Path,
-    out: Path,
+    step: RuntimeStep, job: Job, *, layers: Mapping[type[Step], Layer], work: Path, out: Path
 ) -> None:
-    """Write the runtime layer. `layers` are all others, `trees` are the folders that may still hold their files."""
+    """Write the runtime layer. `layers` are all others. Their trees, where the store has them, save unpacking them."""
+    trees = {type(one): job.store.tree(key) for one, key in job.keys.items()}
     documents = write_documents(job.plan, layers, trees, tools(), job.engine)
     write_runtime_files(step, work / "tree", documents)
     job.pack(step, work / "tree", out)

@@ -45,10 +45,7 @@ class BuildKitEngine:
         if not isinstance(step, RuntimeStep):
             return layers[type(step)]
         return self.job.make_layer(
-            step,
-            lambda out, work: runtime.write_layer(
-                step, self.job, layers=layers, trees={}, work=work, out=out
-            ),
+            step, lambda out, work: runtime.write_layer(step, self.job, layers=layers, work=work, out=out)
         )
 
     def commands(self) -> tuple[Command, ...]:
