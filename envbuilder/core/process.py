@@ -89,41 +89,6 @@ class Runner(Protocol):
         ...
 
 
-class _Programs:
-    """The running programs of a runner, and whether it may start more."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()  # held while a program starts, so `stop` sees it
-        self._running: set[subprocess.Popen[bytes]] = set()
-        self._named: list[_Programs] = []
-        self._closed = False
-
-    def add(self, named: "_Programs") -> None:
-        """Stop the programs of another runner together with these."""
-        with self._lock:
-            self._named.append(named)
-            closed = self._closed
-        named.all(and_no_more=closed)
-
-    def start(self, start: "Callable[[], subprocess.Popen[bytes]]") -> "subprocess.Popen[bytes] | None":
-        """Start a program and record it. Returns None after `stop`."""
-        with self._lock:
-            if self._closed:
-                return None
-            process = start()
-            self._running.add(process)
-            return process
-
-    def ended(self, process: "subprocess.Popen[bytes]") -> None:
-        self._running.discard(process)
-
-    def all(self, *, and_no_more: bool) -> "tuple[subprocess.Popen[bytes], ...]":
-        with self._lock:
-            self._closed = self._closed or and_no_more
-            own, named = tuple(self._running), tuple(self._named)
-        return own + tuple(process for one in named for process in one.all(and_no_more=and_no_more))
-
-
 class ProcessRunner:
     """Runs programs with the allowed variables of `environment` and a fixed locale."""
 
@@ -136,11 +101,14 @@ class ProcessRunner:
         system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
         self._base["PATH"] = environment.get("PATH", system)
         self._base |= {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
-        self._programs = _Programs()
         self._log = owned(log, owner)
+        self._lock = threading.Lock()  # held while a program starts, so `stop` sees it
+        self._running: set[subprocess.Popen[bytes]] = set()
+        self._named: list[ProcessRunner] = []
+        self._closed = False
 
     def stop(self, *, for_good: bool = True) -> None:
-        running = self._programs.all(and_no_more=for_good)
+        running = self.programs(and_no_more=for_good)
         for process in running:
             process.terminate()
         end = time.monotonic() + SHORT_GRACE
@@ -149,50 +117,52 @@ class ProcessRunner:
         for process in running:  # some block TERM, such as unshare
             process.kill()
 
+    def programs(self, *, and_no_more: bool) -> "tuple[subprocess.Popen[bytes], ...]":
+        """Return the running programs, also those of the named runners."""
+        with self._lock:
+            self._closed = self._closed or and_no_more
+            own, named = tuple(self._running), tuple(self._named)
+        return own + tuple(process for one in named for process in one.programs(and_no_more=and_no_more))
+
     def named(self, owner: str) -> "ProcessRunner":
         one = ProcessRunner(self._base, whole=True, owner=owner)
-        self._programs.add(one._programs)
+        with self._lock:
+            self._named.append(one)
+            one._closed = self._closed
         return one
 
     def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
-        self._log.info("$ %s", command)
-        with (
-            tempfile.TemporaryFile() as errors,
-            _given(command) as given,
-            self._start(
-                command,
-                stdin=given,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT if command.merged else errors,
-            ) as process,
-        ):
-            lines: list[str] = []
-            with self._ended_with(process):
-                assert process.stdout is not None
-                for raw in process.stdout:
-                    line = raw.decode(errors="replace")
-                    lines.append(line)
-                    if not command.merged:
-                        self._log.debug("%s", redacted(line.rstrip("\n")))
-                    if on_line:
-                        on_line(line.rstrip("\n"))
-            self._judge(command, process, errors, lines)
-            return "".join(lines)
+        lines: list[str] = []
+        with self._output(command, lines) as stdout:
+            for raw in stdout:
+                line = raw.decode(errors="replace")
+                lines.append(line)
+                if not command.merged:
+                    self._log.debug("%s", redacted(line.rstrip("\n")))
+                if on_line:
+                    on_line(line.rstrip("\n"))
+        return "".join(lines)
 
     @contextlib.contextmanager
     def read(self, command: Command) -> Iterator[IO[bytes]]:
+        with self._output(command) as stdout:
+            yield stdout
+            while stdout.read(1 << 20):  # the caller may stop before the end of the stream
+                pass
+
+    @contextlib.contextmanager
+    def _output(self, command: Command, lines: Sequence[str] = ()) -> Iterator[IO[bytes]]:
+        """Yield the program's stdout, and judge how it ended; `lines` is what the caller has read of it by then."""
         self._log.info("$ %s", command)
         with (
             tempfile.TemporaryFile() as errors,
             _given(command) as given,
-            self._start(command, stdin=given, stdout=subprocess.PIPE, stderr=errors) as process,
+            self._start(command, given, subprocess.STDOUT if command.merged else errors) as process,
         ):
             with self._ended_with(process):
                 assert process.stdout is not None
                 yield process.stdout
-                while process.stdout.read(1 << 20):  # the caller may stop before the end of the stream
-                    pass
-            self._judge(command, process, errors)
+            self._judge(command, process, errors, lines)
 
     @contextlib.contextmanager
     def _ended_with(self, process: "subprocess.Popen[bytes]") -> Iterator[None]:
@@ -209,18 +179,14 @@ class ProcessRunner:
                     process.wait(GRACE)
             raise
         finally:
-            self._programs.ended(process)
-            if process.stdin is not None:
-                # Popen would close it and raise BrokenPipeError for unread input, which hides the exit code.
-                with contextlib.suppress(BrokenPipeError):
-                    process.stdin.close()
+            self._running.discard(process)
 
     def _judge(
         self,
         command: Command,
         process: "subprocess.Popen[bytes]",
         errors: IO[bytes],
-        stdout: Sequence[str] = (),
+        stdout: Sequence[str],
     ) -> None:
         errors.seek(0)
         output = redacted(errors.read().decode(errors="replace"))
@@ -237,15 +203,16 @@ class ProcessRunner:
             raise SpaceError(message, hint=hint)
         raise CommandError(message, hint=f"to repeat it: {command}")
 
-    def _start(
-        self, command: Command, *, stdin: int = subprocess.DEVNULL, **streams: object
-    ) -> "subprocess.Popen[bytes]":
+    def _start(self, command: Command, stdin: int, stderr: int | IO[bytes]) -> "subprocess.Popen[bytes]":
         try:
-            process = self._programs.start(
-                lambda: subprocess.Popen(  # type: ignore[call-overload]
-                    command.argv, cwd=command.cwd, env=self._base | dict(command.env), stdin=stdin, **streams
-                )
-            )
+            with self._lock:
+                if self._closed:
+                    raise CommandError(f"could not {command.why}: envbuilder is shutting down")
+                process = subprocess.Popen(
+                    command.argv, cwd=command.cwd, env=self._base | dict(command.env),
+                    stdin=stdin, stdout=subprocess.PIPE, stderr=stderr,
+                )  # fmt: skip
+                self._running.add(process)
         except OSError as error:
             if command.cwd is not None and not command.cwd.is_dir():
                 raise CommandError(f"could not {command.why}: there is no folder `{command.cwd}`") from error
@@ -255,8 +222,6 @@ class ProcessRunner:
                 f"could not {command.why}: `{command.argv[0]}` {what}",
                 hint="`scripts/setup` installs what envbuilder needs on Debian 12",
             ) from error
-        if process is None:
-            raise CommandError(f"could not {command.why}: envbuilder is shutting down")
         return process
 
 
@@ -291,33 +256,3 @@ def _ending(code: int) -> str:
         return f"ended with exit code {code}"
     guess = " (out of memory?)" if code == -signal.SIGKILL else ""
     return f"was ended by {signal.Signals(-code).name}{guess}"
-
-
-class FakeRunner:
-    """Records each command and returns the text given for its program. Starts nothing."""
-
-    def __init__(self, answers: Mapping[str, str] | None = None) -> None:
-        self.commands: list[Command] = []
-        self._answers = dict(answers or {})
-
-    def run(self, command: Command, *, on_line: Callable[[str], None] | None = None) -> str:
-        self.commands.append(command)
-        answer = self._answers.get(Path(command.argv[0]).name, "")
-        for line in answer.splitlines():
-            if on_line:
-                on_line(line)
-        return answer
-
-    @contextlib.contextmanager
-    def read(self, command: Command) -> Iterator[IO[bytes]]:
-        self.commands.append(command)
-        with tempfile.TemporaryFile() as stream:
-            stream.write(self._answers.get(Path(command.argv[0]).name, "").encode())
-            stream.seek(0)
-            yield stream
-
-    def stop(self, *, for_good: bool = True) -> None:
-        """Do nothing: no program runs."""
-
-    def named(self, owner: str) -> "FakeRunner":  # noqa: ARG002 - one record for all
-        return self

@@ -14,8 +14,8 @@ from securesystemslib.signer import SSlibKey
 from envbuilder.artifacts.sif import write_sif
 from envbuilder.artifacts.signing import PROVENANCE_TYPE, make_bundle, read_bundle, sign, verify_signatures
 from envbuilder.core.errors import UsageError, VerifyError
-from envbuilder.core.process import FakeRunner
 from envbuilder.layers.layer import write_layer
+from tests.support.runner import FakeRunner
 
 STATEMENT = '{"_type": "https://in-toto.io/Statement/v1", "subject": []}'
 KEYS = {

@@ -26,11 +26,12 @@ from envbuilder.build.extensions.build import compilers
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
-from envbuilder.core.process import Command, FakeRunner, ProcessRunner
+from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.plan.contents import RUNSCRIPT, runtime_files
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep
+from tests.support.runner import FakeRunner
 
 KEY = sha256_text("key")
 EPOCH = 1_700_000_000

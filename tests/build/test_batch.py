@@ -17,7 +17,8 @@ from envbuilder.core.errors import BuildError, CommandError, LockError, UsageErr
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.core.limits import Limits
 from envbuilder.core.log import log_to, setup
-from envbuilder.core.process import Command, FakeRunner, ProcessRunner
+from envbuilder.core.process import Command, ProcessRunner
+from tests.support.runner import FakeRunner
 
 WAIT = 60  # seconds: only a failure takes as long
 WARNING = Finding(code="EB999", severity=Severity.WARNING, where="a.yaml", message="odd")

@@ -27,7 +27,7 @@ from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, SpaceError, ToolError, UsageError
 from envbuilder.core.limits import Limits
-from envbuilder.core.process import Command, FakeRunner, ProcessRunner
+from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
@@ -35,6 +35,7 @@ from envbuilder.plan.render.dockerfile import render_base
 from envbuilder.plan.render.stages import EXPORTED, arguments
 from tests.support.locked_base import BASE
 from tests.support.plans import make_small_kit
+from tests.support.runner import FakeRunner
 
 EPOCH = 1_700_000_000
 

@@ -19,10 +19,10 @@ from envbuilder.compat.init.readers.machine import read_facts, read_machine
 from envbuilder.compat.init.readers.pip import read_requirement
 from envbuilder.compat.init.requests import Requests
 from envbuilder.core.errors import IncompatibleError, UsageError
-from envbuilder.core.process import FakeRunner
 from envbuilder.node.nccl.facts import Facts, Gpu
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
+from tests.support.runner import FakeRunner
 
 FILES = Path(__file__).parent / "init"
 TABLES = load_tables()

@@ -14,9 +14,9 @@ from envbuilder.compat.tables.cuda import Cuda, load_cudas
 from envbuilder.compat.tables.torch import Torch, load_torches
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import BLOCK, Index
-from envbuilder.core.process import FakeRunner
 from envbuilder.core.sources import Sources
 from tests.support import wheel_index
+from tests.support.runner import FakeRunner
 from tests.support.wheel_index import ALL_H, DAY, NVCC, PTXAS, Site, put_cuda, put_torch, texts, zipped
 
 site, folder = wheel_index.site, wheel_index.newest_rows

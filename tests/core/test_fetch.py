@@ -19,7 +19,6 @@ from envbuilder.core.cache import Store
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.http import session as wire_module
-from envbuilder.core.process import FakeRunner
 from envbuilder.core.sources import BLOBS, Sources
 from envbuilder.lock.model import Artifact, blobs
 from envbuilder.registry.client import Client
@@ -28,6 +27,7 @@ from envbuilder.registry.settings import Settings
 from tests.support import bases
 from tests.support.downloads import CONTENT, make_deb, make_wheel
 from tests.support.locked_base import locked
+from tests.support.runner import FakeRunner
 
 
 @dataclass

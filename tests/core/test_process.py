@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from envbuilder.core.errors import CommandError, SpaceError, ToolError
-from envbuilder.core.process import TAIL, Command, FakeRunner, ProcessRunner, Runner, exec_process
+from envbuilder.core.process import TAIL, Command, ProcessRunner, Runner, exec_process
+from tests.support.runner import FakeRunner
 
 BIG = b"x" * (1 << 20)  # more than a pipe holds
 runs_programs = pytest.mark.programs

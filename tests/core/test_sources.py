@@ -6,8 +6,9 @@ import pytest
 from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from envbuilder.core.errors import ToolError
-from envbuilder.core.process import Command, FakeRunner
+from envbuilder.core.process import Command
 from envbuilder.core.sources import PYTORCH_INDEX, Sources, file_path, probe_sources, shown
+from tests.support.runner import FakeRunner
 
 QUIET = {"PIP_CONFIG_FILE": "/dev/null"}  # not this machine's pip.conf
 

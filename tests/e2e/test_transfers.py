@@ -24,7 +24,6 @@ from envbuilder.core.cache import sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import RegistryError
 from envbuilder.core.http import session as wire
-from envbuilder.core.process import FakeRunner
 from envbuilder.layers.layer import write_layer
 from envbuilder.registry import upload as write
 from envbuilder.registry.client import Client, open_client
@@ -32,6 +31,7 @@ from envbuilder.registry.download import read_manifest, read_referrers
 from envbuilder.registry.pull import Pulled, pull
 from envbuilder.registry.push import push
 from tests.support.registries import PASSWORD, USER, Fault, Proxy, Registry, faulty, registry
+from tests.support.runner import FakeRunner
 from tests.support.workbench import ENVBUILDER, Built, attempt, run, start
 
 pytestmark = pytest.mark.builds

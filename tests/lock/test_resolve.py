@@ -20,7 +20,7 @@ from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
 from envbuilder.core.fetch import Fetcher
-from envbuilder.core.process import FakeRunner, ProcessRunner
+from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact
@@ -35,6 +35,7 @@ from envbuilder.recipe.model import Extension
 from tests.support import package_sources
 from tests.support.locks import EPOCH, make_lock, make_recipe, no_client
 from tests.support.package_sources import DAY, LATER, PACKAGES, write_index, write_wheel
+from tests.support.runner import FakeRunner
 
 world, moved = package_sources.world, package_sources.moved
 

@@ -12,7 +12,7 @@ from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import CommandError, FetchError, LockError
 from envbuilder.core.fetch import Fetcher
-from envbuilder.core.process import FakeRunner, ProcessRunner
+from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.lock.resolve.context import ResolveContext
@@ -23,6 +23,7 @@ from envbuilder.plan.model import extension_lines
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.model import Recipe
 from tests.support.locks import no_client
+from tests.support.runner import FakeRunner
 
 runs_programs = pytest.mark.programs
 

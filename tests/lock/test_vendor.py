@@ -13,7 +13,6 @@ from envbuilder.core.cache import Sha256, Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
 from envbuilder.core.fetch import Fetcher
-from envbuilder.core.process import FakeRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Lock, LockedExtension, SourceFile, lock_artifacts
@@ -27,6 +26,7 @@ from tests.support import bases
 from tests.support.downloads import CONTENT, make_deb, make_wheel
 from tests.support.locked_base import locked
 from tests.support.locks import make_lock, make_recipe, no_client
+from tests.support.runner import FakeRunner
 
 RECIPE = """\
 extends: base

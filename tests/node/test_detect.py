@@ -7,12 +7,12 @@ import pytest
 
 from envbuilder.compat.host_file import load_host_facts
 from envbuilder.core.errors import UsageError
-from envbuilder.core.process import FakeRunner
 from envbuilder.node.detect import READS, Versions, detect_here, detect_pasted
 from envbuilder.plan.site import need_files, site_files
 from envbuilder.recipe.load import load
 from tests.support import command_line
 from tests.support.command_line import Call
+from tests.support.runner import FakeRunner
 
 FOUR_T4 = "\tGPU0\tGPU1\tGPU2\tGPU3\tCPU Affinity\n" + "".join(
     f"GPU{row}\t" + "\t".join(" X " if row == column else "SYS" for column in range(4)) + "\t0-7\n"

@@ -26,7 +26,7 @@ from envbuilder.core.errors import (
 )
 from envbuilder.core.http import session as wire_module
 from envbuilder.core.http.session import CHUNK
-from envbuilder.core.process import FakeRunner, ProcessRunner
+from envbuilder.core.process import ProcessRunner
 from envbuilder.registry import settings as setting_module
 from envbuilder.registry import upload as write_module
 from envbuilder.registry.client import open_client
@@ -34,6 +34,7 @@ from envbuilder.registry.credentials import find_credentials
 from envbuilder.registry.download import fetch_blob, read_blob, read_image, read_manifest, read_referrers
 from envbuilder.registry.settings import probe_settings
 from envbuilder.registry.upload import Sent, Source, push_blob, put_manifest
+from tests.support.runner import FakeRunner
 
 DIGEST = "ab" * 32
 SECRET = "s3cr3t-planted"  # must never be seen in a message or a log

@@ -13,7 +13,6 @@ import pytest
 from envbuilder import __version__
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError
-from envbuilder.core.process import FakeRunner
 from envbuilder.run.launch import start
 from envbuilder.run.launch.array import Array, ArrayBuild, make_script, read_results
 from envbuilder.run.launch.job import (
@@ -26,6 +25,7 @@ from envbuilder.run.launch.job import (
 )
 from envbuilder.run.launch.script import PARTS, render
 from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, load_site
+from tests.support.runner import FakeRunner
 
 ROOT = Path(__file__).parents[2]
 CPU = Environment(

@@ -8,9 +8,9 @@ import pytest
 
 from envbuilder import __version__, cli
 from envbuilder.core.errors import CommandError, LaunchError, UsageError
-from envbuilder.core.process import FakeRunner
 from envbuilder.run.launch.site import Site, SshSite
 from envbuilder.run.ssh_session import SshSession, ensure_key, render_config, render_setup, set_up_session
+from tests.support.runner import FakeRunner
 
 SITE = Site(modules=("apptainer/1.3",), ssh=SshSite(options=("-p", "22%2")), binds=("$SCRATCH",))
 ANSWER = {"ssh": "welcome to the cluster\nme\nssh-ed25519 AAAA envbuilder-a100\n"}

@@ -1,7 +1,7 @@
 """A machine with the programs that a build needs."""
 
 from envbuilder.core.errors import CommandError, ToolError
-from envbuilder.core.process import FakeRunner
+from tests.support.runner import FakeRunner
 
 SAYS = {  # as the programs of Debian 12 do
     "mmdebstrap": "mmdebstrap 1.3.5\n",
