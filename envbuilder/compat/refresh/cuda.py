@@ -75,7 +75,7 @@ def read_cuda(cuda: str, wheels: Wheels, index: Index, runner: Runner, *, clashe
         nvcc = _help(wheel, "nvcc", Path(folder), runner)
     facts: dict[str, Value] = {
         "cuda": cuda,
-        "source": SOURCES,
+        "source": list(SOURCES),
         "compiler": str(parse_wheel_filename(wheels.compiler.filename)[1]),
         "gcc_max": one_match(r"gcc versions later than (\d+) are not supported", config, "the newest gcc"),
         "clang_max": str(
@@ -97,9 +97,7 @@ def read_cuda(cuda: str, wheels: Wheels, index: Index, runner: Runner, *, clashe
     return facts
 
 
-def _unpinned(
-    cuda: str, loose: Sequence[str], toolkits: Mapping[Version, Listed], index: Index
-) -> tuple[str, ...]:
+def _unpinned(cuda: str, loose: Sequence[str], toolkits: Mapping[Version, Listed], index: Index) -> list[str]:
     """Return the `cuda-toolkit` releases that require this compiler without these parts of it."""
     here = {
         "extra": "nvcc",
@@ -120,7 +118,7 @@ def _unpinned(
         }
         if not named.issuperset(loose):
             found.append(".".join(str(version).split(".")[:3]))
-    return tuple(found)
+    return found
 
 
 def _help(wheel: zipfile.ZipFile, program: str, folder: Path, runner: Runner) -> str:

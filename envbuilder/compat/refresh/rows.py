@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.tables.table import version_key
-from envbuilder.core.places import Kind, Mistakes, Node, parse_yaml
+from envbuilder.core.models import plain
+from envbuilder.core.places import Mistakes, parse_yaml
 
-Value = str | int | bool | tuple[str, ...] | tuple[tuple[str, str], ...]
+Value = str | int | bool | list[str] | dict[str, str]
 Row = Mapping[str, Value]
 _SET_BY_US: Final = ("read", "source", "released")  # never judged as lost
 _ROWS: Final = "\nrows:\n"
@@ -63,7 +64,7 @@ def parse_rows(text: str, file: Path, key: str) -> RowFile:
     rows = root.get("rows") if root else None
     if mistakes.findings or rows is None or not found:
         raise ValueError(f"`{file}` is no table of rows")
-    return RowFile(head=head, rows=tuple(_row(node) for node in rows.items), key=key)
+    return RowFile(head=head, rows=tuple(plain(rows)), key=key)
 
 
 def update(
@@ -88,11 +89,10 @@ def update(
 def _update(old: Row | None, new: Row, label: str, today: date) -> tuple[Row, Changes]:
     if old is None:
         return {**new, "read": str(today)}, Changes(done=(f"+ {label}",))
-    known = old.get("source", ())
-    found = new.get("source", ())
-    assert isinstance(known, tuple)
-    assert isinstance(found, tuple)
-    sources = (*known, *(source for source in found if source not in known))
+    known, found = old.get("source", []), new.get("source", [])
+    assert isinstance(known, list)
+    assert isinstance(found, list)
+    sources = list(dict.fromkeys((*known, *found)))
     changed = {key: value for key, value in new.items() if key != "released" and old.get(key) != value}
     changed.pop("source", None)
     done = tuple(
@@ -110,24 +110,9 @@ def _update(old: Row | None, new: Row, label: str, today: date) -> tuple[Row, Ch
     return row, Changes(done=done, notes=lost)
 
 
-def _row(node: Node) -> Row:
-    return {entry.key: _value(entry.node) for entry in node.entries}
-
-
-def _value(node: Node) -> Value:
-    if node.kind is Kind.LIST:
-        return tuple(item.text for item in node.items)
-    if node.kind is Kind.MAP:
-        return tuple((entry.key, entry.node.text) for entry in node.entries)
-    if node.kind is Kind.INTEGER:
-        return int(node.text)
-    return node.text == "true" if node.kind is Kind.BOOLEAN else node.text
-
-
 def _text(value: Value) -> str:
     """Return a value in YAML's flow style, as JSON."""
-    pairs = [item for item in value if isinstance(item, tuple)] if isinstance(value, tuple) else []
-    return json.dumps(dict(pairs) if pairs else value, ensure_ascii=False)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _position(key: str, order: Sequence[str]) -> tuple[int, str]:

@@ -70,8 +70,8 @@ def read_torch(version: str, wheels: Sequence[TorchWheel], index: Index) -> Row:
         facts: dict[str, Value] = {
             "version": version,
             "released": chosen.listed.uploaded or _made_on(wheel),
-            "source": SOURCES,
-            "pythons": tuple(dict.fromkeys(wheel.python for wheel in wheels)),
+            "source": list(SOURCES),
+            "pythons": list(dict.fromkeys(wheel.python for wheel in wheels)),
             "pypi": build_of(
                 one_match(r"^cuda\b.*= '([0-9.]+)'$", wheel.read("torch/version.py").decode(), "its CUDA")
             ),
@@ -155,21 +155,24 @@ def read_metadata(wheel: zipfile.ZipFile) -> tuple[Requirement, ...]:
 def _read_extension(source: str) -> dict[str, Value]:
     """Return the standard of `cpp_extension`, and the compilers and architectures that it accepts."""
     values = _assigned(ast.parse(source))
+    if "supported_arches" not in values:
+        raise ValueError("`supported_arches` is not in cpp_extension.py")
+    names: list[str] = ast.literal_eval(values["supported_arches"])
     facts: dict[str, Value] = {
         "std": int(one_match(r"cpp_flag_prefix \+ 'c\+\+(\d+)'", source, "the standard of extensions")),
-        "arch_names": " ".join(_texts(values.get("supported_arches"))),
+        "arch_names": " ".join(sorted(names, key=architecture_key)),
     }
     # An upper bound was the last release allowed until 1.13 and is the first one refused since 2.0.
     last = "<" if "max_excl" in source else "<="
-    bounds = []
     table = values.get("CUDA_GCC_VERSIONS")
     if isinstance(table, ast.Dict):
+        bounds = {}
         for key, value in zip(table.keys, table.values, strict=True):
             assert isinstance(key, ast.Constant)
             assert isinstance(value, ast.Tuple)
             low, high = (_version(one, values) for one in value.elts)
-            bounds.append((str(key.value), f">={low},{last}{high}"))
-        facts["gcc_bounds"] = tuple(bounds)
+            bounds[str(key.value)] = f">={low},{last}{high}"
+        facts["gcc_bounds"] = bounds
     return facts
 
 
@@ -199,19 +202,8 @@ def _assigned(tree: ast.AST) -> dict[str, ast.expr]:
 
 def _version(node: ast.expr, values: Mapping[str, ast.expr]) -> str:
     """(10, 2, 1) → 10.2.1, (10, 0) → 10"""
-    node = values[node.id] if isinstance(node, ast.Name) else node
-    assert isinstance(node, ast.Tuple)
-    numbers = [str(part.value) for part in node.elts if isinstance(part, ast.Constant)]
-    while len(numbers) > 1 and numbers[-1] == "0":
-        numbers.pop()
-    return ".".join(numbers)
-
-
-def _texts(node: ast.expr | None) -> list[str]:
-    if not isinstance(node, ast.List):
-        raise ValueError("`supported_arches` is not in cpp_extension.py")  # noqa: TRY004 - of the wheel, not of us
-    names = [str(part.value) for part in node.elts if isinstance(part, ast.Constant)]
-    return sorted(names, key=architecture_key)
+    numbers = ast.literal_eval(values[node.id] if isinstance(node, ast.Name) else node)
+    return re.sub(r"(\.0)+$", "", ".".join(map(str, numbers)))
 
 
 def one_match(pattern: str, text: str, what: str) -> str:
