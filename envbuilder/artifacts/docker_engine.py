@@ -153,7 +153,7 @@ class DockerEngine:
         """
         error: Exception | None = None
         for without in dict.fromkeys((self.known_layers(layout, name), frozenset[Sha256]())):
-            with console.transfer(f"load {target}", layout_size(layout, without=without)) as transfer:
+            with console.step(f"load {target}", layout_size(layout, without=without)) as transfer:
                 pieces = read_archive(layout, name=target, without=without, advance=transfer.advance)
                 try:
                     # An iterator: from a stream, urllib3 would read and send 16 KiB at a time.

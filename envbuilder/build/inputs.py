@@ -25,7 +25,7 @@ def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -
     if not missing:
         fetcher.fetch(wanted)
         return
-    with console.transfer(f"fetch {len(missing)} artifacts", sum(one.size for one in missing)) as transfer:
+    with console.step(f"fetch {len(missing)} artifacts", sum(one.size for one in missing)) as transfer:
         fetcher.fetch(wanted, transfer)
 
 

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from rich.console import Console as RichConsole
@@ -32,7 +33,7 @@ class Console:
 
     def __init__(self, *, color: bool = True, quiet: bool = False, folds: str = "") -> None:
         """`folds` names the CI system that folds its log: github, gitlab or ""."""
-        self._folds, self._quiet = folds, quiet
+        self._folds = folds
         self._screen = _Screen(color=color, quiet=quiet)
         self.owner = ""
 
@@ -65,36 +66,23 @@ class Console:
         Lines of parallel builds are interleaved and are not folded.
         """
         opening, closing = _fold("" if self.owner else self._folds, title)
-        self._mark(opening)
+        self._screen.mark(opening)
         try:
             yield
         finally:
-            self._mark(closing)
-
-    def _mark(self, line: str) -> None:
-        """Print the line unchanged, because a fold needs its carriage return."""
-        if line and not self._quiet:
-            self._screen.mark(line)
+            self._screen.mark(closing)
 
     @contextlib.contextmanager
-    def step(self, title: str) -> Iterator["Step"]:
-        """Show a step while it runs, and its time at the end."""
-        with self._task(title, None) as step:
-            yield step
+    def step(self, title: str, total: int | None = None) -> Iterator["Step"]:
+        """Show a step while it runs, and its time at the end.
 
-    @contextlib.contextmanager
-    def transfer(self, title: str, total: int) -> Iterator["Step"]:
-        """Show a transfer of `total` bytes. The caller calls `advance` for each part."""
-        with self._task(title, total) as step:
-            yield step
-
-    @contextlib.contextmanager
-    def _task(self, title: str, total: int | None) -> Iterator["Step"]:
+        A transfer has a `total` of bytes. The caller calls `advance` for each part.
+        """
         screen, shown = self._screen, self._titled(title)
         started = time.monotonic()
         progress, task = screen.enter(shown, total)
         self._log.info("start: %s", title)
-        if progress is None:
+        if progress.disable:
             screen.show(Text.assemble(("…", "dim"), " ", shown))
         step = Step(title=shown, total=total, say=screen.show, progress=progress, task=task)
         verdict = ("✗", "red")
@@ -120,7 +108,6 @@ class _Screen:
         self.live: Progress | None = None
         self._color, self._quiet = color, quiet
         self._guard = threading.RLock()
-        self._running = 0
 
     @functools.cached_property
     def _out(self) -> RichConsole:
@@ -133,30 +120,25 @@ class _Screen:
         self._out.print(Text(text) if isinstance(text, str) else text)
 
     def mark(self, line: str) -> None:
+        """Print the line unchanged, because a fold needs its carriage return."""
         with self._guard:
-            print(line, file=self._out.file, flush=True)
+            if line and not self._quiet:
+                print(line, file=self._out.file, flush=True)
 
-    def enter(self, title: str, total: int | None) -> tuple[Progress | None, TaskID | None]:
-        """Add a step to the live view. Returns None without a terminal."""
+    def enter(self, title: str, total: int | None) -> tuple[Progress, TaskID]:
+        """Add a step to the live view, which begins with the first step. Without a terminal it shows nothing."""
         with self._guard:
-            if not self._out.is_terminal:
-                return None, None
             if self.live is None:
                 self.live = _make_view(self._out)
                 self.live.start()
-            self._running += 1
             return self.live, self.live.add_task(title, total=total, note="")
 
-    def leave(self, progress: Progress | None, task: TaskID | None, last: Text) -> None:
+    def leave(self, progress: Progress, task: TaskID, last: Text) -> None:
         """Remove a step and print its last line. The last step closes the view."""
         with self._guard:
-            if progress is not None and task is not None:
-                progress.remove_task(task)
-            if self.live is not None:
-                self._running -= 1
-                if self._running == 0:
-                    self.live.stop()
-                    self.live = None
+            progress.remove_task(task)
+            if progress is self.live and not progress.tasks:
+                self.close()
             self._out.print(last)
 
     def close(self) -> None:
@@ -164,7 +146,6 @@ class _Screen:
             if self.live is not None:
                 self.live.stop()
                 self.live = None
-            self._running = 0
 
 
 def _make_view(out: RichConsole) -> Progress:
@@ -177,6 +158,7 @@ def _make_view(out: RichConsole) -> Progress:
         TimeElapsedColumn(),
         console=out,
         transient=True,
+        disable=not out.is_terminal,
     )
 
 
@@ -209,41 +191,34 @@ def _fold(system: str, title: str) -> tuple[str, str]:
     return "", ""
 
 
+@dataclass(slots=True, kw_only=True)
 class Step:
     """The progress of a running step: its bytes or its note."""
 
-    def __init__(
-        self,
-        *,
-        title: str,
-        total: int | None,
-        say: Callable[[str], None],
-        progress: Progress | None,
-        task: TaskID | None,
-    ) -> None:
-        self.note = ""
-        self._title, self._total, self._say = title, total, say
-        self._progress, self._task = progress, task
-        self._done = 0
-        self._last_line = time.monotonic()
-        self._guard = threading.Lock()
+    title: str
+    total: int | None
+    say: Callable[[str], None]
+    progress: Progress
+    task: TaskID
+    note: str = ""
+    _done: int = 0
+    _last_line: float = field(default_factory=time.monotonic)
+    _guard: threading.Lock = field(default_factory=threading.Lock)
 
     def advance(self, count: int) -> None:
         """Count `count` more bytes."""
         with self._guard:
             self._done += count
-            if self._progress is not None and self._task is not None:
-                self._progress.update(self._task, completed=self._done)
-            elif self._total and time.monotonic() - self._last_line > LINE_EVERY:
+            self.progress.update(self.task, completed=self._done)
+            if self.progress.disable and self.total and time.monotonic() - self._last_line > LINE_EVERY:
                 self._last_line = time.monotonic()
-                self._say(f"  {self._title}: {self._done / 1e6:.0f} of {self._total / 1e6:.0f} MB")
+                self.say(f"  {self.title}: {self._done / 1e6:.0f} of {self.total / 1e6:.0f} MB")
 
     def show_note(self, note: str) -> None:
         """Show a short note beside the step."""
         with self._guard:
             self.note = note
-            if self._progress is not None and self._task is not None:
-                self._progress.update(self._task, note=note)
+            self.progress.update(self.task, note=note)
 
 
 def columns(rows: Sequence[Sequence[str]], width: int) -> str:

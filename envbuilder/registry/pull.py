@@ -208,7 +208,7 @@ def _fetch(
             hint="free space there, or choose another --output",
         )
     saved = []
-    with console.transfer(f"pull {reference.repository}", total) as transfer:
+    with console.step(f"pull {reference.repository}", total) as transfer:
 
         def work(blob: Descriptor, stop: threading.Event) -> None:
             path = folder / blob.digest

@@ -96,7 +96,7 @@ def push(
     shipment = _Shipment.load(outputs, forms)
     noted, sent = _noted(memory, tagged), list[Sent]()
     total = sum(source.blob.size for source in shipment.sources)
-    with console.transfer(f"push {reference.repository}", total) as transfer:
+    with console.step(f"push {reference.repository}", total) as transfer:
 
         def work(source: Source, stop: threading.Event) -> None:
             sibling = noted.get(source.blob.digest, "")

@@ -87,14 +87,14 @@ def test_steps_may_stand_inside_steps(capsys):
 
 
 def test_a_short_transfer_without_a_terminal_is_two_lines(capsys):
-    with Console().transfer("fetch", 100) as transfer:
+    with Console().step("fetch", 100) as transfer:
         transfer.advance(100)
     assert lines(capsys) == ["… fetch", "✓ fetch (T)"]
 
 
 def test_a_long_transfer_without_a_terminal_says_now_and_then_how_far_it_is(capsys, monkeypatch):
     monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
-    with Console().transfer("fetch [all]", 5_000_000) as transfer:
+    with Console().step("fetch [all]", 5_000_000) as transfer:
         transfer.advance(1_000_000)
         transfer.advance(2_000_000)
     assert lines(capsys)[1:3] == ["  fetch [all]: 1 of 5 MB", "  fetch [all]: 3 of 5 MB"]
@@ -120,7 +120,7 @@ def test_long_lines_are_not_broken(capsys, monkeypatch):
 def test_a_quiet_console_says_nothing(capsys):
     console = Console(quiet=True)
     console.say("words")
-    with console.step("bake"), console.transfer("fetch", 1):
+    with console.step("bake"), console.step("fetch", 1):
         pass
     assert lines(capsys) == []
 
@@ -146,7 +146,7 @@ def test_at_a_terminal_running_steps_are_in_a_live_view(monkeypatch):
 def test_at_a_terminal_a_transfer_shows_bytes(monkeypatch):
     screen = open_screen(monkeypatch)
     console = Console()
-    with console.transfer("fetch", 5_000_000) as transfer:
+    with console.step("fetch", 5_000_000) as transfer:
         transfer.advance(3_000_000)
         assert console._screen.live is not None
         console._screen.live.refresh()
@@ -222,7 +222,7 @@ def test_steps_of_several_threads_all_end(terminal, monkeypatch):
 
     def work(number: int) -> None:
         for _ in range(5):
-            with console.transfer(f"part {number}", 10) as transfer:
+            with console.step(f"part {number}", 10) as transfer:
                 transfer.advance(10)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]

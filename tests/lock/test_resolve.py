@@ -57,7 +57,7 @@ def make_idle_means(tmp_path: Path) -> ResolveContext:
         sources=ask,
         client=no_client,
         fetcher=Fetcher(store, ask),
-        transfer=Console(quiet=True).transfer,
+        transfer=Console(quiet=True).step,
     )
 
 
@@ -297,7 +297,7 @@ def test_without_a_mirror_the_hint_says_how_to_name_one(tmp_path: Path) -> None:
         sources=lambda: sources,
         client=no_client,
         fetcher=Fetcher(store, lambda: sources),
-        transfer=Console(quiet=True).transfer,
+        transfer=Console(quiet=True).step,
     )
     with pytest.raises(FetchError) as caught:
         resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
@@ -314,7 +314,7 @@ def test_without_the_keyring_nothing_is_trusted(tmp_path: Path) -> None:
         sources=lambda: sources,
         client=no_client,
         fetcher=Fetcher(store, lambda: sources),
-        transfer=Console(quiet=True).transfer,
+        transfer=Console(quiet=True).step,
     )
     with pytest.raises(ToolError, match=r"none\.gpg"):
         resolve(recipe, make_target(recipe), old=None, options=LockOptions(today=DAY), context=means)
@@ -332,7 +332,7 @@ def make_means(tmp_path: Path, sources: Sources) -> ResolveContext:
         sources=lambda: sources,
         client=no_client,
         fetcher=Fetcher(store, lambda: sources),
-        transfer=Console(quiet=True).transfer,
+        transfer=Console(quiet=True).step,
     )
 
 

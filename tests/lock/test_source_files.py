@@ -44,7 +44,7 @@ def make_means(tmp_path: Path, *folders: Path, runner: object = None) -> Resolve
         sources=lambda: sources,
         client=no_client,
         fetcher=Fetcher(store, lambda: sources),
-        transfer=Console(quiet=True).transfer,
+        transfer=Console(quiet=True).step,
     )
 
 

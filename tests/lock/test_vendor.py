@@ -110,7 +110,7 @@ def offline_means(tmp_path: Path, *folders: Path) -> ResolveContext:
         sources=lambda: sources,
         client=no_client,
         fetcher=fetcher,
-        transfer=Console(quiet=True).transfer,
+        transfer=Console(quiet=True).step,
     )
 
 

@@ -75,5 +75,5 @@ def open_context(
 
     fetcher = Fetcher(store, sources, offline=offline, registry=fetch_blob)
     return ResolveContext(
-        store=store, runner=runner, sources=sources, client=client, fetcher=fetcher, transfer=console.transfer
+        store=store, runner=runner, sources=sources, client=client, fetcher=fetcher, transfer=console.step
     )
