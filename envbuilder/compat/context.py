@@ -1,7 +1,7 @@
 """The input of every rule: the tables, and one recipe with the rows that its pins name."""
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -22,13 +22,15 @@ from envbuilder.recipe.model import Recipe
 class Tables:
     """What the rules look things up in."""
 
-    distributions: Table[Distribution]  # also those that cannot be built on
-    gpus: Table[Gpu]
-    torches: Table[Torch]
-    cudas: Table[Cuda]
-    pythons: Table[Python]
-    standards: Table[Standard]
-    toolkits: frozenset[str]  # the CUDA versions that can be laid out, e.g. 12.4
+    # Also those that cannot be built on.
+    distributions: Table[Distribution] = field(default_factory=load_distributions)
+    gpus: Table[Gpu] = field(default_factory=load_gpus)
+    torches: Table[Torch] = field(default_factory=load_torches)
+    cudas: Table[Cuda] = field(default_factory=load_cudas)
+    pythons: Table[Python] = field(default_factory=load_pythons)
+    standards: Table[Standard] = field(default_factory=load_standards)
+    # The CUDA versions that can be laid out, e.g. 12.4.
+    toolkits: frozenset[str] = field(default_factory=lambda: frozenset(load_toolkits()))
 
     @functools.cached_property
     def bases(self) -> tuple[Distribution, ...]:
@@ -39,15 +41,7 @@ class Tables:
 @functools.cache
 def load_tables() -> Tables:
     """Return the tables that envbuilder brings."""
-    return Tables(
-        distributions=load_distributions(),
-        gpus=load_gpus(),
-        torches=load_torches(),
-        cudas=load_cudas(),
-        pythons=load_pythons(),
-        standards=load_standards(),
-        toolkits=frozenset(load_toolkits()),
-    )
+    return Tables()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

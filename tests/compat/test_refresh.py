@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.refresh import TABLES, cuda, refresh, torch
+from envbuilder.compat.refresh import cuda, refresh, torch
 from envbuilder.compat.refresh.rows import Changes, parse_rows
 from envbuilder.compat.tables.cuda import Cuda, load_cudas
+from envbuilder.compat.tables.table import TABLES
 from envbuilder.compat.tables.torch import Torch, load_torches
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import BLOCK, Index

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.refresh import TABLES, cuda, torch
+from envbuilder.compat.refresh import cuda, torch
 from envbuilder.compat.refresh.rows import parse_rows
+from envbuilder.compat.tables.table import TABLES
 from envbuilder.core.http import session as wire_module
 
 DAY = date(2026, 12, 1)

@@ -15,10 +15,8 @@ from typing import Final, TypeVar
 
 from envbuilder.compat.refresh import cuda, torch
 from envbuilder.compat.refresh.rows import Changes, update
-from envbuilder.compat.tables.cuda import FILE as CUDA_FILE
 from envbuilder.compat.tables.cuda import load_cudas
-from envbuilder.compat.tables.table import OVERRIDES, version_key
-from envbuilder.compat.tables.torch import FILE as TORCH_FILE
+from envbuilder.compat.tables.table import OVERRIDES, TABLES, version_key
 from envbuilder.compat.tables.torch import load_torches
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import FetchError
@@ -26,7 +24,8 @@ from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.places import Mistakes, load
 from envbuilder.core.process import Runner
 
-TABLES: Final = TORCH_FILE.parent
+TORCH: Final = "torch.yaml"
+CUDA: Final = "cuda.yaml"
 NEWEST: Final = 5  # releases of torch, and minor versions of CUDA; older rows do not change any more
 
 Found = TypeVar("Found")
@@ -46,9 +45,9 @@ def refresh(
 
     Writes nothing if it raises FetchError.
     """
-    torches, torch_changes = _renew_torch(index, folder / TORCH_FILE.name, releases, today)
-    cudas, cuda_changes = _renew_cuda(index, runner, folder / CUDA_FILE.name, compilers, today)
-    texts = {TORCH_FILE.name: torches, CUDA_FILE.name: cudas}
+    torches, torch_changes = _renew_torch(index, folder / TORCH, releases, today)
+    cudas, cuda_changes = _renew_cuda(index, runner, folder / CUDA, compilers, today)
+    texts = {TORCH: torches, CUDA: cudas}
     _check(texts, folder)
     for name, text in texts.items():
         if save and text != (folder / name).read_text(encoding="utf-8"):
@@ -118,8 +117,8 @@ def _check(texts: Mapping[str, str], folder: Path) -> None:
         for name, text in texts.items():
             (work / name).write_text(text, encoding="utf-8")
         try:
-            load_torches(work / TORCH_FILE.name)
-            load_cudas(work / CUDA_FILE.name)
+            load_torches(work / TORCH)
+            load_cudas(work / CUDA)
         except ValueError as error:
             raise FetchError(
                 f"the new rows break the tables' rules; nothing was written:\n{error}",

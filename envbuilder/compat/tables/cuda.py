@@ -3,19 +3,16 @@
 What envbuilder lays out of a toolkit is another table, `toolkits.yaml`: a toolkit can be known here and not be built.
 """
 
-import functools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
 from pydantic import Field
 
-from envbuilder.compat.tables.table import Sources, Table, load_table, version_key
+from envbuilder.compat.tables.table import Sources, reader, version_key
 from envbuilder.core.models import STRICT, Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
 
-FILE: Final = Path(__file__).with_name("cuda.yaml")
 Major = Annotated[str, Shape(pattern=r"\d+", expected='a major version such as "12"')]
 Version = Annotated[str, Shape(pattern=r"\d+(\.\d+)+", expected='a version such as "12.4.131"')]
 _TARGETS: Final = Shape(
@@ -100,12 +97,6 @@ class Cuda:
         return capability in self.architectures
 
 
-@functools.cache
-def load_cudas(path: Path = FILE) -> Table[Cuda]:
-    """Return the table, oldest first. Raises ValueError if it breaks its own rules."""
-    return load_table(path, Annotated[Cuda, Rule(_check)], key="cuda", overridden="cuda")
-
-
 def _check(row: Cuda) -> Iterator[Mistake]:
     for low, high, rule in (
         (row.gcc_min, row.gcc_max, "`gcc_min` is not above `gcc_max`"),
@@ -116,3 +107,6 @@ def _check(row: Cuda) -> Iterator[Mistake]:
             yield Mistake(message=f"{rule}, found {low} and {high}")
     if row.compiler and not f"{row.compiler}.".startswith(f"{row.cuda}."):
         yield Mistake(message=f"the compiler {row.compiler} is not one of {row.cuda}")
+
+
+load_cudas = reader("cuda.yaml", Cuda, key="cuda", check=_check, overridden="cuda")  # oldest first

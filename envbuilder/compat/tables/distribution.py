@@ -1,18 +1,15 @@
 """The known distributions, and the suites that an environment can be built on, with their packages."""
 
-import functools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field
 
-from envbuilder.compat.tables.table import Sources, Table, load_table, version_key
-from envbuilder.core.models import STRICT, Flag, Line, MajorMinor, Mistake, Rule, Shape
+from envbuilder.compat.tables.table import Sources, reader, version_key
+from envbuilder.core.models import STRICT, Flag, Line, MajorMinor, Mistake, Shape
 
-FILE: Final = Path(__file__).with_name("distributions.yaml")
 _RELEASE: Final = Shape(pattern=r"\d+(\.\d+)?|unstable", expected='a release such as "12", or unstable')
 _PYTHON: Final = Shape(pattern=r"3\.\d+(\.\d+)?", expected='a version such as "3.11.2"')
 _PATCH: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "4.4.33"')
@@ -65,12 +62,6 @@ class Distribution:
         return {_major(version): version for version in self.gcc_versions}[major]
 
 
-@functools.cache
-def load_distributions(path: Path = FILE) -> Table[Distribution]:
-    """Return every distribution, also those that cannot be built on. Raises ValueError if the table breaks its own rules."""
-    return load_table(path, Annotated[Distribution, Rule(_check)], key="name", order=_order)
-
-
 def _order(row: Distribution) -> tuple[object, ...]:
     release = (math.inf,) if row.release == "unstable" else version_key(row.release)
     return row.name.partition("/")[0], release
@@ -87,3 +78,6 @@ def _check(row: Distribution) -> Iterator[Mistake]:
             message="`gccs` is ascending, has one of each major version and holds the default, "
             f"found {row.gcc_versions} and {row.default_gcc}"
         )
+
+
+load_distributions = reader("distributions.yaml", Distribution, key="name", order=_order, check=_check)

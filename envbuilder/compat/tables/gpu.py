@@ -1,15 +1,11 @@
 """The GPUs by the names that recipes use, each with its compute capability."""
 
-import functools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final, Literal
+from typing import Literal
 
-from envbuilder.compat.tables.table import Sources, Table, load_table, version_key
+from envbuilder.compat.tables.table import Sources, reader, version_key
 from envbuilder.core.models import STRICT, Flag, Line, MajorMinor
-
-FILE: Final = Path(__file__).with_name("gpus.yaml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +30,6 @@ class Gpu:
         return self.market == "data-center"
 
 
-@functools.cache
-def load_gpus(path: Path = FILE) -> Table[Gpu]:
-    """Return the table. Raises ValueError if it breaks its own rules."""
-    return load_table(path, Gpu, key="name", order=lambda row: (*version_key(row.capability), row.name))
-
-
 def target(capability: str) -> str:
     """8.0 → sm_80"""
     return f"sm_{capability.replace('.', '')}"
@@ -49,3 +39,6 @@ def capabilities(names: Iterable[str], known: Iterable[Gpu]) -> tuple[str, ...]:
     """Return the compute capabilities of these GPUs, ascending and unique. Raises KeyError for an unknown name."""
     by_name = {gpu.name: gpu.capability for gpu in known}
     return tuple(sorted({by_name[name] for name in names}, key=version_key))
+
+
+load_gpus = reader("gpus.yaml", Gpu, key="name", order=lambda row: (*version_key(row.capability), row.name))

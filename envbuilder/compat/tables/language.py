@@ -1,16 +1,12 @@
 """What the languages of extensions ask for: `crypt.h` for the Python.h of some versions, a gcc for each C++ standard."""
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final
 
-from envbuilder.compat.tables.table import Sources, Table, load_table, version_key
-from envbuilder.core.models import STRICT, Line, MajorMinor, Mistake, ReadAs, Rule, Shape
+from envbuilder.compat.tables.table import Sources, reader, version_key
+from envbuilder.core.models import STRICT, Line, MajorMinor, Mistake, ReadAs, Shape
 
-PYTHONS: Final = Path(__file__).with_name("pythons.yaml")
-STANDARDS: Final = Path(__file__).with_name("standards.yaml")
 _BELOW: Final = Shape(pattern=r"\d+\.\d+(\.\d+)?", expected='a version such as "3.9.8"')
 _YEAR: Final = Shape(pattern=r"\d\d", expected='a standard such as "17"')
 _GCC: Final = Shape(pattern=r"\d+(\.\d+)?", expected='a version such as "10"')
@@ -44,18 +40,10 @@ class Standard:
     gcc: Annotated[str, _GCC]  # the first that takes -std=c++17
 
 
-@functools.cache
-def load_pythons(path: Path = PYTHONS) -> Table[Python]:
-    """Return the table. Raises ValueError if it breaks its own rules."""
-    return load_table(path, Annotated[Python, Rule(_check)], key="python")
-
-
-@functools.cache
-def load_standards(path: Path = STANDARDS) -> Table[Standard]:
-    """Return the table. Raises ValueError if it breaks its own rules."""
-    return load_table(path, Standard, key="standard", order=lambda row: (row.standard,))
-
-
 def _check(row: Python) -> Iterator[Mistake]:
     if row.crypt_h_below and not version_key(row.python) < version_key(row.crypt_h_below):
         yield Mistake(message="`crypt_h_below` is above the row's Python")
+
+
+load_pythons = reader("pythons.yaml", Python, key="python", check=_check)
+load_standards = reader("standards.yaml", Standard, key="standard", order=lambda row: (row.standard,))

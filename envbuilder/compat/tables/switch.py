@@ -1,14 +1,11 @@
 """Environment variables that make projects compile for a GPU on a machine without one."""
 
-import functools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final, Literal
 
-from envbuilder.compat.tables.table import Sources, Table, load_table
+from envbuilder.compat.tables.table import Sources, reader
 from envbuilder.core.models import STRICT, Line, Shape
 
-FILE: Final = Path(__file__).with_name("switches.yaml")
 _VARIABLE: Final = Shape(pattern=r"[A-Z][A-Z0-9_]*", expected="the name of a variable")
 
 
@@ -32,7 +29,4 @@ class Switch:
         return f'{self.variable}: "{value}"'
 
 
-@functools.cache
-def load_switches(path: Path = FILE) -> Table[Switch]:
-    """Return the table. Raises ValueError if it breaks its own rules."""
-    return load_table(path, Switch, key="variable", order=lambda row: (row.variable,))
+load_switches = reader("switches.yaml", Switch, key="variable", order=lambda row: (row.variable,))

@@ -6,16 +6,27 @@ so what a person knows better than the artifacts outlives every refresh.
 
 import functools
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Final, Generic, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from envbuilder.core.models import STRICT, Date, Line, Mistake, ReadAs, Shape, raise_mistakes, read_node
+from envbuilder.core.models import (
+    STRICT,
+    Date,
+    Line,
+    Mistake,
+    ReadAs,
+    Rule,
+    Shape,
+    raise_mistakes,
+    read_node,
+)
 from envbuilder.core.places import Code, Entry, Kind, Mistakes, Node, load
 
+TABLES: Final = Path(__file__).parent  # of the tables that envbuilder brings
 OVERRIDES: Final = "overrides.yaml"  # its name, beside the table
 _VERSION: Final = r"\d+(?:\.\d+)*"
 _SPAN: Final = Shape(
@@ -115,37 +126,47 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def load_table(
-    path: Path,
-    kind: Any,
+def reader(
+    name: str,
+    kind: type[Row],
     *,
     key: str,
     order: Callable[[Row], tuple[object, ...]] | None = None,
+    check: Callable[[Row], Iterable[Mistake]] = lambda _: (),
     overridden: str = "",
-) -> Table[Row]:
-    """Read a table whose rows are of this kind; raises ValueError with every mistake, a line each.
+) -> Callable[..., Table[Row]]:
+    """Return a function that reads a table whose rows are of this kind: envbuilder's own, or another file.
 
-    `key` names a row, and it is a version unless `order` gives what rows are sorted by. No two rows may be equal in that.
-    `overridden` is the section of `overrides.yaml` that changes rows.
+    It reads a table once, and raises ValueError with every mistake, a line each. `key` names a row, and it is a version
+    unless `order` gives what rows are sorted by. No two rows may be equal in that. `check` judges a row. `overridden` is
+    the section of `overrides.yaml` that changes rows.
     """
-    mistakes = Mistakes()
-    root = _load(path)
-    file = read_node(_File, root, mistakes)
-    node = root.get("rows")
-    if file is None or node is None:
-        raise ValueError(_listing(mistakes))
-    sources = _sources(file)
-    if overridden and path.with_name(OVERRIDES).exists():
-        more, node = _override(node, key, path.with_name(OVERRIDES), overridden, mistakes)
-        sources |= more
-    rows: tuple[Row, ...] = read_node(tuple[kind, ...], node, mistakes, context=sources) or ()
-    keys = [order(row) if order else version_key(getattr(row, key)) for row in rows]
-    for item, (before, row) in zip(node.items[1:], itertools.pairwise(keys), strict=False):
-        if not before < row:
-            mistakes.at(item, Code.VALUE, f"rows are sorted and unique, but {row} follows {before}")
-    if mistakes.findings:
-        raise ValueError(_listing(mistakes))
-    return Table(sources=tuple(sources.values()), read=file.read, key=key, rows=rows)
+    row_kind: Any = kind  # for mypy a variable is no type
+
+    @functools.cache
+    def load(path: Path = TABLES / name) -> Table[Row]:
+        mistakes = Mistakes()
+        root = _load(path)
+        file = read_node(_File, root, mistakes)
+        node = root.get("rows")
+        if file is None or node is None:
+            raise ValueError(_listing(mistakes))
+        sources = _sources(file)
+        if overridden and path.with_name(OVERRIDES).exists():
+            more, node = _override(node, key, path.with_name(OVERRIDES), overridden, mistakes)
+            sources |= more
+        rows: tuple[Row, ...] = (
+            read_node(tuple[Annotated[row_kind, Rule(check)], ...], node, mistakes, context=sources) or ()
+        )
+        keys = [order(row) if order else version_key(getattr(row, key)) for row in rows]
+        for item, (before, row) in zip(node.items[1:], itertools.pairwise(keys), strict=False):
+            if not before < row:
+                mistakes.at(item, Code.VALUE, f"rows are sorted and unique, but {row} follows {before}")
+        if mistakes.findings:
+            raise ValueError(_listing(mistakes))
+        return Table(sources=tuple(sources.values()), read=file.read, key=key, rows=rows)
+
+    return load
 
 
 def _load(path: Path) -> Node:

@@ -4,7 +4,6 @@ A row says what is downloaded beside torch's own wheels, what is taken out of it
 instead of being copied. `envbuilder/runtime/kit/install_toolkit.py` does what a row says.
 """
 
-import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -12,10 +11,10 @@ from typing import Annotated, Final
 
 from pydantic import Discriminator, Field, Tag
 
-from envbuilder.compat.tables.table import Table, load_table
+from envbuilder.compat.tables.table import TABLES, reader
 from envbuilder.core.models import STRICT, MajorMinor, Mistake, ReadAs, Rule, Shape
 
-FILE: Final = Path(__file__).with_name("toolkits.yaml")
+FILE: Final = "toolkits.yaml"
 SITE: Final = "{site}"  # in a link's target: the site-packages folder of the image
 _BELOW: Final = r"(?!/)(?!(.*/)?\.\.(/|$))[^\x00-\x1f\x7f\\]+"
 Below = Annotated[str, Shape(pattern=_BELOW, expected="a path below the folder")]
@@ -144,13 +143,6 @@ class Toolkit:
         return PurePosixPath("usr/local") / f"cuda-{self.cuda}"
 
 
-@functools.cache
-def load_toolkits(path: Path = FILE) -> Mapping[str, Toolkit]:
-    """Return the rows by CUDA version, oldest first. Raises ValueError if the table breaks its own rules."""
-    table: Table[Toolkit] = load_table(path, Annotated[Toolkit, Rule(_check)], key="cuda")
-    return table.by_name
-
-
 def _check(toolkit: Toolkit) -> Iterator[Mistake]:
     if not toolkit.parts:
         yield Mistake(message="a toolkit without parts")
@@ -159,3 +151,11 @@ def _check(toolkit: Toolkit) -> Iterator[Mistake]:
     for found in (names, paths):
         for double in sorted({name for name in found if found.count(name) > 1}):
             yield Mistake(message=f"`{double}` is there twice")
+
+
+_load = reader(FILE, Toolkit, key="cuda", check=_check)
+
+
+def load_toolkits(path: Path = TABLES / FILE) -> Mapping[str, Toolkit]:
+    """Return the rows by CUDA version, oldest first. Raises ValueError if the table breaks its own rules."""
+    return _load(path).by_name

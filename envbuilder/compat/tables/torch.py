@@ -3,18 +3,16 @@
 import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Final
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from pydantic import Field
 
 from envbuilder.compat.tables.cuda import Major, Targets, Version, architectures
-from envbuilder.compat.tables.table import Sources, Table, load_table
+from envbuilder.compat.tables.table import Sources, reader
 from envbuilder.core.models import STRICT, Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
 from envbuilder.core.places import shown
 
-FILE: Final = Path(__file__).with_name("torch.yaml")
 _RELEASE: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "2.6.0"')
 _PYTHON: Final = Shape(pattern=r"3\.\d+t?", expected='a Python such as "3.13" or "3.13t"')
 _BUILD: Final = Shape(pattern=r"cu\d{2,3}", expected="a build such as cu124")
@@ -121,12 +119,6 @@ class Torch:
         return next((bound for bound in self.gcc_bounds if bound.cuda == cuda), None)
 
 
-@functools.cache
-def load_torches(path: Path = FILE) -> Table[Torch]:
-    """Return the table, oldest first. Raises ValueError if it breaks its own rules."""
-    return load_table(path, Annotated[Torch, Rule(_check)], key="version", overridden="torch")
-
-
 def build_of(cuda: str) -> str:
     """12.4 → cu124"""
     return f"cu{cuda.replace('.', '')}"
@@ -143,3 +135,6 @@ def _check(row: Torch) -> Iterator[Mistake]:
         yield Mistake(message="each build and each Python may appear once")
     if row.std_min > row.std:
         yield Mistake(message="`std_min` is not above `std`")
+
+
+load_torches = reader("torch.yaml", Torch, key="version", check=_check, overridden="torch")  # oldest first
