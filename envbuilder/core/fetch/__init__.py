@@ -10,13 +10,13 @@ import logging
 import queue
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from envbuilder.core.cache import Store, commit_path, sha256_file, space_errors
 from envbuilder.core.errors import FetchError
-from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.http import PARALLEL, Progress
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.sources import REGISTRY, Sources, Wanted, file_path
@@ -82,7 +82,7 @@ class Fetcher:
         each(tuple(here.values()), self._discard_if_wrong)
         if not self.missing(wanted):
             return
-        missed: list[_Unavailable] = []
+        missed: list[Finding] = []
         with self._store.lock("fetch"), space_errors(self._store.root):
             missing = self.missing(wanted)  # another process may have fetched some meanwhile
             if self._offline:
@@ -157,7 +157,7 @@ class Fetcher:
         )
 
     def _fetch_one(
-        self, artifact: Wanted, progress: Progress, stop: threading.Event, missed: "list[_Unavailable]"
+        self, artifact: Wanted, progress: Progress, stop: threading.Event, missed: list[Finding]
     ) -> None:
         """Try each place in turn until one gives the right bytes.
 
@@ -187,16 +187,8 @@ class Fetcher:
         missed.append(one)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unavailable:
-    """An artifact that no source has. `why` has a line for the error of each source."""
-
-    name: str
-    why: str
-    hint: str
-
-
-def _explain(artifact: Wanted, refusals: Sequence[SourceError]) -> _Unavailable:
+def _explain(artifact: Wanted, refusals: Sequence[SourceError]) -> Finding:
+    """Return why no source gives an artifact, with a line for the error of each source."""
     kinds = {refusal.kind for refusal in refusals}
     hint = NETWORK_HINT if "unreachable" in kinds else GONE_HINT
     if "refused" in kinds:
@@ -214,7 +206,8 @@ def _explain(artifact: Wanted, refusals: Sequence[SourceError]) -> _Unavailable:
     else:
         why = "it is gone from every source"
     name = f"`{_filename(artifact)}` ({artifact.name} {artifact.version})"
-    return _Unavailable(name=name, why=why + "".join(f"\n  {refusal}" for refusal in refusals), hint=hint)
+    lines = "".join(f"\n  {refusal}" for refusal in refusals)
+    return Finding(code=FetchCode.LOST, message=f"{name}: {why}{lines}", hint=hint)
 
 
 class _Silent:
@@ -222,17 +215,14 @@ class _Silent:
         pass
 
 
-def _failure(missed: Sequence[_Unavailable]) -> FetchError:
+def _failure(missed: Sequence[Finding]) -> FetchError:
     if len(missed) == 1:
-        return FetchError(f"could not fetch {missed[0].name}: {missed[0].why}", hint=missed[0].hint)
-    ordered = sorted(missed, key=lambda one: one.name)
+        return FetchError(f"could not fetch {missed[0].message}", hint=missed[0].hint)
+    ordered = sorted(missed, key=lambda one: one.message)
     return FetchError(
         f"could not fetch {len(missed)} of the files that the lock names",
         hint="\n".join(dict.fromkeys(one.hint for one in ordered)),
-        findings=tuple(
-            Finding(code=FetchCode.LOST, severity=Severity.ERROR, where="", message=f"{one.name}: {one.why}")
-            for one in ordered
-        ),
+        findings=tuple(replace(one, hint="") for one in ordered),
     )
 
 
