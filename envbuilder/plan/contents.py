@@ -1,4 +1,4 @@
-"""What the layers hold and leave out, whichever engine makes them."""
+"""The contents of the layers, for both engines."""
 
 import json
 import shlex
@@ -9,29 +9,29 @@ from envbuilder.plan.model import RuntimeStep
 
 # ---- the os layer
 
-# Plain names of the pinned compiler. Debian's Python was built with those that begin with the triplet, and calls them for extensions.
+# Plain names of the pinned compiler. Debian's Python compiles extensions with the names that begin with the triplet.
 PLAIN_NAMES: Final = {
     "gcc": "gcc", "cc": "gcc", "x86_64-linux-gnu-gcc": "gcc", "g++": "g++", "c++": "g++", "x86_64-linux-gnu-g++": "g++",
     "cpp": "cpp", "gcc-ar": "gcc-ar", "gcc-nm": "gcc-nm", "gcc-ranlib": "gcc-ranlib", "gcov": "gcov",
 }  # fmt: skip
-# Files that a package manager or a first boot leaves behind. No rebuild would repeat them.
+# Files that a package manager or a first boot leaves behind. They differ in each build.
 DROP: Final = (
     "var/cache/apt", "var/cache/debconf", "var/cache/ldconfig/aux-cache", "var/lib/apt", "var/log",
-    "var/lib/dpkg/status-old",  # the last state but one: the order in which dpkg set packages up
+    "var/lib/dpkg/status-old",  # the status before the last package: it shows the order of installation
     "etc/apt/sources.list", "etc/apt/apt.conf.d/99mmdebstrap", "etc/dpkg/dpkg.cfg.d/99mmdebstrap",
 )  # fmt: skip
 # Documentation that nobody reads in a container. Copyright files stay.
 EXCLUDE: Final = ("/usr/share/man/*", "/usr/share/info/*", "/usr/share/doc/*", "/usr/share/locale/*")
 KEEP: Final = "/usr/share/doc/*/copyright"
-# What dpkg leaves in an image to which packages are added.
+# The same in an image that gets more packages.
 DROP_FROM_IMAGE: Final = (
     "var/log/dpkg.log", "var/log/alternatives.log", "var/log/apt", "var/log/bootstrap.log", "var/lib/dpkg/status-old",
     "var/cache/ldconfig/aux-cache", "var/cache/debconf/config.dat-old", "var/cache/debconf/templates.dat-old",
 )  # fmt: skip
 
-USER: Final = "vscode"  # of every image; tools give it the UID of the person who opens the project
-USER_ID: Final = 65000  # reserved by Debian, so it is nobody's UID and tools always replace it
-# Containers start as root all the same. `*` lets nobody log in.
+USER: Final = "vscode"  # in every image; dev container tools give it the UID of the user
+USER_ID: Final = 65000  # reserved by Debian, so it is no user's UID and tools always replace it
+# Containers still start as root. With `*`, nobody can log in.
 ADD_USER: Final = (
     f'echo "{USER}:*:{USER_ID}:{USER_ID}::/home/{USER}:/bin/bash" >>"$1/etc/passwd"'
     f' && echo "{USER}:*:{USER_ID}:" >>"$1/etc/group"'
@@ -40,34 +40,37 @@ ADD_USER: Final = (
 
 
 def word_lists(drop: Sequence[str]) -> dict[str, str]:
-    """Return the lists with which `configure_os.sh` makes a root, by the names of its variables."""
+    """Return the lists that `configure_os.sh` reads: variable → words."""
     names = " ".join(f"{name}={tool}" for name, tool in PLAIN_NAMES.items())
     return {"EXCLUDE": " ".join(EXCLUDE), "KEEP": KEEP, "DROP": " ".join(drop), "NAMES": names}
 
 
 # ---- byte code
 
-FIRST_REPEATABLE: Final = (3, 11)  # ten installs of 7375 files by uv's workers were equal; in 3.9 none were
+FIRST_REPEATABLE: Final = (
+    3,
+    11,
+)  # measured: uv installed 7375 files ten times, equal with 3.11, never with 3.9
 
 
 def is_repeatable(python: str) -> bool:
-    """Whether byte code is the same in every process. `python` is a minor version such as 3.11.
+    """Return whether each process writes the same byte code. `python` is a minor version such as 3.11.
 
-    Before 3.11, the order of a set in byte code depends on the hash seed (python/cpython#81777), and the mark of a string on what
-    the process has read before. So one process with a fixed seed compiles the same files in the same order, after it has read the
-    same of the standard library (`runtime/kit/compile_all.py`).
+    Before 3.11, it depends on the hash seed, by the order of sets (python/cpython#81777), and on the modules that the process imported
+    before, by the interning of strings. So one process with a fixed seed and fixed imports compiles all files in a fixed order
+    (`runtime/kit/compile_all.py`).
     """
     return tuple(map(int, python.split("."))) >= FIRST_REPEATABLE
 
 
 def seeded_python(python: str) -> str:
-    """Return the Python whose byte code must be compiled with a fixed seed, "" where none must."""
+    """Return this Python if its byte code needs a fixed seed, otherwise ""."""
     return "" if is_repeatable(python) else python
 
 
 # ---- the runtime layer
 
-# Apptainer sources env/*.sh in order and execs the runscript. It brings its own action scripts since 3.6.
+# Apptainer sources env/*.sh in order and executes the runscript. Since 3.6, it has its own action scripts.
 RUNSCRIPT: Final = (
     '#!/bin/sh\nif [ "$#" -eq 0 ]; then set -- /bin/bash; fi\nexec /opt/envbuilder/start "$@"\n'
 )

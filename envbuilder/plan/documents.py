@@ -1,7 +1,6 @@
-"""The SBOM and the provenance of an environment, written when its other layers exist.
+"""The SBOM and the provenance of an environment, written when all other layers exist.
 
-The installed packages are read from the layers and compared with the lock. A difference means that an installer did something
-else than it should.
+They describe the installed packages, read from the layers. A package that differs from the lock is an error of an installer.
 """
 
 import re
@@ -36,7 +35,7 @@ _METADATA: Final = re.compile(r".*/site-packages/[^/]+\.dist-info/METADATA")
 def write_documents(
     plan: Plan, layers: Mapping[type, Layer], trees: Mapping[type, Path], tools: tuple[str, ...], engine: str
 ) -> dict[str, str]:
-    """Return path → text of both. `trees` are folders that may still hold a layer's files, which saves unpacking it.
+    """Return path → text of both. `trees` are folders that may still hold a layer's files, so it need not be unpacked.
 
     Raises BuildError if a layer holds other packages than the lock.
     """
@@ -56,9 +55,9 @@ def write_documents(
 
 
 def make_provenance(plan: Plan, subjects: Sequence[Subject], tools: Sequence[str], engine: str) -> str:
-    """Return how an environment was made: an in-toto statement about the subjects, with SLSA provenance of version 1.
+    """Return the provenance: an in-toto statement about the subjects, with SLSA provenance of version 1.
 
-    As the SBOM, the text follows from the plan alone and lies inside both artifacts.
+    Like the SBOM, it depends on the plan alone and lies inside both artifacts.
     """
     dependencies = [
         {"name": one.filename, "uri": purl(one), "digest": {"sha256": one.sha256}}
@@ -92,7 +91,7 @@ def _debian(layer: Layer, tree: Path | None) -> dict[str, tuple[str, License]]:
     wanted = {one.path for one in entries if one.path == DPKG or _COPYRIGHT.fullmatch(one.path)}
     files = read_files(layer, wanted, tree)
     documents = {path.split("/")[3]: text for path, text in files.items() if path != DPKG}
-    for entry in entries:  # a package may link its folder of documents to another's
+    for entry in entries:  # some packages link their documentation to that of another
         if entry.kind is Kind.LINK and entry.path.startswith(_DOC):
             name, _, below = entry.path.removeprefix(_DOC).partition("/")
             other = entry.target.removesuffix("/copyright").rpartition("/")[2]

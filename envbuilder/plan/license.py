@@ -1,7 +1,7 @@
 """The license that a package declares, as an SPDX expression.
 
-Two kinds of packages declare it in a form that a program can read: wheels in their metadata, Debian packages in copyright files
-of the format DEP-5. Nothing is guessed from a license's text. What is not clear is quoted, and its expression stays empty.
+Two kinds of packages declare it in a machine-readable form: wheels in their metadata, Debian packages in copyright files of the format
+DEP-5. Nothing is guessed from a license's text: an unclear declaration is quoted, and its expression stays empty.
 """
 
 import functools
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     from license_expression import Licensing
 
 _OWN: Final = "LicenseRef-"
-_MOST_SHOWN: Final = 200  # characters of what a package says
-# Debian's short names that SPDX spells in another way; the GNU licenses follow a rule, see `_debian_name`.
+_MOST_SHOWN: Final = 200  # characters of a quoted declaration
+# Debian's short names with another SPDX name. `_debian_name` has the rule for GNU licenses.
 _DEBIAN: Final = {
     "apache-2": "Apache-2.0", "artistic": "Artistic-1.0-Perl", "bsd-2": "BSD-2-Clause", "bsd-3": "BSD-3-Clause",
     "bsl": "BSL-1.0", "cc0": "CC0-1.0", "expat": "MIT", "mit/x11": "MIT", "python": "PSF-2.0",
 }  # fmt: skip
 _GNU: Final = re.compile(r"(A|L)?GPL-(\d)(?:\.(\d))?(\+?)")
-# What wheels say that leaves no doubt but is not SPDX's name.
+# Declarations in wheels that are clear but not SPDX names.
 _WHEEL: Final = {
     "apache 2.0": "Apache-2.0", "apache license 2.0": "Apache-2.0", "apache license, version 2.0": "Apache-2.0",
     "apache software license": "Apache-2.0", "isc license (iscl)": "ISC", "mit license": "MIT", "psf": "PSF-2.0",
@@ -32,7 +32,7 @@ _WHEEL: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class License:
-    """`expression` is in SPDX's spelling, "" if none is certain. `stated` is what the package says."""
+    """`expression` is an SPDX expression, "" if unclear. `stated` is the package's own text."""
 
     expression: str = ""
     stated: str = ""
@@ -69,12 +69,12 @@ def debian_license(copyright_text: str) -> License:
 
 
 def own_references(expression: str) -> tuple[str, ...]:
-    """Return the names in an expression that SPDX's list does not have."""
+    """Return the names in an expression that are not in SPDX's list."""
     return tuple(sorted(set(re.findall(rf"{_OWN}[A-Za-z0-9.-]+", expression))))
 
 
 def _debian_expression(stated: str) -> str:
-    names = re.split(r",?\s+(and|or)\s+", stated)  # every second one is a joint
+    names = re.split(r",?\s+(and|or)\s+", stated)  # every second one is `and` or `or`
     return " ".join(_debian_name(one) if at % 2 == 0 else one.upper() for at, one in enumerate(names))
 
 
@@ -87,7 +87,7 @@ def _debian_name(name: str) -> str:
 
 
 def _normal(text: str) -> str:
-    """Return the expression in SPDX's spelling, "" if it holds a name that is not in SPDX's list."""
+    """Return the text as an SPDX expression, "" if it has a name that is not in SPDX's list."""
     from license_expression import ExpressionError  # noqa: PLC0415 - it takes 0.1 s, and only an SBOM needs it
 
     if not text or len(text) > _MOST_SHOWN or "\n" in text:
@@ -110,5 +110,5 @@ def _licensing() -> "Licensing":
 
 @functools.cache
 def _names() -> dict[str, str]:
-    """Return lower case → SPDX's name, without names that only look like SPDX's."""
+    """Return lower case → name of SPDX's list."""
     return {key.lower(): key for key in _licensing().known_symbols if not key.startswith(_OWN)}

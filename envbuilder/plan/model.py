@@ -1,10 +1,10 @@
-"""The plan: the ordered steps of a build. It says nothing about the machine that builds.
+"""The plan: the ordered steps of a build. It does not depend on the machine that builds.
 
-`Plan.canonical()` is one text, and its sha256 is the build key. Each step has a key of its own, made from its lines and those of the
-steps that it reads, so two recipes share every layer whose inputs are the same.
+The build key is the sha256 of the text `Plan.canonical()`. Each step also has its own key, made from its lines and from those of the
+steps that it reads. So two recipes share every layer with the same inputs.
 
-A step has a `name`, which is its layer's; `lines()` with everything that decides its bytes; `reads`, the names of the steps below that
-decide them as well (None: all); and `shares`, the deepest folders of its layer that a lower layer brings.
+A step has four facts. `name` is also the name of its layer. `lines()` holds everything that decides the layer's bytes. `reads` names the
+lower steps that decide them too (None: all). `shares` are the deepest folders of its layer that a lower layer has as well.
 """
 
 import shlex
@@ -19,7 +19,7 @@ from envbuilder.lock.model import Artifact, Lock, LockedBase, LockedExtension, b
 from envbuilder.recipe.model import Recipe
 
 FORMAT: Final = 1  # raise it when the same inputs give other bytes
-LAYOUT: Final = 5  # of the extensions layer; raise it to make only those layers again
+LAYOUT: Final = 5  # of the extensions layer; raise it to rebuild only those layers
 ENV_PREFIX: Final = "/opt/env"
 OWN: Final = "/opt/envbuilder"
 EXTENSIONS: Final = f"{OWN}/extensions"
@@ -30,7 +30,7 @@ SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OsStep:
-    """The distribution's packages, or an image and the packages that it lacks. The pinned gcc has its plain names as well."""
+    """The distribution's packages, or an image and the packages that it lacks. The pinned gcc is also installed as `gcc`, `cc` and so on."""
 
     name: ClassVar = "os"
     reads: ClassVar[tuple[str, ...] | None] = ()
@@ -38,7 +38,7 @@ class OsStep:
     suite: str
     gcc: str
     artifacts: tuple[Artifact, ...]
-    base: LockedBase | None = None  # the image; there is no suite then
+    base: LockedBase | None = None  # the image; `suite` is empty then
     driver: str = ""  # the path of the gcc that an image has or gets
 
     @property
@@ -58,12 +58,12 @@ class PythonStep:
     """The Python environment at /opt/env."""
 
     name: ClassVar = "python"
-    # Not the os layer: byte code and links depend on the minor version alone, so recipes with the same wheels share this layer.
+    # The os layer is not read: byte code and links depend on the minor version alone. So recipes with the same wheels share this layer.
     reads: ClassVar[tuple[str, ...] | None] = ()
     shares: ClassVar[tuple[str, ...]] = ("/opt",)
     python: str  # 3.11
     artifacts: tuple[Artifact, ...]
-    interpreter: str = ""  # the path of a Python of an image; "" for the distribution's usual one
+    interpreter: str = ""  # the path of an image's Python; "" for the distribution's usual one
 
     @property
     def site_packages(self) -> str:
@@ -81,7 +81,7 @@ class PythonStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CudaStep:
-    """The CUDA toolkit at /usr/local/cuda. Headers and libraries that the wheels carry are links."""
+    """The CUDA toolkit at /usr/local/cuda. Headers and libraries of the wheels are linked."""
 
     name: ClassVar = "cuda"
     reads: ClassVar[tuple[str, ...] | None] = ("python",)
@@ -108,7 +108,7 @@ class ExtensionsStep:
 
     @property
     def artifacts(self) -> tuple[Artifact, ...]:
-        """Return the source distributions. The tree of a repository is made by git and not fetched."""
+        """Return the source distributions. Repositories are not among them, because git fetches those."""
         archives = (extension.archive for extension in self.extensions)
         return tuple(archive for archive in archives if archive is not None and archive.kind == "sdist")
 
@@ -118,7 +118,7 @@ class ExtensionsStep:
 
 
 def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
-    """Return everything that a recipe decides about an extension's bytes."""
+    """Return everything in the recipe that decides an extension's bytes."""
     options: dict[str, tuple[str, ...]] = {
         "path": (extension.path,) if extension.path else (),
         "include": extension.include,
@@ -136,7 +136,7 @@ def extension_lines(extension: LockedExtension) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartStep:
-    """What each Python of the environment runs first, byte-compiled."""
+    """The modules that each Python of the environment runs first, byte-compiled."""
 
     name: ClassVar = "start"
     reads: ClassVar[tuple[str, ...] | None] = ()  # as the Python layer
@@ -151,10 +151,10 @@ class StartStep:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RuntimeStep:
-    """Plain files: what a runtime reads at start, and the texts that describe the image."""
+    """Plain files: those that a container runtime reads at start, and those that describe the image."""
 
     name: ClassVar = "runtime"
-    reads: ClassVar[tuple[str, ...] | None] = None  # it lists the packages of all others
+    reads: ClassVar[tuple[str, ...] | None] = None  # its SBOM lists the packages of all other layers
     shares: ClassVar[tuple[str, ...]] = ("/etc", OWN, "/.singularity.d")
     artifacts: ClassVar[tuple[Artifact, ...]] = ()
     env: tuple[tuple[str, str], ...]
@@ -198,14 +198,14 @@ class Plan:
         return sha256_text(self.canonical())
 
     def step_key(self, step: Step, tools: str) -> Sha256:
-        """Return the key of one layer: its lines, those of the steps that it reads, and the tools that write it."""
+        """Return the key of one layer: of its lines, those of the steps that it reads, and the tools that write it."""
         below = self.steps[: self.steps.index(step)]
         read = [one for one in below if step.reads is None or one.name in step.reads]
         lines = [line for one in (*read, step) for line in one.lines()]
         return sha256_text("\n".join([f"layer {FORMAT} {self.platform} {self.epoch} {tools}", *lines]))
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
-        """Return the folders of a step's layer that a lower layer brings, as a tar spells them. No two layers own the same path."""
+        """Return the folders of a step's layer that a lower layer has too, as a tar spells them. Layers share no other path."""
         shared = [PurePosixPath(path.format(python=self.python.python)) for path in step.shares]
         return tuple({str(folder)[1:] for path in shared for folder in (path, *path.parents)} - {""})
 
@@ -290,9 +290,9 @@ def _interpreter(recipe: Recipe, lock: Lock) -> str:
 
 
 def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tuple[str, str], ...]:
-    """Return the variables of the image. Defaults stay out: under Apptainer they would beat the user's own export.
+    """Return the variables of the image. Defaults are left out: under Apptainer, they would override the user's own.
 
-    A base image keeps its own variables, and its PATH follows ours: its programs may need them.
+    A base image keeps its variables, because its programs may need them. Its PATH follows that of the environment.
     """
     own = inside.env if inside else {}
     path = own.get("PATH", SYSTEM_PATH)
@@ -302,7 +302,7 @@ def _environment(recipe: Recipe, *, inside: Base | None, cuda: bool) -> tuple[tu
         *([] if "/usr/local/bin" in path.split(":") else ["/usr/local/bin"]),  # the compilers' plain names
         path,
     ]
-    # enroot's PyTorch hook looks for the version.
+    # enroot's PyTorch hook reads the version.
     fixed = own | {"PATH": ":".join(search), "PYTORCH_VERSION": recipe.pytorch}
     if cuda:
         fixed["CUDA_HOME"] = "/usr/local/cuda"

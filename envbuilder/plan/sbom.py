@@ -1,7 +1,7 @@
 """The SBOM of an environment in SPDX 2.3: every package with its version, license and hash.
 
-The text follows from the plan and from what the installed packages state. It names no machine, no host and no time of day, so it
-is the same wherever the same lock is built. It lies inside both artifacts.
+The text depends on the plan and on the licenses that the packages declare. It names no machine, no host and no time, so every build of
+the same lock writes the same text. It lies inside both artifacts.
 """
 
 import json
@@ -82,7 +82,7 @@ def _artifacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str
 
 
 def _image(plan: Plan) -> Iterator[dict[str, object]]:
-    """Yield the base image, and those of its packages that no other replaced."""
+    """Yield the base image, and its packages that no package of the lock replaces."""
     base = plan.os.base
     if base is None:
         return
@@ -136,7 +136,7 @@ def _package(identity: str, name: str, version: str) -> dict[str, object]:
 
 
 def every_artifact(plan: Plan) -> tuple[Artifact, ...]:
-    """Return each locked file once: the CUDA toolkit may use a wheel that Python has as well."""
+    """Return each locked file once: the CUDA toolkit may use a wheel of the Python environment."""
     return tuple({one.sha256: one for step in plan.steps for one in step.artifacts}.values())
 
 

@@ -1,4 +1,4 @@
-"""Files of an image that depend on its site and its nodes: fixed NCCL settings, and the driver that a node needs."""
+"""Files of an image about its nodes: fixed NCCL settings, and the oldest driver that works."""
 
 import json
 from pathlib import Path
@@ -35,6 +35,6 @@ def site_files(recipe: Recipe, host: Path | None) -> tuple[tuple[str, str], ...]
 
 
 def need_files(recipe: Recipe) -> tuple[tuple[str, str], ...]:
-    """Return what the environment needs of its node, path → text. It is checked at the start. Empty without CUDA."""
+    """Return the file with the driver floor, path → text, which is checked at start-up. Empty without CUDA."""
     floor = driver_floor(recipe, load_tables())
     return ((NEEDS, json.dumps({"driver": floor}) + "\n"),) if floor else ()

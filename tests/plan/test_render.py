@@ -31,7 +31,7 @@ from envbuilder.plan.render.quote import (
     marked,
 )
 from envbuilder.plan.render.stages import STAGES
-from envbuilder.plan.render.steps import PAPERS
+from envbuilder.plan.render.steps import BUILD_DOCUMENTS
 from envbuilder.recipe.load import load
 from tests.support.locked_base import BASE
 from tests.support.plans import DIFFERS, make_small_kit
@@ -114,8 +114,8 @@ def test_documents_about_another_build_are_left_out():
     kit = make_small_kit("cpu")
     written = [line for line in steps.runtime(kit, out="") if line.startswith("file ")]
     assert written
-    assert not [line for line in written for path in PAPERS if path in line]
-    assert set(PAPERS) <= {path for path, _ in kit.plan.runtime.files}
+    assert not [line for line in written for path in BUILD_DOCUMENTS if path in line]
+    assert set(BUILD_DOCUMENTS) <= {path for path, _ in kit.plan.runtime.files}
 
 
 def test_an_extension_that_is_known_only_when_it_runs_is_refused_with_a_reason():

@@ -20,13 +20,13 @@ from envbuilder.plan.model import (
     make,
 )
 from envbuilder.plan.render.kit import Kit
-from envbuilder.plan.render.steps import PAPERS
+from envbuilder.plan.render.steps import BUILD_DOCUMENTS
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 
 # Paths in which the image of a rendered Dockerfile differs from envbuilder's, with the reason. Times of folders differ as well.
 DIFFERS = {
-    **dict.fromkeys(PAPERS, "says how envbuilder made its image"),
+    **dict.fromkeys(BUILD_DOCUMENTS, "says how envbuilder made its image"),
     "opt/envbuilder/provenance.json": "the same",
     "opt/envbuilder/sbom.spdx.json": "the same",
 }

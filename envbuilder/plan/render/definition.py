@@ -1,8 +1,8 @@
-"""The plan as a definition file. A first stage makes the root in a folder of its own, and a second one copies it.
+"""The plan as a definition file. The first stage makes the root in a separate folder, and the second stage copies it.
 
-While Apptainer runs a `%post`, it mounts the host's /tmp, /var/tmp and perhaps a home over the stage's own. So the text makes
-everything below folders that it creates itself and that must not exist before. Commands that may remove a file run inside the new
-root, which has none of those mounts. Mount points are removed by `rmdir`, which only removes empty folders.
+During `%post`, Apptainer mounts the host's /tmp, /var/tmp and maybe a home over those of the stage. To protect the host's files, the
+text writes only below folders that it creates and that must not exist before. Commands that may remove files run inside the new root,
+which lacks those mounts. `rmdir` removes mount points, because it removes only empty folders.
 """
 
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from envbuilder.plan.render.quote import WRITE, WRITE_MARKED, file_lines, in_com
 from envbuilder.plan.render.stages import STAGES
 
 _TARGET: Final = "/target"
-_GIVEN: Final = ("artifacts", "context")  # what `--bind` may bring
+_GIVEN: Final = ("artifacts", "context")  # folders that the user may bind
 _OWN: Final = ("kit", *(stage.download.name for stage in STAGES if stage.download))
 _SECTION: Final = 50_000  # bytes; Apptainer's limit is 64 KiB
 _MERGED: Final = "bin sbin lib lib32 lib64 libx32"
-# The folders of Debian below /. The rest are links, and folders that Apptainer makes and mounts.
+# Debian's folders below /. The others are links, or folders that Apptainer makes and mounts.
 _TOP: Final = ("boot", "etc", "home", "media", "mnt", "opt", "root", "run", "srv", "tmp", "usr", "var")
 _HEAD: Final = """\
 # The environment `{name}` without envbuilder: {summary}
@@ -45,7 +45,7 @@ Stage: workshop
     mkdir "${{APPTAINER_ROOTFS:?}}/artifacts" "${{APPTAINER_ROOTFS:?}}/context"
 
 """
-# Mounts end with their own namespace, so that no later step reaches through them.
+# Mounts end with their namespace, so no later step sees them.
 _ENTER: Final = f"""\
 # Runs a script of /kit inside the new root, with what it reads mounted there.
 enter() {{
@@ -104,7 +104,7 @@ def render_definition(kit: Kit) -> str:
 
 
 def _sections(lines: Sequence[str]) -> str:
-    """Split one script into sections, which Apptainer joins again: it reads no longer ones.
+    """Split one script into sections, because Apptainer limits their length. It joins them again.
 
     Sections end at an empty line that is not part of a file.
     """

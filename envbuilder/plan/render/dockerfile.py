@@ -117,9 +117,9 @@ def _block(comment: str, head: Sequence[str], *runs: str) -> str:
 
 
 def _run(lines: Sequence[str], *options: str) -> str:
-    """Return a RUN whose text is a quoted here-document: Docker changes nothing in it, and no line of it ends it early.
+    """Return a RUN with the script as a quoted here-document. Docker changes nothing in it, and no line ends it early.
 
-    Its first line names the shell, so Docker runs it as a file. An argument of `sh -c` is limited to 128 KiB.
+    Its first line names the shell, so Docker runs it as a file: an argument of `sh -c` is limited to 128 KiB.
     """
     writes = [WRITE] if any(line.startswith("file ") for line in lines) else []
     return "\n".join([" ".join(["RUN", *options, "<<'SCRIPT'"]), *_STRICT, *writes, *lines, "SCRIPT", ""])

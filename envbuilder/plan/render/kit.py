@@ -1,4 +1,4 @@
-"""What a rendered text is written from: the plan, the programs that run in the container, and what they compile."""
+"""The data of a rendered text: the plan, the programs that run in the container, and the extensions."""
 
 from dataclasses import dataclass
 
@@ -8,24 +8,24 @@ from envbuilder.plan.model import Plan
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compile:
-    """One extension: what is compiled, and its entry in the index."""
+    """One extension: its sources, its compile, and its entry in the index."""
 
     name: str
     files: tuple[SourceFile, ...]  # below the recipe's folder
     specification: str  # the argument of `compile_extension.py`, or of `build_project.py`, JSON
     entry: str  # the argument of `install_extension.py`, JSON
     env: tuple[tuple[str, str], ...]
-    project: str = ""  # the folder in which a project builds itself; "" for a call of torch's `load()`
+    project: str = ""  # the folder of a project's own build; "" for a call of torch's `load()`
 
     @property
     def sums(self) -> str:
-        """Return the files as `sha256sum --check` reads them."""
+        """Return the files in the format of `sha256sum --check`."""
         return "".join(f"{file.sha256}  {file.path}\n" for file in self.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
-    """Everything that a text is written from."""
+    """The data of one rendered text."""
 
     plan: Plan
     summary: str
@@ -40,5 +40,5 @@ class Kit:
 
     @property
     def base(self) -> str:
-        """Return the usual name of the recipe's distribution as an image."""
+        """Return the name of the distribution's official image."""
         return f"debian:{self.plan.os.suite}"

@@ -1,7 +1,7 @@
 r"""Quote values as data in a shell script and in a Dockerfile.
 
-A recipe's value is one line, since its reader lets no control character through. A file may hold anything: its lines are marked, so
-none of them ends the here-document. Docker changes nothing in a quoted here-document.
+A recipe's value is one line, because its reader rejects control characters. A file may hold anything. Its lines are marked, so none of
+them ends the here-document. Docker changes nothing in a quoted here-document.
 """
 
 import re
@@ -25,7 +25,7 @@ END: Final = "END"  # no marked line is this one
 
 
 def in_shell(value: str) -> str:
-    """Return one word of the shell. Two braces in a row are split, because Apptainer would replace them."""
+    """Return one word of the shell. `{{` is split, because Apptainer would replace it."""
     return _BRACES.sub("{''", shlex.quote(_one_line(value)))
 
 
@@ -38,16 +38,16 @@ def in_dockerfile(value: str) -> str:
 
 
 def in_comment(text: str) -> str:
-    """Return words of a recipe as part of one comment line."""
+    """Return a recipe's text as part of a comment line."""
     plain = "".join(" " if unicodedata.category(sign)[0] in "CZ" else sign for sign in text)
     return _BRACES.sub("{ ", " ".join(plain.split()))
 
 
 def file_lines(path: str, text: str, *, mode: str = "644") -> list[str]:
-    """Return shell lines that write a file, byte for byte, by the function `WRITE`. `path` is a word of the shell."""
+    """Return shell lines that write a file byte for byte, with the function `WRITE`. `path` is a word of the shell."""
     body = text.removesuffix("\n").split("\n") if text else []
     lines = [f"file {mode} {path} <<'{END}'", *(f"|{line}" for line in body), END]
-    if text and not text.endswith("\n"):  # sed ends each line, but the last line of this file has no end
+    if text and not text.endswith("\n"):  # sed adds a line end that this file lacks
         lines.append(f"truncate --size=-1 {path}")
     return lines
 

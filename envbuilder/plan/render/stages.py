@@ -1,7 +1,7 @@
-"""One stage for each step that has one: the single description of every text that builds an environment without the assemble engine.
+"""The stages of the three texts that build an environment without the assemble engine.
 
-The Dockerfile that BuildKit runs for `build` reads its inputs from a folder. The Dockerfile and the definition file that `render`
-prints download them. All three have the same stages in the same order. What differs stands side by side here.
+`Dockerfile.base`, which `build` runs with BuildKit, reads its inputs from a folder. The Dockerfile and the definition file of `render`
+download them. All three have the same stages in the same order. Each `Stage` describes one in all of them.
 """
 
 from collections.abc import Callable
@@ -14,7 +14,7 @@ from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import in_comment, in_shell
 
 EPOCH: Final = "ARG SOURCE_DATE_EPOCH"
-OUT: Final = "/root/out"  # in a stage of a rendered Dockerfile: the root of what is new
+OUT: Final = "/root/out"  # the root of new files in a stage of a rendered Dockerfile
 LAYER: Final = "/layer"  # the same in a stage of `Dockerfile.base`
 OFF: Final = "--network=none"
 KIT: Final = "--mount=type=bind,from=kit,source=/kit,target=/kit"
@@ -26,42 +26,42 @@ FETCH: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Script:
-    """Shell lines that make a step, or a part of it, with inputs that the text has downloaded."""
+    """Shell lines that run a step, or a part of it, with downloaded inputs."""
 
     name: str
     lines: list[str]
-    comment: str = ""  # if it is not the stage's own
+    comment: str = ""  # "": the stage's
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Download:
-    """A stage of a rendered Dockerfile that fetches the inputs of another one."""
+    """A stage of a rendered Dockerfile that fetches the inputs of another stage."""
 
     name: str
     comment: str
     arguments: tuple[str, ...]
     fetch: Callable[[Kit], list[str]]
-    unpack: Callable[[str], list[str]] | None = None  # into the folder that is given
+    unpack: Callable[[str], list[str]] | None = None  # into a given folder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One step as text. A stage that a plan does not have has no scripts."""
+    """One step as text. It has no scripts if the plan lacks the step."""
 
     name: str  # of the step
     comment: str
     # In `Dockerfile.base`.
-    base: str  # the text of the stage, whose inputs are files of a folder
-    layer: tuple[str, str] = (LAYER, "/")  # what of the stage goes where in the image
-    # In a rendered text.
-    parents: tuple[str, ...]  # the stage is made in the first one that the plan has
+    base: str  # its text, which reads inputs from a folder
+    layer: tuple[str, str] = (LAYER, "/")  # a folder of the stage, and its path in the image
+    # In the texts of `render`.
+    parents: tuple[str, ...]  # it starts from the first of these that the plan has
     head: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # of its RUN
     copies: tuple[str, ...]  # of the last stage
     download: Download | None = None
-    # Lines that write files, given the root of the environment and the root of what is new.
+    # Lines that write files, given the root of the environment and the root of new files.
     files: Callable[[Kit, str, str], list[str]] = lambda _kit, _root, _out: []
-    # What runs inside the environment's root, given the root of what is new.
+    # Scripts that run inside the environment's root, given the root of new files.
     scripts: Callable[[Kit, str], list[Script]]
 
     def is_in(self, kit: Kit) -> bool:
@@ -212,7 +212,7 @@ RUN {OFF} {_input("python/settings", "settings")} {_input("kit")} \\
 )
 
 STAGES: Final = (OS, PYTHON, CUDA, EXTENSIONS, START)  # in the order of their layers
-# The stages of `Dockerfile.base` that are exported, each with its layers in their order.
+# The stages of `Dockerfile.base` that BuildKit exports, each with its layers in order.
 EXPORTED: Final = {"layers": tuple(stage.name for stage in STAGES), "edited": (EXTENSIONS.name,)}
 
 
@@ -227,7 +227,7 @@ ARG EXTENSIONS=nothing
 
 
 def arguments(plan: Plan) -> dict[str, str]:
-    """Return the arguments of `Dockerfile.base` for a plan. A stage that makes nothing is left out."""
+    """Return the arguments of `Dockerfile.base` for a plan."""
     given = {"BASE": "image" if plan.os.base else "suite"}
     if plan.cuda:
         given["CUDA"] = "toolkit"

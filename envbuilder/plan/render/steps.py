@@ -1,7 +1,7 @@
 """The steps of a rendered text as shell lines.
 
-`/kit` holds the programs, `/debs` and `/parts` what was fetched, `/context` the recipe's folder, and `/artifacts` files that need
-not be fetched.
+`/kit` holds the programs, `/debs` and `/parts` the fetched packages, `/context` the recipe's folder, and `/artifacts` files that the
+user already has.
 """
 
 import json
@@ -21,20 +21,20 @@ CERTIFICATES: Final = [
     '  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi',
     "done",
 ]
-# Documents about a build by envbuilder. Another build cannot claim them.
-PAPERS: Final = ("opt/envbuilder/lock.json", "opt/envbuilder/plan.txt", "opt/envbuilder/recipe.yaml")
-WORKSHOP: Final = "ca-certificates curl python3-pip"  # what fetches; nothing of it stays
+# Documents about a build by envbuilder, which no other build may claim.
+BUILD_DOCUMENTS: Final = ("opt/envbuilder/lock.json", "opt/envbuilder/plan.txt", "opt/envbuilder/recipe.yaml")
+FETCH_TOOLS: Final = "ca-certificates curl python3-pip"  # of the first stage; the image does not have them
 _PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts"
 
 
 def tools(kit: Kit, *programs: str) -> list[str]:
-    """Install the tools of the first stage, `programs` and uv. Files of ours lie below /kit."""
+    """Install the tools of the first stage, `programs` and uv, which goes into /kit."""
     wanted = " && ".join(f"command -v {name} >/dev/null" for name in ("curl", *programs))
     return [
         *CERTIFICATES,
         "export DEBIAN_FRONTEND=noninteractive",
         f"if ! {{ {wanted} && python3 -m pip --version >/dev/null 2>&1; }}; then",
-        f"  apt-get update && apt-get install --yes --no-install-recommends {' '.join((WORKSHOP, *programs))}",
+        f"  apt-get update && apt-get install --yes --no-install-recommends {' '.join((FETCH_TOOLS, *programs))}",
         "fi",
         "offline=",
         'for file in /artifacts/uv-*.whl; do [ ! -e "$file" ] || offline=--no-index; done',
@@ -47,7 +47,7 @@ def tools(kit: Kit, *programs: str) -> list[str]:
 
 def programs(kit: Kit) -> list[str]:
     """Write the programs that later steps run, and their arguments."""
-    # What a step runs, and the programs that one runs itself.
+    # Programs of a step, and those that one of them starts.
     wanted = ["configure_os.sh", *_byte_code(kit)]
     if kit.plan.cuda:
         wanted.append("install_toolkit.py")
@@ -68,7 +68,7 @@ def programs(kit: Kit) -> list[str]:
 
 
 def fetch_debs(artifacts: Sequence[Artifact], folder: str) -> list[str]:
-    """Fetch packages of Debian, each by its sha256."""
+    """Fetch Debian packages, each by its sha256."""
     listed = "".join(f"{one.sha256}  {one.path}\n" for one in artifacts)
     return [
         *CERTIFICATES,
@@ -87,7 +87,7 @@ def fetch_debs(artifacts: Sequence[Artifact], folder: str) -> list[str]:
 
 
 def unpack(root: str) -> list[str]:
-    """Unpack every package into a root of its own; the links of the merged /usr are made first."""
+    """Unpack every package into an empty root, after the links of the merged /usr."""
     return [
         f"mkdir {root} {root}/usr && cd {root}",
         "for name in bin sbin lib lib32 lib64 libx32; do mkdir usr/$name; ln -s usr/$name $name; done",
@@ -97,9 +97,9 @@ def unpack(root: str) -> list[str]:
 
 
 def configure(kit: Kit) -> list[str]:
-    """Let the packages' own dpkg install them."""
+    """Install the unpacked packages with their own dpkg."""
     lists = {name: in_shell(words) for name, words in word_lists(DROP).items()}
-    repeat = seeded_python(kit.plan.python.python)  # whose library is byte-compiled anew
+    repeat = seeded_python(kit.plan.python.python)  # its library is byte-compiled again
     return [
         f"export EXCLUDE={lists['EXCLUDE']} KEEP={lists['KEEP']}",
         f"export DROP={lists['DROP']}",
@@ -111,7 +111,7 @@ def configure(kit: Kit) -> list[str]:
 
 
 def python(kit: Kit) -> list[str]:
-    """Install the environment at /opt/env, from PyTorch's own index and from the package index."""
+    """Install the environment at /opt/env, from PyTorch's index and the package index."""
     step = kit.plan.python
     version = step.python
     requirements = "/tmp/requirements.txt"  # noqa: S108 - of the root that is made
@@ -139,13 +139,13 @@ def python(kit: Kit) -> list[str]:
 
 
 def _byte_code(kit: Kit) -> tuple[str, ...]:
-    """Return the programs that complete byte code after the wheels are installed."""
+    """Return the programs that compile or check byte code after the wheels are installed."""
     checking = ("check_byte_code.py",)
     return checking if is_repeatable(kit.plan.python.python) else ("compile_all.py", *checking)
 
 
 def _wanted(wheels: Sequence[Artifact], path: str) -> list[str]:
-    """Write the list of requirements. If every file that it names is there, no index is asked."""
+    """Write the requirements. If /artifacts has all of their files, no index is asked."""
     requirements = [
         f"# {one.filename}\n{one.name}=={one.version} --hash=sha256:{one.sha256}\n" for one in wheels
     ]
@@ -177,7 +177,7 @@ def install_toolkit(kit: Kit) -> list[str]:
 
 
 def start_files(kit: Kit, *, out: str) -> list[str]:
-    """Write what each Python of the environment runs first, below the folder `out`."""
+    """Write the modules that each Python of the environment runs first, below the folder `out`."""
     lines: list[str] = []
     for path, text in kit.plan.start.files:
         lines += _file(f"{out}/{path}", text, "755" if text.startswith("#!") else "644")
@@ -185,7 +185,7 @@ def start_files(kit: Kit, *, out: str) -> list[str]:
 
 
 def start_code(kit: Kit) -> list[str]:
-    """Byte-compile those files and no others."""
+    """Byte-compile only the modules of `start_files`."""
     modules = [in_shell(f"/{path}") for path, _ in kit.plan.start.files if path.endswith(".py")]
     python = f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python{kit.plan.start.python}"
     command = [f"{python} -m compileall -q --invalidation-mode unchecked-hash", *modules]
@@ -193,10 +193,10 @@ def start_code(kit: Kit) -> list[str]:
 
 
 def runtime(kit: Kit, *, out: str) -> list[str]:
-    """Write the files that a runtime reads, below the folder `out`."""
+    """Write the files of the runtime layer below the folder `out`."""
     lines: list[str] = []
     for path, (text, mode) in runtime_files(kit.plan.runtime).items():
-        if path not in PAPERS:
+        if path not in BUILD_DOCUMENTS:
             lines += _file(f"{out}/{path}", text, f"{mode:o}")
     return [
         *lines,
@@ -220,7 +220,7 @@ def _by_index(wheels: Sequence[Artifact]) -> list[tuple[str, list[Artifact]]]:
 
 
 def rules(step: CudaStep) -> str:
-    """Return the argument of `install_toolkit.py` as JSON: what to take out of which package, and what to link.
+    """Return the argument of `install_toolkit.py` as JSON: the files to take from each package, and the links.
 
     Raises BuildError if the lock lacks a package.
     """
@@ -228,7 +228,7 @@ def rules(step: CudaStep) -> str:
     for part in step.toolkit.parts:
         if part.name not in files:
             cuda = step.toolkit.cuda
-            raise BuildError(f"CUDA {cuda} needs the package `{part.name}`, and it was not fetched")
+            raise BuildError(f"CUDA {cuda} needs the package `{part.name}`, which the lock lacks")
     value = {
         "cuda": step.toolkit.cuda,
         "parts": [
