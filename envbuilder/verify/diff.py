@@ -12,9 +12,11 @@ from typing import Final, Literal
 from envbuilder.artifacts.oci.model import load_json
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
+from envbuilder.core.errors import LockError
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.lock.base_image.packages import DPKG, read_dpkg
 from envbuilder.lock.diff import Change, changes, locked_packages
+from envbuilder.lock.file import parse_lock
 from envbuilder.lock.model import Lock, lock_artifacts
 
 SubjectKind = Literal["lock", "image", "sif"]
@@ -125,9 +127,11 @@ def of_tree(
     contents: Mapping[str, bytes],
     *,
     environment: Mapping[str, str],
-    lock: Lock | None,
 ) -> Contents:
-    """Return the contents of a tree. `contents` holds the files of `READ`. Without a lock, the package databases are read."""
+    """Return the contents of a tree. `contents` holds the files of `READ`.
+
+    Its packages are those of its lock. Without one that this envbuilder reads, they are those of the package databases.
+    """
     settings = {key: value for key, value in environment.items() if _NCCL.match(key)}
     lines = _text(contents, NCCL_FILE).splitlines()
     settings |= {
@@ -135,10 +139,14 @@ def of_tree(
     }
     with contextlib.suppress(KeyError, ValueError):  # no recipe, or none that can be read
         settings |= {"recipe": str(load_json(contents[RECIPE]).get("nccl", ""))}
+    try:
+        packages = locked_packages(parse_lock(_text(contents, LOCK), LOCK))
+    except LockError:
+        packages = read_dpkg(contents) | dict(_distributions(entries))
     return Contents(
         name=name,
         kind=kind,
-        packages=locked_packages(lock) if lock else read_dpkg(contents) | dict(_distributions(entries)),
+        packages=packages,
         environment=dict(environment),
         nccl={key: value for key, value in settings.items() if value},
         size=sum(entry.size for entry in entries),

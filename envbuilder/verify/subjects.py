@@ -8,14 +8,13 @@ from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
-from envbuilder.core.errors import LockError, UsageError
+from envbuilder.core.errors import UsageError
 from envbuilder.layers.overlay import MOST_KEPT
-from envbuilder.lock.file import load_lock, parse_lock
-from envbuilder.lock.model import Lock
+from envbuilder.lock.file import load_lock
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.verify.compare import opened_sif
-from envbuilder.verify.diff import EXPORTS, LOCK, READ, Contents, of_lock, of_tree, read_exports
+from envbuilder.verify.diff import EXPORTS, READ, Contents, of_lock, of_tree, read_exports
 
 
 @contextlib.contextmanager
@@ -77,26 +76,10 @@ def read_sif(path: Path, *, threads: int) -> Contents:
         there = [entry.path for entry in tree.entries if entry.path in READ and entry.size <= MOST_KEPT]
         contents = {name: tree.open(name).read() for name in there}
     environment = read_exports(contents.get(EXPORTS, b"").decode("utf-8", "replace"))
-    return of_tree(
-        str(path), "sif", tree.entries, contents, environment=environment, lock=_lock_inside(contents)
-    )
+    return of_tree(str(path), "sif", tree.entries, contents, environment=environment)
 
 
 def read_image(name: str, path: Path) -> Contents:
     """Read an image that is a layout or an archive, under the name that the user gave it."""
     tree = read_tree(path, keep=READ)
-    return of_tree(
-        name,
-        "image",
-        tree.entries,
-        tree.contents,
-        environment=dict(tree.image.config.env),
-        lock=_lock_inside(tree.contents),
-    )
-
-
-def _lock_inside(contents: Mapping[str, bytes]) -> Lock | None:
-    """Return the lock that an environment carries, or None: not made by envbuilder, or by another version of it."""
-    with contextlib.suppress(LockError):
-        return parse_lock(contents[LOCK].decode("utf-8", "replace"), LOCK) if LOCK in contents else None
-    return None
+    return of_tree(name, "image", tree.entries, tree.contents, environment=dict(tree.image.config.env))

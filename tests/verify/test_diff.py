@@ -48,7 +48,7 @@ def file(path: str, text: str = "x", **changes: object) -> Entry:
 def tree(
     *entries: Entry, environment: dict[str, str] | None = None, contents: dict[str, bytes] | None = None
 ) -> Contents:
-    return of_tree("a", "image", entries, contents or {}, environment=environment or {}, lock=None)
+    return of_tree("a", "image", entries, contents or {}, environment=environment or {})
 
 
 def test_of_two_locks_the_packages_the_settings_and_the_sizes_are_told():

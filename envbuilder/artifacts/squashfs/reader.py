@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Final, Protocol, Self
+from typing import IO, Final, Self
 
 import zstandard
 
@@ -408,15 +408,7 @@ def _decompressor(number: int) -> Callable[[bytes, int], bytes]:
             raise ValueError(f"its compression (number {number}) is not one that envbuilder reads")
 
 
-class _Decompressor(Protocol):
-    """A decompressor of zlib or lzma."""
-
-    @property
-    def eof(self) -> bool: ...
-    def decompress(self, data: bytes, most: int, /) -> bytes: ...
-
-
-def _unpack(stream: _Decompressor, data: bytes, most: int) -> bytes:
+def _unpack(stream: "zlib._Decompress | lzma.LZMADecompressor", data: bytes, most: int) -> bytes:
     try:
         plain = stream.decompress(data, most)
     except (zlib.error, lzma.LZMAError) as error:
