@@ -31,7 +31,7 @@ from envbuilder.commands import COMMANDS, HIDDEN
 from envbuilder.commands.context import SESSION
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import Finding
 
 ENVELOPE_VERSION: Final = 1
 INTERRUPTED: Final = 130
@@ -306,11 +306,7 @@ def make_envelope(error: EnvbuilderError | None) -> Envelope:
     """Return the answer of the session; a failure without findings becomes one."""
     findings = SESSION.findings
     if error and not findings:
-        findings = (
-            Finding(
-                code=error.code, severity=Severity.ERROR, where="", message=error.message, hint=error.hint
-            ),
-        )
+        findings = (Finding(code=error.code, message=error.message, hint=error.hint),)
     return Envelope(
         version=ENVELOPE_VERSION,
         command=SESSION.command,

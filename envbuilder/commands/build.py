@@ -9,8 +9,7 @@ import typer
 from pydantic import RootModel
 
 from envbuilder.build.artifacts import BuiltRecipe
-from envbuilder.build.batch import Build, build_several, choose, need_place
-from envbuilder.build.context import BuildContext
+from envbuilder.build.batch import build_several, choose, need_place
 from envbuilder.build.engine import Builder, EngineChoice, EngineName
 from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe
 from envbuilder.commands._build_context import build_context
@@ -211,22 +210,16 @@ def build(
         return
     make = functools.partial(build_recipe, output=output, offline=offline, host=host, choice=choice)
     if len(chosen) > 1:
-        _build_several(session, context, chosen, make, jobs=jobs or 1)
+        outcomes = build_several(chosen, context, make, jobs=jobs or 1)
+        session.findings = tuple(one for outcome in outcomes for one in outcome.findings())
+        session.exit_code = max(one.exit_code for one in outcomes)
+        session.data = BuiltRecipes(tuple(outcome.answer() for outcome in outcomes))
+        session.text = columns([outcome.row() for outcome in outcomes], session.width)
         return
     with context.console.group(f"build {chosen[0]}"):
         result = make(chosen[0], context)
     session.data = BuiltRecipes((result.answer(),))
     session.findings, session.text = result.findings, result.text()
-
-
-def _build_several(
-    session: Session, context: BuildContext, names: tuple[str, ...], make: Build, *, jobs: int
-) -> None:
-    outcomes = build_several(names, context, make, jobs=jobs)
-    session.findings = tuple(one for outcome in outcomes for one in outcome.findings())
-    session.exit_code = max(one.exit_code for one in outcomes)
-    session.data = BuiltRecipes(tuple(outcome.answer() for outcome in outcomes))
-    session.text = columns([outcome.row() for outcome in outcomes], session.width)
 
 
 def _build_as_array(

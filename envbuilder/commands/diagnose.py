@@ -79,13 +79,11 @@ def diagnose(
 
 
 def _row(found: Found) -> FoundFailure:
-    failure, place = found.failure, found.place
+    place = found.place
+    keys = ("code", "name", "title", "stage", "cause", "repair", "command", "source")
     return FoundFailure(
-        code=failure.code,
-        name=failure.name,
-        title=failure.title,
+        **{key: getattr(found.failure, key) for key in keys},
         role=found.role,
-        stage=failure.stage,
         where=place.where,
         evidence=place.text,
         rank=place.rank,
@@ -93,8 +91,4 @@ def _row(found: Found) -> FoundFailure:
         count=found.count,
         places=tuple(LogPlace(where=one.where, text=one.text, rank=one.rank) for one in found.places),
         details=tuple(found.details),
-        cause=failure.cause,
-        repair=failure.repair,
-        command=failure.command,
-        source=failure.source,
     )

@@ -8,7 +8,7 @@ from typing import Final
 
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LaunchError
-from envbuilder.core.findings import Finding, Severity
+from envbuilder.core.findings import Finding
 from envbuilder.run.launch.script import compose, directives, quoted, quoted_list, quoted_path, site_options
 from envbuilder.run.launch.site import OPTION, Site, find_site, need_shape
 from envbuilder.run.launch.start import Script
@@ -113,9 +113,8 @@ class ArrayBuild(Answer):
             if self.node
             else "the task wrote no result: Slurm ended it or never started it"
         )
-        return Finding(
-            code=LaunchError.code, severity=Severity.ERROR, where=self.name, message=what, hint=f"the log is `{self.log}`"
-        )  # fmt: skip
+        hint = f"the log is `{self.log}`"
+        return Finding(code=LaunchError.code, where=self.name, message=what, hint=hint)
 
 
 def read_results(array: Array, number: str) -> tuple[ArrayBuild, ...]:

@@ -31,7 +31,11 @@ class Environment:
     image_id: str = ""  # of an image
     torch: str
     cuda: str  # "" without
-    driver_floor: str  # the oldest driver that runs this CUDA; "" if unknown
+
+    @property
+    def driver_floor(self) -> str:
+        """Return the oldest driver that runs this CUDA, or "" if unknown."""
+        return next((row.driver_floor for row in load_cudas().rows if row.cuda == self.cuda), "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,12 +161,7 @@ def probe_environment(outputs: Outputs, read: Callable[[Path, str], str]) -> Env
         sha256=_digest(outputs),
         torch=torch,
         cuda=cuda,
-        driver_floor=driver_floor(cuda),
     )
-
-
-def driver_floor(cuda: str) -> str:
-    return next((row.driver_floor for row in load_cudas().rows if row.cuda == cuda), "")
 
 
 def probe_pins(outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path, str, str]:

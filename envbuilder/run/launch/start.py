@@ -18,7 +18,6 @@ from envbuilder.run.launch.job import (
     Environment,
     Job,
     LaunchOptions,
-    driver_floor,
     foreign_error,
     make_job,
     parse_pins,
@@ -81,14 +80,7 @@ def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> En
         torch, cuda = parse_pins(read.output)
     except ValueError as error:
         raise foreign_error(image) from error
-    return Environment(
-        name=outputs.name,
-        location=image,
-        image_id=identity,
-        torch=torch,
-        cuda=cuda,
-        driver_floor=driver_floor(cuda),
-    )
+    return Environment(name=outputs.name, location=image, image_id=identity, torch=torch, cuda=cuda)
 
 
 def read_in_sif(sif: Path, path: str) -> str:
