@@ -118,9 +118,8 @@ def verify_built(
     outputs = find_outputs(name, output)
     names = (str(outputs.image), outputs.sif)
     need_built(outputs, name, context.recipes)
-    _check_signatures(outputs.image, outputs.sif, key, context)
     layers = _layers(name, context, load_record(outputs))
-    return _verify(outputs.image, names, context, layers=layers, oldest_host=oldest_host)
+    return _verify(outputs.image, names, context, layers=layers, oldest_host=oldest_host, key=key)
 
 
 def verify_pair(
@@ -129,8 +128,7 @@ def verify_pair(
     """Compare any image with any SIF, and audit what they hold; raises VerifyError or UsageError."""
     _need_pair(image, sif)
     with open_image(image, context.environment, context.store, context.console) as place:
-        _check_signatures(place, sif, key, context)
-        return _verify(place, (image, sif), context, layers=(), oldest_host=oldest_host)
+        return _verify(place, (image, sif), context, layers=(), oldest_host=oldest_host, key=key)
 
 
 def _need_pair(image: str, sif: Path) -> None:
@@ -153,8 +151,12 @@ def _verify(
     *,
     layers: tuple[Layer, ...],
     oldest_host: str,
+    key: Path | None,
 ) -> Verified:
     image, sif = names
+    if key is not None:
+        bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
+        verify_signatures(place, sif, bundle, key=key, runner=context.runner)
     glibc = _glibc(oldest_host)
     with context.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):
         report = compare_artifacts(place, sif, layers=layers, threads=context.limits.threads, look=IN_FILES)
@@ -174,13 +176,6 @@ def _verify(
         image=image, sif=sif, paths=report.paths, tree=report.tree, plan=bool(layers), passed_over=report.passed_over
     )  # fmt: skip
     return Verified(answer=answer, entries=report.entries, findings=findings)
-
-
-def _check_signatures(image: Path, sif: Path, key: Path | None, context: BuildContext) -> None:
-    """With a public key, check that its holder signed both; raises VerifyError."""
-    if key is not None:
-        bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
-        verify_signatures(image, sif, bundle, key=key, runner=context.runner)
 
 
 def _gpus(tree: Tree) -> tuple[str, ...]:

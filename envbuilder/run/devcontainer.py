@@ -33,6 +33,7 @@ class EditorFacts:
 
 def metadata(facts: EditorFacts) -> dict[str, object]:
     """Return the settings that the file and the label share."""
+    extensions = [*EXTENSIONS, *([CUDA_EXTENSION] if facts.has_cuda else [])]
     user = {"remoteUser": USER, "updateRemoteUserUID": True} if facts.has_user else {}
     return {
         "hostRequirements": {"gpu": "optional"},  # `--gpus all` would fail on a machine without a GPU
@@ -43,7 +44,7 @@ def metadata(facts: EditorFacts) -> dict[str, object]:
         **user,
         # Debian's /etc/profile would remove the environment from PATH.
         "userEnvProbe": "none",
-        "customizations": {"vscode": {"extensions": list(_extensions(facts)), "settings": _settings(facts)}},
+        "customizations": {"vscode": {"extensions": extensions, "settings": _settings(facts)}},
     }
 
 
@@ -83,10 +84,6 @@ def save_file(folder: Path, text: str, *, force: bool) -> Path:
     with blaming_path(f"cannot write `{path}`"):
         save_text(path, text)
     return path
-
-
-def _extensions(facts: EditorFacts) -> tuple[str, ...]:
-    return (*EXTENSIONS, CUDA_EXTENSION) if facts.has_cuda else EXTENSIONS
 
 
 def _settings(facts: EditorFacts) -> dict[str, object]:

@@ -41,11 +41,7 @@ class Stage(StrEnum):
         return 1 + list(Stage).index(self)
 
 
-def _of_bytes(pattern: re.Pattern[str]) -> re.Pattern[bytes]:
-    return re.compile(pattern.pattern.encode())
-
-
-_Pattern = Annotated[re.Pattern[bytes], ReadAs(Pattern, _of_bytes)]
+_Pattern = Annotated[re.Pattern[bytes], ReadAs(Pattern, lambda read: re.compile(read.pattern.encode()))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from typing import Final, Literal, get_args
 
 from envbuilder.artifacts.outputs import Outputs, read_record
 from envbuilder.compat.tables.cuda import load_cudas
-from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError
 from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_shape
 
@@ -154,14 +154,11 @@ def words_for_rank(program: tuple[str, ...]) -> tuple[str, ...]:
 def probe_environment(outputs: Outputs, read: Callable[[Path, str], str]) -> Environment:
     """Read the facts of a SIF. `read` returns the text of a file inside it."""
     sif, torch, cuda = probe_pins(outputs, read)
-    return Environment(
-        name=outputs.name,
-        location=str(sif),
-        size=sif.stat().st_size,
-        sha256=_digest(outputs),
-        torch=torch,
-        cuda=cuda,
-    )
+    record = read_record(outputs)
+    # Reading the whole file takes seconds, so an unchanged one is not read.
+    sha256 = record.sif if record and record.knows_sif(outputs.sif) else sha256_file(outputs.sif)
+    size = sif.stat().st_size
+    return Environment(name=outputs.name, location=str(sif), size=size, sha256=sha256, torch=torch, cuda=cuda)
 
 
 def probe_pins(outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path, str, str]:
@@ -187,11 +184,3 @@ def parse_pins(text: str) -> tuple[str, str]:
         return str(pins["pytorch"]), str(pins["cuda"])
     except (TypeError, KeyError) as error:
         raise ValueError("no pins") from error
-
-
-def _digest(outputs: Outputs) -> Sha256:
-    """Return the SIF's sha256: from the build record if the file is unchanged, which saves reading it."""
-    record = read_record(outputs)
-    if record and record.knows_sif(outputs.sif):
-        return Sha256(record.sif)
-    return sha256_file(outputs.sif)

@@ -15,7 +15,6 @@ from envbuilder.core.errors import UsageError
 from envbuilder.run.launch.job import (
     RANK_IN_LOGS_SINCE,
     TORCHRUN_SINCE,
-    Environment,
     Job,
     torch_has,
     words_for_launcher,
@@ -80,8 +79,11 @@ def _settings(job: Job) -> list[str]:
     """Return the settings of the nodes, then those of the machine where the script starts."""
     environment, site = job.environment, job.site
     program = words_for_rank(job.program) if job.shape == "tasks" else words_for_launcher(job.program)
+    size_and_digest = {"sif_bytes": str(environment.size), "sif_sha256": environment.sha256}
     shared = {
-        **_environment(environment),
+        "environment": quoted(environment.location),
+        # The facts by which a node recognizes it.
+        **({"image_id": quoted(environment.image_id)} if environment.image_id else size_and_digest),
         "program": quoted_list(program),
         "nodes": str(job.nodes),
         "ranks_per_node": str(job.ranks),
@@ -108,17 +110,6 @@ def _settings(job: Job) -> list[str]:
         lines.append(f"hosts={quoted_list(site.ssh.hosts[: job.nodes])}")
     names = [*shared, "job"]
     return [*lines, f"settings=({' '.join(names)})"]
-
-
-def _environment(environment: Environment) -> dict[str, str]:
-    """Return the environment's path or name, and the facts by which a node recognizes it."""
-    if environment.image_id:
-        return {"environment": quoted(environment.location), "image_id": quoted(environment.image_id)}
-    return {
-        "environment": quoted(environment.location),
-        "sif_bytes": str(environment.size),
-        "sif_sha256": environment.sha256,
-    }
 
 
 def _srun_options(job: Job) -> tuple[str, ...]:

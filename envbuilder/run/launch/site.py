@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from string import Template
 from typing import Annotated, Final, Literal
 
 from envbuilder.core.errors import UsageError
@@ -94,17 +95,10 @@ class Site:
 
     def present_binds(self, environment: Mapping[str, str]) -> tuple[str, ...]:
         """Return the bind mounts with variables expanded, without those that this machine lacks."""
-        full = (_fill(bind, environment) for bind in self.all_binds)
-        return tuple(bind for bind in full if bind and Path(bind.partition(":")[0]).exists())
-
-
-def _fill(path: str, environment: Mapping[str, str]) -> str:
-    """Expand the variable of a path. Returns "" if it is not set."""
-    found = re.match(r"\$(\w+)", path)
-    if found is None:
-        return path
-    value = environment.get(found[1], "")
-    return value + path[found.end() :] if value else ""
+        known = {name: value for name, value in environment.items() if value}
+        full = [Template(bind).safe_substitute(known) for bind in self.all_binds]
+        filled = (bind for bind in full if not bind.startswith("$"))
+        return tuple(bind for bind in filled if Path(bind.partition(":")[0]).exists())
 
 
 def need_shape(option: str, given: Iterable[str], shape: Shape) -> None:
