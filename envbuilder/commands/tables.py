@@ -9,6 +9,7 @@ import typer
 from envbuilder.commands._console import open_console
 from envbuilder.commands.context import Session, command, new_app
 from envbuilder.compat.refresh import refresh
+from envbuilder.compat.tables.table import TABLES
 from envbuilder.core.answer import Answer
 from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.process import ProcessRunner
@@ -53,6 +54,7 @@ def tables_refresh(
             today=today,
             releases=releases,
             compilers=compilers,
+            folder=TABLES,
             save=not check,
         )
     session.data = TableChanges(changes=changes.done, notes=changes.notes)

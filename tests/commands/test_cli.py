@@ -21,11 +21,11 @@ from envbuilder import __version__, cli
 from envbuilder.build.extensions.check_targets import extension_error
 from envbuilder.commands import COMMANDS
 from envbuilder.commands import tables as tables_command
-from envbuilder.core import process as command
 from envbuilder.core.errors import BuildError
 from envbuilder.recipe.load import list_recipes
 from tests.support import command_line, wheel_index
 from tests.support.command_line import Call
+from tests.support.runner import FakeRunner
 from tests.support.wheel_index import NVCC, PTXAS, Site, put_torch, texts
 
 ROOT = Path(__file__).parents[2]
@@ -501,7 +501,7 @@ def maintained(site: Site, tables: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
     monkeypatch.setenv("ENVBUILDER_INDEX", site.url)
     monkeypatch.setenv("ENVBUILDER_DEBIAN_MIRROR", site.url)
     answers = {"ptxas": f"\n{PTXAS}", "nvcc": f"\n{NVCC}"}
-    monkeypatch.setattr(tables_command, "ProcessRunner", lambda _environment: command.FakeRunner(answers))
+    monkeypatch.setattr(tables_command, "ProcessRunner", lambda _environment: FakeRunner(answers))
     monkeypatch.setattr(tables_command, "TABLES", tables)
     return tables
 
