@@ -8,7 +8,7 @@ from envbuilder.artifacts.oci.naming import FORMS, Form
 from envbuilder.commands.context import Session, offer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
-from envbuilder.registry.client import Client, open_client
+from envbuilder.registry.client import Client
 
 Only = Annotated[
     str, typer.Option("--only", help="`image` or `sif`, instead of both", autocompletion=offer(*FORMS))
@@ -25,4 +25,4 @@ def parse_only(only: str) -> tuple[Form, ...]:
 
 def make_client(session: Session) -> Client:
     """Return a client whose credential helpers see the whole environment: those of clouds have their own settings."""
-    return open_client(session.environment, ProcessRunner(session.environment, whole=True))
+    return Client(session.environment, ProcessRunner(session.environment, whole=True))

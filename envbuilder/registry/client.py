@@ -15,7 +15,7 @@ from envbuilder.core.http.session import Body, HttpSession, Response, busy, cont
 from envbuilder.core.process import Runner
 from envbuilder.core.sources import shown
 from envbuilder.registry.credentials import Credentials, credential_files, find_credentials
-from envbuilder.registry.settings import CERTIFICATES, Settings, probe_settings
+from envbuilder.registry.settings import CERTIFICATES, probe_settings
 
 Right = Literal["pull", "pull,push"]
 Answer = TypeVar("Answer")
@@ -25,16 +25,16 @@ _MOST_SHOWN: Final = 300  # characters of a registry's message
 
 
 class Client:
-    """Registries as this machine reaches them; safe to use from several threads."""
+    """Registries as this machine's settings reach them; safe to use from several threads."""
 
-    def __init__(self, settings: Settings, environment: Mapping[str, str], runner: Runner) -> None:
-        self.settings = settings
+    def __init__(self, environment: Mapping[str, str], runner: Runner) -> None:
+        self.settings = probe_settings(environment)
         self._environment = environment
         self._runner = runner
         self._guard = threading.RLock()
         self._granted: dict[tuple[str, str, Right], str] = {}  # what goes into `Authorization`
         self._found: dict[tuple[str, str], Credentials | None] = {}
-        self._session = HttpSession(settings.certificates)
+        self._session = HttpSession(self.settings.certificates)
         self.stop = threading.Event()
 
     def url(self, reference: Reference, path: str) -> str:
@@ -197,11 +197,6 @@ def _registry_error(what: str, registry: str, error: SourceError) -> RegistryErr
         f"the transfer of {what} stopped: {why}",
         hint="the same command goes on where it ended; ENVBUILDER_REGISTRY_HTTP names registries without TLS",
     )
-
-
-def open_client(environment: Mapping[str, str], runner: Runner) -> Client:
-    """A client with this machine's settings."""
-    return Client(probe_settings(environment), environment, runner)
 
 
 def _read_token(reference: Reference, response: Response) -> str:

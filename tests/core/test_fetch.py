@@ -23,7 +23,6 @@ from envbuilder.core.sources import BLOBS, Sources
 from envbuilder.lock.model import Artifact, blobs
 from envbuilder.registry.client import Client
 from envbuilder.registry.download import fetch_part
-from envbuilder.registry.settings import Settings
 from tests.support import bases
 from tests.support.downloads import CONTENT, make_deb, make_wheel
 from tests.support.locked_base import locked
@@ -366,7 +365,7 @@ def make_image(site: Site) -> Image:
 
 
 def with_registry(store: Store, *folders: Path, offline: bool = False) -> Fetcher:
-    client = Client(Settings(), {}, FakeRunner())
+    client = Client({}, FakeRunner())
     sources = Sources(debian=(), folders=folders)
     return Fetcher(store, lambda: sources, offline=offline, registry=functools.partial(fetch_part, client))
 

@@ -26,7 +26,7 @@ from envbuilder.core.errors import RegistryError
 from envbuilder.core.http import session as wire
 from envbuilder.layers.layer import write_layer
 from envbuilder.registry import upload as write
-from envbuilder.registry.client import Client, open_client
+from envbuilder.registry.client import Client
 from envbuilder.registry.download import read_manifest, read_referrers
 from envbuilder.registry.pull import Pulled, pull
 from envbuilder.registry.push import push
@@ -90,7 +90,7 @@ def proxy(real: Registry) -> Iterator[Proxy]:
 
 
 def quick(home: Path) -> Client:
-    return open_client({"HOME": str(home)}, FakeRunner())
+    return Client({"HOME": str(home)}, FakeRunner())
 
 
 def send(toy: Outputs, where: Reference, home: Path, memory: str = "memory"):

@@ -29,7 +29,7 @@ from envbuilder.core.http.session import CHUNK
 from envbuilder.core.process import ProcessRunner
 from envbuilder.registry import settings as setting_module
 from envbuilder.registry import upload as write_module
-from envbuilder.registry.client import open_client
+from envbuilder.registry.client import Client
 from envbuilder.registry.credentials import find_credentials
 from envbuilder.registry.download import fetch_blob, read_blob, read_image, read_manifest, read_referrers
 from envbuilder.registry.settings import probe_settings
@@ -368,7 +368,7 @@ def here(state: State, repository: str = "team/a", tag: str = "1") -> Reference:
 
 
 def client(home: Path, **more: str):
-    return open_client({"HOME": str(home), **more}, FakeRunner())
+    return Client({"HOME": str(home), **more}, FakeRunner())
 
 
 class Silent:

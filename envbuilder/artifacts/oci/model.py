@@ -224,7 +224,7 @@ def data_of(value: Descriptor | ImageConfig) -> dict[str, object]:
     return found
 
 
-def load_json(text: bytes) -> dict[str, Any]:
+def load_json(text: str | bytes) -> dict[str, Any]:
     """Read a JSON object from outside, in which null is as good as no key; raises ValueError."""
     try:
         value = json.loads(text, object_pairs_hook=_without_nulls)

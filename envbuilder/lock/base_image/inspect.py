@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from envbuilder.artifacts.oci.model import Configuration
+from envbuilder.artifacts.oci.model import Configuration, load_json
 from envbuilder.compat.image_facts import SUITES, Fact, Name
 from envbuilder.layers.entry import Entry, Kind, follow
 from envbuilder.lock.base_image.packages import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
@@ -335,10 +335,9 @@ def _cuda_version(tree: _Tree, root: str, parts: Mapping[str, str]) -> tuple[str
 def _version_json(text: str) -> dict[str, str]:
     """Return the version of each part in NVIDIA's version.json; empty for another file."""
     try:
-        whole = json.loads(text)
+        parts = load_json(text).items()
     except ValueError:
         return {}
-    parts = whole.items() if isinstance(whole, dict) else ()
     return {
         name: str(part["version"]) for name, part in parts if isinstance(part, dict) and "version" in part
     }

@@ -64,9 +64,9 @@ def open_context(
 
     @functools.cache
     def client() -> "Client":
-        from envbuilder.registry.client import open_client  # noqa: PLC0415 - requests takes 0.15 s, for images alone
+        from envbuilder.registry.client import Client  # noqa: PLC0415 - requests takes 0.15 s, for images alone
 
-        return open_client(environment, runner)
+        return Client(environment, runner)
 
     def fetch_blob(artifact: Wanted, partial: Path, progress: Progress, stop: threading.Event) -> None:
         from envbuilder.registry.download import fetch_part  # noqa: PLC0415 - as the client

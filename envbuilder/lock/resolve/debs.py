@@ -9,7 +9,7 @@ from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import DebPart
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.places import nearest
-from envbuilder.lock.model import Artifact
+from envbuilder.lock.model import Artifact, LockedBase
 from envbuilder.lock.resolve.apt import Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.recipe.model import Recipe
@@ -38,7 +38,7 @@ def resolve_debs(
 ) -> tuple[Artifact, ...]:
     """Return the packages of the os layer. Raises IncompatibleError if the suite lacks a pinned one."""
     if target.base:
-        return _resolve_additions(recipe, target, context, options=options)
+        return _resolve_additions(recipe, target.base, context, options=options)
     suite = open_suite(target.distribution.suite, "main", context, options)
     names = suite.names()
     _need(f"gcc-{recipe.gcc}", r"gcc-\d+", "$.gcc", names=names, suite=suite)
@@ -50,17 +50,16 @@ def resolve_debs(
 
 
 def _resolve_additions(
-    recipe: Recipe, target: Target, context: ResolveContext, *, options: LockOptions
+    recipe: Recipe, base: LockedBase, context: ResolveContext, *, options: LockOptions
 ) -> tuple[Artifact, ...]:
     """Return the packages that an image lacks, as apt would install them; none if no suite's packages fit it.
 
     A compiler or a Python that the image has from elsewhere is used as it is.
     """
-    base = target.base
-    suite_row = suite_of(base.inside, load_distributions().by_name) if base else None
-    if base is None or suite_row is None:
-        return ()
     inside = base.inside
+    suite_row = suite_of(inside, load_distributions().by_name)
+    if suite_row is None:
+        return ()
     have = {package.partition("=")[0] for package in base.packages}
     owned = [("gcc", inside.gcc(recipe.gcc)), ("python", inside.python(recipe.python))]
     brought = {
