@@ -43,7 +43,7 @@ def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
     return Kit(
         plan=plan,
         summary=recipe.summary,
-        programs=(*image.files("kit"), (_COMPILE, image.path(_COMPILE).read_text(encoding="utf-8"))),
+        programs=dict(image.files("kit")) | {_COMPILE: image.path(_COMPILE).read_text(encoding="utf-8")},
         uv=metadata.version("uv"),
         pytorch_index=pytorch_index,
         labels=image_labels(plan),

@@ -155,5 +155,4 @@ def make_small_kit(name: str) -> Kit:
     )
     plan = replace(plan, steps=(*plan.steps[:-1], replace(plan.runtime, labels=(("a.label", "its value"),))))
     kit = make_kit(recipe, plan, pytorch_index="https://index.example/pytorch/")
-    programs = tuple((one, f"the program {one}\n") for one, _ in kit.programs)
-    return replace(kit, uv="1.2.3", programs=programs)
+    return replace(kit, uv="1.2.3", programs={one: f"the program {one}\n" for one in kit.programs})

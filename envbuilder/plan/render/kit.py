@@ -1,5 +1,6 @@
 """The data of a rendered text: the plan, the programs that run in the container, and the extensions."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from envbuilder.lock.model import SourceFile
@@ -29,14 +30,11 @@ class Kit:
 
     plan: Plan
     summary: str
-    programs: tuple[tuple[str, str], ...]  # name → text; they run inside the container
+    programs: Mapping[str, str]  # name → text; they run inside the container
     uv: str  # the version of uv that installs the wheels
     pytorch_index: str
     labels: tuple[tuple[str, str], ...]  # of the image
     compiles: tuple[Compile, ...]
-
-    def program(self, name: str) -> str:
-        return dict(self.programs)[name]
 
     @property
     def base(self) -> str:

@@ -55,7 +55,7 @@ def programs(kit: Kit) -> list[str]:
         wanted += ["compile_extension.py", "compile_one.sh", "install_extension.py", "steady.sh"]
     lines: list[str] = []
     for name in wanted:
-        lines += ["", *file_lines(f"/kit/{name}", kit.program(name))]
+        lines += ["", *file_lines(f"/kit/{name}", kit.programs[name])]
     for number, one in enumerate(kit.compiles):
         lines += ["", *file_lines(f"/kit/{number}/spec.json", one.specification)]
         lines += file_lines(f"/kit/{number}/entry.json", one.entry)

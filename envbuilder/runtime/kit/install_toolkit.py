@@ -114,7 +114,7 @@ class Tree:
         """Write a file. A second part may bring the same bytes."""
         file = self.home / path
         if path in self.origins:
-            if not is_same(content, file):
+            if content.read() != file.read_bytes():
                 first = self.origins[path]
                 raise ToolkitError(f"{first} and {origin} both install `{path}`, with different content")
             return
@@ -139,16 +139,6 @@ class Tree:
             raise ToolkitError(f"{origin} installs `{path}` as a file, but it is a folder already")
         (self.home / path).parent.mkdir(parents=True, exist_ok=True)
         self.origins[path] = origin
-
-
-def is_same(content: IO[bytes], file: Path) -> bool:
-    with open(file, "rb") as other:
-        while True:
-            chunk = content.read(CHUNK)
-            if other.read(CHUNK) != chunk:
-                return False
-            if not chunk:
-                return True
 
 
 def install_part(part: Any, package: str, tree: Tree, deb: ReadDeb) -> None:
