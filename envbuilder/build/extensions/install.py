@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Final
 
@@ -51,13 +52,8 @@ def install_path(name: str, key: Key) -> str:
 
 def make_index(compiled: Sequence[Compiled], *, architectures: tuple[str, ...]) -> str:
     """Return the index of the image's extensions. It does not depend on the time or the machine of a build."""
-    facts = compiled[0].facts
-    value = {
+    value = asdict(compiled[0].facts) | {
         "version": VERSION,
-        "torch": facts.torch,
-        "cuda": facts.cuda,
-        "cxx11_abi": facts.cxx11_abi,
-        "python": facts.python,
         "architectures": list(architectures),
         "extensions": [_entry(one) for one in compiled],
     }
