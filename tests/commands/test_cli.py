@@ -317,7 +317,7 @@ def test_the_script_of_an_array_of_builds_is_printed_and_nothing_is_written(
     )
     answer = call("build", "cpu", "--on", "slurm", *words)
     assert (answer.code, answer.err) == (0, "")
-    assert answer.out.startswith("#!/usr/bin/env bash\n# builds of 1 recipes, one for each task.")
+    assert answer.out.startswith("#!/usr/bin/env bash\n# builds 1 recipes, one per task.")
     for line in (
         "#SBATCH --array=0-0%2",
         "#SBATCH --mem=16G",
