@@ -13,7 +13,7 @@ from envbuilder.node.diagnose.collectives import named
 from envbuilder.node.diagnose.judge import Found, Judge, Role
 from envbuilder.node.diagnose.logs import open_logs
 from envbuilder.node.diagnose.recorder import is_dump, read_dump
-from envbuilder.node.diagnose.scan import Scanner, make_search
+from envbuilder.node.diagnose.scan import Scanner, Search
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class Diagnosis:
 def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
     """Read all logs once; raises UsageError for one that is not there."""
     catalogue = load_catalogue()
-    search, judge = make_search(catalogue), Judge(catalogue)
+    search, judge = Search(catalogue), Judge(catalogue)
     logs = lines = 0
     skipped: list[str] = []
     for number, log in enumerate(open_logs(names, stdin, skipped)):

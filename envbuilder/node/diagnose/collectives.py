@@ -171,17 +171,17 @@ class Ranks:
 
     def _judge(self, name: str, states: Mapping[int, State]) -> Stall | None:
         ranks = {rank: state for rank, state in states.items() if state.launched is not None}
-        waiting = {rank: state for rank, state in ranks.items() if state.waiting is not None}
+        waiting = {rank: state.waiting for rank, state in ranks.items() if state.waiting is not None}
         if not waiting:
             return None
-        first = min(waiting, key=lambda rank: (waiting[rank].waiting, rank))
-        evidence = waiting[first].evidence
+        first = min(waiting, key=lambda rank: (waiting[rank], rank))
+        evidence = ranks[first].evidence
         if stall := _differ(ranks, evidence) or _behind(ranks, waiting, evidence):
             return stall
         missing = tuple(sorted(set(range(self._world)) - set(ranks))) if name in _WORLD else ()
         if not missing and len(ranks) > 1:
-            return _stalled(ranks, waiting, evidence)
-        message = f"{named(waiting)} waited for {_work(waiting[first], waiting[first].waiting)}"
+            return _stalled(ranks, waiting, first)
+        message = f"{named(waiting)} waited for {_work(ranks[first], waiting[first])}"
         if missing and len(missing) < len(ranks):
             message += f"; nothing about it from {named(missing)} of {self._world}"
             return Stall(Verdict.SILENT, missing, message, evidence)
@@ -212,18 +212,15 @@ def _differ(ranks: Mapping[int, State], evidence: str) -> Stall | None:
     return None
 
 
-def _behind(ranks: Mapping[int, State], waiting: Mapping[int, State], evidence: str) -> Stall | None:
+def _behind(ranks: Mapping[int, State], waiting: Mapping[int, int], evidence: str) -> Stall | None:
     """Find ranks whose newest collective is older than the one that others wait for."""
-    wanted = max(state.waiting for state in waiting.values() if state.waiting is not None)
-    late = sorted(
-        rank for rank, state in ranks.items() if state.launched is not None and state.launched < wanted
-    )
+    wanted = max(waiting.values())
+    late = {rank: newest for rank, state in sorted(ranks.items()) if (newest := state.launched or 0) < wanted}
     if not late:
         return None
-    newest = max(ranks[rank].launched or 0 for rank in late)
-    others = sorted(rank for rank, state in waiting.items() if state.waiting == wanted)
-    state = ranks[late[0]]
-    if all(ranks[rank].completed == ranks[rank].launched for rank in late):
+    others = sorted(rank for rank, number in waiting.items() if number == wanted)
+    state = ranks[next(iter(late))]
+    if all(ranks[rank].completed == newest for rank, newest in late.items()):
         why = (
             "it had finished all it launched: its loop ended a step earlier, or it was busy outside NCCL "
             "(a checkpoint, an evaluation, data)"
@@ -232,17 +229,16 @@ def _behind(ranks: Mapping[int, State], waiting: Mapping[int, State], evidence: 
         why = f"it was itself waiting for {_work(state, state.waiting)}"
     message = (
         f"{named(others)} waited for {_work(ranks[others[0]], wanted)}, which {named(late)} never launched "
-        f"(newest: {newest}); {why}"
+        f"(newest: {max(late.values())}); {why}"
     )
     return Stall(Verdict.BEHIND, tuple(late), message, state.evidence or evidence)
 
 
-def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, State], evidence: str) -> Stall:
+def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, int], first: int) -> Stall:
     """Every rank launched it and it did not end: data did not move, or one rank came too late."""
-    number = min(state.waiting for state in waiting.values() if state.waiting is not None)
-    state = next(state for state in waiting.values() if state.waiting == number)
-    launched = f"launched {_work(state, number)}"
-    times = {rank: one.started[number] for rank, one in waiting.items() if number in one.started}
+    number, evidence = waiting[first], ranks[first].evidence
+    launched = f"launched {_work(ranks[first], number)}"
+    times = {rank: ranks[rank].started[number] for rank in waiting if number in ranks[rank].started}
     late = sorted(rank for rank, time in times.items() if time - min(times.values()) > _LATE)
     if late and len(late) < len(times):
         wait = max(times.values()) - min(times.values())

@@ -3,7 +3,6 @@
 The search is RE2's: one automaton whatever the number of literals, without backtracking, so that no line can make it slow.
 """
 
-import functools
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -136,11 +135,6 @@ class Scanner:
             del self._tracebacks[rank]
             if not known:
                 yield Seen(place=replace(place, text=_text(words)))
-
-
-@functools.cache
-def make_search(catalogue: tuple[Failure, ...]) -> Search:
-    return Search(catalogue)
 
 
 def _bounds(data: bytes, place: int) -> tuple[int, int]:
