@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final
 
 from envbuilder.core.errors import UsageError
-from envbuilder.core.models import STRICT, Line, Shape, plain, read_node
+from envbuilder.core.models import Line, Shape, plain, read_node
 from envbuilder.core.places import Code, Mistakes, Node, load
 from envbuilder.node.nccl.profile import Profile, parse_profile
 
@@ -37,7 +37,6 @@ class HostFacts:
 class _HostFile:
     """The keys of the file; `node/nccl/profile.py` reads what is `Any` here."""
 
-    __pydantic_config__ = STRICT
     version: Any = None
     driver: Annotated[str, _DRIVER] = ""
     gpus: tuple[Line, ...] | None = None

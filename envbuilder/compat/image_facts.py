@@ -11,7 +11,7 @@ from typing import Final
 
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
-from envbuilder.core.models import STRICT, Line, LineOrEmpty
+from envbuilder.core.models import Line, LineOrEmpty
 
 PLATFORM: Final = "amd64"
 SUITES: Final = ("debian", "ubuntu")  # whose code names recipes use: debian/bookworm
@@ -53,7 +53,6 @@ class Name(StrEnum):
 class Fact:
     """One thing that a base has."""
 
-    __pydantic_config__ = STRICT
     name: Line  # of `Name`, unless a newer envbuilder wrote it
     value: LineOrEmpty  # a version or another text; "" where it is there and not more is known
     path: LineOrEmpty  # in the image, "" for what is no file

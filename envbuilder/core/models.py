@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import (
-    ConfigDict,
     GetCoreSchemaHandler,
     Strict,
     Tag,
@@ -29,9 +28,6 @@ from envbuilder.core.places import Code, Entry, Kind, Mistakes, Node, nearest, s
 T = TypeVar("T")
 Location = tuple[int | str, ...]
 
-STRICT: Final = ConfigDict(
-    extra="forbid"
-)  # `__pydantic_config__` of every dataclass that is read from a file
 UNKNOWN: Final = "unexpected_keyword_argument"  # pydantic's error for a key that a dataclass does not have
 MISSING: Final = "missing"
 KEY: Final = "[key]"  # pydantic's last step to the key of a map
@@ -216,7 +212,9 @@ def read_node(
     """
     adapter, data = _adapter(cast("Any", kind)), plain(node)
     try:
-        found: T = adapter.validate_python(data, context=context, extra="ignore" if skip_unknown else None)
+        found: T = adapter.validate_python(
+            data, context=context, extra="ignore" if skip_unknown else "forbid"
+        )
     except ValidationError as error:
         errors = error.errors(include_url=False)
     else:

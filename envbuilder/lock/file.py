@@ -57,7 +57,7 @@ def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
     """Read the text of a lockfile. Raises LockError with every mistake. A newer revision may hold more keys."""
     mistakes = Mistakes()
     root = parse_json(text, where, mistakes)
-    head = read_node(_Head, root, mistakes) if root else None
+    head = read_node(_Head, root, mistakes, skip_unknown=True) if root else None
     if head and head.version != VERSION:
         raise LockError(
             f"the lock `{where}` has version {head.version}; this envbuilder reads version {VERSION}",

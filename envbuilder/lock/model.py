@@ -13,7 +13,7 @@ from typing import Annotated, Final
 from envbuilder.compat.image_facts import Base, Fact
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.findings import CodeEnum
-from envbuilder.core.models import STRICT, Line, LineOrEmpty, Mistake, ReadAs, Rule, Shape, Whole
+from envbuilder.core.models import Line, LineOrEmpty, Mistake, ReadAs, Rule, Shape, Whole
 from envbuilder.core.places import shown
 from envbuilder.core.sources import REGISTRY
 from envbuilder.recipe.extension import Form
@@ -53,7 +53,6 @@ class Artifact:
     `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image that `name` refers to; no lock writes it like this).
     """
 
-    __pydantic_config__ = STRICT
     kind: Line  # deb | wheel | blob; an extension's archive: git | sdist
     name: Annotated[str, _NAME]
     version: Annotated[str, _VERSION]
@@ -71,7 +70,6 @@ class Artifact:
 class SourceFile:
     """A file of the recipe's folder. `path` is relative to that folder."""
 
-    __pydantic_config__ = STRICT
     path: RelativePath
     sha256: Digest
     size: Whole
@@ -113,7 +111,6 @@ Variable = Annotated[tuple[str, str], ReadAs(tuple[LineOrEmpty, ...], _pair)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedExtension:
-    __pydantic_config__ = STRICT
     name: Line
     sources: tuple[RelativePath, ...]  # what is compiled, in the recipe's order
     include: tuple[RelativePath, ...]
@@ -147,7 +144,6 @@ def _check_digests(extension: LockedExtension) -> Iterator[Mistake]:
 class Blob:
     """One file of an image, named by its digest."""
 
-    __pydantic_config__ = STRICT
     digest: Digest
     size: Whole  # bytes
     media_type: Annotated[str, _MEDIA_TYPE]
@@ -157,7 +153,6 @@ class Blob:
 class LockedBase:
     """The image that is a recipe's base, as it was when it was locked."""
 
-    __pydantic_config__ = STRICT
     reference: Line  # as the recipe writes it
     registry: LineOrEmpty  # the source: as the recipe names it; "" for the one that engines take by default
     repository: Line  # the path there: site/cuda
@@ -182,7 +177,6 @@ class LockedBase:
 class Inputs:
     """Digests of the inputs of each part of the lock. A part with unchanged inputs is not resolved again."""
 
-    __pydantic_config__ = STRICT
     debs: Digest
     toolkit: Digest
     wheels: Digest
@@ -190,7 +184,6 @@ class Inputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lock:
-    __pydantic_config__ = STRICT
     recipe: Digest  # digest of the effective recipe, see Recipe.digest
     epoch: Whole  # SOURCE_DATE_EPOCH of every build from this lock, seconds
     platform: Annotated[str, _PLATFORM]  # linux/amd64

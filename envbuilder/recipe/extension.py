@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 from pydantic import Field, WithJsonSchema
 
-from envbuilder.core.models import LINE, STRICT, Line, Mistake, Shape
+from envbuilder.core.models import LINE, Line, Mistake, Shape
 from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
@@ -54,7 +54,6 @@ class Extension:
     The text below each key is its description in the schema.
     """
 
-    __pydantic_config__ = STRICT
     name: Annotated[Line, _NAME_SCHEMA]
     """What Python imports."""
     sources: Annotated[

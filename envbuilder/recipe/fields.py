@@ -24,7 +24,6 @@ from envbuilder.core.findings import CodeEnum
 from envbuilder.core.models import (
     LINE,
     LINE_OR_EMPTY,
-    STRICT,
     LineOrEmpty,
     Mistake,
     ReadAs,
@@ -191,7 +190,6 @@ def _doubled(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    __pydantic_config__ = STRICT
     requirements: OwnFile
 
 

@@ -7,9 +7,8 @@ the loader; what the loader takes, the schema takes. Draft 7 is what the YAML se
 import json
 from typing import Any, Final
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, TypeAdapter, with_config
 
-from envbuilder.core.models import STRICT
 from envbuilder.recipe.extension import OPTIONS, Extension
 from envbuilder.recipe.model import RecipeFile
 
@@ -30,7 +29,7 @@ def make_schema() -> _Schema:
         RecipeFile,
         Extension,
     ):  # not in the loader: pydantic reads these texts from the source, in 0.04 s
-        kind.__pydantic_config__ = STRICT | ConfigDict(use_attribute_docstrings=True)
+        with_config(ConfigDict(use_attribute_docstrings=True))(kind)
     raw = TypeAdapter(RecipeFile).json_schema()
     made: Any = _plain(raw, raw["$defs"])
     required = made.pop("required")
@@ -66,7 +65,7 @@ def _plain(schema: Any, definitions: Any) -> Any:
         return _plain(definitions[name] | rest, definitions)
     if "properties" in schema:
         properties = {key: _plain(one, definitions) for key, one in schema["properties"].items()}
-        schema = schema | {"properties": properties}
+        schema = {"additionalProperties": False} | schema | {"properties": properties}
     dropped = ("title", "default", "$defs")
     return {
         "anyOf" if key == "oneOf" else key: value if key == "properties" else _plain(value, definitions)

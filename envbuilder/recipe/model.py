@@ -9,7 +9,7 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from envbuilder.core.cache import Sha256, sha256_text
-from envbuilder.core.models import MAJOR_MINOR, STRICT, Line, Mistake, RawRule, Shape, Unquoted
+from envbuilder.core.models import MAJOR_MINOR, Line, Mistake, RawRule, Shape, Unquoted
 from envbuilder.recipe.extension import Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, Packages, RecipeCode, Variables
 
@@ -73,13 +73,11 @@ SHAPES: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    __pydantic_config__ = STRICT
     image: Annotated[str, SHAPES["image"]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NcclProfile:
-    __pydantic_config__ = STRICT
     profile: OwnFile
 
 
@@ -95,7 +93,6 @@ _MAP_OR_TEXT: Final = Discriminator(lambda value: "a map" if isinstance(value, d
 class RecipeFile:
     """The keys of a recipe file. The text below each is its description in the schema."""
 
-    __pydantic_config__ = STRICT
     base: Annotated[
         Annotated[str, SHAPES["base"], Tag("a text")] | Annotated[Image, Tag("a map")], _MAP_OR_TEXT
     ]

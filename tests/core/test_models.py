@@ -9,7 +9,6 @@ from pydantic import Discriminator, Field, Tag
 
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import (
-    STRICT,
     Flag,
     Line,
     LineOrEmpty,
@@ -28,14 +27,12 @@ from envbuilder.core.places import Code, Mistakes, parse_yaml
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inner:
-    __pydantic_config__ = STRICT
     name: Line
     first: Annotated[Line, Field(alias="from")] = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outer:
-    __pydantic_config__ = STRICT
     cuda: MajorMinor = ""
     line: LineOrEmpty = ""
     count: Whole = 0

@@ -11,7 +11,7 @@ from typing import Annotated, Final, Literal
 from pydantic import Field
 
 from envbuilder.compat.tables.table import Sources, reader, version_key
-from envbuilder.core.models import STRICT, Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
+from envbuilder.core.models import Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
 
 Major = Annotated[str, Shape(pattern=r"\d+", expected='a major version such as "12"')]
 Version = Annotated[str, Shape(pattern=r"\d+(\.\d+)+", expected='a version such as "12.4.131"')]
@@ -25,7 +25,6 @@ _TARGETS: Final = Shape(
 class BrokenGcc:
     """Releases of gcc within the accepted range with which nvcc fails."""
 
-    __pydantic_config__ = STRICT
     first: Annotated[Version, Field(alias="from")]  # 10.3
     below: Version  # 10.4
     certain: Flag
@@ -66,7 +65,6 @@ def architectures(targets: str) -> tuple[str, ...]:
 class Cuda:
     """One toolkit for Linux x86-64."""
 
-    __pydantic_config__ = STRICT
     cuda: MajorMinor  # 12.4
     compiler: Version = ""  # the nvcc that was read, 12.4.131; "" for none
     gcc_min: Major  # documented, not enforced

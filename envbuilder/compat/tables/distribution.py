@@ -8,7 +8,7 @@ from typing import Annotated, Final
 from pydantic import Field
 
 from envbuilder.compat.tables.table import Sources, reader, version_key
-from envbuilder.core.models import STRICT, Flag, Line, MajorMinor, Mistake, Shape
+from envbuilder.core.models import Flag, Line, MajorMinor, Mistake, Shape
 
 _RELEASE: Final = Shape(pattern=r"\d+(\.\d+)?|unstable", expected='a release such as "12", or unstable')
 _PYTHON: Final = Shape(pattern=r"3\.\d+(\.\d+)?", expected='a version such as "3.11.2"')
@@ -17,7 +17,6 @@ _PATCH: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "4.4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distribution:
-    __pydantic_config__ = STRICT
     name: Line  # debian/bookworm, as a recipe's `base` says it
     release: Annotated[str, _RELEASE]  # 12
     glibc: MajorMinor

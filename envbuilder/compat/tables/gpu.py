@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from typing import Literal
 
 from envbuilder.compat.tables.table import Sources, reader, version_key
-from envbuilder.core.models import STRICT, Flag, Line, MajorMinor
+from envbuilder.core.models import Flag, Line, MajorMinor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gpu:
-    __pydantic_config__ = STRICT
     name: Line
     capability: MajorMinor  # 8.0, as TORCH_CUDA_ARCH_LIST says it
     market: Literal["data-center", "workstation", "consumer"]

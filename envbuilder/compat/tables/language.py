@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Annotated, Final
 
 from envbuilder.compat.tables.table import Sources, reader, version_key
-from envbuilder.core.models import STRICT, Line, MajorMinor, Mistake, ReadAs, Shape
+from envbuilder.core.models import Line, MajorMinor, Mistake, ReadAs, Shape
 
 _BELOW: Final = Shape(pattern=r"\d+\.\d+(\.\d+)?", expected='a version such as "3.9.8"')
 _YEAR: Final = Shape(pattern=r"\d\d", expected='a standard such as "17"')
@@ -16,7 +16,6 @@ _GCC: Final = Shape(pattern=r"\d+(\.\d+)?", expected='a version such as "10"')
 class Python:
     """One minor version."""
 
-    __pydantic_config__ = STRICT
     python: MajorMinor  # 3.9
     # The first release whose Python.h does not include crypt.h: 3.9.8; 3.9 for a row of 3.8: all do; "": none ever did.
     crypt_h_below: Annotated[str, _BELOW] = ""
@@ -35,7 +34,6 @@ class Python:
 class Standard:
     """One C++ standard."""
 
-    __pydantic_config__ = STRICT
     standard: Annotated[int, ReadAs(Annotated[str, _YEAR], int)]  # 17
     gcc: Annotated[str, _GCC]  # the first that takes -std=c++17
 

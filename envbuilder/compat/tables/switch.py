@@ -4,14 +4,13 @@ from dataclasses import dataclass
 from typing import Annotated, Final, Literal
 
 from envbuilder.compat.tables.table import Sources, reader
-from envbuilder.core.models import STRICT, Line, Shape
+from envbuilder.core.models import Line, Shape
 
 _VARIABLE: Final = Shape(pattern=r"[A-Z][A-Z0-9_]*", expected="the name of a variable")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Switch:
-    __pydantic_config__ = STRICT
     variable: Annotated[str, _VARIABLE]
     effect: Literal["cuda", "architectures", "compile"]
     value: Line

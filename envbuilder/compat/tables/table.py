@@ -14,7 +14,6 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 from pydantic import AfterValidator, Field, ValidationInfo
 
 from envbuilder.core.models import (
-    STRICT,
     Date,
     Line,
     Mistake,
@@ -81,7 +80,6 @@ class Table(Generic[Row]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _SourceText:
-    __pydantic_config__ = STRICT
     text: Line
     read: Date
 
@@ -90,7 +88,6 @@ class _SourceText:
 class _File:
     """The file of a table. Its rows are read after the overrides have changed them."""
 
-    __pydantic_config__ = STRICT
     read: Date
     sources: dict[str, _SourceText]
     rows: tuple[Any, ...]
@@ -102,13 +99,15 @@ class _Overrides:
 
     read: Date
     sources: dict[str, _SourceText]
+    torch: Any = None
+    cuda: Any = None
+    glibc_clashes: Any = None  # for `refresh`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Override:
     """Keys that a person sets for a range of rows."""
 
-    __pydantic_config__ = STRICT
     span: Annotated[str, _SPAN, Field(alias="for")]
     change: Annotated[dict[str, Any], Field(alias="set")]
     source: tuple[Line, ...]

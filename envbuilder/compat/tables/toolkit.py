@@ -12,7 +12,7 @@ from typing import Annotated, Final
 from pydantic import Discriminator, Field, Tag
 
 from envbuilder.compat.tables.table import TABLES, reader
-from envbuilder.core.models import STRICT, MajorMinor, Mistake, ReadAs, Rule, Shape
+from envbuilder.core.models import MajorMinor, Mistake, ReadAs, Rule, Shape
 
 FILE: Final = "toolkits.yaml"
 SITE: Final = "{site}"  # in a link's target: the site-packages folder of the image
@@ -39,7 +39,6 @@ Text = Annotated[str, Shape(pattern=r"(?s:.*)", expected="text")]
 class Take:
     """One rule: which paths of a package (`source`) go where below the toolkit folder (`target`)."""
 
-    __pydantic_config__ = STRICT
     source: Annotated[Glob, Field(alias="from")]
     target: Annotated[Below, Field(alias="to")]
     exclude: tuple[Glob, ...] = ()
@@ -65,7 +64,6 @@ Takes = Annotated[tuple[Annotated[Take, Rule(_check_take)], ...], Rule(_check_ta
 class DebPart:
     """A Debian package of one suite. The lock has its version."""
 
-    __pydantic_config__ = STRICT
     name: Annotated[Word, Field(alias="deb")]
     suite: Word
     component: Word
@@ -83,7 +81,6 @@ class WheelPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _PinnedWheel:
-    __pydantic_config__ = STRICT
     wheel: Pin  # name==version
     take: Takes
 
@@ -129,7 +126,6 @@ def _files(found: Mapping[str, str]) -> tuple[ToolkitFile, ...]:
 class Toolkit:
     """Everything that makes `usr/local/cuda-X.Y`. Build keys hold the `repr` of a row, so a field's name is part of them."""
 
-    __pydantic_config__ = STRICT
     cuda: MajorMinor
     constraints: tuple[Pin, ...]  # on the Python environment, so that its headers fit this compiler
     parts: tuple[_PartOfFile, ...]

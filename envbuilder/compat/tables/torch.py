@@ -10,7 +10,7 @@ from pydantic import Field
 
 from envbuilder.compat.tables.cuda import Major, Targets, Version, architectures
 from envbuilder.compat.tables.table import Sources, reader
-from envbuilder.core.models import STRICT, Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
+from envbuilder.core.models import Date, Flag, Line, MajorMinor, Mistake, ReadAs, Rule, Shape, Whole
 from envbuilder.core.places import shown
 
 _RELEASE: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "2.6.0"')
@@ -71,7 +71,6 @@ Specifier = Annotated[Line, Rule(_check_specifier)]
 class Torch:
     """One release for Linux x86-64."""
 
-    __pydantic_config__ = STRICT
     version: Annotated[str, _RELEASE]
     released: Date
     pythons: tuple[Annotated[str, _PYTHON], ...]  # with a wheel; 3.13t is a free-threaded build

@@ -14,7 +14,7 @@ from typing import Annotated, Final
 
 from pydantic import Field
 
-from envbuilder.core.models import STRICT, Date, Flag, Line, Mistake, Pattern, ReadAs, Rule, Shape, read_node
+from envbuilder.core.models import Date, Flag, Line, Mistake, Pattern, ReadAs, Rule, Shape, read_node
 from envbuilder.core.places import Code, Mistakes, load
 
 FOLDER: Final = Path(__file__).with_name("catalogue")
@@ -48,7 +48,6 @@ _Pattern = Annotated[re.Pattern[bytes], ReadAs(Pattern, lambda read: re.compile(
 class Mark:
     """How one kind of line looks: it holds the literal `has`, matches `like` and does not match `unless`."""
 
-    __pydantic_config__ = STRICT
     has: Annotated[bytes, ReadAs(Annotated[str, _LITERAL], str.encode)]
     like: _Pattern | None = None
     unless: _Pattern | None = None
@@ -70,7 +69,6 @@ class Mark:
 class Failure:
     """A known failure with its stable code."""
 
-    __pydantic_config__ = STRICT
     code: Annotated[str, _CODE]
     name: Annotated[str, _NAME]
     title: Line
@@ -94,7 +92,6 @@ class Failure:
 class BuildAdvice:
     """Words of a failed build for a message; named groups of the line stand in braces."""
 
-    __pydantic_config__ = STRICT
     code: Annotated[str, _BUILD_CODE]
     message: Line
     repair: Line
@@ -104,7 +101,6 @@ class BuildAdvice:
 class LoadAdvice:
     """Words of a failed load() for a message."""
 
-    __pydantic_config__ = STRICT
     message: Line
     repair: Line
 
@@ -123,7 +119,6 @@ def _named_groups(message: "Message") -> Iterator[Mistake]:
 class Message:
     """A message of compilers or torch, and how a build and load() explain it."""
 
-    __pydantic_config__ = STRICT
     failure: Annotated[str, _CODE] | None = None  # what `diagnose` calls it
     lines: tuple[Mark, ...] = ()  # in any log
     compile_lines: tuple[Mark, ...] = ()  # only while something is compiled
@@ -142,7 +137,6 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _File:
-    __pydantic_config__ = STRICT
     messages: tuple[Annotated[Message, Rule(_named_groups)], ...] = ()
     failures: tuple[Failure, ...]
 
@@ -198,7 +192,6 @@ def _raise(mistakes: Mistakes) -> None:
 class Xid:
     """An event that NVIDIA's driver writes into the kernel's log."""
 
-    __pydantic_config__ = STRICT
     number: Annotated[int, ReadAs(Annotated[str, _XID], int), Field(alias="xid")]
     meaning: Line
     action: Line
@@ -212,7 +205,6 @@ def _ascending(rows: tuple[Xid, ...]) -> Iterator[Mistake]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _XidFile:
-    __pydantic_config__ = STRICT
     source: Line
     read: Date
     rows: Annotated[tuple[Xid, ...], Rule(_ascending)]

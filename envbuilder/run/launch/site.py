@@ -12,7 +12,7 @@ from string import Template
 from typing import Annotated, Final, Literal
 
 from envbuilder.core.errors import UsageError
-from envbuilder.core.models import STRICT, Flag, Line, ReadAs, Shape, Whole, read_node
+from envbuilder.core.models import Flag, Line, ReadAs, Shape, Whole, read_node
 from envbuilder.core.places import Mistakes, load, nearest
 
 GpuFlag = Literal["gpus-per-node", "gres", "none"]
@@ -54,7 +54,6 @@ _Path = Annotated[str, _PATH]
 class SlurmSite:
     """The values of `#SBATCH` lines at this site. Empty ones are left out."""
 
-    __pydantic_config__ = STRICT
     partition: Word = ""
     account: Word = ""
     qos: Word = ""
@@ -67,7 +66,6 @@ class SlurmSite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SshSite:
-    __pydantic_config__ = STRICT
     hosts: tuple[Annotated[str, HOST], ...] = ()
     options: tuple[Line, ...] = ()  # of `ssh`
     pdsh: Flag = False
@@ -77,7 +75,6 @@ class SshSite:
 class Site:
     """The settings of one cluster. The default has none."""
 
-    __pydantic_config__ = STRICT
     summary: Line = ""  # for people
     modules: tuple[Word, ...] = ()
     apptainer: Annotated[str, _PROGRAM] = "apptainer"
