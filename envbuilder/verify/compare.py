@@ -113,8 +113,8 @@ def opened_sif(path: Path) -> Iterator[Squashfs]:
     """Open the file system in a SIF; raises VerifyError when the SIF or its file system is damaged."""
     part = read_sif(path).system
     try:
-        with Squashfs(path, offset=part.offset, size=part.size) as squashfs:
-            yield squashfs
+        with path.open("rb") as stream:
+            yield Squashfs(stream, offset=part.offset, size=part.size)
     except (OSError, ValueError, IndexError, struct.error) as error:
         raise VerifyError(
             f"the file system in `{path}` is damaged: {error}", hint="build it again"

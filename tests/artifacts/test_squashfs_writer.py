@@ -153,8 +153,8 @@ def test_a_file_beyond_four_gigabytes_is_found(tmp_path):
         stream.write(system.head)
         stream.seek(system.size - len(system.tables))
         stream.write(system.tables)
-    with Squashfs(tmp_path / "squashfs") as squashfs:
-        contents = squashfs.contents()
+    with (tmp_path / "squashfs").open("rb") as stream:
+        contents = Squashfs(stream).contents()
     assert contents["b"].start == contents["a"].start + sum(contents["a"].blocks)
     assert contents["b"].start > 1 << 32
 

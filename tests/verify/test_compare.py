@@ -358,8 +358,8 @@ def test_a_file_system_of_another_writer_is_read(tmp_path: Path, packing: str) -
         "-no-progress",
     )
     ProcessRunner(os.environ).run(Command(argv=argv, why="write"))
-    with Squashfs(tmp_path / "fs") as squashfs:
-        assert squashfs.entries(threads=2)[1:] == read_manifest(layer)
+    with (tmp_path / "fs").open("rb") as stream:
+        assert Squashfs(stream).entries(threads=2)[1:] == read_manifest(layer)
 
 
 @pytest.mark.programs
@@ -369,8 +369,8 @@ def test_devices_and_fifos_of_others_are_named_as_what_they_are(tmp_path: Path) 
     os.mkfifo(tmp_path / "tree/fifo")
     argv = ("mksquashfs", str(tmp_path / "tree"), str(tmp_path / "fs"), "-no-progress", "-p", "null c 666 0 0 1 3", "-p", "disk b 660 0 6 259 300")  # fmt: skip
     ProcessRunner(os.environ).run(Command(argv=argv, why="write"))
-    with Squashfs(tmp_path / "fs") as squashfs:
-        found = {entry.path: (entry.kind, entry.target) for entry in squashfs.entries(threads=1)[1:]}
+    with (tmp_path / "fs").open("rb") as stream:
+        found = {entry.path: (entry.kind, entry.target) for entry in Squashfs(stream).entries(threads=1)[1:]}
     assert found == {
         "disk": (Kind.SPECIAL, "block 259:300"),
         "fifo": (Kind.SPECIAL, "fifo"),

@@ -22,8 +22,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import IO, Final, Self
+from typing import IO, Final
 
 import zstandard
 
@@ -80,19 +79,12 @@ class _Inode:
 
 
 class Squashfs:
-    """An open file system, and the context manager that closes it."""
+    """The file system in an open file, which must stay open as long as it is read."""
 
-    def __init__(self, path: Path, *, offset: int = 0, size: int | None = None) -> None:
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._offset = offset
-            self._size = os.fstat(self._descriptor).st_size - offset if size is None else size
-            self._open()
-        except BaseException:
-            os.close(self._descriptor)
-            raise
-
-    def _open(self) -> None:
+    def __init__(self, stream: IO[bytes], *, offset: int = 0, size: int | None = None) -> None:
+        self._descriptor = stream.fileno()
+        self._offset = offset
+        self._size = os.fstat(self._descriptor).st_size - offset if size is None else size
         head = _SUPER.unpack(self.read(0, _SUPER.size))
         magic, _, _, self.block_size, fragments, compressor, _, _, ids, major, minor, root = head[:12]
         used, ids_at, xattrs_at, inodes_at, folders_at, fragments_at, exports_at = head[12:]
@@ -111,12 +103,6 @@ class Squashfs:
         self._fragments = list(_FRAGMENT.iter_unpack(self._indexed(fragments_at, fragments * _FRAGMENT.size)))
         self._fragment = functools.lru_cache(_FRAGMENTS)(self._load_fragment)
         self._xattrs = self._read_xattrs(xattrs_at) if xattrs_at != _NONE_64 else []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
 
     def read(self, at: int, size: int) -> bytes:
         """Read bytes of the file system; raises ValueError past its end."""
