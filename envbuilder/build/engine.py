@@ -14,7 +14,7 @@ from typing import Final, Protocol
 import zstandard
 
 from envbuilder import __version__
-from envbuilder.core.cache import Sha256, Store, commit_path, remove_tree, sha256_file
+from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file
 from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
 from envbuilder.core.limits import Limits
@@ -134,13 +134,8 @@ class Job:
         with self.store.lock(f"layer-{key}"):
             if found := load_layer(folder):
                 return found
-            if folder.exists():  # damaged: `commit_path` would take it for finished
-                remove_tree(folder)
-            with self.store.workspace() as work:
-                out = work / "layer"
-                out.mkdir()
-                write(out, work)
-                commit_path(out, folder)
+            with self.store.renewed(folder) as out:
+                write(out, out.parent)
         layer = load_layer(folder)
         assert layer is not None, f"{folder} was just written"
         return layer

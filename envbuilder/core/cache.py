@@ -135,6 +135,17 @@ class Store:
                 remove_tree(path)
                 self._holder(path).unlink(missing_ok=True)
 
+    @contextlib.contextmanager
+    def renewed(self, folder: Path) -> Iterator[Path]:
+        """Yield a new folder in a workspace. It becomes `folder` at the end. What was there is damaged or of another version."""
+        with self.workspace() as work:
+            out = work / "entry"
+            out.mkdir()
+            yield out
+            if folder.exists():  # `commit_path` would take it for finished
+                remove_tree(folder)
+            commit_path(out, folder)
+
     def _holder(self, work: Path) -> Path:
         """Return the lock file of a temporary folder. On NFS, a lock on the folder itself holds on one machine only."""
         return self.root / "locks" / work.name

@@ -58,7 +58,7 @@ from envbuilder.build.extensions.programs import (
     project_folder,
 )
 from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
-from envbuilder.core.cache import Sha256, commit_path, remove_tree, sha256_text
+from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command
@@ -228,8 +228,9 @@ class ExtensionBuilder:
             with (
                 self._slots.take(1),
                 self._job.console.step(f"capture `{extension.name}`") as shown,
-                store.workspace() as build_dir,
+                store.renewed(store.extension(key)) as out,
             ):
+                build_dir = out.parent
                 stage_sources(extension, store=store, folder=build_dir / "src")
                 program = capture_program(self._job.plan, extension)
                 self._run(program, extension.name, build_dir, root, compiles=False)
@@ -241,10 +242,7 @@ class ExtensionBuilder:
                         "name the import, or the function, that reaches torch's `load()` or `load_inline()`",
                     )
                 shown.show_note(", ".join(call.name for call in calls.calls))
-                out = build_dir / "entry"
-                out.mkdir()
                 calls.save(out)
-                _replace(out, store.extension(key))
         return calls
 
     def _obtain(
@@ -263,14 +261,11 @@ class ExtensionBuilder:
                 self._slots.take(wanted) as jobs,
                 store.lock(f"space-{build_key}"),
                 console.step(f"compile `{name}`"),
-                store.workspace() as made,
+                store.renewed(folder) as out,
             ):
-                out = made / "entry"
-                out.mkdir()
                 build_dir = store.build_directory(build_key)
                 compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
                 compiled.save(out)
-                _replace(out, folder)
         return CachedExtension(compiled=compiled, folder=folder, form=form)
 
     def _run(
@@ -293,12 +288,6 @@ class ExtensionBuilder:
             raise
         except CommandError as failure:
             raise explain_failure(name, lines, failure, compiles=compiles, folder=folder) from failure
-
-
-def _replace(out: Path, folder: Path) -> None:
-    if folder.exists():  # damaged, or of another version: `commit_path` would take it for finished
-        remove_tree(folder)
-    commit_path(out, folder)
 
 
 def _build_key(common: Sequence[tuple[str, str]], own: str) -> Sha256:
