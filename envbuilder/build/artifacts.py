@@ -1,7 +1,7 @@
 """Layers → artifacts: run the engine, then write the OCI layout and the SIF from the same layers.
 
-The image's blobs are hard links to the layers and the SIF is a copy of their bytes. Both wait for the last layer and take little
-time then. Meanwhile the image is loaded into the Docker engine.
+The image's blobs are hard links to the layers, and the SIF is a copy of their bytes, so both take little time after the last layer.
+Meanwhile, the image is loaded into the Docker engine.
 """
 
 import contextlib
@@ -30,12 +30,12 @@ from envbuilder.run.devcontainer import image_labels
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
 
-THREADS: Final = 16  # more than a plan has layers and trees: a future may wait for another
+THREADS: Final = 16  # more than a plan's layers and trees together, because one may wait for another
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifacts:
-    """An image and a SIF under temporary names: their record, and the layers that they are made of."""
+    """An image and a SIF under temporary names, with their record and layers."""
 
     record: Record
     layout: Layout
@@ -43,7 +43,7 @@ class Artifacts:
 
 
 class BuiltRecipe(Answer):
-    """What one build made. A build that failed has `log` and no artifacts; one of several has `exit_code` and `seconds`."""
+    """The result of one build. A failed one has `log` and no artifacts. One of several has `exit_code` and `seconds`."""
 
     name: str
     sif: Path = Path()
@@ -61,7 +61,7 @@ class BuiltRecipe(Answer):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildResult:
-    """The artifacts of one recipe after a build, and whether there was anything to do."""
+    """The artifacts of one recipe after a build."""
 
     outputs: Outputs
     record: Record
@@ -83,7 +83,7 @@ class BuildResult:
         )
 
     def text(self) -> str:
-        """Return the answer for people."""
+        """Return the output of the command."""
         status = "built and verified" if self.done else "nothing to do"
         image = self.image or "not loaded: no Docker engine is running"
         lines = [
@@ -96,14 +96,14 @@ class BuildResult:
 
 
 class Background:
-    """A queue of work in one thread at a time. Nobody waits for it when a build fails: an engine drops a load whose sender is gone."""
+    """A queue of work, one thread at a time. A failed build does not wait for it: Docker drops an interrupted load."""
 
     def __init__(self) -> None:
         self._last: Future[None] = Future()
         self._last.set_result(None)
 
     def begin(self, work: Callable[[], object]) -> None:
-        """Do the work after all that was begun before."""
+        """Do the work after all earlier work."""
         before, self._last = self._last, Future()
 
         def run(done: Future[None]) -> None:
@@ -122,7 +122,7 @@ class Background:
 
 
 class ImageLoader:
-    """Load an image into the Docker engine while a build goes on. Without an engine, nothing is loaded."""
+    """Load an image into the Docker engine during a build. Does nothing without an engine."""
 
     def __init__(self, docker: "DockerEngine | None", name: str, console: Console) -> None:
         self._docker, self._name, self._console = docker, name, console
@@ -130,7 +130,7 @@ class ImageLoader:
         self._staged = ""
 
     def load_first(self, job: Job, layers: tuple[Layer, ...]) -> None:
-        """Start to load the layers that are finished, while the extensions are still compiled."""
+        """Start to load the finished layers while the extensions compile."""
         if docker := self._docker:
 
             def load() -> None:
@@ -141,7 +141,7 @@ class ImageLoader:
             self._background.begin(load)
 
     def load_image(self, layout: Layout) -> None:
-        """Start to load the whole image, under a name that is not its final one."""
+        """Start to load the whole image under its staged name."""
         if docker := self._docker:
 
             def load() -> None:
@@ -150,13 +150,13 @@ class ImageLoader:
             self._background.begin(load)
 
     def finish(self) -> str:
-        """Wait until the image is loaded. Returns its name for now, "" without an engine."""
+        """Wait until the image is loaded. Returns its staged name, "" without an engine."""
         self._background.finish()
         return self._staged
 
 
 def build_artifacts(engine: Engine, outputs: Outputs, loader: ImageLoader) -> Artifacts:
-    """Make every layer that the store lacks, then both artifacts in the folder of `outputs`, which exists."""
+    """Make every layer that the store lacks, then both artifacts in the existing folder of `outputs`."""
     job = engine.job
     with worker_threads(THREADS, job.runner) as pool:
         pending = engine.start(pool)
@@ -186,7 +186,7 @@ def wait_for_layers(
     *,
     part_done: Callable[[tuple[Layer, ...]], None],
 ) -> tuple[Layer, ...]:
-    """Return every layer. Calls `part_done` as soon as the `first` ones are there, and raises the first failure at once."""
+    """Return every layer. Calls `part_done` once the `first` ones are done. Raises the first failure at once."""
     waiting = set(first)
     for done in as_completed(layers):
         done.result()
@@ -198,12 +198,12 @@ def wait_for_layers(
 
 @contextlib.contextmanager
 def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
-    """Yield a pool whose work ends with the block. After a failure, the programs that still run are stopped first."""
+    """Yield a pool whose work ends with the block. A failure first stops the running programs."""
     pool = ThreadPoolExecutor(count, thread_name_prefix="build")
     try:
         yield pool
     except BaseException as error:
-        # After Ctrl-C nothing is waited for; after a failure, running work cleans up.
+        # After Ctrl-C, wait for nothing. After a failure, wait until running work has cleaned up.
         interrupted = not isinstance(error, Exception)
         runner.stop(for_good=interrupted)
         pool.shutdown(wait=not interrupted, cancel_futures=True)
@@ -224,7 +224,7 @@ def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str)
 
 
 def image_config(plan: Plan) -> ImageConfig:
-    """Return the settings of the plan's image: variables, labels, and the commands that a container starts."""
+    """Return the plan's image config: variables, labels and the commands of a container."""
     return ImageConfig(
         env=plan.runtime.env,
         cmd=("/bin/bash",),
@@ -234,7 +234,7 @@ def image_config(plan: Plan) -> ImageConfig:
 
 
 def _write_sif(plan: Plan, outputs: Outputs, layers: Sequence[Layer]) -> SifFacts:
-    """Write the SIF. It also holds the SBOM and the provenance that lie in the runtime layer."""
+    """Write the SIF, with the SBOM and the provenance of the runtime layer as descriptors."""
     texts = read_files(layers[-1], {SBOM, PROVENANCE})
     kinds = ((SBOM, DataType.SBOM), (PROVENANCE, DataType.JSON))
     return write_sif(

@@ -1,6 +1,6 @@
 """Build many recipes: several at a time, each with its share of the machine, and one answer for all.
 
-The builds run in one process and know nothing of each other. What two builds need, one makes: the store's locks let the other wait.
+The builds run independently in one process. If two need the same layer, the store's locks let one make it and the other wait.
 """
 
 import time
@@ -61,7 +61,7 @@ class Outcome:
 
 
 def need_place(where: str, *, without: bool) -> None:
-    """Raise UsageError for a place that is not supported. `without`: no option asks for one."""
+    """Check the value of `--on`; raises UsageError. `without`: no option that requires it is given."""
     if where not in ("", "slurm"):
         raise UsageError(f"`--on` takes slurm, found `{where}`", hint="leave it out to build here")
     if not where and not without:
@@ -71,7 +71,7 @@ def need_place(where: str, *, without: bool) -> None:
 
 
 def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None) -> tuple[str, ...]:
-    """Return the recipes that were named, or all of the folder. Raises UsageError before anything is built."""
+    """Return the named recipes, or all of the folder. Raises UsageError before anything is built."""
     if jobs is not None and jobs < 1:
         raise UsageError(f"`--jobs` takes 1 or more, found {jobs}", hint="1 builds one after the other")
     if every and names:
@@ -82,7 +82,7 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
         names = need_recipes(folder)
     if not names:
         raise UsageError("no recipe is named", hint="`envbuilder build NAME…`, or `--all`")
-    if len(names) == 1:  # its mistakes are reported where it is built
+    if len(names) == 1:  # its build reports its mistakes
         return tuple(names)
     found: dict[str, tuple[str, Path]] = {}
     for name in names:
@@ -99,7 +99,7 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
 def build_several(
     names: Sequence[str], context: BuildContext, build: Build, *, jobs: int
 ) -> tuple[Outcome, ...]:
-    """Build each recipe, `jobs` at a time. A failure stops no other build. An error that is not an EnvbuilderError stops all."""
+    """Build each recipe, `jobs` at a time. An EnvbuilderError stops only its own build, another error stops all."""
     parts = min(jobs, len(names))
     with worker_threads(parts, context.runner) as pool:
         coming = [pool.submit(_one, name, context, build, parts=parts) for name in names]

@@ -1,4 +1,4 @@
-"""Commands on artifacts that are built: find them, read the documents inside, sign both."""
+"""Commands on built artifacts: find them, read their documents, sign them."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from envbuilder.artifacts.outputs import Outputs, find_outputs, load_record
 from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
 from envbuilder.artifacts.signing import sign
 from envbuilder.build.context import BuildContext
-from envbuilder.build.pipeline import alone
+from envbuilder.build.pipeline import build_lock
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError, VerifyError
@@ -14,7 +14,7 @@ from envbuilder.recipe.load import hint_to_build
 
 
 class Signed(Answer):
-    """The SIF with its signature, and the signed statement of both."""
+    """The signed SIF, and the signed statement of both artifacts."""
 
     sif: Path
     sif_sha256: str
@@ -22,14 +22,14 @@ class Signed(Answer):
 
 
 def need_built(outputs: Outputs, name: str, recipes: Path) -> None:
-    """Raise UsageError if the image or the SIF is missing. `name` is how the user called the recipe."""
+    """Raise UsageError if the image or the SIF is missing. `name` is the recipe as the user typed it."""
     for path in (outputs.image, outputs.sif):
         if not path.exists():
             raise UsageError(f"there is no `{path}`", hint=hint_to_build(name, recipes))
 
 
 def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
-    """Return the SBOM and the provenance of a built recipe, or of a SIF from anywhere."""
+    """Return the SBOM and the provenance of a built recipe, or of any SIF."""
     path = find_outputs(target, output).sif
     if not path.is_file():
         raise UsageError(f"there is no SIF `{path}`", hint=hint_to_build(target, recipes))
@@ -44,9 +44,9 @@ def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
 
 
 def sign_artifacts(name: str, context: BuildContext, *, output: Path, key: Path) -> Signed:
-    """Sign both artifacts with the user's own key. A later build still has nothing to do."""
+    """Sign both artifacts with the user's key. A later build has nothing to do."""
     outputs = find_outputs(name, output.absolute())
-    with context.store.in_use(), alone(outputs, context):
+    with context.store.in_use(), build_lock(outputs, context):
         need_built(outputs, name, context.recipes)
         need_recorded(outputs)
         record = load_record(outputs)

@@ -1,4 +1,4 @@
-"""What every command works with: the store, programs, the terminal, and the settings of this machine."""
+"""The context of a command: the store, programs, the terminal, and the settings of this machine."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from envbuilder.lock.resolve.context import ResolveContext, open_context
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildContext:
-    """What every command works with."""
+    """The store, the programs and the settings of a command."""
 
     store: Store
     runner: Runner
@@ -23,7 +23,7 @@ class BuildContext:
     limits: Limits
 
     def share(self, owner: str, parts: int) -> "BuildContext":
-        """Return the context of one of `parts` concurrent builds: its own output and programs, and its share of the machine."""
+        """Return the context of one of `parts` parallel builds: with its own output, programs and share of the machine."""
         limits = replace(
             self.limits, threads=max(1, self.limits.threads // parts), memory=self.limits.memory // parts
         )
@@ -32,5 +32,5 @@ class BuildContext:
         )
 
     def resolve_context(self, *, offline: bool) -> ResolveContext:
-        """Return what resolving and fetching need."""
+        """Return the context of resolving and fetching."""
         return open_context(self.store, self.runner, self.environment, self.console, offline=offline)

@@ -1,6 +1,6 @@
-"""Engines turn a plan into layers: their names, what a build asks of them, and the layers in the store.
+"""Engines turn a plan into layers: their names, their interface, and the layers in the store.
 
-`assemble` composes layers itself; `docker` drives BuildKit. The store keeps each layer under a key of its own.
+`assemble` composes layers itself. `docker` runs BuildKit. The store keeps each layer under its own key.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import CudaStep, OsStep, Plan, PythonStep, RuntimeStep, Step
 
-# Extensions are compiled in the trees of these steps, so the store keeps them. Their layers are nearly all of the bytes.
+# The store keeps the trees of these steps, because extensions are compiled in them. Their layers have nearly all of the bytes.
 KeptStep = OsStep | PythonStep | CudaStep
 
 
@@ -37,7 +37,7 @@ class EngineName(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Builder:
-    """Where BuildKit runs and which caches it may use. It decides where layers are made, never their bytes."""
+    """The BuildKit that makes layers, and its caches. It never decides the bytes of a layer."""
 
     name: str = ""  # of buildx; "" for its current builder
     cache_from: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Builder:
     no_cache: bool = False
 
     def given(self) -> tuple[tuple[str, ...], ...]:
-        """Return each option that was given with its value. `docker buildx build` and `envbuilder build` share the spelling."""
+        """Return the given options with their values, as `docker buildx build` and `envbuilder build` spell them."""
         return (
             *((("--builder", self.name),) if self.name else ()),
             *(("--cache-from", one) for one in self.cache_from),
@@ -70,24 +70,24 @@ class EngineChoice:
         options = " and ".join(dict.fromkeys(f"`{option}`" for option, *_ in self.builder.given()))
         if options and name is not EngineName.DOCKER:
             raise UsageError(
-                f"{options}: the engine `{name}` has no builder, and `{plan.name}` would be built by it",
+                f"{options}: `{plan.name}` would be built by the engine `{name}`, which has no builder",
                 hint="add `--engine docker`",
             )
         return name
 
 
-# How layers are packed; it decides their bytes.
+# The packing of layers, which decides their bytes.
 PACKING: Final = (
     f"frames of {BLOCK_SIZE}, {', '.join(f'{name} {value}' for name, value in PARAMETERS.items())}"
 )
-RUNTIME: Final = 2  # raise it when the runtime layer is written in another way
+RUNTIME: Final = 2  # raise it when the same plan gives another runtime layer
 OURS: Final = f"envbuilder {__version__}, runtime {RUNTIME}"
-# What an engine adds to the keys of its layers. Raise its number when it makes other bytes of the same plan.
+# An engine's part of the keys of its layers. Raise its number when the same plan gives other bytes.
 _ENGINES: Final = {EngineName.ASSEMBLE: (), EngineName.DOCKER: ("docker 1",)}
 
 
 def tools() -> tuple[str, ...]:
-    """Return the tools whose versions decide a layer's bytes. They are part of every layer's key."""
+    """Return the tools whose versions decide the bytes of layers. They are part of each layer's key."""
     return (f"zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))}", f"uv {metadata.version('uv')}")
 
 
@@ -102,13 +102,13 @@ def layer_keys(plan: Plan, engine: EngineName) -> dict[Step, Sha256]:
 
 
 def record_key(plan: Plan, engine: EngineName) -> str:
-    """Return the key of a build record: the build key, and the tools and the engine that decide bytes beside it."""
+    """Return the key of a build record: the build key, the tools and the engine."""
     return " ".join((plan.key, *tools(), PACKING, *_ENGINES[engine], OURS))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """A plan, the engine that makes its layers, and what it makes them with."""
+    """A plan, the engine that makes its layers, and the context of the build."""
 
     plan: Plan
     engine: EngineName
@@ -126,7 +126,7 @@ class Job:
         return tuple(step for step, key in self.keys.items() if load_layer(self.store.layer(key)) is None)
 
     def make_layer(self, step: Step, write: Callable[[Path, Path], object]) -> Layer:
-        """Return the step's layer. `write` makes a missing one in the first folder; the second is temporary."""
+        """Return the step's layer. `write` makes a missing one in its first folder. Its second folder is temporary."""
         key = self.keys[step]
         folder = self.store.layer(key)
         if found := load_layer(folder):
@@ -148,7 +148,7 @@ class Job:
         )  # fmt: skip
 
     def discard_damaged(self) -> tuple[str, ...]:
-        """Remove layers whose bytes changed since they were written, and their trees. Returns their names."""
+        """Remove layers whose bytes have changed, and their trees. Returns their names."""
         names: list[str] = []
         for key in self.keys.values():
             with self.store.lock(f"layer-{key}"):
@@ -163,13 +163,13 @@ class Job:
 
 
 class Engine(Protocol):
-    """One way from the plan of a job to its layers."""
+    """Makes the layers of a job's plan."""
 
     @property
     def job(self) -> Job: ...
 
     def need_tools(self) -> None:
-        """Raise ToolError with a finding for each program that is missing, too old or not set up."""
+        """Raise ToolError with a finding for each program that is missing, too old or unusable."""
         ...
 
     def artifacts(self) -> tuple[Artifact, ...]:
@@ -177,7 +177,7 @@ class Engine(Protocol):
         ...
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
-        """Start every layer of the plan. `pool` needs a thread for each layer and for each tree."""
+        """Start every layer of the plan. `pool` needs a thread for each layer and each tree."""
         ...
 
     def commands(self) -> tuple[Command, ...]:

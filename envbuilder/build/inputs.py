@@ -1,4 +1,4 @@
-"""Fetch what a build reads, once the disk is known to hold what the build writes."""
+"""Fetch the inputs of a build, after a check of the disk space."""
 
 import shutil
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.sources import Wanted
 from envbuilder.plan.model import Plan
 
-# Bytes on disk per byte fetched, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
-# for each step that is built, and always the SIF (1.2). The image takes as much again where its layers cannot be links.
+# Bytes on disk per fetched byte, measured on the recipes of this repository: an unpacked tree (2.1) and a layer (1.1)
+# for each step that is built, and always the SIF (1.2). The image takes 1.2 too if its layers cannot be links.
 SPACE_PER_STEP: Final = 3.2
 SPACE_PER_BUILD: Final = 1.2
 
@@ -32,7 +32,7 @@ def fetch_inputs(wanted: Sequence[Wanted], fetcher: Fetcher, console: Console) -
 def need_space(
     plan: Plan, wanted: Sequence[Wanted], missing: Sequence[Wanted], outputs: Outputs, store: Store
 ) -> None:
-    """Raise SpaceError where the disks of store and output cannot hold the build. `missing` are the inputs to be fetched."""
+    """Raise SpaceError if the disks of store and output are too small for the build. `missing` are the inputs to fetch."""
     fetch = sum(item.size for item in missing)
     layers = int(SPACE_PER_STEP * sum(item.size for item in wanted))
     sif = int(SPACE_PER_BUILD * sum(item.size for item in plan.artifacts))

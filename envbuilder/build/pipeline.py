@@ -1,8 +1,8 @@
-"""The whole story of a build, read top to bottom.
+"""The whole build, read top to bottom.
 
 plan → nothing to do? → layers → artifacts → verified → loaded → tested
 
-Each function puts stages in order and hands values on. Every decision is made in the module that owns it.
+Each function calls the stages in order and passes their results on. The decisions are in other modules.
 """
 
 import contextlib
@@ -58,8 +58,8 @@ def build_recipe(
     recipe, plan, findings = make_plan(name, context.recipes, context.store, host)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
     docker = connect(context.environment)
-    with context.store.in_use(), alone(outputs, context):
-        # `--cache-to` asks BuildKit to fill a cache, whatever is built already.
+    with context.store.in_use(), build_lock(outputs, context):
+        # With `--cache-to`, BuildKit must fill a cache even if the artifacts are up to date.
         key = record_key(plan, choice.name_for(plan))
         record = None if choice.builder.cache_to else load_record(outputs)
         if record is not None and record.key == key:
@@ -81,12 +81,12 @@ def build_recipe(
                 docker=docker,
                 fetcher=resolving.fetcher,
             ).run()
-        result.record.save(outputs.record)  # last: without a record there is something to do
+        result.record.save(outputs.record)  # last: an interrupted build leaves no record
     return replace(result, findings=(*findings, *result.findings))
 
 
 @contextlib.contextmanager
-def alone(outputs: Outputs, context: BuildContext) -> Iterator[None]:
+def build_lock(outputs: Outputs, context: BuildContext) -> Iterator[None]:
     """Let one process at a time write these artifacts. A second build waits, and then has nothing to do."""
 
     def report() -> None:
@@ -98,7 +98,7 @@ def alone(outputs: Outputs, context: BuildContext) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Build:
-    """One build: what it reads, what it works with, and where the artifacts go."""
+    """One build of a recipe."""
 
     recipe: Recipe
     outputs: Outputs
@@ -108,13 +108,13 @@ class _Build:
     fetcher: Fetcher
 
     def run(self) -> BuildResult:
-        """Build under temporary names. Only artifacts that are verified and tested replace earlier ones."""
+        """Build under temporary names. Only verified and tested artifacts replace earlier ones."""
         outputs, docker = self.outputs, self.docker
         with beside(outputs.folder / outputs.name) as work:
             staged = replace(outputs, folder=work)
             built, image = self._make_verified(staged)
             findings = self._test(staged, image)
-            outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced now
+            outputs.record.unlink(missing_ok=True)  # it describes the artifacts that are replaced next
             layout = oci.move_layout(built.layout, outputs.image)
             staged.sif.rename(outputs.sif)
         if docker:
@@ -123,9 +123,9 @@ class _Build:
         return BuildResult(outputs=outputs, record=built.record, done=True, image=image, findings=findings)
 
     def _make_verified(self, staged: Outputs) -> tuple[Artifacts, str]:
-        """Make and verify both artifacts. If a damaged layer in the cache makes that fail, the layer is made again.
+        """Make and verify both artifacts. After a failure, damaged layers in the cache are made again.
 
-        Returns the name of the loaded image in the Docker engine, too; "" without an engine.
+        Also returns the staged name of the image in the Docker engine, "" without an engine.
         """
         try:
             return self._try_once(staged)
@@ -133,7 +133,7 @@ class _Build:
             damaged = self.engine.job.discard_damaged()
             if not damaged:
                 raise
-            self.context.console.say(f"damaged in the cache, and made again: {', '.join(damaged)}")
+            self.context.console.say(f"damaged in the cache, making again: {', '.join(damaged)}")
             return self._try_once(staged)
 
     def _try_once(self, staged: Outputs) -> tuple[Artifacts, str]:
@@ -158,7 +158,7 @@ class _Build:
         return built, loading.finish()
 
     def _test(self, staged: Outputs, image: str) -> tuple[Finding, ...]:
-        """Run the recipe's own tests. Returns a warning where they could not be run."""
+        """Run the recipe's own tests. Returns a warning if they could not run."""
         from envbuilder.build.recipe_tests import run_recipe_tests  # noqa: PLC0415 - the Docker SDK
 
         try:
@@ -187,7 +187,7 @@ class _Build:
 
 
 def open_engine(plan: Plan, choice: EngineChoice, context: BuildContext) -> Engine:
-    """Open the engine of this plan. Raises UsageError for a choice that does not fit the plan."""
+    """Return the engine of this plan. Raises UsageError for a choice that does not fit the plan."""
     job = Job(
         plan=plan,
         engine=choice.name_for(plan),
@@ -201,13 +201,13 @@ def open_engine(plan: Plan, choice: EngineChoice, context: BuildContext) -> Engi
     return BuildKitEngine(job=job, builder=choice.builder)
 
 
-# ---- what else a plan is good for
+# ---- other uses of a plan
 
 
 def explain(
     name: str, context: BuildContext, host: Path | None, choice: EngineChoice
 ) -> tuple[Plan, tuple[Command, ...]]:
-    """Return the plan and the commands of the layers that the store lacks. Nothing is written or started."""
+    """Return the plan and the commands of the layers that the store lacks. Writes and starts nothing."""
     _, plan, _ = make_plan(name, context.recipes, context.store, host)
     return plan, open_engine(plan, choice, context).commands()
 
@@ -215,9 +215,9 @@ def explain(
 def prepare_recipe(
     name: str, context: BuildContext, folder: Path, *, offline: bool, choice: EngineChoice
 ) -> str:
-    """Fetch everything and fill a new folder with what BuildKit reads. Returns the command that builds an image of it.
+    """Fetch all inputs and write a folder for BuildKit. Returns the command that builds an image from it.
 
-    Raises UsageError for a folder that exists, and for an engine that reads no folder.
+    Raises UsageError for a folder that exists, and for the engine `assemble`.
     """
     if folder.exists():
         raise UsageError(f"`{folder}` exists", hint="name a folder that does not exist yet")
@@ -238,7 +238,7 @@ def prepare_recipe(
 
 
 def vendor_recipe(name: str, context: BuildContext, folder: Path) -> VendoredLock:
-    """Fetch what a lock names and write all of it into a folder. Raises LockError, FetchError or SpaceError."""
+    """Fetch all files of a lock and copy them into a folder. Raises LockError, FetchError or SpaceError."""
     recipe, lock, _ = load_locked(name, context.recipes, context.store)
     with context.store.in_use():
         resolving = context.resolve_context(offline=False)

@@ -23,9 +23,9 @@ def run_recipe_tests(
     recipe: Recipe, sif: Path, *,
     docker: DockerEngine | None, image: str, environment: Mapping[str, str], console: Console,
 ) -> tuple[Finding, ...]:  # fmt: skip
-    """Run each test of the recipe in both artifacts. Raises BuildError for a test that fails.
+    """Run each test of the recipe in both artifacts. Raises BuildError for a failed test.
 
-    `image` is the image's name in the Docker engine, if there is one. Returns a warning where Apptainer is not installed.
+    `image` is the image's name in the Docker engine, if there is one. Returns a warning if Apptainer is not installed.
     """
     findings: list[Finding] = []
     surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=(os.geteuid(), os.getegid()))

@@ -1,4 +1,4 @@
-"""Gather what a rendered Dockerfile or definition file is written from: the plan, and the programs of `runtime/kit`."""
+"""Gather the data of a rendered Dockerfile or definition file: the plan, and the programs of `runtime/kit`."""
 
 from collections.abc import Callable, Mapping
 from importlib import metadata
@@ -22,21 +22,21 @@ RENDERERS: Final[Mapping[str, Callable[[Kit], str]]] = {
     "dockerfile": render_dockerfile,
     "apptainer": render_definition,
 }
-JOBS: Final = 4  # compilers at once; the machine that will build is not known
+JOBS: Final = 4  # compilers at once, on an unknown machine
 _COMPILE: Final = "compile_extension.py"
 
 
 def render_recipe(name: str, recipes: Path, store: Store, form: str) -> str:
-    """Return the plan as text in one of the forms of `RENDERERS`. It builds the same environment without envbuilder."""
+    """Return the plan as a text in one of the forms of `RENDERERS`, which builds the same environment."""
     recipe, plan, _ = make_plan(name, recipes, store)
     return RENDERERS[form](make_kit(recipe, plan, pytorch_index=PYTORCH_INDEX))
 
 
 def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
-    """Return everything that a text is written from. Raises UsageError for an image as base, or an extension that no text can hold."""
+    """Return the data of a rendered text. Raises UsageError for an image as base, and for an extension without `sources`."""
     if plan.os.image:
         raise UsageError(
-            f"`{plan.name}` stands on the image `{plan.os.image}`, and a text is written only for a distribution",
+            f"`{plan.name}` is based on the image `{plan.os.image}`, but `render` supports only distributions",
             hint="`base: debian/bookworm` in the recipe, or another suite that `envbuilder init` knows",
         )
     need_sources(plan)

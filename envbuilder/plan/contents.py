@@ -57,7 +57,7 @@ def is_repeatable(python: str) -> bool:
     """Return whether each process writes the same byte code. `python` is a minor version such as 3.11.
 
     Before 3.11, it depends on the hash seed, by the order of sets (python/cpython#81777), and on the modules that the process imported
-    before, by the interning of strings. So one process with a fixed seed and fixed imports compiles all files in a fixed order
+    before, by the reference marks of strings. So one process with a fixed seed and fixed imports compiles all files in a fixed order
     (`runtime/kit/compile_all.py`).
     """
     return tuple(map(int, python.split("."))) >= FIRST_REPEATABLE

@@ -101,7 +101,7 @@ def test_a_context_of_dockers_is_named_as_one():
     assert not buildx.is_context(Builder(name="farther"), runner)
     assert not buildx.is_context(Builder(), Failing("context", CommandError("nobody asks")))
     assert not buildx.is_context(builder, Failing("context", CommandError("of an old client")))
-    command = buildx.by_hand(plan_of("cpu"), Path("W"), builder, context=True)
+    command = buildx.manual_command(plan_of("cpu"), Path("W"), builder, context=True)
     assert command.argv[:7] == (
         "docker",
         "--context",
@@ -226,8 +226,8 @@ def docker_engine(folder: Path, plan: Plan, *, cache_to: tuple[str, ...] = ()) -
 @pytest.mark.parametrize(
     ("on_image", "hint"),
     [
-        (False, "`--engine assemble` runs them; or name the `sources` that they compile"),
-        (True, "name the `sources` that they compile"),
+        (False, "`--engine assemble` supports it; or name the `sources` that the imports compile"),
+        (True, "name the `sources` that the imports compile"),
     ],
 )
 def test_calls_that_are_known_only_when_imports_run_are_refused(tmp_path: Path, on_image: bool, hint: str):
@@ -563,7 +563,7 @@ def test_an_unreadable_cache_is_reported_and_is_not_the_failure(capsys: pytest.C
     with Progress(Console(color=False)) as progress:
         progress.feed(line(vertexes=[absent]))
         progress.feed(line(vertexes=[absent, failed]))
-    told = "nothing is taken from the cache `registry.site/cache`: registry.site/cache:latest: not found"
+    told = "cannot read the cache `registry.site/cache`: registry.site/cache:latest: not found"
     assert capsys.readouterr().err.count(told) == 1
     assert progress.failure == "os: sh /kit/x.sh"
 
@@ -637,11 +637,11 @@ def test_a_full_disk_has_a_hint_and_passwords_are_redacted():
     words = "ERROR: write https://ann:s3cr3t@index.example/x: no space left on device"
     with pytest.raises(SpaceError, match=r"https://\*\*\*@index.example") as caught:
         buildx.run(BUILD, Failing("build", CommandError("x"), words), Console(quiet=True))
-    assert caught.value.hint == "`docker builder prune` frees what BuildKit keeps"
+    assert caught.value.hint == "`docker builder prune` clears the cache of BuildKit"
     lines = f"{exporting('write /x: no space left on device')}\nERROR: write /x: no space left on device"
     with pytest.raises(SpaceError) as caught:
         buildx.run(BUILD, Failing("build", CommandError("x"), lines), Console(quiet=True))
-    assert caught.value.hint == "`docker builder prune` frees what BuildKit keeps"
+    assert caught.value.hint == "`docker builder prune` clears the cache of BuildKit"
 
 
 @pytest.mark.programs

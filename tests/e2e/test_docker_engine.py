@@ -244,7 +244,7 @@ def test_an_image_is_built_on_elsewhere_though_no_cache_is_there(world: World, f
     options = ("--builder", "n2", "--cache-from", f"type=registry,ref={absent}")
     fetched = world.folder / "one/cache"
     built, said = far.build(recipe_of(world, on_devel), "third", *options, fetched=fetched)
-    assert f"nothing is taken from the cache `{absent}`: " in said
+    assert f"cannot read the cache `{absent}`: " in said
     assert "not found" in said
     assert built.digests == on_devel.digests
 

@@ -127,7 +127,7 @@ def test_a_base_that_is_an_image_is_refused_with_a_reason():
     plan = make_small_kit("cpu").plan
     assert isinstance(plan.steps[0], OsStep)
     on_an_image = replace(plan, steps=(replace(plan.steps[0], base=BASE), *plan.steps[1:]))
-    with pytest.raises(UsageError, match="stands on the image `site/base@sha256:"):
+    with pytest.raises(UsageError, match="is based on the image `site/base@sha256:"):
         make_kit(load(RECIPES / "cpu.yaml"), on_an_image, pytorch_index="")
 
 

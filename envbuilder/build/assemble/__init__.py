@@ -1,4 +1,4 @@
 """The engine that composes layers from locked files, without a daemon and without root.
 
-`engine` says which layer waits for which. `os`, `python`, `cuda` and `runtime` make them, in the sandbox of `sandbox`.
+`engine` orders the layers. `os`, `python`, `cuda` and `runtime` make them. `sandbox` isolates the programs that they run.
 """

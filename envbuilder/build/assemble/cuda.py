@@ -1,7 +1,6 @@
-"""The cuda layer: a CUDA toolkit installed from packages, as a row of `compat/tables/toolkits.yaml` says.
+"""The cuda layer: a CUDA toolkit installed from packages, by a row of `compat/tables/toolkits.yaml`.
 
-What torch's wheels carry is not copied: headers and libraries of the Python environment are linked. The program that installs it is
-the one that BuildKit runs in a container.
+Headers and libraries that torch's wheels have are linked, not copied. BuildKit runs the same program in a container.
 """
 
 import json
@@ -30,9 +29,9 @@ def write_tree(step: CudaStep, job: Job, python: Path, work: Path) -> None:
 def install_toolkit(
     step: CudaStep, packages: Mapping[str, Path], *, site: str, python: Path, root: Path, runner: Runner
 ) -> None:
-    """Install `usr/local/cuda-X.Y` and the link `usr/local/cuda` below `root`. Raises BuildError as `install` does ToolkitError.
+    """Install `usr/local/cuda-X.Y` and the link `usr/local/cuda` below `root`. Raises BuildError for a ToolkitError.
 
-    `packages` maps each part to its package; `site` is the image's site-packages, which lie below `python` on this machine.
+    `packages` maps each part to its package. `site` is the image's site-packages, below `python` on this machine.
     """
 
     def read_deb(name: str, package: str) -> AbstractContextManager[IO[bytes]]:

@@ -1,7 +1,7 @@
 """The assemble engine: layers composed from locked artifacts, without a daemon and without root.
 
-Each layer is a future. What does not wait for another layer runs beside it: the wheels are installed beside the distribution's
-packages, and the Python layer is compressed while the extensions compile.
+Each layer is a future. Independent layers are made at the same time: wheels are installed while the distribution's packages are, and the
+Python layer is compressed while the extensions compile.
 """
 
 import functools
@@ -40,7 +40,7 @@ WORK = Path("WORK")  # stands for the temporary folder of a run
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AssembleEngine:
-    """The engine."""
+    """Makes the layers of one plan on this machine."""
 
     job: Job
 
@@ -52,7 +52,7 @@ class AssembleEngine:
         plan = self.job.plan
         if plan.os.image:
             raise BuildError(
-                f"`{plan.name}` stands on the image `{plan.os.image}`, which the engine `assemble` does not support",
+                f"`{plan.name}` is based on the image `{plan.os.image}`, which the engine `assemble` does not support",
                 hint="`--engine docker` builds on images",
             )
         return self.job.missing()
@@ -81,7 +81,7 @@ class AssembleEngine:
             case StartStep():
                 return (runtime.compile_command(step, root=Root(os=root.os), tree=WORK / "tree"),)
             case CudaStep() | RuntimeStep():
-                return ()  # files are written without a program
+                return ()  # these layers need no program
             case _:
                 assert_never(step)
 
@@ -91,7 +91,7 @@ class AssembleEngine:
 
 
 class Run:
-    """One run of the engine over one plan: a future for each layer, and for each tree that is kept."""
+    """One run of the engine over one plan: a future for each layer, and for each kept tree."""
 
     def __init__(self, job: Job, pool: Executor) -> None:
         self._job, self._pool = job, pool
@@ -100,7 +100,7 @@ class Run:
         self._trees: dict[Step, Future[Path]] = {}
 
     def start(self, step: Step) -> "Future[Layer]":
-        """Start the step's layer unless it is started."""
+        """Start the step's layer once. Returns its future."""
         with self._guard:
             if step not in self._layers:
                 write = functools.partial(self._write_layer, step)
@@ -108,7 +108,7 @@ class Run:
             return self._layers[step]
 
     def root(self) -> Root:
-        """Return the root that extensions are compiled in, once its trees are made."""
+        """Return the root in which extensions compile, after its trees are made."""
         kept = (step for step in self._job.plan.steps if isinstance(step, KeptStep))
         started = {type(step): self._start_tree(step) for step in kept}
         return make_root(self._job.plan, {kind: tree.result() for kind, tree in started.items()})
@@ -120,7 +120,7 @@ class Run:
             return self._trees[step]
 
     def _write_layer(self, step: Step, out: Path, work: Path) -> None:
-        """Write the step's layer into `out`, once the layers and trees that it reads are made. `work` is a temporary folder."""
+        """Write the step's layer into `out`, after the layers and trees that it reads. `work` is a temporary folder."""
         job, tree = self._job, work / "tree"
         match step:
             case OsStep():
@@ -157,7 +157,7 @@ class Run:
         return final
 
     def _write_tree(self, step: KeptStep, work: Path) -> None:
-        """Write the step's tree into `work/tree`: from its layer if there is one, otherwise by the step's own program."""
+        """Write the step's tree into `work/tree`: from its layer if there is one, otherwise with the step's program."""
         job = self._job
         layer = load_layer(job.store.layer(job.keys[step]))
         if layer is None and isinstance(step, PythonStep):
@@ -171,6 +171,6 @@ class Run:
 
 
 def make_root(plan: Plan, trees: Mapping[type[Step], Path]) -> Root:
-    """Return the root that extensions are compiled in."""
+    """Return the root in which extensions compile."""
     version = plan.cuda.toolkit.cuda if plan.cuda else ""
     return Root(os=trees[OsStep], python=trees[PythonStep], cuda=trees.get(CudaStep), cuda_version=version)

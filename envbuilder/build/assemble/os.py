@@ -20,7 +20,7 @@ from envbuilder.plan.contents import ADD_USER, DROP, EXCLUDE, KEEP, PLAIN_NAMES,
 from envbuilder.plan.model import OsStep
 
 FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # later layers fill them
-# The merged /usr, made before the first package is unpacked; the package `usr-is-merged` then agrees.
+# The links of the merged /usr. They exist before the first package is unpacked, as the package `usr-is-merged` requires.
 MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
 
 _PYTHON: Final = re.compile(r"(python(3\.\d+))-minimal")
@@ -28,7 +28,7 @@ _EXCLUDED: Final = tuple(pattern.removeprefix("/").removesuffix("*") for pattern
 
 
 def commands(step: OsStep, job: Job, work: Path) -> tuple[Command, ...]:
-    """Return the programs that make the layer."""
+    """Return the commands that make the layer."""
     repository = work / "repository"
     bootstrap = bootstrap_command(
         step, repository=repository, skeleton=work / "skeleton.tar", out=work / "os.tar",
@@ -43,7 +43,7 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
     out = work / "os.tar"
     with contextlib.ExitStack() as stack:
         stack.enter_context(job.console.step(f"install {step.suite}: {len(step.artifacts)} packages"))
-        # Without root, mmdebstrap runs as users of a namespace, which cannot enter the store.
+        # Without root, mmdebstrap runs as other users of a user namespace, which cannot enter the store.
         place = work if root else Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="envbuilder-")))
         repository, skeleton = place / "repository", place / "skeleton.tar"
         repository.mkdir()
@@ -74,28 +74,28 @@ def bootstrap_command(
     names = ",".join(sorted(deb.name for deb in step.artifacts))
     options = [
         f"--mode={'root' if root else 'unshare'}",
-        # First the packages that dpkg itself needs, then all of them. `custom` would unpack every package twice.
+        # This variant first installs the packages that dpkg needs, then all. `custom` would unpack every package twice.
         "--variant=essential",
         "--format=tar",
         "--architectures=amd64",
         f"--include={names}",
         f"--setup-hook=tar-in {shlex.quote(str(skeleton))} /",
         "--skip=check/empty",
-        "--dpkgopt=force-unsafe-io",  # the root is packed and thrown away, so 8,700 fsyncs are of no use
+        "--dpkgopt=force-unsafe-io",  # the root is temporary, so 8,700 fsyncs are of no use
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
         f"--dpkgopt=path-include={KEEP}",
         *_repeat_byte_code(step),
         f"--customize-hook={ADD_USER}",
     ]
     source = f"deb [trusted=yes] copy://{quote(str(repository))} ./"
-    # As root, mmdebstrap mounts /proc and /dev in the new root. A namespace removes them when it is killed.
+    # As root, mmdebstrap mounts /proc and /dev in the new root. A mount namespace removes them even after a kill.
     alone = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc") if root else ()
     return Command(
-        # Without the name of a suite: the repository has none.
+        # The suite is "", because the repository has none.
         argv=(*alone, "mmdebstrap", *options, "", str(out), source),
         env=(
             ("SOURCE_DATE_EPOCH", str(epoch)),
-            # Its unfinished root lies where the store sweeps what a killed build left.
+            # Its unfinished root is in a folder that the store removes after a kill.
             ("TMPDIR", str(out.parent if root else skeleton.parent)),
         ),
         why="install the distribution's packages",
@@ -103,7 +103,7 @@ def bootstrap_command(
 
 
 def _repeat_byte_code(step: OsStep) -> tuple[str, ...]:
-    """Compile the standard library again where the seed matters: the package's own script does not set it."""
+    """Compile the standard library again with a fixed seed if the seed matters: the package's script sets none."""
     found = (_PYTHON.fullmatch(deb.name) for deb in step.artifacts)
     return tuple(
         f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" {match[1]} -m compileall -q -f /usr/lib/{match[1]}'
@@ -117,7 +117,7 @@ def index_command(repository: Path) -> Command:
 
 
 def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
-    """Write the paths of the os layer that no package brings: the compiler's plain names, and empty folders."""
+    """Write the paths of the os layer that no package has: the compiler's plain names, and empty folders."""
     with tarfile.open(path, "w") as tar:
         merged = (f"usr/{name}" for name in MERGED)
         for name in ("opt", "usr", *merged, "usr/local", "usr/local/bin", *FOLDERS):
@@ -138,7 +138,7 @@ def member(name: str, *, kind: bytes, epoch: int, target: str = "") -> tarfile.T
 
 
 def write_root(debs: Iterable[Artifact], out: Path, *, epoch: int, store: Store, runner: Runner) -> None:
-    """Put the files of all packages into one tar, below a merged /usr: a root in which its own dpkg can run."""
+    """Write the files of all packages into one tar with a merged /usr: a root in which its own dpkg can run."""
     seen = {f"usr/{name}" for name in MERGED} | set(MERGED) | {"usr", ""}
     with tarfile.open(out, "w", format=tarfile.PAX_FORMAT) as tar:
         for name in ("usr", *(f"usr/{name}" for name in MERGED)):

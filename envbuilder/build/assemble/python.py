@@ -17,26 +17,26 @@ from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import is_repeatable
 from envbuilder.plan.model import ENV_PREFIX, PythonStep
 
-# The one writable mount: uv's cache and the environment share it, so that hard links work.
+# The only writable mount. uv's cache and the environment share it, so hard links work.
 WORK: Final = "/work"
 
-# The packages that a bare Python and uv need, of any suite. With them alone the wheels are installed while the os layer is still
-# being made.
+# The packages that a minimal Python and uv need, of any suite. With only these, the wheels are installed while the os layer is still
+# in the making.
 INTERPRETER: Final = (
     "libc6", "libgcc-s1", "libexpat1", "zlib1g", "libpython{}-minimal", "libpython{}-stdlib", "python{}-minimal",
-    "python3-distutils",  # of suites with a Python before 3.10
+    "python3-distutils",  # in suites with a Python before 3.10
 )  # fmt: skip
 
-COMPILE: Final = "kit/compile_all.py"  # among our data files, as the next
+COMPILE: Final = "kit/compile_all.py"  # in `envbuilder/runtime`, like the next
 CHECK: Final = "kit/check_byte_code.py"
 STEADY: Final = (
     ("PYTHONHASHSEED", "0"),
-    ("PYTHONWARNINGS", "ignore"),  # a warning leaves strings behind in the process
+    ("PYTHONWARNINGS", "ignore"),  # a warning leaves strings in the process, which changes byte code
 )
 
 
 def commands(step: PythonStep, job: Job, work: Path) -> tuple[Command, ...]:
-    """Return the programs that make the layer."""
+    """Return the commands that make the layer."""
     return (
         *unpack_commands(step, job.plan.os.artifacts, store=job.store, work=work),
         *install_commands(step, work=work, epoch=job.plan.epoch),
@@ -61,14 +61,14 @@ def write_tree(step: PythonStep, job: Job, work: Path) -> None:
 
 
 def requirements(step: PythonStep) -> str:
-    """Return the wheels as pip and uv read them, by hash."""
+    """Return the wheels as requirements with hashes."""
     return "".join(
         f"{wheel.name}=={wheel.version} --hash=sha256:{wheel.sha256}\n" for wheel in step.artifacts
     )
 
 
 def interpreter(step: PythonStep, debs: Sequence[Artifact]) -> tuple[Artifact, ...]:
-    """Return the packages of the bare Python that installs the wheels."""
+    """Return the packages of the minimal Python that installs the wheels."""
     names = [name.format(step.python) for name in INTERPRETER]
     return tuple(deb for deb in debs if deb.name in names)
 
@@ -76,7 +76,7 @@ def interpreter(step: PythonStep, debs: Sequence[Artifact]) -> tuple[Artifact, .
 def unpack_commands(
     step: PythonStep, debs: Sequence[Artifact], *, store: Store, work: Path
 ) -> tuple[Command, ...]:
-    """Unpack a bare Python from the locked packages into `work/interpreter`."""
+    """Unpack a minimal Python from the locked packages into `work/interpreter`."""
     return tuple(
         Command(
             argv=("dpkg-deb", "--extract", str(store.artifact(deb.sha256)), str(work / "interpreter")),
@@ -87,9 +87,9 @@ def unpack_commands(
 
 
 def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Command, ...]:
-    """Install every wheel of `work/wheels`, by the hashes of `work/requirements.txt`.
+    """Install every wheel of `work/wheels`, with the hashes of `work/requirements.txt`.
 
-    Byte code is `unchecked-hash`: the image is read-only, so a check would only read each source at each import.
+    Byte code is `unchecked-hash`: the image is read-only, so a check at each import would be of no use.
     """
     argv = (
         "/uv", "pip", "install", "--offline", "--no-index", "--find-links", f"{WORK}/wheels", "--no-deps", "--no-config",
@@ -110,7 +110,7 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
             ("PYC_INVALIDATION_MODE", "UNCHECKED_HASH"),
             *STEADY,
             ("UV_NO_PROGRESS", "1"),
-            ("UV_NO_INSTALLER_METADATA", "1"),  # it holds the time at which a wheel was cached
+            ("UV_NO_INSTALLER_METADATA", "1"),  # this metadata holds the time of the cached wheel
         ),
     )
     why = "install the locked Python packages"
@@ -127,7 +127,7 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
 
 
 def complete_root(root: Path) -> None:
-    """Complete a root of unpacked packages: the folders that the sandbox mounts, and all libraries below /usr."""
+    """Complete a root of unpacked packages: add the folders for mounts, and copy all libraries below /usr."""
     for name in ("etc", "var", "usr/local/bin", "lib", "lib64"):
         (root / name).mkdir(parents=True, exist_ok=True)
     for name in ("lib", "lib64"):
@@ -137,7 +137,7 @@ def complete_root(root: Path) -> None:
 def make_environment(tree: Path, step: PythonStep) -> None:
     """Write an empty environment over the distribution's Python.
 
-    Its version is the minor one, since distributions with different patch levels share the layer.
+    It names only the minor version, because distributions with different patch versions share the layer.
     """
     prefix = tree / ENV_PREFIX[1:]
     (prefix / "bin").mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""The layers of plain files: what each Python runs first, what Apptainer starts with, and the texts that describe the image."""
+"""The start and the runtime layer: the modules that each Python runs first, and the files of runtimes and documents."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,11 +20,11 @@ def write_start_files(step: StartStep, tree: Path) -> None:
 
 
 def compile_command(step: StartStep, *, root: Root, tree: Path) -> Command:
-    """Byte-compile the start layer at its final path. Byte code is unchecked, since a read-only image cannot change."""
+    """Byte-compile the start layer at its final path. Byte code is unchecked, because the image is read-only."""
     return sandboxed(
         root,
         (f"/usr/bin/python{step.python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "/opt"),
-        why="byte-compile what each Python starts with",
+        why="byte-compile the modules that each Python runs first",
         mounts=(Mount(source=tree / "opt", target="/opt", writable=True),),
         env=STEADY,
     )  # fmt: skip
@@ -33,7 +33,7 @@ def compile_command(step: StartStep, *, root: Root, tree: Path) -> Command:
 def write_layer(
     step: RuntimeStep, job: Job, *, layers: Mapping[type[Step], Layer], work: Path, out: Path
 ) -> None:
-    """Write the runtime layer. `layers` are all others. Their trees, where the store has them, save unpacking them."""
+    """Write the runtime layer. `layers` are all others. They are not unpacked if the store has their trees."""
     trees = {type(one): job.store.tree(key) for one, key in job.keys.items()}
     documents = write_documents(job.plan, layers, trees, tools(), job.engine)
     write_runtime_files(step, work / "tree", documents)
@@ -41,7 +41,7 @@ def write_layer(
 
 
 def write_runtime_files(step: RuntimeStep, tree: Path, documents: Mapping[str, str] | None = None) -> None:
-    """Write the layer's files below `tree`. `documents` are the texts that describe the other layers."""
+    """Write the layer's files below `tree`. `documents` are SBOM and provenance."""
     plain = {path: (text, 0o644) for path, text in (documents or {}).items()}
     for path, (text, mode) in (runtime_files(step) | plain).items():
         write_text(tree / path, text, mode=mode)

@@ -1,6 +1,6 @@
-"""The sandbox of a build: the layers below as a read-only root, no network, no GPU, no files of the machine.
+"""The sandbox of a build: a read-only root of the lower layers, no network, no GPU, no files of the machine.
 
-bubblewrap mounts the root from folders of the store. Nothing is copied, and no root rights are needed.
+bubblewrap mounts the root from folders of the store, without a copy and without root.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from envbuilder.plan.model import ENV_PREFIX, SYSTEM_PATH
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """The trees that make up the root: the os layer's, and those of the python and cuda layers if there are any."""
+    """The trees of the root: that of the os layer, and those of the python and cuda layers if there are any."""
 
     os: Path
     python: Path | None = None

@@ -1,4 +1,4 @@
-"""The docker engine: BuildKit makes the same layers, from `Dockerfile.base` and a folder with everything that it reads."""
+"""The docker engine: BuildKit makes the same layers, from `Dockerfile.base` and a folder of inputs."""
 
 from envbuilder.build.buildkit.engine import BuildKitEngine
 

@@ -1,4 +1,4 @@
-"""The `docker buildx build` command: its options, what it needs, and its failures in words."""
+"""The `docker buildx build` command: its options, its requirements and its errors."""
 
 import re
 from dataclasses import replace
@@ -17,7 +17,7 @@ from envbuilder.plan.model import Plan
 from envbuilder.plan.render.stages import arguments
 
 FLOOR: Final = (0, 13)  # of buildx: the first release with `--progress rawjson`
-# Messages about a cache that does not exist. They come before anything is built.
+# Errors about the options of a cache, before anything is built.
 _BAD_CACHE: Final = re.compile(
     r"unknown cache exporter.*|failed to configure \S+ cache exporter.*|\S+ cache exporter requires .*"
 )
@@ -39,12 +39,12 @@ class BuildxCode(CodeEnum):
 
 
 def is_context(builder: Builder, runner: Runner) -> bool:
-    """Whether the builder is a Docker context. buildx lists contexts as builders, but uses one only by `docker --context`."""
+    """Return whether the builder is a Docker context. buildx lists contexts as builders but needs `docker --context`."""
     if not builder.name:
         return False
     try:
         names = runner.run(Command(argv=("docker", "context", "ls", "--quiet"), why="list Docker's contexts"))
-    except (CommandError, ToolError):  # `need_buildkit` says what is wrong with it
+    except (CommandError, ToolError):  # `need_buildkit` reports it
         return False
     return builder.name in names.split()
 
@@ -52,7 +52,7 @@ def is_context(builder: Builder, runner: Runner) -> bool:
 def build_command(
     plan: Plan, folder: Path, out: Path, builder: Builder, *, stage: str, context: bool
 ) -> Command:
-    """Build the layers of this stage of `folder` into the OCI layout `out`. `context`: the builder is a Docker context."""
+    """Build the layers of a stage of `folder` into the OCI layout `out`. `context`: the builder is a Docker context."""
     options = (
         "--target", stage, "--progress", "rawjson", "--provenance=false", "--sbom=false",
         "--output", f"type=oci,tar=false,compression=uncompressed,force-compression=true,dest={out}",
@@ -61,8 +61,8 @@ def build_command(
     return Command(argv=argv, why="build the layers with BuildKit", merged=True)
 
 
-def by_hand(plan: Plan, folder: Path, builder: Builder, *, context: bool) -> Command:
-    """Return the command that makes an image of `folder` without envbuilder."""
+def manual_command(plan: Plan, folder: Path, builder: Builder, *, context: bool) -> Command:
+    """Return the command by which a user builds an image from `folder`."""
     argv = _words(plan, folder, builder, ("--tag", plan.name), context=context)
     return Command(argv=argv, why="build the image")
 
@@ -84,7 +84,8 @@ def _words(
 def run(command: Command, runner: Runner, console: Console) -> None:
     """Run the command and show its steps.
 
-    Raises BuildError with the last lines of what failed, SpaceError on a full disk, ToolError for a BuildKit that cannot do it.
+    Raises BuildError with the last lines of the failed instruction, SpaceError for a full disk, ToolError for a BuildKit without the
+    feature.
     """
     with Progress(console) as progress:
         try:
@@ -105,7 +106,7 @@ def _explain(command: Command, error: CommandError, progress: Progress) -> Envbu
         return ToolError(f"BuildKit cannot {what} here", findings=(finding,))
     message = progress.failure or error.message
     if "no space left" in f"{message} {words}":
-        hint = "`docker builder prune` frees what BuildKit keeps"
+        hint = "`docker builder prune` clears the cache of BuildKit"
         return SpaceError(f"could not {command.why}: {message}", hint=hint)
     rejected = _BAD_CACHE.search(words)
     if unwritten := progress.unwritten or (rejected[0] if rejected else ""):
@@ -117,7 +118,7 @@ def _explain(command: Command, error: CommandError, progress: Progress) -> Envbu
 
 
 def need_buildkit(builder: Builder, runner: Runner) -> None:
-    """Raise ToolError without a Docker client, without a recent buildx, or without a builder that answers."""
+    """Raise ToolError without a Docker client, a recent buildx or a running builder."""
     problem = _find_problem(builder, runner)
     if problem:
         raise ToolError("the docker engine needs BuildKit", findings=(problem,))
@@ -127,11 +128,11 @@ def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
     try:
         version = runner.run(Command(argv=("docker", "buildx", "version"), why="ask for buildx"))
     except ToolError:
-        message = "`docker` is needed to drive BuildKit, and it is not installed"
+        message = "`docker` is needed to run BuildKit, but it is not installed"
         return Finding(code=ToolCode.ABSENT, message=message, hint=_TO_SET_UP)
     except CommandError:
         hint = "`apt-get install docker-buildx`, or docker-buildx-plugin of Docker's own packages"
-        message = "`docker` has no plugin `buildx`, which drives BuildKit"
+        message = "`docker` has no plugin `buildx`, which runs BuildKit"
         return Finding(code=ToolCode.ABSENT, message=message, hint=hint)
     found = re.search(r"\d+(?:\.\d+)+", version)
     if not found or tuple(map(int, found[0].split("."))) < FLOOR:
@@ -141,12 +142,12 @@ def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
     inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (builder.name,)))
     try:
         answer = runner.run(Command(argv=inspect, why="ask the builder"))
-        trouble = re.search(r"^Error: +(.*)", answer, re.MULTILINE)  # of an engine that it cannot reach
+        trouble = re.search(r"^Error: +(.*)", answer, re.MULTILINE)  # buildx cannot reach the engine
         last = trouble[1] if trouble else ""
     except CommandError as error:
         last = error.message.splitlines()[-1]
     if not last:
         return None
     name = f"the builder `{builder.name}`" if builder.name else "the Docker engine"
-    hint = "`docker buildx ls` lists builders, `envbuilder doctor` looks at the engine"
+    hint = "`docker buildx ls` lists builders, `envbuilder doctor` checks the engine"
     return Finding(code=ToolCode.ABSENT, message=f"{name} does not answer: {last}", hint=hint)

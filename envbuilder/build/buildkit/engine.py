@@ -1,4 +1,4 @@
-"""One run of BuildKit over one plan. It exports every layer but the runtime's, as a tar that is packed again as ours."""
+"""Run BuildKit over one plan. It exports every layer except the runtime's as a tar, which envbuilder packs as its own layer."""
 
 from collections.abc import Sequence
 from concurrent.futures import Executor, Future
@@ -31,17 +31,17 @@ class BuildKitEngine:
         buildx.need_buildkit(self.builder, self.job.runner)
 
     def artifacts(self) -> tuple[Artifact, ...]:
-        """Return every input if BuildKit has something to do: it may have forgotten any of its stages."""
+        """Return every input if BuildKit has a layer to make: its cache may lack any stage."""
         need_calls(self.job.plan)
-        return self.job.plan.artifacts if self._asked() else ()
+        return self.job.plan.artifacts if self._wanted() else ()
 
     def start(self, pool: Executor) -> "tuple[Future[Layer], ...]":
         """Start every layer of the plan."""
-        baked = pool.submit(self._bake)
-        return tuple(pool.submit(self._layer, step, baked) for step in self.job.plan.steps)
+        made = pool.submit(self._make_layers)
+        return tuple(pool.submit(self._layer, step, made) for step in self.job.plan.steps)
 
-    def _layer(self, step: Step, baked: "Future[dict[type[Step], Layer]]") -> Layer:
-        layers = baked.result()
+    def _layer(self, step: Step, made: "Future[dict[type[Step], Layer]]") -> Layer:
+        layers = made.result()
         if not isinstance(step, RuntimeStep):
             return layers[type(step)]
         return self.job.make_layer(
@@ -49,10 +49,10 @@ class BuildKitEngine:
         )
 
     def commands(self) -> tuple[Command, ...]:
-        """Return the command for the layers that BuildKit is asked for. `WORK` stands for the temporary folder of a run."""
+        """Return the command for the layers that BuildKit must make. `WORK` stands for the temporary folder of a run."""
         need_calls(self.job.plan)
-        asked = self._asked()
-        return (self._command(Path("WORK"), stage=_stage(asked)),) if asked else ()
+        wanted = self._wanted()
+        return (self._command(Path("WORK"), stage=_stage(wanted)),) if wanted else ()
 
     def _command(self, work: Path, *, stage: str) -> Command:
         context = buildx.is_context(self.builder, self.job.runner)
@@ -60,34 +60,34 @@ class BuildKitEngine:
             self.job.plan, work / "folder", work / "layout", self.builder, stage=stage, context=context
         )
 
-    def _asked(self) -> tuple[Step, ...]:
-        """Return the layers that BuildKit is asked for: the missing ones, or all if it fills a cache of its own."""
+    def _wanted(self) -> tuple[Step, ...]:
+        """Return the layers that BuildKit must make: the missing ones, or all with `--cache-to`."""
         wanted = self.job.plan.steps if self.builder.cache_to else self.job.missing()
         return tuple(step for step in wanted if not isinstance(step, RuntimeStep))
 
     def prepare(self, folder: Path, final: Path) -> Command:
-        """Write everything that BuildKit reads into `folder`. Returns the command that builds an image once the folder is `final`."""
+        """Write the inputs of BuildKit into `folder`, later renamed to `final`. Returns the command that builds an image."""
         write_folder(self.job, folder)
         context = buildx.is_context(self.builder, self.job.runner)
-        return buildx.by_hand(self.job.plan, final, self.builder, context=context)
+        return buildx.manual_command(self.job.plan, final, self.builder, context=context)
 
-    def _bake(self) -> dict[type[Step], Layer]:
-        """Return every layer but the runtime's, by the type of its step."""
+    def _make_layers(self) -> dict[type[Step], Layer]:
+        """Return every layer except the runtime's, by the type of its step."""
         store = self.job.store
-        if self._asked():
+        if self._wanted():
             with store.lock(f"docker-{self.job.plan.key}"), store.workspace() as work:
-                if asked := self._asked():  # another process may have made them meanwhile
-                    self._build(asked, work)
+                if wanted := self._wanted():  # another process may have made them
+                    self._build(wanted, work)
         found = {type(step): load_layer(store.layer(key)) for step, key in self.job.keys.items()}
         return {kind: layer for kind, layer in found.items() if layer is not None}
 
-    def _build(self, asked: Sequence[Step], work: Path) -> None:
-        job, stage = self.job, _stage(asked)
-        with job.console.step("gather what BuildKit reads"):
+    def _build(self, wanted: Sequence[Step], work: Path) -> None:
+        job, stage = self.job, _stage(wanted)
+        with job.console.step("gather the inputs of BuildKit"):
             write_folder(job, work / "folder")
         buildx.run(self._command(work, stage=stage), job.runner, job.console)
         tars = exported_tars(work / "layout", EXPORTED[stage])
-        for step in (one for one in job.missing() if one in asked):
+        for step in (one for one in job.missing() if one in wanted):
             with job.console.step(f"write the {step.name} layer"):
                 self._pack(step, tars[step.name])
 
@@ -105,9 +105,9 @@ def pack_tar(step: Step, job: Job, tar: Path, out: Path) -> Layer:
     )  # fmt: skip
 
 
-def _stage(asked: Sequence[Step]) -> str:
-    """Return the smallest stage with these layers. To export all of them takes as long as the image is large."""
-    names = {step.name for step in asked}
+def _stage(wanted: Sequence[Step]) -> str:
+    """Return the smallest stage with these layers: the time of an export grows with its size."""
+    names = {step.name for step in wanted}
     return min(
         (stage for stage, layers in EXPORTED.items() if names <= set(layers)),
         key=lambda stage: len(EXPORTED[stage]),

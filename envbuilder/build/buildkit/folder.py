@@ -1,6 +1,6 @@
-"""The folder that `Dockerfile.base` builds from: inputs as links to the store, programs, and what the plan decides as files.
+"""The folder that `Dockerfile.base` reads: inputs as links to the store, programs, and the plan's settings as files.
 
-Each stage reads a part of its own, so BuildKit makes anew what an edit touches and nothing else.
+Each stage reads its own part of the folder, so BuildKit repeats only the stages that an edit changes.
 """
 
 import shlex
@@ -35,11 +35,9 @@ from envbuilder.plan.render.dockerfile import render_base
 from envbuilder.plan.render.steps import rules
 
 DOCKERFILE: Final = "Dockerfile.base"
-BASE: Final = "base"  # the image that a recipe stands on, as an OCI layout
-JOBS: Final = (
-    4  # compilers at once, on every machine: BuildKit may run elsewhere, and its cache is keyed by it
-)
-# Programs beside those of the kit, and their folders in it. Each Python of a project's build finds the last one where it is mounted.
+BASE: Final = "base"  # the base image, as an OCI layout
+JOBS: Final = 4  # compilers at once; fixed, because it is part of the key of BuildKit's cache
+# Programs beside those of the kit, and their folders in it. Each Python of a project's build imports the last one.
 _PROGRAMS: Final = {"compile_extension.py": "", "build_project.py": "", "sitecustomize.py": "customize"}
 
 
@@ -57,14 +55,14 @@ def write_folder(job: Job, folder: Path) -> None:
 
 
 def write_base(base: LockedBase, folder: Path, store: Store) -> None:
-    """Write the image as an OCI layout of links to its blobs in the store."""
+    """Write the base image as an OCI layout of links to its blobs in the store."""
     _link_files(folder / BLOBS, ((blob.sha256, blob.sha256) for blob in blobs(base)), store)
     for name, content in layout_files(base).items():
         write_text(folder / name, content.decode())
 
 
 def _write_inputs(step: Step, job: Job, folder: Path) -> None:
-    """Write what the step's stage reads."""
+    """Write the inputs of the step's stage."""
     match step:
         case OsStep():
             _write_os(step, job, folder)
@@ -137,7 +135,7 @@ def _write_extensions(step: ExtensionsStep, job: Job, folder: Path) -> None:
 
 
 def _link_files(folder: Path, files: Iterable[tuple[str, str]], store: Store) -> None:
-    """Fill a folder with links to the store: name → sha256."""
+    """Link files of the store into a folder: name → sha256."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, digest in files:
         target = folder / name
@@ -147,6 +145,6 @@ def _link_files(folder: Path, files: Iterable[tuple[str, str]], store: Store) ->
 
 
 def _write_settings(path: Path, values: Mapping[str, str], *, export: bool = False) -> None:
-    """Write assignments as the shell reads them."""
+    """Write variables as a shell script."""
     word = "export " if export else ""
     write_text(path, "".join(f"{word}{name}={shlex.quote(value)}\n" for name, value in values.items()))

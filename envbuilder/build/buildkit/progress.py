@@ -1,7 +1,7 @@
-"""BuildKit's progress (`--progress rawjson`) shown as steps. Its whole text goes to the log.
+"""Show BuildKit's progress (`--progress rawjson`) as steps, and log all of it.
 
-Each line is a JSON object with some of `vertexes`, `statuses` and `logs`. A vertex is an instruction of the Dockerfile, or
-something that BuildKit does around them.
+Each line is a JSON object with some of `vertexes`, `statuses` and `logs`. A vertex is an instruction of the Dockerfile or other work of
+BuildKit.
 """
 
 import base64
@@ -20,14 +20,14 @@ _IMPORT: Final = re.compile(r"importing cache manifest from (?P<place>.*)")
 _EXPORT: Final = "exporting cache to "
 _OPTIONS: Final = re.compile(r"--\S+ +")
 _LONGEST: Final = 70  # of a step's title, characters
-_KEPT: Final = 20  # lines of an instruction that failed
+_KEPT: Final = 20  # lines of a failed instruction
 
 
 class Progress:
-    """Read the lines as they come. `failure` holds the last output of the instruction that failed.
+    """Read the lines of the program. `failure` holds the last output of the failed instruction.
 
-    `ran` and `cached` count instructions; `unwritten` is the reason why BuildKit could not write its cache. A cache that it cannot
-    read is reported at once: the build goes on and takes longer.
+    `ran` and `cached` count instructions. `unwritten` is the reason why BuildKit could not write its cache. A cache that it cannot read is
+    reported at once, because the build continues without it.
     """
 
     def __init__(self, console: Console) -> None:
@@ -41,13 +41,13 @@ class Progress:
         self._cached: set[str] = set()
         self._ran: set[str] = set()
         self.unwritten = ""
-        self._plain: list[str] = []  # lines that are not progress: messages of buildx
+        self._plain: list[str] = []  # messages of buildx
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for digest in tuple(self._open):  # steps that were running when the program ended
+        for digest in tuple(self._open):  # the program ended during these steps
             self._end(digest, failed=True)
 
     def feed(self, line: str) -> None:
@@ -94,10 +94,10 @@ class Progress:
         self._names[digest] = title(name) or name
         if error := redacted(vertex.get("error") or ""):
             self._log.debug("%s: %s", name, error)
-            self._trouble(digest, name, error)
+            self._record_error(digest, name, error)
         is_instruction = name.startswith("[") and bool(title(name))
         if vertex.get("cached"):
-            self._log.debug("%s: as it was", name)
+            self._log.debug("%s: cached", name)
             self._cached |= {digest} if is_instruction else set()
         elif vertex.get("completed"):
             self._ran |= {digest} if is_instruction else set()
@@ -109,27 +109,27 @@ class Progress:
 
     def _end(self, digest: str, *, failed: bool) -> None:
         """Close the step of a vertex, if it has one."""
-        with contextlib.suppress(_Broken), self._open.pop(digest, contextlib.ExitStack()):
+        with contextlib.suppress(_StepFailed), self._open.pop(digest, contextlib.ExitStack()):
             if failed:
-                raise _Broken
+                raise _StepFailed
 
-    def _trouble(self, digest: str, name: str, error: str) -> None:
+    def _record_error(self, digest: str, name: str, error: str) -> None:
         if found := _IMPORT.fullmatch(name):
             if digest not in self._reported:
                 self._reported.add(digest)
-                self._console.say(f"nothing is taken from the cache `{found['place']}`: {error}")
+                self._console.say(f"cannot read the cache `{found['place']}`: {error}")
         elif name.startswith(_EXPORT):
             self.unwritten = error
         else:
             self._failed = self._failed or digest
 
 
-class _Broken(Exception):  # noqa: N818 - it only closes a step as one that failed
-    """Closes a step as failed. The caller that runs BuildKit decides which error is raised."""
+class _StepFailed(Exception):  # noqa: N818 - it never leaves this module
+    """Marks the step as failed. `run` raises the error of the build."""
 
 
 def title(name: str) -> str:
-    """Return the title of a vertex: its stage and the program that it runs. "" for BuildKit's own work."""
+    """Return the title of a vertex: its stage and its program. "" for most work of BuildKit itself."""
     found = _NAME.fullmatch(name)
     if not found:
         whole = {"exporting to ": "BuildKit writes the layers", _EXPORT: "BuildKit writes its cache"}

@@ -1,7 +1,7 @@
 """Compile the extensions of a plan, or take them from the store. Several compile at once.
 
-An entry of the store serves any recipe with the same key. An extension that fails does not stop the others: they go into the store,
-and after a repair only the failed one is compiled.
+Recipes with the same key share an entry of the store. A failed extension does not stop the others: they go into the store, and the next
+build compiles only the failed one.
 """
 
 import contextlib
@@ -65,16 +65,16 @@ from envbuilder.core.process import Command
 from envbuilder.lock.model import LockedExtension
 from envbuilder.recipe.extension import SOURCE_SUFFIXES, Form
 
-NVCC_MEMORY: Final = 3 << 30  # bytes that one compile of a file with torch's headers may need
+NVCC_MEMORY: Final = 3 << 30  # bytes of memory that a compile with torch's headers may need
 Item = TypeVar("Item")
 _COMPILED: Final = re.compile(rf"\s-c\s+\"?(\S+(?:{'|'.join(map(re.escape, SOURCE_SUFFIXES))}))\b")
 _COUNT: Final = re.compile(r"^\[(\d+)/(\d+)\] ")
 
-# ---- what remains to be compiled
+# ---- the commands of a dry run
 
 
 def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]:
-    """Return the commands for what the store lacks. `work` stands for the build directory."""
+    """Return the commands for the extensions that the store lacks. `work` stands for the build directory."""
     missing = {
         one.extension.name: one.extension
         for one in find_extensions(job.plan, job.store)
@@ -95,7 +95,7 @@ def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]
 
 
 def compilers(limits: Limits) -> int:
-    """Return how many compilers run at once: as many as cores and memory allow."""
+    """Return how many compilers may run at once, by cores and memory."""
     return max(1, min(limits.threads, limits.memory // NVCC_MEMORY))
 
 
@@ -112,7 +112,7 @@ class Slots:
 
     @contextlib.contextmanager
     def take(self, wanted: int) -> Iterator[int]:
-        """Wait for as many slots as wanted, but all at most. Yields their number, and frees them at the end."""
+        """Take the wanted number of slots, at most all, and free them at the end. Yields their number."""
         number = max(1, min(wanted, self._count))
         with self._changed:
             self._changed.wait_for(lambda: self._free >= number)
@@ -127,7 +127,7 @@ class Slots:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compile:
-    """One compile that runs: where, with how many compilers, in which root. `out` is the folder of the new entry."""
+    """One compile: its build directory, its number of compilers and its root. `out` is the folder of the new entry."""
 
     build_dir: Path
     jobs: int
@@ -140,7 +140,7 @@ class _Compile:
 
 
 class ExtensionBuilder:
-    """Build one plan's extensions. `root` unpacks what a compiler needs; it is called only when something must be compiled."""
+    """Build one plan's extensions. `root` unpacks the trees for a compiler. It is called only before a compile."""
 
     def __init__(self, job: Job, root: Callable[[], Root]) -> None:
         self._job, self._root = job, root
@@ -148,7 +148,7 @@ class ExtensionBuilder:
         self._slots = Slots(compilers(job.limits))
 
     def build(self) -> tuple[CachedExtension, ...]:
-        """Return every extension, in the recipe's order. Raises BuildError that names all that failed."""
+        """Return every extension, in the recipe's order. Raises one BuildError for all that failed."""
         return _run_all(self._job.plan.extensions, self._build_one)
 
     def _build_one(self, extension: LockedExtension) -> tuple[CachedExtension, ...]:
@@ -164,7 +164,7 @@ class ExtensionBuilder:
 
         def work(run: _Compile) -> Compiled:
             stage_files({name: store.artifact(digest) for name, digest in calls.files}, run.build_dir)
-            for folder in ("src", "build"):  # a call of `load_inline()` may have no files at all
+            for folder in ("src", "build"):  # a call of `load_inline()` may have no files
                 (run.build_dir / folder).mkdir(exist_ok=True)
             self._run(
                 compile_program(plan, extension, call, jobs=run.jobs), call.name, run.build_dir, run.root
@@ -216,7 +216,7 @@ class ExtensionBuilder:
         return self._obtain(extension.name, key, extension.form, work, wanted=jobs, build_key=build_key)
 
     def _capture_calls(self, extension: LockedExtension) -> Calls:
-        """Capture the calls that a project's own imports make."""
+        """Capture the calls of a project's own imports."""
         store = self._job.store
         key = project_key(self._job.plan, extension).digest
         with store.lock(f"extension-{key}"):
@@ -248,7 +248,7 @@ class ExtensionBuilder:
     def _obtain(
         self, name: str, key: Key, form: Form, work: Callable[[_Compile], Compiled], *, wanted: int, build_key: Sha256
     ) -> CachedExtension:  # fmt: skip
-        """Return the entry from the store. `work` makes one that the store lacks, with as many compilers as wanted and free."""
+        """Return the entry from the store. `work` makes a missing one, with at most `wanted` compilers."""
         store, console, digest = self._job.store, self._job.console, key.digest
         folder = store.extension(digest)
         with store.lock(f"extension-{digest}"):
@@ -291,19 +291,19 @@ class ExtensionBuilder:
 
 
 def _build_key(common: Sequence[tuple[str, str]], own: str) -> Sha256:
-    """Return the key of a build directory: all that decides an object file but the sources' bytes, which ninja compares."""
+    """Return the key of a build directory: everything that decides objects except sources, which ninja compares."""
     return sha256_text(json.dumps([*common, own]))
 
 
 def _pairs(files: Mapping[str, str], base: str) -> tuple[tuple[str, str], ...]:
-    """Return path and sha256 of files that a compile read. The paths are relative to the call's base."""
+    """Return path and sha256 of files that a compile read. Paths are relative to the call's base."""
     return tuple(sorted((relative(path, base), digest) for path, digest in files.items()))
 
 
 def _run_all(
     items: Sequence[Item], work: Callable[[Item], tuple[CachedExtension, ...]]
 ) -> tuple[CachedExtension, ...]:
-    """Return the results in the order of the items. Raises one BuildError for all that failed, once every one has ended."""
+    """Return the results in the order of the items. Waits for all, then raises one BuildError for all failures."""
     with ThreadPoolExecutor(len(items), thread_name_prefix="extension") as pool:
         futures = [pool.submit(work, item) for item in items]
     failures = [error for future in futures if isinstance(error := future.exception(), BuildError)]

@@ -1,7 +1,7 @@
-"""A compiled extension in the store: the call that made it, the key that decides its bytes, and the entry itself.
+"""A compiled extension in the store: its call, its key and its entry.
 
-The fields of a key are kept beside the files, so a miss can be explained by the field that differs. The same key in any recipe is
-the same file.
+The key decides the bytes, so recipes with the same key share the entry. The entry keeps the fields of the key, so a miss can be explained
+by the field that differs.
 """
 
 import json
@@ -19,24 +19,24 @@ from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.model import ENV_PREFIX, ExtensionsStep, Plan, extension_lines
 from envbuilder.recipe.extension import SOURCE_SUFFIXES, Form
 
-BUILD_DIRECTORY: Final = "/space"  # where the sandbox has the build directory
+BUILD_DIRECTORY: Final = "/space"  # in the sandbox
 SOURCE: Final = f"{BUILD_DIRECTORY}/src"
-# Copies of sources that a project itself copied elsewhere before its call.
+# Copies of the sources that a project moves to another folder before its call.
 KEPT: Final = f"{BUILD_DIRECTORY}/kept"
-KEY_FORMAT: Final = 6  # a new number when the same fields would give other bytes
+KEY_FORMAT: Final = 6  # raise it when the same fields give other bytes
 COMPILED_FILE: Final = "compiled.json"
 CAPTURED_FILE: Final = "captured.json"
 VERSION: Final = 1  # of both files
-TREE: Final = "tree"  # of a project: what it adds to the image
+TREE: Final = "tree"  # the files that a project adds to the image
 PACKAGE: Final = "package"
-# The packages that a compile of plain sources reads: compiler, linker, headers of libraries, Python's own.
+# The packages that a compile of `sources` reads: compiler, linker, libraries' and Python's headers.
 _COMPILER: Final = re.compile(
     r".*-dev|linux-libc-dev|(gcc|g\+\+|cpp)(-[\d.]+)?(-base)?|lib(gcc|stdc\+\+|cc1|isl|mpc|mpfr|gmp|crypt|c6).*"
     r"|binutils.*|libbinutils|ninja-build|python3\.\d+.*"
 )
-# torch's headers and libraries, and those that the toolkit links.
+# The wheels with torch's headers and libraries, and with those that the toolkit links.
 _WHEELS: Final = re.compile(r"torch|nvidia-.*")
-# Beside sources, a compiler may read everything of a project but its Python code and its data.
+# A compiler may read all files of a project except these.
 _NOT_COMPILED: Final = (
     ".py", ".pyi", ".pyc", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt", ".md", ".so", ".o"
 )  # fmt: skip
@@ -46,7 +46,7 @@ _NOT_COMPILED: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of torch's `load()` or `load_inline()`: the arguments that decide what is compiled. Paths are the sandbox's."""
+    """The arguments of one call of torch's `load()` or `load_inline()`. Paths are those of the sandbox."""
 
     function: str  # load | load_inline
     name: str
@@ -62,23 +62,23 @@ class Call:
     with_pytorch_error_handling: bool = True
     is_python_module: bool = True
     is_standalone: bool = False
-    others: str = "{}"  # JSON: arguments that only newer releases of torch take
+    others: str = "{}"  # JSON: arguments of newer releases of torch
 
     @property
     def has_cuda(self) -> bool:
-        """Whether nvcc compiles something, by torch's own rule."""
+        """Return whether nvcc compiles a source, by torch's own rule."""
         if self.with_cuda is not None:
             return self.with_cuda
         return bool(self.cuda_sources) or any(source.endswith((".cu", ".cuh")) for source in self.sources)
 
     @property
     def library(self) -> str:
-        """The name of the file that the call makes."""
+        """Return the name of the compiled file."""
         return self.name if self.is_standalone else f"{self.name}.so"
 
     @property
     def base(self) -> str:
-        """The folder that paths of sources and headers are relative to. The project may lie elsewhere later."""
+        """Return the folder that paths in the index are relative to, because the project may be elsewhere at run time."""
         folders = [posixpath.dirname(source) for source in self.sources] or self.extra_include_paths
         return posixpath.commonpath(folders) if folders else ""
 
@@ -87,7 +87,7 @@ class Call:
 
 
 def recipe_call(extension: LockedExtension) -> Call:
-    """Return the call that a recipe's `sources` stand for."""
+    """Return the call for a recipe's `sources`."""
     return Call(
         function="load",
         name=extension.name,
@@ -101,10 +101,10 @@ def recipe_call(extension: LockedExtension) -> Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Calls:
-    """The calls that one extension makes, and the files that they may read."""
+    """The calls of one extension, and the files that they may read."""
 
     calls: tuple[Call, ...]
-    files: tuple[tuple[str, Sha256], ...]  # path below the build directory and sha256 in the store
+    files: tuple[tuple[str, Sha256], ...]  # path below the build directory, and sha256
 
     def save(self, folder: Path) -> None:
         """Write the entry of captured calls."""
@@ -114,13 +114,13 @@ class Calls:
 
 
 def recipe_calls(extension: LockedExtension) -> Calls:
-    """Return the one call that a recipe's `sources` stand for."""
+    """Return the call for a recipe's `sources`, with its files."""
     files = tuple((f"src/{file.path}", file.sha256) for file in extension.files)
     return Calls(calls=(recipe_call(extension),), files=files)
 
 
 def relative(path: str, base: str) -> str:
-    """Return a path of the sandbox relative to the base. It may begin with `..`."""
+    """Return a path of the sandbox relative to the base. It may start with `..`."""
     return posixpath.relpath(path, base or "/")
 
 
@@ -144,9 +144,9 @@ def gpus_of(plan: Plan) -> tuple[str, ...]:
 def surroundings(
     plan: Plan, extension: LockedExtension, *, reads_all: bool = False
 ) -> tuple[tuple[str, str], ...]:
-    """Return the fields that say what an extension is compiled with.
+    """Return the fields of a key that describe compilers, packages and GPUs.
 
-    `reads_all`: every package counts, since a project's own programs may read any.
+    With `reads_all`, all packages are in it, because a project's own programs may read any of them.
     """
     os_step, python, cuda = plan.os, plan.python, plan.cuda
     torch = next((wheel for wheel in python.artifacts if wheel.name == "torch"), None)
@@ -176,12 +176,12 @@ def make_key(common: Iterable[tuple[str, str]], **own: str) -> Key:
 
 
 def call_key(plan: Plan, extension: LockedExtension, call: Call, calls: Calls) -> Key:
-    """Return the key of what one of the calls of an extension makes."""
+    """Return the key of one call of an extension."""
     return make_key(surroundings(plan, extension), call=call.to_json(), files=json.dumps(calls.files))
 
 
 def project_key(plan: Plan, extension: LockedExtension) -> Key:
-    """Return the key of what a project's own programs make. They may read whatever is there."""
+    """Return the key of a project's own build or capture, which may read every package."""
     own = "\n".join(extension_lines(extension))
     return make_key(surroundings(plan, extension, reads_all=True), project=own)
 
@@ -195,7 +195,7 @@ def _digest(artifacts: Iterable[Artifact]) -> Sha256:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """The torch of the sandbox. An extension works with that one alone."""
+    """The torch of the sandbox. An extension works only with the same torch."""
 
     torch: str  # torch.__version__
     cuda: str | None  # torch.version.cuda
@@ -217,13 +217,13 @@ class Compiled:
     key: Key
     facts: Facts
     call: Call | None
-    targets: tuple[str, ...]  # sm_80 machine code, compute_80 PTX; of a project all libraries together
+    targets: tuple[str, ...]  # sm_80: machine code, compute_80: PTX; of all libraries of a project
     sources: tuple[tuple[str, str], ...]  # path and sha256
-    headers: tuple[tuple[str, str], ...]  # likewise, of other files of the project that the compile read
+    headers: tuple[tuple[str, str], ...]  # the same, of the other files that the compile read
     size: int  # bytes of all libraries
-    seconds: float  # that it took
+    seconds: float  # of the compile
     timings: tuple[Timing, ...]  # of each compiled file
-    recipe: str  # that it was compiled for first
+    recipe: str  # the first recipe that needed it
 
     @property
     def function(self) -> str:
@@ -236,7 +236,7 @@ class Compiled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedExtension:
-    """An entry of the store, its folder, and the form of the recipe's extension that it serves."""
+    """An entry of the store, its folder, and the form of the recipe's extension."""
 
     compiled: Compiled
     folder: Path
@@ -247,7 +247,7 @@ _COMPILED: Final = TypeAdapter(Compiled)
 
 
 def load_compiled(folder: Path) -> Compiled | None:
-    """Return the entry in a folder of the store, None if it is missing or of another version."""
+    """Return the entry in a folder of the store, None if it is missing or has another version."""
     try:
         value = json.loads((folder / COMPILED_FILE).read_text(encoding="utf-8"))
         compiled = _COMPILED.validate_python(value | {"key": {"fields": value["key"]}})
@@ -258,14 +258,14 @@ def load_compiled(folder: Path) -> Compiled | None:
 
 
 def read_facts(path: Path) -> tuple[Facts, Mapping[str, str]]:
-    """Read what the program in the sandbox wrote: its facts, and path → sha256 of the project's files that it read."""
+    """Read the output of the program in the sandbox: facts, and path → sha256 of the files that it read."""
     value = json.loads(path.read_text(encoding="utf-8"))
     files = value.pop("files")
     return Facts(**value), files
 
 
 def ninja_timings(build_dir: Path) -> tuple[Timing, ...]:
-    """Return how long each object took in the last run that compiled it. Ninja's logs below the folder say so."""
+    """Return the time of each object's last compile, from the logs of ninja below the folder."""
     latest: dict[str, float] = {}
     for log in sorted(build_dir.rglob(".ninja_log")):
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines():
@@ -282,7 +282,7 @@ _CALLS: Final = TypeAdapter(tuple[Call, ...])
 
 
 def load_calls(folder: Path, store: Store) -> Calls | None:
-    """Return the captured calls in a folder of the store, None if they are missing or a file that they name is gone."""
+    """Return the captured calls in a folder of the store, None if they or one of their files are missing."""
     try:
         value = json.loads((folder / CAPTURED_FILE).read_text(encoding="utf-8"))
         calls = Calls(calls=_CALLS.validate_python(value["calls"]), files=_sorted(value["files"]))
@@ -293,7 +293,7 @@ def load_calls(folder: Path, store: Store) -> Calls | None:
 
 
 def read_calls(build_dir: Path, calls: Path, store: Store) -> Calls:
-    """Read the calls that the program in the sandbox wrote. Files that they may read are copied into the store."""
+    """Read the calls from the program in the sandbox, and copy the files that they may read into the store."""
     found = _CALLS.validate_json(calls.read_bytes())
     files: dict[str, Sha256] = {}
     for folder in (build_dir / "src", build_dir / KEPT.removeprefix(f"{BUILD_DIRECTORY}/")):

@@ -1,4 +1,4 @@
-"""Check the GPU code of compiled libraries: it must be for exactly the recipe's GPUs."""
+"""Check that compiled libraries have code for exactly the recipe's GPUs."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ class ExtensionCode(CodeEnum):
 
 
 def targets_of(library: Path) -> tuple[str, ...]:
-    """Return `sm_80` for machine code and `compute_80` for PTX. Raises BuildError for a file that is not a library."""
+    """Return the targets: `sm_80` for machine code, `compute_80` for PTX. Raises BuildError if it is no library."""
     from envbuilder.verify.fatbin import read_gpu_code  # noqa: PLC0415 - pyelftools takes 0.1 s, and few builds compile
 
     try:
@@ -99,7 +99,7 @@ def _places(scripts: dict[str, str], pattern: re.Pattern[str]) -> list[str]:
 
 
 def _bare(targets: Iterable[str]) -> set[str]:
-    """Return the targets without suffix: sm_90a is code for 9.0 that may use all of its features."""
+    """Return the targets without suffix: sm_90a is also code for 9.0, with all of its features."""
     return {re.sub(r"(\d)[af]$", r"\1", target) for target in targets}
 
 

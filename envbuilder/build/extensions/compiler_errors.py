@@ -1,4 +1,4 @@
-"""Explain a failed compile: the known cause, and the lines of the compiler that show it."""
+"""Explain a failed compile by its known cause and the compiler's lines about it."""
 
 import json
 import re
@@ -10,25 +10,25 @@ from envbuilder.build.extensions.check_targets import ExtensionCode, extension_e
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.findings import Finding
 
-SHOWN: Final = 12  # lines of a compiler that a message shows
-_TELLING: Final = re.compile(
+SHOWN: Final = 12  # lines of the compiler in a message
+_ERROR_LINE: Final = re.compile(
     r"\b(fatal )?error\b|undefined (reference|symbol)|cannot find -l|#error|^\w*Error: ", re.IGNORECASE
 )
-_CAPTURE: Final = "envbuilder capture: "  # before the last words of `capture_calls.py`
+_CAPTURE: Final = "envbuilder capture: "  # before the report in the last line of `capture_calls.py`
 _NOISE: Final = re.compile(
     r"ninja: |subprocess\.CalledProcessError|RuntimeError: Error (building|compiling)|^\[\d+/\d+\]"
 )
-# `a.cpp:4:3: `, as gcc, clang and ld have it, and `a.cu(4): `, as nvcc does.
+# `a.cpp:4:3: ` of gcc, clang and ld, and `a.cu(4): ` of nvcc.
 _PLACE: Final = re.compile(r"(?P<file>[^\s:()]+)(?::(?P<line>\d+(?::\d+)?)|\((?P<row>\d+)\)): ")
 
 
 def explain_failure(
     name: str, lines: Sequence[str], failure: CommandError, *, compiles: bool = True, folder: str = ""
 ) -> BuildError:
-    """Return the error for an extension whose build ran in `folder`, printed these lines and failed.
+    """Return the error of an extension whose build in `folder` printed these lines and failed.
 
-    Where nothing is compiled, a line that only names an error is not a compiler's. Then the report of `capture_calls.py` is
-    shown, otherwise the program's own message.
+    A capture compiles nothing, so the most general message does not apply. Its error is the report of `capture_calls.py` or the
+    program's own message.
     """
     from envbuilder.node.diagnose.catalogue import load_messages  # noqa: PLC0415 - 0.1 s, and few compiles fail
 
@@ -40,11 +40,11 @@ def explain_failure(
         for at, line in enumerate(raw):
             groups = row.groups(line)
             if row.build and groups is not None:
-                telling = _telling(lines, at)
-                shown = "\n".join(f"    {one}" for one in telling)
+                key_lines = _error_lines(lines, at)
+                shown = "\n".join(f"    {one}" for one in key_lines)
                 meaning, repair = row.build.message.format(**groups), row.build.repair.format(**groups)
                 message = f"the extension `{name}` does not compile: {meaning}\n{shown}"
-                where = _place(telling) or ended.get("where", "")
+                where = _place(key_lines) or ended.get("where", "")
                 return extension_error(row.build.code, message, repair, where=where)
     if ended:
         return extension_error(
@@ -57,7 +57,7 @@ def explain_failure(
 
 
 def _named(line: str, folder: str) -> str:
-    """Return the line with the recipe's path of a file instead of the compiler's."""
+    """Replace the compiler's path of a file by the recipe's."""
     place = _PLACE.match(line)
     if place and folder and not place["file"].startswith("/"):
         line = f"{folder}/{line}"
@@ -65,16 +65,16 @@ def _named(line: str, folder: str) -> str:
 
 
 def _place(lines: Iterable[str]) -> str:
-    """Return the first place in a file of the recipe, as `file:line:column` or `file:line`, or ""."""
+    """Return the first place in a file of the recipe, as `file:line:column` or `file:line`; otherwise ""."""
     places = (place for line in lines if (place := _PLACE.match(line)) and not place["file"].startswith("/"))
     return next((f"{place['file']}:{place['line'] or place['row']}" for place in places), "")
 
 
-def _telling(lines: Sequence[str], first: int) -> list[str]:
-    """Return the line that decided and the first others that name an error, each with the line after it."""
+def _error_lines(lines: Sequence[str], first: int) -> list[str]:
+    """Return the line with the known cause and other lines with an error, each with its continuation line."""
     chosen = [first]
     for at, line in enumerate(lines):
-        if _TELLING.search(line) and not _NOISE.search(line) and at not in chosen:
+        if _ERROR_LINE.search(line) and not _NOISE.search(line) and at not in chosen:
             chosen.append(at)
             follows = lines[at + 1] if at + 1 < len(lines) else ""
             if follows.startswith(" ") and at + 1 not in chosen:
@@ -84,7 +84,7 @@ def _telling(lines: Sequence[str], first: int) -> list[str]:
 
 
 def merge_failures(failures: Sequence[BuildError]) -> BuildError:
-    """Return one error for all extensions that failed. The others are in the store and are not compiled again."""
+    """Return one error for all failed extensions."""
     if len(failures) == 1:
         return failures[0]
     findings: list[Finding] = []

@@ -1,4 +1,4 @@
-"""Install the extensions as the image has them: a folder each, the files of projects, and the index that the start hook reads."""
+"""Install the extensions in the image: a folder each, the files of projects, and the index for the start hook."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from envbuilder.recipe.extension import Form
 
 VERSION: Final = 2  # of the index
 MODULES: Final = f"{EXTENSIONS}/modules"  # `envbuilder.pth` puts it on Python's path
-_BEFORE: Final = "/space/"  # paths of the sandbox mean nothing in the image
+_SANDBOX: Final = "/space/"  # flags with paths of the sandbox are left out of the index
 
 
 def install_extensions(
@@ -46,7 +46,7 @@ def install_extensions(
 
 
 def install_path(name: str, key: Key) -> str:
-    """Return the folder of a compiled call in the image. Its name holds the key, so two builds never share a path by chance."""
+    """Return the folder of a compiled call in the image. Its name holds the key, so two builds never share a path."""
     return f"{EXTENSIONS}/{name}-{key.digest[:16]}"
 
 
@@ -69,7 +69,7 @@ def _entry(compiled: Compiled) -> dict[str, object]:
 
 
 def index_entry(name: str, key: Key, call: Call | None) -> dict[str, object]:
-    """Return what the index says of an extension before it is compiled, whichever engine compiles it. `call`: None for a project."""
+    """Return an extension's entry in the index, without the results of its compile. `call` is None for a project."""
     entry: dict[str, object] = {"name": name, "key": key.digest, "function": PACKAGE}
     if call is None:
         return entry
@@ -86,7 +86,7 @@ def _arguments(call: Call) -> dict[str, object]:
     """Return the arguments by which the start hook recognizes a call."""
     flags = {"extra_cflags": call.extra_cflags, "extra_cuda_cflags": call.extra_cuda_cflags}
     found: dict[str, object] = {
-        name: [flag for flag in given if _BEFORE not in flag] for name, given in flags.items()
+        name: [flag for flag in given if _SANDBOX not in flag] for name, given in flags.items()
     }
     if call.function == "load_inline":
         found |= {
@@ -113,7 +113,7 @@ def _install_project(one: CachedExtension, tree: Path) -> None:
 
 
 def _is_imported(one: CachedExtension, built: Sequence[CachedExtension]) -> bool:
-    """Whether `import NAME` finds it: a Python module with a unique name. Of two, the one that the recipe names."""
+    """Return whether `import NAME` finds it: a Python module of the recipe's `sources`, or with a unique name."""
     call = one.compiled.call
     if call is None or call.is_standalone or not call.is_python_module:
         return False

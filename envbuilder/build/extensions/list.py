@@ -1,4 +1,4 @@
-"""List what the store has of a plan's extensions: GPU code, compile time and origin."""
+"""List a plan's extensions in the store: GPU code, compile time and origin."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ HEAD: Final = ("name", "key", "form", "for", "size", "compiled in", "from")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtensionStatus:
-    """What the store has for one key of an extension."""
+    """One key of an extension, and its entry in the store."""
 
     extension: LockedExtension
     name: str
@@ -33,7 +33,7 @@ class ExtensionStatus:
 
 
 def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:
-    """Report what the store has. A project whose calls were never captured has the key of its capture."""
+    """Yield the status of each key. A project without captured calls has the key of its capture."""
     for extension in plan.extensions:
         calls = known_calls(plan, store, extension)
         if calls is None:
@@ -46,7 +46,7 @@ def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:
 
 
 def known_calls(plan: Plan, store: Store, extension: LockedExtension) -> Calls | None:
-    """Return the calls that an extension makes, None for a project's own build and before a capture."""
+    """Return the calls of an extension, None for a project's own build and before a capture."""
     if extension.form is Form.CAPTURE:
         return load_calls(store.extension(project_key(plan, extension).digest), store)
     return recipe_calls(extension) if extension.form is Form.LOAD else None

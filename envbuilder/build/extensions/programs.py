@@ -1,7 +1,7 @@
-"""The programs that run for an extension: the compile of one call, the capture of a project's calls, the build of a project.
+"""The programs that make extensions: the compile of one call, the capture of a project's calls, the build of a project.
 
-In the sandbox all three see a read-only root, no network and no GPU. Only the build directory can be written. BuildKit runs the
-first and the last with the same arguments.
+In the sandbox, all three see a read-only root, no network and no GPU. They can write only the build directory. BuildKit runs the first
+and the last with the same arguments.
 """
 
 import json
@@ -38,13 +38,13 @@ PYTHON: Final = f"{ENV_PREFIX}/bin/python"
 SPEC: Final = "spec.json"
 FACTS: Final = "facts.json"
 CALLS: Final = "calls.json"
-STEADY: Final = "/steady.sh"  # the sandbox's path of the program that runs compilers
-_CUSTOM: Final = "/customize"  # the sandbox's path of the simulated GPU
+STEADY: Final = "/steady.sh"  # in the sandbox: the program that runs compilers
+_CUSTOM: Final = "/customize"  # in the sandbox: the simulated GPU
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program of `envbuilder/runtime`: its argument, its variables, and the files of this machine that it reads, by path."""
+    """A program of `envbuilder/runtime`, with its argument, variables, and the files of this machine that it reads."""
 
     file: str
     why: str
@@ -54,7 +54,7 @@ class Program:
     files: tuple[tuple[str, Path], ...] = ()
 
     def command(self, *, root: Root, build_dir: Path) -> Command:
-        """Run the program in the sandbox. The caller writes its argument to `SPEC` of the build directory."""
+        """Return the command that runs it in the sandbox. The caller writes the argument to `SPEC` in the build directory."""
         own = ((f"/{self.file}", image.path(self.file)), (STEADY, image.path("kit/steady.sh")))
         return sandboxed(
             root,
@@ -92,7 +92,7 @@ def compile_program(plan: Plan, extension: LockedExtension, call: Call, *, jobs:
 
 
 def capture_program(plan: Plan, extension: LockedExtension) -> Program:
-    """Run the imports of a project and record what they would compile."""
+    """Run the imports of a project and record the calls that would compile."""
     return Program(
         file="capture_calls.py",
         why=f"run the imports of the extension `{extension.name}`",
@@ -106,7 +106,7 @@ def capture_program(plan: Plan, extension: LockedExtension) -> Program:
 
 
 def build_program(plan: Plan, extension: LockedExtension, *, jobs: int) -> Program:
-    """Build a project by its own rules."""
+    """Build a project with its own setup.py or pyproject.toml."""
     folder = project_folder(extension)
     own = (
         ("SOURCE_DATE_EPOCH", str(plan.epoch)),
@@ -138,7 +138,7 @@ def _environment(plan: Plan, jobs: int) -> tuple[tuple[str, str], ...]:
         ("CXX", "g++"),
         ("CUDA_HOME", "/usr/local/cuda"),
         ("MAX_JOBS", str(jobs)),
-        # Temporary names without the process id: the same object each time.
+        # Temporary names without the process id make objects reproducible.
         ("NVCC_APPEND_FLAGS", "--objdir-as-tempdir"),
         ("TORCH_CUDA_ARCH_LIST", ";".join(gpus_of(plan))),
         ("TORCH_EXTENSIONS_DIR", "/tmp/extensions"),  # noqa: S108 - the sandbox's own
@@ -153,29 +153,29 @@ def _simulated_gpu(plan: Plan) -> tuple[tuple[str, str], ...]:
     return (("PYTHONPATH", _CUSTOM), *capability)
 
 
-# ---- the same outside the sandbox, as JSON files
+# ---- the same in a container, as JSON files
 
 
 def container_compiles(plan: Plan, *, jobs: int) -> tuple[Compile, ...]:
-    """Return what a container needs to compile each extension of the plan. Raises UsageError where `need_calls` does."""
+    """Return the compiles of the plan's extensions for a container. Raises UsageError like `need_calls`."""
     need_calls(plan)
     return tuple(_container_compile(plan, extension, jobs) for extension in plan.extensions)
 
 
 def need_calls(plan: Plan) -> None:
-    """Raise UsageError for an extension whose calls are known only after its project's imports ran."""
+    """Raise UsageError for an extension whose calls are known only after a capture."""
     other = next((one for one in plan.extensions if one.form is Form.CAPTURE), None)
     if other is not None:
         raise UsageError(
-            f"the extension `{other.name}` has `capture`, and the docker engine runs no imports to see what they compile",
-            hint="name the `sources` that they compile"
+            f"the extension `{other.name}` has `capture`, which the docker engine does not support",
+            hint="name the `sources` that the imports compile"
             if plan.os.base
-            else "`--engine assemble` runs them; or name the `sources` that they compile",
+            else "`--engine assemble` supports it; or name the `sources` that the imports compile",
         )
 
 
 def need_sources(plan: Plan) -> None:
-    """Raise UsageError for an extension that no text can hold: a project is more than the recipe's own files."""
+    """Raise UsageError for an extension without `sources`, which no rendered text can build."""
     other = next((one for one in plan.extensions if one.form is not Form.LOAD), None)
     if other is not None:
         raise UsageError(

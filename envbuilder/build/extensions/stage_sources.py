@@ -1,6 +1,6 @@
-"""Stage the sources of an extension in its build directory. Only files that an edit changed get a new time.
+"""Write the sources of an extension into its build directory. Only changed files are written.
 
-The directory is kept between builds, and ninja compares times. A file with the right bytes is left alone.
+The directory is kept between builds. ninja compares times, so an unchanged file must keep its time.
 """
 
 import contextlib
@@ -14,12 +14,12 @@ from envbuilder.core.cache import Store
 from envbuilder.core.errors import BuildError
 from envbuilder.lock.model import LockedExtension
 
-# Where setuptools keeps objects and ninja's state.
+# The folder in which setuptools keeps objects and ninja's state.
 OBJECTS: Final = re.compile(r"(^|/)build/temp\.[^/]+(/|$)")
 
 
 def stage_sources(extension: LockedExtension, *, store: Store, folder: Path) -> None:
-    """Fill `folder` with exactly the sources of the extension. Objects of an earlier build stay."""
+    """Make `folder` hold exactly the sources of the extension. Objects of an earlier build stay."""
     if extension.archive is not None:
         archive, is_sdist = store.artifact(extension.archive.sha256), extension.archive.kind == "sdist"
         _clear(folder, {name for name, _ in _members(archive, strip=is_sdist)})
@@ -32,7 +32,7 @@ def stage_sources(extension: LockedExtension, *, store: Store, folder: Path) -> 
 
 
 def stage_files(files: Mapping[str, Path], folder: Path) -> None:
-    """Fill `src` and `kept` of a build directory with exactly these files, by name. Other folders stay."""
+    """Make `src` and `kept` of a build directory hold exactly these files, by name. Other folders stay."""
     for part in ("src", "kept"):
         inside = (name.removeprefix(f"{part}/") for name in files if name.startswith(f"{part}/"))
         _clear(folder / part, set(inside))
@@ -41,7 +41,7 @@ def stage_files(files: Mapping[str, Path], folder: Path) -> None:
 
 
 def _clear(folder: Path, wanted: set[str]) -> None:
-    """Remove files that are not wanted, and every link: an earlier build could have made one that leads out of the folder."""
+    """Remove all links and unwanted files: a link of an earlier build could lead out of the folder."""
     if folder.is_symlink():
         folder.unlink()
     for path in sorted(folder.rglob("*"), reverse=True) if folder.exists() else ():
@@ -51,7 +51,7 @@ def _clear(folder: Path, wanted: set[str]) -> None:
         elif OBJECTS.search(name):
             continue
         elif path.is_dir():
-            with contextlib.suppress(OSError):  # it still holds something
+            with contextlib.suppress(OSError):  # not empty
                 path.rmdir()
         elif name not in wanted:
             path.unlink()
@@ -65,7 +65,7 @@ def _place(path: Path, content: bytes) -> None:
 
 
 def _members(archive: Path, *, strip: bool) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of every file. A link inside yields its target; one that leads outside is left out."""
+    """Yield path and content of every file. A link yields its target's content, or nothing if that is outside."""
     with tarfile.open(archive) as tar:
         for member in tar:
             name = PurePosixPath(member.name)
