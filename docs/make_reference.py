@@ -156,18 +156,16 @@ def leaves() -> tuple[Leaf, ...]:
 
 
 def _leaves(name: str) -> Iterator[Leaf]:
-    module = importlib.import_module(f"envbuilder.commands.{name}")
     command = cli.load_command(name)
-    if not isinstance(command, typer.core.TyperGroup):
+    found = {name: (COMMANDS[name], command)}
+    if isinstance(command, typer.core.TyperGroup):
+        below = command.commands.items()
+        found = {f"{name} {inner}": (one.get_short_help_str(limit=200), one) for inner, one in below}
+    for label, (summary, one) in found.items():
+        function = one.callback
         yield Leaf(
-            name=name, summary=COMMANDS[name], command=command, examples=module.EXAMPLES, answer=module.ANSWER
+            name=label, summary=summary, command=one, examples=function.examples, answer=function.answer
         )
-        return
-    for inner, below in command.commands.items():
-        yield Leaf(
-            name=f"{name} {inner}", summary=below.get_short_help_str(limit=200), command=below,
-            examples=module.EXAMPLES[inner], answer=module.ANSWER[inner],
-        )  # fmt: skip
 
 
 def commands() -> str:

@@ -3,7 +3,7 @@
 import functools
 import shlex
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from pydantic import RootModel
@@ -34,13 +34,6 @@ from envbuilder.recipe.load import find_recipe
 from envbuilder.run.launch import array as arrays
 from envbuilder.run.launch import start
 
-EXAMPLES: Final = (
-    "envbuilder build a100",
-    "envbuilder build a100 cpu --offline",
-    "envbuilder build --all --jobs 4",
-    "envbuilder build --all --on slurm --profile my-site",
-    "envbuilder build a100 --dry-run",
-)
 app = new_app()
 
 
@@ -88,10 +81,18 @@ class ArrayJob(Answer):
     builds: tuple[arrays.ArrayBuild, ...] = ()
 
 
-ANSWER: Final = BuiltRecipes | PlannedRecipes | PreparedRecipes | ArrayScript | ArrayJob
-
-
-@command(app, "build", EXAMPLES)
+@command(
+    app,
+    "build",
+    (
+        "envbuilder build a100",
+        "envbuilder build a100 cpu --offline",
+        "envbuilder build --all --jobs 4",
+        "envbuilder build --all --on slurm --profile my-site",
+        "envbuilder build a100 --dry-run",
+    ),
+    BuiltRecipes | PlannedRecipes | PreparedRecipes | ArrayScript | ArrayJob,
+)
 def build(
     session: Session,
     names: Annotated[

@@ -1,7 +1,7 @@
 """`cache`: what the cache holds, how to free its space, and how to copy out what a lock needs."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -12,11 +12,6 @@ from envbuilder.core.console import columns
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.vendor import VendoredLock
 
-EXAMPLES: Final = (
-    "envbuilder cache",
-    "envbuilder cache --gc trees",
-    "envbuilder cache vendor a100 /media/disk/a100",
-)
 app = new_app()
 
 
@@ -27,10 +22,12 @@ class CacheSizes(Answer):
     bytes: dict[str, int]
 
 
-ANSWER: Final = CacheSizes | VendoredLock
-
-
-@command(app, "cache", EXAMPLES)
+@command(
+    app,
+    "cache",
+    ("envbuilder cache", "envbuilder cache --gc trees", "envbuilder cache vendor a100 /media/disk/a100"),
+    CacheSizes | VendoredLock,
+)
 def cache(
     session: Session,
     words: Annotated[

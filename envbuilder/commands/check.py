@@ -2,7 +2,7 @@
 
 import functools
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from pydantic import JsonValue
@@ -12,7 +12,6 @@ from envbuilder.compat.check import examine_file, need_sound
 from envbuilder.core.answer import Answer
 from envbuilder.lock.known_base import known_base
 
-EXAMPLES: Final = ("envbuilder check a100", "envbuilder check a100 --host node.json")
 app = new_app()
 
 
@@ -23,10 +22,7 @@ class CheckedRecipe(Answer):
     repairs: tuple[dict[str, JsonValue], ...]
 
 
-ANSWER: Final = CheckedRecipe
-
-
-@command(app, "check", EXAMPLES)
+@command(app, "check", ("envbuilder check a100", "envbuilder check a100 --host node.json"), CheckedRecipe)
 def check(
     session: Session,
     name: Name,

@@ -111,12 +111,19 @@ def open_session(
 
 
 def command(
-    app: typer.Typer, label: str, examples: Sequence[str], *, has_json: bool = True, **settings: Any
+    app: typer.Typer,
+    label: str,
+    examples: Sequence[str],
+    answer: object = None,
+    *,
+    has_json: bool = True,
+    **settings: Any,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     r"""Add a function to the app as the command `label`. Its first parameter is the session.
 
-    The command has the options of the function and those of `open_session`, `--json` only with `has_json`. `settings` are
-    Typer's. Typer keeps the lines after `\b` as they are.
+    The command has the options of the function and those of `open_session`. `answer` is the type of its data under
+    `--json`, which it has only with `has_json`: otherwise its output is a program's. `settings` are Typer's. Typer keeps
+    the lines after `\b` as they are.
     """
 
     def add(function: Callable[..., None]) -> Callable[..., None]:
@@ -130,6 +137,7 @@ def command(
 
         own = list(inspect.signature(function).parameters.values())[1:]
         parameters = [*own, *shared.values()]
+        run.examples, run.answer = tuple(examples), answer  # type: ignore[attr-defined] # for the reference
         run.__doc__ = function.__doc__
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in parameters}

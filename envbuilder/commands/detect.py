@@ -29,11 +29,6 @@ from envbuilder.node.nccl.report import LINE, as_text
 from envbuilder.recipe.load import find_recipe
 from envbuilder.recipe.load import load as load_recipe
 
-EXAMPLES: Final = (
-    "envbuilder detect",
-    "envbuilder detect --from saved/ --json",
-    "envbuilder detect --save node.json",
-)
 MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
 app = new_app()
 
@@ -51,10 +46,12 @@ class DetectedMachine(Answer):
     facts: Facts
 
 
-ANSWER: Final = DetectedMachine
-
-
-@command(app, "detect", EXAMPLES)
+@command(
+    app,
+    "detect",
+    ("envbuilder detect", "envbuilder detect --from saved/ --json", "envbuilder detect --save node.json"),
+    DetectedMachine,
+)
 def detect(
     session: Session,
     *,

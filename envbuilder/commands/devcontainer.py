@@ -1,7 +1,7 @@
 """`devcontainer`: let VS Code open a project in the environment, through Docker or through SSH."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -25,7 +25,6 @@ from envbuilder.run.devcontainer import EditorFacts, make_file, save_file
 from envbuilder.run.launch.site import find_site
 from envbuilder.run.ssh_session import SshSession, set_up_session
 
-EXAMPLES: Final = ("envbuilder devcontainer a100", "envbuilder devcontainer a100 --print")
 app = new_app()
 
 
@@ -43,10 +42,12 @@ class SshHost(Answer):
     host: str
 
 
-ANSWER: Final = DevContainerFile | SshHost
-
-
-@command(app, "devcontainer", EXAMPLES)
+@command(
+    app,
+    "devcontainer",
+    ("envbuilder devcontainer a100", "envbuilder devcontainer a100 --print"),
+    DevContainerFile | SshHost,
+)
 def devcontainer(
     session: Session,
     name: Name,

@@ -1,7 +1,7 @@
 """`diagnose`: the known failure in the logs of a training, a build or a kernel."""
 
 import sys
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -10,7 +10,6 @@ from envbuilder.core.answer import Answer
 from envbuilder.node.diagnose import Found, as_text, findings
 from envbuilder.node.diagnose import diagnose as find_failures
 
-EXAMPLES: Final = ("envbuilder diagnose slurm-4711.out", "envbuilder diagnose logs/")
 app = new_app()
 
 
@@ -52,10 +51,7 @@ class Diagnosis(Answer):
     failures: tuple[FoundFailure, ...]
 
 
-ANSWER: Final = Diagnosis
-
-
-@command(app, "diagnose", EXAMPLES)
+@command(app, "diagnose", ("envbuilder diagnose slurm-4711.out", "envbuilder diagnose logs/"), Diagnosis)
 def diagnose(
     session: Session,
     logs: Annotated[

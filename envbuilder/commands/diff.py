@@ -1,7 +1,7 @@
 """`diff`: what is different between two locks, images or SIFs."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -22,12 +22,12 @@ from envbuilder.recipe.load import list_recipes
 from envbuilder.verify.diff import Contents, Differences, compare
 from envbuilder.verify.subjects import find_lock, open_image, read_image, read_lock, read_sif
 
-EXAMPLES: Final = ("envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif")
-ANSWER: Final = Differences
 app = new_app()
 
 
-@command(app, "diff", EXAMPLES)
+@command(
+    app, "diff", ("envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif"), Differences
+)
 def diff(
     session: Session,
     one: Annotated[

@@ -4,7 +4,7 @@ import functools
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from pydantic import Field
@@ -33,7 +33,6 @@ from envbuilder.node.doctor.machine import RecipeNeeds, probe_machine
 from envbuilder.node.doctor.node import has_slurm
 from envbuilder.recipe.load import list_recipes, load
 
-EXAMPLES: Final = ("envbuilder doctor", "envbuilder doctor --for run")
 app = new_app()
 
 
@@ -57,10 +56,7 @@ class DoctorReport(Answer):
     fixed: tuple[str, ...]
 
 
-ANSWER: Final = DoctorReport
-
-
-@command(app, "doctor", EXAMPLES)
+@command(app, "doctor", ("envbuilder doctor", "envbuilder doctor --for run"), DoctorReport)
 def doctor(
     session: Session,
     *,

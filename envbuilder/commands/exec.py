@@ -13,11 +13,6 @@ from envbuilder.core.errors import UsageError
 from envbuilder.run.exec import ExecOptions, command_line, execute, parse_form
 from envbuilder.run.launch.site import find_site
 
-EXAMPLES: Final = (
-    "envbuilder exec a100 -- python train.py",
-    "envbuilder exec a100 --in image --print -- python -V",
-)
-ANSWER: Final = None  # the output is the program's
 PROGRAM: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 Form = Annotated[
     str,
@@ -31,7 +26,13 @@ Print = Annotated[bool, typer.Option("--print", help="print the command line; ru
 app = new_app()
 
 
-@command(app, "exec", EXAMPLES, has_json=False, context_settings=PROGRAM)
+@command(
+    app,
+    "exec",
+    ("envbuilder exec a100 -- python train.py", "envbuilder exec a100 --in image --print -- python -V"),
+    has_json=False,
+    context_settings=PROGRAM,
+)
 def exec_(
     session: Session,
     context: typer.Context,

@@ -1,7 +1,5 @@
 """`extensions`: what a recipe compiles, and what the cache has of it."""
 
-from typing import Final
-
 from pydantic import Field, RootModel
 
 from envbuilder.build.extensions.list import HEAD, ExtensionStatus, cells, find_extensions, origin
@@ -10,7 +8,6 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
 from envbuilder.plan.make import make_plan
 
-EXAMPLES: Final = ("envbuilder extensions a100",)
 app = new_app()
 
 
@@ -35,10 +32,7 @@ class ExtensionList(RootModel[tuple[ListedExtension, ...]]):
     """The compiled extensions of the recipe."""
 
 
-ANSWER: Final = ExtensionList
-
-
-@command(app, "extensions", EXAMPLES)
+@command(app, "extensions", ("envbuilder extensions a100",), ExtensionList)
 def extensions(
     session: Session,
     name: Name,

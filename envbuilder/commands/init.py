@@ -4,7 +4,7 @@ import shutil
 import sys
 import textwrap
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -18,11 +18,6 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 
-EXAMPLES: Final = (
-    "envbuilder init mine",
-    "envbuilder init mine --gpu A100 --pytorch 2.6.0",
-    "envbuilder init mine --from environment.yml --gpu A100",
-)
 app = new_app()
 
 
@@ -42,10 +37,16 @@ class NewRecipe(Answer):
     apt: tuple[str, ...]
 
 
-ANSWER: Final = NewRecipe
-
-
-@command(app, "init", EXAMPLES)
+@command(
+    app,
+    "init",
+    (
+        "envbuilder init mine",
+        "envbuilder init mine --gpu A100 --pytorch 2.6.0",
+        "envbuilder init mine --from environment.yml --gpu A100",
+    ),
+    NewRecipe,
+)
 def init(
     session: Session,
     new: Annotated[str, typer.Argument(help="the name of the new recipe", metavar="NAME")],

@@ -2,7 +2,6 @@
 
 import functools
 import shlex
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -19,15 +18,6 @@ from envbuilder.run.launch.job import LaunchOptions
 from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.site import SlurmSite
 
-EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
-    "slurm": ("envbuilder launch slurm a100 --nodes 2 --gpus-per-node 4 -- train.py",),
-    "ssh": ("envbuilder launch ssh a100 --hosts node1,node2 -- train.py",),
-    "local": (
-        "envbuilder launch local a100 -- train.py",
-        "envbuilder launch local cpu --ranks-per-node 2 --smoke",
-    ),
-    "lint": ("envbuilder launch lint job.sbatch",),
-}
 LOGS: Final = Path("logs")
 app = new_app("Start a distributed run: `envbuilder launch slurm a100 --nodes 2 -- train.py`.")
 
@@ -45,8 +35,6 @@ class WrittenScript(Answer):
 
     script: Path
 
-
-ANSWER: Final = {"slurm": SlurmJob | WrittenScript, "ssh": None, "local": None, "lint": None}
 
 Nodes = Annotated[int | None, typer.Option("--nodes", metavar="N", min=1, help="machines")]
 Gpus = Annotated[
@@ -72,7 +60,14 @@ SmokeRun = Annotated[
 becoming: Final = functools.partial(command, app, has_json=False, context_settings=PROGRAM)
 
 
-@command(app, "launch slurm", EXAMPLES["slurm"], short_help="Submit a job to Slurm", context_settings=PROGRAM)
+@command(
+    app,
+    "launch slurm",
+    ("envbuilder launch slurm a100 --nodes 2 --gpus-per-node 4 -- train.py",),
+    SlurmJob | WrittenScript,
+    short_help="Submit a job to Slurm",
+    context_settings=PROGRAM,
+)
 def launch_slurm(
     session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     shape: Annotated[
@@ -111,7 +106,11 @@ def launch_slurm(
     session.data = SlurmJob(job=started.number, script=started.script, log=started.log)
 
 
-@becoming("launch ssh", EXAMPLES["ssh"], short_help="Run a job on machines reached by SSH")
+@becoming(
+    "launch ssh",
+    ("envbuilder launch ssh a100 --hosts node1,node2 -- train.py",),
+    short_help="Run a job on machines reached by SSH",
+)
 def launch_ssh(
     session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
@@ -128,7 +127,11 @@ def launch_ssh(
     _write_script(session, options, write) or start.exec_script(start.prepare(options, session.environment))
 
 
-@becoming("launch local", EXAMPLES["local"], short_help="Run a job on this machine")
+@becoming(
+    "launch local",
+    ("envbuilder launch local a100 -- train.py", "envbuilder launch local cpu --ranks-per-node 2 --smoke"),
+    short_help="Run a job on this machine",
+)
 def launch_local(
     session: Session, context: typer.Context, name: Name, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
     profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
@@ -153,7 +156,12 @@ def _write_script(session: Session, options: LaunchOptions, path: Path | None) -
     return True
 
 
-@command(app, "launch lint", EXAMPLES["lint"], short_help="Find mistakes in your own sbatch scripts")
+@command(
+    app,
+    "launch lint",
+    ("envbuilder launch lint job.sbatch",),
+    short_help="Find mistakes in your own sbatch scripts",
+)
 def launch_lint(
     session: Session,
     scripts: Annotated[list[Path], typer.Argument(help="scripts for `sbatch`", metavar="SCRIPT")],

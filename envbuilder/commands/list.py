@@ -1,7 +1,5 @@
 """`list`: the recipes of a folder with their pins."""
 
-from typing import Final
-
 from pydantic import RootModel
 
 from envbuilder.commands.context import RECIPES, Recipes, Session, command, new_app
@@ -11,7 +9,6 @@ from envbuilder.core.errors import RecipeError
 from envbuilder.recipe.load import load_all
 from envbuilder.recipe.model import Recipe
 
-EXAMPLES: Final = ("envbuilder list", "envbuilder list --json")
 app = new_app()
 
 
@@ -32,10 +29,7 @@ class RecipeList(RootModel[tuple[ListedRecipe, ...]]):
     """The recipes of the folder that could be read."""
 
 
-ANSWER: Final = RecipeList
-
-
-@command(app, "list", EXAMPLES)
+@command(app, "list", ("envbuilder list", "envbuilder list --json"), RecipeList)
 def list_(session: Session, *, recipes: Recipes = RECIPES) -> None:
     """List the recipes with their pins."""
     sound, session.findings = load_all(recipes)

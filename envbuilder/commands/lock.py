@@ -1,7 +1,7 @@
 """`lock`: resolve a recipe into its lock."""
 
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -13,11 +13,6 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions, open_context
 
-EXAMPLES: Final = (
-    "envbuilder lock a100",
-    "envbuilder lock a100 --upgrade numpy",
-    "envbuilder lock a100 --check",
-)
 app = new_app()
 
 
@@ -27,10 +22,12 @@ class LockChanges(Answer):
     changes: tuple[str, ...]
 
 
-ANSWER: Final = LockChanges
-
-
-@command(app, "lock", EXAMPLES)
+@command(
+    app,
+    "lock",
+    ("envbuilder lock a100", "envbuilder lock a100 --upgrade numpy", "envbuilder lock a100 --check"),
+    LockChanges,
+)
 def lock(
     session: Session,
     name: Name,

@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -14,7 +14,6 @@ from envbuilder.run.launch.site import find_site
 from envbuilder.run.launch.start import read_in_sif
 from envbuilder.run.modulefile import Module, save_module
 
-EXAMPLES: Final = ("envbuilder module a100 --write modulefiles",)
 app = new_app()
 
 
@@ -25,10 +24,7 @@ class WrittenModule(Answer):
     commands: tuple[str, ...]
 
 
-ANSWER: Final = WrittenModule
-
-
-@command(app, "module", EXAMPLES)
+@command(app, "module", ("envbuilder module a100 --write modulefiles",), WrittenModule)
 def module(
     session: Session,
     name: Name,

@@ -1,7 +1,7 @@
 """`pull`: image and SIF from an OCI registry."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -13,12 +13,15 @@ from envbuilder.commands.context import OUTPUT, Output, Session, command, new_ap
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
 
-EXAMPLES: Final = ("envbuilder pull a100", "envbuilder pull registry.site.org/team/a100:latest --only sif")
-ANSWER: Final = registry.Pulled
 app = new_app()
 
 
-@command(app, "pull", EXAMPLES)
+@command(
+    app,
+    "pull",
+    ("envbuilder pull a100", "envbuilder pull registry.site.org/team/a100:latest --only sif"),
+    registry.Pulled,
+)
 def pull(
     session: Session,
     reference: Annotated[

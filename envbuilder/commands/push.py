@@ -1,7 +1,7 @@
 """`push`: image and SIF to an OCI registry."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -25,12 +25,10 @@ from envbuilder.core.errors import UsageError
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.registry import push as registry
 
-EXAMPLES: Final = ("envbuilder push a100 registry.site.org/team/a100",)
-ANSWER: Final = registry.Pushed
 app = new_app()
 
 
-@command(app, "push", EXAMPLES)
+@command(app, "push", ("envbuilder push a100 registry.site.org/team/a100",), registry.Pushed)
 def push(
     session: Session,
     name: Annotated[

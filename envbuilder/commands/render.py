@@ -1,7 +1,7 @@
 """`render`: the whole build as text that needs no envbuilder."""
 
 from enum import StrEnum
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -9,7 +9,6 @@ from envbuilder.build.render import render_recipe
 from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command, new_app, open_store
 from envbuilder.core.answer import Answer
 
-EXAMPLES: Final = ("envbuilder render cpu", "envbuilder render a100 --as apptainer")
 app = new_app()
 
 
@@ -28,10 +27,7 @@ class RenderedRecipe(Answer):
     text: str
 
 
-ANSWER: Final = RenderedRecipe
-
-
-@command(app, "render", EXAMPLES)
+@command(app, "render", ("envbuilder render cpu", "envbuilder render a100 --as apptainer"), RenderedRecipe)
 def render(
     session: Session,
     name: Name,

@@ -36,7 +36,6 @@ _STEP: Final = re.compile(r" end: (?P<title>.*) \((?P<seconds>\d+\.\d) s\)$", re
 _LARGEST: Final = 25  # packages in the table of sizes; the map shows the rest
 
 
-EXAMPLES: Final = ("envbuilder report a100",)
 app = new_app()
 
 
@@ -49,10 +48,7 @@ class WrittenReport(Answer):
     findings: int
 
 
-ANSWER: Final = WrittenReport
-
-
-@command(app, "report", EXAMPLES)
+@command(app, "report", ("envbuilder report a100",), WrittenReport)
 def report(
     session: Session,
     name: Name,

@@ -1,7 +1,7 @@
 """`sbom`: the SBOM or the provenance of what was built."""
 
 import json
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from pydantic import JsonValue, RootModel
@@ -10,7 +10,6 @@ from envbuilder.build.built import read_documents
 from envbuilder.commands.context import OUTPUT, Output, Session, command, complete_recipe, new_app
 from envbuilder.recipe.load import recipes_folder
 
-EXAMPLES: Final = ("envbuilder sbom a100", "envbuilder sbom build/a100.sif --provenance")
 app = new_app()
 
 
@@ -18,10 +17,7 @@ class Document(RootModel[dict[str, JsonValue]]):
     """An SPDX document, or with `--provenance` an in-toto statement."""
 
 
-ANSWER: Final = Document
-
-
-@command(app, "sbom", EXAMPLES)
+@command(app, "sbom", ("envbuilder sbom a100", "envbuilder sbom build/a100.sif --provenance"), Document)
 def sbom(
     session: Session,
     name: Annotated[

@@ -1,16 +1,12 @@
 """`shell`: a shell in the SIF or in the image."""
 
-from typing import Final
-
 from envbuilder.commands.context import OUTPUT, Name, Output, Profile, Session, command, new_app
 from envbuilder.commands.exec import Form, Print, run_inside
 
-EXAMPLES: Final = ("envbuilder shell a100",)
-ANSWER: Final = None  # the output is the program's
 app = new_app()
 
 
-@command(app, "shell", EXAMPLES, has_json=False)
+@command(app, "shell", ("envbuilder shell a100",), has_json=False)
 def shell(
     session: Session,
     name: Name,

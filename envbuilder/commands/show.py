@@ -1,7 +1,6 @@
 """`show`: the effective recipe, where each value came from, and what follows from the pins."""
 
 import json
-from typing import Final
 
 from pydantic import JsonValue
 
@@ -13,7 +12,6 @@ from envbuilder.core.console import columns
 from envbuilder.lock.known_base import known_base
 from envbuilder.recipe.load import find_recipe, load
 
-EXAMPLES: Final = ("envbuilder show a100",)
 app = new_app()
 
 
@@ -26,10 +24,7 @@ class ShownRecipe(Answer):
     facts: tuple[Fact, ...]
 
 
-ANSWER: Final = ShownRecipe
-
-
-@command(app, "show", EXAMPLES)
+@command(app, "show", ("envbuilder show a100",), ShownRecipe)
 def show(
     session: Session,
     name: Name,

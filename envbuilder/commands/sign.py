@@ -1,7 +1,7 @@
 """`sign`: sign image and SIF with the user's own key."""
 
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -9,12 +9,10 @@ from envbuilder.build.built import Signed, sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import OUTPUT, RECIPES, Output, Session, command, complete_recipe, new_app
 
-EXAMPLES: Final = ("envbuilder sign a100 --key key.pem",)
-ANSWER: Final = Signed
 app = new_app()
 
 
-@command(app, "sign", EXAMPLES)
+@command(app, "sign", ("envbuilder sign a100 --key key.pem",), Signed)
 def sign(
     session: Session,
     name: Annotated[

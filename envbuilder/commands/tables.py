@@ -1,8 +1,7 @@
 """`tables`: maintain the compatibility tables."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 
@@ -15,7 +14,6 @@ from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import probe_sources
 
-EXAMPLES: Final[Mapping[str, tuple[str, ...]]] = {"refresh": ("envbuilder tables refresh --check",)}
 app = new_app("The compatibility tables, for maintainers.")
 
 
@@ -26,15 +24,12 @@ class TableChanges(Answer):
     notes: tuple[str, ...]
 
 
-ANSWER: Final = {"refresh": TableChanges}
-
-
 @app.callback()
 def _group() -> None:
     """Keep `refresh` a sub-command: Typer makes an app with one command that command."""
 
 
-@command(app, "tables refresh", EXAMPLES["refresh"])
+@command(app, "tables refresh", ("envbuilder tables refresh --check",), TableChanges)
 def tables_refresh(
     session: Session,
     *,

@@ -40,7 +40,6 @@ from envbuilder.verify.compare import verify as compare_artifacts
 from envbuilder.verify.subjects import open_image
 
 PLAN: Final = "opt/envbuilder/plan.txt"
-EXAMPLES: Final = ("envbuilder verify a100", "envbuilder verify build/a100.oci build/a100.sif")
 app = new_app()
 
 
@@ -62,10 +61,9 @@ class VerifiedPair(Answer):
         return f"{head}\npassed over, as `apptainer build` wrote them: /{' /'.join(self.passed_over)}"
 
 
-ANSWER: Final = VerifiedPair
-
-
-@command(app, "verify", EXAMPLES)
+@command(
+    app, "verify", ("envbuilder verify a100", "envbuilder verify build/a100.oci build/a100.sif"), VerifiedPair
+)
 def verify(
     session: Session,
     name: Annotated[
