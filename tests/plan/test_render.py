@@ -284,7 +284,7 @@ def test_the_script_that_removes_files_refuses_a_machine_that_is_installed():
     assert "rm " not in guard.partition("set -eu")[2]
     ended = subprocess.run(["sh", "-c", guard, "sh", "/nonexistent", "12"], capture_output=True, check=False)
     assert ended.returncode == 1
-    assert b"installed here already" in ended.stderr
+    assert b"only in a new root" in ended.stderr
 
 
 def test_the_documentation_lists_every_path_that_is_not_the_same():

@@ -1,12 +1,12 @@
 #!/bin/sh
-# Makes one extension in /space, as its project would, and puts it where the image has it. Runs inside the environment:
+# Compiles one extension in /space and installs it. Runs inside the environment:
 #
 #   compile_one.sh FOLDER SOURCES OUT
 #
-# FOLDER says what: `spec.json` and `entry.json`, the arguments of `compile_extension.py` and `install_extension.py`, which lie beside
-# this file; `sources`, the sha256 and path of each file below SOURCES; `environment`, variables as the shell reads them. Where it has
-# `project`, a project builds itself: that file holds the folder, in /space, `src` the files, and `spec.json` is the argument of
-# `build_project.py`, which runs /uv. OUT is the root of what is new.
+# FOLDER holds `spec.json` and `entry.json`, the arguments of `compile_extension.py` and `install_extension.py` beside this file;
+# `sources`, the sha256 and path of each file below SOURCES; and `environment`, variables as a shell script. With a file `project`,
+# the project's own build runs: `project` holds its folder in /space, `src` its files, and `spec.json` is the argument of
+# `build_project.py`, which runs /uv. OUT is the root of new files.
 set -eu
 umask 022
 folder=$1 sources=$2 out=$3 kit=$(dirname "$0")

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Makes the Python environment at /opt/env and installs wheels into it. Runs inside the root that it is for:
+# Makes the Python environment at /opt/env and installs wheels into it. Runs inside the root of the image:
 #
 #   install_wheels.sh FOLDER
 #
 # FOLDER holds `wheels`, `requirements.txt` with their hashes, `uv`, and `settings`: INTERPRETER, the distribution's Python;
-# VERSION, its minor version; REPEAT, not empty where only one process writes the same byte code each time.
+# VERSION, its minor version; REPEAT, not empty if one process must compile all byte code, so that it is reproducible.
 set -eu
 umask 022
 folder=$1
@@ -20,7 +20,7 @@ ln -s python bin/python3
 ln -s python "bin/python$VERSION"
 printf 'home = %s\ninclude-system-site-packages = false\nversion = %s\n' "${INTERPRETER%/*}" "$VERSION" >pyvenv.cfg
 
-# Byte code by the hash of its source, unchecked: an image is read-only.
+# The byte code is not checked against its source, because an image is read-only.
 export PYC_INVALIDATION_MODE=UNCHECKED_HASH PYTHONHASHSEED=0 PYTHONWARNINGS=ignore HOME=/root LC_ALL=C.UTF-8
 export UV_NO_INSTALLER_METADATA=1 UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never UV_CACHE_DIR=/opt/.uv
 compile=

@@ -3,9 +3,9 @@
 #
 #   steady.sh COMMAND [ARGUMENT…]
 #
-# What is local to a file gets a name from nvcc's front end: where the file has no external function to name it after, one made of
-# the source's path, its time and the number of the process. The latter two are told to it as constants here.
-# Without CUDA the command is run as it is. /space is the folder of the compile.
+# nvcc's front end names the local symbols of a file. Without an external function in the file, it makes the name from the source's
+# path, its time and the process id. This program replaces time and process id by constants.
+# Without CUDA, it only runs the command. /space is the build directory.
 set -eu
 [ -e /usr/local/cuda/bin/cudafe++ ] || exec "$@"
 gcc -shared -fPIC -O2 -o /space/steady.so -x c - <<'SOURCE'
@@ -29,7 +29,7 @@ int stat(const char *path, struct stat *found) {
   return failed;
 }
 
-/* What programs call that were linked with a glibc before 2.33. */
+/* Programs linked with a glibc before 2.33 call this. */
 int __xstat(int version, const char *path, struct stat *found) { (void)version; return stat(path, found); }
 SOURCE
 LD_PRELOAD=/space/steady.so exec "$@"

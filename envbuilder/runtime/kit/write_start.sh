@@ -1,5 +1,5 @@
 #!/bin/sh
-# Byte-compiles what each Python of the environment runs first: the files below LAYER, as if they lay below /.
+# Byte-compiles the modules that each Python of the environment runs first: the files below LAYER, as if they were below /.
 #
 #   write_start.sh INTERPRETER LAYER
 set -eu
