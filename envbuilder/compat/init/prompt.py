@@ -18,12 +18,10 @@ Tell = Callable[[str], None]
 
 def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
     """The GPUs that were named, or `none`; raises UsageError for one that is not known."""
+    known = tuple(tables.gpus.by_name)
     names: list[str] = []
     for word in words:
-        known = tuple(tables.gpus.by_name)
-        name = next((one for one in known if one.casefold() == word.casefold()), None) or find_name(
-            word, known
-        )
+        name = find_name(word, known)
         if name is None and word != NONE:
             raise UsageError(
                 f"no GPU `{word}` is known", hint=f"{nearest(word, known)}GPUs: {', '.join(known)}, or {NONE}"
@@ -51,27 +49,24 @@ def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
 
 def ask_missing(requests: Requests, tables: Tables, ask: Ask, tell: Tell) -> None:
     """Ask for what no flag and no file has said, each question until its answer is one."""
-    questions: list[tuple[str, str, Callable[[str], None]]] = []
+
+    def settle(question: str, default: str, take: Callable[[str], None]) -> None:
+        while True:
+            try:
+                return take(ask(question, default))
+            except UsageError as error:
+                tell(f"{error.message}: {error.hint}")
+
+    def take_words(answer: str) -> None:
+        take_gpus(filter(None, map(str.strip, answer.split(","))), tables, requests)
+
     if requests.gpus is None:
-        take_answer = functools.partial(_take_gpus, tables, requests)
-        questions.append((f"GPU model, such as A100, or {NONE}", NONE, take_answer))
+        settle(f"GPU model, such as A100, or {NONE}", NONE, take_words)
     for key, title in (("pytorch", "PyTorch version"), ("python", "Python version")):
         if key not in requests.pins:
             known = offered(tables)[key]
-            question = f"{title} ({', '.join(known[-4:])})"
-            questions.append((question, _ANY, functools.partial(_take_version, key, known, requests)))
-    for question, default, take in questions:
-        while True:
-            try:
-                take(ask(question, default))
-            except UsageError as error:
-                tell(f"{error.message}: {error.hint}")
-            else:
-                break
-
-
-def _take_gpus(tables: Tables, requests: Requests, answer: str) -> None:
-    take_gpus([word.strip() for word in answer.split(",") if word.strip()], tables, requests)
+            take = functools.partial(_take_version, key, known, requests)
+            settle(f"{title} ({', '.join(known[-4:])})", _ANY, take)
 
 
 def _take_version(key: str, known: Sequence[str], requests: Requests, answer: str) -> None:
