@@ -1,69 +1,29 @@
 """Judge a recipe by rules and tables before anything is built, and report every finding at once.
 
-Each rule is one small function in `RULES` that yields problems. Where another rule reports the cause, it yields none: an
+Each rule is one small function of `rules` that yields problems. Where another rule reports the cause, it yields none: an
 unknown suite has no Python to compare with. Codes are stable; a new rule takes the next free one. `suggest` finds the
 nearest pins that pass every rule, and `explain` tells what follows from them.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
 
 from envbuilder.compat.context import CheckContext, Tables, load_tables, make_context
 from envbuilder.compat.host_file import HostFacts, load_host_facts
 from envbuilder.compat.image_facts import Base
-from envbuilder.compat.problem import CheckCode, Problem, Rule
-from envbuilder.compat.rules import base_image as bases
-from envbuilder.compat.rules import compiler, driver, pins, wheels
-from envbuilder.compat.suggest import Found, Repair, find_better, find_repairs
+from envbuilder.compat.problem import CheckCode, Problem
+from envbuilder.compat.rules import find_problems
+from envbuilder.compat.suggest import Repair, find_better, find_repairs
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
 
 __all__ = [
-    "RULES", "BaseOf", "CheckCode", "Repair", "Report", "Tables", "examine", "examine_file", "judge", "load_tables",
+    "BaseOf", "CheckCode", "Repair", "Report", "Tables", "examine", "examine_file", "judge", "load_tables",
     "need_sound",
 ]  # fmt: skip
-
-RULES: Final[tuple[Rule, ...]] = (
-    pins.check_base,
-    pins.check_gpus,
-    pins.check_arm_hosts,
-    pins.check_suite,
-    pins.check_crypt_h,
-    pins.check_cuda,
-    pins.check_torch,
-    pins.check_cuda_sources,
-    wheels.check_torch_python,
-    wheels.check_torch_glibc,
-    wheels.check_torch_cuda,
-    wheels.check_kernels,
-    wheels.check_bounds,
-    wheels.check_compiler_parts,
-    compiler.check_nvcc_gcc,
-    compiler.check_broken_gcc,
-    compiler.check_nvcc_glibc,
-    compiler.check_architectures,
-    compiler.check_architecture_names,
-    compiler.check_torch_gcc,
-    compiler.check_torch_gcc_bounds,
-    compiler.check_standards,
-    compiler.check_extension_standards,
-    driver.check_driver,
-    driver.check_host_gpus,
-    bases.check_image,
-    bases.check_gcc,
-    bases.check_python,
-    bases.check_libxcrypt,
-    bases.check_cuda,
-    bases.check_cudas,
-    bases.check_required_driver,
-    bases.check_own_torch,
-    bases.check_packages,
-)
-
 
 BaseOf = Callable[[Recipe], Base | None]
 
@@ -80,13 +40,6 @@ class Report:
         return any(finding.severity is Severity.ERROR for finding in self.findings)
 
 
-def find_problems(context: CheckContext) -> Iterator[Found]:
-    """Yield every problem with the rule that found it, in the order of the rules."""
-    for rule in RULES:
-        for problem in rule(context):
-            yield rule, problem
-
-
 def judge(recipe: Recipe, tables: Tables, host: HostFacts | None = None) -> tuple[Problem, ...]:
     """Return the problems of a recipe, without searching for repairs."""
     return tuple(problem for _, problem in find_problems(make_context(recipe, tables, host)))
@@ -99,7 +52,7 @@ def examine(
     context = make_context(recipe, tables, host, base)
     problems = [problem for _, problem in find_problems(context)]
     has_errors = any(problem.is_error for problem in problems)
-    repairs = find_repairs(context, find_problems) if has_errors else ()
+    repairs = find_repairs(context) if has_errors else ()
     return Report(
         findings=tuple(_finding(context, problem, repairs, has_errors=has_errors) for problem in problems),
         repairs=repairs,
@@ -141,7 +94,7 @@ def _finding(
 
 def _hint(context: CheckContext, problem: Problem, repairs: tuple[Repair, ...], *, has_errors: bool) -> str:
     if problem.severity is Severity.WARNING:
-        better = None if has_errors or not problem.pins else find_better(context, problem, find_problems)
+        better = None if has_errors or not problem.pins else find_better(context, problem)
         repairs = (better,) if better else ()
     elif not problem.pins and not problem.moves:
         repairs = ()

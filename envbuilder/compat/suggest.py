@@ -13,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from envbuilder.compat.context import CheckContext, make_context
 from envbuilder.compat.problem import Change, Move, Problem, Rule, closest, distance
+from envbuilder.compat.rules import Found, find_problems
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.findings import Severity
 from envbuilder.recipe.model import Recipe
@@ -42,8 +43,6 @@ _ITEM: Final = re.compile(
     r"(extensions\[(?P<extension>\d+)\]\.)?(?P<name>gpus|packages|cflags|cuda_cflags)\[(?P<index>\d+)\]"
 )
 
-Found = tuple[Rule, Problem]
-Examine = Callable[[CheckContext], Iterator[Found]]
 Rank = tuple[Any, ...]
 _Holder = TypeVar("_Holder")
 
@@ -93,7 +92,6 @@ class Try:
 
 def search(
     tries: Iterable[Try],
-    examine: Examine,
     rank: Callable[[Try], Rank],
     expand: Callable[[Try], Iterable[Try]] = lambda _: (),
 ) -> Iterator[Try]:
@@ -107,7 +105,7 @@ def search(
     while queue:
         one = heapq.heappop(queue)
         if one.found is None:
-            one = replace(one, found=tuple(examine(one.context)))
+            one = replace(one, found=tuple(find_problems(one.context)))
             heapq.heappush(queue, replace(one, rank=rank(one)))
         elif one.errors:
             for more in expand(one):
@@ -116,7 +114,7 @@ def search(
             yield one
 
 
-def find_repairs(context: CheckContext, examine: Examine) -> tuple[Repair, ...]:
+def find_repairs(context: CheckContext) -> tuple[Repair, ...]:
     """Find the nearest repairs of a recipe with errors; the second changes other pins than the first."""
     found: list[Repair] = []
     seen: set[tuple[Change, ...]] = {()}
@@ -132,7 +130,7 @@ def find_repairs(context: CheckContext, examine: Examine) -> tuple[Repair, ...]:
                 left = tuple((key, cost) for key, cost in costs.items() if key in kept)
                 yield Try((_sum(left),), len(seen), changed(context, changes), costs=left, changes=changes)
 
-    for one in search([Try((0.0,), 1, context)], examine, _price, expand):
+    for one in search([Try((0.0,), 1, context)], _price, expand):
         if not found or (len(one.changes) <= FEW and not _is_like(one.changes, found[0].changes)):
             found.append(Repair(changes=one.changes, recipe=one.context.recipe))
             limit = min(LIMIT, len(seen) + MORE)
@@ -150,13 +148,13 @@ def _price(one: Try) -> Rank:
     return (_sum(one.costs) + (_ERROR * errors if errors else _WARNING * len(one.found or ())),)
 
 
-def find_better(context: CheckContext, problem: Problem, examine: Examine) -> Repair | None:
+def find_better(context: CheckContext, problem: Problem) -> Repair | None:
     """Find the nearest single change that removes a warning and adds no other."""
-    allowed = {other.code for _, other in examine(context)} - {problem.code}
+    allowed = {other.code for _, other in find_problems(context)} - {problem.code}
     for _, move in _moves(context, problem):
         changes = _merge((), move, context.recipe)
         after = changed(context, changes)
-        if changes and {other.code for _, other in examine(after)} <= allowed:
+        if changes and {other.code for _, other in find_problems(after)} <= allowed:
             return Repair(changes=changes, recipe=after.recipe)
     return None
 

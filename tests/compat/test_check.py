@@ -5,10 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.check import RULES, CheckCode, Report, Tables, examine, load_tables
+from envbuilder.compat.check import CheckCode, Report, Tables, examine, load_tables
 from envbuilder.compat.context import can_run, make_context
 from envbuilder.compat.host_file import HostFacts, load_host_facts
 from envbuilder.compat.problem import Change, either, is_ahead
+from envbuilder.compat.rules import RULES
 from envbuilder.compat.rules.compiler import asked_standard
 from envbuilder.compat.suggest import apply
 from envbuilder.compat.tables.table import cite

@@ -11,11 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from envbuilder.compat.check import find_problems, judge
+from envbuilder.compat.check import judge
 from envbuilder.compat.context import Tables, make_context
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.init.requests import Request, Requests
 from envbuilder.compat.problem import Problem, distance
+from envbuilder.compat.rules import find_problems
 from envbuilder.compat.suggest import Rank, Try, search
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.errors import IncompatibleError
@@ -39,7 +40,7 @@ def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Reci
         for number, (rank, taste, recipe) in enumerate(_candidates(requests, tables, name=name, path=path))
     ]
     # Among those that are equally near the fewest warnings decide, and then the taste.
-    found = search(tries, find_problems, lambda one: (one.rank[0], len(one.found or ()), one.rank[2]))
+    found = search(tries, lambda one: (one.rank[0], len(one.found or ()), one.rank[2]))
     best = next(found, None)
     if best is None:
         errors = [problem for _, problem in find_problems(min(tries).context) if problem.is_error]
