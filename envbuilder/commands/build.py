@@ -14,8 +14,6 @@ from envbuilder.build.engine import Builder, EngineChoice, EngineName
 from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands.context import (
-    OUTPUT,
-    RECIPES,
     Output,
     Profile,
     Recipes,
@@ -116,7 +114,7 @@ def build(
             autocompletion=offer("slurm"),
         ),
     ] = "",
-    profile: Profile = "",
+    profile: Profile,
     sbatch: Annotated[
         list[str] | None,
         typer.Option(metavar="OPTION", help="with --on: another option of sbatch, as --sbatch=--mem=16G"),
@@ -125,7 +123,7 @@ def build(
         Path | None, typer.Option(metavar="FILE", help="with --on: write the script; start nothing")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="with --on: wait until the job has ended")] = False,
-    output: Output = OUTPUT,
+    output: Output,
     offline: Annotated[bool, typer.Option("--offline", help="use what the cache holds, no network")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="print the plan and the commands; write nothing")
@@ -158,7 +156,7 @@ def build(
             help="docker engine: write BuildKit's input there and print its command; build nothing",
         ),
     ] = None,
-    recipes: Recipes = RECIPES,
+    recipes: Recipes,
 ) -> None:
     """Build image and SIF from the lock, verify them, and load the image if a Docker engine is running."""
     need_place(where, without=not (sbatch or write or wait))

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands.context import RECIPES, Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Recipes, Session, command, new_app, open_store
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import KEPT, KINDS, WORK
 from envbuilder.core.console import columns
@@ -41,7 +41,7 @@ def cache(
     gc: Annotated[
         bool, typer.Option("--gc", help="remove what a later build can fetch or build again")
     ] = False,
-    recipes: Recipes = RECIPES,
+    recipes: Recipes,
 ) -> None:
     """Show what the cache holds, free its space (`cache --gc trees`), or copy out what a lock needs (`cache vendor a100 DIR`)."""
     match words or []:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Name, Recipes, Session, command, new_app, open_store
 from envbuilder.compat.check import examine_file, need_sound
 from envbuilder.core.answer import Answer
 from envbuilder.lock.known_base import known_base
@@ -28,7 +28,7 @@ def check(
     name: Name,
     *,
     host: Annotated[Path | None, typer.Option(help="facts of the target machine: `driver`, `gpus`")] = None,
-    recipes: Recipes = RECIPES,
+    recipes: Recipes,
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""
     store = open_store(session, writes=False)

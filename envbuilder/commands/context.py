@@ -22,7 +22,6 @@ from envbuilder.core.cache import Store
 from envbuilder.core.findings import Finding
 
 RECIPES: Final = Path("recipes")
-OUTPUT: Final = Path("build")
 # zsh evaluates what it completes, so no other name is offered.
 _RECIPE_FILE: Final = re.compile(r"([a-z0-9][a-z0-9._-]*)\.yaml")
 
@@ -96,6 +95,8 @@ Profile = Annotated[
     str, typer.Option("--profile", help="the site: a file, or its name in `sites/`", envvar="ENVBUILDER_SITE")
 ]
 Output = Annotated[Path, typer.Option("--output", help="the folder of artifacts")]
+# A command that takes one of these gets its default as well.
+_DEFAULTS: Final[dict[object, object]] = {Recipes: RECIPES, Profile: "", Output: Path("build")}
 
 
 def open_session(
@@ -136,6 +137,7 @@ def command(
             function(session, **given)
 
         own = list(inspect.signature(function).parameters.values())[1:]
+        own = [one.replace(default=_DEFAULTS.get(one.annotation, one.default)) for one in own]
         parameters = [*own, *shared.values()]
         run.examples, run.answer = tuple(examples), answer  # type: ignore[attr-defined] # for the reference
         run.__doc__ = function.__doc__

@@ -7,16 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from envbuilder.artifacts.outputs import find_outputs
-from envbuilder.commands.context import (
-    OUTPUT,
-    RECIPES,
-    Output,
-    Recipes,
-    Session,
-    command,
-    complete_recipe,
-    new_app,
-)
+from envbuilder.commands.context import Output, Recipes, Session, command, complete_recipe, new_app
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import BuildError, UsageError
 from envbuilder.core.process import ProcessRunner
@@ -69,8 +60,8 @@ def detect(
     measure: Annotated[
         bool, typer.Option("--measure", help="test P2P on these GPUs, in the SIF of --recipe")
     ] = False,
-    output: Output = OUTPUT,
-    recipes: Recipes = RECIPES,
+    output: Output,
+    recipes: Recipes,
 ) -> None:
     """Show the NCCL settings for this machine, with a reason for each and for each variable that is left unset."""
     versions = recipe_versions(recipe, recipes)

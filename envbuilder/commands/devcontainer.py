@@ -6,17 +6,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.artifacts.outputs import find_outputs, image_name
-from envbuilder.commands.context import (
-    OUTPUT,
-    RECIPES,
-    Name,
-    Output,
-    Profile,
-    Recipes,
-    Session,
-    command,
-    new_app,
-)
+from envbuilder.commands.context import Name, Output, Profile, Recipes, Session, command, new_app
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
@@ -67,9 +57,9 @@ def devcontainer(
     ] = None,
     show: Annotated[bool, typer.Option("--print", help="print the file; write nothing")] = False,
     force: Annotated[bool, typer.Option("--force", help="replace a file with other content")] = False,
-    profile: Profile = "",
-    output: Output = OUTPUT,
-    recipes: Recipes = RECIPES,
+    profile: Profile,
+    output: Output,
+    recipes: Recipes,
 ) -> None:
     """Write `.devcontainer/devcontainer.json`, so that VS Code opens a project in the environment."""
     if host and (image or show):

@@ -6,15 +6,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.commands._console import open_console
-from envbuilder.commands.context import (
-    RECIPES,
-    Recipes,
-    Session,
-    command,
-    complete_recipe,
-    new_app,
-    open_store,
-)
+from envbuilder.commands.context import Recipes, Session, command, complete_recipe, new_app, open_store
 from envbuilder.core.console import Console
 from envbuilder.core.limits import usable_cores
 from envbuilder.core.places import nearest
@@ -40,7 +32,7 @@ def diff(
     ],
     other: Annotated[str, typer.Argument(help="the same", metavar="B", autocompletion=complete_recipe)],
     *,
-    recipes: Recipes = RECIPES,
+    recipes: Recipes,
 ) -> None:
     """Compare two locks, images or SIFs: packages, files, sizes, environment, NCCL settings."""
     console = open_console(session)

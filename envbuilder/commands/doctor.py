@@ -9,17 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from envbuilder.commands.context import (
-    OUTPUT,
-    RECIPES,
-    Output,
-    Recipes,
-    Session,
-    cache_folder,
-    command,
-    new_app,
-    offer,
-)
+from envbuilder.commands.context import Output, Recipes, Session, cache_folder, command, new_app, offer
 from envbuilder.compat.context import load_tables, make_context
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules.driver import check_driver, check_host_gpus
@@ -72,8 +62,8 @@ def doctor(
     fix: Annotated[
         bool, typer.Option("--fix", help="make the safe repairs and report them; installs nothing")
     ] = False,
-    output: Output = OUTPUT,
-    recipes: Recipes = RECIPES,
+    output: Output,
+    recipes: Recipes,
 ) -> None:
     """Check whether this machine can build and run environments, and say what repairs the rest."""
     if purpose not in ("", *Purpose):

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from envbuilder.commands.context import OUTPUT, Name, Output, Profile, Session, command, new_app, offer
+from envbuilder.commands.context import Name, Output, Profile, Session, command, new_app, offer
 from envbuilder.core.errors import UsageError
 from envbuilder.run.exec import ExecOptions, command_line, execute, parse_form
 from envbuilder.run.launch.site import find_site
@@ -39,9 +39,9 @@ def exec_(
     name: Name,
     *,
     inside: Form = "",
-    profile: Profile = "",
+    profile: Profile,
     show: Print = False,
-    output: Output = OUTPUT,
+    output: Output,
 ) -> None:
     """Run a command in the environment: `envbuilder exec a100 -- python train.py`."""
     if not context.args:

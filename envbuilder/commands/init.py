@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands.context import RECIPES, Recipes, Session, command, new_app
+from envbuilder.commands.context import Recipes, Session, command, new_app
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.init import make, new_path, read_source
 from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version
@@ -68,7 +68,7 @@ def init(
     ] = None,
     pytorch: Annotated[str, typer.Option(metavar="VERSION", help="such as 2.6.0")] = "",
     python: Annotated[str, typer.Option(metavar="VERSION", help="such as 3.11")] = "",
-    recipes: Recipes = RECIPES,
+    recipes: Recipes,
 ) -> None:
     """Write a first recipe: from three questions, or from what a project or this machine has."""
     new_path(new, recipes)

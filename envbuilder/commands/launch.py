@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 import typer
 
-from envbuilder.commands.context import OUTPUT, Name, Output, Profile, Session, command, new_app, offer
+from envbuilder.commands.context import Name, Output, Profile, Session, command, new_app, offer
 from envbuilder.commands.exec import PROGRAM, Form
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import Console
@@ -82,8 +82,8 @@ def launch_slurm(
         typer.Option(metavar="OPTION", help="another option of sbatch, as --sbatch=--constraint=h100")
     ] = None,
     wait: Annotated[bool, typer.Option("--wait", help="wait until the job has ended")] = False,
-    profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
-    output: Output = OUTPUT,
+    profile: Profile, smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    output: Output,
 ) -> None:  # fmt: skip
     """Submit a job to Slurm."""
     options = LaunchOptions(
@@ -115,8 +115,8 @@ def launch_ssh(
     session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
     hosts: Annotated[str, typer.Option(metavar="A,B,…", help="instead of the profile's")] = "",
     pdsh: Annotated[bool, typer.Option("--pdsh", help="reach them through pdsh")] = False,
-    profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
-    output: Output = OUTPUT,
+    profile: Profile, smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    output: Output,
 ) -> None:  # fmt: skip
     """Run a job on machines reached by SSH; it ends on all of them when it ends on one."""
     options = LaunchOptions(
@@ -134,8 +134,8 @@ def launch_ssh(
 )
 def launch_local(
     session: Session, context: typer.Context, name: Name, *, inside: Form = "", gpus: Gpus = None, ranks: Ranks = None,
-    profile: Profile = "", smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
-    output: Output = OUTPUT,
+    profile: Profile, smoke: SmokeRun = False, write: Write = None, logs: Logs = LOGS, grace: Grace = 120,
+    output: Output,
 ) -> None:  # fmt: skip
     """Run a job on this machine."""
     options = LaunchOptions(

@@ -2,7 +2,7 @@
 
 from pydantic import RootModel
 
-from envbuilder.commands.context import RECIPES, Recipes, Session, command, new_app
+from envbuilder.commands.context import Recipes, Session, command, new_app
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
 from envbuilder.core.errors import RecipeError
@@ -30,7 +30,7 @@ class RecipeList(RootModel[tuple[ListedRecipe, ...]]):
 
 
 @command(app, "list", ("envbuilder list", "envbuilder list --json"), RecipeList)
-def list_(session: Session, *, recipes: Recipes = RECIPES) -> None:
+def list_(session: Session, *, recipes: Recipes) -> None:
     """List the recipes with their pins."""
     sound, session.findings = load_all(recipes)
     if session.findings:

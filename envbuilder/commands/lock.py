@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.commands._console import open_console
-from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Name, Recipes, Session, command, new_app, open_store
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.process import ProcessRunner
@@ -46,7 +46,7 @@ def lock(
             formats=["%Y-%m-%d"], metavar="DATE", help="choose versions as of the start of that day, UTC"
         ),
     ] = None,
-    recipes: Recipes = RECIPES,
+    recipes: Recipes,
 ) -> None:
     """Resolve a recipe into its lock, `NAME.lock` beside it."""
     if packages and not upgrade:

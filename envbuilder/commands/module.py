@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands.context import OUTPUT, Name, Output, Profile, Session, command, new_app
+from envbuilder.commands.context import Name, Output, Profile, Session, command, new_app
 from envbuilder.core.answer import Answer
 from envbuilder.run.exec import need_sif
 from envbuilder.run.launch.job import probe_pins
@@ -30,8 +30,8 @@ def module(
     name: Name,
     *,
     write: Annotated[Path, typer.Option(metavar="FOLDER", help="the folder of the module")] = Path("modules"),
-    profile: Profile = "",
-    output: Output = OUTPUT,
+    profile: Profile,
+    output: Output,
 ) -> None:
     """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
     outputs = need_sif(name, output, session.environment)

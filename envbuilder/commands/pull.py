@@ -9,7 +9,7 @@ from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.commands._console import open_console
 from envbuilder.commands._registry import Only, make_client, parse_only
-from envbuilder.commands.context import OUTPUT, Output, Session, command, new_app
+from envbuilder.commands.context import Output, Session, command, new_app
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
 
@@ -35,7 +35,7 @@ def pull(
     key: Annotated[
         Path | None, typer.Option(help="a public key: pull only what it signed", envvar="ENVBUILDER_KEY")
     ] = None,
-    output: Output = OUTPUT,
+    output: Output,
 ) -> None:
     """Pull image and SIF from an OCI registry and verify them, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
     forms, client, shown = parse_only(only), make_client(session), open_console(session)

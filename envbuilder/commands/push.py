@@ -12,7 +12,6 @@ from envbuilder.commands._build_context import build_context
 from envbuilder.commands._console import open_console
 from envbuilder.commands._registry import Only, make_client, parse_only
 from envbuilder.commands.context import (
-    OUTPUT,
     RECIPES,
     Output,
     Session,
@@ -46,7 +45,7 @@ def push(
         Path | None,
         typer.Option("--sign", metavar="KEY", help="sign both first, with your private key"),
     ] = None,
-    output: Output = OUTPUT,
+    output: Output,
 ) -> None:
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
     forms, client = parse_only(only), make_client(session)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.build.render import render_recipe
-from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Name, Recipes, Session, command, new_app, open_store
 from envbuilder.core.answer import Answer
 
 app = new_app()
@@ -35,7 +35,7 @@ def render(
     form: Annotated[
         Form, typer.Option("--as", help="a Dockerfile, or a definition file of Apptainer")
     ] = Form.DOCKERFILE,
-    recipes: Recipes = RECIPES,
+    recipes: Recipes,
 ) -> None:
     """Print the whole build as text for `docker buildx build` or `apptainer build`, which needs no envbuilder."""
     text = render_recipe(name, recipes, open_store(session, writes=False), form.value)

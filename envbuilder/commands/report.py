@@ -14,7 +14,7 @@ from envbuilder.build.built import read_documents
 from envbuilder.build.context import BuildContext
 from envbuilder.build.extensions.list import HEAD, ExtensionStatus, cells, find_extensions
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import OUTPUT, RECIPES, Name, Output, Recipes, Session, command, new_app
+from envbuilder.commands.context import Name, Output, Recipes, Session, command, new_app
 from envbuilder.commands.verify import verify_built
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, driver_floor, facts
@@ -49,13 +49,7 @@ class WrittenReport(Answer):
 
 
 @command(app, "report", ("envbuilder report a100",), WrittenReport)
-def report(
-    session: Session,
-    name: Name,
-    *,
-    output: Output = OUTPUT,
-    recipes: Recipes = RECIPES,
-) -> None:
+def report(session: Session, name: Name, *, output: Output, recipes: Recipes) -> None:
     """Write one HTML page about what was built: pins, sizes, extensions, audits, build times, licenses, SBOM."""
     context = build_context(session, recipes)
     with context.console.group(f"report {name}"):

@@ -7,7 +7,7 @@ import typer
 from pydantic import JsonValue, RootModel
 
 from envbuilder.build.built import read_documents
-from envbuilder.commands.context import OUTPUT, Output, Session, command, complete_recipe, new_app
+from envbuilder.commands.context import Output, Session, command, complete_recipe, new_app
 from envbuilder.recipe.load import recipes_folder
 
 app = new_app()
@@ -30,7 +30,7 @@ def sbom(
     provenance: Annotated[
         bool, typer.Option("--provenance", help="print the provenance instead: an in-toto statement")
     ] = False,
-    output: Output = OUTPUT,
+    output: Output,
 ) -> None:
     """Print the SBOM of what was built, in SPDX: every package with its version, license and hash."""
     recipes = recipes_folder(session.environment)

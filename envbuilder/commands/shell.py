@@ -1,6 +1,6 @@
 """`shell`: a shell in the SIF or in the image."""
 
-from envbuilder.commands.context import OUTPUT, Name, Output, Profile, Session, command, new_app
+from envbuilder.commands.context import Name, Output, Profile, Session, command, new_app
 from envbuilder.commands.exec import Form, Print, run_inside
 
 app = new_app()
@@ -12,9 +12,9 @@ def shell(
     name: Name,
     *,
     inside: Form = "",
-    profile: Profile = "",
+    profile: Profile,
     show: Print = False,
-    output: Output = OUTPUT,
+    output: Output,
 ) -> None:
     """Open a shell in the environment."""
     run_inside(session, name, [], form=inside, profile=profile, show=show, output=output)

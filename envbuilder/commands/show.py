@@ -4,7 +4,7 @@ import json
 
 from pydantic import JsonValue
 
-from envbuilder.commands.context import RECIPES, Name, Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Name, Recipes, Session, command, new_app, open_store
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, facts
 from envbuilder.core.answer import Answer
@@ -25,12 +25,7 @@ class ShownRecipe(Answer):
 
 
 @command(app, "show", ("envbuilder show a100",), ShownRecipe)
-def show(
-    session: Session,
-    name: Name,
-    *,
-    recipes: Recipes = RECIPES,
-) -> None:
+def show(session: Session, name: Name, *, recipes: Recipes) -> None:
     """Show the effective recipe, where each value came from, and what follows from the pins."""
     recipe = load(find_recipe(name, recipes))
     values = {key: value for key, value in json.loads(recipe.canonical()).items() if key != "format"}

@@ -7,7 +7,7 @@ import typer
 
 from envbuilder.build.built import Signed, sign_artifacts
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import OUTPUT, RECIPES, Output, Session, command, complete_recipe, new_app
+from envbuilder.commands.context import RECIPES, Output, Session, command, complete_recipe, new_app
 
 app = new_app()
 
@@ -20,7 +20,7 @@ def sign(
     ],
     *,
     key: Annotated[Path, typer.Option(help="your private key in a PEM file: ECDSA, Ed25519 or RSA")],
-    output: Output = OUTPUT,
+    output: Output,
 ) -> None:
     """Sign image and SIF with your own key, without a network. The signature replaces an earlier one."""
     session.data = signed = sign_artifacts(name, build_context(session, RECIPES), output=output, key=key)

@@ -16,16 +16,7 @@ from envbuilder.build.built import need_built
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import EngineName, layer_keys, record_key
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import (
-    OUTPUT,
-    RECIPES,
-    Output,
-    Recipes,
-    Session,
-    command,
-    complete_recipe,
-    new_app,
-)
+from envbuilder.commands.context import Output, Recipes, Session, command, complete_recipe, new_app
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError, VerifyError
@@ -84,8 +75,8 @@ def verify(
             help="report files that need a newer glibc: a version, or a base such as debian/bullseye",
         ),
     ] = "",
-    output: Output = OUTPUT,
-    recipes: Recipes = RECIPES,
+    output: Output,
+    recipes: Recipes,
 ) -> None:
     """Prove that an image and a SIF hold the same files, path by path, and audit them."""
     context = build_context(session, recipes)
