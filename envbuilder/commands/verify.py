@@ -148,7 +148,9 @@ def _verify(
         verify_signatures(place, sif, bundle, key=key, runner=context.runner)
     glibc = _glibc(oldest_host)
     with context.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):
-        report = compare_artifacts(place, sif, layers=layers, threads=context.limits.threads, look=IN_FILES)
+        report = compare_artifacts(
+            place, sif, layers=layers, threads=context.limits.threads, scanner=IN_FILES
+        )
         if report.findings:
             raise VerifyError(f"`{image}` and `{sif}` do not hold the same files", findings=report.findings)
     with context.console.step("audit what they hold"), opened_sif(sif) as system:

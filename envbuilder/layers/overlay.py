@@ -33,7 +33,7 @@ class Readable(Protocol):
     def read(self, size: int, /) -> bytes: ...
 
 
-class Look(Protocol):
+class FileScanner(Protocol):
     """Inspects files as they are read: `wants` chooses a file, `finds` reports what is in it."""
 
     def wants(self, entry: Entry) -> bool: ...
@@ -43,14 +43,14 @@ class Look(Protocol):
 class Overlay(dict[str, Entry]):
     """The tree by path, layer after layer, with the contents of the files that `keep` chooses.
 
-    `hidden` lists what `look` found in files that a later layer removed or replaced. Everybody with
+    `hidden` lists what `scanner` found in files that a later layer removed or replaced. Everybody with
     the image still has them.
     """
 
-    def __init__(self, keep: Callable[[str], bool], look: Look | None = None) -> None:
+    def __init__(self, keep: Callable[[str], bool], scanner: FileScanner | None = None) -> None:
         super().__init__()
         self.keep = keep
-        self.look = look
+        self.scanner = scanner
         self.hidden: list[tuple[str, str]] = []
         self._kept: dict[str, bytes] = {}
         self._found: dict[str, tuple[str, ...]] = {}
@@ -129,15 +129,17 @@ class Overlay(dict[str, Entry]):
         path = file.path
         digest = hashlib.sha256()
         is_kept = self.keep(path) and file.size <= MOST_KEPT
-        look = self.look if self.look and file.size <= MOST_KEPT and self.look.wants(file) else None
-        pieces: list[bytes] | None = [] if is_kept or look else None
+        scanner = (
+            self.scanner if self.scanner and file.size <= MOST_KEPT and self.scanner.wants(file) else None
+        )
+        pieces: list[bytes] | None = [] if is_kept or scanner else None
         while chunk := content.read(CHUNK):
             digest.update(chunk)
             if pieces is not None:
                 pieces.append(chunk)
         whole = b"".join(pieces or ())
-        if look:
-            self._found[path] = tuple(look.finds(whole))
+        if scanner:
+            self._found[path] = tuple(scanner.finds(whole))
         if is_kept:
             self._kept[path] = whole
         else:

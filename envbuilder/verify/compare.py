@@ -22,7 +22,7 @@ from envbuilder.core.errors import VerifyError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.layers.entry import Entry, Kind, path_order, tree_digest
 from envbuilder.layers.layer import Layer, read_manifest
-from envbuilder.layers.overlay import Look
+from envbuilder.layers.overlay import FileScanner
 
 SHOWN: Final = 20  # findings of one comparison; further ones are counted
 
@@ -62,23 +62,28 @@ class VerifyReport:
     content_size: int  # bytes of all files
     tree: Sha256  # of the image, see `tree_digest`
     entries: tuple[Entry, ...] = ()  # of the SIF
-    hidden: tuple[tuple[str, str], ...] = ()  # what `look` found in the image's lower layers, by path
+    hidden: tuple[tuple[str, str], ...] = ()  # what `scanner` found in the image's lower layers, by path
     passed_over: tuple[str, ...] = ()  # differences that `apptainer build` makes
 
 
 def verify(
-    image: Path, sif: Path, *, layers: Sequence[Layer] = (), threads: int = 2, look: Look | None = None
+    image: Path,
+    sif: Path,
+    *,
+    layers: Sequence[Layer] = (),
+    threads: int = 2,
+    scanner: FileScanner | None = None,
 ) -> VerifyReport:
     """Compare an OCI layout and a SIF, and both with the layers they were made from, if these are known.
 
     With `layers`, the digests of its blobs prove the image: a layer's manifest is written in the
     same pass as its blob. Without `layers`, any image is accepted that `artifacts/oci/reader.py`
-    reads; `look` inspects its files.
+    reads; `scanner` inspects its files.
 
     For a SIF that `apptainer build` wrote, the report lists the differences that Apptainer makes.
     """
     with ThreadPoolExecutor(1, thread_name_prefix="image") as pool:
-        promised = pool.submit(_expect, image, layers, look)
+        promised = pool.submit(_expect, image, layers, scanner)
         found, damage = _attempt_sif(sif, threads)
         expected, hidden, findings = promised.result()
     passed_over: tuple[str, ...] = ()
@@ -176,13 +181,13 @@ def _differs_in_time(one: Entry | None, other: Entry | None) -> bool:
 
 
 def _expect(
-    image: Path, layers: Sequence[Layer], look: Look | None
+    image: Path, layers: Sequence[Layer], scanner: FileScanner | None
 ) -> tuple[tuple[Entry, ...], tuple[tuple[str, str], ...], tuple[Finding, ...]]:
-    """Return the expected entries of the SIF, what `look` found in lower layers, and the faults of the image."""
+    """Return the expected entries of the SIF, what `scanner` found in lower layers, and the faults of the image."""
     expected = tuple(sorted((entry for layer in layers for entry in read_manifest(layer)), key=path_order))
     try:
         if not layers:
-            tree = read_tree(image, look=look)
+            tree = read_tree(image, scanner=scanner)
             return tree.entries, tree.hidden, ()
         _check_blobs(read_layout(image), layers)
     except VerifyError as error:

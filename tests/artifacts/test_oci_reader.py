@@ -178,7 +178,7 @@ class Words:
 )
 def test_what_a_later_layer_removes_is_looked_at(tmp_path: Path, upper: tuple[str, str | None], hidden: bool):
     lower = make_tar(("etc/", None), ("etc/key", "a secret"), ("opt/key", "a secret"))
-    tree = read_tree(write_folder(make_layout(lower, make_tar(upper)), tmp_path), look=Words())
+    tree = read_tree(write_folder(make_layout(lower, make_tar(upper)), tmp_path), scanner=Words())
     assert tree.hidden == ((("etc/key", "secret"),) if hidden else ())
 
 

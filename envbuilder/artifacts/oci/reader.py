@@ -24,7 +24,7 @@ from envbuilder.artifacts.oci.model import (
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import VerifyError
 from envbuilder.layers.entry import Entry, path_order
-from envbuilder.layers.overlay import DAMAGED, Look, Overlay
+from envbuilder.layers.overlay import DAMAGED, FileScanner, Overlay
 
 PLATFORM: Final = "linux/amd64"
 _MOST_DEPTH: Final = 4  # of indexes within indexes
@@ -71,14 +71,14 @@ def read_image(place: Path) -> Image:
         return _find(files)
 
 
-def read_tree(place: Path, *, keep: Collection[str] = (), look: Look | None = None) -> ImageTree:
-    """Read every path of the image as a container sees it, the contents of the files to `keep`, and what `look` finds.
+def read_tree(place: Path, *, keep: Collection[str] = (), scanner: FileScanner | None = None) -> ImageTree:
+    """Read every path of the image as a container sees it, the contents of the files to `keep`, and what `scanner` finds.
 
     Raises VerifyError when a blob is damaged.
     """
     with _opened(place) as files:
         image = _find(files)
-        tree = Overlay(lambda path: path in keep, look)
+        tree = Overlay(lambda path: path in keep, scanner)
         for layer in image.layers:
             with files.open(layer.name) as stream:
                 tree.lay_over(stream, name=layer.name, sha256=layer.sha256, diff_id=layer.diff_id)

@@ -6,7 +6,7 @@ Each module checks one kind of fault. The tree is read once for all of them.
 from collections.abc import Sequence
 
 from envbuilder.core.findings import Finding
-from envbuilder.verify.audit.case import Case, Code, ImageTexts, Tree, read_case
+from envbuilder.verify.audit.audited_image import AuditedImage, Code, ImageTexts, Tree, read_audited
 from envbuilder.verify.audit.files import check_rights, check_secrets
 from envbuilder.verify.audit.libraries import (
     check_copies,
@@ -17,7 +17,7 @@ from envbuilder.verify.audit.libraries import (
     check_symbols,
 )
 
-__all__ = ["Case", "Code", "ImageTexts", "Tree", "audit"]
+__all__ = ["AuditedImage", "Code", "ImageTexts", "Tree", "audit"]
 
 
 def audit(
@@ -32,15 +32,15 @@ def audit(
     `gpus` are compute capabilities; without them code for GPUs is not judged. `oldest_glibc` is
     that of the oldest machine which may use the Python environment without the image around it.
     """
-    case = read_case(tree, outside=outside or ImageTexts())
+    image = read_audited(tree, outside=outside or ImageTexts())
     findings = (
-        *check_gpus(case, gpus),
-        *check_symbols(case),
-        *check_oldest_host(case, oldest_glibc),
-        *check_copies(case),
-        *check_rdma(case),
-        *check_rights(case),
-        *check_runpaths(case),
-        *check_secrets(case),
+        *check_gpus(image, gpus),
+        *check_symbols(image),
+        *check_oldest_host(image, oldest_glibc),
+        *check_copies(image),
+        *check_rdma(image),
+        *check_rights(image),
+        *check_runpaths(image),
+        *check_secrets(image),
     )
     return tuple(sorted(findings, key=lambda finding: (finding.code, finding.where)))

@@ -7,7 +7,7 @@ from typing import Final
 
 from envbuilder.core.findings import Finding, Severity
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.verify.audit.case import Case, Code
+from envbuilder.verify.audit.audited_image import AuditedImage, Code
 
 # Debian's own, from the packages that every root has or that such recipes add. They stay as Debian made them: Apptainer mounts
 # images without set-uid, containers of the Docker engine need `su` and `passwd` as every Debian, and taking the bits away would make
@@ -24,8 +24,8 @@ OF_DEBIAN: Final[Mapping[str, str]] = {
 SET_ID: Final = 0o6000
 
 
-def check_rights(case: Case) -> Iterator[Finding]:
-    for path, entry in case.paths.items():
+def check_rights(image: AuditedImage) -> Iterator[Finding]:
+    for path, entry in image.paths.items():
         if entry.kind is Kind.LINK:
             continue
         is_sticky = entry.kind is Kind.DIRECTORY and bool(entry.mode & 0o1000)
@@ -114,24 +114,24 @@ class InFiles:
 IN_FILES: Final = InFiles()
 
 
-def check_secrets(case: Case) -> Iterator[Finding]:
-    texts = [(f"the environment's {name}", f"{name}={value}") for name, value in case.outside.environment]
-    texts += [(f"the image's {place}", text) for place, text in case.outside.texts]
+def check_secrets(image: AuditedImage) -> Iterator[Finding]:
+    texts = [(f"the environment's {name}", f"{name}={value}") for name, value in image.outside.environment]
+    texts += [(f"the image's {place}", text) for place, text in image.outside.texts]
     for place, text in texts:
         known = tuple(IN_FILES.finds(text.encode()))
         for what in known or (["a secret by its name"] if NAMED.search(text) else []):
             yield _secret(place, what)
-    for path, what in case.outside.hidden:
+    for path, what in image.outside.hidden:
         yield _secret(f"/{path} of a lower layer", what)
-    for path, entry in case.paths.items():
+    for path, entry in image.paths.items():
         if entry.kind is not Kind.FILE or not entry.size:
             continue
         if IDENTITIES.fullmatch(path):
             yield _secret(f"/{path}", "an identity of one machine")
         elif IN_FILES.wants(entry):
-            for what in IN_FILES.finds(case.read(path)):
+            for what in IN_FILES.finds(image.read(path)):
                 yield _secret(f"/{path}", what)
-    yield from _authorities(case)
+    yield from _authorities(image)
 
 
 def _secret(where: str, what: str) -> Finding:
@@ -142,24 +142,24 @@ def _secret(where: str, what: str) -> Finding:
     )  # fmt: skip
 
 
-def _authorities(case: Case) -> Iterator[Finding]:
+def _authorities(image: AuditedImage) -> Iterator[Finding]:
     """Find certificates in the bundle that no package brings, such as that of a TLS proxy of the build machine."""
-    for path in sorted(case.paths):
-        if path.startswith(LOCAL_AUTHORITIES) and case.paths[path].kind is Kind.FILE:
+    for path in sorted(image.paths):
+        if path.startswith(LOCAL_AUTHORITIES) and image.paths[path].kind is Kind.FILE:
             yield _authority(path, "it is a certificate authority of this place's own")
-    if BUNDLE not in case.paths or case.real(BUNDLE) is None:
+    if BUNDLE not in image.paths or image.real(BUNDLE) is None:
         return
     known: set[bytes] = set()
-    for path, entry in case.paths.items():
+    for path, entry in image.paths.items():
         if path.startswith(OF_PACKAGES) and entry.kind is Kind.FILE:
-            known |= _certificates(case, path)
-    strange = _certificates(case, case.real(BUNDLE) or BUNDLE) - known
+            known |= _certificates(image, path)
+    strange = _certificates(image, image.real(BUNDLE) or BUNDLE) - known
     if strange and known:
         yield _authority(BUNDLE, f"{len(strange)} of its certificate authorities came with no package")
 
 
-def _certificates(case: Case, path: str) -> set[bytes]:
-    return {b"".join(found.split()) for found in _CERTIFICATE.findall(case.read(path))}
+def _certificates(image: AuditedImage, path: str) -> set[bytes]:
+    return {b"".join(found.split()) for found in _CERTIFICATE.findall(image.read(path))}
 
 
 def _authority(path: str, message: str) -> Finding:

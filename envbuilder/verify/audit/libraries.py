@@ -9,7 +9,7 @@ from typing import Final
 
 from envbuilder.compat.context import can_run
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.verify.audit.case import Case, Code, Elf, same_in, some
+from envbuilder.verify.audit.audited_image import AuditedImage, Code, Elf, same_in, some
 from envbuilder.verify.fatbin import CodeKind, read_gpu_code
 
 # Torch's libraries, what is compiled against torch and lies beside it, and our extensions. NVIDIA's own libraries
@@ -19,13 +19,13 @@ JUDGED: Final = re.compile(
 )
 
 
-def check_gpus(case: Case, gpus: Sequence[str]) -> Iterator[Finding]:
-    unreadable = dict(case.unreadable)
-    for elf in case.elves:
+def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
+    unreadable = dict(image.unreadable)
+    for elf in image.elves:
         if not (gpus and JUDGED.fullmatch(elf.path)):
             continue
         try:
-            with case.tree.open(elf.path) as stream:
+            with image.tree.open(elf.path) as stream:
                 found = read_gpu_code(stream)
         except ValueError as error:
             unreadable[elf.path] = f"its code for GPUs cannot be read: {error}"
@@ -54,13 +54,13 @@ PORTABLE: Final = ("opt/env/", "opt/envbuilder/")  # usable without the image
 _GLIBC: Final = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 
-def check_symbols(case: Case) -> Iterator[Finding]:
+def check_symbols(image: AuditedImage) -> Iterator[Finding]:
     """Check each needed version against all copies of the library. Libraries of the host are not checked."""
     given: dict[str, set[str]] = {}
-    for elf in case.elves:
+    for elf in image.elves:
         given.setdefault(elf.name, set()).update(elf.gives)
     missing: dict[tuple[str, str], list[str]] = {}
-    for elf in case.elves:
+    for elf in image.elves:
         for library, version in elf.needs:
             if given.get(library) and version not in given[library]:
                 missing.setdefault((library, version), []).append(elf.path)
@@ -75,12 +75,12 @@ def check_symbols(case: Case) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def check_oldest_host(case: Case, glibc: str) -> Iterator[Finding]:
+def check_oldest_host(image: AuditedImage, glibc: str) -> Iterator[Finding]:
     """Find files of the Python environment and the extensions that a host with this glibc could not load."""
     if not glibc:
         return
     newer: dict[str, list[str]] = {}
-    for elf in case.elves:
+    for elf in image.elves:
         if elf.path.startswith(PORTABLE):
             needed = [match[1] for _, version in elf.needs if (match := _GLIBC.fullmatch(version))]
             highest = max(needed, key=_numbers, default="0")
@@ -116,20 +116,20 @@ DEFAULT_FOLDERS: Final = (
 )
 
 
-def check_copies(case: Case) -> Iterator[Finding]:
+def check_copies(image: AuditedImage) -> Iterator[Finding]:
     by_name: dict[str, list[Elf]] = {}
-    for elf in case.elves:
+    for elf in image.elves:
         if LIBRARY.fullmatch(elf.name):
             by_name.setdefault(elf.name, []).append(elf)
     for name, copies in sorted(by_name.items()):
         if len(copies) > 1:
-            yield _copies(case, name, copies)
+            yield _copies(image, name, copies)
 
 
-def _copies(case: Case, name: str, copies: Sequence[Elf]) -> Finding:
+def _copies(image: AuditedImage, name: str, copies: Sequence[Elf]) -> Finding:
     takers: dict[str, list[str]] = {}
-    for elf in case.elves:
-        if name in elf.needed and (taken := loaded(case, elf, name)):
+    for elf in image.elves:
+        if name in elf.needed and (taken := loaded(image, elf, name)):
             takers.setdefault(taken, []).append(elf.path)
     users = "; ".join(f"/{taken} is loaded by {some(paths)}" for taken, paths in sorted(takers.items()))
     keep = max(copies, key=lambda elf: (len(takers.get(elf.path, ())), elf.entry.size))
@@ -142,20 +142,22 @@ def _copies(case: Case, name: str, copies: Sequence[Elf]) -> Finding:
     )  # fmt: skip
 
 
-def loaded(case: Case, elf: Elf, name: str) -> str | None:
+def loaded(image: AuditedImage, elf: Elf, name: str) -> str | None:
     """Return the file that the loader takes for `name` on behalf of `elf`: run paths first, then system folders."""
     origin = posixpath.dirname(elf.path)
-    for folder in (*elf.runpaths, *(f"/{folder}" for folder in _system_folders(case))):
+    for folder in (*elf.runpaths, *(f"/{folder}" for folder in _system_folders(image))):
         plain = folder.replace("${ORIGIN}", "$ORIGIN").replace("$ORIGIN", f"/{origin}")
-        if plain.startswith("/") and (real := case.real(f"{plain}/{name}")):
+        if plain.startswith("/") and (real := image.real(f"{plain}/{name}")):
             return real
     return None
 
 
-def _system_folders(case: Case) -> Iterator[str]:
+def _system_folders(image: AuditedImage) -> Iterator[str]:
     """Return the folders of the loader's cache, in its order."""
-    for path in sorted(path for path in case.paths if re.fullmatch(r"etc/ld\.so\.conf\.d/[^/]+\.conf", path)):
-        lines = case.read(path).decode("utf-8", "replace").splitlines()
+    for path in sorted(
+        path for path in image.paths if re.fullmatch(r"etc/ld\.so\.conf\.d/[^/]+\.conf", path)
+    ):
+        lines = image.read(path).decode("utf-8", "replace").splitlines()
         yield from (line.strip().strip("/") for line in lines if line.startswith("/"))
     yield from DEFAULT_FOLDERS
 
@@ -164,12 +166,12 @@ def _system_folders(case: Case) -> Iterator[str]:
 OPEN: Final = re.compile(r"/(tmp|var/tmp|dev|run|home|root|mnt|media|proc|scratch|builds|workspace)(/|$)")
 
 
-def check_runpaths(case: Case) -> Iterator[Finding]:
+def check_runpaths(image: AuditedImage) -> Iterator[Finding]:
     # A package's build gives all its files the same folders.
     alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
-    for elf in case.elves:
+    for elf in image.elves:
         folders = elf.runpaths if elf.runpaths != ("",) else ()  # one that is empty as a whole is ignored
-        strange = [(_strange(case, elf, folder), folder) for folder in dict.fromkeys(folders)]
+        strange = [(_strange(image, elf, folder), folder) for folder in dict.fromkeys(folders)]
         if found := tuple(sorted((why, folder) for why, folder in strange if why)):
             alike.setdefault(found, []).append(elf.path)
     for found, paths in sorted(alike.items()):
@@ -182,7 +184,7 @@ def check_runpaths(case: Case) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _strange(case: Case, elf: Elf, folder: str) -> str:
+def _strange(image: AuditedImage, elf: Elf, folder: str) -> str:
     """Say what is wrong with a run path, or return ""."""
     plain = folder.replace("${ORIGIN}", "$ORIGIN")
     if plain.startswith("$ORIGIN"):
@@ -193,7 +195,7 @@ def _strange(case: Case, elf: Elf, folder: str) -> str:
     whole = posixpath.normpath(plain)
     if OPEN.match(whole):
         return "not the image's, and others may write there"
-    return "not in the image" if case.real(whole) is None else ""
+    return "not in the image" if image.real(whole) is None else ""
 
 
 VERBS: Final = "libibverbs.so.1"
@@ -203,19 +205,19 @@ _PROVIDER: Final = re.compile(r"(.*/)?libibverbs/lib(\w+)-rdmav\d+\.so")
 _DRIVER: Final = "etc/libibverbs.d/{}.driver"
 
 
-def check_rdma(case: Case) -> Iterator[Finding]:
-    using = next((elf for elf in case.elves if _NCCL.fullmatch(elf.path)), None)
+def check_rdma(image: AuditedImage) -> Iterator[Finding]:
+    using = next((elf for elf in image.elves if _NCCL.fullmatch(elf.path)), None)
     if using is None:
         return
-    names = {elf.name for elf in case.elves}
+    names = {elf.name for elf in image.elves}
     names |= {
-        posixpath.basename(path) for path in case.paths if ".so" in path and case.real(path) is not None
+        posixpath.basename(path) for path in image.paths if ".so" in path and image.real(path) is not None
     }
-    verbs = [elf for elf in case.elves if elf.name == VERBS]
+    verbs = [elf for elf in image.elves if elf.name == VERBS]
     providers = [
         elf
-        for elf in case.elves
-        if (match := _PROVIDER.fullmatch(elf.path)) and _DRIVER.format(match[2]) in case.paths
+        for elf in image.elves
+        if (match := _PROVIDER.fullmatch(elf.path)) and _DRIVER.format(match[2]) in image.paths
     ]
     for what, elves in ((f"`{VERBS}`", verbs), ("a provider of libibverbs", providers)):
         missing = _missing(elves, names)

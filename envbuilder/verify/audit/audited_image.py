@@ -1,4 +1,4 @@
-"""The input of the audits: the paths of a tree, and the dynamic section of each program and library."""
+"""The image that the audits read: the paths of its tree, and the dynamic section of each program and library."""
 
 import posixpath
 import struct
@@ -65,7 +65,7 @@ class Elf:
 
     @property
     def name(self) -> str:
-        """The name by which the loader looks for it."""
+        """Return the name by which the loader finds it."""
         return self.soname or posixpath.basename(self.path)
 
 
@@ -79,7 +79,9 @@ class ImageTexts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class AuditedImage:
+    """A tree, its ELF files and the texts around it."""
+
     tree: Tree
     paths: Mapping[str, Entry]
     elves: tuple[Elf, ...]
@@ -96,7 +98,7 @@ class Case:
         return follow(self.paths, path)
 
 
-def read_case(tree: Tree, *, outside: ImageTexts) -> Case:
+def read_audited(tree: Tree, *, outside: ImageTexts) -> AuditedImage:
     elves: list[Elf] = []
     unreadable: dict[str, str] = {}
     for entry in tree.entries:
@@ -108,7 +110,7 @@ def read_case(tree: Tree, *, outside: ImageTexts) -> Case:
                     elves.append(read_elf(entry, stream))
                 except ValueError as error:
                     unreadable[entry.path] = str(error)
-    return Case(
+    return AuditedImage(
         tree=tree,
         paths={entry.path: entry for entry in tree.entries},
         elves=tuple(elves),
