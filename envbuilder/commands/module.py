@@ -9,9 +9,8 @@ import typer
 from envbuilder.commands.context import Name, Output, Profile, Session, command, new_app
 from envbuilder.core.answer import Answer
 from envbuilder.run.exec import need_sif
-from envbuilder.run.launch.job import probe_pins
 from envbuilder.run.launch.site import find_site
-from envbuilder.run.launch.start import read_in_sif
+from envbuilder.run.launch.start import probe_pins
 from envbuilder.run.modulefile import Module, save_module
 
 app = new_app()
@@ -35,7 +34,7 @@ def module(
 ) -> None:
     """Write a module file and its commands: after `module load NAME`, `python` and `torchrun` run in the SIF."""
     outputs = need_sif(name, output, session.environment)
-    sif, torch, cuda = probe_pins(outputs, read_in_sif)
+    sif, torch, cuda = probe_pins(outputs)
     written = Module(name=outputs.name, sif=sif, torch=torch, cuda=cuda, site=find_site(profile))
     files = save_module(written, write.absolute())
     session.data = WrittenModule(modulefiles=files, commands=written.commands)

@@ -1,21 +1,16 @@
 """A job to launch: its environment, program, ranks and nodes."""
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from envbuilder.artifacts.outputs import Outputs, read_record
 from envbuilder.compat.tables.cuda import load_cudas
-from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError
 from envbuilder.run.launch.site import HOST, OPTION, SLURM_SHAPES, Site, SlurmSite, need_shape
 
 Shape = Literal["torchrun", "tasks"]
 Where = Literal["slurm", "ssh", "local"]
 SMOKE: Final = ("-m", "envbuilder_smoke")
-PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
 TORCHRUN_SINCE: Final = (1, 10)
 RANK_IN_LOGS_SINCE: Final = (2, 3)  # prefixes each line with its rank, and takes an address for each node
 
@@ -149,38 +144,3 @@ def words_for_launcher(program: tuple[str, ...]) -> tuple[str, ...]:
 def words_for_rank(program: tuple[str, ...]) -> tuple[str, ...]:
     """Return the command line of one rank."""
     return ("python", *program) if program[0] == "-m" or program[0].endswith(".py") else program
-
-
-def probe_environment(outputs: Outputs, read: Callable[[Path, str], str]) -> Environment:
-    """Read the facts of a SIF. `read` returns the text of a file inside it."""
-    sif, torch, cuda = probe_pins(outputs, read)
-    record = read_record(outputs)
-    # Reading the whole file takes seconds, so an unchanged one is not read.
-    sha256 = record.sif if record and record.knows_sif(outputs.sif) else sha256_file(outputs.sif)
-    size = sif.stat().st_size
-    return Environment(name=outputs.name, location=str(sif), size=size, sha256=sha256, torch=torch, cuda=cuda)
-
-
-def probe_pins(outputs: Outputs, read: Callable[[Path, str], str]) -> tuple[Path, str, str]:
-    """Return the SIF's path and its versions of torch and CUDA; raises UsageError for a foreign SIF."""
-    sif = outputs.sif.resolve()
-    try:
-        return sif, *parse_pins(read(sif, PINS))
-    except (KeyError, ValueError) as error:  # the file is missing, or has other content
-        raise foreign_error(str(sif)) from error
-
-
-def foreign_error(location: str) -> UsageError:
-    return UsageError(
-        f"`{location}` was not made by envbuilder: it has no readable {PINS}",
-        hint="`envbuilder build NAME` makes one from a recipe",
-    )
-
-
-def parse_pins(text: str) -> tuple[str, str]:
-    """Parse the recipe in an environment: its versions of torch and CUDA. Raises ValueError."""
-    try:
-        pins = json.loads(text)
-        return str(pins["pytorch"]), str(pins["cuda"])
-    except (TypeError, KeyError) as error:
-        raise ValueError("no pins") from error

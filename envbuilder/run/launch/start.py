@@ -1,32 +1,25 @@
 """Submit a script to Slurm, or replace this process by it."""
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
-from envbuilder.artifacts.outputs import Outputs, find_outputs
+from envbuilder.artifacts.outputs import Outputs, find_outputs, read_record
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
-from envbuilder.core.cache import save_text
-from envbuilder.core.errors import CommandError, LaunchError, ToolError, blaming_path
+from envbuilder.core.cache import save_text, sha256_file
+from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError, blaming_path
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_image, need_sif
-from envbuilder.run.launch.job import (
-    PINS,
-    Environment,
-    Job,
-    LaunchOptions,
-    foreign_error,
-    make_job,
-    parse_pins,
-    probe_environment,
-)
+from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
 from envbuilder.run.launch.script import render
 from envbuilder.run.launch.site import find_site
 from envbuilder.verify.compare import opened_sif
 
+PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
 EXECUTABLE: Final = 0o755
 HINTS: Final = {
     "partition": "`sinfo` lists the partitions; `--partition`, or `partition` in the site profile, names one",
@@ -68,7 +61,7 @@ def prepare(options: LaunchOptions, settings: Mapping[str, str]) -> Job:
     if options.image:
         environment = _probe_image(options.name, find_outputs(options.name, options.output), settings)
     else:
-        environment = probe_environment(need_sif(options.name, options.output, settings), read_in_sif)
+        environment = _probe_sif(need_sif(options.name, options.output, settings))
     return make_job(options, environment, find_site(options.profile), project_folder(options.folder))
 
 
@@ -76,16 +69,40 @@ def _probe_image(name: str, outputs: Outputs, settings: Mapping[str, str]) -> En
     image, docker = outputs.image_name, need_engine(outputs, settings)
     identity = need_image(docker, name, outputs, settings)
     read = run_in_image(docker, image, ("cat", PINS), Surroundings(folder=Path("/")))
-    try:
-        torch, cuda = parse_pins(read.output)
-    except ValueError as error:
-        raise foreign_error(image) from error
+    torch, cuda = _parse_pins(read.output, image)
     return Environment(name=outputs.name, location=image, image_id=identity, torch=torch, cuda=cuda)
 
 
-def read_in_sif(sif: Path, path: str) -> str:
-    with opened_sif(sif) as system, SquashfsTree(system, ()).open(path.lstrip("/")) as stream:
-        return stream.read().decode()
+def _probe_sif(outputs: Outputs) -> Environment:
+    sif, torch, cuda = probe_pins(outputs)
+    record = read_record(outputs)
+    # Reading the whole file takes seconds, so an unchanged one is not read.
+    sha256 = record.sif if record and record.knows_sif(outputs.sif) else sha256_file(outputs.sif)
+    size = sif.stat().st_size
+    return Environment(name=outputs.name, location=str(sif), size=size, sha256=sha256, torch=torch, cuda=cuda)
+
+
+def probe_pins(outputs: Outputs) -> tuple[Path, str, str]:
+    """Return the SIF's path and its versions of torch and CUDA; raises UsageError for a foreign SIF."""
+    sif = outputs.sif.resolve()
+    try:
+        with opened_sif(sif) as system, SquashfsTree(system, ()).open(PINS.lstrip("/")) as stream:
+            text = stream.read().decode()
+    except (KeyError, ValueError):  # the file is missing, or has other content
+        text = ""
+    return sif, *_parse_pins(text, str(sif))
+
+
+def _parse_pins(text: str, location: str) -> tuple[str, str]:
+    """Parse the recipe in an environment: its versions of torch and CUDA. Raises UsageError for a foreign one."""
+    try:
+        pins = json.loads(text)
+        return str(pins["pytorch"]), str(pins["cuda"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise UsageError(
+            f"`{location}` was not made by envbuilder: it has no readable {PINS}",
+            hint="`envbuilder build NAME` makes one from a recipe",
+        ) from error
 
 
 def script_of(job: Job) -> Script:
