@@ -7,7 +7,7 @@
 import keyword
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Final
@@ -22,6 +22,7 @@ LONGEST_NAME: Final = 100  # of an extension's name, which its files have too
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
 ORIGINS: Final = ("path", "git", "sdist")
+_FIRST_KEYS: Final = ("name", "sources", "include", "cflags", "cuda_cflags")
 OPTIONS: Final = ("include", "cflags", "cuda_cflags")
 _GIT: Final = Shape(
     pattern=r"(https?|ssh|git|file)://[^\s\x00-\x1f\x7f]+",
@@ -88,25 +89,14 @@ class Extension:
 
     def canonical(self) -> dict[str, object]:
         """Return what decides a build. Keys of later versions appear only with a value, so old locks stay fresh."""
-        value: dict[str, object] = {
-            "name": self.name,
-            "sources": self.sources,
-            "include": self.include,
-            "cflags": self.cflags,
-            "cuda_cflags": self.cuda_cflags,
-        }
-        later = {key: getattr(self, key) for key in ("path", "git", "commit", "sdist", "capture")}
-        later["env"] = dict(self.env)
-        return value | {key: given for key, given in later.items() if given}
+        given = {one.name: getattr(self, one.name) for one in fields(self)} | {"env": dict(self.env)}
+        return {key: value for key, value in given.items() if value or key in _FIRST_KEYS}
 
 
 def check_extensions(items: object, _folder: Path) -> Iterator[Mistake]:
     """Report extensions whose name is already taken."""
-    names = (
-        [item.get("name") if isinstance(item, dict) else None for item in items]
-        if isinstance(items, list)
-        else []
-    )
+    given = items if isinstance(items, list) else []
+    names = [item.get("name") if isinstance(item, dict) else None for item in given]
     for at, name in enumerate(names):
         if name in names[:at] and isinstance(name, str) and not _name_mistake(name):
             yield Mistake(

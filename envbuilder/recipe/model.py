@@ -152,7 +152,7 @@ class Recipe:
 
     name: str
     path: Path  # of the recipe file; extension sources are relative to its folder
-    summary: str
+    summary: str = ""
     gpus: tuple[str, ...]
     base: str  # distribution/suite, e.g. debian/bookworm; "" if the base is an image
     image: str = ""  # the reference of that image, as written
@@ -161,14 +161,14 @@ class Recipe:
     gcc: str
     libxcrypt: str
     pytorch: str
-    packages: tuple[str, ...]  # PEP 508, requirement files folded in
+    packages: tuple[str, ...] = ()  # PEP 508, requirement files folded in
     apt: tuple[str, ...]
     extensions: tuple[Extension, ...]
     env: tuple[tuple[str, str], ...]  # sorted by name
     nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
-    tests: tuple[str, ...]  # commands that run in image and SIF after a build
+    tests: tuple[str, ...] = ()  # commands that run in image and SIF after a build
     files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
-    places: tuple[tuple[str, str], ...]  # `$.cuda` → `recipes/a100.yaml:4:7`
+    places: tuple[tuple[str, str], ...] = ()  # `$.cuda` → `recipes/a100.yaml:4:7`
 
     @property
     def digest(self) -> Sha256:

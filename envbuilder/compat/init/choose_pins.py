@@ -78,7 +78,6 @@ def _candidates(
         recipe = Recipe(
             name=name,
             path=path,
-            summary="",
             gpus=requests.gpus or (),
             base=base.name,
             python=base.python,
@@ -86,12 +85,9 @@ def _candidates(
             gcc=gcc,
             libxcrypt=base.short_libxcrypt,
             pytorch=torch.version,
-            packages=(),
             apt=tuple(requests.apt),
             extensions=tuple(requests.extensions.values()),
             env=tuple(sorted(requests.env.items())),
-            tests=(),
-            places=(),
         )
         yield rank, taste, recipe
 

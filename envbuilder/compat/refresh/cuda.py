@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
 from envbuilder.compat.refresh.rows import Row, Value
-from envbuilder.compat.refresh.torch import capability, one_match, read_metadata
+from envbuilder.compat.refresh.torch import capability, final_wheels, one_match, read_metadata
 from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.fetch.remote_zip import Index
@@ -30,15 +30,11 @@ _X86: Final = re.compile(r"(any|.*linux.*_x86_64)")
 
 def linux_wheels(files: Iterable[Listed]) -> Mapping[Version, Listed]:
     """Return the final releases for Linux x86-64, oldest first."""
-    found: dict[Version, Listed] = {}
-    for listed in files:
-        try:
-            _, version, _, tags = parse_wheel_filename(listed.filename)
-        except InvalidWheelFilename:
-            continue
-        fits = any(_X86.fullmatch(tag.platform) for tag in tags)
-        if fits and not (listed.yanked or version.is_prerelease):
-            found[version] = listed
+    found = {
+        version: listed
+        for listed, version, _, tags in final_wheels(files)
+        if any(_X86.fullmatch(tag.platform) for tag in tags)
+    }
     return {version: found[version] for version in sorted(found)}
 
 

@@ -4,23 +4,21 @@ import ast
 import re
 import zipfile
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from email.parser import Parser
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.tags import Tag
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import BuildTag, InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import Version
 
 from envbuilder.compat.refresh.rows import Row, Value
 from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.compat.tables.torch import build_of
 from envbuilder.core.fetch.client import Listed
 from envbuilder.core.fetch.remote_zip import Index
-
-if TYPE_CHECKING:
-    from packaging.version import Version
 
 ORDER: Final = (
     "version", "released", "read", "source", "pythons", "pypi", "architectures", "nccl", "cudnn", "cuda_toolkit",
@@ -38,18 +36,25 @@ class TorchWheel:
     listed: Listed
     python: str  # 3.13t
     glibc: tuple[int, int]
-    build: tuple[int | str, ...]  # an upload that replaces another has a higher one
+    build: BuildTag  # an upload that replaces another has a higher one
 
 
-def torch_wheels(files: Sequence[Listed]) -> Mapping[str, tuple[TorchWheel, ...]]:
-    """Return the final releases, oldest first, with their wheels, oldest Python first."""
-    found: dict[Version, list[TorchWheel]] = defaultdict(list)
+def final_wheels(files: Iterable[Listed]) -> Iterator[tuple[Listed, Version, BuildTag, frozenset[Tag]]]:
+    """Yield the wheels of final releases, each with its version, its build number and its tags."""
     for listed in files:
         try:
             _, version, build, tags = parse_wheel_filename(listed.filename)
         except InvalidWheelFilename:
             continue
-        if not (listed.yanked or version.is_prerelease or version.local):
+        if not (listed.yanked or version.is_prerelease):
+            yield listed, version, build, tags
+
+
+def torch_wheels(files: Iterable[Listed]) -> Mapping[str, tuple[TorchWheel, ...]]:
+    """Return the final releases, oldest first, with their wheels, oldest Python first."""
+    found: dict[Version, list[TorchWheel]] = defaultdict(list)
+    for listed, version, build, tags in final_wheels(files):
+        if not version.local:
             found[version] += [
                 TorchWheel(listed=listed, python=python, glibc=glibc, build=build)
                 for python, glibc in _targets(tags)
@@ -99,7 +104,7 @@ def _targets(tags: frozenset[Tag]) -> Iterator[tuple[str, tuple[int, int]]]:
     yield from floors.items()
 
 
-def _wheel_order(wheel: TorchWheel) -> tuple[int, bool, tuple[int | str, ...]]:
+def _wheel_order(wheel: TorchWheel) -> tuple[int, bool, BuildTag]:
     return int(wheel.python.rstrip("t").partition(".")[2]), wheel.python.endswith("t"), wheel.build
 
 
