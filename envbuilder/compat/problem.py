@@ -1,6 +1,7 @@
 """A rule's problem: its code, the pins that decide it, and possible repairs."""
 
 import difflib
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -94,6 +95,7 @@ class Problem:
         return self.severity is Severity.ERROR
 
 
+warning = functools.partial(Problem, severity=Severity.WARNING)
 Rule = Callable[[CheckContext], Iterator[Problem]]
 
 

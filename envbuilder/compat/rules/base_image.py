@@ -18,7 +18,7 @@ from envbuilder.compat.image_facts import (
     suite_of,
 )
 from envbuilder.compat.nvidia_require import parse_require
-from envbuilder.compat.problem import Change, CheckCode, Problem, either
+from envbuilder.compat.problem import Change, CheckCode, Problem, either, warning
 from envbuilder.compat.rules.driver import known_gpus
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
@@ -33,7 +33,7 @@ def check_image(context: CheckContext) -> Iterator[Problem]:
             image = context.recipe.image
             message = f"`lock` has not read the image `{image}` yet, so its contents are not checked"
             advice = f"`envbuilder lock {context.recipe.name}` does"
-            yield Problem(CheckCode.BASE_UNSEEN, key, message, advice=advice, severity=Severity.WARNING)
+            yield warning(CheckCode.BASE_UNSEEN, key, message, advice=advice)
     elif fact := other_machine(base):
         machine = fact.value or "no processor that it names"
         message = f"the base is for {machine}, and envbuilder builds for {PLATFORM}"
@@ -46,12 +46,11 @@ def check_image(context: CheckContext) -> Iterator[Problem]:
         advice = "take an image of a distribution with glibc, as Debian, Ubuntu and RHEL are"
         yield Problem(CheckCode.BASE_LIBC, key, message, advice=advice, source=musl.source if musl else "")
     elif not base.distribution:
-        yield Problem(
+        yield warning(
             CheckCode.BASE_OS,
             key,
             "the base does not say which distribution it is (no `ID` in /etc/os-release), so nothing can be added to it",
             advice="it serves where it has the compiler and the Python that the recipe pins",
-            severity=Severity.WARNING,
         )
 
 
@@ -68,12 +67,11 @@ def check_gcc(context: CheckContext) -> Iterator[Problem]:
         yield Problem(CheckCode.GCC, "gcc", message, pins=("gcc",), advice=advice)
     elif base.gccs and (found is None or (plain and not is_version(plain.value, pin))):
         origin = f"that of {suite.name} is put beside" if found is None and suite else "both are there"
-        yield Problem(
+        yield warning(
             CheckCode.GCC_BESIDE,
             "gcc",
             f"the base has {has}, and the recipe asks for gcc {pin}: {origin}, and `gcc` means {pin} in the environment",
             pins=("gcc",),
-            severity=Severity.WARNING,
         )
 
 
@@ -136,13 +134,12 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
     own = base.toolkit(asked) if asked else None
     weight = _weight(base, own or named)
     if not asked:
-        yield Problem(
+        yield warning(
             CheckCode.CUDA_UNUSED,
             "base.image",
             f"{has}, which the recipe does not use{weight}",
             advice="a base without CUDA is smaller",
             source=named.source,
-            severity=Severity.WARNING,
         )
     elif own is None:
         minor = ".".join(named.value.split(".")[:2])
@@ -157,13 +154,12 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
             source=named.source,
         )
     elif weight:
-        yield Problem(
+        yield warning(
             CheckCode.CUDA_TWICE,
             "base.image",
             f"CUDA's libraries come twice: torch's wheels bring those that it loads, and {has}{weight}",
             advice="a base without CUDA spares them: envbuilder lays out the compiler beside the wheels' libraries",
             source=own.source,
-            severity=Severity.WARNING,
         )
 
 
@@ -210,13 +206,12 @@ def check_own_torch(context: CheckContext) -> Iterator[Problem]:
     base = _fit(context)
     for fact in base.every(Name.TORCH) if base else ():
         brings = f"the environment brings torch {context.recipe.pytorch} of its own"
-        yield Problem(
+        yield warning(
             CheckCode.TORCH_TWICE,
             "base.image",
             f"the base has torch {fact.value} ({fact.path}), and {brings}",
             advice="a base without torch is smaller by gigabytes",
             source=fact.source,
-            severity=Severity.WARNING,
         )
 
 

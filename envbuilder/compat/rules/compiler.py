@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Final
 
 from envbuilder.compat.context import CheckContext
-from envbuilder.compat.problem import Change, CheckCode, Move, Problem
+from envbuilder.compat.problem import Change, CheckCode, Move, Problem, warning
 from envbuilder.compat.tables.cuda import architecture_key
 from envbuilder.compat.tables.gpu import target
 from envbuilder.compat.tables.table import cite, version_key
@@ -109,7 +109,7 @@ def check_torch_gcc_bounds(context: CheckContext) -> Iterator[Problem]:
     torch = context.torch
     bound = torch.gcc_bound(context.recipe.cuda) if torch else None
     if torch and bound and not bound.allows(context.gcc):
-        yield Problem(
+        yield warning(
             CheckCode.TORCH_GCC_BOUND,
             "gcc",
             f"torch {torch.version} refuses gcc {context.gcc} in a setup.py with CUDA {bound.cuda} (it takes "
@@ -117,7 +117,6 @@ def check_torch_gcc_bounds(context: CheckContext) -> Iterator[Problem]:
             pins=("gcc",),
             advice="TORCH_DONT_CHECK_COMPILER_ABI=1 makes a setup.py skip this check",
             source=cite(torch.source, "wheels"),
-            severity=Severity.WARNING,
         )
 
 

@@ -5,11 +5,10 @@ from typing import Final
 
 from envbuilder.compat.context import CheckContext, Tables, can_run
 from envbuilder.compat.host_file import find_name
-from envbuilder.compat.problem import Change, CheckCode, Problem
+from envbuilder.compat.problem import Change, CheckCode, Problem, warning
 from envbuilder.compat.tables.cuda import Cuda
 from envbuilder.compat.tables.gpu import Gpu
 from envbuilder.compat.tables.table import cite, version_key
-from envbuilder.core.findings import Severity
 
 _DRIVERS: Final = ("nvidia-drivers", "nvidia-compatibility", "driver-616")
 
@@ -26,14 +25,13 @@ def check_driver(context: CheckContext) -> Iterator[Problem]:
     driver = version_key(host.driver)
     if driver >= version_key(cuda.driver_floor):
         if cuda.driver and driver < version_key(cuda.driver):
-            yield Problem(
+            yield warning(
                 CheckCode.DRIVER_MINOR,
                 "cuda",
                 f"`{host.path}`: driver {host.driver} runs CUDA {cuda.cuda} by minor-version compatibility; what "
                 f"is compiled at run time from PTX needs {cuda.driver}",
                 advice="the recipe's extensions hold machine code for its GPUs, so they are not concerned",
                 source=source,
-                severity=Severity.WARNING,
             )
         return
     needs = (
@@ -44,14 +42,13 @@ def check_driver(context: CheckContext) -> Iterator[Problem]:
     branches = [f"R{one}" for one in cuda.forward_branches or ()]
     consumer = [gpu.name for gpu in known_gpus(context) if not gpu.has_forward_compatibility]
     if branch in branches and not consumer:
-        yield Problem(
+        yield warning(
             CheckCode.DRIVER_FORWARD,
             "cuda",
             f"{needs}: it runs by forward compatibility alone, with NVIDIA's package {package}, which takes the "
             f"branch {branch}",
             advice=f"put the libcuda of {package} before the driver's on LD_LIBRARY_PATH, or have the host's driver updated",
             source=cite(cuda.source, "nvidia-images", *_DRIVERS),
-            severity=Severity.WARNING,
         )
         return
     if branch in branches:
@@ -72,13 +69,12 @@ def check_host_gpus(context: CheckContext) -> Iterator[Problem]:
     if host is None or not context.recipe.cuda:
         return
     if host.gpus == ():
-        yield Problem(
+        yield warning(
             CheckCode.HOST_EMPTY,
             "gpus",
             f"`{host.path}` has no GPU{'' if host.driver else ' and no driver'}, as on a login node: "
             "whether the environment runs on the nodes that have one is not checked",
             advice="`envbuilder detect --save FILE` on a compute node writes facts that can be judged",
-            severity=Severity.WARNING,
         )
     held = tuple(gpu.capability for _, gpu in context.gpus)
     targets = ", ".join(dict.fromkeys(gpu.target for _, gpu in context.gpus))
@@ -87,9 +83,7 @@ def check_host_gpus(context: CheckContext) -> Iterator[Problem]:
         if gpu is None:
             message = f"`{host.path}`: no GPU `{given}` is known, so it is not checked"
             advice = f"GPUs: {', '.join(context.tables.gpus.by_name)}"
-            yield Problem(
-                CheckCode.HOST_GPU_UNKNOWN, "gpus", message, advice=advice, severity=Severity.WARNING
-            )
+            yield warning(CheckCode.HOST_GPU_UNKNOWN, "gpus", message, advice=advice)
         elif held and not can_run(gpu.capability, held):
             yield Problem(
                 CheckCode.HOST_GPU,

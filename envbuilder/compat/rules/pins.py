@@ -5,9 +5,8 @@ from pathlib import PurePosixPath
 
 from envbuilder.compat.context import CheckContext
 from envbuilder.compat.host_file import find_name
-from envbuilder.compat.problem import Change, CheckCode, Problem, closest, distance, either, is_ahead
+from envbuilder.compat.problem import Change, CheckCode, Problem, closest, distance, either, is_ahead, warning
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
-from envbuilder.core.findings import Severity
 
 
 def check_base(context: CheckContext) -> Iterator[Problem]:
@@ -37,13 +36,12 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
 def check_arm_hosts(context: CheckContext) -> Iterator[Problem]:
     for key, gpu in context.gpus:
         if gpu.arm_host:
-            yield Problem(
+            yield warning(
                 CheckCode.ARM_HOST,
                 key,
                 f"{gpu.name} sits beside an aarch64 processor, and envbuilder builds for x86-64",
                 advice=f"what is built runs on other GPUs with {gpu.target} alone",
                 source=cite(gpu.source),
-                severity=Severity.WARNING,
             )
 
 
@@ -108,7 +106,7 @@ def _unknown(
     age = f"{versions[-1]}, read {table.read}"
     if is_ahead(pin.value, versions[-1]):
         message = f"{name} {pin.value} is newer than the tables ({age}): it is not checked"
-        return Problem(codes[1], pin.key, message, advice=advice, severity=Severity.WARNING)
+        return warning(codes[1], pin.key, message, advice=advice)
     near = min(versions, key=lambda version: distance(version, pin.value))
     message = f"there is no {name} {pin.value}; the closest is {near} (the tables go to {age})"
     return Problem(codes[0], pin.key, message, pins=(pin.key,))

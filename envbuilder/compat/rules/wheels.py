@@ -9,11 +9,10 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from envbuilder.compat.context import CheckContext, can_run, demands
-from envbuilder.compat.problem import Change, CheckCode, Problem, either, is_ahead
+from envbuilder.compat.problem import Change, CheckCode, Problem, either, is_ahead, warning
 from envbuilder.compat.tables.cuda import Cuda
 from envbuilder.compat.tables.gpu import target
 from envbuilder.compat.tables.table import cite, version_key
-from envbuilder.core.findings import Severity
 
 # Wheels of a CUDA compiler that only work together, each in the compiler's own version.
 COMPILER: Final = "nvidia-cuda-nvcc"
@@ -54,9 +53,7 @@ def check_torch_cuda(context: CheckContext) -> Iterator[Problem]:
         yield Problem(CheckCode.TORCH_CUDA, "cuda", message, pins=pins, source=source)
     elif not context.cuda or cuda in context.tables.toolkits:  # that it cannot be laid out is enough
         message += ": extensions compile and load, as the major version is the same"
-        yield Problem(
-            CheckCode.TORCH_CUDA_MINOR, "cuda", message, pins=pins, source=source, severity=Severity.WARNING
-        )
+        yield warning(CheckCode.TORCH_CUDA_MINOR, "cuda", message, pins=pins, source=source)
 
 
 def check_kernels(context: CheckContext) -> Iterator[Problem]:
