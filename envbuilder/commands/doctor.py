@@ -77,7 +77,7 @@ def doctor(
         ),
         [Purpose(purpose)] if purpose else usual,
         fix=fix,
-        tell=lambda line: print(line, file=sys.stderr),
+        report=lambda line: print(line, file=sys.stderr),
     )
     rows = (_row(purpose, item) for purpose, items in seen.found.items() for item in items)
     session.data = DoctorReport(looks=tuple(rows), fixed=seen.done)

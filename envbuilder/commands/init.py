@@ -83,21 +83,21 @@ def init(
         if given:
             take_version(key, given, offered(tables)[key], gathered, f"`--{key}`")
     if sys.stdin.isatty() and sys.stderr.isatty() and not session.as_json:
-        ask_missing(gathered, tables, _ask, _tell)
+        ask_missing(gathered, tables, _ask, _report)
     elif missing := _missing(gathered, has_source=bool(files or from_machine)):
         raise UsageError(
             f"without a terminal to ask at, `init` needs {' and '.join(f'`{flag}`' for flag in missing)}",
             hint=f"envbuilder init {new} {' '.join(missing)}",
         )
     sources = (*(["this machine"] if from_machine else []), *(str(file) for file in files or ()))
-    made = make(new, recipes, gathered, sources)
+    written = make(new, recipes, gathered, sources)
     keys = NewRecipe.model_fields.keys() - {"file"}
-    values = {key: getattr(made.recipe, key) for key in keys}
-    session.data = NewRecipe.model_validate({"file": made.path, **values})
-    session.text, session.findings = made.text(), made.findings
+    values = {key: getattr(written.recipe, key) for key in keys}
+    session.data = NewRecipe.model_validate({"file": written.path, **values})
+    session.text, session.findings = written.text(), written.findings
 
 
-def _tell(words: str) -> None:
+def _report(words: str) -> None:
     print(textwrap.fill(words, shutil.get_terminal_size().columns - 1), file=sys.stderr)
 
 

@@ -145,8 +145,8 @@ def is_version(version: str, pin: str) -> bool:
 
 def other_machine(base: Base) -> Fact | None:
     """What says that the image is for another processor; libraries for 32 bits beside ours do not."""
-    said = base.every(Name.ARCHITECTURE)
-    config, programs = ([fact for fact in said if bool(fact.path) == inside] for inside in (False, True))
+    facts = base.every(Name.ARCHITECTURE)
+    config, programs = ([fact for fact in facts if bool(fact.path) == inside] for inside in (False, True))
     for found in (config, programs):
         if found and all(fact.value != PLATFORM for fact in found):
             return found[0]

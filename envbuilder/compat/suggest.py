@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 from envbuilder.compat.context import CheckContext, make_context
 from envbuilder.compat.problem import Change, Move, Problem, Rule, closest, distance
-from envbuilder.compat.rules import Found, find_problems
+from envbuilder.compat.rules import RuleProblem, find_problems
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.findings import Severity
 from envbuilder.recipe.model import Recipe
@@ -80,13 +80,13 @@ class Try:
     rank: Rank
     number: int  # makes the order total
     context: CheckContext = field(compare=False)
-    found: tuple[Found, ...] | None = field(compare=False, default=None)  # None: not judged yet
+    found: tuple[RuleProblem, ...] | None = field(compare=False, default=None)  # None: not judged yet
     # Of a repair: what each changed key costs; what comes with another costs nothing.
     costs: tuple[tuple[str, float], ...] = field(compare=False, default=())
     changes: tuple[Change, ...] = field(compare=False, default=())
 
     @property
-    def errors(self) -> list[Found]:
+    def errors(self) -> list[RuleProblem]:
         return [(rule, problem) for rule, problem in self.found or () if problem.is_error]
 
 

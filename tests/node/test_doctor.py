@@ -135,7 +135,7 @@ def test_a_cache_that_others_may_write_is_closed_by_fix(machine: Machine):
     machine.cache.chmod(0o777)
     assert items(machine, Purpose.BUILD)["cache"].state is State.MISSING
     told: list[str] = []
-    seen = run_checks(lambda: machine, [Purpose.BUILD], fix=True, tell=told.append)
+    seen = run_checks(lambda: machine, [Purpose.BUILD], fix=True, report=told.append)
     assert told == [f"doctor: chmod go-w {machine.cache}"]
     assert seen.done == (f"chmod go-w {machine.cache}",)
     assert machine.cache.stat().st_mode & 0o777 == 0o755
@@ -144,7 +144,7 @@ def test_a_cache_that_others_may_write_is_closed_by_fix(machine: Machine):
 def test_without_fix_nothing_is_changed(machine: Machine):
     machine.cache.mkdir()
     machine.cache.chmod(0o777)
-    seen = run_checks(lambda: machine, list(Purpose), fix=False, tell=pytest.fail)
+    seen = run_checks(lambda: machine, list(Purpose), fix=False, report=pytest.fail)
     assert (seen.done, machine.cache.stat().st_mode & 0o777) == ((), 0o777)
 
 
@@ -152,7 +152,7 @@ def test_leftovers_of_killed_builds_are_swept_by_fix(machine: Machine):
     (machine.cache / "work/work-x").mkdir(parents=True, mode=0o700)
     machine.cache.chmod(0o700)
     assert items(machine, Purpose.BUILD)["leftovers"].state is State.WARNING
-    run_checks(lambda: machine, [Purpose.BUILD], fix=True, tell=lambda _: None)
+    run_checks(lambda: machine, [Purpose.BUILD], fix=True, report=lambda _: None)
     assert list((machine.cache / "work").iterdir()) == []
 
 

@@ -6,7 +6,7 @@ from envbuilder.artifacts.oci.model import parse_configuration
 from envbuilder.compat.image_facts import Base
 from envbuilder.core.cache import Sha256
 from envbuilder.layers.overlay import Overlay
-from envbuilder.lock.base_image.inspect import Inside, is_wanted, look_inside
+from envbuilder.lock.base_image.inspect import Inside, inspect_tree, is_wanted
 from envbuilder.lock.model import Blob, LockedBase
 from tests.support import bases
 
@@ -18,7 +18,7 @@ def look(shape: bases.Shape) -> Inside:
     for data, diff_id in zip(packed.blobs, configuration.diff_ids, strict=True):
         digest = bases.sha256(data).removeprefix("sha256:")
         tree.lay_over(io.BytesIO(data), name="layer", sha256=digest, diff_id=diff_id)
-    return look_inside(tree, tree.contents(), configuration)
+    return inspect_tree(tree, tree.contents(), configuration)
 
 
 def base(shape: bases.Shape) -> Base:

@@ -11,7 +11,7 @@ from pathlib import Path
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Lock, recipe_inputs
-from envbuilder.lock.resolve.base_image import look
+from envbuilder.lock.resolve.base_image import resolve_image
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.recipe.load import load
 from tests.support import bases
@@ -97,7 +97,7 @@ def write_on_image(world: World, name: str, *, torch: str, more: str = "") -> Pa
     path.write_text(RECIPE.format(image=f"{world.host}/site/{name}:1", torch=torch, more=more))
     recipe = load(path)
     options = LockOptions(today=datetime.now(UTC).date())
-    base = look(recipe, resolve_context(os.environ | world.login), old=None, options=options)
+    base = resolve_image(recipe, resolve_context(os.environ | world.login), old=None, options=options)
     there = {deb.name for deb in world.lock.debs}
     cpu = load_lock(ROOT / "recipes/cpu.lock")
     lacking = () if base.inside.gcc("12") else cpu.debs

@@ -31,15 +31,15 @@ KINDS: Final = "a requirements file (.txt, .in), conda's environment (.yml, .yam
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Made:
-    """The recipe that was written."""
+class WrittenRecipe:
+    """A new recipe."""
 
     path: Path
     recipe: Recipe
-    findings: tuple[Finding, ...]  # what was left out or moved, then what `check` warns of
+    findings: tuple[Finding, ...]  # the lines that were left out or moved, then the warnings of `check`
 
     def text(self) -> str:
-        found = self.path.parent == recipes_folder({})  # by its name alone
+        found = self.path.parent == recipes_folder({})  # by its name
         name = self.recipe.name if found else shlex.quote(str(self.path))
         return f"{self.path}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
 
@@ -75,7 +75,7 @@ def read_source(path: Path, requests: Requests) -> None:
     reader(path, requests)
 
 
-def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) -> Made:
+def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) -> WrittenRecipe:
     """Write the recipe, sound by every rule of `check`, and the schema beside it where there is none."""
     path = new_path(name, folder)
     tables = load_tables()
@@ -93,7 +93,9 @@ def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) 
     except FileExistsError as error:
         raise UsageError(f"`{path}` is there, and `init` overwrites nothing") from error
     read = load(path)
-    return Made(path=path, recipe=read, findings=(*requests.left, *examine_recipe(read, tables).findings))
+    return WrittenRecipe(
+        path=path, recipe=read, findings=(*requests.left, *examine_recipe(read, tables).findings)
+    )
 
 
 def _write_new(path: Path, text: str) -> None:

@@ -144,10 +144,10 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
     kept = dict(requests.packages)
     while True:
         whole = replace(recipe, packages=tuple(wanted.text for wanted in kept.values()))
-        refused = _refused(judge(whole, tables, host), tuple(kept))
-        if not refused:
+        rejected = _rejected(judge(whole, tables, host), tuple(kept))
+        if not rejected:
             return whole
-        for name, problem in refused.items():
+        for name, problem in rejected.items():
             wanted = kept.pop(name)
             requests.leave(wanted.where, wanted.text, problem.message, hint=problem.advice)
 
@@ -164,7 +164,7 @@ def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
             requests.packages[name] = replace(wanted, text=f"{name}{bound}")
 
 
-def _refused(problems: Iterable[Problem], names: tuple[str, ...]) -> dict[str, Problem]:
+def _rejected(problems: Iterable[Problem], names: tuple[str, ...]) -> dict[str, Problem]:
     """Return the errors about items of `packages`, by name."""
     items = {f"packages[{index}]": name for index, name in enumerate(names)}
     errors = (problem for problem in problems if problem.is_error)

@@ -13,7 +13,7 @@ from envbuilder.core.places import nearest
 NONE: Final = "none"
 _ANY: Final = "whatever fits best"
 Ask = Callable[[str, str], str]  # a question and what Enter stands for → the answer
-Tell = Callable[[str], None]
+Report = Callable[[str], None]
 
 
 def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
@@ -47,7 +47,7 @@ def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
     }
 
 
-def ask_missing(requests: Requests, tables: Tables, ask: Ask, tell: Tell) -> None:
+def ask_missing(requests: Requests, tables: Tables, ask: Ask, report: Report) -> None:
     """Ask for what no flag and no file has said, each question until its answer is one."""
 
     def settle(question: str, default: str, take: Callable[[str], None]) -> None:
@@ -55,7 +55,7 @@ def ask_missing(requests: Requests, tables: Tables, ask: Ask, tell: Tell) -> Non
             try:
                 return take(ask(question, default))
             except UsageError as error:
-                tell(f"{error.message}: {error.hint}")
+                report(f"{error.message}: {error.hint}")
 
     def take_words(answer: str) -> None:
         take_gpus(filter(None, map(str.strip, answer.split(","))), tables, requests)

@@ -14,10 +14,10 @@ RULES: Final[tuple[Rule, ...]] = tuple(
     for name, rule in vars(module).items()
     if name.startswith("check_")
 )
-Found = tuple[Rule, Problem]
+RuleProblem = tuple[Rule, Problem]
 
 
-def find_problems(context: CheckContext) -> Iterator[Found]:
+def find_problems(context: CheckContext) -> Iterator[RuleProblem]:
     """Yield every problem with the rule that found it, in the order of the rules."""
     for rule in RULES:
         for problem in rule(context):

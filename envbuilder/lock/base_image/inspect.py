@@ -88,7 +88,7 @@ def is_wanted(path: str) -> bool:
     return named or any(pattern.fullmatch(path) for pattern in patterns)
 
 
-def look_inside(
+def inspect_tree(
     paths: Mapping[str, Entry], contents: Mapping[str, bytes], configuration: Configuration
 ) -> Inside:
     """Return every fact of an image's tree and its config."""

@@ -43,9 +43,9 @@ def lock_recipe(
         known = old.base if old else None
         base = None
         if recipe.image:
-            from envbuilder.lock.resolve.base_image import look  # noqa: PLC0415 - asks registries, for images alone
+            from envbuilder.lock.resolve.base_image import resolve_image  # noqa: PLC0415 - asks registries, for images alone
 
-            base = look(recipe, context, old=known, options=options)
+            base = resolve_image(recipe, context, old=known, options=options)
         need_sound(recipe, examine(recipe, load_tables(), base=base.inside if base else None))
         with console.step(f"lock {recipe.name}"):
             new = resolve(recipe, make_target(recipe, base), old=old, options=options, context=context)

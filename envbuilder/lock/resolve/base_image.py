@@ -16,7 +16,7 @@ from envbuilder.compat.image_facts import PLATFORM
 from envbuilder.core.cache import save_text, space_errors
 from envbuilder.core.errors import ContentError, IncompatibleError
 from envbuilder.layers.overlay import DAMAGED, Overlay
-from envbuilder.lock.base_image.inspect import Inside, is_wanted, look_inside
+from envbuilder.lock.base_image.inspect import Inside, inspect_tree, is_wanted
 from envbuilder.lock.known_base import BASE, kept_folder, recall
 from envbuilder.lock.model import Blob, LockedBase
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
@@ -26,7 +26,7 @@ from envbuilder.registry.download import fetch_blob, read_blob, read_image
 _STATUS: Final = "status"
 
 
-def look(
+def resolve_image(
     recipe: Recipe, context: ResolveContext, *, old: LockedBase | None, options: LockOptions
 ) -> LockedBase:
     """Resolve the recipe's image reference, and inspect the image unless that was done before.
@@ -46,7 +46,7 @@ def look(
     kept = recall(context.store, recipe.image)
     if kept and kept.manifest.digest == manifest.digest:
         return kept
-    return _look_into(recipe.image, reference, manifest, context)
+    return _inspect_image(recipe.image, reference, manifest, context)
 
 
 def status_of(base: LockedBase, context: ResolveContext) -> str:
@@ -56,11 +56,13 @@ def status_of(base: LockedBase, context: ResolveContext) -> str:
     if kept is None or kept.manifest != base.manifest or not path.is_file():
         reference = parse_reference(base.reference).with_digest(base.manifest.digest)
         manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
-        _look_into(base.reference, reference, manifest, context)
+        _inspect_image(base.reference, reference, manifest, context)
     return path.read_text(encoding="utf-8")
 
 
-def _look_into(name: str, reference: Reference, manifest: Manifest, context: ResolveContext) -> LockedBase:
+def _inspect_image(
+    name: str, reference: Reference, manifest: Manifest, context: ResolveContext
+) -> LockedBase:
     if manifest.config is None or not manifest.layers:
         raise ContentError(f"`{name}` is no image: its manifest names no layers")
     try:
@@ -90,7 +92,7 @@ def _inside(
 ) -> Inside:
     """Download the layers and apply them in order. For another processor, the config alone is enough."""
     if configuration.architecture != PLATFORM:
-        return look_inside({}, {}, configuration)
+        return inspect_tree({}, {}, configuration)
     if len(configuration.diff_ids) != len(manifest.layers):
         raise ContentError(
             f"`{name}` is no image that can be used: its config names {len(configuration.diff_ids)} layers, "
@@ -98,7 +100,7 @@ def _inside(
         )
     tree = Overlay(is_wanted)
     size = sum(layer.size for layer in manifest.layers)
-    with context.transfer(f"look into {name}", size) as progress, context.store.lock("fetch"):
+    with context.transfer(f"inspect {name}", size) as progress, context.store.lock("fetch"):
         for layer, diff_id in zip(manifest.layers, configuration.diff_ids, strict=True):
             path = context.store.partial(layer.digest)
             with space_errors(path):
@@ -115,7 +117,7 @@ def _inside(
                 ) from error
             finally:
                 path.unlink(missing_ok=True)
-    return look_inside(tree, tree.contents(), configuration)
+    return inspect_tree(tree, tree.contents(), configuration)
 
 
 def _blob(one: Descriptor) -> Blob:

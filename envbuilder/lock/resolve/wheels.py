@@ -220,9 +220,9 @@ def _need_access(question: Question, sources: Sources, error: CommandError, cont
     names = dict.fromkeys(one or other for one, other in _NOT_FOUND.findall(error.message))
     try:
         context.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
-    except FetchError as refused:
+    except FetchError as failure:
         output = error.message.partition("\n")[2]
-        raise FetchError(f"{refused.message}\n{output}", hint=refused.hint) from error
+        raise FetchError(f"{failure.message}\n{output}", hint=failure.hint) from error
 
 
 def _is_unsolvable(error: CommandError) -> bool:

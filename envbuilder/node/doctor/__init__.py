@@ -59,13 +59,13 @@ class DoctorReport:
 
 
 def run_checks(
-    machine: Callable[[], Machine], purposes: Sequence[Purpose], *, fix: bool, tell: Callable[[str], None]
+    machine: Callable[[], Machine], purposes: Sequence[Purpose], *, fix: bool, report: Callable[[str], None]
 ) -> DoctorReport:
     """Run the checks; with `fix`, report and do each safe repair, then run them again."""
     seen = examine(machine(), purposes)
     repairs = {item.fix.command: item.fix for item in seen.items if item.fix} if fix else {}
     for command, repair in repairs.items():
-        tell(f"doctor: {command}")
+        report(f"doctor: {command}")
         repair.run()
     return replace(examine(machine(), purposes), done=tuple(repairs)) if repairs else seen
 

@@ -40,7 +40,9 @@ def check_build_tools(machine: Machine) -> Iterator[Item]:
 def check_docker(machine: Machine) -> Iterator[Item]:
     """Check the Docker engine, which no build needs: it loads the image and runs `exec --in image`."""
     why = "`build` loads the image into it, and `exec --in image` runs there"
-    server = machine.say("docker", "version", "--format", "{{.Server.Version}}", why="ask the Docker engine")
+    server = machine.output_of(
+        "docker", "version", "--format", "{{.Server.Version}}", why="ask the Docker engine"
+    )
     if not server:
         repair = f"{SETUP}; or start it: systemctl start docker; or join its group: usermod -aG docker {machine.user}"
         yield Subject(DoctorCode.DOCKER, "Docker engine", why).warning("does not answer", repair)
@@ -52,7 +54,7 @@ def check_docker(machine: Machine) -> Iterator[Item]:
     buildx = Subject(
         DoctorCode.BUILDX, "buildx", "`--engine docker` and bases that are images are built with it"
     )
-    version = machine.say("docker", "buildx", "version", why="ask for buildx")
+    version = machine.output_of("docker", "buildx", "version", why="ask for buildx")
     if version:
         yield buildx.ok(" ".join(version.split()[1:2]) or version)
     else:
@@ -64,7 +66,9 @@ def check_docker(machine: Machine) -> Iterator[Item]:
         "with containerd's the engine keeps the image's digest and takes only the layers that it lacks",
     )
     repair = 'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine'
-    status = machine.say("docker", "info", "--format", "{{.DriverStatus}}", why="ask how images are stored")
+    status = machine.output_of(
+        "docker", "info", "--format", "{{.DriverStatus}}", why="ask how images are stored"
+    )
     if status is None:
         yield store.unknown("`docker info` does not say", repair)
     elif "io.containerd.snapshotter" in status:

@@ -53,7 +53,7 @@ class Machine:
     clock: tuple[bool, float] | None  # whether the kernel calls it synchronised, its largest error in seconds
     reach: Callable[[], Sequence[Reached]]
 
-    def say(self, *argv: str, why: str) -> str | None:
+    def output_of(self, *argv: str, why: str) -> str | None:
         """Return what a program prints, or None where it is missing or fails."""
         try:
             return self.runner.run(Command(argv=argv, why=why)).strip()

@@ -37,7 +37,7 @@ def check_apptainer(machine: Machine) -> Iterator[Item]:
         Subject(DoctorCode.APPTAINER, name, "a SIF runs in it") for name in ("Apptainer", "Singularity")
     )
     for program in (apptainer, singularity):
-        answer = machine.say(program.name.lower(), "--version", why=f"ask for {program.name}'s version")
+        answer = machine.output_of(program.name.lower(), "--version", why=f"ask for {program.name}'s version")
         if found := re.search(r"\d+\.\d+(?:\.\d+)?\S*", answer or ""):
             yield program.ok(found[0] + (", setuid" if has_setuid(machine) else ""))
             return
@@ -49,7 +49,7 @@ def check_apptainer(machine: Machine) -> Iterator[Item]:
 
 def has_setuid(machine: Machine) -> bool:
     """Whether Apptainer is setuid, and so needs neither user namespaces nor FUSE."""
-    settings = machine.say("apptainer", "buildcfg", why="ask where Apptainer's helpers are") or ""
+    settings = machine.output_of("apptainer", "buildcfg", why="ask where Apptainer's helpers are") or ""
     found = re.search(r"^LIBEXECDIR=(.+)$", settings, re.MULTILINE)
     try:
         return bool(found and Path(found[1], "apptainer/bin/starter-suid").stat().st_mode & stat.S_ISUID)
@@ -71,7 +71,10 @@ def check_namespaces(machine: Machine) -> Iterator[Item]:
         "; ".join(command for _, command in shut)
         or "ask the administrators for user namespaces or apptainer-suid"
     )
-    if machine.say("unshare", "--user", "--map-root-user", "true", why="make a user namespace") is not None:
+    if (
+        machine.output_of("unshare", "--user", "--map-root-user", "true", why="make a user namespace")
+        is not None
+    ):
         found = "can be made" + (f"; for ordinary users {switches} may forbid it" if shut else "")
         is_shut_to_others = shut and machine.uid == 0
         yield namespaces.warning(found, repair) if is_shut_to_others else namespaces.ok(found)
@@ -113,7 +116,9 @@ def check_fuse(machine: Machine) -> Iterator[Item]:
     device = machine.root / "dev/fuse"
     if not device.exists():
         command = ("modprobe", "fuse")
-        fix = Fix(command=" ".join(command), run=lambda: machine.say(*command, why="load the kernel's FUSE"))
+        fix = Fix(
+            command=" ".join(command), run=lambda: machine.output_of(*command, why="load the kernel's FUSE")
+        )
         yield fuse.warning(f"{device} is not there", fix.command, fix if machine.uid == 0 else None)
         return
     open_to_all = stat.S_IMODE(device.stat().st_mode) & 0o006 == 0o006
@@ -319,7 +324,7 @@ def check_slurm(machine: Machine) -> Iterator[Item]:
         "Slurm",
         "`launch slurm` writes jobs for it; facts of a login node are not those of a compute node",
     )
-    version = machine.say("sinfo", "--version", why="ask for Slurm's version")
+    version = machine.output_of("sinfo", "--version", why="ask for Slurm's version")
     job = machine.environment.get("SLURM_JOB_ID", "")
     yield slurm.ok(
         (version or "its commands are not here") + (f", in job {job}" if job else ", not in a job")

@@ -34,11 +34,11 @@ def read_machine(environment: Mapping[str, str], runner: Runner, requests: Reque
     for argv, versions in _ASK:
         command = Command(argv=argv, why=f"ask for the version of {argv[0]}", accept=(0, 1))
         try:
-            said = runner.run(command)
+            output = runner.run(command)
         except (CommandError, ToolError):
             continue
         for key, (pattern, specifier) in versions.items():
-            if found := re.search(pattern, said, re.MULTILINE):
+            if found := re.search(pattern, output, re.MULTILINE):
                 requests.pin(key, specifier.format(found[1]), f"`{argv[0]}` of {WHERE}")
 
 

@@ -78,29 +78,29 @@ def read_arguments(
 def _read_option(
     option: str, value: str, where: str, requests: Requests, *, locate: Locate, above: tuple[Path, ...]
 ) -> None:
-    said = f"{option} {value}".strip()
+    text = f"{option} {value}".strip()
     if option in ("-r", "--requirement"):
         path = locate(value)
         if path is None:
-            requests.leave(where, said, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
+            requests.leave(where, text, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
         elif path.resolve() in above:
-            requests.leave(where, said, "the files name each other in a circle")
+            requests.leave(where, text, "the files name each other in a circle")
         elif path.is_file():
             read_requirements(path, requests, above=above)
         else:
-            requests.leave(where, said, f"there is no file `{path}`")
+            requests.leave(where, text, f"there is no file `{path}`")
     elif option in _PLACES:
         requests.leave(
-            where, said, CONFIGURED, hint="`ENVBUILDER_INDEX` and `ENVBUILDER_FOLDERS` name others"
+            where, text, CONFIGURED, hint="`ENVBUILDER_INDEX` and `ENVBUILDER_FOLDERS` name others"
         )
     elif option in ("-e", "--editable"):
         _leave_project(value, where, requests)
     elif option in ("-c", "--constraint"):
         requests.leave(
-            where, said, "the lock fixes every version", hint="add the bounds that matter to `packages`"
+            where, text, "the lock fixes every version", hint="add the bounds that matter to `packages`"
         )
     elif option not in _HARMLESS and f"{option}={value}" not in _HARMLESS:
-        requests.leave(where, said, "an option of pip that recipes do not have")
+        requests.leave(where, text, "an option of pip that recipes do not have")
 
 
 def read_requirement(text: str, where: str, requests: Requests) -> None:
