@@ -157,7 +157,7 @@ def test_a_cancelled_job_leaves_nothing(cluster, work, cpu):
 
 def test_a_wrong_partition_is_said_at_once(cluster, work, cpu):
     ended = finish(cluster, launch(cluster, work, cpu, "slurm", "--partition", "nope", "--smoke"))
-    assert ended.returncode == 9
+    assert ended.returncode == 9, ended.stderr
     assert "invalid partition specified: nope" in ended.stderr
     assert "`sinfo` lists the partitions" in ended.stderr
 
@@ -264,7 +264,7 @@ def test_a_machine_that_does_not_answer_is_named(cluster, work, cpu):
     began = time.monotonic()
     ended = finish(cluster, command)
     assert time.monotonic() - began < QUICK
-    assert ended.returncode == 9
+    assert ended.returncode == 9, ended.stderr
     assert "10.77.0.99 does not answer over SSH" in ended.stderr
     assert list(work.glob("started-*")) == []
 
@@ -272,7 +272,7 @@ def test_a_machine_that_does_not_answer_is_named(cluster, work, cpu):
 def test_a_full_scratch_of_a_machine_reached_by_ssh_is_found(cluster, work, cpu):
     with full_scratch(cluster.nodes[1]):
         ended = finish(cluster, launch(cluster, work, cpu, "ssh", "--", "train.py", "end"))
-    assert ended.returncode == 9
+    assert ended.returncode == 9, ended.stderr
     assert re.search(r"launch: n2: /tmp/envbuilder-0 has [01] MB free, and 1024 MB are wanted", ended.stderr)
     assert list(work.glob("started-*")) == []
 
@@ -315,6 +315,6 @@ def test_a_port_in_use_is_said_before_a_rank_starts(cluster, work, cpu, where):
     finally:
         listener.kill()
         listener.wait()
-    assert ended.returncode == 9
+    assert ended.returncode == 9, ended.stderr
     assert "port 20999 is in use on n1" in (log_of(work) if where == "slurm" else ended.stderr)
     assert list(work.glob("started-*")) == []

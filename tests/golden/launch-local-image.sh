@@ -78,7 +78,7 @@ prepare() {
 
 # Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
-  local free driver seen
+  local free driver seen code=0
   prepare
   find_environment
   free=$(df -Pm "$scratch" | awk 'NR == 2 { print $4 }')
@@ -93,7 +93,12 @@ preflight() {
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
-  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is damaged or does not fit this node"
+  (inside python -m envbuilder_smoke --check) || code=$?
+  case $code in
+    0) ;;
+    137 | 143) return "$code" ;; # another node's failure has ended it
+    *) fail "the environment in $environment is damaged or does not fit this node" ;;
+  esac
 }
 
 # Copies each line that begins with a rank into that rank's file, and prints all lines.
@@ -239,12 +244,18 @@ on_node() {
 
 # Runs a function on all nodes at once. A failure ends it on all. Returns the first failure's exit code.
 on_every_node() {
-  local number left=${#hosts[@]} status=0 code
+  local number left=${#hosts[@]} status=0 code line='' part
   for number in "${!hosts[@]}"; do
     on_node "$number" "$1" 9>&- &
   done
   while [ "$left" -gt 0 ]; do
-    read -r -t 1 -u 8 number code || continue # a signal may have come
+    # A signal may have come, so no read takes longer than 1 s. It may end within a line.
+    IFS= read -r -t 1 -u 8 part || {
+      line+=$part
+      continue
+    }
+    read -r number code <<<"$line$part"
+    line=''
     left=$((left - 1))
     if [ "$code" -eq 0 ] || [ "$status" -ne 0 ] || [ -n "$stopped" ]; then continue; fi
     status=$code

@@ -88,7 +88,7 @@ prepare() {
 
 # Checks this node before any rank starts. Later, the same mistake is a hang or a thousand lines.
 preflight() {
-  local free driver seen
+  local free driver seen code=0
   prepare
   find_environment
   free=$(df -Pm "$scratch" | awk 'NR == 2 { print $4 }')
@@ -103,7 +103,12 @@ preflight() {
   if [ "${SLURM_NODEID-${node_rank-0}}" -eq 0 ] && (: <>"/dev/tcp/$MASTER_ADDR/$MASTER_PORT") 2>/dev/null; then
     fail "port $MASTER_PORT is in use on $MASTER_ADDR, where the ranks are to meet"
   fi
-  (inside python -m envbuilder_smoke --check) || fail "the environment in $environment is damaged or does not fit this node"
+  (inside python -m envbuilder_smoke --check) || code=$?
+  case $code in
+    0) ;;
+    137 | 143) return "$code" ;; # another node's failure has ended it
+    *) fail "the environment in $environment is damaged or does not fit this node" ;;
+  esac
 }
 
 # Copies each line that begins with a rank into that rank's file, and prints all lines.

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -414,6 +415,34 @@ def test_a_job_that_was_waited_for_and_failed_is_told_by_its_code(tmp_path):
 def test_the_parts_have_no_line_that_nothing_uses():
     used = {part for text in TEXTS.values() for part in PARTS.glob("*.sh") if part.read_text() in text}
     assert used == set(PARTS.glob("*.sh"))
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize("halves", [("1", " 9\n"), ("1 ", "9\n")])
+def test_an_exit_code_that_arrives_in_two_parts_is_read_whole(tmp_path: Path, halves: tuple[str, str]):
+    text = (PARTS / "nodes.sh").read_text(encoding="utf-8")
+    function = re.search(r"^on_every_node\(\) \{\n.*?^\}$", text, re.MULTILINE | re.DOTALL)
+    assert function
+    start, end = (shlex.quote(half) for half in halves)
+    script = f"""set -euo pipefail
+        hosts=(n1 n2) stopped=''
+        mkfifo ends
+        exec 8<>ends
+        say() {{ echo "$*"; }}
+        stop() {{ :; }}
+        on_node() {{
+          [ "$1" = 1 ] || {{ sleep 2; echo 0 143 >&8; return; }}
+          printf %s {start} >&8
+          sleep 1.5
+          printf %s {end} >&8
+        }}
+        {function[0]}
+        on_every_node preflight || echo "the first failure: $?"
+    """
+    ended = subprocess.run(
+        ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert (ended.stdout, ended.stderr) == ("n2 ended with exit code 9\nthe first failure: 9\n", "")
 
 
 # ---- an array of builds

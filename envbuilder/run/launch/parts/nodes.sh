@@ -29,12 +29,18 @@ on_node() {
 
 # Runs a function on all nodes at once. A failure ends it on all. Returns the first failure's exit code.
 on_every_node() {
-  local number left=${#hosts[@]} status=0 code
+  local number left=${#hosts[@]} status=0 code line='' part
   for number in "${!hosts[@]}"; do
     on_node "$number" "$1" 9>&- &
   done
   while [ "$left" -gt 0 ]; do
-    read -r -t 1 -u 8 number code || continue # a signal may have come
+    # A signal may have come, so no read takes longer than 1 s. It may end within a line.
+    IFS= read -r -t 1 -u 8 part || {
+      line+=$part
+      continue
+    }
+    read -r number code <<<"$line$part"
+    line=''
     left=$((left - 1))
     if [ "$code" -eq 0 ] || [ "$status" -ne 0 ] || [ -n "$stopped" ]; then continue; fi
     status=$code
