@@ -1,7 +1,7 @@
 """Judge a recipe by rules and tables before anything is built, and report every finding at once.
 
-Each rule is one small function of `rules` that yields problems. Where another rule reports the cause, it yields none: an
-unknown suite has no Python to compare with. Codes are stable; a new rule takes the next free one. `suggest` finds the
+Each rule is one small function of `rules` that yields problems. A rule yields nothing if another
+rule reports the cause: an unknown suite has no Python to compare with. Codes are stable; a new rule takes the next free one. `suggest` finds the
 nearest pins that pass every rule, and `explain` tells what follows from them.
 """
 
@@ -33,7 +33,7 @@ class Report:
     """The result of a check."""
 
     findings: tuple[Finding, ...]
-    repairs: tuple[Repair, ...]  # the nearest first; none where nothing is wrong, or no change of pins helps
+    repairs: tuple[Repair, ...]  # the nearest first; empty without errors, or if no change of pins helps
 
     @property
     def has_errors(self) -> bool:
@@ -62,9 +62,9 @@ def examine(
 def examine_file(
     name: str, folder: Path, host: Path | None = None, *, base_of: BaseOf = lambda _: None
 ) -> tuple[Recipe, Report]:
-    """Read a recipe, and the host facts where a file is given, and examine it; raises UsageError for what is no recipe.
+    """Examine a recipe file, with the host facts if given; raises UsageError if it is no recipe.
 
-    `base_of` tells what is known of the image that a recipe stands on.
+    `base_of` returns the known facts of a recipe's base image.
     """
     recipe = load(find_recipe(name, folder))
     facts = load_host_facts(host) if host else None

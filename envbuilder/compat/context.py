@@ -20,9 +20,9 @@ from envbuilder.recipe.model import Recipe
 
 @dataclass(frozen=True, kw_only=True)
 class Tables:
-    """What the rules look things up in."""
+    """All tables that rules read."""
 
-    # Also those that cannot be built on.
+    # Some of these cannot be a base.
     distributions: Table[Distribution] = field(default_factory=load_distributions)
     gpus: Table[Gpu] = field(default_factory=load_gpus)
     torches: Table[Torch] = field(default_factory=load_torches)
@@ -34,13 +34,13 @@ class Tables:
 
     @functools.cached_property
     def bases(self) -> tuple[Distribution, ...]:
-        """Those that an environment can stand on."""
+        """Return the distributions that can be a base."""
         return tuple(row for row in self.distributions.rows if row.buildable)
 
 
 @functools.cache
 def load_tables() -> Tables:
-    """Return the tables that envbuilder brings."""
+    """Return the tables of this envbuilder."""
     return Tables()
 
 
@@ -50,8 +50,8 @@ class CheckContext:
 
     recipe: Recipe
     tables: Tables
-    host: HostFacts | None  # the machine it is to run on, where one was given
-    base: Base | None  # the image it stands on, where it stands on one that somebody looked into
+    host: HostFacts | None  # the machine that will run it, if given
+    base: Base | None  # its base image, if it has one whose facts are known
     distribution: Distribution | None
     cuda: Cuda | None  # None without CUDA as well
     torch: Torch | None
@@ -105,7 +105,7 @@ def make_context(
 
 @functools.cache
 def parse_requirement(text: str) -> Requirement | None:
-    """A requirement of a recipe, None for what is none; each is read once, for repairs look at it often."""
+    """Parse a requirement of a recipe, None if it is invalid. Cached, because the search for repairs reads it often."""
     try:
         return Requirement(text)
     except InvalidRequirement:

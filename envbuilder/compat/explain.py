@@ -19,22 +19,19 @@ class Fact:
 
 
 def facts(recipe: Recipe, tables: Tables, base: Base | None = None) -> tuple[Fact, ...]:
-    """Everything that the tables know of these pins; nothing for a pin that names no row, which `check` reports.
-
-    Of an image, everything that was found inside.
-    """
+    """Return the facts of these pins in the tables, and those of a base image. `check` reports pins without a row."""
     context = make_context(recipe, tables, base=base)
     return (*_suite(context), *_image(context), *_torch(context), *_cuda(context), *_gpus(context))
 
 
 def driver_floor(recipe: Recipe, tables: Tables) -> str:
-    """The oldest driver that runs what is inside; "" without CUDA and where it is not known."""
+    """Return the oldest driver that runs the environment; "" without CUDA, and if unknown."""
     newest = runtime(make_context(recipe, tables))
     return newest.driver_floor if newest else ""
 
 
 def brief(value: object) -> str:
-    """A recipe's value in one cell: lists with commas, extensions by their names."""
+    """Return a recipe's value for one cell: lists with commas, extensions by their names."""
     if isinstance(value, dict):
         return (
             str(value["name"]) if "name" in value else brief([f"{key}={item}" for key, item in value.items()])

@@ -18,7 +18,7 @@ SUITES: Final = ("debian", "ubuntu")  # whose code names recipes use: debian/boo
 
 
 class Name(StrEnum):
-    """The kinds of facts; those with a star may be there several times."""
+    """The kinds of facts. An image may have several of those with a star."""
 
     OS = "os"  # debian/bookworm, or rocky/9.3
     ARCHITECTURE = "architecture"  # * of the programs inside, and what the image's config says
@@ -54,14 +54,14 @@ class Fact:
     """One thing that a base has."""
 
     name: Line  # of `Name`, unless a newer envbuilder wrote it
-    value: LineOrEmpty  # a version or another text; "" where it is there and not more is known
+    value: LineOrEmpty  # a version or another text; "" if only its presence is known
     path: LineOrEmpty  # in the image, "" for what is no file
-    source: Line  # what says so: a file, a package, the image's config
+    source: Line  # a file, a package, or the image's config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Base:
-    """The facts of one image, as those ask who judge or build."""
+    """The facts of one image, for rules and for builds."""
 
     facts: tuple[Fact, ...]
     packages: tuple[str, ...] = ()  # name=version, sorted
@@ -78,12 +78,12 @@ class Base:
 
     @property
     def distribution(self) -> str:
-        """As a recipe's `base` would say it: debian/bookworm; "" where it is not known."""
+        """Return the distribution as a recipe's `base` spells it: debian/bookworm; "" if unknown."""
         return self.value(Name.OS)
 
     @property
     def gccs(self) -> tuple[Fact, ...]:
-        """Those that compile C++ as well, oldest first: an extension needs both."""
+        """Return the gccs that also compile C++, oldest first: an extension needs both."""
         both = {fact.value for fact in self.every(Name.GXX)}
         return tuple(fact for fact in self.every(Name.GCC) if fact.value in both)
 
@@ -95,7 +95,7 @@ class Base:
         return self.every(Name.PYTHON)
 
     def python(self, minor: str) -> Fact | None:
-        """The one to use of this minor version: a person's or the image's own in /usr/local before the distribution's."""
+        """Return the Python of this minor version: one in /usr/local comes before the distribution's."""
         found = [fact for fact in self.pythons if is_version(fact.value, minor)]
         return min(found, key=lambda fact: not fact.path.startswith("/usr/local/"), default=None)
 
@@ -108,19 +108,19 @@ class Base:
 
     @property
     def cuda(self) -> Fact | None:
-        """What /usr/local/cuda is, else the only one."""
+        """Return the toolkit of /usr/local/cuda, otherwise the only one."""
         plain = self.value(Name.PLAIN_CUDA)
         found = [fact for fact in self.cudas if fact.path == plain] or list(self.cudas)
         return found[0] if found else None
 
     def part(self, name: Name, cuda: Fact) -> Fact | None:
-        """A part of one of several toolkits."""
+        """Return a part of one of several toolkits."""
         return next(
             (f for f in self.every(name) if f.path == cuda.path or f.path.startswith(f"{cuda.path}/")), None
         )
 
     def toolkit(self, minor: str) -> Fact | None:
-        """The whole toolkit of this CUDA, with compiler and headers."""
+        """Return the complete toolkit of this CUDA, with compiler and headers."""
         return next(
             (
                 fact
@@ -139,12 +139,12 @@ class Base:
 
 
 def is_version(version: str, pin: str) -> bool:
-    """Whether 12.2.0 is 12."""
+    """Return whether a version matches a pin: 12.2.0 matches 12."""
     return f"{version}.".startswith(f"{pin}.")
 
 
 def other_machine(base: Base) -> Fact | None:
-    """What says that the image is for another processor; libraries for 32 bits beside ours do not."""
+    """Return the fact that shows another processor, if any. 32-bit libraries beside 64-bit ones do not count."""
     facts = base.every(Name.ARCHITECTURE)
     config, programs = ([fact for fact in facts if bool(fact.path) == inside] for inside in (False, True))
     for found in (config, programs):
@@ -154,20 +154,20 @@ def other_machine(base: Base) -> Fact | None:
 
 
 def is_foreign(base: Base) -> bool:
-    """Programs of another processor, or another C library than PyTorch's wheels are for: nothing else of it counts."""
+    """Return whether the image has another processor or C library than PyTorch's wheels need."""
     return other_machine(base) is not None or base.first(Name.GLIBC) is None
 
 
 def suite_of(base: Base, rows: Mapping[str, Distribution]) -> Distribution | None:
-    """The suite whose packages can be added to the image, None where none can."""
+    """Return the suite whose packages can be added to the image, None if there is none."""
     row = rows.get(base.distribution)
     return row if row and row.buildable and base.value(Name.MANAGER) == "dpkg" else None
 
 
 def as_distribution(base: Base, python: str, rows: Mapping[str, Distribution]) -> Distribution | None:
-    """Return what an environment with this Python finds there, with what the image's own suite can add.
+    """Return the image as a row of the distributions' table, with the packages that its suite can add.
 
-    None for what is foreign. An empty text or tuple stands for what neither has.
+    None for a foreign image. A value is empty if neither has it.
     """
     if is_foreign(base):
         return None

@@ -1,6 +1,6 @@
-"""NVIDIA_REQUIRE_CUDA: alternatives, one of which NVIDIA's container runtime wants to hold before it starts an image.
+"""NVIDIA_REQUIRE_CUDA: NVIDIA's container runtime starts an image only if one of these alternatives holds.
 
-`cuda>=12.4 brand=tesla,driver>=470,driver<471`: blanks separate alternatives, commas what must hold together
+`cuda>=12.4 brand=tesla,driver>=470,driver<471`: spaces separate alternatives, commas separate the conditions of one
 (https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html).
 """
 
@@ -16,7 +16,7 @@ _CONDITION: Final = re.compile(r"(cuda|driver|arch|brand)(=|!=|<=|>=|<|>)([A-Za-
 _SIGNS: Final = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-Condition = tuple[str, str, str]  # name, sign, value; without a name where it cannot be read
+Condition = tuple[str, str, str]  # name, sign, value; the name is "" if it cannot be parsed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,14 +25,14 @@ class Require:
 
     @property
     def cuda(self) -> str:
-        """The CUDA that any driver of at least its age satisfies; "" where none is named alone."""
+        """Return the least CUDA of an alternative without other conditions, "" if there is none."""
         alone = [one[0] for one in self.alternatives if len(one) == 1]
         return next((value for name, sign, value in alone if (name, sign) == ("cuda", ">=")), "")
 
     def holds(self, *, driver: str, brands: Collection[str], drivers: Mapping[str, str]) -> bool | None:
-        """Whether a host satisfies it; None where that cannot be known.
+        """Return whether a host satisfies it; None if unknown.
 
-        `brands` are those of its GPUs, "" for one that is not known; `drivers` says with which driver a CUDA came.
+        `brands` are those of its GPUs, "" if unknown. `drivers` maps each CUDA to its driver.
         """
         answers = []
         for alternative in self.alternatives:
@@ -42,7 +42,7 @@ class Require:
 
 
 def parse_require(text: str) -> Require:
-    """What cannot be read makes an alternative that nobody can judge, so that it refuses nothing."""
+    """Parse the variable. A part that cannot be parsed makes an alternative of unknown result, which rejects nothing."""
     return Require(
         alternatives=tuple(
             tuple(_condition(part) for part in alternative.split(",") if part) for alternative in text.split()

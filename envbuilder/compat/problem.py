@@ -81,12 +81,12 @@ class Problem:
     """The problem that one rule found; `check` makes a finding of it."""
 
     code: CheckCode
-    key: str  # what it is about, and where the finding points: gcc, gpus[0]
+    key: str  # the key of the finding: gcc, gpus[0]
     message: str
     _: KW_ONLY
     pins: tuple[str, ...] = ()  # whose values decide it, the nearest to change first
     moves: tuple[Move, ...] = ()  # repairs beside the other values of those pins
-    advice: str = ""  # what to do where no pin helps
+    advice: str = ""  # what to do if no pin helps
     source: str = ""
     severity: Severity = Severity.ERROR
 
@@ -117,9 +117,9 @@ def is_ahead(asked: str, newest: str) -> bool:
 
 
 def distance(version: str, asked: str) -> tuple[int, ...]:
-    """How far a version is from another: () where they are equal.
+    """Return the distance between two versions, () if they are equal.
 
-    The first number that differs counts; of two equally far ones the newer is nearer.
+    The first number that differs counts. Of two with the same distance, the newer is nearer.
     """
     pairs = itertools.zip_longest(version_key(version), version_key(asked), fillvalue=0)
     numbers, wanted = zip(*pairs, strict=True)

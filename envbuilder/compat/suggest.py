@@ -18,12 +18,12 @@ from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.findings import Severity
 from envbuilder.recipe.model import Recipe
 
-LIMIT: Final = 90  # recipes that one search looks at
-MORE: Final = 30  # of them after the first repair, for another one
+LIMIT: Final = 90  # recipes that one search judges
+MORE: Final = 30  # of these, after the first repair
 WANTED: Final = 2  # repairs
-NEAR: Final = 5  # values of one pin that are tried of those that silence a rule
-FEW: Final = 3  # changes; another repair with more is of no use to a person
-# What a change of each pin costs a person, so what counts as near; a new base changes everything that compiles.
+NEAR: Final = 5  # values of one pin that are tried, of those that pass a rule
+FEW: Final = 3  # changes; a second repair with more is of no use
+# The cost of a change of each pin for the user, which is the distance of a repair. A new base changes all that is compiled.
 _COSTS: Final = {
     "libxcrypt": 1.0,
     "packages": 1.0,
@@ -35,10 +35,10 @@ _COSTS: Final = {
     "python": 3.0,
     "base": 4.0,
 }
-_WARNING: Final = 0.5  # what a warning that is left costs
-_ERROR: Final = 1.0  # what an error that is left is expected to cost at least
-_COMPANION: Final = 0.5  # what each further pin costs that a new suite changes
-_RANK: Final = 0.01  # what each nearer value of the same pin costs
+_WARNING: Final = 0.5  # the cost of a remaining warning
+_ERROR: Final = 1.0  # the least expected cost of a remaining error
+_COMPANION: Final = 0.5  # the cost of each other pin that a new suite changes
+_RANK: Final = 0.01  # the cost of each nearer value of the same pin
 _ITEM: Final = re.compile(
     r"(extensions\[(?P<extension>\d+)\]\.)?(?P<name>gpus|packages|cflags|cuda_cflags)\[(?P<index>\d+)\]"
 )
@@ -49,7 +49,7 @@ _Holder = TypeVar("_Holder")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """One or more changes with which the whole recipe passes."""
+    """Changes with which the recipe passes every rule."""
 
     changes: tuple[Change, ...]  # sorted by key
     recipe: Recipe  # with them
@@ -75,13 +75,13 @@ class Repair:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Try:
-    """A recipe that the search looks at. Its rank grows with the problems that are found in it."""
+    """A recipe of the search. Its rank grows with its problems."""
 
     rank: Rank
     number: int  # makes the order total
     context: CheckContext = field(compare=False)
     found: tuple[RuleProblem, ...] | None = field(compare=False, default=None)  # None: not judged yet
-    # Of a repair: what each changed key costs; what comes with another costs nothing.
+    # The cost of each changed key. A key that changes with another one costs nothing.
     costs: tuple[tuple[str, float], ...] = field(compare=False, default=())
     changes: tuple[Change, ...] = field(compare=False, default=())
 
@@ -191,9 +191,9 @@ def _replaced(holder: _Holder, key: str, value: object) -> _Holder:
 
 
 def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[float, Move]]:
-    """The nearest moves that silence this problem, and those of CUDA, which may need a torch to go with it.
+    """Return the nearest moves that solve this problem, and those of CUDA, which may need another torch too.
 
-    All of them where none does: then it takes two.
+    Returns all moves if none solves it, because it may need two.
     """
     moves = _moves(context, problem)
     left = dict.fromkeys((move[0].key for _, move in moves), NEAR)
@@ -266,7 +266,7 @@ def _near_bases(context: CheckContext) -> list[Distribution]:
 
 
 def _suite(recipe: Recipe, base: Distribution) -> Move:
-    """Another suite with its own Python, and with its own compiler and libxcrypt where it lacks the recipe's."""
+    """Return the changes to another suite: its Python, and its compiler and libxcrypt if it lacks the recipe's."""
     changes = [Change("base", base.name), Change("python", base.python)]
     if recipe.gcc not in base.gccs:
         changes.append(Change("gcc", base.gcc))

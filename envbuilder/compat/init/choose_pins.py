@@ -23,7 +23,7 @@ from envbuilder.core.errors import IncompatibleError
 from envbuilder.recipe.model import Recipe
 
 _WORDS: Final = {"pytorch": "torch", "python": "Python", "cuda": "CUDA", "gcc": "gcc"}
-# Of each of these there is one release for one release of torch.
+# Each release of these belongs to one release of torch.
 _WITH_TORCH: Final[tuple[str, ...]] = (
     "torchvision", "torchaudio", "torchtext", "torchdata", "xformers", "functorch", "triton",
 )  # fmt: skip
@@ -39,7 +39,7 @@ def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Reci
         Try((rank, 0, taste), number, make_context(recipe, tables, host))
         for number, (rank, taste, recipe) in enumerate(_candidates(requests, tables, name=name, path=path))
     ]
-    # Among those that are equally near the fewest warnings decide, and then the taste.
+    # Of equally near recipes, the fewest warnings decide, then the preference.
     found = search(tries, lambda one: (one.rank[0], len(one.found or ()), one.rank[2]))
     best = next(found, None)
     if best is None:
@@ -56,7 +56,7 @@ def choose(requests: Requests, tables: Tables, *, name: str, path: Path) -> Reci
 def _candidates(
     requests: Requests, tables: Tables, *, name: str, path: Path
 ) -> Iterator[tuple[Rank, Rank, Recipe]]:
-    """Yield every recipe that envbuilder offers, with its distance from what was asked and its rank by taste."""
+    """Yield every recipe that envbuilder offers, with its distance from the request and its rank by preference."""
     asked = requests.pins
     cudas = sorted(tables.toolkits) if requests.gpus else [""]
     pairs = [(base, gcc) for base in tables.bases for gcc in base.gccs]
@@ -124,7 +124,7 @@ def _note_moves(requests: Requests, recipe: Recipe, tables: Tables) -> None:
 
 
 def _refusal(asked: Request, recipe: Recipe, tables: Tables) -> str:
-    """Return what `check` says of the requested CUDA alone, if anything."""
+    """Return the error of `check` about the requested CUDA alone, or ""."""
     version = re.match(r"\d+\.\d+", asked.version)
     problems = judge(replace(recipe, cuda=version[0]), tables) if version else ()
     alone = (problem for problem in problems if problem.is_error and problem.pins == ("cuda",))
@@ -153,9 +153,9 @@ def _with_packages(requests: Requests, recipe: Recipe, tables: Tables, host: Hos
 
 
 def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
-    """Where nobody said which numpy or setuptools, what this torch works with stands in the recipe for people to see."""
+    """Write the bounds of this torch for numpy and setuptools into the recipe, unless the request has bounds."""
     if requests.extensions:
-        for name in ("setuptools", "wheel"):  # what an sdist is built with
+        for name in ("setuptools", "wheel"):  # these build an sdist
             requests.packages.setdefault(name, Request(text=name, where=""))
     row = tables.torches.by_name.get(recipe.pytorch)
     for name, bound in (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ():

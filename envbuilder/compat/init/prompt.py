@@ -1,4 +1,4 @@
-"""The three questions that decide most: for which GPU, which PyTorch, which Python."""
+"""Ask the three questions that decide most: which GPU, which PyTorch, which Python."""
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
@@ -12,12 +12,12 @@ from envbuilder.core.places import nearest
 
 NONE: Final = "none"
 _ANY: Final = "whatever fits best"
-Ask = Callable[[str, str], str]  # a question and what Enter stands for → the answer
+Ask = Callable[[str, str], str]  # question and default → answer
 Report = Callable[[str], None]
 
 
 def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
-    """The GPUs that were named, or `none`; raises UsageError for one that is not known."""
+    """Request the named GPUs, or `none`; raises UsageError for an unknown one."""
     known = tuple(tables.gpus.by_name)
     names: list[str] = []
     for word in words:
@@ -31,7 +31,7 @@ def take_gpus(words: Iterable[str], tables: Tables, requests: Requests) -> None:
 
 
 def take_version(key: str, text: str, known: Sequence[str], requests: Requests, where: str) -> None:
-    """A version that was named: one of those known, or the beginning of some; raises UsageError for any other."""
+    """Request a named version: a known one, or the beginning of some; raises UsageError for another one."""
     if not any(one == text or one.startswith(f"{text}.") for one in known):
         raise UsageError(
             f"no {key} {text} is offered", hint=f"{nearest(text, known)}offered: {', '.join(known)}"
@@ -40,7 +40,7 @@ def take_version(key: str, text: str, known: Sequence[str], requests: Requests, 
 
 
 def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
-    """The versions that a person may choose from."""
+    """Return the versions to choose from."""
     return {
         "pytorch": tuple(row.version for row in tables.torches.rows),
         "python": tuple(base.python for base in tables.bases),
@@ -48,7 +48,7 @@ def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
 
 
 def ask_missing(requests: Requests, tables: Tables, ask: Ask, report: Report) -> None:
-    """Ask for what no flag and no file has said, each question until its answer is one."""
+    """Ask for each value that no option and no file gives, until the answer is valid."""
 
     def settle(question: str, default: str, take: Callable[[str], None]) -> None:
         while True:

@@ -67,7 +67,7 @@ def _extension(extension: Extension) -> str:
 
 
 def _comment(finding: Finding) -> str:
-    """Its words on one line, whatever stands in the names of the files that it tells of."""
+    """Return a text as one comment line, whatever the names of files hold."""
     return "#   " + "".join(map(_printable, str(finding)))
 
 
@@ -76,7 +76,7 @@ def _printable(letter: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """As it is where YAML reads it as that text, else in quotes."""
+    """Return a value as plain YAML if it reads back as the same text, otherwise in quotes."""
     is_safe = re.fullmatch(r"[A-Za-z][A-Za-z0-9 ,._+/\[\]<>=!~*-]*", text) and not text.endswith((" ", ":"))
     return (
         text

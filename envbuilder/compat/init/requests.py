@@ -59,7 +59,7 @@ class Requests:
     apt: dict[str, str] = field(default_factory=dict)  # name → where
     env: dict[str, str] = field(default_factory=dict)
     extensions: dict[str, Extension] = field(default_factory=dict)
-    gpus: tuple[str, ...] | None = None  # None: nobody has said; (): none
+    gpus: tuple[str, ...] | None = None  # None: not requested; (): no GPU
     driver: str = ""
     left: list[Finding] = field(default_factory=list)
 

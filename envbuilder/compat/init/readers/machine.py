@@ -17,7 +17,7 @@ _PYTHON: Final = """\
 import importlib.metadata, platform
 print("Python", platform.python_version())
 print("torch", importlib.metadata.version("torch"))"""
-# What prints versions, and where in the output each of them stands.
+# Programs that print versions, with a pattern for each version.
 _ASK: Final[tuple[tuple[tuple[str, ...], dict[str, tuple[str, str]]], ...]] = (
     (("nvcc", "--version"), {"cuda": (r"release (\d+\.\d+)", "=={}")}),
     (("gcc", "-dumpversion"), {"gcc": (r"^(\d+)", "=={}")}),
@@ -43,7 +43,7 @@ def read_machine(environment: Mapping[str, str], runner: Runner, requests: Reque
 
 
 def read_facts(facts: Facts, requests: Requests) -> None:
-    """The GPUs by the names that recipes use."""
+    """Request the GPUs, by the names that recipes use."""
     known = tuple(row.name for row in load_gpus().rows)
     names = list(dict.fromkeys(gpu.name for gpu in facts.gpus or () if gpu.name))
     found = {name: find_name(name, known) for name in names}

@@ -17,23 +17,23 @@ _PLACES: Final = ("-f", "--find-links", "-i", "--index-url", "--extra-index-url"
 _WITH_VALUE: Final = (*_PLACES, "-c", "--constraint", "-e", "--editable", "-r", "--requirement", "-t", "--target", "--prefix",
                       "--no-binary", "--only-binary", "--cache-dir", "--timeout", "--retries", "--default-timeout",
                       "--progress-bar")  # fmt: skip
-# Options that say how to install and nothing of what.
+# Options that do not change which packages are installed.
 _HARMLESS: Final = ("--no-cache-dir", "--upgrade", "-U", "--quiet", "-q", "--user", "--no-input", "-y", "--yes",
                     "--disable-pip-version-check", "--no-warn-script-location", "--break-system-packages",
                     "--root-user-action=ignore", "--force-reinstall", "--ignore-installed", "-I", "--prefer-binary",
                     "--cache-dir", "--timeout", "--retries", "--default-timeout", "--progress-bar")  # fmt: skip
-# What has CUDA sources and no wheel on an index for a torch of one's own choice: compiled while building, from its sdist.
+# Packages with CUDA sources and without wheels for every torch: a build compiles their sdist.
 _COMPILED: Final = ("torch-scatter", "torch-sparse", "torch-cluster", "torch-spline-conv")
 
 Locate = Callable[[str], Path | None]  # a file's name as it is written → the file, where there can be one
 
 
 def read_requirements(path: Path, requests: Requests, *, above: tuple[Path, ...] = ()) -> None:
-    """Every line of a file, and of those that it names; raises UsageError for what cannot be read."""
+    """Read every line of a file, and of the files that it names; raises UsageError for an unreadable file."""
     for number, line in _lines(read_text(path)):
         where = f"{path}:{number}"
         try:
-            # A marker has quotes that are its own.
+            # A marker has its own quotes.
             words = shlex.split(line) if line.startswith("-") else [line]
         except ValueError:
             requests.leave(where, line, "a quotation that does not end")
@@ -42,7 +42,7 @@ def read_requirements(path: Path, requests: Requests, *, above: tuple[Path, ...]
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Lines as pip joins them, without comments, each with its number."""
+    """Yield lines as pip joins them, without comments, each with its number."""
     start, whole = 0, ""
     for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
         line = re.sub(r"(^|\s)#.*", "", raw).rstrip()
@@ -60,7 +60,7 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
 def read_arguments(
     words: Sequence[str], where: str, requests: Requests, *, locate: Locate, above: tuple[Path, ...] = ()
 ) -> None:
-    """What stands behind `pip install`, or on one line of a file; `locate` finds the files that it names."""
+    """Read the arguments of `pip install`, or one line of a file. `locate` finds the files that it names."""
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -104,7 +104,7 @@ def _read_option(
 
 
 def read_requirement(text: str, where: str, requests: Requests) -> None:
-    """One requirement; torch is a pin, and what says where to download from cannot be kept."""
+    """Read one requirement. torch becomes a pin. The place of a download is left out."""
     text = re.sub(r"\s+--hash[= ]\S+|\s+--(global-option|config-settings?)[= ]\S+", "", text).strip()
     if re.search(r"\.(whl|tar\.gz|zip)$", text) and "://" not in text:
         requests.leave(
@@ -168,7 +168,7 @@ def _compile(text: str, name: str, version: str, where: str, requests: Requests)
 
 
 def _leave_project(text: str, where: str, requests: Requests, *, name: str = "") -> None:
-    """A project that pip would build: the hint is the extension that it may be."""
+    """Leave out a project that pip would build. The hint is an extension for it."""
     plain = text.partition("#")[0]
     named = re.search(r"[#&]egg=([\w.-]+)", text)
     url = re.fullmatch(r"git\+((?:https?|ssh|file)://.+?)(?:@([^@/]+))?", plain)
