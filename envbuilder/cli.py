@@ -45,7 +45,7 @@ _PATH_ERRORS: Final = (
 
 def load_command(name: str) -> Any:
     """Import the module of a command and return the command for Typer to run."""
-    command = get_command(importlib.import_module(f"envbuilder.commands.{name}").app)
+    command = get_command(getattr(importlib.import_module(f"envbuilder.commands.{name}"), name))
     command.name, command.hidden = name, name in HIDDEN
     return command
 

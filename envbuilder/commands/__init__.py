@@ -2,7 +2,7 @@
 
 The first room of the story: a command reads what the user typed, calls the stage that does the work, and answers.
 `cli` imports the module of the command that was called, and no other. To add a command, write `commands/NAME.py` with
-`app` and a function under `@command`, and add its line to `COMMANDS`.
+a function NAME under `@command`, and add its line to `COMMANDS`.
 """
 
 from collections.abc import Mapping

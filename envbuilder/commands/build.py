@@ -21,7 +21,6 @@ from envbuilder.commands.context import (
     cache_folder,
     command,
     complete_recipe,
-    new_app,
     offer,
 )
 from envbuilder.core.answer import Answer
@@ -31,8 +30,6 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.load import find_recipe
 from envbuilder.run.launch import array as arrays
 from envbuilder.run.launch import start
-
-app = new_app()
 
 
 class BuiltRecipes(RootModel[tuple[BuiltRecipe, ...]]):
@@ -80,7 +77,6 @@ class ArrayJob(Answer):
 
 
 @command(
-    app,
     "build",
     (
         "envbuilder build a100",

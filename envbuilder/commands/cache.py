@@ -5,14 +5,12 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands.context import Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import KEPT, KINDS, WORK
 from envbuilder.core.console import columns
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.vendor import VendoredLock
-
-app = new_app()
 
 
 class CacheSizes(Answer):
@@ -23,7 +21,6 @@ class CacheSizes(Answer):
 
 
 @command(
-    app,
     "cache",
     ("envbuilder cache", "envbuilder cache --gc trees", "envbuilder cache vendor a100 /media/disk/a100"),
     CacheSizes | VendoredLock,

@@ -7,12 +7,10 @@ from typing import Annotated
 import typer
 from pydantic import JsonValue
 
-from envbuilder.commands.context import Name, Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.compat.check import examine_file, need_sound
 from envbuilder.core.answer import Answer
 from envbuilder.lock.known_base import known_base
-
-app = new_app()
 
 
 class CheckedRecipe(Answer):
@@ -22,7 +20,7 @@ class CheckedRecipe(Answer):
     repairs: tuple[dict[str, JsonValue], ...]
 
 
-@command(app, "check", ("envbuilder check a100", "envbuilder check a100 --host node.json"), CheckedRecipe)
+@command("check", ("envbuilder check a100", "envbuilder check a100 --host node.json"), CheckedRecipe)
 def check(
     session: Session,
     name: Name,

@@ -53,7 +53,7 @@ SESSION: Final = Session()
 
 
 def new_app(help_text: str = "") -> typer.Typer:
-    """Return an empty Typer app for a command's module; with help, a group of sub-commands."""
+    """Return an empty Typer app; with help, a group of sub-commands."""
     return typer.Typer(
         help=help_text or None, no_args_is_help=bool(help_text), add_completion=False, rich_markup_mode=None
     )
@@ -112,22 +112,22 @@ def open_session(
 
 
 def command(
-    app: typer.Typer,
     label: str,
     examples: Sequence[str],
     answer: object = None,
     *,
+    app: typer.Typer | None = None,
     has_json: bool = True,
     **settings: Any,
-) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    r"""Add a function to the app as the command `label`. Its first parameter is the session.
+) -> Callable[[Callable[..., None]], typer.Typer]:
+    r"""Make the command `label` of a function, whose first parameter is the session: a Typer app, or one more command of `app`.
 
     The command has the options of the function and those of `open_session`. `answer` is the type of its data under
     `--json`, which it has only with `has_json`: otherwise its output is a program's. `settings` are Typer's. Typer keeps
     the lines after `\b` as they are.
     """
 
-    def add(function: Callable[..., None]) -> Callable[..., None]:
+    def add(function: Callable[..., None]) -> typer.Typer:
         shared = dict(list(inspect.signature(open_session).parameters.items())[1:])
         if not has_json:
             del shared["as_json"]
@@ -144,8 +144,9 @@ def command(
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         run.__annotations__ = {one.name: one.annotation for one in parameters}
         epilog = "\n".join(["\b", "Examples:", *(f"  $ {line}" for line in examples)])
-        app.command(label.rpartition(" ")[2], epilog=epilog, **settings)(run)
-        return function
+        into = app or new_app()
+        into.command(label.rpartition(" ")[2], epilog=epilog, **settings)(run)
+        return into
 
     return add
 

@@ -7,7 +7,7 @@ from typing import Annotated, Final
 import typer
 
 from envbuilder.artifacts.outputs import find_outputs
-from envbuilder.commands.context import Output, Recipes, Session, command, complete_recipe, new_app
+from envbuilder.commands.context import Output, Recipes, Session, command, complete_recipe
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import BuildError, UsageError
 from envbuilder.core.process import ProcessRunner
@@ -21,7 +21,6 @@ from envbuilder.recipe.load import find_recipe
 from envbuilder.recipe.load import load as load_recipe
 
 MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
-app = new_app()
 
 
 class DetectedMachine(Answer):
@@ -38,7 +37,6 @@ class DetectedMachine(Answer):
 
 
 @command(
-    app,
     "detect",
     ("envbuilder detect", "envbuilder detect --from saved/ --json", "envbuilder detect --save node.json"),
     DetectedMachine,

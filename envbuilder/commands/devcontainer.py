@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.artifacts.outputs import find_outputs, image_name
-from envbuilder.commands.context import Name, Output, Profile, Recipes, Session, command, new_app
+from envbuilder.commands.context import Name, Output, Profile, Recipes, Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
@@ -14,8 +14,6 @@ from envbuilder.recipe.load import find_recipe, load
 from envbuilder.run.devcontainer import EditorFacts, make_file, save_file
 from envbuilder.run.launch.site import find_site
 from envbuilder.run.ssh_session import SshSession, set_up_session
-
-app = new_app()
 
 
 class DevContainerFile(Answer):
@@ -33,7 +31,6 @@ class SshHost(Answer):
 
 
 @command(
-    app,
     "devcontainer",
     ("envbuilder devcontainer a100", "envbuilder devcontainer a100 --print"),
     DevContainerFile | SshHost,

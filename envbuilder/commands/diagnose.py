@@ -5,12 +5,10 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands.context import Session, command, new_app
+from envbuilder.commands.context import Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.node.diagnose import Found, as_text, findings
 from envbuilder.node.diagnose import diagnose as find_failures
-
-app = new_app()
 
 
 class LogPlace(Answer):
@@ -51,7 +49,7 @@ class Diagnosis(Answer):
     failures: tuple[FoundFailure, ...]
 
 
-@command(app, "diagnose", ("envbuilder diagnose slurm-4711.out", "envbuilder diagnose logs/"), Diagnosis)
+@command("diagnose", ("envbuilder diagnose slurm-4711.out", "envbuilder diagnose logs/"), Diagnosis)
 def diagnose(
     session: Session,
     logs: Annotated[

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.commands._console import open_console
-from envbuilder.commands.context import Recipes, Session, command, complete_recipe, new_app, open_store
+from envbuilder.commands.context import Recipes, Session, command, complete_recipe, open_store
 from envbuilder.core.console import Console
 from envbuilder.core.limits import usable_cores
 from envbuilder.core.places import nearest
@@ -14,12 +14,8 @@ from envbuilder.recipe.load import list_recipes
 from envbuilder.verify.diff import Contents, Differences, compare
 from envbuilder.verify.subjects import find_lock, open_image, read_image, read_lock, read_sif
 
-app = new_app()
 
-
-@command(
-    app, "diff", ("envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif"), Differences
-)
+@command("diff", ("envbuilder diff a100 h100", "envbuilder diff old/a100.sif build/a100.sif"), Differences)
 def diff(
     session: Session,
     one: Annotated[

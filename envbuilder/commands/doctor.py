@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from envbuilder.commands.context import Output, Recipes, Session, cache_folder, command, new_app, offer
+from envbuilder.commands.context import Output, Recipes, Session, cache_folder, command, offer
 from envbuilder.compat.context import load_tables, make_context
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules.driver import check_driver, check_host_gpus
@@ -22,8 +22,6 @@ from envbuilder.node.doctor.item import Item
 from envbuilder.node.doctor.machine import RecipeNeeds, probe_machine
 from envbuilder.node.doctor.node import has_slurm
 from envbuilder.recipe.load import list_recipes, load
-
-app = new_app()
 
 
 class DoctorRow(Answer):
@@ -46,7 +44,7 @@ class DoctorReport(Answer):
     fixed: tuple[str, ...]
 
 
-@command(app, "doctor", ("envbuilder doctor", "envbuilder doctor --for run"), DoctorReport)
+@command("doctor", ("envbuilder doctor", "envbuilder doctor --for run"), DoctorReport)
 def doctor(
     session: Session,
     *,

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from envbuilder.commands.context import Name, Output, Profile, Session, command, new_app, offer
+from envbuilder.commands.context import Name, Output, Profile, Session, command, offer
 from envbuilder.core.errors import UsageError
 from envbuilder.run.exec import ExecOptions, command_line, execute, parse_form
 from envbuilder.run.launch.site import find_site
@@ -23,17 +23,15 @@ Form = Annotated[
     ),
 ]
 Print = Annotated[bool, typer.Option("--print", help="print the command line; run nothing")]
-app = new_app()
 
 
 @command(
-    app,
     "exec",
     ("envbuilder exec a100 -- python train.py", "envbuilder exec a100 --in image --print -- python -V"),
     has_json=False,
     context_settings=PROGRAM,
 )
-def exec_(
+def exec(  # noqa: A001
     session: Session,
     context: typer.Context,
     name: Name,

@@ -3,12 +3,10 @@
 from pydantic import Field, RootModel
 
 from envbuilder.build.extensions.list import HEAD, ExtensionStatus, cells, find_extensions, origin
-from envbuilder.commands.context import Name, Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
 from envbuilder.plan.make import make_plan
-
-app = new_app()
 
 
 class ListedExtension(Answer):
@@ -32,7 +30,7 @@ class ExtensionList(RootModel[tuple[ListedExtension, ...]]):
     """The compiled extensions of the recipe."""
 
 
-@command(app, "extensions", ("envbuilder extensions a100",), ExtensionList)
+@command("extensions", ("envbuilder extensions a100",), ExtensionList)
 def extensions(session: Session, name: Name, *, recipes: Recipes) -> None:
     """List a recipe's compiled extensions: key, architectures, size, compile time, and where each came from."""
     store = open_store(session, writes=False)

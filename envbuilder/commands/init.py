@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands.context import Recipes, Session, command, new_app
+from envbuilder.commands.context import Recipes, Session, command
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.init import make, new_path, read_source
 from envbuilder.compat.init.prompt import ask_missing, offered, take_gpus, take_version
@@ -17,8 +17,6 @@ from envbuilder.compat.init.requests import Requests
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
-
-app = new_app()
 
 
 class NewRecipe(Answer):
@@ -38,7 +36,6 @@ class NewRecipe(Answer):
 
 
 @command(
-    app,
     "init",
     (
         "envbuilder init mine",

@@ -19,7 +19,7 @@ from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.site import SlurmSite
 
 LOGS: Final = Path("logs")
-app = new_app("Start a distributed run: `envbuilder launch slurm a100 --nodes 2 -- train.py`.")
+launch: Final = new_app("Start a distributed run: `envbuilder launch slurm a100 --nodes 2 -- train.py`.")
 
 
 class SlurmJob(Answer):
@@ -57,14 +57,14 @@ SmokeRun = Annotated[
     bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")
 ]
 # A command whose process the job replaces: its output is the program's.
-becoming: Final = functools.partial(command, app, has_json=False, context_settings=PROGRAM)
+becoming: Final = functools.partial(command, app=launch, has_json=False, context_settings=PROGRAM)
 
 
 @command(
-    app,
     "launch slurm",
     ("envbuilder launch slurm a100 --nodes 2 --gpus-per-node 4 -- train.py",),
     SlurmJob | WrittenScript,
+    app=launch,
     short_help="Submit a job to Slurm",
     context_settings=PROGRAM,
 )
@@ -157,9 +157,9 @@ def _write_script(session: Session, options: LaunchOptions, path: Path | None) -
 
 
 @command(
-    app,
     "launch lint",
     ("envbuilder launch lint job.sbatch",),
+    app=launch,
     short_help="Find mistakes in your own sbatch scripts",
 )
 def launch_lint(

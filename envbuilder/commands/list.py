@@ -2,14 +2,12 @@
 
 from pydantic import RootModel
 
-from envbuilder.commands.context import Recipes, Session, command, new_app
+from envbuilder.commands.context import Recipes, Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
 from envbuilder.core.errors import RecipeError
 from envbuilder.recipe.load import load_all
 from envbuilder.recipe.model import Recipe
-
-app = new_app()
 
 
 class ListedRecipe(Answer):
@@ -29,8 +27,8 @@ class RecipeList(RootModel[tuple[ListedRecipe, ...]]):
     """The recipes of the folder that could be read."""
 
 
-@command(app, "list", ("envbuilder list", "envbuilder list --json"), RecipeList)
-def list_(session: Session, *, recipes: Recipes) -> None:
+@command("list", ("envbuilder list", "envbuilder list --json"), RecipeList)
+def list(session: Session, *, recipes: Recipes) -> None:  # noqa: A001
     """List the recipes with their pins."""
     sound, session.findings = load_all(recipes)
     if session.findings:
@@ -45,6 +43,6 @@ def _listed(recipe: Recipe) -> ListedRecipe:
     return ListedRecipe(base=recipe.base or recipe.image, **pins)
 
 
-def _row(one: ListedRecipe) -> list[str]:
+def _row(one: ListedRecipe) -> tuple[str, ...]:
     pins = {"torch": one.pytorch, "cuda": one.cuda, "gcc": one.gcc, "python": one.python}
-    return [one.name, *(f"{title} {value or '-'}" for title, value in pins.items()), one.base, one.summary]
+    return (one.name, *(f"{title} {value or '-'}" for title, value in pins.items()), one.base, one.summary)

@@ -6,14 +6,12 @@ from typing import Annotated
 import typer
 
 from envbuilder.commands._console import open_console
-from envbuilder.commands.context import Name, Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions, open_context
-
-app = new_app()
 
 
 class LockChanges(Answer):
@@ -23,7 +21,6 @@ class LockChanges(Answer):
 
 
 @command(
-    app,
     "lock",
     ("envbuilder lock a100", "envbuilder lock a100 --upgrade numpy", "envbuilder lock a100 --check"),
     LockChanges,

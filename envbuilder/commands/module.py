@@ -6,14 +6,12 @@ from typing import Annotated
 
 import typer
 
-from envbuilder.commands.context import Name, Output, Profile, Session, command, new_app
+from envbuilder.commands.context import Name, Output, Profile, Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.run.exec import need_sif
 from envbuilder.run.launch.site import find_site
 from envbuilder.run.launch.start import probe_pins
 from envbuilder.run.modulefile import Module, save_module
-
-app = new_app()
 
 
 class WrittenModule(Answer):
@@ -23,7 +21,7 @@ class WrittenModule(Answer):
     commands: tuple[str, ...]
 
 
-@command(app, "module", ("envbuilder module a100 --write modulefiles",), WrittenModule)
+@command("module", ("envbuilder module a100 --write modulefiles",), WrittenModule)
 def module(
     session: Session,
     name: Name,

@@ -9,15 +9,12 @@ from envbuilder.artifacts.oci.naming import find_reference
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.commands._console import open_console
 from envbuilder.commands._registry import Only, make_client, parse_only
-from envbuilder.commands.context import Output, Session, command, new_app
+from envbuilder.commands.context import Output, Session, command
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.registry import pull as registry
 
-app = new_app()
-
 
 @command(
-    app,
     "pull",
     ("envbuilder pull a100", "envbuilder pull registry.site.org/team/a100:latest --only sif"),
     registry.Pulled,

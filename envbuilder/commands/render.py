@@ -6,10 +6,8 @@ from typing import Annotated
 import typer
 
 from envbuilder.build.render import render_recipe
-from envbuilder.commands.context import Name, Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
-
-app = new_app()
 
 
 class Form(StrEnum):
@@ -27,7 +25,7 @@ class RenderedRecipe(Answer):
     text: str
 
 
-@command(app, "render", ("envbuilder render cpu", "envbuilder render a100 --as apptainer"), RenderedRecipe)
+@command("render", ("envbuilder render cpu", "envbuilder render a100 --as apptainer"), RenderedRecipe)
 def render(
     session: Session,
     name: Name,

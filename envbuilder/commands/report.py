@@ -14,7 +14,7 @@ from envbuilder.build.built import read_documents
 from envbuilder.build.context import BuildContext
 from envbuilder.build.extensions.list import HEAD, ExtensionStatus, cells, find_extensions
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import Name, Output, Recipes, Session, command, new_app
+from envbuilder.commands.context import Name, Output, Recipes, Session, command
 from envbuilder.commands.verify import verify_built
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, driver_floor, facts
@@ -36,9 +36,6 @@ _STEP: Final = re.compile(r" end: (?P<title>.*) \((?P<seconds>\d+\.\d) s\)$", re
 _LARGEST: Final = 25  # packages in the table of sizes; the map shows the rest
 
 
-app = new_app()
-
-
 class WrittenReport(Answer):
     """The page, the bytes of each layer, and how many findings the audits have."""
 
@@ -48,7 +45,7 @@ class WrittenReport(Answer):
     findings: int
 
 
-@command(app, "report", ("envbuilder report a100",), WrittenReport)
+@command("report", ("envbuilder report a100",), WrittenReport)
 def report(session: Session, name: Name, *, output: Output, recipes: Recipes) -> None:
     """Write one HTML page about what was built: pins, sizes, extensions, audits, build times, licenses, SBOM."""
     context = build_context(session, recipes)

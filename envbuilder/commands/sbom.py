@@ -7,17 +7,15 @@ import typer
 from pydantic import JsonValue, RootModel
 
 from envbuilder.build.built import read_documents
-from envbuilder.commands.context import Output, Session, command, complete_recipe, new_app
+from envbuilder.commands.context import Output, Session, command, complete_recipe
 from envbuilder.recipe.load import recipes_folder
-
-app = new_app()
 
 
 class Document(RootModel[dict[str, JsonValue]]):
     """An SPDX document, or with `--provenance` an in-toto statement."""
 
 
-@command(app, "sbom", ("envbuilder sbom a100", "envbuilder sbom build/a100.sif --provenance"), Document)
+@command("sbom", ("envbuilder sbom a100", "envbuilder sbom build/a100.sif --provenance"), Document)
 def sbom(
     session: Session,
     name: Annotated[

@@ -1,12 +1,10 @@
 """`shell`: a shell in the SIF or in the image."""
 
-from envbuilder.commands.context import Name, Output, Profile, Session, command, new_app
+from envbuilder.commands.context import Name, Output, Profile, Session, command
 from envbuilder.commands.exec import Form, Print, run_inside
 
-app = new_app()
 
-
-@command(app, "shell", ("envbuilder shell a100",), has_json=False)
+@command("shell", ("envbuilder shell a100",), has_json=False)
 def shell(
     session: Session,
     name: Name,

@@ -4,15 +4,13 @@ import json
 
 from pydantic import JsonValue
 
-from envbuilder.commands.context import Name, Recipes, Session, command, new_app, open_store
+from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, facts
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import columns
 from envbuilder.lock.known_base import known_base
 from envbuilder.recipe.load import find_recipe, load
-
-app = new_app()
 
 
 class ShownRecipe(Answer):
@@ -24,7 +22,7 @@ class ShownRecipe(Answer):
     facts: tuple[Fact, ...]
 
 
-@command(app, "show", ("envbuilder show a100",), ShownRecipe)
+@command("show", ("envbuilder show a100",), ShownRecipe)
 def show(session: Session, name: Name, *, recipes: Recipes) -> None:
     """Show the effective recipe, where each value came from, and what follows from the pins."""
     recipe = load(find_recipe(name, recipes))

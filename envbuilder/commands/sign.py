@@ -7,12 +7,10 @@ import typer
 
 from envbuilder.build.built import Signed, sign_artifacts
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import RECIPES, Output, Session, command, complete_recipe, new_app
-
-app = new_app()
+from envbuilder.commands.context import RECIPES, Output, Session, command, complete_recipe
 
 
-@command(app, "sign", ("envbuilder sign a100 --key key.pem",), Signed)
+@command("sign", ("envbuilder sign a100 --key key.pem",), Signed)
 def sign(
     session: Session,
     name: Annotated[

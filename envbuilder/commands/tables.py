@@ -1,7 +1,7 @@
 """`tables`: maintain the compatibility tables."""
 
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -14,7 +14,7 @@ from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import probe_sources
 
-app = new_app("The compatibility tables, for maintainers.")
+tables: Final = new_app("The compatibility tables, for maintainers.")
 
 
 class TableChanges(Answer):
@@ -24,12 +24,12 @@ class TableChanges(Answer):
     notes: tuple[str, ...]
 
 
-@app.callback()
+@tables.callback()
 def _group() -> None:
     """Keep `refresh` a sub-command: Typer makes an app with one command that command."""
 
 
-@command(app, "tables refresh", ("envbuilder tables refresh --check",), TableChanges)
+@command("tables refresh", ("envbuilder tables refresh --check",), TableChanges, app=tables)
 def tables_refresh(
     session: Session,
     *,

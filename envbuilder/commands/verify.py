@@ -16,7 +16,7 @@ from envbuilder.build.built import need_built
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import EngineName, layer_keys, record_key
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import Output, Recipes, Session, command, complete_recipe, new_app
+from envbuilder.commands.context import Output, Recipes, Session, command, complete_recipe
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError, VerifyError
@@ -31,7 +31,6 @@ from envbuilder.verify.compare import verify as compare_artifacts
 from envbuilder.verify.subjects import open_image
 
 PLAN: Final = "opt/envbuilder/plan.txt"
-app = new_app()
 
 
 class VerifiedPair(Answer):
@@ -53,7 +52,7 @@ class VerifiedPair(Answer):
 
 
 @command(
-    app, "verify", ("envbuilder verify a100", "envbuilder verify build/a100.oci build/a100.sif"), VerifiedPair
+    "verify", ("envbuilder verify a100", "envbuilder verify build/a100.oci build/a100.sif"), VerifiedPair
 )
 def verify(
     session: Session,
