@@ -28,8 +28,6 @@ from envbuilder.core.places import Code, Entry, Kind, Mistakes, Node, nearest, s
 T = TypeVar("T")
 Location = tuple[int | str, ...]
 
-UNKNOWN: Final = "unexpected_keyword_argument"  # pydantic's error for a key that a dataclass does not have
-MISSING: Final = "missing"
 KEY: Final = "[key]"  # pydantic's last step to the key of a map
 LIST_HINT: Final = "a list is written as [one, two], or with one `- ` line each"
 
@@ -219,7 +217,9 @@ def read_node(
         errors = error.errors(include_url=False)
     else:
         return found
-    for one in sorted(errors, key=lambda one: (one["type"] != UNKNOWN, one["type"] != MISSING)):
+    for one in sorted(
+        errors, key=lambda one: (one["type"] != "unexpected_keyword_argument", one["type"] != "missing")
+    ):
         _report(_Place.find(kind, node, one["loc"]), one["type"], one.get("ctx", {}), mistakes)
     return None
 
@@ -301,9 +301,9 @@ def _report(place: _Place, error: str, context: Mapping[str, Any], mistakes: Mis
             _report_text(key, context["expected"], context["hint"], mistakes)
         case "shape":
             _report_text(node, context["expected"], context["hint"], mistakes)
-        case _ if error == MISSING:
+        case "missing":
             mistakes.at(node, Code.MISSING_KEY, f"the key `{place.last}` is missing")
-        case _ if error == UNKNOWN:
+        case "unexpected_keyword_argument":  # a key that the dataclass does not have
             known = keys_of(place.parent)
             hint = f"{nearest(str(place.last), known)}known keys: {', '.join(known)}"
             message = f"{node.path}: unknown key `{place.last}`"

@@ -16,7 +16,7 @@ from typing import Final
 
 import yaml
 
-from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding
 
 MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 20  # maps and lists inside each other
@@ -89,9 +89,7 @@ class Mistakes:
         self._found: list[Finding] = []
 
     def add(self, code: str, where: str, message: str, *, hint: str = "") -> None:
-        self._found.append(
-            Finding(code=code, severity=Severity.ERROR, where=where, message=message, hint=hint)
-        )
+        self._found.append(Finding(code=code, where=where, message=message, hint=hint))
 
     def at(self, node: Node, code: str, message: str, *, hint: str = "") -> None:
         self.add(code, node.where, f"{node.path}: {message}", hint=hint)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from envbuilder.core.errors import CommandError, ToolError
-from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.core.process import Command, Runner
 
 
@@ -66,4 +66,4 @@ def _check(tool: Tool, runner: Runner) -> Finding | None:
             return None
         code, wanted = ToolCode.OLD, ".".join(map(str, tool.floor))
         message = f"`{tool.name}` {wanted} or newer is needed to {tool.why}; found {found or 'no version'}"
-    return Finding(code=code, severity=Severity.ERROR, where="", message=message, hint=hint)
+    return Finding(code=code, message=message, hint=hint)
