@@ -99,9 +99,9 @@ warning = functools.partial(Problem, severity=Severity.WARNING)
 Rule = Callable[[CheckContext], Iterator[Problem]]
 
 
-def either(words: Sequence[str]) -> str:
+def either(words: Sequence[str], last: str = "or") -> str:
     """12 or 13; 11, 12 or 13"""
-    return " or ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
+    return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
 
 
 def closest(word: str, names: Iterable[str]) -> tuple[str, ...]:

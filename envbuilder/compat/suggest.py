@@ -5,14 +5,15 @@ every value of the pins that decide it, and continues from those that pass it, t
 candidates instead of a recipe. Each recipe that is found has passed the whole check.
 """
 
+import functools
 import heapq
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 from envbuilder.compat.context import CheckContext, make_context
-from envbuilder.compat.problem import Change, Move, Problem, Rule, closest, distance
+from envbuilder.compat.problem import Change, Move, Problem, Rule, closest, distance, either
 from envbuilder.compat.rules import RuleProblem, find_problems
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.findings import Severity
@@ -39,12 +40,9 @@ _WARNING: Final = 0.5  # the cost of a remaining warning
 _ERROR: Final = 1.0  # the least expected cost of a remaining error
 _COMPANION: Final = 0.5  # the cost of each other pin that a new suite changes
 _RANK: Final = 0.01  # the cost of each nearer value of the same pin
-_ITEM: Final = re.compile(
-    r"(extensions\[(?P<extension>\d+)\]\.)?(?P<name>gpus|packages|cflags|cuda_cflags)\[(?P<index>\d+)\]"
-)
 
 Rank = tuple[Any, ...]
-_Holder = TypeVar("_Holder")
+Step = str | int  # of the way to a value of a recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,20 +55,15 @@ class Repair:
     def data(self) -> dict[str, object]:
         """Return the changed keys with their values; a list is returned whole."""
         values: dict[str, object] = {}
-        for change in self.changes:
-            item = _ITEM.fullmatch(change.key)
-            if item is None:
-                values[change.key] = change.value
-                continue
-            number = item["extension"]
-            holder: object = self.recipe if number is None else self.recipe.extensions[int(number)]
-            values[change.key.rpartition("[")[0]] = list(getattr(holder, item["name"]))
+        for key in (re.sub(r"\[\d+\]$", "", change.key) for change in self.changes):
+            value: Any = functools.reduce(_part, _steps_to(key), self.recipe)
+            values[key] = list(value) if isinstance(value, tuple) else value
         return values
 
     def words(self) -> str:
         """Return the changes as the recipe spells them: `gcc: "13"` and `base: debian/trixie`."""
         parts = [f"`{key}: {_yaml(value)}`" for key, value in self.data().items()]
-        return " and ".join([", ".join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)
+        return either(parts, "and")
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -82,7 +75,7 @@ class Try:
     context: CheckContext = field(compare=False)
     found: tuple[RuleProblem, ...] | None = field(compare=False, default=None)  # None: not judged yet
     # The cost of each changed key. A key that changes with another one costs nothing.
-    costs: tuple[tuple[str, float], ...] = field(compare=False, default=())
+    costs: Mapping[str, float] = field(compare=False, default_factory=dict)
     changes: tuple[Change, ...] = field(compare=False, default=())
 
     @property
@@ -125,10 +118,11 @@ def find_repairs(context: CheckContext) -> tuple[Repair, ...]:
             changes = _merge(one.changes, move, context.recipe)
             if changes not in seen:
                 seen.add(changes)
-                costs = dict(one.costs) | {change.key: 0.0 for change in move} | {move[0].key: cost}
+                costs = {**one.costs, **{change.key: 0.0 for change in move}, move[0].key: cost}
                 kept = {change.key for change in changes}
-                left = tuple((key, cost) for key, cost in costs.items() if key in kept)
-                yield Try((_sum(left),), len(seen), changed(context, changes), costs=left, changes=changes)
+                costs = {key: cost for key, cost in costs.items() if key in kept}
+                rank = (sum(costs.values()),)
+                yield Try(rank, len(seen), changed(context, changes), costs=costs, changes=changes)
 
     for one in search([Try((0.0,), 1, context)], _price, expand):
         if not found or (len(one.changes) <= FEW and not _is_like(one.changes, found[0].changes)):
@@ -139,13 +133,9 @@ def find_repairs(context: CheckContext) -> tuple[Repair, ...]:
     return tuple(found)
 
 
-def _sum(costs: Iterable[tuple[str, float]]) -> float:
-    return sum(cost for _, cost in costs)
-
-
 def _price(one: Try) -> Rank:
     errors = len(one.errors)
-    return (_sum(one.costs) + (_ERROR * errors if errors else _WARNING * len(one.found or ())),)
+    return (sum(one.costs.values()) + (_ERROR * errors if errors else _WARNING * len(one.found or ())),)
 
 
 def find_better(context: CheckContext, problem: Problem) -> Repair | None:
@@ -167,27 +157,26 @@ def changed(context: CheckContext, changes: Sequence[Change]) -> CheckContext:
 def apply(recipe: Recipe, changes: Sequence[Change]) -> Recipe:
     """Apply changes to a recipe; the last of one key wins."""
     for change in changes:
-        item = _ITEM.fullmatch(change.key)
-        if item is None:
-            recipe = _replaced(recipe, change.key, change.value)
-        elif item["extension"] is None:
-            recipe = _with_item(recipe, item, change.value)
-        else:
-            extensions, number = list(recipe.extensions), int(item["extension"])
-            extensions[number] = _with_item(extensions[number], item, change.value)
-            recipe = replace(recipe, extensions=tuple(extensions))
+        recipe = _changed(recipe, _steps_to(change.key), change.value)
     return recipe
 
 
-def _with_item(holder: _Holder, item: re.Match[str], value: str) -> _Holder:
-    """Return a recipe or an extension with one item of a list changed, or added behind the last."""
-    items, index = list(getattr(holder, item["name"])), int(item["index"])
-    items[index : index + 1] = [value]
-    return _replaced(holder, item["name"], tuple(items))
+def _changed(holder: Any, steps: Sequence[Step], value: str) -> Any:
+    """Return a recipe, an extension or a list with one value below it changed, or added behind the last item."""
+    step, *rest = steps
+    new = _changed(_part(holder, step), rest, value) if rest else value
+    if isinstance(step, int):
+        return (*holder[:step], new, *holder[step + 1 :])
+    return replace(holder, **{step: new})
 
 
-def _replaced(holder: _Holder, key: str, value: object) -> _Holder:
-    return replace(holder, **{key: value})  # type: ignore[type-var]  # a key of a dataclass that is known by name
+def _part(holder: Any, step: Step) -> Any:
+    return holder[step] if isinstance(step, int) else getattr(holder, step)
+
+
+def _steps_to(key: str) -> list[Step]:
+    """extensions[0].cflags[1] → extensions, 0, cflags, 1"""
+    return [int(word) if word.isdecimal() else word for word in re.findall(r"\w+", key)]
 
 
 def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[float, Move]]:

@@ -249,7 +249,7 @@ def _listing(what: str, facts: Sequence[Fact]) -> str:
     """Gcc 12.2.0 (/usr/bin/gcc-12) and 13.1.0 (…), oldest first."""
     ordered = sorted(facts, key=lambda fact: version_key(fact.value))
     words = [f"{fact.value} ({fact.path})" for fact in ordered]
-    return f"{what} {either(words).replace(' or ', ' and ')}" if words else ""
+    return f"{what} {either(words, 'and')}" if words else ""
 
 
 def _reason(base: Base, suite: Distribution | None, what: str, offers: Sequence[str]) -> str:
