@@ -186,9 +186,9 @@ def connect(environment: Mapping[str, str]) -> DockerEngine | None:
 
 
 def staged_name(name: str) -> str:
-    """Return the engine's name for an image that is not whole or not tested yet.
+    """Return the staged name of an image, which is incomplete or not tested yet.
 
-    It stays after a failed build, for the next one, and goes with the next good one.
+    A failed build keeps it for the next one. A successful build removes it.
     """
     return f"{name.rpartition(':')[0]}:part"
 

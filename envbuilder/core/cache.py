@@ -137,12 +137,12 @@ class Store:
 
     @contextlib.contextmanager
     def renewed(self, folder: Path) -> Iterator[Path]:
-        """Yield a new folder in a workspace. It becomes `folder` at the end. What was there is damaged or of another version."""
+        """Yield a new folder in a workspace. At the end, it replaces `folder`, which is damaged or of another version."""
         with self.workspace() as work:
             out = work / "entry"
             out.mkdir()
             yield out
-            if folder.exists():  # `commit_path` would take it for finished
+            if folder.exists():  # `commit_path` would keep it
                 remove_tree(folder)
             commit_path(out, folder)
 

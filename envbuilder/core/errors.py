@@ -30,7 +30,7 @@ from envbuilder.core.findings import Finding
 
 
 class EnvbuilderError(Exception):
-    """A failure a person can act on: a full sentence, an optional hint, and the findings behind it."""
+    """A failure that the user can act on: a full sentence, an optional hint, and the findings behind it."""
 
     code: ClassVar[str] = "EB000"
     meaning: ClassVar[str] = "base, never raised itself"

@@ -1,7 +1,7 @@
 """Nodes → dataclasses, by pydantic: each of its errors becomes a finding with its place and the nearest key.
 
-A dataclass says what a file holds: its fields are the keys, `Shape` says what a text looks like, and `Rule` and `RawRule`
-compare several keys. `read_node` reports every mistake of a file at once.
+A dataclass describes a file: its fields are the keys, `Shape` is the pattern of a text, and `Rule` and `RawRule` compare
+several keys. `read_node` reports every mistake of a file at once.
 """
 
 import dataclasses
@@ -41,7 +41,7 @@ class Unquoted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What a text must look like; `expected` completes the sentence "expected …"."""
+    """The pattern of a text. `expected` completes the sentence "expected …"."""
 
     pattern: str
     expected: str
@@ -77,7 +77,7 @@ MAJOR_MINOR: Final = Shape(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mistake:
-    """What a rule found; `at` leads from the value that the rule is for to the place of the mistake."""
+    """A mistake that a rule found. `at` is the path from the value of the rule to the mistake."""
 
     message: str
     code: str = Code.VALUE
@@ -92,7 +92,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Metadata of a type: `check` judges what was read, once each of its values is right."""
+    """Metadata of a type: `check` judges the dataclass, after each of its values is valid."""
 
     check: Callable[[Any], Iterable[Mistake]]
 
@@ -177,7 +177,7 @@ Pattern = Annotated[re.Pattern[str], ReadAs(Line, _compile)]
 
 
 def plain(node: Node) -> Any:
-    """The value of a node: text, whole numbers, true and false, None, lists and maps; `Unquoted` for the rest."""
+    """Return a node's value: text, whole number, boolean, None, list or map; `Unquoted` for another scalar."""
     match node.kind:
         case Kind.MAP:
             return {entry.key: plain(entry.node) for entry in node.entries}
@@ -203,7 +203,7 @@ def _adapter(kind: Any) -> TypeAdapter[Any]:
 def read_node(
     kind: type[T], node: Node, mistakes: Mistakes, *, context: object = None, skip_unknown: bool = False
 ) -> T | None:
-    """Read a node as a dataclass, or as whatever type pydantic knows; None after collecting every mistake.
+    """Read a node as a dataclass or another type of pydantic. Returns None after collecting every mistake.
 
     Validators get `context` as pydantic's `ValidationInfo.context`. With `skip_unknown` a key that the dataclass does not
     have is no mistake.
@@ -226,7 +226,7 @@ def read_node(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Place:
-    """Where one of pydantic's errors is: its steps also name union members, which no file has."""
+    """The place of a pydantic error. Its steps also name union members, which a file does not have."""
 
     parent: Any  # the type of what holds it
     kind: Any  # the type that is read there
@@ -249,7 +249,7 @@ class _Place:
 
 
 def _bare(kind: Any) -> Any:
-    """The type that the file has, without metadata and without `| None`."""
+    """Return the type in the file, without metadata and without `| None`."""
     if get_origin(kind) is Annotated:
         bare, *metadata = get_args(kind)
         return _bare(next((one.kind for one in metadata if isinstance(one, ReadAs)), bare))
@@ -260,7 +260,7 @@ def _bare(kind: Any) -> Any:
 
 
 def _inside(kind: Any, step: int | str) -> Any:
-    """The type of an item, of a key's value, or of the union's member that has this tag; None where there is none."""
+    """Return the type of an item, of a key's value, or of the union's member with this tag; None if there is none."""
     bare = _bare(kind)
     if dataclasses.is_dataclass(bare):
         return _fields(cast("Any", bare)).get(str(step))
@@ -273,7 +273,7 @@ def _inside(kind: Any, step: int | str) -> Any:
 
 @functools.cache
 def _fields(kind: Any) -> dict[str, Any]:
-    """The keys of a dataclass as a file has them, each with its type."""
+    """Return the keys of a dataclass in a file, each with its type."""
     found = {}
     names = {one.name for one in dataclasses.fields(kind)}
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -284,7 +284,7 @@ def _fields(kind: Any) -> dict[str, Any]:
 
 
 def keys_of(kind: Any) -> tuple[str, ...]:
-    """The keys that a file has for a dataclass, in the order of its fields."""
+    """Return the keys of a dataclass in a file, in the order of its fields."""
     bare = _bare(kind)
     return tuple(_fields(cast("Any", bare))) if dataclasses.is_dataclass(bare) else ()
 

@@ -1,8 +1,8 @@
 """Text (YAML written by people, JSON written by envbuilder) → nodes that know their place, every mistake collected.
 
 PyYAML turns `3.10` into 3.1, `no` into False and an anchor bomb into gigabytes. This module reads its events instead of
-its values: it keeps the text of each scalar with its line and column, and refuses what no file here needs (anchors, tags,
-several documents) before anything grows. `models.py` turns nodes into dataclasses.
+its values: it keeps the text of each scalar with its line and column. It rejects anchors, tags and several documents, which no file
+here needs, before they use memory. `models.py` turns nodes into dataclasses.
 """
 
 import difflib
@@ -110,7 +110,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def shown(text: str) -> str:
-    """Quote text that may hold anything for a message of one line."""
+    """Quote any text for a message of one line."""
     return json.dumps(text if len(text) <= 80 else f"{text[:77]}...", ensure_ascii=not text.isprintable())
 
 

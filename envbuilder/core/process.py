@@ -152,7 +152,7 @@ class ProcessRunner:
 
     @contextlib.contextmanager
     def _output(self, command: Command, lines: Sequence[str] = ()) -> Iterator[IO[bytes]]:
-        """Yield the program's stdout, and judge how it ended; `lines` is what the caller has read of it by then."""
+        """Yield the program's stdout, then raise an error if it failed. `lines` are those that the caller has read."""
         self._log.info("$ %s", command)
         with (
             tempfile.TemporaryFile() as errors,

@@ -1,4 +1,4 @@
-"""Check the programs that a job needs: which are missing or too old, and why it needs them."""
+"""Find the needed programs that are missing or too old, with the reason for each."""
 
 import re
 from collections.abc import Iterable
@@ -17,7 +17,7 @@ class ToolCode(CodeEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A program, the version asked of it and what for."""
+    """A program, its least version, and the reason."""
 
     name: str
     why: str
