@@ -58,7 +58,13 @@ class SourceClient:
             for path in (folder / name, folder / BLOBS / artifact.sha256):
                 if path.is_file() and path.stat().st_size == artifact.size:
                     yield path.absolute().as_uri()
-        bases = sorted(self._bases(artifact.source), key=lambda base: file_path(base) is None)
+        # "git" and "registry" are fetched by their own clients.
+        known = {
+            "debian": self.sources.debian,
+            "pypi": self.sources.indexes,
+            "pytorch": (self.sources.pytorch,),
+        }
+        bases = sorted(known.get(artifact.source, ()), key=lambda base: file_path(base) is None)
         for base in filter(self._may_ask, bases):
             if artifact.source == "debian":
                 yield base + quote(artifact.path)
@@ -125,17 +131,6 @@ class SourceClient:
 
     def _may_ask(self, url: str) -> bool:
         return not self._local_only or file_path(url) is not None
-
-    def _bases(self, source: str) -> tuple[str, ...]:
-        match source:
-            case "debian":
-                return self.sources.debian
-            case "pypi":
-                return self.sources.indexes
-            case "pytorch":
-                return (self.sources.pytorch,)
-            case _:  # "git" and "registry" are fetched by their own clients
-                return ()
 
     def _look_up(self, base: str, artifact: Wanted, stop: threading.Event) -> str | SourceError:
         """Find a file in a package index: the path is `project/filename`, for PyTorch's below `cpu/`, `cu126/` …"""

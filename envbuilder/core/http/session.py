@@ -3,6 +3,7 @@
 Package indexes and image registries are asked through it. Callers judge the status of an answer.
 """
 
+import functools
 import hashlib
 import logging
 import threading
@@ -67,7 +68,7 @@ class HttpSession:
         try:
             return self.session.request(
                 method, url, headers=headers, data=body, stream=True, timeout=TIMEOUTS, allow_redirects=True,
-                auth=None if authorization is None else _Authorization(authorization),
+                auth=None if authorization is None else functools.partial(_authorize, authorization),
                 verify=str(certificates or self._certificates or "") or None,
             )  # fmt: skip
         except (
@@ -83,14 +84,10 @@ class HttpSession:
             raise TransientError(why) from error
 
 
-class _Authorization(requests.auth.AuthBase):
-    def __init__(self, value: str) -> None:
-        self._value = value
-
-    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
-        if self._value:
-            request.headers["Authorization"] = self._value
-        return request
+def _authorize(value: str, request: requests.PreparedRequest) -> requests.PreparedRequest:
+    if value:
+        request.headers["Authorization"] = value
+    return request
 
 
 def content(response: Response) -> bytes:

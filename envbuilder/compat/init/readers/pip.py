@@ -44,7 +44,8 @@ def read_requirements(path: Path, requests: Requests, *, above: tuple[Path, ...]
 def _lines(text: str) -> Iterator[tuple[int, str]]:
     """Yield lines as pip joins them, without comments, each with its number."""
     start, whole = 0, ""
-    for number, raw in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+    # An empty last line ends what a backslash continues.
+    for number, raw in enumerate([*text.removeprefix("\ufeff").splitlines(), ""], start=1):
         line = re.sub(r"(^|\s)#.*", "", raw).rstrip()
         start = start or number
         whole += line.removesuffix("\\")
@@ -53,8 +54,6 @@ def _lines(text: str) -> Iterator[tuple[int, str]]:
         if whole.strip():
             yield start, whole.strip()
         start, whole = 0, ""
-    if whole.strip():
-        yield start, whole.strip()
 
 
 def read_arguments(
