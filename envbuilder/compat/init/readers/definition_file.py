@@ -1,11 +1,15 @@
-"""Read a definition file of Apptainer: its base, %environment, and what %post installs."""
+"""Read a definition file of Apptainer: its base, %environment, and what %post installs.
 
-import itertools
+spython parses the file into sections. It keeps no line numbers, so each line is looked up in its section again.
+"""
+
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from spython.main.parse.parsers import SingularityParser
 
 from envbuilder.compat.init.readers.commands import (
     NO_CODE,
@@ -28,61 +32,63 @@ _WHY: Final = {
     "appinstall": NO_COMMANDS,
     "appenv": "a recipe's variables hold for the whole environment",
 }
-_READ: Final = ("files", "environment", "post")
 _REGISTRIES: Final = ("docker", "docker-daemon", "library", "oras")  # bootstraps whose `From:` names an image
+
+
+class _Parser(SingularityParser):  # type: ignore[misc]  # spython has no types
+    """spython's parser for every bootstrap, without the scripts that it makes of %runscript and %test.
+
+    It writes the base in lower case, so the headers are read here.
+    """
+
+    def _check_bootstrap(self, _line: str) -> None: ...
+
+    def _load_from(self, _line: str | None) -> None: ...
+
+    def _run(self, _lines: list[str]) -> None: ...
+
+    def _test(self, _lines: list[str]) -> None: ...
+
+    def _setup(self, _lines: list[str]) -> None: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Line:
     number: int
-    stage: int
     section: str  # "" before the first one
     text: str
-
-    @property
-    def turn(self) -> tuple[int, int]:
-        """Apptainer's order: the files of a stage are there before its commands run."""
-        return self.stage, _READ.index(self.section)
 
 
 def read_definition(path: Path, requests: Requests) -> None:
     """Read every section; raises UsageError for a file without a `Bootstrap:` header."""
-    lines = list(_lines(read_text(path)))
-    if not any(line.stage for line in lines):
+    text = read_text(path)
+    lines = list(_lines(text))
+    if not any(re.match(r"bootstrap\s*:", line.text, re.IGNORECASE) for line in lines if not line.section):
         raise UsageError(f"`{path}` has no `Bootstrap:`: it is no definition file")
+    parser = _Parser(None, load=False)
+    parser.lines = text.splitlines()
+    stages = parser.parse().values()
     copied = Copied(context=path.parent)
     _read_headers(lines, path, requests)
-    read = (line for line in lines if line.section in _READ and line.text and line.text[0] not in "%#")
-    for section, found in itertools.groupby(
-        sorted(read, key=lambda line: line.turn), lambda line: line.section
-    ):
-        placed = ((f"{path}:{line.number}", line.text) for line in found)
-        match section:
-            case "files":
-                for where, value in placed:
-                    copied.copy(value if len(value.split()) > 1 else f"{value} {value}")
-                    requests.leave(where, f"%files {value}", NO_CODE)
-            case "environment":
-                for where, value in placed:
-                    if "=" in value:
-                        variables = value.removeprefix("export").strip()
-                        read_variables(variables, where, requests, word="")
-            case _:
-                for where, value in _joined(placed):
-                    read_run(value, where, requests, copied, word="")
+    for stage in stages:
+        for where, value in _placed(stage.files, "files", lines, path):
+            copied.copy(value if len(value.split()) > 1 else f"{value} {value}")
+            requests.leave(where, f"%files {value}", NO_CODE)
+        for where, value in _placed(stage.environ, "environment", lines, path):
+            read_variables(value, where, requests, word="")
+        for where, value in _joined(_placed(stage.install, "post", lines, path)):
+            read_run(value, where, requests, copied, word="")
 
 
 def _lines(text: str) -> Iterator[_Line]:
-    stage, section = 0, ""
+    section = ""
     for number, raw in enumerate(text.splitlines(), start=1):
         line = raw.strip()
         if line.startswith("%"):
-            words = line[1:].lower().split()
-            # What comes from an earlier stage is no file of the project.
-            section = "" if not words else " ".join(words[:2]) if words[1:2] == ["from"] else words[0]
-        elif re.match(r"bootstrap\s*:", line, re.IGNORECASE):
-            stage, section = stage + 1, ""
-        yield _Line(number=number, stage=stage, section=section, text=line)
+            section = line[1:].split()[0].lower() if line[1:].split() else ""
+        elif re.match(r"bootstrap\s*:", line, re.IGNORECASE):  # the next stage
+            section = ""
+        yield _Line(number=number, section=section, text=line)
 
 
 def _read_headers(lines: list[_Line], path: Path, requests: Requests) -> None:
@@ -101,7 +107,16 @@ def _read_headers(lines: list[_Line], path: Path, requests: Requests) -> None:
             read_base(value.partition("#")[0].strip(), where, requests)
 
 
-def _joined(lines: Iterable[tuple[str, str]]) -> Iterator[tuple[str, str]]:
+def _placed(values: list[str], section: str, lines: list[_Line], path: Path) -> Iterator[tuple[str, str]]:
+    """The lines that spython found, in their order, each with its place in the file."""
+    rest = iter([line for line in lines if line.section == section])
+    for value in values:
+        found = next((line for line in rest if line.text in (value, f"export {value}")), None)
+        if not value.startswith("#"):
+            yield f"{path}:{found.number}" if found else str(path), value
+
+
+def _joined(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
     """Commands with their continuation lines, each at the place of its first line."""
     place, parts = "", list[str]()
     for where, value in lines:
