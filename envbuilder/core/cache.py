@@ -282,7 +282,11 @@ def space_errors(place: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        full = (errno.ENOSPC, errno.EDQUOT)
+        # `shutil.copytree` goes on after an error, and raises the texts of all.
+        if error.errno in full or any(
+            os.strerror(one) in str(error) for one in full if isinstance(error, shutil.Error)
+        ):
             raise SpaceError(
                 f"no space left on the file system of `{_lasting(place)}`",
                 hint="free space there, or point ENVBUILDER_CACHE and --output at a larger disk; then run it again",

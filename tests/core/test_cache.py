@@ -4,6 +4,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -449,6 +450,16 @@ def test_a_file_that_may_not_grow_leaves_the_old_file(tmp_path):
     ended = subprocess.run([sys.executable, "-B", "-c", limited, tmp_path / "file"], check=False)
     assert ended.returncode == errno.EFBIG
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"file": "old"}
+
+
+def test_a_disk_that_fills_up_while_a_folder_is_copied_is_named(tmp_path: Path):
+    def copy(source: str, _target: str) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), source)
+
+    (tmp_path / "from").mkdir()
+    (tmp_path / "from/file").touch()
+    with pytest.raises(SpaceError, match="no space left"), space_errors(tmp_path):
+        shutil.copytree(tmp_path / "from", tmp_path / "to", copy_function=copy)
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])

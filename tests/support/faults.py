@@ -18,9 +18,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from envbuilder.artifacts.sif import read_sif
-from envbuilder.core.cache import link_or_copy, sha256_file
+from envbuilder.build.engine import EngineName, layer_keys
+from envbuilder.core.cache import Store, link_or_copy, sha256_file
 from envbuilder.layers.layer import load_layer
 from envbuilder.lock.model import Artifact, Lock
+from envbuilder.plan.make import make_plan
 from tests.support.index import Manner, package_index
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
@@ -82,7 +84,7 @@ def set_up(folder: Path, built: Built | None = None) -> Bench:
     bench = Bench(folder=folder, recipe=recipe, lock=lock, digests=("", ""), states=states)
     _copy_cache(states[0], states[2])
     if built:
-        _take_layers(built, states[2])
+        _take_layers(recipe, states[2])
     first, digests = _timed(bench, states[2])
     shutil.rmtree(states[2] / "trees", ignore_errors=True)
     _copy_cache(states[2], states[1])
@@ -95,13 +97,12 @@ def set_up(folder: Path, built: Built | None = None) -> Bench:
     return replace(bench, seconds=(4 * rest[0] if built else first, *rest))
 
 
-def _take_layers(built: Built, cache: Path) -> None:
-    """Give a cache the layers of an environment that was built in the user's own."""
-    blobs = {path.name for path in (built.layout / "blobs/sha256").iterdir()}
-    for folder in (CACHE / "layers").iterdir():
-        layer = load_layer(folder)
-        if layer and layer.digest in blobs:
-            link_tree(folder, cache / "layers" / folder.name)
+def _take_layers(recipe: Path, cache: Path) -> None:
+    """Give a cache the layers that the user's own has of a recipe. Those by another engine have keys of their own."""
+    _, plan, _ = make_plan(str(recipe), recipe.parent, Store(cache))
+    for key in layer_keys(plan, EngineName.ASSEMBLE).values():
+        if (folder := CACHE / "layers" / key).exists():
+            link_tree(folder, cache / "layers" / key)
 
 
 def copied(bench: Bench, folder: Path) -> Bench:
