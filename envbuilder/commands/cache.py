@@ -66,7 +66,7 @@ def cache(
 
 
 def _vendor(session: Session, name: str, recipes: Path, folder: Path) -> None:
-    # A command of its own, with all that a build fetches with.
+    # Only this sub-command needs what a build fetches with.
     from envbuilder.build.pipeline import vendor_recipe  # noqa: PLC0415
     from envbuilder.commands._build_context import build_context  # noqa: PLC0415
 

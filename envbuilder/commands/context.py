@@ -120,11 +120,11 @@ def command(
     has_json: bool = True,
     **settings: Any,
 ) -> Callable[[Callable[..., None]], typer.Typer]:
-    r"""Make the command `label` of a function, whose first parameter is the session: a Typer app, or one more command of `app`.
+    r"""Return a decorator that makes a function the command `label`, in `app` or in a Typer app of its own.
 
-    The command has the options of the function and those of `open_session`. `answer` is the type of its data under
-    `--json`, which it has only with `has_json`: otherwise its output is a program's. `settings` are Typer's. Typer keeps
-    the lines after `\b` as they are.
+    The function's first parameter is the session. The command has its options and those of `open_session`.
+    `answer` is the type of its data under `--json`. Without `has_json` its output is a program's.
+    `settings` are Typer's. Typer keeps the lines after `\b` as they are.
     """
 
     def add(function: Callable[..., None]) -> typer.Typer:

@@ -63,7 +63,6 @@ def detect(
 ) -> None:
     """Show the NCCL settings for this machine, with a reason for each and for each variable that is left unset."""
     versions = recipe_versions(recipe, recipes)
-    runner = ProcessRunner(session.environment)
     if pasted and measure:
         raise UsageError(
             "`--measure` tests this machine, and `--from` reads the outputs of another",
@@ -73,7 +72,7 @@ def detect(
     found = (
         detect_pasted(pasted, versions)
         if pasted
-        else detect_here(session.environment, runner, versions, measured)
+        else detect_here(session.environment, ProcessRunner(session.environment), versions, measured)
     )
     if save:
         found.save(save)

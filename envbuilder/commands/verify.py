@@ -89,8 +89,6 @@ def verify(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """An image and a SIF that hold the same files."""
-
     answer: VerifiedPair
     entries: tuple[Entry, ...]  # of the SIF
     findings: tuple[Finding, ...]  # warnings of the audits

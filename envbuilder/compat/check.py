@@ -1,8 +1,8 @@
 """Judge a recipe by rules and tables before anything is built, and report every finding at once.
 
-Each rule is one small function of `rules` that yields problems. A rule yields nothing if another
-rule reports the cause: an unknown suite has no Python to compare with. Codes are stable; a new rule takes the next free one. `suggest` finds the
-nearest pins that pass every rule, and `explain` tells what follows from them.
+Each rule is one small function of `rules` that yields problems. A rule yields nothing if another rule
+reports the cause: an unknown suite has no Python to compare with. `suggest` finds the nearest pins that
+pass every rule.
 """
 
 from collections.abc import Callable
@@ -30,8 +30,6 @@ BaseOf = Callable[[Recipe], Base | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """The result of a check."""
-
     findings: tuple[Finding, ...]
     repairs: tuple[Repair, ...]  # the nearest first; empty without errors, or if no change of pins helps
 

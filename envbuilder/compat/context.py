@@ -34,19 +34,17 @@ class Tables:
 
     @functools.cached_property
     def bases(self) -> tuple[Distribution, ...]:
-        """Return the distributions that can be a base."""
         return tuple(row for row in self.distributions.rows if row.buildable)
 
 
 @functools.cache
 def load_tables() -> Tables:
-    """Return the tables of this envbuilder."""
     return Tables()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckContext:
-    """One recipe with the rows that its pins name; None where a pin names none, which one rule reports."""
+    """One recipe with the rows that its pins name. A pin without a row gives None; one rule reports it."""
 
     recipe: Recipe
     tables: Tables
@@ -60,7 +58,7 @@ class CheckContext:
 
     @property
     def suite(self) -> Distribution | None:
-        """The row of the suite that the recipe names, None where it stands on an image."""
+        """Return the row of the recipe's suite, None for a recipe on an image."""
         return None if self.recipe.image else self.distribution
 
     @property
@@ -113,7 +111,7 @@ def parse_requirement(text: str) -> Requirement | None:
 
 
 def demands(context: CheckContext, name: str) -> tuple[tuple[str, Requirement], ...]:
-    """The recipe's own requirements on one package, `packages[0]` → the requirement; those for other Pythons left out."""
+    """Return the recipe's requirements on one package, each with its key (`packages[0]`), for its Python."""
     environment = {
         "python_version": context.recipe.python,
         "python_full_version": context.python,

@@ -1,7 +1,7 @@
 """The facts of the machine that will run an environment, read from a file for `check`.
 
-A compute node is not the machine that builds. So its facts come from a file: a profile of `detect --save`, or a few lines of YAML
-written by hand.
+A compute node is not the machine that builds. Its facts come from a file: a profile of `detect --save`, or
+a few lines of YAML written by hand.
 """
 
 import functools

@@ -42,7 +42,7 @@ _COMPANION: Final = 0.5  # the cost of each other pin that a new suite changes
 _RANK: Final = 0.01  # the cost of each nearer value of the same pin
 
 Rank = tuple[Any, ...]
-Step = str | int  # of the way to a value of a recipe
+Step = str | int  # a field or an index on the way to a value of a recipe
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,8 +90,8 @@ def search(
 ) -> Iterator[Try]:
     """Yield the recipes without errors, the nearest first.
 
-    A recipe is judged when it is the nearest. `rank` then says how near it is with its problems, and `expand` gives what
-    may repair one with errors.
+    A recipe is judged when it is the nearest. `rank` then ranks it with its problems, and `expand` gives
+    candidates that may repair one with errors.
     """
     queue = list(tries)
     heapq.heapify(queue)
@@ -150,7 +150,6 @@ def find_better(context: CheckContext, problem: Problem) -> Repair | None:
 
 
 def changed(context: CheckContext, changes: Sequence[Change]) -> CheckContext:
-    """Return the context of the recipe with these changes."""
     return make_context(apply(context.recipe, changes), context.tables, context.host, context.base)
 
 
@@ -162,7 +161,7 @@ def apply(recipe: Recipe, changes: Sequence[Change]) -> Recipe:
 
 
 def _changed(holder: Any, steps: Sequence[Step], value: str) -> Any:
-    """Return a recipe, an extension or a list with one value below it changed, or added behind the last item."""
+    """Return a recipe, an extension or a list with the value at the end of the steps changed or appended."""
     step, *rest = steps
     new = _changed(_part(holder, step), rest, value) if rest else value
     if isinstance(step, int):

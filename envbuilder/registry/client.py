@@ -25,7 +25,7 @@ _MOST_SHOWN: Final = 300  # characters of a registry's message
 
 
 class Client:
-    """Registries as this machine's settings reach them; safe to use from several threads."""
+    """A client with this machine's settings; safe to use from several threads."""
 
     def __init__(self, environment: Mapping[str, str], runner: Runner) -> None:
         self.settings = probe_settings(environment)
@@ -61,7 +61,7 @@ class Client:
             raise self._judge(reference, response)
 
     def retry(self, reference: Reference, work: Callable[[], Answer]) -> Answer:
-        """Do the work, again after transient errors; raises RegistryError after too many."""
+        """Do the work, and repeat it after transient errors; raises RegistryError after too many."""
         with translate_errors(reference):
             return retry(work, self._base(reference.registry), self.stop)
 

@@ -137,7 +137,7 @@ def _from_helper(settings: Mapping[str, Any], names: Sequence[str], runner: Runn
 
 
 def _helpers(settings: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Return the credential helpers and the server to ask for: the registry's own first, then the general one."""
+    """Yield credential helpers, each with a server to ask for: the registry's own, then the general one."""
     own = settings.get("credHelpers")
     for name in names:
         if isinstance(own, dict) and isinstance(own.get(name), str):

@@ -126,7 +126,7 @@ def read_referrers(client: Client, reference: Reference, artifact_type: str = ""
         listed = client.retry(reference, lambda: _ask_referrers(client, reference))
     except (RegistryError, ValueError) as error:
         if not isinstance(error, AbsentError):
-            log.info("no referrers API: %s", error)  # some answer with anything but 404
+            log.info("no referrers API: %s", error)  # some registries answer with another status than 404
         try:
             listed = read_manifest(client, reference.with_tag(fallback_tag(reference))).manifests
         except AbsentError:

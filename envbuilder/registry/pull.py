@@ -169,7 +169,7 @@ def _signed_statement(
 
 
 def _kept_blobs(outputs: Outputs, found: dict[Form, Manifest]) -> dict[Sha256, Path]:
-    """Return the blobs that are here already, hashed, also of an earlier image under the same name."""
+    """Return the blobs that the output already has, also of an earlier image of that name. Each is hashed."""
     kept = {}
     for blob in _blobs(found["image"]) if "image" in found else ():
         path = outputs.image / "blobs/sha256" / blob.digest

@@ -171,7 +171,7 @@ class _Shipment:
 
 
 def _noted(memory: Path, reference: Reference) -> dict[str, str]:
-    """Return the other repository of this registry that has a blob, by digest."""
+    """Return by digest another repository of this registry that has the blob."""
     registry = _remembered(memory).get(reference.registry, {})
     return {digest: name for digest, name in registry.items() if name != reference.repository}
 
@@ -185,7 +185,7 @@ def _note(memory: Path, reference: Reference, digests: Sequence[Sha256]) -> None
 
 
 def _remembered(memory: Path) -> dict[str, dict[str, str]]:
-    """Read the record of pushed blobs; empty when it is unreadable, and all is sent."""
+    """Return the record of pushed blobs. An unreadable one counts as empty, and all is sent."""
     try:
         known = json.loads(memory.read_text(encoding="utf-8"))
         return {str(one): {str(key): str(name) for key, name in known[one].items()} for one in known}

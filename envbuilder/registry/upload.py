@@ -43,8 +43,6 @@ class Sent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """A blob and its content: a file, or bytes."""
-
     blob: Descriptor
     content: Path | bytes
 
@@ -58,7 +56,6 @@ class Source:
 
 
 def damaged(path: Path, why: str) -> VerifyError:
-    """Return the error for a damaged file."""
     return VerifyError(
         f"`{path}` is damaged: {why}",
         hint="remove the image or the SIF that it is of, and build or pull it again",
@@ -78,7 +75,7 @@ def push_blob(
         return Sent(there=True)
     try:
         url = client.retry(reference, lambda: _begin(client, reference, source.blob, sibling))
-    except AccessError:  # perhaps to the sibling: ask again for this repository alone
+    except AccessError:  # perhaps the sibling refuses: ask again without it
         url = client.retry(reference, lambda: _begin(client, reference, source.blob))
     if url is None:
         progress.advance(source.blob.size)
@@ -158,7 +155,7 @@ class _Upload:
     shown: int = 0  # bytes that the progress shows
     sent: int = 0
     saved: int = 0
-    broken: bool = False  # once; then in pieces
+    broken: bool = False  # a request broke; the rest is sent in pieces
 
     def run(self) -> Sent:
         """Send the blob and resume after breaks, as long as the upload makes progress."""
@@ -270,7 +267,7 @@ class _Piece:
         return self._size
 
     def __iter__(self) -> Iterator[bytes]:
-        self._advance(-self.sent)  # it is sent again
+        self._advance(-self.sent)  # the piece is sent again
         self.sent = 0
         with self._source.open() as stream:
             stream.seek(self._start)

@@ -32,8 +32,6 @@ KINDS: Final = "a requirements file (.txt, .in), conda's environment (.yml, .yam
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WrittenRecipe:
-    """A new recipe."""
-
     path: Path
     recipe: Recipe
     findings: tuple[Finding, ...]  # the lines that were left out or moved, then the warnings of `check`

@@ -40,7 +40,6 @@ def take_version(key: str, text: str, known: Sequence[str], requests: Requests, 
 
 
 def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
-    """Return the versions to choose from."""
     return {
         "pytorch": tuple(row.version for row in tables.torches.rows),
         "python": tuple(base.python for base in tables.bases),

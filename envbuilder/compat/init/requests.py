@@ -34,7 +34,7 @@ class InitCode(CodeEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What one line asks for, and its place: of a pin a PEP 440 specifier (==3.8.*), of a package a PEP 508 requirement."""
+    """One line's request: a PEP 440 specifier for a pin (==3.8.*), or a PEP 508 requirement for a package."""
 
     text: str
     where: str

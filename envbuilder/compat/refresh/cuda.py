@@ -53,7 +53,7 @@ class Wheels:
 
 
 def read_cuda(cuda: str, wheels: Wheels, index: Index, runner: Runner, *, clashes: Sequence[str]) -> Row:
-    """The row of a compiler; raises FetchError, or ValueError when something is written otherwise than so far.
+    """Return the row of a compiler. Raises FetchError, or ValueError for a wheel of an unknown form.
 
     `clashes` are the releases of glibc that declare what these headers declare too.
     """

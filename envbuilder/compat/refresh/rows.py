@@ -1,7 +1,7 @@
 """Tables that `tables refresh` writes: rows as plain values, their changes, and the text of the file.
 
-A row is never dropped, and a key that an artifact no longer shows keeps its value: both are told instead, because a page
-that lists less than before is more often the page's mistake than a fact
+A row is never dropped, and a key that an artifact no longer shows keeps its value. Both are reported
+instead, because a source that lists less than before is more often wrong than right
 (https://github.com/replicate/cog/pull/725).
 """
 

@@ -212,7 +212,7 @@ def _version(node: ast.expr, values: Mapping[str, ast.expr]) -> str:
 
 
 def one_match(pattern: str, text: str, what: str) -> str:
-    """Return the one value that the pattern finds."""
+    """Return the one value that the pattern finds; raises ValueError otherwise."""
     found = set(re.findall(pattern, text, re.MULTILINE))
     if len(found) != 1:
         raise ValueError(f"{what} is written in another way than before: {sorted(found)}")

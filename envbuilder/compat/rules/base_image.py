@@ -1,7 +1,7 @@
-"""Rules on an image that a recipe stands on, as its facts say: what it really has of what the recipe pins, and what it has too much.
+"""Rules on a recipe's base image, by its facts: what it lacks of the recipe's pins, and what is in excess.
 
-What an image lacks is no problem where its own suite's packages bring it. An image for another processor or with another C
-library gets that one finding: what else is in it does not matter then.
+What an image lacks is no problem if the packages of its own suite bring it. An image for another processor
+or with another C library gets only that finding.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,7 +26,7 @@ from envbuilder.core.findings import Severity
 
 
 def check_image(context: CheckContext) -> Iterator[Problem]:
-    """What an image is: read, for this processor, with glibc, and of a known distribution."""
+    """The image was read, is for this processor, has glibc, and is of a known distribution."""
     base, key = context.base, "base.image"
     if base is None:
         if context.recipe.image:
@@ -216,7 +216,7 @@ def check_own_torch(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_packages(context: CheckContext) -> Iterator[Problem]:
-    """What no suite's packages bring: the recipe's own, and ninja, which compiles extensions and has a wheel as well."""
+    """Without a suite, the base must have the recipe's packages, and for extensions ninja or its wheel."""
     base, recipe = _fit(context), context.recipe
     if base is None or _suite(context):
         return
@@ -237,7 +237,7 @@ def check_packages(context: CheckContext) -> Iterator[Problem]:
 
 
 def _fit(context: CheckContext) -> Base | None:
-    """The base, where there is one that programs can run in."""
+    """Return the base if programs can run in it."""
     return context.base if context.base and not is_foreign(context.base) else None
 
 
@@ -253,7 +253,7 @@ def _listing(what: str, facts: Sequence[Fact]) -> str:
 
 
 def _reason(base: Base, suite: Distribution | None, what: str, offers: Sequence[str]) -> str:
-    """Why nothing of it can be added."""
+    """Say why the pinned version or the package cannot be added."""
     if suite:
         return f"{suite.name} packages {what} {either(offers)}"
     if not base.distribution:

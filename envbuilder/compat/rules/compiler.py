@@ -13,12 +13,11 @@ from envbuilder.compat.tables.table import cite, version_key
 from envbuilder.core.findings import Severity
 
 _STANDARD: Final = re.compile(r"--?std=(?:c|gnu)\+\+(\d\w)")
-# The drafts' names for what became a standard, and the one before 2000.
+# The names of drafts. C++98 is compared as C++03.
 _OLD_NAMES: Final = {"98": 3, "0x": 11, "1y": 14, "1z": 17, "2a": 20, "2b": 23, "2c": 26}
 
 
 def check_nvcc_gcc(context: CheckContext) -> Iterator[Problem]:
-    """The range of gcc that nvcc takes, and the releases within it that it fails with."""
     cuda, gcc, pins = context.cuda, context.recipe.gcc, ("gcc", "cuda", "base")
     if cuda is None:
         return
@@ -121,7 +120,7 @@ def check_torch_gcc_bounds(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_standards(context: CheckContext) -> Iterator[Problem]:
-    """What torch compiles extensions with by default, against nvcc and gcc: also for those that users compile later."""
+    """The default standard of torch must suit nvcc and gcc, also for extensions that users compile later."""
     torch, cuda = context.torch, context.cuda
     if torch is None:
         return
@@ -137,7 +136,7 @@ def check_standards(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_extension_standards(context: CheckContext) -> Iterator[Problem]:
-    """What the recipe's own flags ask for."""
+    """The standards that the recipe's own flags set."""
     for index, extension in enumerate(context.recipe.extensions):
         for name, flags in (("cflags", extension.cflags), ("cuda_cflags", extension.cuda_cflags)):
             number, asked = asked_standard(flags)
@@ -169,7 +168,10 @@ def _check_flag(context: CheckContext, key: str, asked: int, *, is_nvcc: bool) -
 
 
 def asked_standard(flags: tuple[str, ...]) -> tuple[int, int]:
-    """Which flag sets the C++ standard, and to what: the last one wins, as in the compilers; 0 for none."""
+    """Return the index of the flag that sets the C++ standard, and the standard; 0 for none.
+
+    The last flag wins, as in the compilers.
+    """
     for number in range(len(flags) - 1, -1, -1):
         if found := _STANDARD.fullmatch(flags[number]):
             name = found[1]

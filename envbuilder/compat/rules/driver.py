@@ -1,4 +1,4 @@
-"""Rules on the machine that an environment is to run on, as its host facts say: driver and GPUs."""
+"""Rules on the machine that will run the environment, by its host facts: driver and GPUs."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,7 +14,7 @@ _DRIVERS: Final = ("nvidia-drivers", "nvidia-compatibility", "driver-616")
 
 
 def check_driver(context: CheckContext) -> Iterator[Problem]:
-    """NVIDIA's three rules: what a toolkit came with, minor-version compatibility below it, forward below that.
+    """NVIDIA's three rules: the toolkit's own driver, then minor-version, then forward compatibility.
 
     https://docs.nvidia.com/deploy/cuda-compatibility
     """
@@ -96,7 +96,7 @@ def check_host_gpus(context: CheckContext) -> Iterator[Problem]:
 
 
 def runtime(context: CheckContext) -> Cuda | None:
-    """The row of the newest CUDA inside: torch's libraries or the toolkit; None without CUDA."""
+    """Return the row of the newest CUDA inside: torch's libraries or the toolkit; None without CUDA."""
     rows = [context.tables.cudas.by_name.get(context.build.cuda) if context.build else None, context.cuda]
     known = [row for row in rows if row]
     return max(known, key=lambda row: version_key(row.cuda), default=None)

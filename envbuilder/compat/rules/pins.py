@@ -63,7 +63,7 @@ def check_suite(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_crypt_h(context: CheckContext) -> Iterator[Problem]:
-    """The pin is asked for even where libc6-dev brings the header by chance, as newer suites no longer do."""
+    """The pin is required even if the suite's libc6-dev brings the header: that of newer suites does not."""
     row = context.tables.pythons.by_name.get(context.recipe.python)
     if row and not context.recipe.libxcrypt and row.needs_crypt_h(context.python):
         yield Problem(
@@ -101,7 +101,7 @@ def check_torch(context: CheckContext) -> Iterator[Problem]:
 def _unknown(
     name: str, pin: Change, table: Table[Row], codes: tuple[CheckCode, CheckCode], advice: str
 ) -> Problem:
-    """A version without a row: one that never was is an error, and a release newer than the table is a warning."""
+    """Return an error for a version that never was, a warning for one newer than the table."""
     versions = tuple(table.by_name)
     age = f"{versions[-1]}, read {table.read}"
     if is_ahead(pin.value, versions[-1]):

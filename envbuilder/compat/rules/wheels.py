@@ -39,7 +39,7 @@ def check_torch_glibc(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_torch_cuda(context: CheckContext) -> Iterator[Problem]:
-    """Another major version than the build that is installed refuses or crashes; another minor one works."""
+    """A toolkit of another major version than torch's build refuses or crashes; another minor one works."""
     torch, build, cuda = context.torch, context.build, context.recipe.cuda
     if torch is None or build is None or build.cuda == cuda:
         return
@@ -82,7 +82,7 @@ def check_kernels(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_bounds(context: CheckContext) -> Iterator[Problem]:
-    """The resolver keeps to torch's bounds by itself; a recipe can only demand what no version meets."""
+    """The resolver keeps torch's bounds. Only the recipe's own requirements can contradict them."""
     torch = context.torch
     if torch is None:
         return
@@ -113,7 +113,7 @@ def check_bounds(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_compiler_parts(context: CheckContext) -> Iterator[Problem]:
-    """A compiler from the package index whose other parts nothing holds comes with the newest of them, which fail with it.
+    """If nothing bounds the parts of a compiler from the package index, the newest come and fail with it.
 
     `ptxas` refuses the newer `nvvm`'s code ("Unsupported .version"); only some releases of `cuda-toolkit` hold them.
     """

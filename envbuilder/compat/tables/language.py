@@ -17,7 +17,7 @@ class Python:
     """One minor version."""
 
     python: MajorMinor  # 3.9
-    # The first release whose Python.h does not include crypt.h: 3.9.8; 3.9 for a row of 3.8: all do; "": none ever did.
+    # The first release whose Python.h does not include crypt.h: 3.9.8. 3.9 in row 3.8: all do. "": none does.
     crypt_h_below: Annotated[str, _BELOW] = ""
     note: Line = ""
     source: Sources
@@ -32,8 +32,6 @@ class Python:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standard:
-    """One C++ standard."""
-
     standard: Annotated[int, ReadAs(Annotated[str, _YEAR], int)]  # 17
     gcc: Annotated[str, _GCC]  # the first that takes -std=c++17
 

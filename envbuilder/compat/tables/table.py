@@ -136,8 +136,8 @@ def reader(
 ) -> Callable[..., Table[Row]]:
     """Return a function that reads a table whose rows are of this kind: envbuilder's own, or another file.
 
-    It reads a table once, and raises ValueError with every mistake, a line each. `key` names a row, and it is a version
-    unless `order` gives what rows are sorted by. No two rows may be equal in that. `check` judges a row. `overridden` is
+    It reads a table once, and raises ValueError with every mistake, a line each. `key` names a row. Rows are
+    sorted by it as a version, or by `order`, and are unique in that. `check` judges a row. `overridden` is
     the section of `overrides.yaml` that changes rows.
     """
     row_kind: Any = kind  # for mypy a variable is no type

@@ -161,8 +161,7 @@ class Fetcher:
     ) -> None:
         """Try each place in turn until one gives the right bytes.
 
-        A file that a source lacks is noted, and all of them are reported together. If no source
-        answers at all, the error is raised at once.
+        A file that no source has is added to `missed`. If no source answers, the error is raised at once.
         """
         web, partial = self._connect(), self._store.partial(artifact.sha256)
         refusals: list[SourceError] = []
@@ -268,6 +267,6 @@ def _filename(artifact: Wanted) -> str:
 
 
 def _label(artifact: Wanted) -> str:
-    """Return the file name, with the image of a blob."""
+    """Return the file name, and for a blob its image."""
     whose = f", {artifact.version} of `{artifact.name}`" if artifact.source == REGISTRY else ""
     return f"{_filename(artifact)}{whose}"

@@ -45,7 +45,7 @@ class SourceClient:
         self._local_only = local_only
         self._guard = threading.Lock()
         self._pages: dict[tuple[str, str], dict[str, Listed]] = {}
-        self._silent: dict[str, SourceError] = {}  # indexes that were unreachable are not asked again
+        self._silent: dict[str, SourceError] = {}  # unreachable indexes, which are not asked again
         self._session = HttpSession(sources.certificates)
 
     def places(self, artifact: Wanted, stop: threading.Event) -> Iterator[str | SourceError]:
@@ -152,7 +152,6 @@ class SourceClient:
         base = self.sources.snapshot
         package = "/".join(quote(part, safe="") for part in (artifact.name, artifact.version))
         url = f"{base}mr/binary/{package}/binfiles?fileinfo=1"
-
         if base in self._silent:
             return self._silent[base]
         try:

@@ -21,7 +21,7 @@ _REASONS: Final = (
 
 
 class SourceError(Exception):
-    """One source does not give the file: where and why; `kind` is `gone`, `wrong`, `refused` or `unreachable`.
+    """One source does not give the file; `kind` is `gone`, `wrong`, `refused` or `unreachable`.
 
     Not an EnvbuilderError yet: the next source may have the file.
     """

@@ -25,21 +25,21 @@ class Reached:
     skew: float | None = None  # seconds that our clock is ahead of its own
 
 
-def reach(urls: Sequence[str], certificates: Path | None, seconds: float = SECONDS) -> tuple[Reached, ...]:
-    """Request each front page. An error page counts as an answer."""
+def reach(urls: Sequence[str], certificates: Path | None) -> tuple[Reached, ...]:
+    """Request each front page. A status below 500 counts as an answer."""
     if not urls:
         return ()
     with ThreadPoolExecutor(len(urls)) as pool:
-        return tuple(pool.map(lambda url: _reach(url, certificates, seconds), urls))
+        return tuple(pool.map(lambda url: _reach(url, certificates), urls))
 
 
-def _reach(url: str, certificates: Path | None, seconds: float) -> Reached:
+def _reach(url: str, certificates: Path | None) -> Reached:
     path = file_path(url)
     if path is not None:
         return Reached(url=shown(url), trouble="" if path.exists() else "there is no such folder")
     try:
         with requests.get(
-            url, timeout=seconds, stream=True, verify=str(certificates) if certificates else True
+            url, timeout=SECONDS, stream=True, verify=str(certificates) if certificates else True
         ) as answer:
             date, status = answer.headers.get("Date", ""), answer.status_code
     except requests.RequestException as error:

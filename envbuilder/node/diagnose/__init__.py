@@ -23,7 +23,7 @@ class Diagnosis:
     found: tuple[Found, ...]
     logs: int
     lines: int
-    skipped: tuple[str, ...]  # neither text nor a dump, or not to be read
+    skipped: tuple[str, ...]  # neither text nor a dump, or unreadable
 
 
 def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:

@@ -28,7 +28,7 @@ _XID: Final = Shape(pattern=r"\d{1,3}", expected='a number such as "79"')
 
 
 class Stage(StrEnum):
-    """How near to the root a failure is: of those in one log, the one with the earliest stage began it."""
+    """How near to the root a failure is. Of several in one log, the one with the earliest stage began it."""
 
     MACHINE = "machine"  # hardware, kernel, driver, disks and limits of the node
     ENVIRONMENT = "environment"  # image, libraries, settings, network
@@ -90,7 +90,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BuildAdvice:
-    """Words of a failed build for a message; named groups of the line stand in braces."""
+    """A failed build's explanation of a message; `{name}` stands for a named group of the line."""
 
     code: Annotated[str, _BUILD_CODE]
     message: Line
@@ -99,7 +99,7 @@ class BuildAdvice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadAdvice:
-    """Words of a failed load() for a message."""
+    """A failed load()'s explanation of a message."""
 
     message: Line
     repair: Line
@@ -150,7 +150,7 @@ def load_catalogue(folder: Path = FOLDER) -> tuple[Failure, ...]:
 
 
 def load_messages(folder: Path = FOLDER) -> tuple[Message, ...]:
-    """Return the messages of compilers and torch, the more telling before the more general."""
+    """Return the messages of compilers and torch, the specific ones before the general ones."""
     return _load(folder)[1]
 
 
@@ -212,7 +212,7 @@ class _XidFile:
 
 @functools.cache
 def load_xids() -> dict[int, Xid]:
-    """Return the table by number; raises ValueError when it breaks its own rules."""
+    """Return the events by number; raises ValueError when the table breaks its own rules."""
     mistakes = Mistakes()
     root = load(XIDS, mistakes)
     file = read_node(_XidFile, root, mistakes) if root else None

@@ -77,7 +77,7 @@ class State:
             return
         seq = int(number)
         self.waiting = seq if self.waiting is None else min(self.waiting, seq)
-        # A group of calls has no name of its own, and its size is not one call's.
+        # Coalesced calls have no operation of their own, and the size is not that of one call.
         self.works[seq] = Work() if op == "COALESCED" else Work(op=op, size=fields.get("NumelIn", ""))
         if began is not None:
             self.started[seq] = began
@@ -109,7 +109,7 @@ class Ranks:
         """Read one line of a watchdog, of any version of torch; `time` is the line's own, in seconds."""
         for found in _DESYNC.finditer(text):
             self._add_desync(found, where)
-        # What stands before the line is the rank of all; what is in it, of a smaller group, the rank in that group.
+        # `[rankN]:` before a line is the global rank. `Rank N` in the line is the rank in its group.
         inner = _GLOBAL.search(text) or _RANK.search(text)
         number = next((int(one) for one in inner.groups() if one), None) if inner else rank
         if number is None:
@@ -164,7 +164,7 @@ class Ranks:
                 fits[0].started |= loose.started
                 fits[0].evidence = loose.evidence
             else:
-                # A rank that says its counts nowhere belongs where all others are, if that is one group.
+                # A rank without counts belongs to the group of the others, if there is only one.
                 name = next(iter(groups)) if len(groups) == 1 else ""
                 groups.setdefault(name, {}).setdefault(rank, loose)
         return groups
@@ -198,7 +198,7 @@ def _differ(ranks: Mapping[int, State], evidence: str) -> Stall | None:
         works = {rank: state.works[number] for rank, state in ranks.items() if number in state.works}
         odd = _odd({rank: work.op for rank, work in works.items()})
         what = "another operation"
-        # Ranks need not give equally much to what scatters or sends.
+        # In other operations, such as scatter and send, ranks may give different sizes.
         if not odd and all(_EQUAL.search(work.op) for work in works.values()):
             odd, what = _odd({rank: work.size for rank, work in works.items()}), "another size"
         if odd:
@@ -235,7 +235,7 @@ def _behind(ranks: Mapping[int, State], waiting: Mapping[int, int], evidence: st
 
 
 def _stalled(ranks: Mapping[int, State], waiting: Mapping[int, int], first: int) -> Stall:
-    """Every rank launched it and it did not end: data did not move, or one rank came too late."""
+    """Judge a collective that every rank launched: data did not move, or one rank came too late."""
     number, evidence = waiting[first], ranks[first].evidence
     launched = f"launched {_work(ranks[first], number)}"
     times = {rank: ranks[rank].started[number] for rank in waiting if number in ranks[rank].started}

@@ -14,7 +14,7 @@ EXCEPTION: Final = "uncaught-exception"
 _KEPT: Final = 5  # places of one failure that a report shows
 _LAST: Final = 1000  # an exception further from the end of its log was survived
 _LATE: Final = (Stage.SYMPTOM, Stage.AFTERMATH)
-# What a process sees of another one's end.
+# Exceptions that the end of another process causes.
 _ECHO: Final = re.compile(
     r"(?:\w+\.)*(?:Connection\w*?|BrokenPipe|EOF|Cancelled|Timeout|ProcessExited)(?:Error|Exception|Expired)?\b"
     r"|(?:\w+\.)*BrokenProcessPool"
@@ -35,7 +35,7 @@ class Found:
     failure: Failure
     place: Place  # the first
     role: Role = Role.OTHER  # in the report
-    is_hint: bool = True  # until a line that is none in good logs
+    is_hint: bool = True  # until a line that is no hint
     details: list[str] = field(default_factory=list)
     places: list[Place] = field(default_factory=list)
     ranks: set[int] = field(default_factory=set)
@@ -66,11 +66,11 @@ class Found:
         """Return the distance from the root; failures of the machine are at 1."""
         if self.failure.is_end:
             return max((one.depth(()) + 0.1 for one in others if one.is_before(self)), default=0.0)
-        # A hint is never nearer to the root than what a program said of itself.
+        # A hint is always further from the root than a failure of a program.
         return max(self.failure.stage.depth, Stage.PROGRAM.depth + 0.5 if self.is_hint else 0)
 
     def is_before(self, end: "Found") -> bool:
-        """Whether it may be the reason for that end of everything."""
+        """Whether this failure may have caused the end."""
         stage, ours, its = self.failure.stage, self.place, end.place
         if self.is_hint or self.failure.is_end or stage is Stage.AFTERMATH:
             return False
@@ -105,7 +105,6 @@ class Judge:
         self._count(failure, place, _detail(seen.groups), is_hint=seen.is_hint)
 
     def end_of_log(self, log: int, lines: int) -> None:
-        """Note how many lines a log has."""
         self._lengths[log] = lines
 
     def report(self) -> tuple[Found, ...]:

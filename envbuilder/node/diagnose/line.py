@@ -1,4 +1,4 @@
-"""Strip from a log line what programs put before it: colors, progress bars, rank labels, times."""
+"""Strip from a log line what programs add to it: colors, control characters, rank labels, times."""
 
 import re
 from datetime import datetime
@@ -34,7 +34,7 @@ _FILE_RANK: Final = (
     re.compile(r"(?:^|/)(\d+)/std(?:out|err)\.log$"),  # torchrun --log-dir
     re.compile(r"(?:trace|nccl|fr|recorder)\w*?[-_.](\d+)(?:\.(?:json|pkl|pickle))?$"),  # flight recorder
 )
-# Each has month, day and clock, and says how the month is written.
+# Each pattern finds month, day, clock and fraction; beside it stands the format of the month.
 _TIMES: Final = (
     (re.compile(rb"\d{4}-(\d\d)-(\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"), "%m"),
     (
@@ -44,11 +44,11 @@ _TIMES: Final = (
     (re.compile(rb"\b([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)\b()"), "%b"),  # syslog
 )
 _YEAR: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - many lines name no year and no zone
-WIDEST: Final = 2000  # bytes of a line that are looked at on either side of what was found
+WIDEST: Final = 2000  # bytes of a line that are kept on either side of a match
 
 
 def plain(line: bytes) -> bytes:
-    """Return the line as a terminal shows it in the end: without colours, and with the last state of a progress bar."""
+    """Return the line without colors, other escape sequences and control characters."""
     line = _ANSI.sub(b"", line).rstrip(b"\r\n")
     return _CONTROL.sub(b" ", line).rstrip()
 

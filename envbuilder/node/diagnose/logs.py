@@ -20,7 +20,7 @@ DAMAGED: Final = (EOFError, zlib.error, gzip.BadGzipFile)  # how reading a cut o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Whole lines of one log, but for a line longer than a block, which is cut."""
+    """Whole lines of one log. A line longer than a block is cut."""
 
     data: bytes
     line: int  # the number of its first line, from 1
@@ -56,7 +56,7 @@ class Log:
             while data := read(BLOCK):
                 yield data
         except DAMAGED:
-            return  # with all that could be had
+            return  # the text before the damage is used
         except OSError as error:
             raise UsageError(f"cannot read `{self.name}`: {error.strerror or error}") from error
 

@@ -17,14 +17,14 @@ _PICKLE: Final = (b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 
 
 def is_dump(head: bytes) -> bool:
-    """Whether a file that begins so is a dump, and not a log."""
+    """Whether a file with this head is a dump, and not a log."""
     names = (b'"entries"', b'"pg_config"', b'"collective_seq_id"')
     is_json = head.lstrip().startswith(b"{") and any(name in head for name in names)
     return is_json or head.startswith(_PICKLE)
 
 
 _OPCODES: Final = b"}]()qrhjXJKMGNaesutR.c\x80\x85\x86\x87\x88\x89\x8a\x8c\x94\x95"
-# What reading of damaged or hostile bytes ends in, beside what the formats themselves raise.
+# What damaged or hostile bytes raise.
 _DAMAGE: Final = (
     pickle.UnpicklingError, ValueError, EOFError, RecursionError, ArithmeticError, LookupError, TypeError, AttributeError,
     MemoryError, struct.error, *DAMAGED,
@@ -104,7 +104,7 @@ def _states(value: Mapping[object, object], name: str) -> dict[str, State]:
 
 
 def _world(value: Mapping[object, object]) -> int:
-    """Return the number of ranks of the group of all, or 0 where the dump has none."""
+    """Return the world size, or 0 where the dump does not state it."""
     config = value.get("pg_config")
     for one in config.values() if isinstance(config, Mapping) else ():
         members = one.get("ranks") if isinstance(one, Mapping) else None
@@ -116,7 +116,7 @@ def _world(value: Mapping[object, object]) -> int:
 def _group(entry: Mapping[object, object]) -> str:
     group = entry.get("process_group")
     if isinstance(group, Sequence) and not isinstance(group, str) and len(group) == 2:
-        return str(group[0])  # groups of one kind share the other, their description
+        return str(group[0])  # the other item is a description, which groups of one kind share
     return str(entry.get("pg_name", entry.get("pg_id", "")))
 
 

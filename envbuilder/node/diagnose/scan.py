@@ -23,7 +23,7 @@ _EXCEPTION: Final = re.compile(
 _ENDINGS: Final = rb"(?:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |[\r\n\x1b]|$)"
 _WORLD: Final = re.compile(rb"\b(?:nranks |world_size[=: ]+)(\d{1,6})\b")
 _REACH: Final = 2000  # lines between the head of a traceback and its last line
-_LOOK: Final = 4096  # bytes of one look of the search ahead of a match
+_LOOK: Final = 4096  # bytes on either side of a match in which a carriage return ends the line
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +39,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A line that shows a failure. Without one it is an exception that ended a traceback and is not in the catalogue."""
+    """A line that shows a failure; without `failure`, an unknown exception that ended a traceback."""
 
     place: Place
     failure: Failure | None = None
@@ -100,7 +100,7 @@ class Scanner:
         self._log = log
         self._number = number
         self._ranks = ranks
-        self._rank = rank_of_file(log.name)  # of the one who wrote the whole file
+        self._rank = rank_of_file(log.name)  # of the writer of the whole file
         self._tracebacks: dict[int | None, int] = {}
         self.lines = 0
 

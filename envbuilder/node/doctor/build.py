@@ -14,7 +14,7 @@ from envbuilder.node.doctor.machine import Machine
 SETUP: Final = "scripts/setup"
 ROOM: Final = 15 * 10**9  # what a CUDA environment takes in cache and output together, measured
 LEAST: Final = 3 * 10**9  # the same for one without CUDA
-SKEW: Final = 60.0  # seconds; from there on signatures and certificates can look as if of another day
+SKEW: Final = 60.0  # seconds; beyond it certificates and signatures can seem expired or not yet valid
 
 
 def check_python(_machine: Machine) -> Iterator[Item]:
@@ -145,7 +145,7 @@ def check_sources(machine: Machine) -> Iterator[Item]:
 
 
 def _clock(machine: Machine, skews: list[float]) -> Item:
-    """Judge the clock by the closest source, and by the kernel where no source says."""
+    """Judge the clock by the source that differs least, then by what the kernel says."""
     clock = Subject(
         DoctorCode.CLOCK,
         "clock",
@@ -167,7 +167,7 @@ def _clock(machine: Machine, skews: list[float]) -> Item:
 
 
 def check_locks(machine: Machine) -> Iterator[Item]:
-    """Find locks of torch's load() that are older than any compilation: torch 2.13 and older wait for them for ever."""
+    """Find locks of torch's load() older than any compilation: torch 2.13 and older wait for them for ever."""
     folder = machine.environment.get("TORCH_EXTENSIONS_DIR", "") or str(
         machine.home / ".cache/torch_extensions"
     )

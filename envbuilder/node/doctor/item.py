@@ -40,7 +40,7 @@ class DoctorCode(CodeEnum):
 class State(StrEnum):
     OK = "ok"
     WARNING = "warning"  # something works less well, or not for everyone
-    MISSING = "missing"  # a thing that is needed
+    MISSING = "missing"  # a requirement is not met
     UNKNOWN = "unknown"  # could not be found out, which is not the same as wrong
 
 
@@ -48,7 +48,7 @@ class State(StrEnum):
 class Fix:
     """A safe repair: it changes nothing that others use, and installs nothing."""
 
-    command: str  # that it amounts to
+    command: str  # with the same effect
     run: Callable[[], object]
 
 

@@ -28,7 +28,7 @@ class RecipeNeeds:
 
     name: str
     cuda: str
-    messages: tuple[str, ...]  # what stands against it here; empty where it runs
+    messages: tuple[str, ...]  # problems on this machine; empty where it runs
 
 
 NeedsOf = Callable[[str, Sequence[str]], Sequence[RecipeNeeds]]  # driver and GPU names → each recipe

@@ -16,7 +16,7 @@ from envbuilder.node.nccl.files import names, text
 
 SHARED: Final = 1 << 30
 SCRATCH: Final = 5 * 10**9
-_SWITCHES: Final = (  # below /proc/sys: what must not be there, and how to set it
+_SWITCHES: Final = (  # below /proc/sys: the file, the value that forbids, the command that permits
     ("kernel/unprivileged_userns_clone", "0", "sysctl -w kernel.unprivileged_userns_clone=1"),
     ("user/max_user_namespaces", "0", "sysctl -w user.max_user_namespaces=15000"),
     (
@@ -26,7 +26,7 @@ _SWITCHES: Final = (  # below /proc/sys: what must not be there, and how to set 
     ),
 )
 # PCI Express Base Specification 7.7.11, Access Control Services, among the extended capabilities of a bridge.
-_EXTENDED: Final = 0x100  # where they begin, behind what ordinary users may read
+_EXTENDED: Final = 0x100  # where they begin; only root may read from there on
 _ACS: Final = 0x000D
 _CONTROL: Final = 6
 _REDIRECT: Final = 0x0004 | 0x0008 | 0x0020  # request redirect, completion redirect, egress control
@@ -263,7 +263,7 @@ def _acs(machine: Machine) -> Item:
 
 
 def redirects(config: Path) -> bool | None:
-    """Whether a bridge sends traffic between its devices upward, by its ACS; None where unreadable."""
+    """Whether a bridge's ACS sends traffic between its devices upward; None where unreadable."""
     try:
         space = config.read_bytes()
     except OSError:
@@ -311,7 +311,7 @@ def check_fabric(machine: Machine) -> Iterator[Item]:
 
 
 def has_slurm(environment: Mapping[str, str], root: Path) -> bool:
-    """Whether Slurm is installed: such a machine runs environments and does not build them."""
+    """Whether Slurm is installed. Such a machine runs environments and does not build them."""
     named = any(environment.get(name) for name in ("SLURM_JOB_ID", "SLURM_CONF"))
     return named or any((root / path).exists() for path in ("etc/slurm/slurm.conf", "run/slurm/conf"))
 

@@ -41,10 +41,10 @@ class Copied:
 
     context: Path  # the Dockerfile's folder
     folder: str = "/"  # WORKDIR
-    files: list[tuple[Path, str, bool]] = field(default_factory=list)  # source, target, is that a folder
+    files: list[tuple[Path, str, bool]] = field(default_factory=list)  # source, target, target is a folder
 
     def enter(self, folder: str) -> None:
-        """WORKDIR."""
+        """Follow a WORKDIR."""
         self.folder = self._target(folder.strip().strip("\"'"))
 
     def copy(self, value: str) -> None:
@@ -68,7 +68,7 @@ class Copied:
             if source.is_dir():
                 if wanted.is_relative_to(target) and (file := source / wanted.relative_to(target)).is_file():
                     return file
-            # Whether `/tmp` is a folder or the file's new name is told by the image alone.
+            # Only the image tells whether `/tmp` is a folder or the file's new name.
             elif wanted == PurePosixPath(target, source.name) or (not is_folder and str(wanted) == target):
                 return source
         return None if PurePosixPath(name).is_absolute() else self.context / name

@@ -27,7 +27,7 @@ _PINS: Final = {
 _DEBIAN: Final = ("ffmpeg", "git", "cmake", "make", "wget", "curl", "tmux", "htop", "unzip", "rsync", "vim", "graphviz", "openmpi",
                   "libsndfile", "sox", "parallel")  # fmt: skip
 _DEBIAN_NAMES: Final = {"openmpi": "libopenmpi-dev", "libsndfile": "libsndfile1"}
-# What conda has to bring and here Debian, torch or the toolkit does.
+# Packages of conda that Debian, torch or the toolkit replaces.
 _SYSTEM: Final = re.compile(
     r"_.*|lib(?!rosa|cst|svm|archive-c).*|.*-ng|.*_abi|ld_impl_.*|.*-compilers?|.*_linux-64|binutils.*|sysroot.*|kernel-headers.*|"
     r"openssl|zlib|ncurses|readline|tk|xz|sqlite|bzip2|ca-certificates|gmp|mkl.*|blas|openblas|intel-openmp|llvm-openmp|"
@@ -41,7 +41,7 @@ _SPEC: Final = re.compile(
 
 
 def read_environment(path: Path, requests: Requests) -> None:
-    """Every entry of the file; raises UsageError for what is not YAML or no environment."""
+    """Read every entry; raises UsageError for a file that is not YAML or no environment."""
     mistakes = Mistakes()
     root = load(path, mistakes)
     if root is None or mistakes.findings:
@@ -84,7 +84,7 @@ def _read_item(item: Node, path: Path, requests: Requests) -> None:
 
 
 def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
-    """What stands behind `conda install`."""
+    """Read the arguments of `conda install`."""
     rest = list(words)
     while rest:
         word = rest.pop(0)
@@ -95,9 +95,9 @@ def read_install(words: Sequence[str], where: str, requests: Requests) -> None:
 
 
 def read_spec(text: str, where: str, requests: Requests) -> None:
-    """One spec: `channel::name=version=build`, or with another comparison."""
+    """Read one spec: `channel::name=version=build`, or one with another comparison."""
     found = _SPEC.fullmatch(text.partition("#")[0].strip())
-    # A choice of versions. Several bounds are no spec, and pip writes them alike.
+    # A choice between versions is left out. Several bounds are a requirement of pip.
     if "|" in text or (found is None and "[" in text):
         requests.leave(where, text, "a choice that PEP 508 cannot say", hint="write the bounds that matter")
         return
@@ -130,7 +130,7 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
 
 
 def _specifier(operator: str, version: str) -> str:
-    """A single `=1.21` means any 1.21; a full version is that one."""
+    """Return the PEP 440 specifier: `=1.21` means any 1.21, a full version only itself."""
     version = version.removesuffix(".*")
     if not version or version == "*":
         return ""

@@ -108,7 +108,7 @@ def _read_headers(lines: list[_Line], path: Path, requests: Requests) -> None:
 
 
 def _placed(values: list[str], section: str, lines: list[_Line], path: Path) -> Iterator[tuple[str, str]]:
-    """The lines that spython found, in their order, each with its place in the file."""
+    """Yield the lines that spython found, in their order, each with its place in the file."""
     rest = iter([line for line in lines if line.section == section])
     for value in values:
         found = next((line for line in rest if line.text in (value, f"export {value}")), None)
@@ -117,7 +117,7 @@ def _placed(values: list[str], section: str, lines: list[_Line], path: Path) -> 
 
 
 def _joined(lines: Iterator[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """Commands with their continuation lines, each at the place of its first line."""
+    """Join each command with its continuation lines; its place is that of its first line."""
     place, parts = "", list[str]()
     for where, value in lines:
         place = place if parts else where

@@ -68,7 +68,7 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
 
 
 def _filled(text: str, arguments: dict[str, str]) -> str:
-    """The text with the ARGs that have a default."""
+    """Replace the ARGs that have a default."""
 
     def fill(found: re.Match[str]) -> str:
         return arguments.get(found[1] or found[2]) or found[0]
