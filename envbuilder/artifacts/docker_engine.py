@@ -1,4 +1,4 @@
-"""The Docker engine: load an image into it, layer by layer while a build goes on, and run commands in containers of it.
+"""The Docker engine: load an image, layer by layer during a build, and run commands in its containers.
 
 `connect` makes one `DockerEngine` for a whole command, over the Docker SDK.
 """
@@ -68,8 +68,8 @@ class DockerEngine:
     def load(self, layout: Layout, *, name: str, console: Console) -> None:
         """Make the layout the engine's image `name`; raises BuildError when the engine rejects it.
 
-        An image that `load_staged` brought only gets the name. The engine compares each layer with
-        the digest in the manifest, so a damaged image never gets the name.
+        An image that `load_staged` loaded is only renamed. The engine compares each layer with the digest in
+        the manifest, so a damaged image never gets the name.
         """
         staged = self._find(staged_name(name))
         if staged is not None and self.holds(staged_name(name), layout.manifest.digest):
@@ -87,7 +87,7 @@ class DockerEngine:
         return staged_name(name)
 
     def load_first_layers(self, layout: Layout, *, name: str, console: Console) -> None:
-        """Load a layout of the first layers of the image `name`, unless the engine has them; raises BuildError."""
+        """Load a layout of the image's first layers, unless the engine has them; raises BuildError."""
         if len(self.known_layers(layout, name)) < len(layout.layers):
             self._load(layout, name=name, target=staged_name(name), console=console)
 
@@ -103,7 +103,7 @@ class DockerEngine:
         return frozenset(layer.blob.digest for layer in layout.layers if f"sha256:{layer.diff_id}" in known)
 
     def save(self, name: str, path: Path) -> None:
-        """Write the image to a file as `docker save` does; raises UsageError when the engine has none of that name."""
+        """Write the image to a file as `docker save` does; raises UsageError if the engine lacks it."""
         try:
             pieces = self._client.images.get(name).save(named=True)
             with path.open("wb") as stream:
@@ -113,7 +113,7 @@ class DockerEngine:
             raise UsageError(f"the Docker engine has no image `{name}`") from error
 
     def run(self, image: str, argv: Sequence[str], options: ContainerOptions) -> Completed:
-        """Run a command in a new container of the image and keep its output; raises UsageError, ToolError or BuildError."""
+        """Run a command in a new container and keep its output; raises UsageError, ToolError, BuildError."""
         with self._container(image, argv, options) as container:
             pieces = container.attach(stdout=True, stderr=True, stream=True, logs=True)
             _start(container)
@@ -147,9 +147,8 @@ class DockerEngine:
     def _load(self, layout: Layout, *, name: str, target: str, console: Console) -> None:
         """Load the layout as `target`.
 
-        After an edit only the last layers are new, so layers of the engine's images `name` are left
-        out at first. An engine that cannot use them, because its layers are compressed differently
-        or it keeps none, gets all layers.
+        After an edit only the last layers are new, so layers of the engine's images `name` are left out at
+        first. An engine that compresses layers differently or keeps none cannot use them, and gets all.
         """
         error: Exception | None = None
         for without in dict.fromkeys((self.known_layers(layout, name), frozenset[Sha256]())):

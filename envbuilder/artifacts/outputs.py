@@ -39,7 +39,6 @@ class Outputs:
 
     @property
     def image_name(self) -> str:
-        """The name of the image in the Docker engine."""
         return image_name(self.name)
 
     @property

@@ -1,9 +1,8 @@
 """Write and read SIFs: a squashfs made of the layers' compressed bytes, behind the header that Apptainer reads.
 
-Apptainer's own builder writes random identities and the time of day into the file, and removes the
-old file before it starts. The format is that of its `sif` package, version 01: a header of 128
-bytes, 48 descriptors of 585 bytes, then the data. The file system begins at a multiple of its block
-size.
+Apptainer's own builder writes random identities and the time of day into the file, and removes the old file
+before it starts. The format is that of its `sif` package, version 01: a header of 128 bytes, 48 descriptors
+of 585 bytes, then the data. The file system begins at a multiple of its block size.
 """
 
 import hashlib
@@ -34,16 +33,16 @@ _HEADER: Final = struct.Struct("<32s10s3s3s16s8q")
 _DESCRIPTOR: Final = struct.Struct("<i?III7q128s384s")
 _PARTITION: Final = struct.Struct("<ii3s")
 _SLOTS: Final = 48
-_MOST_SLOTS: Final = 4096  # that a reader believes
+_MOST_SLOTS: Final = 4096  # that a reader accepts
 _DESCRIPTORS_AT: Final = 4096
 _DATA_AT: Final = _DESCRIPTORS_AT + _SLOTS * _DESCRIPTOR.size
 _ALIGNMENT: Final = 4096
 _GROUP: Final = 0xF0000001  # the first group, with the bits that mark a group's number
 _SQUASHFS: Final = 1
 _PRIMARY_SYSTEM: Final = 2
-_SPDX_JSON: Final = 4  # of the formats that an SBOM can have
+_SPDX_JSON: Final = 4  # the number of an SBOM's format
 _ARCHITECTURES: Final = {"amd64": b"02\0", "arm64": b"04\0", "ppc64le": b"06\0"}
-# Ours. Identities are UUIDv5 of the content below it.
+# Our namespace. Identities are UUIDv5 of the content in it.
 _SPACE: Final = uuid.UUID("6f1d3a52-6a0c-5b5e-9f0e-0f4f3c1f7a11")
 
 
@@ -110,7 +109,7 @@ class Sif:
         return tuple(item.number for item in self.descriptors if item.data_type is DataType.SIGNATURE)
 
     def read(self, data_type: DataType) -> bytes:
-        """Return the content of the first object of that type, or nothing."""
+        """Return the content of the first object of that type, b"" without one."""
         for item in self.descriptors:
             if item.data_type is data_type:
                 with self.path.open("rb") as stream:
@@ -131,8 +130,7 @@ def write_sif(
 ) -> SifFacts:
     """Write the SIF of the layers, with a descriptor for each of the `documents`. The same layers give the same bytes.
 
-    The file appears when it is whole and replaces an earlier SIF; raises UsageError when anything
-    else is there.
+    The file appears when it is whole and replaces an earlier SIF; raises UsageError for anything else there.
     """
     check_place(out)
     packed = [Packed(blob=one.blob, entries=read_manifest(one), blocks=read_blocks(one)) for one in layers]
@@ -217,8 +215,7 @@ def is_sif(path: Path) -> bool:
 def need_recorded(outputs: Outputs) -> Sha256:
     """Return the sha256 of the SIF; raises VerifyError when the build record has another one.
 
-    Two differences are accepted: the record belongs to another image, or `apptainer sign` signed
-    the SIF since the build.
+    Two differences are accepted: the record belongs to another image, or the SIF was signed since the build.
     """
     digest, record = sha256_file(outputs.sif), read_record(outputs)
     if record is None or not record.knows_image(outputs.image):

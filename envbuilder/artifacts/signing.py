@@ -31,15 +31,14 @@ _RSA_BITS: Final = 2048
 
 PrivateKey = ec.EllipticCurvePrivateKey | ed25519.Ed25519PrivateKey | rsa.RSAPrivateKey
 PublicKey = ec.EllipticCurvePublicKey | ed25519.Ed25519PublicKey | rsa.RSAPublicKey
-Passphrase = Callable[[], str | None]  # None where there is nobody to ask
+Passphrase = Callable[[], str | None]  # None when nobody can be asked
 
 
 def sign(image: Path, sif: Path, bundle: Path, *, key: Path, runner: Runner, passphrase: Passphrase) -> None:
     """Sign the SIF inside and write the bundle. The SIF is replaced by rename.
 
-    Earlier signatures are removed, since `apptainer verify --key` wants every signature to be of
-    that key. Apptainer reads no PEM key with a passphrase, so it gets the decrypted key on stdin,
-    never in a file.
+    Earlier signatures are removed, since `apptainer verify --key` wants every signature to be of that key.
+    Apptainer reads no PEM key with a passphrase, so it gets the decrypted key on stdin, never in a file.
     """
     private = _load_private(key, passphrase)
     with beside(sif) as work:
@@ -105,7 +104,7 @@ def make_bundle(statement: str, key: PrivateKey) -> str:
 
 
 def read_bundle(content: bytes, key: PublicKey | None, name: str) -> str:
-    """Return the statement in a bundle; raises VerifyError unless this key signed it. Without a key nothing is checked."""
+    """Return a bundle's statement; raises VerifyError unless `key` signed it. None skips the check."""
     try:
         payload, signatures = _parse(content)
     except (ValueError, KeyError, TypeError) as error:

@@ -1,8 +1,7 @@
 """One path of a tree, as a value and as one line of a manifest.
 
 Image, SIF and plan are compared by these lines, so a path has one spelling. Bytes that terminals or
-line-based tools could misread are escaped. Nothing in a line depends on the machine that wrote the
-tree.
+line-based tools could misread are escaped. Nothing in a line depends on the machine that wrote the tree.
 """
 
 import re
@@ -16,8 +15,8 @@ from envbuilder.core.cache import Sha256, parse_sha256, sha256_text
 _PLAIN: Final = re.compile(r"[!-\[\]-~]+")  # printable ASCII without space and backslash
 _ESCAPED: Final = re.compile(rb"\\x([0-9a-f]{2})")
 _ROOT: Final = "."  # how the root, whose path is empty, is written
-_NOTHING: Final = "-"  # where a directory has no content
-_MOST_LINKS: Final = 40  # that a path may go through, as in Linux
+_NOTHING: Final = "-"  # in place of content, for a directory
+_MOST_LINKS: Final = 40  # links that a path may go through, as in Linux
 
 
 class Kind(StrEnum):

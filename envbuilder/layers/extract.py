@@ -1,9 +1,8 @@
 """Write a layer's files to disk, never outside the given folder.
 
-Python's extraction filters for tars have been bypassed more than once (CVE-2025-4517 and others).
-Here no tar is read: the paths come from the layer's manifest, the contents from the frames of its
-blob. Nothing follows a link: every parent is checked to be a folder, and every file is created,
-never opened.
+Python's extraction filters for tars have been bypassed more than once (CVE-2025-4517 and others). Here no tar
+is read: paths come from the layer's manifest, contents from the frames of its blob. Nothing follows a link:
+every parent must be a real folder, and every file is created, never opened.
 """
 
 import hashlib
@@ -31,7 +30,7 @@ class BlobReader:
         self._fragment = (-1, b"")  # the last one: neighboring small files share it
 
     def content(self, file: Entry) -> Iterator[bytes]:
-        """Yield the content in pieces; raises ValueError at its end when its digest is another one."""
+        """Yield the content in pieces; raises ValueError at the end if its digest differs."""
         digest = hashlib.sha256()
         for piece in self._pieces(file):
             digest.update(piece)
@@ -57,8 +56,7 @@ class BlobReader:
 def unpack(entries: Iterable[Entry], reader: BlobReader, destination: Path) -> None:
     """Write every entry below `destination`; set-id bits are left out, owners are kept when we are root.
 
-    Hard links become files of their own. Raises ValueError when an entry would leave the folder or
-    meets something that is there already.
+    Hard links become separate files. Raises ValueError for an entry outside the folder or already there.
     """
     root = os.fsencode(destination)
     owners = os.geteuid() == 0

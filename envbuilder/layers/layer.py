@@ -1,7 +1,7 @@
-"""Layers: one canonical tar each, and a manifest with one line a path.
+"""Layers: one canonical tar each, and a manifest with a line for each path.
 
-Artifacts are made from these tars, and proofs compare these manifests. So a tree has one spelling:
-sorted paths, numeric owners, times clamped to the epoch, nothing that depends on the machine.
+Artifacts are made from these tars, and proofs compare these manifests. So a tree has one spelling: sorted
+paths, numeric owners, times clamped to the epoch, nothing that depends on the machine.
 """
 
 import contextlib
@@ -34,10 +34,9 @@ def write_layer(
 ) -> Layer:
     """Make a layer of a folder that a step filled, without the root and the folders in `omit`.
 
-    The layer does not depend on how the folder was filled: root owns everything, every time is the
-    epoch, modes are 0755 and 0644, extended attributes are dropped, and each hard link is a file of
-    its own (a cache may link where another machine copies). Raises BuildError with every path that
-    a layer cannot hold.
+    The layer does not depend on how the folder was filled: root owns everything, every time is the epoch,
+    modes are 0755 and 0644, extended attributes are dropped, and each hard link is a file of its own (a cache
+    may link where another machine copies). Raises BuildError with every path that a layer cannot hold.
     """
     entries = _scan(tree, omit=omit, epoch=epoch)
     root = os.fsencode(tree) + b"/"
@@ -113,17 +112,16 @@ def _open_blob(layer: Layer) -> Iterator[BlobReader]:
 
 
 def read_manifest(layer: Layer) -> tuple[Entry, ...]:
-    """Every path of the layer, sorted."""
+    """Return every path of the layer, sorted."""
     return parse_manifest(layer.manifest.read_text(encoding="ascii"))
 
 
 def read_blocks(layer: Layer) -> Blocks:
-    """Where in the blob the contents of the layer's files are."""
     return parse_blocks(layer.index.read_text(encoding="ascii"))
 
 
 def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) -> dict[str, bytes]:
-    """Return the contents of the wanted paths that exist, read from the folder `tree` if it is given, otherwise from the blob."""
+    """Return the contents of the wanted files that exist, from the folder `tree`, otherwise from the blob."""
     found = [entry for entry in read_manifest(layer) if entry.kind is Kind.FILE and entry.path in wanted]
     if tree is not None and tree.is_dir():
         return {entry.path: (tree / entry.path).read_bytes() for entry in found}
@@ -134,8 +132,7 @@ def read_files(layer: Layer, wanted: Collection[str], tree: Path | None = None) 
 def extract(layer: Layer, destination: Path) -> None:
     """Write the layer's files below `destination` for a build to use; owners are kept when we are root.
 
-    Raises BuildError, and writes nothing outside, when the layer is damaged or does not fit what is
-    there.
+    Raises BuildError, and writes nothing outside, when the layer is damaged or does not fit what is there.
     """
     with space_errors(destination), _open_blob(layer) as reader:
         unpack(read_manifest(layer), reader, destination)

@@ -43,8 +43,7 @@ class FileScanner(Protocol):
 class Overlay(dict[str, Entry]):
     """The tree by path, layer after layer, with the contents of the files that `keep` chooses.
 
-    `hidden` lists what `scanner` found in files that a later layer removed or replaced. Everybody with
-    the image still has them.
+    `hidden` lists what `scanner` found in files that later layers hide. Everybody with the image has them.
     """
 
     def __init__(self, keep: Callable[[str], bool], scanner: FileScanner | None = None) -> None:

@@ -1,8 +1,8 @@
 """Read and write tar members as entries.
 
-Headers are written byte by byte, because a layer's digest must not change with a Python release:
-ustar, and one PAX header in front where ustar has no room (long or non-ASCII paths, big files,
-extended attributes). `read_member` converts a member of any tar, as Python's `tarfile` read it.
+Headers are written byte by byte, because a layer's digest must not change with a Python release: ustar, with
+a PAX header in front where ustar has no room (long or non-ASCII paths, big files, extended attributes).
+`read_member` converts a member of any tar, as Python's `tarfile` read it.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Final
 from envbuilder.layers.entry import Entry, Kind, to_bytes
 
 BLOCK: Final = 512
-END: Final = bytes(2 * BLOCK)  # what closes a tar
+END: Final = bytes(2 * BLOCK)  # closes a tar
 CHUNK: Final = 1 << 20
 
 _HARD: Final = b"1"
@@ -72,7 +72,7 @@ def padded(content: bytes) -> bytes:
 
 
 def read_member(found: tarfile.TarInfo) -> Member:
-    """Read a member of any program's tar; raises ValueError for a path that could leave the root or a time that is none.
+    """Read a member of any tar; raises ValueError for a path that could leave the root or an invalid time.
 
     Whiteouts and special files are members as well: callers decide about them.
     """

@@ -25,9 +25,9 @@ from envbuilder.core.errors import BuildError
 from envbuilder.layers.entry import Entry, Kind, make_manifest
 from envbuilder.layers.tar import BLOCK, CHUNK, END, make_header
 
-# Parameters of zstd between its levels 2 and 3: matches as long as level 2's, found by two larger tables. Layers are 1.1 % smaller
-# for 9 % more CPU of packing (16 % where most is code for GPUs, which hardly packs); level 3: 2.5 to 3.4 % for 25 %
-# (66 %). bench/README.md has the table.
+# Between zstd's levels 2 and 3: level 2's match length, with two larger tables. Layers are 1.1 % smaller than
+# at level 2 for 9 % more CPU (16 % for GPU code, which hardly compresses); at level 3, 2.5 to 3.4 % smaller
+# for 25 % (66 %). bench/README.md has the table.
 PARAMETERS: Final = {
     "window_log": 18, "chain_log": 15, "hash_log": 16, "search_log": 1, "min_match": 5, "target_length": 0,
     "strategy": zstandard.STRATEGY_DFAST,

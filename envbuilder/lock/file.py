@@ -14,8 +14,8 @@ from envbuilder.lock.model import Artifact, Lock
 from envbuilder.recipe.model import SUFFIX
 
 VERSION: Final = 1  # another version is refused
-REVISION: Final = 0  # a later revision adds keys that may be passed over
-# Keys of an extension that a lock has only where they hold something.
+REVISION: Final = 0  # a later revision adds keys that may be ignored
+# Keys of an extension that are written only with a value.
 _LATER: Final = ("path", "git", "commit", "sdist", "capture", "env", "archive")
 
 
@@ -29,7 +29,7 @@ class _Head:
 
 
 def lock_text(lock: Lock) -> str:
-    """Return the text of a lockfile: sorted, so that the same lock is the same bytes."""
+    """Return the text of a lockfile. Equal locks give equal bytes."""
     tidy = replace(lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels))
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
     body = asdict(tidy)
@@ -42,7 +42,7 @@ def lock_text(lock: Lock) -> str:
 
 
 def load_lock(path: Path, *, recipe: str = "") -> Lock:
-    """Read a lockfile. Raises LockError if it is missing or unusable, with `recipe` as the user called it."""
+    """Read a lockfile. Raises LockError if it is missing or unusable; its hint names `recipe`, as typed."""
     recipe = recipe or str(path.with_suffix(SUFFIX))
     if not path.is_file():
         raise LockError(f"there is no lock `{path}`", hint=f"`envbuilder lock {recipe}` makes it")

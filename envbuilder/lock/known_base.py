@@ -1,4 +1,4 @@
-"""What is known of a recipe's base image without asking its registry."""
+"""Find what the lock or the cache knows of a recipe's base image, without a request to its registry."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -13,12 +13,11 @@ from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock, LockedBase
 from envbuilder.recipe.model import Recipe
 
-FORMAT: Final = 1  # of what is kept; a new number has every image looked into again
+FORMAT: Final = 1  # of the cached facts; with a new number, every image is inspected again
 BASE: Final = "base.json"
 
 
 def lock_path(recipe: Recipe) -> Path:
-    """Return where the recipe's lock lies."""
     return recipe.path.with_suffix(".lock")
 
 
@@ -34,7 +33,7 @@ def known_base(recipe: Recipe, *, store: Store, read_lock: Callable[[Path], Lock
 
 
 def recall(store: Store, reference: str) -> LockedBase | None:
-    """Return what was found in the image when it was last read, or None: never, or by another envbuilder."""
+    """Return the cached facts of the image, or None if no envbuilder with this format has read it."""
     path = kept_folder(store, reference) / BASE
     mistakes = Mistakes()
     text = load_text(path, mistakes) if path.is_file() else None
@@ -43,5 +42,5 @@ def recall(store: Store, reference: str) -> LockedBase | None:
 
 
 def kept_folder(store: Store, reference: str) -> Path:
-    """Return the folder of the cache with what was found in an image."""
+    """Return the cache folder with the facts of an image."""
     return store.base(sha256_text(f"{FORMAT} {PLATFORM} {reference}"))

@@ -1,7 +1,7 @@
 """The types of a lock: a recipe with every choice made, each artifact named by its sha256.
 
-A build reads nothing that the lock does not name. Artifacts are named by a source and a path relative to it, never by
-a host, so that a mirror, a local folder or a vendored copy serves as well. `file.py` reads and writes these types.
+A build reads only files that the lock names. It names them by a source and a path relative to it, never by a
+host, so a mirror, a local folder or a vendored copy serves as well. `file.py` reads and writes these types.
 """
 
 import itertools
@@ -40,7 +40,7 @@ RelativePath = Annotated[str, _PATH]
 
 
 class LockCode(CodeEnum):
-    """What can be wrong with a lock beyond the form of its values."""
+    """The mistakes in a lock beyond the form of its values."""
 
     ORDER = "EB410", "entries that are doubled or not sorted"
     SOURCES = "EB411", "an extension whose sources have no digest"
@@ -50,7 +50,7 @@ class LockCode(CodeEnum):
 class Artifact:
     """One file to fetch. `source` is `debian` (path below a mirror), `pypi` (path `project/filename` in a package
     index), `pytorch` (path `cu126/project/filename` below PyTorch's own indexes), `git` (the tree of a commit as a tar) or
-    `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image that `name` refers to; no lock writes it like this).
+    `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image `name`; never in a lockfile).
     """
 
     kind: Line  # deb | wheel | blob; an extension's archive: git | sdist
@@ -112,19 +112,19 @@ Variable = Annotated[tuple[str, str], ReadAs(tuple[LineOrEmpty, ...], _pair)]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedExtension:
     name: Line
-    sources: tuple[RelativePath, ...]  # what is compiled, in the recipe's order
+    sources: tuple[RelativePath, ...]  # compiled in this order, the recipe's
     include: tuple[RelativePath, ...]
     cflags: tuple[Line, ...]
     cuda_cflags: tuple[Line, ...]
     # The files of the recipe's folder that its build reads, sorted by path.
     files: Annotated[tuple[SourceFile, ...], Rule(_check_order("path"))]
-    path: RelativePath = ""  # this and all below as in the recipe, see `extension.Extension`
+    path: RelativePath = ""  # this and the next five as in the recipe, see `Extension`
     git: Line = ""
     commit: Line = ""
     sdist: Line = ""
     capture: tuple[Line, ...] = ()
     env: tuple[Variable, ...] = ()
-    # What `git` or `sdist` stand for, as one file.
+    # The content of `git` or `sdist` as one file.
     archive: Annotated[Artifact, Rule(_check_kind("git", "sdist"))] | None = None
 
     @property
@@ -151,11 +151,11 @@ class Blob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LockedBase:
-    """The image that is a recipe's base, as it was when it was locked."""
+    """A recipe's base image, as locked."""
 
     reference: Line  # as the recipe writes it
-    registry: LineOrEmpty  # the source: as the recipe names it; "" for the one that engines take by default
-    repository: Line  # the path there: site/cuda
+    registry: LineOrEmpty  # as the recipe names it; "" for the default of engines
+    repository: Line  # below the registry: site/cuda
     manifest: Blob  # of the lock's platform, never an index
     config: Blob
     layers: tuple[Blob, ...]  # the lowest first
@@ -164,7 +164,7 @@ class LockedBase:
 
     @property
     def pinned(self) -> str:
-        """Return the reference for an engine: the repository at exactly this manifest."""
+        """Return the reference for an engine: `registry/repository@sha256:…`."""
         place = f"{self.registry}/{self.repository}" if self.registry else self.repository
         return f"{place}@sha256:{self.manifest.digest}"
 
@@ -197,7 +197,7 @@ class Lock:
 
 
 def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
-    """Return every file that a build from this lock fetches or packs from a repository."""
+    """Return every file that a build from this lock fetches, or packs from a git repository."""
     archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
     return (*lock.debs, *lock.toolkit, *lock.wheels, *archives, *(blobs(lock.base) if lock.base else ()))
 
@@ -215,7 +215,7 @@ def blobs(base: LockedBase) -> tuple[Artifact, ...]:
 
 
 def recipe_inputs(recipe: Recipe) -> Inputs:
-    """Return the digests of the recipe's values that each part of a lock follows from (`PARTS`)."""
+    """Return, for each part of a lock, the digest of the recipe's values that decide it (`PARTS`)."""
     values = json.loads(recipe.canonical())
     parts = {part: {key: values[key] for key in keys} for part, keys in PARTS.items()}
     return Inputs(**{part: sha256_text(json.dumps(own, sort_keys=True)) for part, own in parts.items()})

@@ -13,7 +13,7 @@ from envbuilder.recipe.model import Recipe
 HEADERS: Final = frozenset({
     ".h", ".hh", ".hpp", ".hxx", ".h++", ".cuh", ".inl", ".inc", ".ipp", ".ixx", ".tpp", ".tcc", ".txx", ".def",
 })  # fmt: skip
-# What an import of a project may read beside its modules; a folder that is captured may also hold data by the gigabyte.
+# What an import of a captured project may read. Its folder may also hold gigabytes of data.
 CODE: Final = frozenset(
     {*HEADERS, *SOURCE_SUFFIXES, ".py", ".pyi", ".toml", ".cfg", ".ini", ".json", ".yaml", ".yml", ".txt"}
 )
@@ -52,11 +52,9 @@ def _files(extension: Extension, folder: Path) -> Iterator[SourceFile]:
 
 
 def _headers(extension: Extension, folder: Path) -> Iterator[str]:
-    """Yield the headers that the sources may include.
+    """Yield the headers that the sources may include, rather too many: only the compiler knows them.
 
-    Which of them a compiler will read is not known before it runs, so the rule is simple and takes too many rather than
-    too few: every file with a header's suffix in or below the folders of the sources and the include folders. Hidden files
-    and folders are left out.
+    These are visible files with a header's suffix in or below the folders of the sources and of `include`.
     """
     places = {(folder / source).parent for source in extension.sources}
     for place in sorted(places | {folder / include for include in extension.include}):

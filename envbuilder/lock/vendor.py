@@ -3,7 +3,7 @@
 NAME.yaml, NAME.lock      the recipe with what it extends, and its lock
 <path>                    the extensions' own files, where the recipe names them
 files/                    packages and wheels, flat: a folder for ENVBUILDER_FOLDERS
-files/blobs/sha256/       of a recipe on an image, all that the image consists of: with `files/index.json` an OCI layout
+files/blobs/sha256/       the blobs of a base image; with `files/index.json`, an OCI layout
 """
 
 import shutil
@@ -39,7 +39,7 @@ class VendoredLock(Answer):
 def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> VendoredLock:
     """Copy what the lock names from the store, and the files of the recipe. The store must hold it all.
 
-    What is there already and right is left alone. Raises UsageError when two artifacts would have the same name.
+    Files that are there with the right digest stay. Raises UsageError when two artifacts have the same name.
     """
     wanted = {_place(artifact): artifact for artifact in lock_artifacts(lock)}
     for artifact in lock_artifacts(lock):
@@ -80,7 +80,7 @@ def _place(artifact: Artifact) -> str:
 def layout_files(base: LockedBase, index: bytes = b"") -> dict[str, bytes]:
     """Return name → content of the files that make a folder with the image's blobs an OCI layout.
 
-    `index` names the images that the folder has already. One that cannot be read is begun anew: blobs are found by digest.
+    `index` is the folder's index so far. An unreadable one is replaced: blobs are found by digest.
     """
     try:
         others = parse_manifest(index).manifests if index else ()

@@ -18,7 +18,7 @@ from envbuilder.core.models import LINE, Line, Mistake, Shape
 from envbuilder.core.places import shown
 from envbuilder.recipe.fields import BELOW, OwnFolder, OwnPath, RecipeCode, Variables, check_path
 
-LONGEST_NAME: Final = 100  # of an extension's name, which its files have too
+LONGEST_NAME: Final = 100  # letters of an extension's name; its files have that name too
 SOURCE_SUFFIXES: Final = (".cpp", ".cc", ".cxx", ".c", ".cu")
 BUILDS: Final = ("pyproject.toml", "setup.py")  # either makes a folder a project that can be built
 ORIGINS: Final = ("path", "git", "sdist")

@@ -1,8 +1,8 @@
-"""Types of a recipe's values beyond text of a shape: paths, variables and requirements."""
+"""Types of recipe values that need more than a `Shape`: paths, variables and requirements."""
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final
@@ -45,7 +45,7 @@ VARIABLE: Final = Shape(
 
 
 class RecipeCode(CodeEnum):
-    """What can be wrong with a recipe beyond its form as a file."""
+    """The mistakes in a recipe's values. Those in a file's form are `core.places.Code`."""
 
     EXTENDS = "EB120", "an unknown base recipe, or a circle"
     REQUIREMENT = "EB121", "not a requirement of PEP 508, or one that envbuilder decides itself"
@@ -58,7 +58,7 @@ class RecipeCode(CodeEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPath:
-    """Metadata of a text: a path below the recipe's folder. That folder is pydantic's context."""
+    """Mark a text as a path below the recipe's folder, which is pydantic's validation context."""
 
     suffixes: tuple[str, ...] = ()
     is_folder: bool = False
@@ -89,7 +89,7 @@ OwnFolder = Annotated[str, LINE, OwnPath(is_folder=True)]
 def check_path(
     text: str, folder: Path, *, suffixes: tuple[str, ...] = (), is_folder: bool = False
 ) -> Iterator[Mistake]:
-    """Report a path that does not exist below the recipe's folder."""
+    """Report a path that is not plain, lacks the suffix, or does not exist below the recipe's folder."""
     path = PurePosixPath(text)
     what = "folder" if is_folder else "file"
     message = hint = ""
@@ -104,7 +104,7 @@ def check_path(
     elif not ((folder / text).is_dir() if is_folder else (folder / text).is_file()):
         parent = (folder / text).parent
         siblings = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
-        beside = f"../{text}"  # as a person in the project's folder, and not in its `recipes`, would write it
+        beside = f"../{text}"  # as a user writes it from the project's folder
         message = f"there is no {what} `{text}` below `{folder}`"
         hint = nearest(path.name, siblings).strip()
         hint = hint or (_way_to(beside, folder) if (folder / beside).exists() else "")
@@ -131,14 +131,10 @@ def _check_variable(name: str) -> Iterator[Mistake]:
         yield Mistake(message=message, code=RecipeCode.VARIABLE, hint=VARIABLE.hint)
 
 
-def _sorted(found: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
-    return tuple(sorted(found.items()))
-
-
 # A map in the file; sorted by name.
 Variables = Annotated[
     tuple[tuple[str, str], ...],
-    ReadAs(dict[Annotated[str, Rule(_check_variable)], LineOrEmpty], _sorted),
+    ReadAs(dict[Annotated[str, Rule(_check_variable)], LineOrEmpty], lambda env: tuple(sorted(env.items()))),
     WithJsonSchema(
         {
             "type": "object",

@@ -1,7 +1,7 @@
 """The JSON schema of recipes, for editors, made by pydantic from the types that the loader reads.
 
-It says what one file can say. Whether a path exists, whether a requirement can be read and what `extends` brings is left to
-the loader; what the loader takes, the schema takes. Draft 7 is what the YAML servers of editors know best.
+The schema describes one file and accepts every file that the loader accepts. Only the loader checks that
+paths exist, that requirements parse, and what `extends` adds. Editors' YAML servers support draft 7 best.
 """
 
 import json
@@ -24,11 +24,8 @@ def schema_text() -> str:
 
 
 def make_schema() -> _Schema:
-    """Return the schema of one recipe file."""
-    for kind in (
-        RecipeFile,
-        Extension,
-    ):  # not in the loader: pydantic reads these texts from the source, in 0.04 s
+    # Not in the loader: pydantic reads these texts from the source, in 0.04 s.
+    for kind in (RecipeFile, Extension):
         with_config(ConfigDict(use_attribute_docstrings=True))(kind)
     raw = TypeAdapter(RecipeFile).json_schema()
     made: Any = _plain(raw, raw["$defs"])

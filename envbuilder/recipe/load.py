@@ -15,14 +15,12 @@ from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
 
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
-
-
 _FILE: Final[Any] = Annotated[RecipeFile, RawRule(check_pairs)]
 _EXTENDS: Final[Any] = Annotated[str, NAME]
 
 
 def recipes_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder of recipes for commands that work without one and only suggest names."""
+    """Return the folder of recipes for commands that only suggest names. It may not exist."""
     return Path(environment.get("ENVBUILDER_RECIPES") or "recipes")
 
 
@@ -40,7 +38,7 @@ def need_recipes(folder: Path) -> tuple[str, ...]:
 
 
 def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
-    """Return the readable recipes of a folder, and the mistakes of the others. Raises UsageError if there are no files."""
+    """Return a folder's valid recipes and the mistakes of the others. Raises UsageError without recipes."""
     recipes: list[Recipe] = []
     mistakes: dict[Finding, None] = {}  # two recipes may extend the same file with a mistake
     for name in need_recipes(folder):

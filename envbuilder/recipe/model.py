@@ -55,7 +55,7 @@ _NCCL: Final = Shape(
     hint="`auto` lets each node decide; `envbuilder detect --save FILE` writes a profile",
 )
 AUTO: Final = "auto"
-# What the text of each key, or of each item of its list, must look like; a key that is not here is a line of text.
+# The form of each key's text, or of each item of its list. A key that is not here takes any line of text.
 SHAPES: Final = {
     "gpus": _GPU,
     "base": _BASE,
@@ -134,7 +134,7 @@ class RecipeFile:
 
 
 def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
-    """Report `cuda` without `gpus`, and `gpus` without `cuda`: a toolkit compiles for GPUs that it knows."""
+    """Report `cuda` without `gpus`, and the reverse: `gpus` decides what the toolkit compiles for."""
     if not isinstance(given, dict):
         return
     gpus = given.get("gpus")
@@ -148,7 +148,7 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
-    """The effective recipe, with all that it extends. An absent key is an empty text or tuple."""
+    """The effective recipe, merged with those it extends. An absent key is an empty text or tuple."""
 
     name: str
     path: Path  # of the recipe file; extension sources are relative to its folder
@@ -172,11 +172,11 @@ class Recipe:
 
     @property
     def digest(self) -> Sha256:
-        """The digest of what decides a build: without summary, tests and places."""
+        """The digest of the values that decide a build, so without summary, tests and places."""
         return sha256_text(self.canonical())
 
     def canonical(self) -> str:
-        """Return what decides a build as one stable text. GPUs and apt names are sets; packages keep their order."""
+        """Return as JSON what decides a build. GPUs and apt names are sets; packages keep their order."""
         value = {
             "format": FORMAT,
             "gpus": sorted(set(self.gpus)),
@@ -196,7 +196,7 @@ class Recipe:
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     def place(self, path: str) -> str:
-        """Return the place of the value at `$.key[0]`; for an absent value, the place of what would hold it."""
+        """Return the place of the value at `$.key[0]`; for an absent value, the place of its parent."""
         known = dict(self.places)
         while path not in known and path != "$":
             path = path[: max(path.rfind("."), path.rfind("["))]

@@ -1,8 +1,7 @@
 """Prove that image, SIF and plan hold the same files, path by path and byte by byte.
 
-Both artifacts are read back from their files, by code that shares nothing with the code that wrote
-them. Each gives a manifest, which is compared with that of the layers. Every difference is a
-finding.
+Both artifacts are read back from their files, by code that shares nothing with the code that wrote them. Each
+gives a manifest, which is compared with that of the layers. Every difference is a finding.
 """
 
 import contextlib
@@ -36,7 +35,7 @@ BUILDER_ADDS: Final[Mapping[str, str]] = {
     "singularity": "the same",
 }
 """What `apptainer build` adds to the tree of an image or writes anew, and why; all below it counts too."""
-# Made where they are missing.
+# Folders that `apptainer build` makes where they are missing.
 BUILDER_FOLDERS: Final = ("", "dev", "etc", "home", "proc", "root", "sys", "tmp", "var", "var/tmp")
 BUILDER_MARK: Final = ".singularity.d/actions"  # in every SIF that Apptainer built, and in no image
 BUILDER_EMPTIES: Final = ("etc/hosts", "etc/resolv.conf")  # replaced by the host's at run time
@@ -104,11 +103,7 @@ def verify(
 
 
 def sif_manifest(path: Path, *, threads: int = 2) -> tuple[Entry, ...]:
-    """Return every path in a SIF, sorted, with the digests of all contents.
-
-    It needs no root and writes nothing. Raises VerifyError when the SIF or its file system is
-    damaged.
-    """
+    """Return every path in a SIF, sorted, with the digests of all contents; raises VerifyError for damage."""
     with opened_sif(path) as squashfs:
         return squashfs.entries(threads=threads)
 
@@ -133,10 +128,7 @@ def compare(
     *,
     without: Collection[str] = (),
 ) -> tuple[Finding, ...]:
-    """Return the differences of two trees, sorted by path: a finding for each path or field that differs.
-
-    Paths in `without` are skipped.
-    """
+    """Return a finding for each differing path or field, sorted by path. Paths in `without` are skipped."""
     left = {entry.path: entry for entry in one if entry.path not in without}
     right = {entry.path: entry for entry in other if entry.path not in without}
     findings: list[Finding] = []

@@ -1,6 +1,6 @@
 """Compare two locks, images or SIFs: packages, files, sizes, environment, NCCL.
 
-`subjects` reads them before. Times are left out: they differ between any two days.
+`subjects` reads them. Times are not compared: they differ between any two days.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ LOCK: Final = "opt/envbuilder/lock.json"
 RECIPE: Final = "opt/envbuilder/recipe.yaml"
 NCCL_FILE: Final = "etc/nccl.conf"
 EXPORTS: Final = ".singularity.d/env/10-docker2singularity.sh"
-READ: Final = frozenset({LOCK, RECIPE, DPKG, NCCL_FILE, EXPORTS})  # files whose content is looked at
+READ: Final = frozenset({LOCK, RECIPE, DPKG, NCCL_FILE, EXPORTS})  # files whose content is read
 SHOWN: Final = 15  # files of each kind in the text; the data has all of them
 _NCCL: Final = re.compile(r"(TORCH_)?NCCL_|GLOO_")
 _DIST_INFO: Final = re.compile(
@@ -160,7 +160,7 @@ def read_exports(text: str) -> dict[str, str]:
 
 
 def _distributions(entries: Sequence[Entry]) -> Iterator[tuple[str, str]]:
-    """Yield the Python packages."""
+    """Yield the Python packages with their versions."""
     for entry in entries:
         if match := _DIST_INFO.fullmatch(entry.path):
             yield f"python {match[1] or match[3]}", match[2] or match[4]

@@ -19,9 +19,8 @@ from elftools.elf.elffile import ELFFile
 SECTIONS: Final = (".nv_fatbin", "__nv_relfatbin")
 _CONTAINER: Final = struct.Struct("<I2HQ")  # magic, version, bytes of this head, bytes of the images
 _MAGIC: Final = 0xBA55ED50
-_IMAGE: Final = struct.Struct(
-    "<2HIQ12xI8xQ"
-)  # kind, version, bytes of this head and of the image, architecture, flags
+# Kind, version, bytes of this head and of the image, architecture, flags.
+_IMAGE: Final = struct.Struct("<2HIQ12xI8xQ")
 _ALIGNMENT: Final = 8  # of a container: zeros fill the gap
 _MOST_SECTIONS: Final = 10_000  # a damaged file may claim any number
 _EXACT: Final = 1 << 20  # sm_90a: runs on this architecture alone
@@ -48,14 +47,14 @@ class GpuCode:
 
     @property
     def target(self) -> str:
-        """As the compiler says it: sm_90a, compute_90a."""
+        """The compiler's name: sm_90a, compute_90a."""
         return f"{self.kind}_{self.capability.replace('.', '')}"
 
 
 def read_gpu_code(stream: IO[bytes]) -> tuple[GpuCode, ...]:
     """Return the GPU code of an ELF file, each architecture once, sorted.
 
-    Raises ValueError when it is not an ELF file, or when a fat binary in it has an unknown format.
+    Raises ValueError for another file, or for a fat binary of an unknown format.
     """
     found: set[GpuCode] = set()
     try:
@@ -71,7 +70,7 @@ def read_gpu_code(stream: IO[bytes]) -> tuple[GpuCode, ...]:
 
 
 def _images(stream: IO[bytes], at: int, end: int) -> Iterator[GpuCode]:
-    """The images of the containers in a section."""
+    """Yield the images of the containers in a section."""
     while at < end:
         head = _read(stream, at, _CONTAINER.size, end)
         if not any(head[:_ALIGNMENT]):

@@ -23,7 +23,7 @@ def open_image(
 ) -> Iterator[Path]:
     """Open an image by its path, or by its name in the Docker engine, which saves it to a temporary file.
 
-    Raises UsageError where neither is there.
+    Raises UsageError when neither exists.
     """
     if Path(text).exists():
         yield Path(text)
@@ -49,10 +49,7 @@ def open_image(
 
 
 def read_lock(path: Path, recipe: str = "") -> Contents:
-    """Read a lock, and the settings of the recipe beside it, which a lock does not repeat; raises LockError.
-
-    `recipe` is what the user typed, for the hint.
-    """
+    """Read a lock, and settings from the recipe beside it; raises LockError, whose hint names `recipe`."""
     lock = load_lock(path, recipe=recipe)
     beside = path.with_suffix(SUFFIX)
     wanted = load(beside) if beside.is_file() else None
@@ -61,7 +58,7 @@ def read_lock(path: Path, recipe: str = "") -> Contents:
 
 
 def find_lock(text: str, recipes: Path) -> tuple[Path, str] | None:
-    """Return the path of a lock, and the recipe that names it, or None where `text` is something else."""
+    """Return a lock's path and the recipe as typed ("" for a lock), or None if `text` is something else."""
     path = Path(text)
     if path.suffix in (".lock", SUFFIX, ".yml"):
         return path.with_suffix(".lock"), "" if path.suffix == ".lock" else text

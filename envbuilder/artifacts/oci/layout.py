@@ -1,7 +1,6 @@
 """Write and read an image as a folder, the OCI layout, and stream it as the tar that engines load.
 
-The blobs of the layers are hard links into the cache, so an image takes no second copy of its
-bytes.
+The blobs of the layers are hard links into the cache, so an image takes no second copy of its bytes.
 """
 
 import contextlib
@@ -108,10 +107,7 @@ def write_layout(
 
 
 def save_layout(folder: Path, *, name: str, manifest: Manifest, blobs: Mapping[Sha256, Path]) -> None:
-    """Write a layout of an image that a registry sent, whose blobs the caller has compared with their digests.
-
-    Otherwise as `write_layout`.
-    """
+    """Write the layout of a downloaded image, as `write_layout`. The caller has checked the blobs."""
     config = parse_configuration(blobs[_config_of(manifest).digest].read_bytes())
     layout = Layout(folder=folder, reference=full_reference(name), manifest=manifest, config=config)
     _save(layout, blobs, {})
@@ -125,7 +121,7 @@ def read_layout(folder: Path) -> Layout:
         config = parse_configuration(_read_blob(folder, _config_of(manifest)))
         reference = dict(listed.annotations).get("io.containerd.image.name", "")
         layout = Layout(folder=folder, reference=reference, manifest=manifest, config=config)
-        _ = layout.layers  # as many as the configuration names
+        _ = layout.layers  # raises ValueError unless the configuration names as many
     except (OSError, ValueError) as error:
         raise VerifyError(f"`{folder}` is not an OCI layout with one image: {error}") from error
     return layout

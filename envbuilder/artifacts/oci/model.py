@@ -1,7 +1,6 @@
 """OCI descriptors, manifests, indexes and image configurations: the JSON that names the blobs of an image.
 
-The writer of layouts, the reader of foreign images, the registry client and base images all use
-these types.
+The writer of layouts, the reader of foreign images, the registry client and base images all use these types.
 """
 
 import functools
@@ -50,7 +49,7 @@ class _Platform:
 
 
 def platform_data(platform: str) -> dict[str, str]:
-    """The keys of `os/architecture[/variant]`."""
+    """Return the JSON's keys for `os/architecture[/variant]`."""
     return dict(zip(_Platform.__slots__, platform.split("/"), strict=False))
 
 
@@ -119,7 +118,7 @@ class Manifest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageConfig:
-    """What a container is started with."""
+    """The settings with which a container starts."""
 
     __pydantic_config__ = ConfigDict(alias_generator=to_pascal)
     env: Variables = ()
@@ -205,7 +204,6 @@ def make_index(manifests: Sequence[Descriptor]) -> Manifest:
 
 
 def describe(content: bytes, media_type: str) -> Descriptor:
-    """The descriptor of a blob with this content."""
     return Descriptor(media_type=media_type, digest=digest_of(content), size=len(content))
 
 
@@ -218,7 +216,7 @@ def dump(value: object) -> bytes:
 
 
 def data_of(value: Descriptor | ImageConfig) -> dict[str, object]:
-    """Return the value under the names of the specification, without what is empty."""
+    """Return the JSON of a value under the specification's names, without empty keys."""
     kind: Any = type(value)
     found: dict[str, object] = _adapter(kind).dump_python(value, by_alias=True, exclude_defaults=True)
     return found

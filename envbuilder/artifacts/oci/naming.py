@@ -16,7 +16,7 @@ SBOM_TYPE: Final = "application/spdx+json"
 PROVENANCE_TYPE: Final = "application/vnd.in-toto+json"
 BUNDLE_TYPE: Final = "application/vnd.dev.sigstore.bundle.v0.3+json"
 TITLE: Final = "org.opencontainers.image.title"
-IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of what belongs together
+IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of the image and the lock
 LOCK_KEY: Final = "io.envbuilder.lock"
 
 

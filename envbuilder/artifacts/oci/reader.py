@@ -60,19 +60,18 @@ class ImageTree:
     image: Image
     entries: tuple[Entry, ...]  # sorted by path
     contents: Mapping[str, bytes]  # of the files that were asked for
-    hidden: tuple[
-        tuple[str, str], ...
-    ]  # what was found in files that a later layer removed or replaced, by path
+    # What the scanner found in files that a later layer removed or replaced, by path.
+    hidden: tuple[tuple[str, str], ...]
 
 
 def read_image(place: Path) -> Image:
-    """Read the settings of an image, not its layers; raises VerifyError unless it holds one image for Linux on x86-64."""
+    """Read an image's settings, not its layers; raises VerifyError without one image for Linux on x86-64."""
     with _opened(place) as files:
         return _find(files)
 
 
 def read_tree(place: Path, *, keep: Collection[str] = (), scanner: FileScanner | None = None) -> ImageTree:
-    """Read every path of the image as a container sees it, the contents of the files to `keep`, and what `scanner` finds.
+    """Read every path as a container sees it, the contents of the files to `keep`, and what `scanner` finds.
 
     Raises VerifyError when a blob is damaged.
     """

@@ -66,8 +66,7 @@ def names_registry(text: str) -> bool:
 def parse_reference(text: str) -> Reference:
     """Parse a reference; raises ValueError.
 
-    As in engines, a name without a registry belongs to the default registry, and one without a
-    folder to its `library`.
+    As in engines, a name without a registry is in the default one, and one without a folder in its `library`.
     """
     bare = _bare(text)
     named, at, digest = bare.partition("@")

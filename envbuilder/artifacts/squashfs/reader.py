@@ -1,14 +1,12 @@
 """Read a squashfs file system without mounting it, without root and without writing files.
 
-`verify` needs digests of all contents with owners, modes, times and extended attributes, from an
-offset within a SIF, on all cores. This module shares nothing with
-`envbuilder/artifacts/squashfs/writer.py`, not even the layouts of the records, so a mistake in
-either shows. It also reads the output of mksquashfs. PySquashfsImage and unsquashfs, which tests
-compare both with, lack extended attributes or digests, or write files. The format is version 4.0,
-as the kernel's documentation describes it.
+`verify` needs digests of all contents with owners, modes, times and extended attributes, from an offset
+within a SIF, on all cores. This module shares nothing with `envbuilder/artifacts/squashfs/writer.py`, not
+even the layouts of the records, so a mistake in either shows. It also reads the output of mksquashfs.
+PySquashfsImage and unsquashfs, which tests compare both with, lack extended attributes or digests, or write
+files. The format is version 4.0, as the kernel's documentation describes it.
 
-No number in the file is trusted: reads past a table, a folder within itself or a block that is too
-large raise ValueError.
+No number in the file is trusted: a read past a table, a folder in itself or a huge block is a ValueError.
 """
 
 import functools
@@ -183,7 +181,7 @@ class Squashfs:
                 ]
 
     def _listed(self, block: int, offset: int, size: int) -> Iterator[tuple[str, int]]:
-        """Return the names and inode references of a folder."""
+        """Yield the names and inode references of a folder."""
         table = self._folder_table
         at = table.place(block, offset)
         end = at + size - 3  # the size counts `.` and `..`, which are not written
@@ -234,7 +232,7 @@ class Squashfs:
         return _Inode(entry=entry, content=content, listing=listing)
 
     def _special(self, number: int, at: int) -> tuple[str, int]:
-        """Name a device, fifo or socket. The extended kinds (7 more) may have attributes, whose number is returned."""
+        """Return the name of a device, fifo or socket, and the number of an extended kind's attributes."""
         name = ("block", "char", "fifo", "socket")[(number - 4) % 7]
         at += _WORD.size  # how many names it has
         if name in ("block", "char"):
@@ -306,7 +304,7 @@ class Squashfs:
 
 
 class SquashfsTree:
-    """An open file system with its entries. Its files are seekable streams, of which only the blocks read are decompressed."""
+    """An open file system with its entries. Files are seekable streams, unpacked only where read."""
 
     def __init__(self, system: Squashfs, entries: tuple[Entry, ...]) -> None:
         self.entries = entries

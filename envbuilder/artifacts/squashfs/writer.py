@@ -347,7 +347,7 @@ def _folders(entries: dict[str, Entry]) -> list[_Folder]:
 
 
 def _of(folder: _Folder) -> list[Entry]:
-    """Yield the inodes of a folder in the order in which they are written."""
+    """Return the inodes of a folder in the order in which they are written."""
     return [*(entry for _, entry in folder.names if entry.kind is not Kind.DIRECTORY), folder.entry]
 
 

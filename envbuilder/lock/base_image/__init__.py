@@ -1,1 +1,1 @@
-"""Base images: what a registry says of an image, and the facts found inside, each with its source."""
+"""Base images: the facts found inside an image, each with its source."""

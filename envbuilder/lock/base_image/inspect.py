@@ -1,7 +1,7 @@
-"""Inspect an image without Docker and without root: a tree's paths and a few small files become facts.
+"""Find facts about an image in its paths and a few small files, without Docker and without root.
 
-The tree comes out of `overlay`, which streams the layers once; `is_wanted` says whose contents it has to keep. What is
-not what it seems (a text that cannot be read, a file without a version) gives no fact: a rule may miss it, never trust it.
+`layers/overlay.py` streams the layers once and keeps the files that `is_wanted` chooses. An unreadable text
+or a file without a version gives no fact: a rule may miss a fact, but never trusts a wrong one.
 """
 
 import json
@@ -46,7 +46,7 @@ class Inside:
 
     facts: tuple[Fact, ...]  # sorted
     packages: tuple[str, ...]  # name=version, sorted
-    status: str  # dpkg's own note of what is installed, "" where there is none
+    status: str  # the text of dpkg's database; "" without one
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class _Tree:
 
 
 def is_wanted(path: str) -> bool:
-    """Return whether the content of this file is read."""
+    """Return whether the content of this file is needed."""
     patterns = (_LIBC, _LIBCRYPT_FILE, _DRIVER, _PATCHLEVEL, _CUDA_TEXT)
     named = path in (*OS_RELEASE, DPKG, *RPM) or path.startswith(DPKG_PARTS)
     return named or any(pattern.fullmatch(path) for pattern in patterns)
@@ -112,7 +112,7 @@ def _at(name: Name, value: str, path: str, source: str = "") -> Fact:
 
 
 def _plain(fact: Fact) -> Fact:
-    """Return the text with printable characters only: anybody may have written the image."""
+    """Escape control characters and lone surrogates: anybody may have written the image."""
 
     def plain(text: str) -> str:
         kept = text.encode("utf-8", "backslashreplace").decode()
@@ -233,7 +233,7 @@ def _driver_version(tree: _Tree, real: str, match: re.Match[str]) -> tuple[str, 
     own = set(re.findall(rb"\0(\d{1,2}\.\d+\.\d+)\0", tree.contents.get(real, b"")))
     if len(own) == 1:
         return own.pop().decode(), f"/{real}"
-    version, source = tree.package(*([f"{match[2]}-{match[3]}"] if match[3] else [match[2]]))
+    version, source = tree.package(f"{match[2]}-{match[3]}" if match[3] else match[2])
     return (version, source) if version else (match[3] or "", f"/{real}")
 
 
@@ -294,7 +294,7 @@ def _cudas(tree: _Tree) -> Iterator[Fact]:
 
 
 def _cuda(tree: _Tree, root: str) -> Iterator[Fact]:
-    """One toolkit, complete or in part."""
+    """Yield the facts of one toolkit, complete or partial."""
     below = ((path, entry) for path, entry in tree.paths.items() if path.startswith(f"{root}/"))
     files = {path: entry for path, entry in below if entry.kind is Kind.FILE}
     parts = _version_json(tree.text(f"{root}/version.json"))

@@ -11,8 +11,8 @@ DPKG_PARTS: Final = "var/lib/dpkg/status.d/"  # images without a shell keep a fi
 RPM: Final = ("usr/lib/sysimage/rpm/rpmdb.sqlite", "var/lib/rpm/rpmdb.sqlite")
 _FIELD: Final = re.compile(r"^(Package|Version|Status): *(.*)$", re.MULTILINE)
 _TAGS: Final = {1000: "name", 1001: "version", 1002: "release"}
-_STRING: Final = 6  # the type of a header's text
-_MOST: Final = 100_000  # packages or tags that are believed
+_STRING: Final = 6  # the type number of a text in a header
+_MOST: Final = 100_000  # packages, or tags of one, that are read
 
 
 def read_dpkg(texts: Mapping[str, bytes]) -> dict[str, str]:
@@ -30,8 +30,8 @@ def read_dpkg(texts: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def read_rpm(database: bytes) -> dict[str, str]:
-    """Return name → version-release; raises ValueError for a file that is no such database."""
-    # A database that was written with a log beside it (WAL) cannot be opened without one; these two bytes say which it is.
+    """Return name → version-release; raises ValueError for a file that is not an rpm database."""
+    # SQLite does not open a database in WAL mode without its log. These two bytes hold the mode.
     plain = database[:18] + b"\x01\x01" + database[20:]
     connection = sqlite3.connect(":memory:")
     try:

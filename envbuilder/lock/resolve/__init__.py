@@ -1,7 +1,7 @@
 """Resolve a recipe into a lock: choose each version, and name every file that a build needs.
 
-A part of the old lock whose inputs are the same is taken over as it is, so that locking after an edit of an extension
-asks no network and takes no time. Parts that are resolved anew keep the old lock's Python versions where they still fit.
+A part with unchanged inputs is copied from the old lock, so locking after an edit of an extension is fast and
+needs no network. Wheels that are resolved anew keep the old lock's versions where they still fit.
 """
 
 from dataclasses import replace
@@ -55,10 +55,7 @@ def lock_recipe(
 
 
 def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
-    """Look up the recipe's pins in the tables. Raises IncompatibleError for pins that `check` refuses too.
-
-    `base` is the image of a recipe that stands on one.
-    """
+    """Look up the recipe's pins in the tables. Raises IncompatibleError for pins that `check` refuses too."""
     rows = {row.name: row for row in load_distributions().rows if row.buildable}
     distribution = as_distribution(base.inside, recipe.python, rows) if base else rows.get(recipe.base)
     if distribution is None:
@@ -125,7 +122,7 @@ def resolve(
 def _kept_parts(
     recipe: Recipe, target: Target, old: Lock | None, options: LockOptions
 ) -> dict[str, tuple[Artifact, ...]]:
-    """Return the parts of the old lock that stay: their inputs are the same, and they have what this envbuilder needs."""
+    """Return the old lock's parts to keep: with unchanged inputs, and with all that this envbuilder needs."""
     if old is None or options.upgrade:
         return {}
     deb_names = {one.name for one in old.debs}

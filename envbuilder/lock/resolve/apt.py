@@ -1,8 +1,8 @@
 """A Debian suite, current or at a date. Queries run apt-get and apt-cache with a private state folder.
 
-apt decides, so that a lock holds what Debian's own resolver would install; it runs as an ordinary user and sees nothing
-of the packages and sources of this machine but its proxy and certificate settings. What it downloads stays in the cache,
-so that the next lock asks the network only when the day has changed.
+A lock holds what Debian's own resolver, apt, would install. apt runs as an ordinary user, without this
+machine's packages and sources, but with its settings for proxies, certificates and logins. Package lists stay
+in the cache; those of a current suite are used for a day.
 """
 
 import logging
@@ -82,9 +82,9 @@ class Suite:
         return self._install("--", *packages, refusal=refusal)
 
     def upgrade(self, old: Sequence[Artifact], names: Sequence[str]) -> tuple[Artifact, ...]:
-        """Return the old packages, with these in their newest version and those upgraded that the new ones need.
+        """Return the old packages, with `names` in the newest version and upgrades of what these need.
 
-        apt is told that the old ones are installed, so it decides as it would on a machine that has them.
+        apt is told that the old packages are installed, so it decides as on a machine that has them.
         """
         with self.context.store.workspace() as work:
             status = work / "status"
@@ -168,9 +168,9 @@ class Suite:
 
 
 def open_suite(name: str, component: str, context: ResolveContext, options: LockOptions) -> Suite:
-    """Download a suite's package lists into the cache. Raises FetchError if no mirror has them.
+    """Download a suite's package lists into the cache. Raises FetchError, or ToolError without a keyring.
 
-    With `options.before` they are those of 00:00 UTC of that day, from the archive of all days. An upgrade downloads them anew.
+    With `options.before`, they are those of 00:00 UTC of that day. An upgrade downloads current ones again.
 
     Only the suite itself, not its -security and -updates (`docs/lock.md` says why): release suites no longer change
     once they are old, so every file that a lock names stays on the mirrors.

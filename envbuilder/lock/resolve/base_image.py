@@ -1,8 +1,8 @@
 """Resolve a base image: the digest of its tag for our platform, its blobs, and the facts inside.
 
-The layers come one after the other into a file that is read once and removed, so an image of 20 GB needs the space of its
-largest layer. What was found is kept in the cache beside the reference: a lock that is made again, or a `check` after one that
-was refused, asks for no layer twice.
+Each layer is downloaded into a file, read once and removed, so an image of 20 GB needs the space of its
+largest layer. The cache keeps the facts by reference, so a second lock, or a `check` after a refused one,
+downloads no layer again.
 """
 
 import json
@@ -31,8 +31,8 @@ def resolve_image(
 ) -> LockedBase:
     """Resolve the recipe's image reference, and inspect the image unless that was done before.
 
-    A tag that was locked keeps its digest until an upgrade. Raises RegistryError, or IncompatibleError for a day of which no
-    registry knows what a tag was.
+    A locked tag keeps its digest until an upgrade. Raises RegistryError, or IncompatibleError for a tag with
+    `options.before`.
     """
     reference = parse_reference(recipe.image)
     if old and old.reference == recipe.image and not options.upgrade:
@@ -50,7 +50,7 @@ def resolve_image(
 
 
 def status_of(base: LockedBase, context: ResolveContext) -> str:
-    """Return dpkg's status of a locked image, "" if it has none. Read its layers again if it was locked elsewhere."""
+    """Return dpkg's status of a locked image, "" if it has none. An image locked elsewhere is read again."""
     path = kept_folder(context.store, base.reference) / _STATUS
     kept = recall(context.store, base.reference)
     if kept is None or kept.manifest != base.manifest or not path.is_file():

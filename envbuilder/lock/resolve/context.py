@@ -40,7 +40,7 @@ class LockOptions:
 class Target:
     """The tables' rows for one recipe, and its base image."""
 
-    distribution: Distribution  # for a base image, the distribution that it is equal to
+    distribution: Distribution  # for a base image, the equivalent distribution
     torch: Torch | None  # None for a release newer than the tables
     toolkit: Toolkit | None  # None without CUDA, or if the base image has it
     base: LockedBase | None = None
@@ -59,7 +59,7 @@ class ResolveContext:
 def open_context(
     store: Store, runner: Runner, environment: Mapping[str, str], console: Console, *, offline: bool
 ) -> ResolveContext:
-    """Return what resolving and fetching need. Hosts and credentials are looked up when the first request needs them."""
+    """Make the context. Hosts and credentials are looked up when the first request needs them."""
     sources = functools.cache(lambda: probe_sources(environment, runner))
 
     @functools.cache

@@ -23,13 +23,13 @@ OS_PACKAGES: Final = (
     "make", "ninja-build",
     "python{python}", "python{python}-dev",  # no pip, no venv: uv fills /opt/env
 )  # fmt: skip
-# So that NCCL finds InfiniBand and RoCE; without them it falls back to sockets in silence.
+# NCCL needs them for InfiniBand and RoCE; without them it silently falls back to sockets.
 RDMA_PACKAGES: Final = ("libibverbs1", "ibverbs-providers")
-# Debian parts distutils from the standard library; uv refuses a Python older than 3.10 without it.
+# Debian packages distutils separately, and uv refuses a Python older than 3.10 without it.
 OLD_PYTHON_PACKAGES: Final = ("python3-distutils",)
-# What a compiler or a Python that an image has from elsewhere stands for.
+# The packages that are not needed if an image has a compiler or a Python from elsewhere.
 _OWN: Final = {"gcc": ("gcc-{gcc}", "g++-{gcc}"), "python": ("python{python}", "python{python}-dev")}
-# Taken where the suite has them: this one spares usrmerge with its Perl modules, the root is merged from the start.
+# Installed if the suite has it, instead of usrmerge with its Perl modules: the root is merged from the start.
 IF_THERE: Final = ("usr-is-merged",)
 
 
@@ -81,7 +81,7 @@ def _resolve_additions(
 
 
 def os_packages(recipe: Recipe) -> tuple[str, ...]:
-    """Return the words for apt: package names and one pattern."""
+    """Return the arguments for apt: package names and one pattern."""
     older = OLD_PYTHON_PACKAGES if version_key(recipe.python) < version_key("3.10") else ()
     rdma = RDMA_PACKAGES if recipe.cuda else ()
     plain = (name.format(gcc=recipe.gcc, python=recipe.python) for name in OS_PACKAGES)

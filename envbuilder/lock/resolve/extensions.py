@@ -21,7 +21,7 @@ def lock_extensions(
 ) -> tuple[LockedExtension, ...]:
     """Find and hash the sources of the extensions. Raises RecipeError, FetchError or BuildError.
 
-    An archive that the old lock names for the same commit or version is taken over and not looked at again.
+    An archive of the old lock with the same commit or version is kept without a request.
     """
     known = {one.name: one for one in old.extensions} if old else {}
     files = own_files(recipe)
@@ -36,7 +36,7 @@ def lock_extensions(
 def store_sources(
     recipe: Recipe, extensions: tuple[LockedExtension, ...], context: ResolveContext, *, offline: bool = False
 ) -> None:
-    """Put the commits that extensions are built from into the store. Sdists are fetched like wheels."""
+    """Put the extensions' own files and git commits into the store. Sdists are fetched like wheels."""
     for extension in extensions:
         for file in extension.files:
             context.store.add_artifact(file.sha256, recipe.path.parent / file.path)
@@ -48,7 +48,7 @@ def store_sources(
 def _store_commit(
     extension: LockedExtension, archive: Artifact, context: ResolveContext, *, offline: bool
 ) -> None:
-    """Take it from a folder written by `cache vendor`, otherwise from the repository."""
+    """Take the commit from a folder written by `cache vendor`, otherwise from the repository."""
     for folder in context.sources().folders:
         path = folder / archive.filename
         if path.is_file() and sha256_file(path) == archive.sha256:
@@ -80,10 +80,7 @@ def _archive(extension: Extension, old: LockedExtension | None, context: Resolve
 
 
 def _find_sdist(name: str, version: str, context: ResolveContext) -> Artifact:
-    """Find a source distribution in folders and package indexes, and fetch it for its digest.
-
-    Raises FetchError with the versions that exist.
-    """
+    """Fetch a source distribution from a folder or an index. Raises FetchError with the known versions."""
     from envbuilder.core.fetch.remote_zip import Index  # noqa: PLC0415 - requests takes 0.15 s, for sdists alone
 
     project, wanted = canonicalize_name(name), Version(version)

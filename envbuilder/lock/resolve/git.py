@@ -32,7 +32,7 @@ def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Art
         why = f"fetch the commit {commit} of `{url}`"
         try:
             git("fetch", "--quiet", "--depth", "1", "--", url, commit, why=why)
-        except CommandError:  # a server need not give a commit by its name: take everything
+        except CommandError:  # some servers do not send a single commit: fetch everything
             git("fetch", "--quiet", "--", url, "+refs/*:refs/remotes/all/*", why=f"fetch `{url}`")
         git("checkout", "--quiet", "--detach", commit, why=f"check out the commit {commit}")
         if (tree / ".gitmodules").exists():
@@ -58,7 +58,7 @@ def _write_tar(tree: Path, out: Path) -> None:
 
 
 def _files(tree: Path) -> list[str]:
-    """Return every file and every link, also to a folder."""
+    """Return every file and every link, links to folders included."""
     found = (path.relative_to(tree) for path in tree.rglob("*") if path.is_symlink() or path.is_file())
     return [path.as_posix() for path in found if ".git" not in path.parts]
 

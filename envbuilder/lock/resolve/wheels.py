@@ -111,9 +111,8 @@ def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]
 def ask_uv(question: Question, context: ResolveContext) -> tuple[Artifact, ...]:
     """Return the wheels of uv's answer, with every preferred version if one exists.
 
-    The preferred versions are pinned first. uv takes the versions of its old answer as preferences, and drops one where the
-    first index that has it has no wheel of it for the target: without pins, numpy 1.26.4 became 1.26.3 because another
-    package was added.
+    The first attempt pins the preferred versions. Without pins, uv drops a preferred version if the first
+    index that has it has no wheel for the target: another package turned numpy 1.26.4 into 1.26.3.
     """
     sources = context.sources()
     pins = tuple(f"{one.name}=={one.version}" for one in question.prefer)
@@ -165,12 +164,12 @@ def _write_metadata_only(wheel: Path, shown: Path) -> None:
 
 
 def _write_question(question: Question, sources: Sources, work: Path) -> None:
-    """Write the indexes into a private file: as arguments, their URLs could reveal passwords."""
+    """Write uv's input files. As arguments, the indexes' URLs could reveal passwords."""
     main, *extra = map(_quoted, sources.indexes)
     more = [_quoted(f"{sources.pytorch}{question.build}")] if question.build else []
     settings = [
         'find-links = ["links"]',
-        'index-strategy = "unsafe-best-match"',  # as pip does: every index that the machine is configured with counts
+        'index-strategy = "unsafe-best-match"',  # as pip: all configured indexes count equally
         *(f"[[index]]\nurl = {url}" for url in (*extra, *more)),
         f"[[index]]\nurl = {main}\ndefault = true",
     ]
@@ -179,7 +178,7 @@ def _write_question(question: Question, sources: Sources, work: Path) -> None:
         "constraints.in": question.constraints,
         "uv.toml": settings,
     }
-    if question.prefer:  # uv keeps the versions of the file that it is to write
+    if question.prefer:  # uv prefers the versions in its output file
         kept = [(_quoted(one.name), _quoted(one.version)) for one in question.prefer]
         packages = [f"[[packages]]\nname = {name}\nversion = {version}" for name, version in kept]
         files["pylock.toml"] = ['lock-version = "1.0"\ncreated-by = "envbuilder"', *packages]
@@ -333,7 +332,7 @@ def _tag_order(python: str, glibc: str) -> Mapping[tags.Tag, int]:
 def _with_sizes(
     found: Mapping[str, Artifact], question: Question, context: ResolveContext
 ) -> tuple[Artifact, ...]:
-    """Return the wheels by name. Missing sizes are those of the old lock or the cache; the rest from the network."""
+    """Return the wheels, sorted by name. Missing sizes come from the old lock, the cache or the network."""
     known = {one.sha256: one.size for one in question.prefer}
     sizes = {}
     for url, wheel in found.items():

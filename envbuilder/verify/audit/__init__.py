@@ -27,10 +27,10 @@ def audit(
     gpus: Sequence[str] = (),
     oldest_glibc: str = "",
 ) -> tuple[Finding, ...]:
-    """Every finding, by code and place; empty for a tree that is as it should be.
+    """Return every finding, sorted by code and place.
 
-    `gpus` are compute capabilities; without them code for GPUs is not judged. `oldest_glibc` is
-    that of the oldest machine which may use the Python environment without the image around it.
+    `gpus` are compute capabilities; without them, GPU code is not checked. `oldest_glibc` is that of the
+    oldest machine that may use the Python environment without the image around it.
     """
     image = read_audited(tree, outside=outside or ImageTexts())
     findings = (

@@ -17,8 +17,7 @@ from envbuilder.layers.entry import Entry, Kind, follow
 MAGIC: Final = b"\x7fELF"
 NAMED: Final = 3  # files that one finding names
 _MOST_TEXT: Final = 4 << 20  # bytes
-_MOST: Final = 10_000  # entries of an ELF file's lists; a damaged file may claim four thousand million
-
+_MOST: Final = 10_000  # entries of an ELF file's lists; a damaged file may claim 2**32
 
 Item = TypeVar("Item")
 
@@ -74,7 +73,7 @@ class ImageTexts:
     """The texts of an image outside its tree."""
 
     environment: tuple[tuple[str, str], ...] = ()
-    texts: tuple[tuple[str, str], ...] = ()  # history, labels and what else its config says: place, text
+    texts: tuple[tuple[str, str], ...] = ()  # of its config, such as history and labels: place, text
     hidden: tuple[tuple[str, str], ...] = ()  # secrets in files that a later layer removed: path, what
 
 
@@ -89,12 +88,11 @@ class AuditedImage:
     outside: ImageTexts
 
     def read(self, path: str) -> bytes:
-        """Return the beginning of a file. Texts of people and packages are not longer."""
+        """Return the first 4 MiB of a file. Texts that people and packages write are not longer."""
         with self.tree.open(path) as stream:
             return stream.read(_MOST_TEXT)
 
     def real(self, path: str) -> str | None:
-        """Follow links below the root and return the path they end at, or None."""
         return follow(self.paths, path)
 
 

@@ -9,9 +9,9 @@ from envbuilder.core.findings import Finding, Severity
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.verify.audit.audited_image import AuditedImage, Code
 
-# Debian's own, from the packages that every root has or that such recipes add. They stay as Debian made them: Apptainer mounts
-# images without set-uid, containers of the Docker engine need `su` and `passwd` as every Debian, and taking the bits away would make
-# `dpkg --verify` and the next upgrade disagree with what is there.
+# Debian's own set-id programs, in every root or in packages that recipes add. They keep their bits: Apptainer
+# mounts images without set-uid, containers of the Docker engine need `su` and `passwd`, and without the bits
+# `dpkg --verify` and the next upgrade would find differences.
 OF_DEBIAN: Final[Mapping[str, str]] = {
     "usr/bin/chage": "passwd", "usr/bin/chfn": "passwd", "usr/bin/chsh": "passwd", "usr/bin/expiry": "passwd",
     "usr/bin/gpasswd": "passwd", "usr/bin/newgrp": "login", "usr/bin/passwd": "passwd",
@@ -48,7 +48,7 @@ def check_rights(image: AuditedImage) -> Iterator[Finding]:
 
 
 def _is_of_debian(path: str) -> bool:
-    """Roots before the merge of /usr have some of them in /bin and /sbin."""
+    """Roots without a merged /usr have some of them in /bin and /sbin."""
     return path in OF_DEBIAN or f"usr/{path}" in OF_DEBIAN
 
 
@@ -93,11 +93,10 @@ _CERTIFICATE: Final = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTI
 
 
 class InFiles:
-    """Chooses files that may hold a secret, and finds secrets in a content. The reader of layers uses it, too.
+    """Chooses files that may hold a secret, and finds secrets in them. The reader of layers uses it, too.
 
-    Files outside of packages are read: settings, homes, and files beside the Python environment.
-    Inside packages only the files are read in which tools keep credentials, since keys in a
-    package's tests are no secrets.
+    Outside packages, these are settings, homes, and files beside the Python environment. Inside packages,
+    only files in which tools keep credentials: keys in a package's tests are no secrets.
     """
 
     def wants(self, entry: Entry) -> bool:

@@ -153,7 +153,7 @@ def loaded(image: AuditedImage, elf: Elf, name: str) -> str | None:
 
 
 def _system_folders(image: AuditedImage) -> Iterator[str]:
-    """Return the folders of the loader's cache, in its order."""
+    """Yield the folders of the loader's cache, in its order."""
     for path in sorted(
         path for path in image.paths if re.fullmatch(r"etc/ld\.so\.conf\.d/[^/]+\.conf", path)
     ):

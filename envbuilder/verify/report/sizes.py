@@ -22,9 +22,8 @@ LAYERS: Final = (
 OS: Final = "os"
 _DPKG: Final = re.compile(r"var/lib/dpkg/info/([^/:]+)(?::[^/]*)?\.list")
 _RECORD: Final = re.compile(r"(.*/)([^/]+?)-[^/-]+\.dist-info/RECORD")
-_MERGED: Final = re.compile(
-    r"(bin|sbin|lib|lib32|lib64|libx32)/"
-)  # links into /usr, which dpkg's lists do not know
+# Links into /usr, which dpkg's lists do not know.
+_MERGED: Final = re.compile(r"(bin|sbin|lib|lib32|lib64|libx32)/")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

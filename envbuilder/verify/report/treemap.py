@@ -10,8 +10,8 @@ WIDTH: Final = 1000
 HEIGHT: Final = 560
 HEAD: Final = 18  # above each layer, for its name
 GAP: Final = 2
-SMALLEST: Final = 0.002  # of all bytes; what is smaller is shown together
-_LETTER: Final = 7.0  # wide, about
+SMALLEST: Final = 0.002  # share of all bytes; smaller parts are shown as one
+_LETTER: Final = 7.0  # about the width of a letter
 # Dark enough for white letters. Layers are also named, so color carries no meaning alone.
 COLORS: Final = ("#2f5d8a", "#8a4b2f", "#3f7a4b", "#6b4a8a", "#7a6a1f", "#8a2f55")
 
