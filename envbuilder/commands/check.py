@@ -29,8 +29,7 @@ def check(
     recipes: Recipes,
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""
-    store = open_store(session, writes=False)
-    base_of = functools.partial(known_base, store=store)
+    base_of = functools.partial(known_base, store=open_store(session, writes=False))
     recipe, report = examine_file(name, recipes, host, base_of=base_of)
     session.data = CheckedRecipe.model_validate(
         {"name": recipe.name, "repairs": [repair.data() for repair in report.repairs]}

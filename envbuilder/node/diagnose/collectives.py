@@ -131,8 +131,7 @@ class Ranks:
 
     def stalls(self) -> tuple[Stall, ...]:
         """Return a verdict for each group in which a collective did not end."""
-        groups = self._joined()
-        found = [stall for name, ranks in groups.items() if (stall := self._judge(name, ranks))]
+        found = [stall for name, ranks in self._joined().items() if (stall := self._judge(name, ranks))]
         if self._desync:
             return (self._desync[-1], *(stall for stall in found if stall.verdict is not Verdict.TIMEOUT))
         return tuple(found)

@@ -167,7 +167,7 @@ def _clock(machine: Machine, skews: list[float]) -> Item:
 
 
 def check_locks(machine: Machine) -> Iterator[Item]:
-    """Find locks of torch's load() older than any compilation: torch 2.13 and older wait for them for ever."""
+    """Find locks of torch's load() older than any compilation, for which torch 2.13 and older wait forever."""
     folder = machine.environment.get("TORCH_EXTENSIONS_DIR", "") or str(
         machine.home / ".cache/torch_extensions"
     )
