@@ -143,7 +143,7 @@ def _clean(path: str, found: Entry, epoch: int) -> Entry:
 
 
 def _is_kept(name: str) -> bool:
-    """Whether an extended attribute belongs to the tree: file capabilities and users' own, never a host's labels."""
+    """Whether a layer keeps an extended attribute: file capabilities and users' own, never a host's labels."""
     return name == "security.capability" or (name.startswith("user.") and not name.startswith(_HOST_XATTRS))
 
 

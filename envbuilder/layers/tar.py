@@ -27,7 +27,7 @@ _MOST_ID: Final = 0o7777777  # 7 digits
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Member:
-    """One header as read. `entry.sha256` is empty. `hard` names the first path of the same file, for a hard link."""
+    """One header as read, without `entry.sha256`. `hard` of a hard link is the first path of the same file."""
 
     entry: Entry
     hard: str = ""

@@ -58,7 +58,7 @@ def parse_blocks(text: str) -> Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layer:
-    """A finished layer in a store folder: `layer.tar.zst`, `manifest.txt`, `blocks.json` and `layer.json` (these fields)."""
+    """A finished layer's folder: `layer.tar.zst`, `manifest.txt`, `blocks.json`, `layer.json` (these fields)."""
 
     name: str  # os | cuda | python | extensions | runtime
     folder: Path
@@ -90,7 +90,7 @@ def make_compressor() -> zstandard.ZstdCompressor:
 
 
 class LayerWriter:
-    """A context manager that takes entries in order and writes a compressed tar. `finish` writes the texts beside it."""
+    """A context manager that writes entries, in order, as a compressed tar. `finish` writes the texts beside it."""
 
     def __init__(self, name: str, folder: Path, *, threads: int) -> None:
         self._name = name
@@ -127,7 +127,7 @@ class LayerWriter:
         self._gather(make_header(entry))
 
     def add_file(self, entry: Entry, stream: io.FileIO) -> Entry:
-        """Add a file with its content, from where the stream is, and return the entry with the content's digest."""
+        """Add a file whose content begins at the stream's position; return the entry with the digest."""
         self._gather(make_header(entry))
         digest = self._add_small(entry, stream) if entry.size < BLOCK_SIZE else self._add_large(entry, stream)
         self._gather(bytes(-entry.size % BLOCK))

@@ -72,7 +72,7 @@ def locked_packages(lock: Lock) -> dict[str, str]:
 
 
 def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tuple[str, ...]:
-    """Return the reasons why the lock no longer fits the recipe and the files of its extensions; empty if it fits.
+    """Return why the lock no longer fits the recipe and the files of its extensions; empty if it fits.
 
     `files` holds the current digests of these files by their path below the recipe's folder.
     """

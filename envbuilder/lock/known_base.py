@@ -22,7 +22,7 @@ def lock_path(recipe: Recipe) -> Path:
 
 
 def known_base(recipe: Recipe, *, store: Store, read_lock: Callable[[Path], Lock] = load_lock) -> Base | None:
-    """Return what the lock knows of the recipe's base image, otherwise what the last attempt to lock it found."""
+    """Return the facts about the base image from the lock, otherwise from the last attempt to lock it."""
     try:
         base = read_lock(lock_path(recipe)).base
     except LockError:

@@ -88,7 +88,7 @@ class Extension:
         return Form.LOAD if self.sources else Form.PROJECT
 
     def canonical(self) -> dict[str, object]:
-        """Return what decides a build. Keys of later versions appear only with a value, so old locks stay fresh."""
+        """Return what decides a build. Later keys appear only with a value, so old locks stay fresh."""
         given = {one.name: getattr(self, one.name) for one in fields(self)} | {"env": dict(self.env)}
         return {key: value for key, value in given.items() if value or key in _FIRST_KEYS}
 

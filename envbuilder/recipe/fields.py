@@ -116,7 +116,7 @@ def check_path(
 
 
 def _way_to(text: str, folder: Path) -> str:
-    """Return the hint for a path outside the recipe's folder: where the recipe belongs, and the path from there."""
+    """Return the hint for a path outside the recipe's folder: where to move the recipe, and the path from there."""
     start, target = folder.resolve(), (folder / text).resolve()
     if not target.exists():
         return f"paths start at the recipe's folder, `{start}`, and stay below it: no `..`, no `\\`, no leading `/` or `./`"

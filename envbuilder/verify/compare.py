@@ -34,7 +34,7 @@ BUILDER_ADDS: Final[Mapping[str, str]] = {
     "environment": "the same",
     "singularity": "the same",
 }
-"""What `apptainer build` adds to the tree of an image or writes anew, and why; all below it counts too."""
+"""The paths that `apptainer build` adds or writes anew, with all below them, and why."""
 # Folders that `apptainer build` makes where they are missing.
 BUILDER_FOLDERS: Final = ("", "dev", "etc", "home", "proc", "root", "sys", "tmp", "var", "var/tmp")
 BUILDER_MARK: Final = ".singularity.d/actions"  # in every SIF that Apptainer built, and in no image

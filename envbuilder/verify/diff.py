@@ -130,7 +130,7 @@ def of_tree(
 ) -> Contents:
     """Return the contents of a tree. `contents` holds the files of `READ`.
 
-    Its packages are those of its lock. Without one that this envbuilder reads, they are those of the package databases.
+    Its packages are those of its lock or, without one that can be read, of the package databases.
     """
     settings = {key: value for key, value in environment.items() if _NCCL.match(key)}
     lines = _text(contents, NCCL_FILE).splitlines()

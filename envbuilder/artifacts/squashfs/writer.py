@@ -185,10 +185,6 @@ class _Folder:
     entry: Entry
     names: list[tuple[bytes, Entry]] = field(default_factory=list)  # sorted
 
-    @property
-    def subfolders(self) -> int:
-        return sum(entry.kind is Kind.DIRECTORY for _, entry in self.names)
-
 
 class _Tables:
     """The inodes and folders. A folder's files come first, then its list, then the folder; the root is last."""
@@ -272,7 +268,7 @@ class _Tables:
         return _TYPES[Kind.LINK], body
 
     def _folder(self, folder: _Folder, block: int, offset: int, size: int) -> tuple[int, bytes]:
-        entry, links = folder.entry, 2 + folder.subfolders
+        entry, links = folder.entry, 2 + sum(one.kind is Kind.DIRECTORY for _, one in folder.names)
         # The root has no parent; its number is the one after the last.
         parent = self._numbers[entry.parent] if entry.path else len(self._numbers) + 1
         size += 3  # for `.` and `..`, which are not written

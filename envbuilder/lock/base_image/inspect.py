@@ -68,15 +68,13 @@ class _Tree:
     def matching(self, pattern: re.Pattern[str]) -> Iterator[tuple[str, re.Match[str]]]:
         """Yield the paths that match, in order, with their matches."""
         for path in self.paths:
-            found = pattern.fullmatch(path)
-            if found:
+            if found := pattern.fullmatch(path):
                 yield path, found
 
     def package(self, *names: str) -> tuple[str, str]:
         """Return the upstream version of the first installed package and its source; "" twice if there is none."""
         for name in names:
-            found = _NUMBERS.match(self.packages.get(name, ""))
-            if found:
+            if found := _NUMBERS.match(self.packages.get(name, "")):
                 return found[1], f"package {name} {self.packages[name]}"
         return "", ""
 
@@ -178,8 +176,7 @@ def _libc(tree: _Tree) -> Iterator[Fact]:
     for path, _ in tree.matching(_LIBC):
         content = tree.contents.get(path, b"")
         version = re.search(rb"stable release version (\d+\.\d+)", content)
-        machine = _machine(content)
-        if machine:
+        if machine := _machine(content):
             yield _at(Name.ARCHITECTURE, machine, path)
         if version:
             found.append((machine != "amd64", path, version[1].decode()))
@@ -187,8 +184,7 @@ def _libc(tree: _Tree) -> Iterator[Fact]:
         yield _at(Name.GLIBC, number, path)
     for path, match in tree.matching(_MUSL):
         yield _at(Name.MUSL, "", path)
-        machine = _MUSL_MACHINES.get(match[1], match[1])
-        yield _at(Name.ARCHITECTURE, machine, path)
+        yield _at(Name.ARCHITECTURE, _MUSL_MACHINES.get(match[1], match[1]), path)
 
 
 def _machine(content: bytes) -> str:
@@ -261,8 +257,7 @@ def _pythons(tree: _Tree) -> Iterator[Fact]:
         else:
             version, source = minor, f"/{path}"
         yield _at(Name.PYTHON, version, path, source)
-        own = f"{prefix}/include/python{minor}/Python.h"
-        if tree.has(own):
+        if tree.has(own := f"{prefix}/include/python{minor}/Python.h"):
             yield _at(Name.PYTHON_HEADERS, version, own)
 
 
@@ -288,8 +283,7 @@ def _crypt(tree: _Tree) -> Iterator[Fact]:
 def _cudas(tree: _Tree) -> Iterator[Fact]:
     for root in dict.fromkeys(match["root"] for _, match in tree.matching(_CUDA)):
         yield from _cuda(tree, root)
-    real = follow(tree.paths, "usr/local/cuda")
-    if real:
+    if real := follow(tree.paths, "usr/local/cuda"):
         yield Fact(name=Name.PLAIN_CUDA, value=f"/{real}", path="/usr/local/cuda", source="/usr/local/cuda")
 
 
@@ -305,8 +299,7 @@ def _cuda(tree: _Tree, root: str) -> Iterator[Fact]:
         own = parts.get("cuda_nvcc", "")
         yield _at(Name.NVCC, own or version, f"{root}/bin/nvcc", f"{place}/version.json" if own else source)
     for path in sorted(files):
-        runtime = re.search(r"/libcudart\.so\.(\d+\.\d+\.\d+)$", path)
-        if runtime:
+        if runtime := re.search(r"/libcudart\.so\.(\d+\.\d+\.\d+)$", path):
             yield _at(Name.CUDART, runtime[1], path)
         if path.endswith("/include/cuda_runtime.h"):
             yield _at(Name.CUDA_HEADERS, version, path)
@@ -324,8 +317,7 @@ def _cuda_version(tree: _Tree, root: str, parts: Mapping[str, str]) -> tuple[str
     if old:
         return old[1], f"/{root}/version.txt"
     for header in (f"{root}/include/cuda.h", f"{root}/targets/x86_64-linux/include/cuda.h"):
-        number = re.search(r"#define CUDA_VERSION\s+(\d+)", tree.text(header))
-        if number:
+        if number := re.search(r"#define CUDA_VERSION\s+(\d+)", tree.text(header)):
             return f"{int(number[1]) // 1000}.{int(number[1]) % 1000 // 10}", f"/{header}"
     package = tree.package("nvidia-cuda-toolkit") if root.startswith("usr/lib/") else ("", "")
     named = re.search(r"-(\d+\.\d+)$", root)

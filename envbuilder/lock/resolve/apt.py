@@ -122,7 +122,7 @@ class Suite:
     def _install(
         self, *words: str, refusal: str, hint: str = "", old: Sequence[Artifact] = ()
     ) -> tuple[Artifact, ...]:
-        """Return `old` with what `apt-get install` would fetch; raises IncompatibleError, which begins with `refusal`."""
+        """Return `old` with what `apt-get install` would fetch. Raises IncompatibleError with `refusal`."""
         try:
             listing = self._ask("apt-get", "install", "--print-uris", "-qq", *words)
         except CommandError as error:
@@ -131,7 +131,7 @@ class Suite:
         return tuple(found[name] for name in sorted(found))
 
     def _installed(self, old: Sequence[Artifact]) -> Iterator[str]:
-        """Return dpkg's status of the old packages, from the lists if they have this version, otherwise from the files."""
+        """Yield dpkg's status of the old packages, from the lists if these have the version, else from the files."""
         listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
         known = {_stanza(stanza): stanza for stanza in listing.strip().split("\n\n")}
         gone = [deb for deb in old if deb not in known]

@@ -1,4 +1,4 @@
-"""Input of the resolvers: the user's options, the rows of the tables, and access to store, programs and network."""
+"""The resolvers' input: the user's options, the tables' rows, and access to store, programs and network."""
 
 import functools
 import threading

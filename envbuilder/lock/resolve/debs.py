@@ -14,7 +14,7 @@ from envbuilder.lock.resolve.apt import Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.recipe.model import Recipe
 
-# The distribution's base, a compiler that can build extensions for its own Python, and what torch's build calls.
+# The distribution's base, a compiler for extensions of its own Python, and what torch's build calls.
 OS_PACKAGES: Final = (
     "?essential",  # apt's pattern: coreutils, bash, dpkg, … and apt itself
     "ca-certificates",

@@ -41,7 +41,6 @@ class Page:
 
 
 def render(page: Page) -> str:
-    """Render the page as HTML; every value is escaped."""
     environment = Environment(
         autoescape=True,
         loader=FileSystemLoader(_FOLDER),

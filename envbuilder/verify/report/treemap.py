@@ -100,7 +100,7 @@ def _box(layer: str, name: str, size: int, rect: Rect, fill: str) -> Box:
 
 def squarify(sizes: Sequence[float], room: Rect) -> tuple[Rect, ...]:
     """Return a rectangle for each size, the largest first. Their areas are proportional and fill the room."""
-    return tuple(_rows(list(sizes), room)) if sizes else ()
+    return tuple(_rows(list(sizes), room))
 
 
 def _rows(sizes: list[float], room: Rect) -> Iterator[Rect]:
