@@ -229,7 +229,7 @@ def _disk_usage(folder: Path, seen: set[int]) -> int:
     total = 0
     for parent, _, names in os.walk(folder):
         for name in names:
-            status = Path(parent, name).lstat()
+            status = os.lstat(f"{parent}/{name}")  # many thousands; a Path of each takes longer than to ask
             if status.st_ino not in seen:
                 seen.add(status.st_ino)
                 total += status.st_blocks * 512

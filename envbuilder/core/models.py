@@ -196,7 +196,8 @@ def plain(node: Node) -> Any:
 
 
 @functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
+def adapter(kind: Any) -> TypeAdapter[Any]:
+    """Return pydantic's reader of a type, which takes milliseconds to make."""
     return TypeAdapter(kind)
 
 
@@ -208,9 +209,9 @@ def read_node(
     Validators get `context` as pydantic's `ValidationInfo.context`. With `skip_unknown` a key that the dataclass does not
     have is no mistake.
     """
-    adapter, data = _adapter(cast("Any", kind)), plain(node)
+    data = plain(node)
     try:
-        found: T = adapter.validate_python(
+        found: T = adapter(cast("Any", kind)).validate_python(
             data, context=context, extra="ignore" if skip_unknown else "forbid"
         )
     except ValidationError as error:

@@ -13,10 +13,10 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import zstandard
-from pydantic import TypeAdapter
 
 from envbuilder.core.cache import sha256_file, space_errors
 from envbuilder.core.errors import BuildError
+from envbuilder.core.models import adapter
 from envbuilder.layers.entry import Entry, Kind, from_bytes, parse_manifest, to_bytes, tree_digest
 from envbuilder.layers.extract import BlobReader, unpack
 from envbuilder.layers.import_tar import index_tar, plain_parts, some_lines
@@ -91,7 +91,7 @@ def load_layer(folder: Path) -> Layer | None:
     """
     try:
         facts = json.loads((folder / "layer.json").read_text(encoding="utf-8"))
-        layer = TypeAdapter(Layer).validate_python(facts | {"folder": folder})
+        layer = adapter(Layer).validate_python(facts | {"folder": folder})
         sizes = (layer.blob.stat().st_size, sha256_file(layer.manifest), sha256_file(layer.index))
     except (OSError, ValueError, TypeError):
         return None

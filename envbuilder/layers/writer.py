@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import IO, Final, Self, TypeAlias
 
 import zstandard
-from pydantic import TypeAdapter
 
 from envbuilder.core.cache import Sha256, save_text, sha256_text
 from envbuilder.core.errors import BuildError
+from envbuilder.core.models import adapter
 from envbuilder.layers.entry import Entry, Kind, make_manifest
 from envbuilder.layers.tar import BLOCK, CHUNK, END, make_header
 
@@ -53,7 +53,8 @@ class Blocks:
 
 def parse_blocks(text: str) -> Blocks:
     """Raises ValueError for anything that `to_json` does not write."""
-    return TypeAdapter(Blocks).validate_json(text)
+    blocks: Blocks = adapter(Blocks).validate_json(text)
+    return blocks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

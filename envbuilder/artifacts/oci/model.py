@@ -3,18 +3,17 @@
 The writer of layouts, the reader of foreign images, the registry client and base images all use these types.
 """
 
-import functools
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from typing import Annotated, Any, Final, TypeVar, cast
 
-from pydantic import ConfigDict, Field, PlainSerializer, Strict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, PlainSerializer, Strict, ValidationError
 from pydantic.alias_generators import to_camel, to_pascal
 
 from envbuilder.core.cache import Sha256, parse_sha256
-from envbuilder.core.models import ReadAs
+from envbuilder.core.models import ReadAs, adapter
 
 IMAGE: Final = "application/vnd.oci.image.manifest.v1+json"
 INDEX: Final = "application/vnd.oci.image.index.v1+json"
@@ -218,7 +217,7 @@ def dump(value: object) -> bytes:
 def data_of(value: Descriptor | ImageConfig) -> dict[str, object]:
     """Return the JSON of a value under the specification's names, without empty keys."""
     kind: Any = type(value)
-    found: dict[str, object] = _adapter(kind).dump_python(value, by_alias=True, exclude_defaults=True)
+    found: dict[str, object] = adapter(kind).dump_python(value, by_alias=True, exclude_defaults=True)
     return found
 
 
@@ -237,14 +236,9 @@ def _without_nulls(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return {key: value for key, value in pairs if value is not None}
 
 
-@functools.cache
-def _adapter(kind: Any) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
 def _read(kind: type[T], value: Mapping[str, object]) -> T:
     try:
-        found: T = _adapter(cast("Any", kind)).validate_python(value)
+        found: T = adapter(cast("Any", kind)).validate_python(value)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         where = ".".join(map(str, first["loc"]))

@@ -12,9 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
-from pydantic import TypeAdapter
-
 from envbuilder.core.cache import Sha256, Store, save_text, sha256_file, sha256_text
+from envbuilder.core.models import adapter
 from envbuilder.lock.model import Artifact, LockedExtension
 from envbuilder.plan.model import ENV_PREFIX, ExtensionsStep, Plan, extension_lines
 from envbuilder.recipe.extension import SOURCE_SUFFIXES, Form
@@ -243,14 +242,11 @@ class CachedExtension:
     form: Form
 
 
-_COMPILED: Final = TypeAdapter(Compiled)
-
-
 def load_compiled(folder: Path) -> Compiled | None:
     """Return the entry in a folder of the store, None if it is missing or has another version."""
     try:
         value = json.loads((folder / COMPILED_FILE).read_text(encoding="utf-8"))
-        compiled = _COMPILED.validate_python(value | {"key": {"fields": value["key"]}})
+        compiled = adapter(Compiled).validate_python(value | {"key": {"fields": value["key"]}})
     except (OSError, ValueError, KeyError, TypeError):
         return None
     there = folder / (TREE if compiled.call is None else compiled.call.library)
@@ -278,14 +274,13 @@ def ninja_timings(build_dir: Path) -> tuple[Timing, ...]:
 # ---- the entry of captured calls
 
 
-_CALLS: Final = TypeAdapter(tuple[Call, ...])
-
-
 def load_calls(folder: Path, store: Store) -> Calls | None:
     """Return the captured calls in a folder of the store, None if they or one of their files are missing."""
     try:
         value = json.loads((folder / CAPTURED_FILE).read_text(encoding="utf-8"))
-        calls = Calls(calls=_CALLS.validate_python(value["calls"]), files=_sorted(value["files"]))
+        calls = Calls(
+            calls=adapter(tuple[Call, ...]).validate_python(value["calls"]), files=_sorted(value["files"])
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     are_there = all(store.artifact(digest).exists() for _, digest in calls.files)
@@ -294,7 +289,7 @@ def load_calls(folder: Path, store: Store) -> Calls | None:
 
 def read_calls(build_dir: Path, calls: Path, store: Store) -> Calls:
     """Read the calls from the program in the sandbox, and copy the files that they may read into the store."""
-    found = _CALLS.validate_json(calls.read_bytes())
+    found = adapter(tuple[Call, ...]).validate_json(calls.read_bytes())
     files: dict[str, Sha256] = {}
     for folder in (build_dir / "src", build_dir / KEPT.removeprefix(f"{BUILD_DIRECTORY}/")):
         for path in folder.rglob("*"):
