@@ -86,9 +86,9 @@ def test_a_failed_group_and_each_exceeded_budget_are_told(monkeypatch: pytest.Mo
     assert failed.startswith("b: FAILED with exit code 1; its log is ")
     assert slow.startswith("`middle` took 12.0 minutes, and its budget is 6")
     monkeypatch.setattr(tiers, "CI", True)
-    full = Disk(gigabytes=tier.gigabytes + 1, minute=2.5, groups=("a", "b"))
+    full = Disk(gigabytes=tier.gigabytes + 4, minute=2.5, groups=("a", "b"))
     (large,) = tiers.judge(tier, [fine], most, full, fetched=False)
-    assert large.startswith("`middle` took 16.0 GB of disk after 2.5 minutes, in a, b, and its budget is 15")
+    assert large.startswith("`middle` took 19.0 GB of disk after 2.5 minutes, in a, b, and its budget is 15")
     assert tiers.judge(tier, [fine], most, full, fetched=True) == []
 
 
