@@ -120,6 +120,7 @@ class _Override:
         return version_key(first) <= version and (not last or version <= version_key(last.strip()))
 
 
+@functools.cache
 def version_key(version: str) -> tuple[int, ...]:
     """Return the sort key of a plain version such as 2.10.0."""
     return tuple(int(part) for part in version.split("."))
