@@ -66,7 +66,8 @@ def verify_signatures(image: Path, sif: Path, bundle: Path, *, key: Path, runner
     if not bundle.is_file():
         raise VerifyError(
             f"`{sif}` and its image are not signed: there is no `{bundle}`",
-            hint=f"`envbuilder sign {sif.stem} --key KEY` signs them; `envbuilder pull --key PUBLIC` pulls a pair that is signed in a registry",
+            hint=f"`envbuilder sign {sif.stem} --key KEY` signs them; "
+            "`envbuilder pull --key PUBLIC` pulls a pair that is signed in a registry",
         )
     signed = signed_digests(bundle.read_bytes(), key, str(bundle))
     argv = ("apptainer", "verify", "--key", str(key.absolute()), str(sif))

@@ -3,6 +3,7 @@
 `assemble` composes layers itself. `docker` runs BuildKit. The store keeps each layer under its own key.
 """
 
+import functools
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
@@ -106,7 +107,7 @@ def record_key(plan: Plan, engine: EngineName) -> str:
     return " ".join((plan.key, *tools(), PACKING, *_ENGINES[engine], OURS))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots, which leave no room for a cached property
 class Job:
     """A plan, the engine that makes its layers, and the context of the build."""
 
@@ -117,7 +118,7 @@ class Job:
     console: Console
     limits: Limits
 
-    @property
+    @functools.cached_property
     def keys(self) -> dict[Step, Sha256]:
         return layer_keys(self.plan, self.engine)
 

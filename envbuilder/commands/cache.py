@@ -30,7 +30,8 @@ def cache(
     words: Annotated[
         list[str] | None,
         typer.Argument(
-            help="with --gc: what to remove (default: all but `layers` and `extensions`); `vendor NAME DIR`: copy every file of NAME's lock to DIR",
+            help="with --gc: what to remove (default: all but `layers` and `extensions`); "
+            "`vendor NAME DIR`: copy every file of NAME's lock to DIR",
             metavar="KIND | vendor NAME DIR",
         ),
     ] = None,

@@ -30,7 +30,10 @@ SYSTEM_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/b
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OsStep:
-    """The distribution's packages, or an image and the packages that it lacks. The pinned gcc is also installed as `gcc`, `cc` and so on."""
+    """The distribution's packages, or an image and the packages that it lacks.
+
+    The pinned gcc is also installed as `gcc`, `cc` and so on.
+    """
 
     name: ClassVar = "os"
     reads: ClassVar[tuple[str, ...] | None] = ()

@@ -107,7 +107,8 @@ def _numbers(text: str) -> tuple[int, ...]:
 
 
 LIBRARY: Final = re.compile(
-    r"lib(cuda(rt|devrt)?|cublas(Lt)?|cudnn\w*|cufftw?|cufile\w*|cupti|curand|cusolver(Mg)?|cusparse(Lt)?|nccl|npp\w+|nvJitLink|nvToolsExt|nvjpeg|nvrtc\w*|nvshmem\w*)"
+    r"lib(cuda(rt|devrt)?|cublas(Lt)?|cudnn\w*|cufftw?|cufile\w*|cupti|curand|cusolver(Mg)?|cusparse(Lt)?|nccl"
+    r"|npp\w+|nvJitLink|nvToolsExt|nvjpeg|nvrtc\w*|nvshmem\w*)"
     r"\.so(\.[\d.]+)?"
 )
 DEFAULT_FOLDERS: Final = (
@@ -137,7 +138,8 @@ def _copies(image: AuditedImage, name: str, copies: Sequence[Elf]) -> Finding:
     alike = "the same bytes" if len({elf.entry.sha256 for elf in copies}) == 1 else "different bytes"
     return Finding(
         code=Code.COPIES, severity=Severity.WARNING, where=f"/{keep.path}",
-        message=f"{len(copies)} copies of `{name}` with {alike}: {some([elf.path for elf in copies])}; {users or 'nothing names it as needed'}",
+        message=f"{len(copies)} copies of `{name}` with {alike}: {some([elf.path for elf in copies])}; "
+        f"{users or 'nothing names it as needed'}",
         hint=f"one would do and save {spare / 1e6:.1f} MB",
     )  # fmt: skip
 
