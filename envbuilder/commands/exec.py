@@ -4,16 +4,17 @@ import os
 import shlex
 import sys
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any
 
 import typer
+import typer.core
 
 from envbuilder.commands.context import Name, Output, Profile, Session, command, offer
 from envbuilder.core.errors import UsageError
+from envbuilder.core.places import nearest
 from envbuilder.run.exec import ExecOptions, command_line, execute, parse_form
 from envbuilder.run.launch.site import find_site
 
-PROGRAM: Final = {"allow_extra_args": True, "ignore_unknown_options": True}
 Form = Annotated[
     str,
     typer.Option(
@@ -25,11 +26,41 @@ Form = Annotated[
 Print = Annotated[bool, typer.Option("--print", help="print the command line; run nothing")]
 
 
+class ProgramCommand(typer.core.TyperCommand):
+    """A command that takes a program after `--`, as `context.args`. An unknown word before `--` is an error."""
+
+    allow_extra_args = True
+    ignore_unknown_options = True  # to tell of them here
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        end = args.index("--") if "--" in args else len(args)
+        unknown = super().parse_args(ctx, args[:end])
+        if unknown and not ctx.resilient_parsing:
+            raise _unknown(ctx, unknown)
+        ctx.args = args[end + 1 :]
+        return args[end + 1 :]
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "-- PROGRAM…"]
+
+
+def _unknown(ctx: Any, words: list[str]) -> UsageError:
+    if words[0].startswith("-"):
+        option = words[0].partition("=")[0]
+        meant = nearest(option, [name for one in ctx.command.get_params(ctx) for name in one.opts])
+        hint = f"{meant}`{ctx.command_path} --help` lists the options; those of a program stand after `--`"
+        return UsageError(f"there is no option `{option}`", hint=hint)
+    example = shlex.join((*ctx.command_path.split(), ctx.params["name"], "--", *words))
+    return UsageError(
+        f"`{words[0]}` is neither an option nor after `--`", hint=f"a program stands after `--`: {example}"
+    )
+
+
 @command(
     "exec",
     ("envbuilder exec a100 -- python train.py", "envbuilder exec a100 --in image --print -- python -V"),
     has_json=False,
-    context_settings=PROGRAM,
+    cls=ProgramCommand,
 )
 def exec(  # noqa: A001
     session: Session,

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from envbuilder.commands.context import Name, Output, Profile, Session, command, new_app, offer
-from envbuilder.commands.exec import PROGRAM, Form
+from envbuilder.commands.exec import Form, ProgramCommand
 from envbuilder.core.answer import Answer
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
@@ -17,6 +17,7 @@ from envbuilder.run.launch import start
 from envbuilder.run.launch.job import LaunchOptions
 from envbuilder.run.launch.lint import lint_files
 from envbuilder.run.launch.site import SlurmSite
+from envbuilder.run.launch.slurm import check_job
 
 LOGS: Final = Path("logs")
 launch: Final = new_app("Start a distributed run: `envbuilder launch slurm a100 --nodes 2 -- train.py`.")
@@ -57,7 +58,7 @@ SmokeRun = Annotated[
     bool, typer.Option("--smoke", help="check ranks, GPUs and collectives instead of running a program")
 ]
 # A command whose process the job replaces: its output is the program's.
-becoming: Final = functools.partial(command, app=launch, has_json=False, context_settings=PROGRAM)
+becoming: Final = functools.partial(command, app=launch, has_json=False, cls=ProgramCommand)
 
 
 @command(
@@ -66,7 +67,7 @@ becoming: Final = functools.partial(command, app=launch, has_json=False, context
     SlurmJob | WrittenScript,
     app=launch,
     short_help="Submit a job to Slurm",
-    context_settings=PROGRAM,
+    cls=ProgramCommand,
 )
 def launch_slurm(
     session: Session, context: typer.Context, name: Name, *, nodes: Nodes = None, gpus: Gpus = None, ranks: Ranks = None,
@@ -95,15 +96,15 @@ def launch_slurm(
     )  # fmt: skip
     if _write_script(session, options, write):
         return
-    runner = ProcessRunner(session.environment, whole=True)
-    started = start.submit(
-        start.script_of(start.prepare(options, session.environment)),
-        runner,
-        wait=wait,
-        report=Console(color=session.color).say,
-    )
+    runner, report = ProcessRunner(session.environment, whole=True), Console(color=session.color).say
+    job = start.prepare(options, session.environment)
+    if warning := check_job(job, runner):
+        report(f"warning: {warning}")
+    started = start.submit(start.script_of(job), runner, wait=wait, report=report)
     session.exit_code, session.text = started.code, started.text()
     session.data = SlurmJob(job=started.number, script=started.script, log=started.log)
+    if started.code:
+        session.findings = start.failures(started)
 
 
 @becoming(

@@ -1,5 +1,14 @@
 case ${0##*/} in
-  "$name-exec") [ "$#" -gt 0 ] || set -- /bin/bash ;;
+  "$name-exec")
+    case ${1-} in
+      --) shift ;;
+      -*)
+        printf '%s: there is no option %s\nhint: a program and its options: %s python -V\n' "$name-exec" "$1" "$name-exec" >&2
+        exit 2
+        ;;
+    esac
+    [ "$#" -gt 0 ] || set -- /bin/bash
+    ;;
   *) set -- "${0##*/}" "$@" ;;
 esac
 

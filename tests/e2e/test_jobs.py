@@ -43,7 +43,8 @@ if mode == "deaf":
 pathlib.Path(f"started-{rank}").touch()
 print("world of", os.environ["WORLD_SIZE"], flush=True)
 if mode == "die" and rank == 2:
-    time.sleep(1)
+    while not pathlib.Path("die-now").exists():
+        time.sleep(0.1)
     sys.exit(3)
 if mode != "end":
     time.sleep(600)
@@ -124,6 +125,8 @@ def test_four_ranks_on_two_slurm_nodes_are_one_job(cluster, work, cpu, shape):
     assert ended.returncode == 0, log + ended.stderr
     assert "0: smoke: passed, 4 ranks, gloo" in log
     assert "4 ranks on 2 nodes, wanted 4" in log
+    assert "frame #" not in log  # of the launcher of the second node, when the first has ended
+    assert "OMP_NUM_THREADS" not in log
     assert re.search(r"n1 +0 .*\n.*n1 +1 .*\n.*n2 +0 .*\n.*n2 +1 ", log)
     assert {path.name for path in work.glob("logs/cpu-*/rank-*.log")} == {
         f"rank-{rank}.log" for rank in range(4)
@@ -132,9 +135,13 @@ def test_four_ranks_on_two_slurm_nodes_are_one_job(cluster, work, cpu, shape):
 
 @pytest.mark.parametrize("shape", ["torchrun", "tasks"])
 def test_a_rank_that_dies_ends_the_slurm_job(cluster, work, cpu, shape):
+    """Each line is in the logs while the job runs: a rank dies only after this test has read one."""
     number = submit(cluster, work, cpu, "--shape", shape, "--", "train.py", "die")
+    rank = work / f"logs/cpu-{number}/rank-0.log"
+    wait_until("the job's log has the line", lambda: "0: world of 4\n" in log_of(work), STARTED)
+    wait_until("the rank's log has the line", lambda: "world of 4\n" in rank.read_text())
+    (work / "die-now").touch()
     assert wait_for_end(cluster, number) == "FAILED"
-    assert "world of 4" in (work / f"logs/cpu-{number}/rank-0.log").read_text()
 
 
 @pytest.mark.parametrize("shape", ["torchrun", "tasks"])
@@ -160,6 +167,39 @@ def test_a_wrong_partition_is_said_at_once(cluster, work, cpu):
     assert ended.returncode == 9, ended.stderr
     assert "invalid partition specified: nope" in ended.stderr
     assert "`sinfo` lists the partitions" in ended.stderr
+
+
+def test_more_nodes_than_there_are_is_said_at_once(cluster, work, cpu):
+    ended = finish(cluster, launch(cluster, work, cpu, "slurm", "--nodes", "3", "--smoke"))
+    assert ended.returncode == 2, ended.stderr
+    assert "the partition `main` gives a job 2 at most" in ended.stderr
+    assert cluster.head.run("squeue", "--noheader", env=cluster.env) == ""
+
+
+def test_whoever_stops_waiting_learns_that_the_job_goes_on(cluster, work, cpu):
+    """The job waits for another, which has both nodes."""
+    full = (
+        "sbatch",
+        "--parsable",
+        "--exclusive",
+        "--nodes=2",
+        "--chdir=/tmp",
+        "--output=/dev/null",
+        "--wrap=sleep 600",
+    )
+    cluster.head.run(*full, env=cluster.env)
+    output = work / "launch.log"
+    command = launch(cluster, work, cpu, "slurm", "--nodes", "2", "--wait", "--smoke")
+    with logged(*command, output=output, env=os.environ | cluster.env) as running:
+        wait_until("it says why it waits", lambda: " waits: " in output.read_text())
+        (child,) = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
+        os.kill(int(child), signal.SIGINT)
+        assert running.wait(QUICK) == 130
+    found = re.search(r"job (\d+) goes on; to end it: (scancel \d+)", output.read_text())
+    assert found, output.read_text()
+    state = ("squeue", "--noheader", "--format=%T", "--jobs", found[1])
+    assert cluster.head.run(*state, env=cluster.env) == "PENDING\n"
+    cluster.head.run(*found[2].split(), env=cluster.env)
 
 
 @contextlib.contextmanager
@@ -240,6 +280,7 @@ def test_four_ranks_on_two_machines_reached_by_ssh_are_one_job(cluster, work, cp
 
 @pytest.mark.parametrize("way", [(), ("--pdsh",)], ids=["ssh", "pdsh"])
 def test_a_rank_that_dies_ends_the_job_on_all_machines(cluster, work, cpu, way):
+    (work / "die-now").touch()
     ended = finish(cluster, launch(cluster, work, cpu, "ssh", *way, "--", "train.py", "die"))
     assert ended.returncode not in (0, 124)
     assert "the ranks ended with exit code" in ended.stderr

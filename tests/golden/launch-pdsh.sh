@@ -84,7 +84,7 @@ preflight() {
   local free driver seen code=0
   prepare
   find_environment
-  free=$(df -Pm "$scratch" | awk 'NR == 2 { print $4 }')
+  { read -r && read -r _ _ _ free _; } < <(df -Pm "$scratch")
   [ "$free" -ge "$least_free_mb" ] || fail "$scratch has $free MB free, and $least_free_mb MB are wanted for caches"
   if [ "$gpus" -gt 0 ]; then
     driver=$(nvidia-smi --query-gpu=driver_version --format=csv,noheader) || fail "the NVIDIA driver does not answer: ${driver:-nvidia-smi is not there}"
@@ -104,12 +104,21 @@ preflight() {
   esac
 }
 
-# Copies each line that begins with a rank into that rank's file, and prints all lines.
+# Prints each line as it comes, and copies those that begin with a rank into that rank's file. The C++ stacks of the launcher
+# itself, which torchrun also prints when a job ends well, go into `stacks.log` instead.
 split_by_rank() {
   trap '' TERM INT HUP # it ends with its input
+  local -a awk=(awk)
   mkdir -p "$logs"
-  awk -v logs="$logs" '
-    { print; fflush() }
+  if ! command -v awk >/dev/null; then
+    say "awk is not installed, so the ranks have no logs of their own; this log has all lines"
+    exec cat
+  fi
+  # Debian's awk waits for a full block of input unless it is told that somebody waits for its output.
+  if [[ $(awk -W version 2>&1 </dev/null || :) == mawk* ]]; then awk+=(-W interactive); fi
+  "${awk[@]}" -v logs="$logs" '
+    /^(Exception raised from .*most recent call first|frame #[0-9]+: )/ { print >(logs "/stacks.log"); next }
+    { printf "%s", $0 "\n"; fflush() }
     match($0, /^ *[0-9]+: (\[[a-z_]+[0-9]+\]:)?/) {
       rank = substr($0, 1, RLENGTH)
       gsub(/[^0-9]+/, "-", rank)
@@ -158,6 +167,7 @@ find_environment() {
 # One container per node, in which torchrun starts the node's ranks.
 ranks() {
   prepare
+  [ "$ranks_per_node" -eq 1 ] || default OMP_NUM_THREADS 1 # as torchrun does, which prints five lines about it
   export TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE='${rank}: ' TORCH_ELASTIC_SHUTDOWN_TIMEOUT="$grace"
   inside torchrun --nnodes="$nodes" --nproc_per_node="$ranks_per_node" --local_addr="$(this_node)" \
     --rdzv_id="$job" --rdzv_backend=c10d --rdzv_endpoint="$MASTER_ADDR:$MASTER_PORT" \

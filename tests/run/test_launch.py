@@ -26,6 +26,7 @@ from envbuilder.run.launch.job import (
 )
 from envbuilder.run.launch.script import PARTS, render
 from envbuilder.run.launch.site import Site, SlurmSite, SshSite, find_site, load_site
+from envbuilder.run.launch.slurm import check_job, wait_for_end
 from tests.support.runner import FakeRunner
 
 ROOT = Path(__file__).parents[2]
@@ -360,10 +361,10 @@ class Slurm(FakeRunner):
         return said
 
 
-def submit(runner: FakeRunner, folder: Path, *, wait: bool = False) -> start.Started:
+def submit(runner: FakeRunner, folder: Path) -> start.Started:
     told: list[str] = []
     made = job(folder=folder, site=Site(slurm=SlurmSite(cpus_per_rank=1)))
-    return start.submit(start.script_of(made), runner, wait=wait, report=told.append)
+    return start.submit(start.script_of(made), runner, wait=False, report=told.append)
 
 
 def test_a_submitted_script_is_kept_under_the_number_of_its_job(tmp_path):
@@ -408,8 +409,94 @@ def test_without_slurm_the_hint_is_another_machine(tmp_path):
     assert "scripts/setup" not in caught.value.hint
 
 
-def test_a_job_that_was_waited_for_and_failed_is_told_by_its_code(tmp_path):
-    assert submit(Slurm("exit code 1"), tmp_path, wait=True).code == LaunchError.exit_code
+PARTITIONS = """\
+PartitionName=main Default=YES MaxNodes=UNLIMITED Nodes=n[1-8] State=UP TotalCPUs=64 TotalNodes=8
+PartitionName=big Default=NO MaxNodes=16 Nodes=n[1-32] State=UP TotalNodes=32
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes", "hint"),
+    [
+        ({}, 9, "`--partition big` has as many"),
+        ({"partition": "main"}, 9, "`--partition big` has as many"),
+        ({"partition": "main,big"}, 17, "`--nodes 16`"),
+    ],
+)
+def test_more_nodes_than_the_partition_gives_are_said_before_the_job_is_queued(changes, nodes, hint):
+    runner = FakeRunner({"scontrol": PARTITIONS})
+    slurm = SlurmSite(**changes)
+    check_job(job(slurm=slurm, nodes=nodes - 1), runner)
+    with pytest.raises(UsageError, match=f"asks for {nodes} nodes") as caught:
+        check_job(job(slurm=slurm, nodes=nodes), runner)
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    "slurm",
+    [SlurmSite(partition="nope"), SlurmSite(options=("--partition=big",))],
+    ids=["unknown", "another"],
+)
+def test_what_slurm_must_judge_is_left_to_it(slurm):
+    assert check_job(job(slurm=slurm, nodes=9), FakeRunner({"scontrol": PARTITIONS})) == ""
+
+
+def test_a_job_without_gpus_in_an_environment_for_gpus_is_warned_of():
+    runner = FakeRunner({"scontrol": PARTITIONS})
+    assert "asks for none" in check_job(job(environment=A100, gpus=0), runner)
+    assert check_job(job(environment=A100), runner) == check_job(job(), runner) == ""
+
+
+class Queue(FakeRunner):
+    """Gives one answer after the other about job 77; an empty one is an unknown job."""
+
+    def __init__(self, *answers: str) -> None:
+        super().__init__()
+        self._left = list(answers)
+
+    def run(self, command, *, on_line=None):
+        answer = self._left.pop(0)
+        if "=" not in answer:
+            raise CommandError(f"could not {command.why}: `scontrol` ended with exit code 1\n{answer}")
+        return answer
+
+
+@pytest.mark.parametrize(("end", "is_well"), [("COMPLETED", True), ("FAILED", False), ("TIMEOUT", False)])
+def test_a_job_that_is_waited_for_says_why_it_waits(end, is_well):
+    told: list[str] = []
+    queue = Queue(
+        "JobId=77 JobState=PENDING Reason=None", "JobId=77 JobState=PENDING Reason=Resources",
+        "JobId=77 JobState=PENDING Reason=Resources", "slurm_load_jobs error: Unable to contact slurm controller",
+        "JobId=77 JobState=PENDING Reason=QOSMaxJobsPerUserLimit", "JobId=77 JobState=RUNNING Reason=None",
+        f"JobId=77 JobState={end} Reason=None",
+    )  # fmt: skip
+    assert wait_for_end("77", queue, told.append, lambda _: None) is is_well
+    assert told == [
+        "job 77 waits: its nodes are in use (Resources)",
+        "job 77 is not known at the moment: slurm_load_jobs error: Unable to contact slurm controller",
+        "job 77 waits: a limit of the QOS is reached (QOSMaxJobsPerUserLimit)",
+        "job 77 runs",
+    ]
+
+
+def test_a_task_that_failed_counts_when_slurm_has_forgotten_it():
+    queue = Queue("JobId=1 JobState=FAILED\nJobId=2 JobState=RUNNING", "JobId=2 JobState=COMPLETED")
+    assert wait_for_end("77", queue, print, lambda _: None) is False
+
+
+def test_a_job_that_slurm_no_longer_knows_has_no_end():
+    with pytest.raises(LaunchError, match="no longer knows job 77"):
+        wait_for_end("77", Queue("slurm_load_jobs error: Invalid job id specified"), print)
+
+
+def test_the_failure_in_the_log_of_a_job_is_told(tmp_path):
+    log = tmp_path / "x.log"
+    started = start.Started(number="7", script=tmp_path / "x.sh", log=log, code=9)
+    assert start.failures(started) == ()
+    log.write_text("1: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB.\n")
+    (finding,) = start.failures(started)
+    assert "ran out of memory" in finding.message
+    assert finding.where == f"{log}:1"
 
 
 def test_the_parts_have_no_line_that_nothing_uses():
@@ -443,6 +530,64 @@ def test_an_exit_code_that_arrives_in_two_parts_is_read_whole(tmp_path: Path, ha
         ["bash", "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
     )
     assert (ended.stdout, ended.stderr) == ("n2 ended with exit code 9\nthe first failure: 9\n", "")
+
+
+@pytest.fixture
+def splitter(tmp_path: Path) -> str:
+    """The splitter of output, whose logs are in `logs`, as a script."""
+    text = (PARTS / "preflight.sh").read_text(encoding="utf-8")
+    return f'set -euo pipefail\nlogs={tmp_path}/logs\nsay() {{ echo "$*" >&2; }}\n{text}\nsplit_by_rank'
+
+
+@pytest.mark.programs
+def test_a_line_is_in_the_logs_while_the_rank_still_runs(tmp_path: Path, splitter: str):
+    """The input stays open until the line was read: an awk that waits for a full block ends by the time limit."""
+    with subprocess.Popen(
+        ["timeout", "--signal=KILL", "30", "bash", "-c", splitter],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as running:
+        assert running.stdin
+        assert running.stdout
+        running.stdin.write("12: step 1\n[n1]: no rank\n3: [default1]:step 1\n")
+        running.stdin.flush()
+        assert [running.stdout.readline() for _ in range(3)] == [
+            "12: step 1\n", "[n1]: no rank\n", "3: [default1]:step 1\n",
+        ]  # fmt: skip
+        # The next line is printed after this one was split.
+        running.stdin.write("12: step 2\n")
+        running.stdin.flush()
+        assert running.stdout.readline() == "12: step 2\n"
+        assert (tmp_path / "logs/rank-12.log").read_text().splitlines()[0] == "step 1"
+        assert (tmp_path / "logs/rank-3-1.log").read_text() == "step 1\n"
+    assert running.returncode == 0
+    assert (tmp_path / "logs/rank-12.log").read_text() == "step 1\nstep 2\n"
+
+
+@pytest.mark.programs
+def test_the_stacks_of_the_launcher_have_a_file_of_their_own(tmp_path: Path, splitter: str):
+    frames = "Exception raised from recvBytes at Utils.hpp:787 (most recent call first):\nframe #0: c10::Error::Error() + 0x9d\n"
+    ended = subprocess.run(
+        ["bash", "-c", splitter], input=f"[W TCPStore.cpp:138] failed\n{frames}1: frame #0: mine\n", capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert ended.stdout == "[W TCPStore.cpp:138] failed\n1: frame #0: mine\n"
+    assert (tmp_path / "logs/stacks.log").read_text() == frames
+
+
+@pytest.mark.programs
+def test_without_awk_all_lines_are_printed_and_it_is_said(tmp_path: Path, splitter: str):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in ("bash", "cat", "mkdir"):
+        (tools / name).symlink_to(shutil.which(name) or "")
+    ended = subprocess.run(
+        ["bash", "-c", splitter], input="0: a\n1: b\n", env={"PATH": str(tools)}, capture_output=True,
+        text=True, check=True,
+    )  # fmt: skip
+    assert ended.stdout == "0: a\n1: b\n"
+    assert "awk is not installed" in ended.stderr
 
 
 # ---- an array of builds

@@ -99,6 +99,9 @@ CASES = [
     (LintCode.NO_SCRIPT, GOOD, GOOD, "", 1),
     (LintCode.NO_SCRIPT, GOOD, GOOD, "#!/bin/bash\n#SBATCH --time=10\n# python is told of here alone\n", 1),
     (LintCode.FIRST_NODE_ALONE, GOOD, LAUNCH, "apptainer", 11),
+    (LintCode.NO_ENDPOINT, GOOD, " --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT", "", 11),
+    (LintCode.ONE_PROCESS, GOOD, GOOD, "#!/bin/bash\n#SBATCH -n 4\npython train.py\n", 3),
+    (LintCode.UNKNOWN_LAUNCHER, GOOD, GOOD, "#!/bin/bash\nsrun ./run\n", 2),
 ]  # fmt: skip
 
 
@@ -317,9 +320,96 @@ def test_a_world_of_one_node_may_meet_at_itself():
     assert found(text.replace("--nnodes=2", "--standalone")) == []
 
 
-@pytest.mark.parametrize("text", ["#SBATCH --time=10\n./run\n", "srun ./run\n", "./run.sh\n"])
-def test_a_script_that_may_be_handed_to_sbatch_is_one(text):
-    assert found(f"#!/bin/bash\n{text}") == []
+@pytest.mark.parametrize(
+    ("text", "line", "said"),
+    [
+        ("#SBATCH --time=10\n./run\n", 3, "what starts the ranks"),
+        ("srun ./run\n", 2, "what starts the ranks"),
+        ("module load x\n./run.sh\nexit 0\n", 4, "what starts the ranks"),
+        ("srun colossalai run --nproc_per_node 4 train.py\n", 2, "`colossalai`"),
+        ("horovodrun -np 8 python train.py\n", 2, "`horovodrun`"),
+        ("mpirun -np 8 python train.py\n", 2, "`mpirun`"),
+    ],
+)
+def test_a_launcher_that_is_not_known_is_said(text, line, said):
+    (finding,) = lint(Path("job.sh"), f"#!/bin/bash\n{text}")
+    assert (finding.code, finding.severity) == (LintCode.UNKNOWN_LAUNCHER, Severity.WARNING)
+    assert finding.where == f"job.sh:{line}"
+    assert said in finding.message
+
+
+ENDS = "#SBATCH --signal=B:TERM@120\nexport TRITON_CACHE_DIR=/tmp\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (f"#SBATCH -n 4\n{ENDS}python train.py", LintCode.ONE_PROCESS),
+        (f"#SBATCH --ntasks-per-node=4\n{ENDS}X=1 python3 -u -m package", LintCode.ONE_PROCESS),
+        (f"#SBATCH --nodes=2\n{ENDS}exec /opt/bin/python train.py", LintCode.ONE_PROCESS),
+        (f"#SBATCH -n 1\n{ENDS}python train.py", None),
+        (f"#SBATCH -n 4\n{ENDS}python make_data.py\nsrun -K python train.py", None),
+        (f"#SBATCH -n 4\n{ENDS}python -m venv env\nsrun -K python train.py", None),
+        (f"#SBATCH -n 4\n{ENDS}python -m venv env\nsrun -K env/bin/python train.py", None),
+        (f"#SBATCH -N 1\n#SBATCH -c 1\n{ENDS}srun -K python train.py", None),
+    ],
+)
+def test_python_without_srun_is_one_process(text, code):
+    assert [one for one, _ in found(f"#!/bin/bash\n{text}\n")] == ([code] if code else [])
+
+
+ACCELERATE = GOOD.replace(
+    f"torchrun --nnodes=2 --nproc-per-node=4 {MEETS}",
+    "accelerate launch --num_machines 2 --machine_rank $SLURM_NODEID --main_process_ip $MASTER_ADDR",
+)
+DEEPSPEED = GOOD.replace(
+    f"torchrun --nnodes=2 --nproc-per-node=4 {MEETS}",
+    "deepspeed --no_ssh --num_nodes=2 --node_rank=$SLURM_NODEID --master_addr $MASTER_ADDR",
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "command"),
+    [(ACCELERATE, "accelerate launch"), (DEEPSPEED, "deepspeed")],
+    ids=["accelerate", "deepspeed"],
+)
+def test_a_node_rank_of_the_batch_shell_is_found_for_every_launcher(text, command):
+    (finding,) = lint(Path("job.sh"), text)
+    assert finding.code == LintCode.RANK_TOO_EARLY
+    assert f"bash -c '{command} --" in finding.hint
+    each = text.replace(command, f"bash -c '{command}").replace("train.py", "train.py'")
+    assert found(each) == []
+    assert found(
+        text.replace("$SLURM_NODEID", "$NODE_RANK").replace(
+            "set -e", "set -e\nexport NODE_RANK=$SLURM_NODEID"
+        )
+    ) == [(LintCode.RANK_TOO_EARLY, 8)]
+    assert found(text.replace("--nodes=2", "--nodes=1")) == []
+
+
+def test_accelerate_without_srun_starts_on_the_first_node_alone():
+    assert (LintCode.FIRST_NODE_ALONE, 11) in found(ACCELERATE.replace(LAUNCH, "apptainer"))
+
+
+def test_c10d_needs_an_endpoint_and_no_other_address():
+    """torchrun reads `--master-addr` for its static rendezvous only."""
+    for instead in ("", "--master-addr=$MASTER_ADDR"):
+        text = GOOD.replace("--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT", instead)
+        (finding,) = lint(Path("job.sh"), text)
+        assert (finding.code, finding.severity) == (LintCode.NO_ENDPOINT, Severity.ERROR)
+        assert found(text.replace(C10D, f"{C10D} {finding.hint}")) == []
+        assert found(text.replace("--nodes=2", "--nodes=1")) == []
+
+
+def test_the_address_that_the_first_node_knows_is_right():
+    asked = '$(srun --nodes=1 --ntasks=1 -w "$head" hostname --ip-address)'
+    text = TASKS.replace('$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)', asked)
+    assert found(text) == []
+
+
+def test_one_core_for_each_task_is_what_srun_gives():
+    text = TASKS.replace(" SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "")
+    assert found(text.replace("-c 8", "--cpus-per-task=1")) == []
 
 
 def test_what_is_forced_is_said_with_its_reason():

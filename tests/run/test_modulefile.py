@@ -85,6 +85,18 @@ def sorted_options(argv: list[str]) -> list[object]:
 
 
 @pytest.mark.programs
+def test_an_option_does_not_become_the_program(written: Path):
+    def said(*words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run([written / "x-exec", *words], capture_output=True, text=True, check=False)
+
+    refused = said("--nv", "python")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert "there is no option --nv" in refused.stderr
+    assert said("--", "python", "-V").stdout == said("python", "-V").stdout
+    assert said("--").stdout == said().stdout
+
+
+@pytest.mark.programs
 def test_a_sif_that_was_moved_is_said(written: Path, tmp_path: Path):
     (tmp_path / "my x.sif").unlink()
     ended = subprocess.run([written / "python", "-V"], capture_output=True, text=True, check=False)

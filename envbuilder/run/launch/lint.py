@@ -14,7 +14,18 @@ from envbuilder.core.errors import UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.places import Mistakes, load_text
 from envbuilder.node.nccl.decide import NEVER
-from envbuilder.run.launch.sbatch import C10D, LAUNCHER, ONE_NODE, ONE_WANTED, Line, Script, script_lines
+from envbuilder.run.launch.sbatch import (
+    C10D,
+    FOREIGN,
+    LAUNCHER,
+    ONE_NODE,
+    ONE_WANTED,
+    PYTHON,
+    TORCHRUN,
+    Line,
+    Script,
+    script_lines,
+)
 
 
 class LintCode(CodeEnum):
@@ -43,12 +54,15 @@ class LintCode(CodeEnum):
     NCCL_FORCED = "EB890", "NCCL_IB_DISABLE and the like for every host, whatever it has"
     FIRST_NODE_ALONE = "EB891", "torchrun without srun: the batch script runs on the first node only"
     NO_SCRIPT = "EB892", "a file without any command"
+    NO_ENDPOINT = "EB893", "c10d without `--rdzv-endpoint` on several nodes: they wait forever"
+    ONE_PROCESS = "EB894", "`python` without srun in a job of several tasks: one process runs"
+    UNKNOWN_LAUNCHER = "EB895", "a launcher that lint does not know: rules about ranks do not apply"
 
 
 _CONTAINER: Final = r"(?:apptainer|singularity)\s+(?:\S+\s+)*?(?:exec|run)\s"
 _SHORT: Final = r"\s(?:exec|run)\s+(?:-\S+\s+)*"  # before a short option of Apptainer, not of the program
 _ITSELF: Final = r"--(?:rdzv[-_]endpoint|master[-_]addr)(?:=|\s+)[\"']?(?:localhost\b|127\.)"
-_NODE_RANK: Final = r"--node[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
+_NODE_RANK: Final = r"--(?:node|machine)[-_]rank(?:=|\s+)[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b"
 _ADDRESS: Final = 'MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 _PORT: Final = "MASTER_PORT=$((20000 + SLURM_JOB_ID % 12000))"
 _RENDEZVOUS: Final = "--rdzv-backend=c10d --rdzv-id=$SLURM_JOB_ID --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
@@ -109,7 +123,7 @@ _WORDS: Final = {
         "--bind /dev/shm, or one container a node",
     ),
     LintCode.FIRST_NODE_ALONE: (
-        "without srun this starts on the first node alone, and torchrun waits there for the others for ever",
+        "without srun this starts on the first node alone, and waits there for the others forever",
         "srun --kill-on-bad-exit=1 --ntasks=$SLURM_NNODES --ntasks-per-node=1 in front of it",
     ),
     LintCode.NO_SCRIPT: (
@@ -121,14 +135,17 @@ _WORDS: Final = {
 _WARNINGS: Final = frozenset(
     {
         LintCode.PORT_FIXED, LintCode.KEEPS_RUNNING, LintCode.NODE_RANK_UNUSED, LintCode.NO_SIGNAL, LintCode.OWN_PYTHON,
-        LintCode.CACHES_AT_HOME, LintCode.PRIVATE_SHM, LintCode.NCCL_FORCED,
+        LintCode.CACHES_AT_HOME, LintCode.PRIVATE_SHM, LintCode.NCCL_FORCED, LintCode.UNKNOWN_LAUNCHER,
     }
 )  # fmt: skip
 # Each is a mistake in every script.
 _ALWAYS: Final = {
     LintCode.MASTER_GUESSED: r"\|\|\s*echo\s+[\"']?(?:localhost|127\.)",
     LintCode.MASTER_INSIDE: rf"{_CONTAINER}.*scontrol",
-    LintCode.MASTER_NODE_IP: r"SLURM_LAUNCH_NODE_IPADDR|hostname\s+(?:--ip-address|-i)\b",
+    # With `srun -w NODE` it is the address that the first node itself knows.
+    LintCode.MASTER_NODE_IP: (
+        r"SLURM_LAUNCH_NODE_IPADDR|^(?!.*srun\s[^;|]*(?:-w|--nodelist)).*hostname\s+(?:--ip-address|-i)\b"
+    ),
     LintCode.PORT_FIXED: r"(?:MASTER_PORT=|--master[-_]port[= ]|--rdzv[-_]endpoint\S*:)[\"']?\d{4,5}\b",
 }
 
@@ -173,7 +190,7 @@ def _master(script: Script) -> Iterator[_Mistake]:
         yield _Mistake(LintCode.MASTER_GUESSED, fixed)
     itself = script.find(_ITSELF)
     if itself and script.many_nodes and script.find(rf"{ONE_NODE}|{ONE_WANTED}") is None:
-        endpoint = re.search(r"endpoint", itself.text)
+        endpoint = re.search(r"endpoint", itself.text) or script.find(C10D)  # which reads no other address
         instead = "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT" if endpoint else "--master-addr=$MASTER_ADDR"
         message = "every node waits for the others on itself: the job hangs, or each node trains alone"
         repair = _with_exports(script, f"replace it by {instead}")
@@ -183,7 +200,7 @@ def _master(script: Script) -> Iterator[_Mistake]:
 def _cpus(script: Script) -> Iterator[_Mistake]:
     line = script.options.get("--cpus-per-task")
     passed_on = script.find(r"SRUN_CPUS_PER_TASK|srun\s.*(?:--cpus-per-task|-c[ =]?\$?\w)")
-    if line and script.steps and passed_on is None:
+    if line and script.value("--cpus-per-task") != "1" and script.steps and passed_on is None:
         yield _Mistake(LintCode.CPUS_NOT_INHERITED, line)
 
 
@@ -201,13 +218,19 @@ def _ends(script: Script) -> Iterator[_Mistake]:
 
 def _launcher(script: Script) -> Iterator[_Mistake]:
     c10d, node_rank = script.find(C10D), script.find(r"--node[-_]rank")
-    torchrun = script.find(LAUNCHER)
+    torchrun = script.find(TORCHRUN)
     if c10d and node_rank:
         yield _Mistake(LintCode.NODE_RANK_UNUSED, node_rank)
     for line in script.left_alone:
         yield _Mistake(LintCode.FIRST_NODE_ALONE, line)
     if torchrun and script.many_nodes and script.find(ONE_NODE) is None:
         yield from _meeting(script, torchrun, meets=node_rank or script.find(r"--rdzv[-_]|PET_RDZV_"))
+        if c10d and script.find(rf"--rdzv[-_]endpoint|PET_RDZV_ENDPOINT|{_ITSELF}") is None:
+            message = (
+                "c10d without an endpoint meets on the node itself: every node waits for the others forever"
+            )
+            repair = _with_exports(script, "--rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT")
+            yield _Mistake(LintCode.NO_ENDPOINT, c10d, message, repair)
     tasks = script.value("--ntasks-per-node")
     if (
         torchrun
@@ -219,6 +242,29 @@ def _launcher(script: Script) -> Iterator[_Mistake]:
         message = f"{tasks} tasks on a node each start a torchrun, which starts ranks of its own"
         repair = "#SBATCH --ntasks-per-node=1 with torchrun; or python without it"
         yield _Mistake(LintCode.TASKS_AND_TORCHRUN, script.options["--ntasks-per-node"], message, repair)
+
+
+def _program(script: Script) -> Iterator[_Mistake]:
+    """Check that something that is known starts the program, once for each task."""
+    python, foreign = script.find(PYTHON), script.find(FOREIGN)
+    if script.find(LAUNCHER) or not script.commands:
+        return
+    has_step = script.find(r"\bsrun\b") and script.find(r"\bpython")
+    if foreign or not (python or has_step):
+        line = foreign or script.find(r"\.py\b|\bsrun\s") or script.commands[-1]
+        named = re.search(FOREIGN, line.text) if foreign else None
+        what = (
+            f"`{named[1]}` is a launcher that lint does not know"
+            if named
+            else "it is not known what starts the ranks here"
+        )
+        repair = "lint knows srun, torchrun, accelerate and deepspeed, where they start a program of Python"
+        message = f"{what}, so only the rules about options and settings were applied"
+        yield _Mistake(LintCode.UNKNOWN_LAUNCHER, line, message, repair)
+    elif python and script.tasks and not script.reaches:
+        message = f"the job asks for several tasks ({script.tasks}), and without srun this is one process on the first node"
+        repair = "srun --kill-on-bad-exit=1 in front of it, or torchrun with one task on each node"
+        yield _Mistake(LintCode.ONE_PROCESS, python, message, repair)
 
 
 def _with_exports(script: Script, options: str) -> str:
@@ -270,10 +316,18 @@ def _ranks(script: Script) -> Iterator[_Mistake]:
     early = script.find(r"^\s*(?:export\s+)?(?:RANK|LOCAL_RANK)=[\"']?\$\{?SLURM_(?:PROCID|LOCALID)")
     if early and script.steps:
         yield _Mistake(LintCode.RANK_TOO_EARLY, early)
+    if not script.many_nodes or script.find(C10D):
+        return
     same = next((line for line in script.steps if re.search(_NODE_RANK, line.expanded)), None)
-    if same and script.many_nodes and script.find(C10D) is None:
+    if same is None and script.steps:
+        same = script.find(r"^\s*(?:export\s+)?(?:NODE|MACHINE)_RANK=[\"']?\$\{?SLURM_(?:NODEID|PROCID)\b")
+    if same:
         message = "the batch shell expands it to 0 before srun starts: every node is node 0, and the ranks wait forever"
-        repair = _with_exports(script, f"replace it by {_RENDEZVOUS}")
+        torchrun = re.search(TORCHRUN, same.text)
+        quoted = "let each node expand it: srun … bash -c 'accelerate launch --machine_rank=$SLURM_NODEID …'"
+        repair = _with_exports(script, f"replace it by {_RENDEZVOUS}") if torchrun else quoted
+        if re.search(r"\bdeepspeed\s", same.text):
+            repair = repair.replace("accelerate launch --machine_rank", "deepspeed --node_rank")
         yield _Mistake(LintCode.RANK_TOO_EARLY, same, message, repair)
 
 
@@ -304,7 +358,7 @@ def _files(script: Script) -> Iterator[_Mistake]:
 
 
 RULES: Final[tuple[Rule, ...]] = (
-    _files, _gpus_per_task, _always, _master, _cpus, _ends, _launcher, _container, _ranks, _settings,
+    _files, _program, _gpus_per_task, _always, _master, _cpus, _ends, _launcher, _container, _ranks, _settings,
 )  # fmt: skip
 
 

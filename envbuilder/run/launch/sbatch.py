@@ -12,11 +12,24 @@ _OPTION: Final = re.compile(r"\s(--[A-Za-z-]+|-[A-Za-z])(?:[=\s]?\s*([^\s=-]\S*)
 _SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
 # torchrun, or the step that starts it, on one node.
 ONE_NODE: Final = r"--standalone\b|(?<!\$\()srun\s(?:.*\s)?(?:-N ?|--nodes[= ])1\s"
-LAUNCHER: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
+TORCHRUN: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
+_ACCELERATE: Final = r"\baccelerate\s+launch\b|\baccelerate\.commands\.launch\b"
+LAUNCHER: Final = rf"{TORCHRUN}|{_ACCELERATE}|\bdeepspeed\s"
+# A program of Python as the command itself, in a container or not.
+PYTHON: Final = (
+    r"^\s*(?:[A-Za-z_]\w*=\S*\s+|(?:exec|time|env)\s+)*(?:(?:apptainer|singularity)\s.*?\s)?(?:\S*/)?python[\d.]*\s+"
+    r"(?:-[uBOEsI]+\s+)*(?:(?:\S*/)?[\w.-]+\.py\b|-m\s+(?!venv\b|pip\b|build\b)\w)"
+)
+FOREIGN: Final = (
+    r"(?:^|[\s;&|(])(horovodrun|colossalai|composer|mpirun|mpiexec|orterun|ibrun|jsrun|aprun|ray)\s"
+)
 C10D: Final = r"--rdzv[-_]backend[= ]\S*c10d"
 _QUOTED: Final = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""")
 _OVER_NODES: Final = r"srun|ibrun|jsrun|aprun|mpirun|mpiexec|orterun|(?:^|[\s;&|(\"'/])(?:p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch)\s"
-ONE_WANTED: Final = r"--nnodes[= ]1(?:\s|$)"
+ONE_WANTED: Final = r"--(?:nnodes|num[-_]machines)[= ]1(?:\s|$)"
+_OF_EACH_NODE: Final = (
+    rf"{TORCHRUN}|(?:{_ACCELERATE}).*\s--num[-_]machines"  # deepspeed reaches other nodes itself
+)
 _NOT_OVER_NODES: Final = rf"^\s*(?:echo|printf|which|command|type)\s|{ONE_WANTED}"
 
 
@@ -63,6 +76,19 @@ class Script:
     def many_nodes(self) -> bool:
         return self.value("--nodes") not in ("", "1", "1-1")
 
+    @property
+    def tasks(self) -> str:
+        """Return the number of tasks that the `#SBATCH` lines ask for, as "4" or "4 on each node"; "" for one."""
+        for option, where in (("--ntasks", ""), ("--ntasks-per-node", " on each node")):
+            if self.value(option) not in ("", "1"):
+                return self.value(option) + where
+        return "one on each node" if self.many_nodes else ""
+
+    @property
+    def reaches(self) -> bool:
+        """Return whether a command starts something on other nodes."""
+        return any(_reaches(line) for line in self.commands)
+
     @cached_property
     def steps(self) -> tuple[Line, ...]:
         """Return the commands that start ranks, with and without srun."""
@@ -71,13 +97,13 @@ class Script:
 
     @cached_property
     def left_alone(self) -> tuple[Line, ...]:
-        """Return the torchrun commands that run on the first node only, because nothing starts them on the others."""
-        if not self.many_nodes or self.find(ONE_NODE) or any(_reaches(line) for line in self.commands):
+        """Return the commands of torchrun and accelerate that run on the first node only, because nothing starts them on the others."""
+        if not self.many_nodes or self.find(ONE_NODE) or self.reaches:
             return ()
         return tuple(
             line
             for line in self.commands
-            if re.search(LAUNCHER, line.text) and not re.search(_NOT_OVER_NODES, line.text)
+            if re.search(_OF_EACH_NODE, line.text) and not re.search(_NOT_OVER_NODES, line.text)
         )
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,12 +12,14 @@ from envbuilder.artifacts.outputs import Outputs, find_outputs, read_record
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.core.cache import save_text, sha256_file
 from envbuilder.core.errors import CommandError, LaunchError, ToolError, UsageError, blaming_path
+from envbuilder.core.findings import Finding
 from envbuilder.core.process import Command, Runner, exec_process
 from envbuilder.run.container import Surroundings, project_folder, run_in_image
 from envbuilder.run.exec import need_engine, need_image, need_sif
 from envbuilder.run.launch.job import Environment, Job, LaunchOptions, make_job
 from envbuilder.run.launch.script import render
 from envbuilder.run.launch.site import find_site
+from envbuilder.run.launch.slurm import after_interrupt, wait_for_end
 from envbuilder.verify.compare import opened_sif
 
 PINS: Final = "/opt/envbuilder/recipe.yaml"  # in every image
@@ -126,31 +129,39 @@ def submit(script: Script, runner: Runner, *, wait: bool, report: Callable[[str]
     """Submit the script; with `wait`, wait for the end of the job. Raises LaunchError when Slurm rejects it."""
     name = script.name
     path = save_script(script.logs / f"{name}.sh", script)
-    number = ""
-
-    def read_line(line: str) -> None:
-        nonlocal number, path
-        number = number or line.partition(";")[0]
-        path = path.rename(path.with_name(f"{name}-{number}.sh"))
-        report(f"job {number} is submitted")
-
     command = Command(
-        argv=("sbatch", "--parsable", *(["--wait"] if wait else []), str(path)),
-        why="submit the job to Slurm",
-        cwd=script.folder,
+        argv=("sbatch", "--parsable", str(path)), why="submit the job to Slurm", cwd=script.folder
     )
-    code = 0
     try:
-        runner.run(command, on_line=read_line)
+        number = runner.run(command).strip().partition(";")[0]
     except ToolError as error:
         hint = f"submit it on a machine of the cluster: `sbatch {path}`"
         raise ToolError(error.message, hint=hint) from error
     except CommandError as error:
-        if not number:
-            hint = next((hint for word, hint in HINTS.items() if word in error.message.lower()), error.hint)
-            raise LaunchError(error.message, hint=hint) from error
-        code = LaunchError.exit_code
+        hint = next((hint for word, hint in HINTS.items() if word in error.message.lower()), error.hint)
+        raise LaunchError(error.message, hint=hint) from error
+    except KeyboardInterrupt:
+        report("the job may have been submitted: `squeue --me` shows it")
+        raise
+    path = path.rename(path.with_name(f"{name}-{number}.sh"))
+    report(f"job {number} is submitted")
+    code = LaunchError.exit_code if wait and not _wait(number, runner, report) else 0
     return Started(number=number, script=path, log=script.logs / f"{name}-{number}.log", code=code)
+
+
+def _wait(number: str, runner: Runner, report: Callable[[str], None]) -> bool:
+    try:
+        return wait_for_end(number, runner, report)
+    except KeyboardInterrupt:
+        report(after_interrupt(number, runner))
+        raise
+
+
+def failures(started: Started) -> tuple[Finding, ...]:
+    """Return the known failures in the log of a job, in which each line names its rank."""
+    from envbuilder.node.diagnose import diagnose, findings  # noqa: PLC0415 - its catalogue is large
+
+    return findings(diagnose((str(started.log),), sys.stdin.buffer)) if started.log.exists() else ()
 
 
 def exec_script(job: Job) -> NoReturn:
