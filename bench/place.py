@@ -10,16 +10,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import platformdirs
 from measure import ENVBUILDER, REPOSITORY, Disk, run, say
 
-from envbuilder.core.cache import link_or_copy
+from envbuilder.core.cache import cache_folder, link_or_copy
 
 RECIPE: Final = "cpu"
 ALIAS: Final = f"bench-{RECIPE}"  # so that no artifact of the user's is replaced
 PEERS: Final = ("hpccm==26.5.0", "neurodocker==2.1.2", "pip-tools==7.6.2")
 NO_ENGINE: Final = {"DOCKER_HOST": "unix:///nonexistent/docker.sock"}
-CACHE: Final = Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
+CACHE: Final = cache_folder(os.environ)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from envbuilder import cli
 from envbuilder.commands import COMMANDS
 from envbuilder.commands.context import SESSION
 from envbuilder.compat.check import Tables, load_tables
+from envbuilder.compat.tables.toolkit import SOURCES, all_releases, load_toolkits
 from envbuilder.core import errors
 from envbuilder.core.findings import CodeEnum, Finding
 from envbuilder.node.diagnose.catalogue import load_catalogue, load_messages
@@ -68,11 +69,23 @@ SETTINGS: Final = {
     "ENVBUILDER_SITE": "the site profile of `exec`, `shell`, `launch` and `build --on slurm`",
     "ENVBUILDER_RECIPES": "the folder of recipes; `recipes` if unset",
     "ENVBUILDER_DEBIAN_MIRROR": "Debian mirrors, separated by spaces; if unset, those of this machine's apt",
+    "ENVBUILDER_DEBIAN_SECURITY": "mirrors of Debian's security archive; if unset, those of this machine's apt, otherwise"
+    " `…/debian-security` beside a mirror `…/debian`",
     "ENVBUILDER_DEBIAN_KEYRING": "the keys that sign these mirrors",
     "ENVBUILDER_DEBIAN_SNAPSHOT": "an archive with Debian as it was on each day, for `lock --before` and for packages that the mirrors"
     " have dropped; `snapshot.debian.org` if unset, none if empty",
+    "ENVBUILDER_UBUNTU_MIRROR": "Ubuntu mirrors, separated by spaces; if unset, those of this machine's apt, otherwise"
+    " `archive.ubuntu.com`",
+    "ENVBUILDER_UBUNTU_KEYRING": "the keys that sign these mirrors",
+    "ENVBUILDER_UBUNTU_SNAPSHOT": "an archive with Ubuntu as it was on each day, for `lock --before`; `snapshot.ubuntu.com` if unset,"
+    " none if empty",
+    "ENVBUILDER_UBUNTU_FILES": "an address below which lies every file that Ubuntu published, for packages that the mirrors have"
+    " dropped; Launchpad's if unset, none if empty",
     "ENVBUILDER_INDEX": "Python package indexes, separated by spaces; if unset, those of uv or pip",
     "ENVBUILDER_PYTORCH_INDEX": "the parent of PyTorch's own indexes (`cpu`, `cu126`, …)",
+    "UV_PYTHON_INSTALL_MIRROR": "the parent of python-build-standalone's releases; if unset, uv's mirror and GitHub",
+    "ENVBUILDER_CUDA_REDIST": "a mirror of NVIDIA's archive of CUDA components, or a folder with its files; NVIDIA's own if unset, none if"
+    " empty",
     "ENVBUILDER_REGISTRY": "the registry that `push` and `pull` use for the name of a recipe: `registry.site.org/team`",
     "ENVBUILDER_REGISTRY_MIRRORS": "`REGISTRY=MIRROR/FOLDER`, separated by spaces: mirrors to ask before a registry",
     "ENVBUILDER_KEY": "the public key of `pull --key`",
@@ -110,6 +123,7 @@ def pages() -> dict[str, str]:
     return {
         "commands.md": commands(),
         "recipe.md": recipe_keys(),
+        "pins.md": pins(),
         "codes.md": codes_page(),
         "exit-codes.md": exit_codes(),
         "json.md": envelope(),
@@ -192,12 +206,11 @@ def _one_command(leaf: Leaf) -> list[str]:
     name, command = leaf.name, leaf.command
     context = typer.Context(command, info_name=f"envbuilder {name}")
     params = [one for one in command.get_params(context) if not getattr(one, "hidden", False)]
-    after = ["-- COMMAND…"] if context.allow_extra_args else []
     lines = [
         f"## envbuilder {name}",
         "",
         "```text",
-        _plain(" ".join([f"envbuilder {name}", *command.collect_usage_pieces(context), *after])),
+        _plain(" ".join([f"envbuilder {name}", *command.collect_usage_pieces(context)])),
         "```",
         "",
     ]
@@ -250,28 +263,54 @@ def recipe_keys() -> str:
         ("key", "is", ""),
         [[*_key(name, one, ())[:1], *_key(name, one, ())[2:]] for name, one in inner.items()],
     )
-    return "\n".join((*lines, *_offered()))
+    return "\n".join(lines)
 
 
-def _offered() -> list[str]:
-    """Return the tables of values for a recipe with a suite as base."""
+def pins() -> str:
+    """Return the page of all values that the pins of a recipe may have."""
     tables = load_tables()
     suites = [
         [f"`{base.name}`", base.python, ", ".join(base.gccs), base.libxcrypt, base.glibc, _with_wheels(base.python, tables)]
         for base in tables.bases
     ]  # fmt: skip
     toolkits = [
-        [cuda.cuda, f"{cuda.gcc_min} to {cuda.gcc_max}", ", ".join(gpu.name for gpu in tables.gpus.rows if cuda.can_target(gpu.capability) and not gpu.arm_host)]
+        [
+            cuda.cuda, *(_releases(cuda.cuda, source) for source in SOURCES), f"{cuda.gcc_min} to {cuda.gcc_max}",
+            cuda.glibc_below and f"below {cuda.glibc_below}", cuda.driver_floor,
+        ]
         for cuda in tables.cudas.rows if cuda.cuda in tables.toolkits
     ]  # fmt: skip
-    return [
-        "## What there is to choose from",
-        "",
-        "The suites, each with its one Python, and the CUDA toolkits that envbuilder lays out; `envbuilder check` tells which of them go together, and the",
-        "nearest that do. Any other Python, gcc or CUDA comes with an image to stand on, [`base: {image: …}`](../base.md).", "",
-        *table(("`base`", "`python`", "`gcc`", "libxcrypt", "glibc", "`pytorch` with wheels for this Python"), suites),
-        *table(("`cuda`", "takes gcc", "`gpus` that it compiles for"), toolkits),
+    gpus = [
+        [f"`{gpu.name}`", gpu.capability, able[0], able[-1]]
+        for gpu in tables.gpus.rows if (able := [cuda.cuda for cuda in tables.cudas.rows if cuda.can_target(gpu.capability)])
     ]  # fmt: skip
+    torches = [
+        [torch.version, torch.pypi, ", ".join(build.name for build in torch.other_builds), ", ".join(torch.pythons), torch.glibc]
+        for torch in tables.torches.rows
+    ]  # fmt: skip
+    lines = made("What the pins can be", "the tables of `envbuilder/compat/tables`")
+    lines += [
+        "`envbuilder check` tells which of these go together, and the nearest that do. Any other gcc or CUDA comes with an image to stand on,",
+        "[`base: {image: …}`](../base.md).", "",
+        "## Suites", "",
+        *table(("`base`", "`python`", "`gcc`", "libxcrypt", "glibc", "`pytorch` with wheels for this Python"), suites),
+        f"Other Pythons are standalone builds, on any base: {', '.join(tables.standalones.by_name)}.", "",
+        "## CUDA", "",
+        "`lock` takes the first of the sources that this machine reaches, in the order of the columns. A release that is not in them is in an image only.", "",
+        *table(("`cuda`", "NVIDIA's archive", "wheels", "Debian", "takes gcc", "takes glibc", "runs from driver"), toolkits),
+        "## GPUs", "",
+        *table(("`gpus`", "capability", "first `cuda` that compiles for it", "the last"), gpus),
+        "## PyTorch", "",
+        "The package index has one build of each release; the others, and those for the CPU, are in PyTorch's own index.", "",
+        *table(("`pytorch`", "the package index's build", "other builds", "`python`", "glibc from"), torches),
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def _releases(cuda: str, source: str) -> str:
+    """Return the releases of a CUDA that a source has."""
+    layouts = [row for row in load_toolkits().rows if row.source == source]
+    return ", ".join(one for one in all_releases(layouts) if one.startswith(f"{cuda}."))
 
 
 def _with_wheels(python: str, tables: Tables) -> str:

@@ -27,7 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--run-builds", action="store_true", help="also run the tests that build environments (minutes)"
     )
     parser.addoption("--group", help="of the end-to-end tests those of this group (tests/support/tiers.py)")
-    parser.addoption("--without-torch", action="store_true", help="leave out what needs torch")
+    parser.addoption("--middle", action="store_true", help="leave out what needs torch, and what is slow")
     parser.addoption(
         "--update-golden", action="store_true", help="write the golden texts anew; review them as a diff"
     )

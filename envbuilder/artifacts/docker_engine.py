@@ -73,7 +73,7 @@ class DockerEngine:
         """
         staged = self._find(staged_name(name))
         if staged is not None and self.holds(staged_name(name), layout.manifest.digest):
-            with contextlib.suppress(*_ERRORS):  # then all of it is loaded
+            with self._without_dangling(name), contextlib.suppress(*_ERRORS):  # then all of it is loaded
                 staged.tag(*name.rsplit(":", 1))
         if not self.holds(name, layout.manifest.digest):
             self._load(layout, name=name, target=name, console=console)
@@ -144,6 +144,19 @@ class DockerEngine:
         except docker.errors.ImageNotFound:
             return None
 
+    @contextlib.contextmanager
+    def _without_dangling(self, name: str) -> Iterator[None]:
+        """Remove the image that loses the name in the block, unless it has another name or a container."""
+        before = self._find(name)
+        yield
+        after = self._find(name)
+        if before is None or after is None or before.id == after.id:
+            return
+        with contextlib.suppress(*_ERRORS):
+            before.reload()
+            if not before.tags:
+                self._client.images.remove(str(before.id))
+
     def _load(self, layout: Layout, *, name: str, target: str, console: Console) -> None:
         """Load the layout as `target`.
 
@@ -155,8 +168,9 @@ class DockerEngine:
             with console.step(f"load {target}", layout_size(layout, without=without)) as transfer:
                 pieces = read_archive(layout, name=target, without=without, advance=transfer.advance)
                 try:
-                    # An iterator: from a stream, urllib3 would read and send 16 KiB at a time.
-                    self._client.images.load(pieces)  # type: ignore[arg-type]  # requests takes it
+                    with self._without_dangling(target):
+                        # An iterator: from a stream, urllib3 would read and send 16 KiB at a time.
+                        self._client.images.load(pieces)  # type: ignore[arg-type]  # requests takes it
                 except _ERRORS as failure:
                     error = failure
             if self.holds(target, layout.manifest.digest):

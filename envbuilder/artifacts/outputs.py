@@ -9,11 +9,13 @@ from typing import Final
 from envbuilder.core.cache import Sha256, remove_tree, save_text, sha256_file
 
 SIF: Final = ".sif"
+VARIANT: Final = "@"  # in a recipe's name, before its variant: a100@torch2.6.0
 
 
 def image_name(name: str) -> str:
-    """Return the name of a recipe's image in the Docker engine."""
-    return f"envbuilder/{name}:latest"
+    """Return the name of a recipe's image in the Docker engine. Variants of a matrix are its tags."""
+    recipe, _, variant = name.partition(VARIANT)
+    return f"envbuilder/{recipe}:{variant or 'latest'}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

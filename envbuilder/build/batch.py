@@ -9,11 +9,12 @@ from concurrent.futures import as_completed
 from dataclasses import dataclass
 from pathlib import Path
 
+from envbuilder.artifacts.outputs import find_outputs
 from envbuilder.build.artifacts import BuildResult, BuiltRecipe, worker_threads
 from envbuilder.build.context import BuildContext
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Finding
-from envbuilder.recipe.load import find_recipe, need_recipes
+from envbuilder.recipe.load import expand, find_recipe, need_recipes
 
 Build = Callable[[str, BuildContext], BuildResult]
 
@@ -82,6 +83,7 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
         names = need_recipes(folder)
     if not names:
         raise UsageError("no recipe is named", hint="`envbuilder build NAME…`, or `--all`")
+    names = [variant for name in names for variant in expand(name, folder)]
     if len(names) == 1:  # its build reports its mistakes
         return tuple(names)
     found: dict[str, tuple[str, Path]] = {}
@@ -109,7 +111,8 @@ def build_several(
 
 
 def _one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outcome:
-    own = context if parts == 1 else context.share(Path(name).stem, parts)
+    short = find_outputs(name, Path()).name
+    own = context if parts == 1 else context.share(short, parts)
     began, result, error = time.monotonic(), None, None
     with own.console.group(f"build {name}"):
         try:
@@ -117,6 +120,6 @@ def _one(name: str, context: BuildContext, build: Build, *, parts: int) -> Outco
         except EnvbuilderError as failure:
             error = failure
     seconds = time.monotonic() - began
-    ended = Outcome(name=Path(name).stem, seconds=seconds, result=result, error=error)
+    ended = Outcome(name=short, seconds=seconds, result=result, error=error)
     own.console.say(ended.words if own.console.owner else f"{ended.name}: {ended.words}")
     return ended

@@ -23,10 +23,10 @@ from envbuilder.core.process import Command, Runner
 from envbuilder.layers.layer import Layer, load_layer, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.model import CudaStep, OsStep, Plan, PythonStep, RuntimeStep, Step
+from envbuilder.plan.model import CudaStep, InterpreterStep, OsStep, Plan, PythonStep, RuntimeStep, Step
 
 # The store keeps the trees of these steps, because extensions are compiled in them. Their layers have nearly all of the bytes.
-KeptStep = OsStep | PythonStep | CudaStep
+KeptStep = OsStep | InterpreterStep | PythonStep | CudaStep
 
 
 class EngineName(StrEnum):

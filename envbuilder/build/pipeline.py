@@ -28,7 +28,7 @@ from envbuilder.core.log import log_to
 from envbuilder.core.process import Command
 from envbuilder.lock.model import lock_artifacts
 from envbuilder.lock.resolve.extensions import store_sources
-from envbuilder.lock.vendor import VendoredLock, vendor
+from envbuilder.lock.vendor import Vendored, vendor
 from envbuilder.plan.make import load_locked, make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.recipe.model import Recipe
@@ -237,7 +237,7 @@ def prepare_recipe(
     return str(command)
 
 
-def vendor_recipe(name: str, context: BuildContext, folder: Path) -> VendoredLock:
+def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
     """Fetch all files of a lock and copy them into a folder. Raises LockError, FetchError or SpaceError."""
     recipe, lock, _ = load_locked(name, context.recipes, context.store)
     with context.store.in_use():

@@ -18,13 +18,14 @@ from envbuilder.commands.context import (
     Profile,
     Recipes,
     Session,
-    cache_folder,
     command,
     complete_recipe,
     offer,
 )
 from envbuilder.core.answer import Answer
-from envbuilder.core.console import Console, columns
+from envbuilder.core.cache import cache_folder
+from envbuilder.core.columns import columns
+from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.recipe.load import find_recipe
@@ -174,7 +175,7 @@ def build(
             )
         files = tuple(find_recipe(one, recipes).absolute() for one in chosen)
         array = arrays.make_array(
-            files, cache=cache_folder(session), output=output, offline=offline, host=host,
+            files, cache=cache_folder(session.environment), output=output, offline=offline, host=host,
             profile=profile, options=sbatch or (), at_once=jobs or 0,
         )  # fmt: skip
         if not dry_run:

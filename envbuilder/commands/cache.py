@@ -1,5 +1,6 @@
 """`cache`: what the cache holds, how to free its space, and how to copy out what a lock needs."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
@@ -8,9 +9,17 @@ import typer
 from envbuilder.commands.context import Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import KEPT, KINDS, WORK
-from envbuilder.core.console import columns
+from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
-from envbuilder.lock.vendor import VendoredLock
+
+
+class VendoredLock(Answer):
+    """The folder with all that a lock names, and the command that builds from it."""
+
+    folder: Path
+    files: int
+    bytes: int
+    command: str
 
 
 class CacheSizes(Answer):
@@ -73,5 +82,6 @@ def _vendor(session: Session, name: str, recipes: Path, folder: Path) -> None:
 
     context = build_context(session, recipes)
     with context.console.group(f"vendor {name}"):
-        session.data = done = vendor_recipe(name, context, folder.absolute())
-    session.text = done.text()
+        done = vendor_recipe(name, context, folder.absolute())
+    session.data = VendoredLock(folder=folder.absolute(), **asdict(done))
+    session.text = f"{folder.absolute()}: {done.files} files, {done.bytes / 1e9:.2f} GB\n$ {done.command}"

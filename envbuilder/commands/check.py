@@ -8,16 +8,25 @@ import typer
 from pydantic import JsonValue
 
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
-from envbuilder.compat.check import examine_file, need_sound
+from envbuilder.compat.check import examine_file, load_tables, need_sound
+from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.answer import Answer
+from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.known_base import known_base
+from envbuilder.lock.security import MissedUpdates, missed_finding, missed_updates
 
 
 class CheckedRecipe(Answer):
-    """The repairs of a recipe with errors, the nearest first: the keys to change with their new values."""
+    """The repairs of a recipe with errors, the nearest first: the keys to change with their new values.
+
+    `torch_index` is `cpu` or `cu118` if that part of PyTorch's own index alone has the build, "" for the package index.
+    `security` is null if it is not known: without a lock, or without package lists in the cache to compare it with.
+    """
 
     name: str
+    torch_index: str
     repairs: tuple[dict[str, JsonValue], ...]
+    security: MissedUpdates | None
 
 
 @command("check", ("envbuilder check a100", "envbuilder check a100 --host node.json"), CheckedRecipe)
@@ -29,11 +38,17 @@ def check(
     recipes: Recipes,
 ) -> None:
     """Report everything in the recipe that cannot work, before anything is downloaded."""
-    base_of = functools.partial(known_base, store=open_store(session, writes=False))
-    recipe, report = examine_file(name, recipes, host, base_of=base_of)
+    store = open_store(session, writes=False)
+    recipe, report = examine_file(name, recipes, host, base_of=functools.partial(known_base, store=store))
+    build = index_build(load_tables().torches.by_name.get(recipe.pytorch), recipe.cuda_minor)
+    missed = missed_updates(recipe, store, ProcessRunner(session.environment))
+    repairs = [repair.data() for repair in report.repairs]
     session.data = CheckedRecipe.model_validate(
-        {"name": recipe.name, "repairs": [repair.data() for repair in report.repairs]}
+        {"name": recipe.name, "torch_index": build, "repairs": repairs, "security": missed}
     )
     need_sound(recipe, report)
-    session.findings = report.findings
-    session.text = f"{name}: no problems found" if not report.findings else ""
+    lacking = (missed_finding(recipe, missed),) if missed and missed.updates else ()
+    session.findings = (*report.findings, *lacking)
+    lines = [] if session.findings else [f"{name}: no problems found"]
+    lines += [f"torch {recipe.pytorch}+{build} comes from PyTorch's own index"] if build else []
+    session.text = "\n".join(lines)

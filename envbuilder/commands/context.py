@@ -13,12 +13,11 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final
 
-import platformdirs
 import typer
 from pydantic import BaseModel
 
 from envbuilder.core import log
-from envbuilder.core.cache import Store
+from envbuilder.core.cache import Store, cache_folder
 from envbuilder.core.findings import Finding
 
 RECIPES: Final = Path("recipes")
@@ -151,10 +150,6 @@ def command(
     return add
 
 
-def cache_folder(session: Session) -> Path:
-    return Path(session.environment.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
-
-
 def open_store(session: Session, *, writes: bool = True) -> Store:
     """Return the cache, which a command that only reads does not create."""
-    return Store(cache_folder(session), create=writes)
+    return Store(cache_folder(session.environment), create=writes)

@@ -12,6 +12,7 @@ from envbuilder.core.answer import Answer
 from envbuilder.core.errors import BuildError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock
+from envbuilder.lock.known_base import lock_path
 from envbuilder.node.detect import Versions, detect_here, detect_pasted
 from envbuilder.node.nccl.decide import Left, Setting
 from envbuilder.node.nccl.facts import Facts, Interface, Measured
@@ -99,7 +100,7 @@ def recipe_versions(name: str, folder: Path) -> Versions:
     """
     if not name:
         return Versions()
-    lock = load_lock(load_recipe(find_recipe(name, folder)).path.with_suffix(".lock"), recipe=name)
+    lock = load_lock(lock_path(load_recipe(find_recipe(name, folder))), recipe=name)
     found = {wheel.name: wheel.version for wheel in lock.wheels}
     nccl = next((version for name, version in found.items() if name.startswith("nvidia-nccl-cu")), "")
     return Versions(nccl=nccl, torch=found.get("torch", ""))

@@ -10,6 +10,8 @@ from envbuilder.commands.context import Name, Output, Profile, Recipes, Session,
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
+from envbuilder.lock.file import load_lock
+from envbuilder.lock.known_base import lock_path
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.run.devcontainer import EditorFacts, make_file, save_file
 from envbuilder.run.launch.site import find_site
@@ -78,8 +80,12 @@ def devcontainer(
         )
         return
     recipe = load(find_recipe(name, recipes))
-    facts = EditorFacts(python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image)
+    path = lock_path(recipe)
+    facts = EditorFacts(
+        python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image,
+        has_standalone=path.exists() and load_lock(path, recipe=name).interpreter is not None,
+    )  # fmt: skip
     text = make_file(recipe.name, image or image_name(recipe.name), facts)
-    path = None if show else save_file(write or Path(), text, force=force)
-    session.data = DevContainerFile(file=str(path or ""), text=text)
-    session.text = str(path or text.rstrip())
+    saved = None if show else save_file(write or Path(), text, force=force)
+    session.data = DevContainerFile(file=str(saved or ""), text=text)
+    session.text = str(saved or text.rstrip())

@@ -9,11 +9,12 @@ from typing import Annotated
 import typer
 from pydantic import Field
 
-from envbuilder.commands.context import Output, Recipes, Session, cache_folder, command, offer
+from envbuilder.commands.context import Output, Recipes, Session, command, offer
 from envbuilder.compat.context import load_tables, make_context
 from envbuilder.compat.host_file import HostFacts
 from envbuilder.compat.rules.driver import check_driver, check_host_gpus
 from envbuilder.core.answer import Answer
+from envbuilder.core.cache import cache_folder
 from envbuilder.core.errors import EnvbuilderError, UsageError
 from envbuilder.core.findings import Severity
 from envbuilder.core.process import ProcessRunner
@@ -66,7 +67,7 @@ def doctor(
     """Check whether this machine can build and run environments, and say what repairs the rest."""
     if purpose not in ("", *Purpose):
         raise UsageError(f"`--for` takes `build` or `run`, found `{purpose}`", hint="leave it out for both")
-    env, cache = session.environment, cache_folder(session)
+    env, cache = session.environment, cache_folder(session.environment)
     runner = ProcessRunner(env)
     usual = [Purpose.RUN] if has_slurm(env, Path("/")) else list(Purpose)
     seen = run_checks(

@@ -5,7 +5,7 @@ from pydantic import Field, RootModel
 from envbuilder.build.extensions.list import HEAD, ExtensionStatus, cells, find_extensions, origin
 from envbuilder.commands.context import Name, Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
-from envbuilder.core.console import columns
+from envbuilder.core.columns import columns
 from envbuilder.plan.make import make_plan
 
 

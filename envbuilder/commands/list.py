@@ -4,7 +4,7 @@ from pydantic import RootModel
 
 from envbuilder.commands.context import Recipes, Session, command
 from envbuilder.core.answer import Answer
-from envbuilder.core.console import columns
+from envbuilder.core.columns import columns
 from envbuilder.core.errors import RecipeError
 from envbuilder.recipe.load import load_all
 from envbuilder.recipe.model import Recipe

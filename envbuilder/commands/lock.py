@@ -12,6 +12,7 @@ from envbuilder.core.errors import LockError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions, open_context
+from envbuilder.recipe.load import expand
 
 
 class LockChanges(Answer):
@@ -37,6 +38,9 @@ def lock(
     upgrade: Annotated[
         bool, typer.Option("--upgrade", help="choose new versions, of PKG… or of all packages")
     ] = False,
+    security: Annotated[
+        bool, typer.Option("--security", help="with --upgrade: only packages that have a security update")
+    ] = False,
     before: Annotated[
         datetime | None,
         typer.Option(
@@ -51,18 +55,28 @@ def lock(
             "package names require `--upgrade`",
             hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}",
         )
+    if security and (packages or not upgrade):
+        raise UsageError(
+            "`--security` requires `--upgrade`, without package names",
+            hint=f"envbuilder lock {name} --upgrade --security",
+        )
     options = LockOptions(
         today=datetime.now(UTC).date(),
-        upgrade=upgrade and not packages,
+        upgrade=upgrade and not packages and not security,
         upgrade_only=tuple(packages or ()),
+        security_only=security,
         before=before.date() if before else None,
     )
     runner = ProcessRunner(session.environment)
     console = open_console(session, runner)
     context = open_context(open_store(session), runner, session.environment, console, offline=False)
-    with console.group(f"lock {name}"):
-        changes = lock_recipe(name, recipes, context, console, options=options, save=not check)
-    session.data = LockChanges(changes=changes)
+    variants = expand(name, recipes)
+    changes: list[str] = []
+    for one in variants:
+        with console.group(f"lock {one}"):
+            found = lock_recipe(one, recipes, context, console, options=options, save=not check)
+        changes += (f"{one}: {line}" if len(variants) > 1 else line for line in found)
+    session.data = LockChanges(changes=tuple(changes))
     session.text = "\n".join(changes) or f"the lock of {name} is up to date"
     if check and changes:
         session.exit_code = LockError.exit_code

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from envbuilder.artifacts.oci.naming import find_reference
-from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.outputs import VARIANT, Outputs
 from envbuilder.commands._console import open_console
 from envbuilder.commands._registry import Only, make_client, parse_only
 from envbuilder.commands.context import Output, Session, command
@@ -37,8 +37,12 @@ def pull(
     """Pull image and SIF from an OCI registry and verify them, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
     forms, client, shown = parse_only(only), make_client(session), open_console(session)
     is_recipe = reference.endswith((SUFFIX, ".yml"))
-    source = find_reference(Path(reference).stem if is_recipe else reference, client.settings.prefix)
-    outputs = Outputs(folder=output.absolute(), name=source.repository.rpartition("/")[2])
+    wanted = Path(reference).stem if is_recipe else reference
+    source = find_reference(wanted, client.settings.prefix)
+    name = source.repository.rpartition("/")[2]
+    if f"{name}{VARIANT}{source.tag}" == wanted:
+        name = wanted
+    outputs = Outputs(folder=output.absolute(), name=name)
     with shown.group(f"pull {outputs.name}"):
         session.data = done = registry.pull(
             source, client, outputs=outputs, forms=forms, key=key, console=shown

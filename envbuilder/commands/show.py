@@ -8,7 +8,7 @@ from envbuilder.commands.context import Name, Recipes, Session, command, open_st
 from envbuilder.compat.check import load_tables
 from envbuilder.compat.explain import Fact, brief, facts
 from envbuilder.core.answer import Answer
-from envbuilder.core.console import columns
+from envbuilder.core.columns import columns
 from envbuilder.lock.known_base import known_base
 from envbuilder.recipe.load import find_recipe, load
 

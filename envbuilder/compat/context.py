@@ -7,13 +7,14 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.host_file import HostFacts
-from envbuilder.compat.image_facts import Base, as_distribution
+from envbuilder.compat.image_facts import Base, as_distribution, suite_of
 from envbuilder.compat.tables.cuda import Cuda, architecture_key, load_cudas
 from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.compat.tables.gpu import Gpu, load_gpus
 from envbuilder.compat.tables.language import Python, Standard, load_pythons, load_standards
+from envbuilder.compat.tables.standalone import Standalone, load_standalones
 from envbuilder.compat.tables.table import Table
-from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.compat.tables.toolkit import all_releases, load_toolkits
 from envbuilder.compat.tables.torch import Build, Torch, load_torches
 from envbuilder.recipe.model import Recipe
 
@@ -28,9 +29,15 @@ class Tables:
     torches: Table[Torch] = field(default_factory=load_torches)
     cudas: Table[Cuda] = field(default_factory=load_cudas)
     pythons: Table[Python] = field(default_factory=load_pythons)
+    standalones: Table[Standalone] = field(default_factory=load_standalones)
     standards: Table[Standard] = field(default_factory=load_standards)
-    # The CUDA versions that can be laid out, e.g. 12.4.
-    toolkits: frozenset[str] = field(default_factory=lambda: frozenset(load_toolkits()))
+    # The releases of CUDA that a source has, oldest first, e.g. 12.4.1.
+    releases: tuple[str, ...] = field(default_factory=lambda: all_releases(load_toolkits().rows))
+
+    @functools.cached_property
+    def toolkits(self) -> tuple[str, ...]:
+        """The CUDA versions that can be laid out, oldest first, e.g. 12.4."""
+        return tuple(dict.fromkeys(release.rpartition(".")[0] for release in self.releases))
 
     @functools.cached_property
     def bases(self) -> tuple[Distribution, ...]:
@@ -69,8 +76,20 @@ class CheckContext:
         return self.recipe.gcc
 
     @property
+    def standalone(self) -> Standalone | None:
+        """Return the build of Python to add: None if the suite or the image has the recipe's, or if there is none."""
+        python, base = self.recipe.python, self.base
+        suite = suite_of(base, self.tables.distributions.by_name) if base else self.suite
+        is_there = suite is not None and suite.python == python
+        if is_there or self.distribution is None or (base and base.python(python)):
+            return None
+        return self.tables.standalones.by_name.get(python)
+
+    @property
     def python(self) -> str:
-        """The exact release where the suite's is known (3.11.2), else the recipe's pin (3.11)."""
+        """The exact release where it is known (3.11.2), else the recipe's pin (3.11)."""
+        if self.standalone:
+            return self.standalone.version
         if self.distribution and self.distribution.python == self.recipe.python:
             return self.distribution.python_version
         return self.recipe.python
@@ -89,10 +108,10 @@ def make_context(
         host=host,
         base=base if recipe.image else None,
         distribution=row,
-        cuda=tables.cudas.by_name.get(recipe.cuda),
+        cuda=tables.cudas.by_name.get(recipe.cuda_minor),
         torch=torch,
         # What `lock` installs: the build against exactly this CUDA, else the package index's.
-        build=(torch.build_for(recipe.cuda) or torch.build) if torch and recipe.cuda else None,
+        build=(torch.build_for(recipe.cuda_minor) or torch.build) if torch and recipe.cuda else None,
         gpus=tuple(
             (f"gpus[{index}]", tables.gpus.by_name[name])
             for index, name in enumerate(recipe.gpus)

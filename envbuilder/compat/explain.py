@@ -38,7 +38,7 @@ def brief(value: object) -> str:
         )
     if isinstance(value, list):
         return ", ".join(map(brief, value)) or "-"
-    return str(value) or "-"
+    return (str(value).lower() if isinstance(value, bool) else str(value)) or "-"
 
 
 def _suite(context: CheckContext) -> Iterator[Fact]:
@@ -47,7 +47,8 @@ def _suite(context: CheckContext) -> Iterator[Fact]:
         return
     source = cite(row.source)
     yield Fact("glibc", row.glibc, source)
-    yield Fact("Python", context.python, source)
+    standalone = context.standalone
+    yield Fact("Python", context.python, cite(standalone.source) if standalone else source)
     yield Fact("gcc", context.gcc, source)
     yield Fact("libxcrypt", row.libxcrypt, source)
     python = context.tables.pythons.by_name.get(context.recipe.python)

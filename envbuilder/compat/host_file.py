@@ -8,12 +8,16 @@ import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+from pydantic_core import to_jsonable_python
 
 from envbuilder.core.errors import UsageError
-from envbuilder.core.models import Line, Shape, plain, read_node
+from envbuilder.core.models import Line, Shape, read_node
 from envbuilder.core.places import Code, Mistakes, Node, load
-from envbuilder.node.nccl.profile import Profile, parse_profile
+
+if TYPE_CHECKING:
+    from envbuilder.node.nccl.profile import Profile
 
 _DRIVER: Final = Shape(
     pattern=r"\d+(\.\d+)+",
@@ -30,7 +34,7 @@ class HostFacts:
     driver: str = ""  # 535.104.05
     # As nvidia-smi or a recipe names them, each kind at least once; () where the machine has none.
     gpus: tuple[str, ...] | None = None
-    profile: Profile | None = None
+    profile: "Profile | None" = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +60,11 @@ def load_host_facts(path: Path) -> HostFacts:
     return HostFacts(path=path, driver=file.driver, gpus=file.gpus, profile=profile)
 
 
-def _profile(root: Node, mistakes: Mistakes) -> Profile | None:
+def _profile(root: Node, mistakes: Mistakes) -> "Profile | None":
+    from envbuilder.node.nccl.profile import parse_profile  # noqa: PLC0415 - NCCL's rules, for a profile alone
+
     try:
-        return parse_profile(plain(root))
+        return parse_profile(to_jsonable_python(root.value))
     except ValueError as error:
         place, _, message = str(error).partition(": ")
         hint = "`envbuilder detect --save FILE` writes a profile"

@@ -188,6 +188,7 @@ def as_distribution(base: Base, python: str, rows: Mapping[str, Distribution]) -
         libxcrypt=base.value(Name.LIBXCRYPT) or (suite.libxcrypt if suite else ""),
         has_crypt_h=base.first(Name.CRYPT_H) is not None or bool(suite and suite.has_crypt_h),
         components=(),
+        pockets=(),
         buildable=True,
         source=(),
     )

@@ -16,7 +16,7 @@ class CheckCode(CodeEnum):
 
     BASE = "EB301", "no such suite, or none that can be built on"
     GPU = "EB302", "no such GPU"
-    PYTHON = "EB303", "not the suite's Python"
+    PYTHON = "EB303", "a Python that neither the base nor a standalone build has"
     GCC = "EB304", "not packaged in the suite"
     LIBXCRYPT = "EB305", "not the suite's version"
     TORCH = "EB306", "no such release"

@@ -16,6 +16,7 @@ from envbuilder.compat.context import CheckContext, make_context
 from envbuilder.compat.problem import Change, Move, Problem, Rule, closest, distance, either
 from envbuilder.compat.rules import RuleProblem, find_problems
 from envbuilder.compat.tables.distribution import Distribution
+from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.findings import Severity
 from envbuilder.recipe.model import Recipe
 
@@ -149,6 +150,23 @@ def find_better(context: CheckContext, problem: Problem) -> Repair | None:
     return None
 
 
+def find_on_package_index(context: CheckContext) -> Repair | None:
+    """Find the nearest change of CUDA or torch to a build that the package index has, which adds no problem.
+
+    There is none without CUDA: the package index has no build for the CPU.
+    """
+    known = {problem.code for _, problem in find_problems(context)}
+    for pin in ("cuda", "pytorch") if context.recipe.cuda else ():
+        for move in _values(context, pin):
+            after = changed(context, move)
+            if (
+                not index_build(after.torch, after.recipe.cuda_minor)
+                and {problem.code for _, problem in find_problems(after)} <= known
+            ):
+                return Repair(changes=move, recipe=after.recipe)
+    return None
+
+
 def changed(context: CheckContext, changes: Sequence[Change]) -> CheckContext:
     return make_context(apply(context.recipe, changes), context.tables, context.host, context.base)
 
@@ -179,30 +197,32 @@ def _steps_to(key: str) -> list[Step]:
 
 
 def _steps(context: CheckContext, rule: Rule, problem: Problem) -> list[tuple[float, Move]]:
-    """Return the nearest moves that solve this problem, and those of CUDA, which may need another torch too.
+    """Return the nearest moves that solve this problem. Those without a new warning come first.
 
-    Returns all moves if none solves it, because it may need two.
+    If no change of CUDA solves it, the nearest ones come too, because they may with another torch. Returns all moves if
+    nothing solves it, because it may need two.
     """
     moves = _moves(context, problem)
     left = dict.fromkeys((move[0].key for _, move in moves), NEAR)
     good: list[tuple[float, Move]] = []
     warned: list[tuple[float, Move]] = []
     for cost, move in moves:
-        key = move[0].key
-        if left[key] == 0:
+        if left[move[0].key] == 0:
             continue
         after = [(other.severity, other.code, other.key) for other in rule(changed(context, move))]
-        is_silent = (Severity.ERROR, problem.code, problem.key) not in after
-        warns = is_silent and any(severity is Severity.WARNING for severity, *_ in after)
-        if key == "cuda" or (is_silent and not warns):
-            left[key] -= 1
-            good.append((cost, move))
-        elif warns:
+        if (Severity.ERROR, problem.code, problem.key) in after:
+            continue
+        if any(severity is Severity.WARNING for severity, *_ in after):
             warned.append((cost, move))
+        else:
+            left[move[0].key] -= 1
+            good.append((cost, move))
     for cost, move in warned:
         if left[move[0].key]:
             left[move[0].key] -= 1
             good.append((cost, move))
+    if not any(move[0].key == "cuda" for _, move in good):
+        good += [(cost, move) for cost, move in moves if move[0].key == "cuda"][:NEAR]
     return good or moves
 
 
@@ -232,30 +252,36 @@ def _values(context: CheckContext, pin: str) -> list[Move]:
             names = tables.torches.by_name
         case "libxcrypt" if row:
             return [(Change(pin, row.short_libxcrypt),)]
-        case "python" if row:
-            return [(Change(pin, row.python),)]
+        case "python":
+            names = {*tables.standalones.by_name, *((row.python,) if row and row.python else ())}
         case _:
-            return [_suite(context.recipe, base) for base in _near_bases(context)]
+            return [_suite(context, base) for base in _near_bases(context)]
     asked = getattr(context.recipe, pin)
     others = sorted((name for name in names if name != asked), key=lambda name: distance(name, asked))
     return [(Change(pin, name),) for name in others]
 
 
 def _near_bases(context: CheckContext) -> list[Distribution]:
-    """Return the other suites: the similar name first, then by age; none for an image."""
+    """Return other released suites of the same distribution: the similar name first, then by age; none for an image."""
     asked, tables = context.recipe.base, context.tables
     if context.recipe.image:
         return []
     names = list(tables.distributions.by_name)
     meant = [asked] if asked in names else closest(asked, [base.name for base in tables.bases])
     here = names.index(meant[0]) if meant else 0
-    others = [base for base in tables.bases if base.name != asked]
+    family = tables.distributions.rows[here].family
+    others = [
+        base for base in tables.bases if base.name != asked and base.is_released and base.family == family
+    ]
     return sorted(others, key=lambda base: abs(names.index(base.name) - here))
 
 
-def _suite(recipe: Recipe, base: Distribution) -> Move:
-    """Return the changes to another suite: its Python, and its compiler and libxcrypt if it lacks the recipe's."""
-    changes = [Change("base", base.name), Change("python", base.python)]
+def _suite(context: CheckContext, base: Distribution) -> Move:
+    """Return the changes to another suite: its Python for the old suite's, and its compiler and libxcrypt if it lacks the recipe's."""
+    recipe, row = context.recipe, context.distribution
+    changes = [Change("base", base.name)]
+    if (row and row.python == recipe.python) or recipe.python not in context.tables.standalones.by_name:
+        changes.append(Change("python", base.python))
     if recipe.gcc not in base.gccs:
         changes.append(Change("gcc", base.gcc))
     if recipe.libxcrypt and not f"{base.libxcrypt}.".startswith(f"{recipe.libxcrypt}."):

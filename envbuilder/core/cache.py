@@ -25,13 +25,19 @@ import re
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Final, NewType
 
 from envbuilder.core.errors import SpaceError, UsageError
 
 Sha256 = NewType("Sha256", str)  # 64 lower-case hexadecimal digits
+
+
+def cache_folder(environment: Mapping[str, str]) -> Path:
+    """Return the folder of the cache: ENVBUILDER_CACHE, otherwise `envbuilder` among the user's caches."""
+    caches = environment.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(environment.get("ENVBUILDER_CACHE") or Path(caches, "envbuilder"))
 
 
 def parse_sha256(text: str) -> Sha256:

@@ -8,19 +8,17 @@ import contextlib
 import copy
 import functools
 import getpass
-import io
 import logging
 import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from rich.console import Console as RichConsole
 from rich.progress import Progress, ProgressColumn, SpinnerColumn, Task, TaskID, TextColumn, TimeElapsedColumn
-from rich.table import Table
 from rich.text import Text
 
 from envbuilder.core.log import owned
@@ -219,19 +217,3 @@ class Step:
         with self._guard:
             self.note = note
             self.progress.update(self.task, note=note)
-
-
-def columns(rows: Sequence[Sequence[str]], width: int) -> str:
-    """Align rows as columns. Long cells wrap to fit `width`; with 0, nothing wraps."""
-    if not rows:
-        return ""
-    grid = Table.grid(padding=(0, 2, 0, 0))
-    for _ in rows[0]:
-        grid.add_column(overflow="fold", no_wrap=not width)
-    for row in rows:
-        grid.add_row(*(Text(cell) for cell in row))
-    needed = sum(max(len(row[column]) for row in rows) + 2 for column in range(len(rows[0])))
-    out = RichConsole(file=io.StringIO(), width=width or needed, color_system=None, highlight=False)
-    with out.capture() as captured:
-        out.print(grid)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())

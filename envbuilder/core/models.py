@@ -1,4 +1,4 @@
-"""Nodes → dataclasses, by pydantic: each of its errors becomes a finding with its place and the nearest key.
+"""Data of files → dataclasses, by pydantic: each of its errors becomes a finding with its place and the nearest key.
 
 A dataclass describes a file: its fields are the keys, `Shape` is the pattern of a text, and `Rule` and `RawRule` compare
 several keys. `read_node` reports every mistake of a file at once.
@@ -8,11 +8,12 @@ import dataclasses
 import functools
 import re
 import types
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from pydantic import (
+    Field,
     GetCoreSchemaHandler,
     Strict,
     Tag,
@@ -21,22 +22,14 @@ from pydantic import (
     ValidationInfo,
 )
 from pydantic.fields import FieldInfo
-from pydantic_core import CoreSchema, InitErrorDetails, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from envbuilder.core.places import Code, Entry, Kind, Mistakes, Node, nearest, shown
+from envbuilder.core.places import Code, Location, Mistakes, Node, kind_of, nearest, shown, text_of
 
 T = TypeVar("T")
-Location = tuple[int | str, ...]
 
 KEY: Final = "[key]"  # pydantic's last step to the key of a map
 LIST_HINT: Final = "a list is written as [one, two], or with one `- ` line each"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Unquoted:
-    """A scalar that YAML reads as a number, a date or a word such as `no`."""
-
-    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +155,7 @@ Line = Annotated[str, LINE]
 LineOrEmpty = Annotated[str, LINE_OR_EMPTY]
 Date = Annotated[str, DATE]
 MajorMinor = Annotated[str, MAJOR_MINOR]
-Whole = Annotated[int, Strict()]
+Whole = Annotated[int, Strict(), Field(ge=0, lt=10**18)]
 Flag = Annotated[bool, Strict()]
 
 
@@ -174,25 +167,6 @@ def _compile(text: str) -> re.Pattern[str]:
 
 
 Pattern = Annotated[re.Pattern[str], ReadAs(Line, _compile)]
-
-
-def plain(node: Node) -> Any:
-    """Return a node's value: text, whole number, boolean, None, list or map; `Unquoted` for another scalar."""
-    match node.kind:
-        case Kind.MAP:
-            return {entry.key: plain(entry.node) for entry in node.entries}
-        case Kind.LIST:
-            return [plain(item) for item in node.items]
-        case Kind.TEXT:
-            return node.text
-        case Kind.NOTHING:
-            return None
-        case Kind.INTEGER if re.fullmatch(r"[0-9]{1,18}", node.text):
-            return int(node.text)
-        case Kind.BOOLEAN if node.text.lower() in ("true", "false"):
-            return node.text.lower() == "true"
-        case _:
-            return Unquoted(text=node.text)
 
 
 @functools.cache
@@ -209,10 +183,9 @@ def read_node(
     Validators get `context` as pydantic's `ValidationInfo.context`. With `skip_unknown` a key that the dataclass does not
     have is no mistake.
     """
-    data = plain(node)
     try:
         found: T = adapter(cast("Any", kind)).validate_python(
-            data, context=context, extra="ignore" if skip_unknown else "forbid"
+            node.value, context=context, extra="ignore" if skip_unknown else "forbid"
         )
     except ValidationError as error:
         errors = error.errors(include_url=False)
@@ -221,32 +194,8 @@ def read_node(
     for one in sorted(
         errors, key=lambda one: (one["type"] != "unexpected_keyword_argument", one["type"] != "missing")
     ):
-        _report(_Place.find(kind, node, one["loc"]), one["type"], one.get("ctx", {}), mistakes)
+        _report(kind, node, one, mistakes)
     return None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Place:
-    """The place of a pydantic error. Its steps also name union members, which a file does not have."""
-
-    parent: Any  # the type of what holds it
-    kind: Any  # the type that is read there
-    node: Node
-    entry: Entry | None  # that the node is the value of
-    last: int | str  # step
-
-    @classmethod
-    def find(cls, kind: Any, node: Node, location: Location) -> "_Place":
-        parent, entry = kind, None
-        for step in location:
-            parent = kind
-            if isinstance(step, int) and step < len(node.items):
-                kind, node, entry = _inside(kind, step), node.items[step], None
-            elif found := next((one for one in node.entries if one.key == step), None):
-                kind, node, entry = _inside(kind, step), found.node, found
-            else:
-                kind = _inside(kind, step)
-        return cls(parent=parent, kind=kind, node=node, entry=entry, last=location[-1] if location else "")
 
 
 def _bare(kind: Any) -> Any:
@@ -290,57 +239,65 @@ def keys_of(kind: Any) -> tuple[str, ...]:
     return tuple(_fields(cast("Any", bare))) if dataclasses.is_dataclass(bare) else ()
 
 
-def _report(place: _Place, error: str, context: Mapping[str, Any], mistakes: Mistakes) -> None:
-    node, entry = place.node, place.entry
-    match error:
+def _report(kind: Any, node: Node, error: ErrorDetails, mistakes: Mistakes) -> None:
+    """Report an error of pydantic. Its steps also name union members, which a file does not have."""
+    location, context = error["loc"], error.get("ctx", {})
+    parent = kind
+    for step in location:
+        parent, kind, node = kind, _inside(kind, step), node.inner.get(step, node)
+    last = location[-1] if location else ""
+    if last == KEY:
+        node = replace(node, value=location[-2], where=node.key_where)
+    match error["type"]:
+        case "mistake" if context["where"]:
+            mistakes.add(context["code"], context["where"], context["message"], hint=context["hint"])
         case "mistake":
-            where = context["where"] or (entry.where if entry and place.last == KEY else node.where)
-            message = context["message"] if context["where"] else f"{node.path}: {context['message']}"
-            mistakes.add(context["code"], where, message, hint=context["hint"])
-        case "shape" if place.last == KEY and entry:
-            key = Node(path=node.path, where=entry.where, kind=Kind.TEXT, text=entry.key)
-            _report_text(key, context["expected"], context["hint"], mistakes)
+            mistakes.at(node, context["code"], context["message"], hint=context["hint"])
         case "shape":
             _report_text(node, context["expected"], context["hint"], mistakes)
         case "missing":
-            mistakes.at(node, Code.MISSING_KEY, f"the key `{place.last}` is missing")
+            mistakes.at(node, Code.MISSING_KEY, f"the key `{last}` is missing")
         case "unexpected_keyword_argument":  # a key that the dataclass does not have
-            known = keys_of(place.parent)
-            hint = f"{nearest(str(place.last), known)}known keys: {', '.join(known)}"
-            message = f"{node.path}: unknown key `{place.last}`"
-            mistakes.add(Code.UNKNOWN_KEY, entry.where if entry else node.where, message, hint=hint)
+            known = keys_of(parent)
+            hint = f"{nearest(str(last), known)}known keys: {', '.join(known)}"
+            message = f"{node.path}: unknown key `{last}`"
+            mistakes.add(Code.UNKNOWN_KEY, node.key_where or node.where, message, hint=hint)
         case "dataclass_type" | "dict_type":
-            keys = ", ".join(keys_of(place.kind))
+            keys = ", ".join(keys_of(kind))
             _report_kind(node, "a map", f"keys: {keys}" if keys else "", mistakes)
         case "tuple_type":
             _report_kind(node, "a list", LIST_HINT, mistakes)
         case "bool_type":
-            found = node.text or node.kind.value
+            found = text_of(node.value) or kind_of(node.value)
             mistakes.at(node, Code.TYPE, f"expected true or false, found {found}")
-        case "int_type":
-            found = node.text if node.kind is Kind.INTEGER else node.kind.value
+        case "int_type" | "greater_than_equal" | "less_than":
+            words = kind_of(node.value)
+            found = text_of(node.value) if words == "an integer" else words
             mistakes.at(node, Code.TYPE, f"expected a whole number, found {found}")
         case "enum" | "literal_error":
             choices = str(context["expected"])
-            hint = nearest(node.text, re.findall("'([^']+)'", choices)).strip()
+            hint = nearest(text_of(node.value), re.findall("'([^']+)'", choices)).strip()
             _report_text(node, choices.replace("'", ""), hint, mistakes)
         case _:
-            raise AssertionError(f"pydantic reports {error} at {node.path}, for which there is no sentence")
+            raise AssertionError(
+                f"pydantic reports {error['type']} at {node.path}, for which there is no sentence"
+            )
 
 
 def _report_kind(node: Node, expected: str, hint: str, mistakes: Mistakes) -> None:
-    mistakes.at(node, Code.TYPE, f"expected {expected}, found {node.kind.value}", hint=hint)
+    mistakes.at(node, Code.TYPE, f"expected {expected}, found {kind_of(node.value)}", hint=hint)
 
 
 def _report_text(node: Node, expected: str, hint: str, mistakes: Mistakes) -> None:
-    if node.kind in (Kind.LIST, Kind.MAP, Kind.NOTHING):
+    if node.value is None or isinstance(node.value, list | dict):
         _report_kind(node, expected, hint, mistakes)
-    elif node.kind is not Kind.TEXT:
+    elif not isinstance(node.value, str):
+        text = text_of(node.value)
         mistakes.at(
             node,
             Code.UNQUOTED,
-            f"expected text, found {node.kind.value} ({node.text})",
-            hint=f'write "{node.text}" in quotes: without them YAML reads a value that is not text',
+            f"expected text, found {kind_of(node.value)} ({text})",
+            hint=f'write "{text}" in quotes: without them YAML reads a value that is not text',
         )
     else:
-        mistakes.at(node, Code.VALUE, f"expected {expected}, found {shown(node.text)}", hint=hint)
+        mistakes.at(node, Code.VALUE, f"expected {expected}, found {shown(node.value)}", hint=hint)

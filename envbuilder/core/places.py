@@ -1,18 +1,19 @@
-"""Text (YAML written by people, JSON written by envbuilder) → nodes that know their place, every mistake collected.
+"""Text (YAML written by people, JSON written by envbuilder) → plain data that knows its places, every mistake collected.
 
 PyYAML turns `3.10` into 3.1, `no` into False and an anchor bomb into gigabytes. This module reads its events instead of
-its values: it keeps the text of each scalar with its line and column. It rejects anchors, tags and several documents, which no file
-here needs, before they use memory. `models.py` turns nodes into dataclasses.
+its values: it keeps the text of such a scalar, and the line and column of each value. It rejects anchors, tags and several
+documents, which no file here needs, before they use memory. `models.py` turns the data into dataclasses.
 """
 
 import difflib
+import functools
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import yaml
 
@@ -22,6 +23,9 @@ MAX_BYTES: Final = 1 << 20
 MAX_DEPTH: Final = 20  # maps and lists inside each other
 # libyaml, where PyYAML was built with it, is ten times faster.
 _Loader: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+Step = int | str
+Location = tuple[Step, ...]
 
 
 class Code(CodeEnum):
@@ -38,48 +42,71 @@ class Code(CodeEnum):
     VALUE = "EB109", "a text of another shape than the key takes"
 
 
-class Kind(StrEnum):
-    """The kind of a value; it completes the sentence "found …"."""
-
-    TEXT = "text"
-    INTEGER = "an integer"
-    NUMBER = "a number"
-    BOOLEAN = "a truth value"
-    NOTHING = "nothing"
-    OTHER = "a date or a special word"
-    LIST = "a list"
-    MAP = "a map"
-
-
-_KINDS: Final = {
-    "str": Kind.TEXT,
-    "int": Kind.INTEGER,
-    "float": Kind.NUMBER,
-    "bool": Kind.BOOLEAN,
-    "null": Kind.NOTHING,
-}
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    key: str
-    where: str  # of the key
-    node: "Node"
+class Unquoted:
+    """A scalar that YAML reads as a number, a date or a word such as `no`."""
+
+    text: str
+    kind: str
+
+
+# By the names of YAML and of Python. They complete the sentence "found …".
+_KINDS: Final = {
+    "bool": "a truth value", "int": "an integer", "float": "a number", "str": "text", "NoneType": "nothing",
+    "list": "a list", "List": "a list", "dict": "a map", "Map": "a map",
+}  # fmt: skip
+_OTHER: Final = "a date or a special word"
+
+
+class Map(dict[str, Any]):
+    """A map of a YAML file, with the places of each key and its value."""
+
+    def __init__(self, values: Mapping[str, Any], places: Mapping[str, tuple[str, str]]) -> None:
+        super().__init__(values)
+        self.places = dict(places)
+
+
+class List(list[Any]):
+    """A list of a YAML file, with the place of each item, twice."""
+
+    def __init__(self, items: Iterable[Any], places: Iterable[tuple[str, str]]) -> None:
+        super().__init__(items)
+        self.places = list(places)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """One value with its place: `text` for scalars, `items` for lists, `entries` for maps."""
+    """A value of a file with its place: a text, whole number, boolean, None, `Unquoted`, list or map."""
 
-    path: str  # $.extensions[0].sources
+    value: Any
     where: str  # file:line:column
-    kind: Kind
-    text: str = ""
-    items: tuple["Node", ...] = ()
-    entries: tuple[Entry, ...] = ()
+    path: str = "$"  # $.extensions[0].sources
+    key_where: str = ""  # of its key
+
+    @property
+    def inner(self) -> Mapping[Step, "Node"]:
+        """The values of a map by key, or the items of a list by index."""
+        steps = range(len(self.value)) if isinstance(self.value, list) else self.value
+        return {step: self._at(step) for step in steps} if isinstance(self.value, list | dict) else {}
 
     def get(self, key: str) -> "Node | None":
-        return next((entry.node for entry in self.entries if entry.key == key), None)
+        return self._at(key) if isinstance(self.value, dict) and key in self.value else None
+
+    def _at(self, step: Step) -> "Node":
+        has_places = isinstance(self.value, Map | List)
+        key, where = self.value.places[step] if has_places else (self.where, self.where)
+        return Node(value=self.value[step], where=where, path=_inner_path(self.path, step), key_where=key)
+
+
+def kind_of(value: object) -> str:
+    return value.kind if isinstance(value, Unquoted) else _KINDS[type(value).__name__]
+
+
+def text_of(value: object) -> str:
+    """Return a scalar as the file has it; "" for nothing, a list or a map."""
+    if isinstance(value, Unquoted):
+        return value.text
+    return value if isinstance(value, str) else json.dumps(value) if isinstance(value, int | float) else ""
 
 
 class Mistakes:
@@ -145,7 +172,7 @@ def load_text(path: Path, mistakes: Mistakes) -> str | None:
 
 
 def parse_yaml(text: str, file: str, mistakes: Mistakes) -> Node | None:
-    """Turn one YAML document into nodes. Returns None after collecting why it cannot be read."""
+    """Read one YAML document. Returns None after collecting why it cannot be read."""
     try:
         return _YamlReader(text, file, mistakes).document()
     except yaml.MarkedYAMLError as error:
@@ -161,27 +188,25 @@ def parse_yaml(text: str, file: str, mistakes: Mistakes) -> Node | None:
 
 
 def parse_json(text: str, file: str, mistakes: Mistakes) -> Node | None:
-    """Turn JSON into the same nodes. Each place is the file: no person writes this JSON."""
+    """Read JSON. Each place is the file: no person writes this JSON."""
+
+    def make_map(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        for key, times in Counter(key for key, _ in pairs).items():
+            if times > 1:
+                mistakes.add(Code.DUPLICATE, file, f"the key {shown(key)} is there twice in a map")
+        return dict(pairs)
+
     try:
-        value: object = json.loads(text, object_pairs_hook=_Pairs, parse_constant=_refuse_constant)
-        return _json_node(value, "$", file, mistakes, 0)
+        return Node(value=json.loads(text, object_pairs_hook=make_map), where=file)
     except json.JSONDecodeError as error:
         mistakes.add(Code.SYNTAX, f"{file}:{error.lineno}:{error.colno}", f"is not JSON: {error.msg.lower()}")
     except (ValueError, RecursionError) as error:
         mistakes.add(Code.SYNTAX, file, f"is not JSON that can be read: {error}")
-    except _StopReadingError:
-        pass
     return None
 
 
 class _StopReadingError(Exception):
     """Raised after a mistake that makes the rest of the file unreadable."""
-
-
-class _Pairs(tuple[tuple[str, object], ...]):
-    """A JSON object with its duplicate keys."""
-
-    __slots__ = ()
 
 
 class _YamlReader:
@@ -195,8 +220,9 @@ class _YamlReader:
         self._loader.get_event()  # the start of the stream
         start = self._loader.get_event()
         if isinstance(start, yaml.StreamEndEvent):
-            return Node(path="$", where=f"{self._file}:1:1", kind=Kind.NOTHING)
-        root = self._node(self._loader.get_event(), "$", 0)
+            return Node(value=None, where=f"{self._file}:1:1")
+        first = self._loader.get_event()
+        root = Node(value=self._value(first, ()), where=self._where(first))
         self._loader.get_event()  # the end of the document
         after = self._loader.get_event()
         if not isinstance(after, yaml.StreamEndEvent):
@@ -210,94 +236,80 @@ class _YamlReader:
         assert mark is not None
         return f"{self._file}:{mark.line + 1}:{mark.column + 1}"
 
-    def _node(self, event: yaml.Event, path: str, depth: int) -> Node:
-        where = self._where(event)
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self._anchors:
-                self._refuse(
-                    where, f"{path}: aliases (`*{event.anchor}`) are not taken", "write the value out"
-                )
-            return Node(path=path, where=where, kind=Kind.TEXT)
+    def _value(self, event: yaml.Event, at: Location) -> Any:
+        """Return the value that begins with this event."""
         assert isinstance(event, yaml.NodeEvent)
-        if event.anchor is not None:
+        if event.anchor is not None and event.anchor not in self._anchors:
             self._anchors.add(event.anchor)
-            self._refuse(where, f"{path}: anchors (`&{event.anchor}`) are not taken", "write the value out")
+            message = f"anchors and aliases (`{event.anchor}`) are not taken"
+            self._refuse(Code.FEATURE, event, at, message, "write the value out")
         tag = getattr(event, "tag", None)
         if tag is not None and tag != "!":
-            self._refuse(
-                where, f"{path}: tags (`{tag}`) are not taken", "quote text; nothing else needs a tag"
-            )
-        if depth > MAX_DEPTH:
-            self._refuse(where, f"{path}: nested more than {MAX_DEPTH} deep", "")
+            hint = "quote text; nothing else needs a tag"
+            self._refuse(Code.FEATURE, event, at, f"tags (`{tag}`) are not taken", hint)
+        if len(at) > MAX_DEPTH:
+            self._refuse(Code.FEATURE, event, at, f"nested more than {MAX_DEPTH} deep")
             raise _StopReadingError
         if isinstance(event, yaml.SequenceStartEvent):
-            return self._list(path, where, depth)
+            return self._list(at)
         if isinstance(event, yaml.MappingStartEvent):
-            return self._map(path, where, depth)
+            return self._map(at)
+        if isinstance(event, yaml.AliasEvent):
+            return ""
         assert isinstance(event, yaml.ScalarEvent)
-        resolved = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit).rpartition(":")[2]
-        return Node(path=path, where=where, kind=_KINDS.get(resolved, Kind.OTHER), text=event.value)
+        kind = self._loader.resolve(yaml.ScalarNode, event.value, event.implicit).rpartition(":")[2]
+        return _scalar(event.value, kind)
 
-    def _list(self, path: str, where: str, depth: int) -> Node:
-        items: list[Node] = []
+    def _list(self, at: Location) -> List:
+        found = List((), ())
         while not isinstance(event := self._loader.get_event(), yaml.SequenceEndEvent):
-            items.append(self._node(event, f"{path}[{len(items)}]", depth + 1))
-        return Node(path=path, where=where, kind=Kind.LIST, items=tuple(items))
+            found.append(self._value(event, (*at, len(found))))
+            found.places.append((self._where(event),) * 2)
+        return found
 
-    def _map(self, path: str, where: str, depth: int) -> Node:
-        entries: dict[str, Entry] = {}
+    def _map(self, at: Location) -> Map:
+        found = Map({}, {})
         while not isinstance(event := self._loader.get_event(), yaml.MappingEndEvent):
-            key = self._node(event, f"{path}.?", depth + 1)
-            inner = _inner_path(path, key.text)
-            value = self._node(self._loader.get_event(), inner, depth + 1)
-            if key.kind in (Kind.LIST, Kind.MAP):
-                self._mistakes.at(key, Code.TYPE, f"expected text as a key, found {key.kind.value}")
-            elif key.kind is Kind.OTHER:
-                self._refuse(key.where, f"{inner}: merge keys and dates are not keys", "write the keys out")
-            elif key.text in entries:
-                _refuse_double(self._mistakes, key.where, inner, entries[key.text].where)
+            read = self._value(event, (*at, "?"))
+            key = event.value if isinstance(event, yaml.ScalarEvent) else "?"
+            inner, value_event = (*at, key), self._loader.get_event()
+            value = self._value(value_event, inner)
+            if isinstance(read, list | dict):
+                self._refuse(Code.TYPE, event, inner, f"expected text as a key, found {kind_of(read)}")
+            elif isinstance(read, Unquoted) and read.kind == _OTHER:
+                hint = "write the keys out"
+                self._refuse(Code.FEATURE, event, inner, "merge keys and dates are not keys", hint)
+            elif key in found:
+                hint = f"the first is at {found.places[key][0]}"
+                self._refuse(Code.DUPLICATE, event, inner, "this key is there twice", hint)
             else:
-                entries[key.text] = Entry(key=key.text, where=key.where, node=value)
-        return Node(path=path, where=where, kind=Kind.MAP, entries=tuple(entries.values()))
+                found[key] = value
+                found.places[key] = (self._where(event), self._where(value_event))
+        return found
 
-    def _refuse(self, where: str, message: str, hint: str) -> None:
-        self._mistakes.add(Code.FEATURE, where, message, hint=hint)
-
-
-def _json_node(value: object, path: str, file: str, mistakes: Mistakes, depth: int) -> Node:
-    make: Callable[..., Node] = Node
-    if depth > MAX_DEPTH:
-        mistakes.add(Code.FEATURE, file, f"{path}: nested more than {MAX_DEPTH} deep")
-        raise _StopReadingError
-    if isinstance(value, _Pairs):
-        entries: dict[str, Entry] = {}
-        for key, inner_value in value:
-            inner = _inner_path(path, key)
-            if key in entries:
-                _refuse_double(mistakes, file, inner, file)
-            node = _json_node(inner_value, inner, file, mistakes, depth + 1)
-            entries[key] = Entry(key=key, where=file, node=node)
-        return make(path=path, where=file, kind=Kind.MAP, entries=tuple(entries.values()))
-    if isinstance(value, list):
-        items = tuple(
-            _json_node(item, f"{path}[{index}]", file, mistakes, depth + 1)
-            for index, item in enumerate(value)
-        )
-        return make(path=path, where=file, kind=Kind.LIST, items=items)
-    kinds = {str: Kind.TEXT, bool: Kind.BOOLEAN, int: Kind.INTEGER, float: Kind.NUMBER}
-    return make(path=path, where=file, kind=kinds.get(type(value), Kind.NOTHING), text=str(value))
+    def _refuse(self, code: Code, event: yaml.Event, at: Location, message: str, hint: str = "") -> None:
+        path = functools.reduce(_inner_path, at, "$")
+        self._mistakes.add(code, self._where(event), f"{path}: {message}", hint=hint)
 
 
-def _refuse_double(mistakes: Mistakes, where: str, path: str, first: str) -> None:
-    mistakes.add(Code.DUPLICATE, where, f"{path}: this key is there twice", hint=f"the first is at {first}")
+def _scalar(text: str, kind: str) -> str | int | bool | Unquoted | None:
+    """Return the value of a scalar of the kind that YAML takes it for."""
+    match kind:
+        case "str":
+            return text
+        case "null":
+            return None
+        case "int" if re.fullmatch(r"0|[1-9][0-9]{0,17}", text):
+            return int(text)
+        case "bool" if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+    return Unquoted(text=text, kind=_KINDS.get(kind, _OTHER))
 
 
-def _refuse_constant(name: str) -> object:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _inner_path(path: str, key: str) -> str:
-    return f"{path}.{key}" if re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", key) else f"{path}[{shown(key)}]"
+def _inner_path(path: str, step: Step) -> str:
+    if isinstance(step, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_-]*", step):
+        return f"{path}.{step}"
+    return f"{path}[{shown(step) if isinstance(step, str) else step}]"
 
 
 def _split_place(where: str) -> tuple[str, int, int]:

@@ -1,4 +1,4 @@
-"""Find the sources of this machine: Debian mirrors, package indexes, local folders.
+"""Find the sources of this machine: mirrors of Debian and Ubuntu, package indexes, local folders.
 
 A lock names sources, never hosts. The hosts come from envbuilder's own settings, otherwise from
 those of apt, uv and pip, otherwise from the tools' defaults. `resolve` and `fetch` use no others.
@@ -8,6 +8,7 @@ import configparser
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -17,10 +18,31 @@ from envbuilder.core.errors import ToolError
 from envbuilder.core.process import Command, Runner
 
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
+DEBIAN: Final = "debian"  # sources of .deb packages: Debian's main archive
+DEBIAN_SECURITY: Final = "debian-security"  # Debian's security archive
+UBUNTU: Final = "ubuntu"
+CUDA: Final = "cuda"  # the source of toolkits: NVIDIA's redistributable archive
+CUDA_REDIST: Final = "https://developer.download.nvidia.com/compute/cuda/redist/"
 DEBIAN_SNAPSHOT: Final = "https://snapshot.debian.org/"
+STANDALONE: Final = "python-build-standalone"  # the source of standalone Pythons
+# As uv: its own mirror, then the releases themselves.
+STANDALONE_RELEASES: Final = (
+    "https://releases.astral.sh/github/python-build-standalone/releases/download/",
+    "https://github.com/astral-sh/python-build-standalone/releases/download/",
+)
 DEBIAN_KEYRING: Final = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+UBUNTU_ARCHIVE: Final = "http://archive.ubuntu.com/ubuntu/"
+UBUNTU_SNAPSHOT: Final = "https://snapshot.ubuntu.com/ubuntu/"
+UBUNTU_FILES: Final = "https://launchpad.net/ubuntu/+archive/primary/+files/"
+UBUNTU_KEYRING: Final = Path("/usr/share/keyrings/ubuntu-archive-keyring.gpg")
 REGISTRY: Final = "registry"  # the source of image blobs
 BLOBS: Final = "blobs/sha256"  # in an OCI layout, the folder of files that are named by their digest
+# apt's configuration names an archive by origin and label. Before the first `apt-get update`, its URL tells.
+_BY_LABEL: Final = {
+    ("Debian", "Debian"): DEBIAN,  # not Debian Backports
+    ("Debian", "Debian-Security"): DEBIAN_SECURITY,
+    ("Ubuntu", "Ubuntu"): UBUNTU,
+}
 _APT_FIELDS: Final = "$(ORIGIN)\t$(LABEL)\t$(REPO_URI)"
 
 
@@ -54,31 +76,59 @@ class Sources:
 
     # Mirrors of the Debian archive. The first one resolves; empty where none is known.
     debian: tuple[str, ...]
-    snapshot: str = DEBIAN_SNAPSHOT  # keeps Debian as it was on every day; "" for none
-    keyring: Path = DEBIAN_KEYRING  # what signs those mirrors' suites
+    security: tuple[str, ...] = ()  # of Debian's security archive
+    snapshot: str = DEBIAN_SNAPSHOT  # keeps both as they were on every day; "" for none
+    keyring: Path = DEBIAN_KEYRING  # what signs the suites of both
+    ubuntu: tuple[str, ...] = (UBUNTU_ARCHIVE,)
+    ubuntu_snapshot: str = UBUNTU_SNAPSHOT  # has a folder for each moment; "" for none
+    ubuntu_files: str = UBUNTU_FILES  # has every file that was ever published, by its name; "" for none
+    ubuntu_keyring: Path = UBUNTU_KEYRING
     # Of the simple API; the first is the main one, all are searched.
     indexes: tuple[str, ...] = field(default_factory=lambda: (default_index(),))
     pytorch: str = PYTORCH_INDEX  # parent of cpu, cu126, …
+    standalone: tuple[str, ...] = STANDALONE_RELEASES  # parents of the releases 20261110, …
+    cuda: str = CUDA_REDIST  # NVIDIA's redistributable archive; "" for none
     folders: tuple[Path, ...] = ()  # wheels and .debs lie in them; OCI layouts too
     certificates: Path | None = None  # CA bundle for HTTPS
 
+    def mirrors(self, source: str) -> tuple[str, ...]:
+        """Return the addresses below which a source has its files; none for a package index."""
+        known = {
+            DEBIAN: self.debian, DEBIAN_SECURITY: self.security, UBUNTU: self.ubuntu, STANDALONE: self.standalone,
+            CUDA: (self.cuda,) if self.cuda else (),
+        }  # fmt: skip
+        return known.get(source, ())
+
+    def mirror_of(self, source: str, day: date) -> str:
+        """Return the address of a source of .deb packages as it was at 00:00 UTC of that day; "" for none."""
+        moment = f"{day:%Y%m%d}T000000Z/"
+        if source == UBUNTU:
+            return self.ubuntu_snapshot and f"{self.ubuntu_snapshot}{moment}"
+        return self.snapshot and f"{self.snapshot}archive/{source}/{moment}"
+
 
 def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
-    """Read settings and configuration; starts apt-get unless ENVBUILDER_DEBIAN_MIRROR is set."""
+    """Read settings and configuration; starts apt-get unless every mirror is set."""
     pip = _pip_settings(environment)
-    mirrors = environment.get("ENVBUILDER_DEBIAN_MIRROR", "").split()
-    snapshot = environment.get("ENVBUILDER_DEBIAN_SNAPSHOT", DEBIAN_SNAPSHOT)
-    keyring = environment.get("ENVBUILDER_DEBIAN_KEYRING", "")
+    mirrors = _mirrors(environment, runner)
     folders = environment.get("ENVBUILDER_FOLDERS", "")
     found = _first(environment, "UV_FIND_LINKS", "PIP_FIND_LINKS") or pip.get("find-links", "")
     links = folders.split(":") if folders else re.split(r"[\s,]+", found.strip())
+    releases = environment.get("UV_PYTHON_INSTALL_MIRROR", "")
     bundle = _first(environment, "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "PIP_CERT") or pip.get("cert", "")
     return Sources(
-        debian=tuple(_base(url) for url in mirrors) or _apt_mirrors(runner),
-        snapshot=_base(snapshot) if snapshot else "",
-        keyring=Path(keyring) if keyring else DEBIAN_KEYRING,
+        debian=mirrors[DEBIAN],
+        security=mirrors[DEBIAN_SECURITY],
+        snapshot=_service(environment, "ENVBUILDER_DEBIAN_SNAPSHOT", DEBIAN_SNAPSHOT),
+        keyring=Path(environment.get("ENVBUILDER_DEBIAN_KEYRING", "") or DEBIAN_KEYRING),
+        ubuntu=mirrors[UBUNTU],
+        ubuntu_snapshot=_service(environment, "ENVBUILDER_UBUNTU_SNAPSHOT", UBUNTU_SNAPSHOT),
+        ubuntu_files=_service(environment, "ENVBUILDER_UBUNTU_FILES", UBUNTU_FILES),
+        ubuntu_keyring=Path(environment.get("ENVBUILDER_UBUNTU_KEYRING", "") or UBUNTU_KEYRING),
         indexes=_indexes(environment, pip),
         pytorch=_base(environment.get("ENVBUILDER_PYTORCH_INDEX", "") or PYTORCH_INDEX),
+        standalone=(_base(releases),) if releases else STANDALONE_RELEASES,
+        cuda=_service(environment, "ENVBUILDER_CUDA_REDIST", CUDA_REDIST),
         folders=tuple(dict.fromkeys(path for link in links if (path := _folder(link)))),
         certificates=Path(bundle) if bundle else None,
     )
@@ -131,27 +181,53 @@ def _pip_settings(environment: Mapping[str, str]) -> dict[str, str]:
     return {key: value for section in sections for key, value in section.items()}
 
 
-def _apt_mirrors(runner: Runner) -> tuple[str, ...]:
-    """Return the Debian mirrors of apt's configuration; none without apt."""
-    why = "read which Debian mirrors this machine uses"
+def _mirrors(environment: Mapping[str, str], runner: Runner) -> dict[str, tuple[str, ...]]:
+    """Return the mirrors of each source of .deb packages.
+
+    Those of Debian's security archive stand beside the main archive's, unless a setting or apt's configuration names some.
+    """
+    settings = {
+        DEBIAN: "ENVBUILDER_DEBIAN_MIRROR", DEBIAN_SECURITY: "ENVBUILDER_DEBIAN_SECURITY", UBUNTU: "ENVBUILDER_UBUNTU_MIRROR"
+    }  # fmt: skip
+    found = {
+        source: tuple(map(_base, environment.get(name, "").split())) for source, name in settings.items()
+    }
+    if not all(found.values()):
+        configured = _apt_mirrors(runner)
+        found = {source: urls or configured.get(source, ()) for source, urls in found.items()}
+    beside = (url.removesuffix("/debian/") for url in found[DEBIAN] if url.endswith("/debian/"))
+    found[DEBIAN_SECURITY] = found[DEBIAN_SECURITY] or tuple(f"{url}/{DEBIAN_SECURITY}/" for url in beside)
+    found[UBUNTU] = found[UBUNTU] or (UBUNTU_ARCHIVE,)
+    return found
+
+
+def _apt_mirrors(runner: Runner) -> dict[str, tuple[str, ...]]:
+    """Return the mirrors of apt's configuration by source; none without apt."""
+    why = "read which mirrors of Debian and Ubuntu this machine uses"
     targets = ("apt-get", "indextargets", "--format", _APT_FIELDS, "Created-By: Packages")
     try:
-        urls = list(_by_origin(runner.run(Command(argv=targets, why=why))))
-        if not urls:  # `apt-get update` has not run yet: origins are unknown, but the places are
+        places = list(_by_label(runner.run(Command(argv=targets, why=why))))
+        labelled = {source for source, _ in places}
+        if not {DEBIAN, DEBIAN_SECURITY} <= labelled and UBUNTU not in labelled:
+            # The lists that `apt-get update` has not read yet have no labels, but their URLs are known.
             listing = runner.run(Command(argv=("apt-get", "update", "--print-uris"), why=why))
-            places = re.findall(r"^'([^']+)/dists/", listing, re.MULTILINE)
-            urls = [url for url in places if url.rstrip("/").endswith("/debian")]
+            urls = re.findall(r"^'([^']+)/dists/", listing, re.MULTILINE)
+            named = ((url.rstrip("/").rpartition("/")[2], url) for url in urls)
+            places += [(source, url) for source, url in named if source not in labelled]
     except ToolError:
-        return ()
-    known = (url for url in urls if urlsplit(url).scheme in {"http", "https", "file"})
-    return tuple(dict.fromkeys(map(_base, known)))
+        return {}
+    known = [(source, url) for source, url in places if urlsplit(url).scheme in {"http", "https", "file"}]
+    return {
+        source: tuple(dict.fromkeys(_base(url) for name, url in known if name == source))
+        for source in _BY_LABEL.values()
+    }
 
 
-def _by_origin(listing: str) -> Iterator[str]:
+def _by_label(listing: str) -> Iterator[tuple[str, str]]:
     for line in listing.splitlines():
         origin, label, url = line.split("\t")
-        if origin == "Debian" and label == "Debian":  # not Debian-Security, Debian Backports
-            yield from _mirror_list(url)
+        if source := _BY_LABEL.get((origin, label)):
+            yield from ((source, one) for one in _mirror_list(url))
 
 
 def _mirror_list(url: str) -> tuple[str, ...]:
@@ -163,6 +239,14 @@ def _mirror_list(url: str) -> tuple[str, ...]:
         return ()
     lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
     return tuple(line[0] for line in lines if line)
+
+
+def _service(environment: Mapping[str, str], name: str, default: str) -> str:
+    """Return the address of a service, which may be a folder; an empty setting means none."""
+    address = environment.get(name, default)
+    if address and ":" not in address:
+        address = Path(address).absolute().as_uri()
+    return _base(address) if address else ""
 
 
 def _first(environment: Mapping[str, str], *names: str) -> str:

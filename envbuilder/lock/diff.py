@@ -56,6 +56,7 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
         *changes(_own_values(old), _own_values(new)),
         *_diff_bases(old.base, new.base),
         *_diff_artifacts(old.debs, new.debs),
+        *_diff_artifacts(old.interpreters, new.interpreters),
         *_diff_artifacts(old.toolkit, new.toolkit),
         *_diff_artifacts(old.wheels, new.wheels),
         *_diff_extensions(old, new),
@@ -64,7 +65,9 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
 
 def locked_packages(lock: Lock) -> dict[str, str]:
     """Return each package and extension of a lock with its version and file, as `diff` compares them."""
-    found = {artifact.name: _describe(artifact) for artifact in (*lock.debs, *lock.toolkit)}
+    found = {
+        artifact.name: _describe(artifact) for artifact in (*lock.debs, *lock.interpreters, *lock.toolkit)
+    }
     found |= {f"python {artifact.name}": _describe(artifact) for artifact in lock.wheels}
     return found | {
         f"extension {extension.name}": f"{len(extension.files)} files" for extension in lock.extensions

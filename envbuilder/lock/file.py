@@ -33,8 +33,9 @@ def lock_text(lock: Lock) -> str:
     tidy = replace(lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels))
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
     body = asdict(tidy)
-    if tidy.base is None:
-        del body["base"]
+    for later in ("base", "interpreter"):  # written only with a value
+        if body[later] is None:
+            del body[later]
     body["extensions"] = [
         {key: value for key, value in one.items() if value or key not in _LATER} for one in body["extensions"]
     ]
@@ -65,9 +66,11 @@ def parse_lock(text: str, where: str, *, recipe: str = "NAME") -> Lock:
         )
     lock = None
     if root:
-        own = tuple(entry for entry in root.entries if entry.key not in ("_", "version", "revision"))
+        own = root.value
+        if isinstance(own, dict):
+            own = {key: value for key, value in own.items() if key not in ("_", "version", "revision")}
         is_newer = head is not None and head.revision > REVISION
-        lock = read_node(Lock, replace(root, entries=own), mistakes, skip_unknown=is_newer)
+        lock = read_node(Lock, replace(root, value=own), mistakes, skip_unknown=is_newer)
     if lock is None or mistakes.findings:
         raise _unusable(where, recipe, mistakes)
     return lock

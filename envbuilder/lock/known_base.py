@@ -13,12 +13,12 @@ from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock, LockedBase
 from envbuilder.recipe.model import Recipe
 
-FORMAT: Final = 1  # of the cached facts; with a new number, every image is inspected again
+FORMAT: Final = 2  # of the cached facts; with a new number, every image is inspected again
 BASE: Final = "base.json"
 
 
 def lock_path(recipe: Recipe) -> Path:
-    return recipe.path.with_suffix(".lock")
+    return recipe.path.with_name(f"{recipe.name}.lock")
 
 
 def known_base(recipe: Recipe, *, store: Store, read_lock: Callable[[Path], Lock] = load_lock) -> Base | None:

@@ -19,8 +19,8 @@ from envbuilder.core.sources import REGISTRY
 from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
 
-PARTS: Final = {  # keys of Recipe.canonical() that each part is resolved from
-    "debs": ("base", "python", "gcc", "libxcrypt", "apt"),
+PARTS: Final = {  # keys of Recipe.canonical() that each part is resolved from; it leaves out some at their default
+    "debs": ("base", "python", "gcc", "libxcrypt", "apt", "security"),
     "toolkit": ("base", "cuda"),
     "wheels": ("base", "python", "cuda", "pytorch", "packages"),
 }
@@ -36,6 +36,7 @@ _PATH: Final = Shape(
     expected="a plain relative path with `/` and no `..`",
 )
 Digest = Annotated[Sha256, _SHA256]
+Version = Annotated[str, _VERSION]
 RelativePath = Annotated[str, _PATH]
 
 
@@ -48,14 +49,16 @@ class LockCode(CodeEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Artifact:
-    """One file to fetch. `source` is `debian` (path below a mirror), `pypi` (path `project/filename` in a package
-    index), `pytorch` (path `cu126/project/filename` below PyTorch's own indexes), `git` (the tree of a commit as a tar) or
-    `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image `name`; never in a lockfile).
+    """One file to fetch. `source` is `debian`, `debian-security` or `ubuntu` (path below a mirror), `cuda` (path below NVIDIA's
+    redistributable archive), `pypi` (path `project/filename` in a package index), `pytorch` (path `cu126/project/filename`
+    below PyTorch's own indexes), `python-build-standalone` (path `release/filename` below its releases), `git` (the tree of
+    a commit as a tar) or `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image `name`; never in a
+    lockfile).
     """
 
-    kind: Line  # deb | wheel | blob; an extension's archive: git | sdist
+    kind: Line  # deb | wheel | archive | blob; an extension's archive: git | sdist
     name: Annotated[str, _NAME]
-    version: Annotated[str, _VERSION]
+    version: Version
     sha256: Digest
     size: Whole  # bytes
     source: Annotated[str, _SOURCE]
@@ -103,7 +106,7 @@ def _pair(texts: tuple[str, ...]) -> tuple[str, ...]:
 
 Debs = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("deb"))], ...], Rule(_check_order("name"))]
 Parts = Annotated[
-    tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel"))], ...], Rule(_check_order("name"))
+    tuple[Annotated[Artifact, Rule(_check_kind("deb", "wheel", "archive"))], ...], Rule(_check_order("name"))
 ]
 Wheels = Annotated[tuple[Annotated[Artifact, Rule(_check_kind("wheel"))], ...], Rule(_check_order("name"))]
 Variable = Annotated[tuple[str, str], ReadAs(tuple[LineOrEmpty, ...], _pair)]
@@ -189,17 +192,36 @@ class Lock:
     platform: Annotated[str, _PLATFORM]  # linux/amd64
     inputs: Inputs
     debs: Debs  # the os layer, sorted by name
-    toolkit: Parts  # the cuda layer: .debs and wheels, sorted by name
+    toolkit: Parts  # the cuda layer: .debs, wheels or archives, sorted by name
     wheels: Wheels  # the python layer, sorted by name
     extensions: tuple[Annotated[LockedExtension, Rule(_check_digests)], ...]
     # None if the recipe's base is a suite; otherwise `debs` are installed on top of the image.
     base: LockedBase | None = None
+    # The standalone Python; None if the suite or the image has the recipe's.
+    interpreter: Annotated[Artifact, Rule(_check_kind("archive"))] | None = None
+
+    @property
+    def interpreters(self) -> tuple[Artifact, ...]:
+        """The standalone Python, or nothing."""
+        return (self.interpreter,) if self.interpreter else ()
+
+
+def needs_toolkit(recipe: Recipe, base: LockedBase | None) -> bool:
+    """Return whether a recipe with CUDA needs a toolkit beside that of its base image."""
+    return bool(recipe.cuda and not (base and base.inside.toolkit(recipe.cuda)))
 
 
 def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
     """Return every file that a build from this lock fetches, or packs from a git repository."""
     archives = (extension.archive for extension in lock.extensions if extension.archive is not None)
-    return (*lock.debs, *lock.toolkit, *lock.wheels, *archives, *(blobs(lock.base) if lock.base else ()))
+    return (
+        *lock.debs,
+        *lock.interpreters,
+        *lock.toolkit,
+        *lock.wheels,
+        *archives,
+        *(blobs(lock.base) if lock.base else ()),
+    )
 
 
 def blobs(base: LockedBase) -> tuple[Artifact, ...]:
@@ -217,5 +239,5 @@ def blobs(base: LockedBase) -> tuple[Artifact, ...]:
 def recipe_inputs(recipe: Recipe) -> Inputs:
     """Return, for each part of a lock, the digest of the recipe's values that decide it (`PARTS`)."""
     values = json.loads(recipe.canonical())
-    parts = {part: {key: values[key] for key in keys} for part, keys in PARTS.items()}
+    parts = {part: {key: values[key] for key in keys if key in values} for part, keys in PARTS.items()}
     return Inputs(**{part: sha256_text(json.dumps(own, sort_keys=True)) for part, own in parts.items()})

@@ -8,14 +8,15 @@ files/blobs/sha256/       the blobs of a base image; with `files/index.json`, an
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.oci.model import LAYOUT, Descriptor, make_index, parse_manifest
-from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Store, beside, commit_path, save_text, sha256_file, space_errors
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import BLOBS, REGISTRY
+from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Artifact, Lock, LockedBase, lock_artifacts
 from envbuilder.recipe.model import SUFFIX, Recipe
 
@@ -24,19 +25,16 @@ INDEX: Final = "index.json"
 _REFERENCE: Final = "org.opencontainers.image.ref.name"  # by which other tools find one of several images
 
 
-class VendoredLock(Answer):
-    """The folder with all that a lock names, and the command that builds from it."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vendored:
+    """What was copied, and the command that builds from it."""
 
-    folder: Path
     files: int
     bytes: int
     command: str
 
-    def text(self) -> str:
-        return f"{self.folder}: {self.files} files, {self.bytes / 1e9:.2f} GB\n$ {self.command}"
 
-
-def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> VendoredLock:
+def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
     """Copy what the lock names from the store, and the files of the recipe. The store must hold it all.
 
     Files that are there with the right digest stay. Raises UsageError when two artifacts have the same name.
@@ -63,11 +61,10 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> VendoredLo
                 _copy(source, target)
         for name, content in texts.items():
             save_text(folder / FILES / name, content.decode())
-    return VendoredLock(
-        folder=folder,
+    return Vendored(
         files=len(copies) + len(texts),
         bytes=size,
-        command=f"ENVBUILDER_FOLDERS={folder / FILES} envbuilder build {folder / recipe.path.stem}{SUFFIX} --offline",
+        command=f"ENVBUILDER_FOLDERS={folder / FILES} envbuilder build {folder / recipe.name}{SUFFIX} --offline",
     )
 
 
@@ -107,6 +104,6 @@ def _recipe_files(recipe: Recipe) -> Iterator[Path]:
     """Yield the files that the recipe was read from, and their locks."""
     for path in recipe.files:
         yield path
-        lock = path.with_suffix(".lock")
+        lock = lock_path(recipe) if path == recipe.path else path.with_suffix(".lock")
         if path.suffix == SUFFIX and lock.is_file():
             yield lock

@@ -1,8 +1,9 @@
 """The contents of the layers, for both engines."""
 
 import json
+import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from envbuilder.plan.model import RuntimeStep
@@ -47,6 +48,7 @@ def word_lists(drop: Sequence[str]) -> dict[str, str]:
 
 # ---- byte code
 
+_PYTHON: Final = re.compile(r"python(3\.\d+)-minimal")
 FIRST_REPEATABLE: Final = (
     3,
     11,
@@ -66,6 +68,12 @@ def is_repeatable(python: str) -> bool:
 def seeded_python(python: str) -> str:
     """Return this Python if its byte code needs a fixed seed, otherwise ""."""
     return "" if is_repeatable(python) else python
+
+
+def seeded_package(packages: Iterable[str]) -> str:
+    """Return the Python among Debian packages, such as python3.9-minimal, if its byte code needs a fixed seed, otherwise ""."""
+    found = (match[1] for name in packages if (match := _PYTHON.fullmatch(name)))
+    return next(filter(None, map(seeded_python, found)), "")
 
 
 # ---- the runtime layer

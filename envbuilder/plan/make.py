@@ -7,14 +7,14 @@ from pathlib import Path
 from envbuilder import runtime
 from envbuilder.compat.check import BaseOf, examine_file, need_sound
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
-from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.compat.tables.toolkit import Toolkit, load_toolkits, toolkit_of
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
 from envbuilder.lock.diff import check_fresh
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.known_base import known_base, lock_path
-from envbuilder.lock.model import Lock
+from envbuilder.lock.model import Lock, needs_toolkit
 from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.plan import model
 from envbuilder.plan.model import LIB, OWN, SITE_PACKAGES, Plan
@@ -49,11 +49,10 @@ def make_plan(
 ) -> tuple[Recipe, Plan, tuple[Finding, ...]]:
     """Make the plan of a locked recipe. `host` is a profile of the site. Raises what `load_locked` raises."""
     recipe, lock, findings = load_locked(name, recipes, store, host)
-    has_own_toolkit = bool(lock.base and lock.base.inside.toolkit(recipe.cuda))
     plan = model.make(
         recipe,
         lock,
-        toolkit=load_toolkits()[recipe.cuda] if recipe.cuda and not has_own_toolkit else None,
+        toolkit=toolkit_for(recipe, lock),
         architectures=capabilities(recipe.gpus, load_gpus().rows),
         lock_text=lock_text(lock),
         start=(
@@ -63,6 +62,19 @@ def make_plan(
         more=(*_below(OWN, runtime.files("entry")), *site_files(recipe, host), *need_files(recipe)),
     )
     return recipe, plan, findings
+
+
+def toolkit_for(recipe: Recipe, lock: Lock) -> Toolkit | None:
+    """Return the toolkit of the lock's packages, None if the recipe needs none. Raises LockError if they make none."""
+    if not needs_toolkit(recipe, lock.base):
+        return None
+    found = toolkit_of(recipe.cuda_minor, lock.toolkit, load_toolkits().rows)
+    if found is None:
+        raise LockError(
+            f"the packages in `toolkit` of the lock make no CUDA {recipe.cuda} that this envbuilder knows",
+            hint=f"`envbuilder lock {recipe.path}` chooses them anew",
+        )
+    return found[1]
 
 
 def _below(folder: str, files: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:

@@ -21,6 +21,7 @@ from envbuilder.recipe.model import Recipe
 FORMAT: Final = 1  # raise it when the same inputs give other bytes
 LAYOUT: Final = 5  # of the extensions layer; raise it to rebuild only those layers
 ENV_PREFIX: Final = "/opt/env"
+STANDALONE_PREFIX: Final = "/opt/python"
 OWN: Final = "/opt/envbuilder"
 EXTENSIONS: Final = f"{OWN}/extensions"
 LIB: Final = f"{OWN}/lib"
@@ -57,6 +58,28 @@ class OsStep:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InterpreterStep:
+    """The standalone Python at /opt/python, of a recipe whose suite or image has another one."""
+
+    name: ClassVar = "interpreter"
+    reads: ClassVar[tuple[str, ...] | None] = ()  # its files depend on the archive alone
+    shares: ClassVar[tuple[str, ...]] = ("/opt",)
+    python: str  # 3.10
+    archive: Artifact
+
+    @property
+    def artifacts(self) -> tuple[Artifact, ...]:
+        return (self.archive,)
+
+    @property
+    def program(self) -> str:
+        return f"{STANDALONE_PREFIX}/bin/python{self.python}"
+
+    def lines(self) -> tuple[str, ...]:
+        return (f"step interpreter {self.python} layout 1", _artifact_line(self.archive))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PythonStep:
     """The Python environment at /opt/env."""
 
@@ -66,7 +89,9 @@ class PythonStep:
     shares: ClassVar[tuple[str, ...]] = ("/opt",)
     python: str  # 3.11
     artifacts: tuple[Artifact, ...]
-    interpreter: str = ""  # the path of an image's Python; "" for the distribution's usual one
+    interpreter: str = (
+        ""  # the path of a standalone or an image's Python; "" for the distribution's usual one
+    )
 
     @property
     def site_packages(self) -> str:
@@ -173,7 +198,7 @@ class RuntimeStep:
         )
 
 
-Step = OsStep | PythonStep | CudaStep | ExtensionsStep | StartStep | RuntimeStep
+Step = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep | RuntimeStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,6 +247,10 @@ class Plan:
         return next(step for step in self.steps if isinstance(step, OsStep))
 
     @property
+    def interpreter(self) -> InterpreterStep | None:
+        return next((step for step in self.steps if isinstance(step, InterpreterStep)), None)
+
+    @property
     def python(self) -> PythonStep:
         return next(step for step in self.steps if isinstance(step, PythonStep))
 
@@ -254,9 +283,12 @@ def make(
     layer, path below / → text.
     """
     inside = lock.base.inside if lock.base else None
+    own = InterpreterStep(python=recipe.python, archive=lock.interpreter) if lock.interpreter else None
+    program = own.program if own else _image_python(recipe, lock)
     steps: list[Step] = [
         _os_step(recipe, lock),
-        PythonStep(python=recipe.python, artifacts=lock.wheels, interpreter=_interpreter(recipe, lock)),
+        *((own,) if own else ()),
+        PythonStep(python=recipe.python, artifacts=lock.wheels, interpreter=program),
     ]
     if toolkit is not None:
         steps.append(CudaStep(toolkit=toolkit, artifacts=lock.toolkit))
@@ -284,7 +316,7 @@ def _os_step(recipe: Recipe, lock: Lock) -> OsStep:
     return OsStep(suite="", gcc=recipe.gcc, artifacts=lock.debs, base=lock.base, driver=driver)
 
 
-def _interpreter(recipe: Recipe, lock: Lock) -> str:
+def _image_python(recipe: Recipe, lock: Lock) -> str:
     """Return the path of the image's own Python if it is used and has an unusual path, otherwise ""."""
     own = lock.base.inside.python(recipe.python) if lock.base else None
     added = f"python{recipe.python}-minimal" in {one.name for one in lock.debs}

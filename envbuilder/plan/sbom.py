@@ -14,6 +14,7 @@ from urllib.parse import quote
 from envbuilder import __version__
 from envbuilder.compat.image_facts import Name
 from envbuilder.core.cache import sha256_text
+from envbuilder.core.sources import CUDA
 from envbuilder.lock.model import Artifact, LockedBase, LockedExtension
 from envbuilder.plan.license import UNKNOWN, License, own_references
 from envbuilder.plan.model import Plan
@@ -54,15 +55,28 @@ def make_sbom(plan: Plan, licenses: Mapping[str, License]) -> str:
     return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
 
+def distribution_of(deb: Artifact) -> str:
+    """Return the distribution of a package, by the archive that it is from: debian for debian-security."""
+    return deb.source.partition("-")[0]
+
+
 def purl(artifact: Artifact) -> str:
     """Return the package URL of a locked file."""
     version = _quoted(artifact.version)
     if artifact.kind == "deb":
         architecture = artifact.filename.removesuffix(".deb").rpartition("_")[2]
-        return f"pkg:deb/debian/{_quoted(artifact.name)}@{version}?arch={architecture}"
-    if artifact.kind == "git":
+        return f"pkg:deb/{distribution_of(artifact)}/{_quoted(artifact.name)}@{version}?arch={architecture}"
+    if artifact.kind in {"git", "archive"}:
         return f"pkg:generic/{_quoted(artifact.name)}@{version}"
     return f"pkg:pypi/{artifact.name.lower().replace('_', '-')}@{version}"
+
+
+def _supplier(artifact: Artifact) -> str:
+    if artifact.source == CUDA:
+        return "Organization: NVIDIA"
+    return (
+        f"Organization: {distribution_of(artifact).capitalize()}" if artifact.kind == "deb" else NOASSERTION
+    )
 
 
 def _artifacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str, object]]:
@@ -72,7 +86,7 @@ def _artifacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str
         package = _referred(package, purl(one)) | {
             "packageFileName": one.filename,
             "sourceInfo": f"{one.source}: {one.path}",
-            "supplier": "Organization: Debian" if one.source == "debian" else NOASSERTION,
+            "supplier": _supplier(one),
             "licenseDeclared": found.expression or NOASSERTION,
             "checksums": [{"algorithm": "SHA256", "checksumValue": one.sha256}],
         }

@@ -54,6 +54,7 @@ class RecipeCode(CodeEnum):
     VARIABLE = "EB124", "a variable that envbuilder sets itself"
     NAME = "EB125", "a file name that cannot name a recipe"
     PAIR = "EB126", "a key that makes sense only with another"
+    MATRIX = "EB127", "a matrix without the variant that is asked for, or whose variants cannot be told apart"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

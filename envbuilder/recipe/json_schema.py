@@ -1,7 +1,7 @@
 """The JSON schema of recipes, for editors, made by pydantic from the types that the loader reads.
 
 The schema describes one file and accepts every file that the loader accepts. Only the loader checks that
-paths exist, that requirements parse, and what `extends` adds. Editors' YAML servers support draft 7 best.
+paths exist, that requirements parse, and what `extends` and `matrix` add. Editors' YAML servers support draft 7 best.
 """
 
 import json
@@ -30,6 +30,7 @@ def make_schema() -> _Schema:
     raw = TypeAdapter(RecipeFile).json_schema()
     made: Any = _plain(raw, raw["$defs"])
     required = made.pop("required")
+    del made["description"]
     made["properties"]["extensions"]["items"]["oneOf"] = [
         {"required": ["sources"], "not": _any_of("path", "git", "sdist", "capture", "commit")},
         {"required": ["path"], "not": _any_of("sources", "git", "sdist", "commit", *OPTIONS)},
@@ -45,7 +46,7 @@ def make_schema() -> _Schema:
         "$schema": "http://json-schema.org/draft-07/schema#",
         "title": "A recipe of envbuilder",
         **made,
-        "if": {"required": ["extends"]},
+        "if": _any_of("extends", "matrix"),
         "else": {"required": required, "allOf": pairs},
     }
 
@@ -58,8 +59,9 @@ def _plain(schema: Any, definitions: Any) -> Any:
         return schema
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
+        named = {key: value for key, value in definitions[name].items() if key != "description"}
         rest = {key: value for key, value in schema.items() if key != "$ref"}
-        return _plain(definitions[name] | rest, definitions)
+        return _plain(named | rest, definitions)
     if "properties" in schema:
         properties = {key: _plain(one, definitions) for key, one in schema["properties"].items()}
         schema = {"additionalProperties": False} | schema | {"properties": properties}
@@ -67,7 +69,7 @@ def _plain(schema: Any, definitions: Any) -> Any:
     return {
         "anyOf" if key == "oneOf" else key: value if key == "properties" else _plain(value, definitions)
         for key, value in schema.items()
-        if key not in dropped and not (key == "description" and "properties" in schema)
+        if key not in dropped
     }
 
 

@@ -9,9 +9,10 @@ from typing import Annotated, Any, Final
 from envbuilder.core.errors import RecipeError, UsageError
 from envbuilder.core.findings import Finding
 from envbuilder.core.models import RawRule, read_node
-from envbuilder.core.places import Code, Entry, Kind, Mistakes, Node, nearest, shown
+from envbuilder.core.places import Code, List, Map, Mistakes, Node, load_text, nearest, parse_yaml, shown
 from envbuilder.core.places import load as load_yaml
 from envbuilder.recipe.fields import RecipeCode
+from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
 
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
@@ -25,8 +26,26 @@ def recipes_folder(environment: Mapping[str, str]) -> Path:
 
 
 def list_recipes(folder: Path) -> tuple[str, ...]:
-    """Return the names of the recipes in a folder, sorted."""
-    return tuple(sorted(path.stem for path in folder.glob(f"*{SUFFIX}") if path.is_file()))
+    """Return the names of the recipes in a folder, sorted. Each variant of a matrix is one."""
+    paths = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
+    return tuple(name for path in paths for name in _names(path))
+
+
+def expand(name: str, folder: Path) -> tuple[str, ...]:
+    """Return the variants if NAME is a recipe with a matrix, otherwise NAME. Raises UsageError for an unknown one."""
+    path = find_recipe(name, folder)
+    end = path.suffix if name.endswith(path.suffix) else ""
+    above = name.removesuffix(end).removesuffix(path.stem)
+    return tuple(f"{above}{one}{end}" for one in _names(path))
+
+
+def _names(path: Path) -> tuple[str, ...]:
+    """Return the names of the variants of a recipe file with a matrix, otherwise its own."""
+    mistakes = Mistakes()  # loading the recipe reports them
+    text = None if MARK in path.stem else load_text(path, mistakes)
+    root = parse_yaml(text, str(path), mistakes) if text and f"{KEY}:" in text else None
+    variants = read_variants(root, mistakes) if root else {}
+    return tuple(f"{path.stem}{MARK}{one}" for one in variants) or (path.stem,)
 
 
 def need_recipes(folder: Path) -> tuple[str, ...]:
@@ -52,19 +71,20 @@ def load_all(folder: Path) -> tuple[tuple[Recipe, ...], tuple[Finding, ...]]:
 def find_recipe(name: str, folder: Path) -> Path:
     """Return the file of NAME: a recipe in `folder`, or a path. Raises UsageError with the known names."""
     if "/" in name or name.endswith((SUFFIX, ".yml")):
-        if not Path(name).is_file():
+        if not file_of(Path(name))[0].is_file():
             raise UsageError(
                 f"there is no recipe file `{name}`", hint="give a path to a file, or a name from `list`"
             )
         return Path(name)
-    known = list_recipes(folder)
-    if name not in known:
+    path = folder / f"{name}{SUFFIX}"
+    if not file_of(path)[0].is_file():
+        known = list_recipes(folder)
         listing = f"recipes: {', '.join(known)}" if known else f"`{folder}` holds no recipes"
         raise UsageError(
             f"there is no recipe {shown(name)} in `{folder}`",
             hint=f"{nearest(name, known)}{listing}; a path to a recipe file works as well",
         )
-    return folder / f"{name}{SUFFIX}"
+    return path
 
 
 def hint_to_build(name: str, folder: Path) -> str:
@@ -79,16 +99,18 @@ def hint_to_build(name: str, folder: Path) -> str:
     return f"`envbuilder build {name}` makes image and SIF; `--output` says where they are"
 
 
-def load(path: Path, *, name: str = "") -> Recipe:
-    """Read a recipe and the recipes it extends. Raises RecipeError with a finding for each mistake."""
-    mistakes = Mistakes()
-    name = name or path.stem
-    if not re.fullmatch(NAME.pattern, name):
+def load(path: Path) -> Recipe:
+    """Read a recipe, or a variant of it, and the recipes it extends. Raises RecipeError with a finding for each mistake."""
+    mistakes, name = Mistakes(), path.stem
+    path, variant = file_of(path)
+    if not re.fullmatch(NAME.pattern, path.stem):
         mistakes.add(
-            RecipeCode.NAME, str(path), f"expected {NAME.expected}, found {shown(name)}", hint=NAME.hint
+            RecipeCode.NAME, str(path), f"expected {NAME.expected}, found {shown(path.stem)}", hint=NAME.hint
         )
     files: list[Path] = []
     root = _load_merged(path, mistakes, files)
+    if root:
+        root = choose_variant(root, variant, path, mistakes)
     file = None if root is None else _read_file(root, path, mistakes)
     if root is None or file is None or mistakes.findings:
         count = len(mistakes.findings)
@@ -107,7 +129,7 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
     parent = node.get("extends")
     if parent is None:
         return node
-    node = replace(node, entries=tuple(entry for entry in node.entries if entry.key != "extends"))
+    del node.value["extends"]
     name: str | None = read_node(_EXTENDS, parent, mistakes)
     if name is None:
         return node
@@ -126,20 +148,20 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
         )
         return node
     base = _load_merged(file, mistakes, files)
-    return node if base is None else _merge(base, node)
+    if base is None:
+        return node
+    if isinstance(base.value, Map):
+        base.value.pop(KEY, None)
+    return replace(node, value=_merge(base.value, node.value))
 
 
-def _merge(base: Node, over: Node) -> Node:
+def _merge(base: Any, over: Any) -> Any:
     """Merge maps, append lists and replace all else. Each value keeps its own place."""
-    if base.kind is Kind.LIST and over.kind is Kind.LIST:
-        return replace(over, items=(*base.items, *over.items))
-    if base.kind is Kind.MAP and over.kind is Kind.MAP:
-        merged: dict[str, Entry] = {entry.key: entry for entry in base.entries}
-        for entry in over.entries:
-            below = merged.get(entry.key)
-            node = _merge(below.node, entry.node) if below else entry.node
-            merged[entry.key] = replace(entry, node=node)
-        return replace(over, entries=tuple(merged.values()))
+    if isinstance(base, List) and isinstance(over, List):
+        return List([*base, *over], [*base.places, *over.places])
+    if isinstance(base, Map) and isinstance(over, Map):
+        merged = {key: _merge(base[key], value) if key in base else value for key, value in over.items()}
+        return Map(base | merged, base.places | over.places)
     return over
 
 
@@ -159,7 +181,7 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
     packages = tuple(_packages(file, root))
     path = files[0]
     node = root.get("packages")
-    lists = (item.get("requirements") for item in node.items) if node else ()
+    lists = (item.get("requirements") for item in node.inner.values()) if node else ()
     return Recipe(
         name=name,
         path=path,
@@ -174,11 +196,12 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         pytorch=file.pytorch,
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
         apt=file.apt,
+        security=file.security,
         extensions=file.extensions,
         env=file.env,
         nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
         tests=file.tests,
-        files=(*files, *(path.parent / one.text for one in lists if one)),
+        files=(*files, *(path.parent / one.value for one in lists if one)),
         places=tuple(_places(root, packages)),
     )
 
@@ -186,27 +209,21 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
 def _packages(file: RecipeFile, root: Node) -> Iterator[tuple[str, str]]:
     """Yield each requirement with its place."""
     node = root.get("packages")
-    for item, one in zip(node.items if node else (), file.packages, strict=True):
+    for item, one in zip(node.inner.values() if node else (), file.packages, strict=True):
         yield from ((one, item.where),) if isinstance(one, str) else one
 
 
 def _places(root: Node, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:
     """Yield the path of each value in the effective recipe, with the place it came from."""
     yield "$", root.where
-    for entry in root.entries:
-        yield from (
-            _places_below(entry.node, f"$.{entry.key}")
-            if entry.key != "packages"
-            else ((f"$.{entry.key}", entry.node.where),)
-        )
+    for node in root.inner.values():
+        yield from ((node.path, node.where),) if node.path == "$.packages" else _places_below(node)
     first = dict(reversed(packages))
     for index, text in enumerate(dict.fromkeys(text for text, _ in packages)):
         yield f"$.packages[{index}]", first[text]
 
 
-def _places_below(node: Node, path: str) -> Iterator[tuple[str, str]]:
-    yield path, node.where
-    for index, item in enumerate(node.items):
-        yield from _places_below(item, f"{path}[{index}]")
-    for entry in node.entries:
-        yield from _places_below(entry.node, f"{path}.{entry.key}")
+def _places_below(node: Node) -> Iterator[tuple[str, str]]:
+    yield node.path, node.where
+    for inner in node.inner.values():
+        yield from _places_below(inner)

@@ -2,14 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from envbuilder.core.cache import Sha256, sha256_text
-from envbuilder.core.models import MAJOR_MINOR, Line, Mistake, RawRule, Shape, Unquoted
+from envbuilder.core.models import MAJOR_MINOR, Flag, Line, Mistake, RawRule, Rule, Shape
+from envbuilder.core.places import Unquoted
 from envbuilder.recipe.extension import Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, Packages, RecipeCode, Variables
 
@@ -61,7 +62,11 @@ SHAPES: Final = {
     "base": _BASE,
     "image": _REFERENCE,  # of `base`
     "python": MAJOR_MINOR,
-    "cuda": replace(MAJOR_MINOR, expected='a version such as "12.4"'),
+    "cuda": Shape(
+        pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)?",
+        expected='a version such as "12.4", or a release such as "12.4.1"',
+        hint="two or three numbers with dots",
+    ),
     "gcc": _GCC,
     "libxcrypt": _LIBXCRYPT,
     "pytorch": _TORCH,
@@ -81,9 +86,36 @@ class NcclProfile:
     profile: OwnFile
 
 
+def _check_values(values: tuple[object, ...]) -> Iterator[Mistake]:
+    if not values or len(set(values)) < len(values):
+        yield Mistake(message="expected one or more values, each once", code=RecipeCode.MATRIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matrix:
+    """The keys that differ between the variants of a recipe, each with its values."""
+
+    base: Annotated[tuple[Annotated[str, SHAPES["base"]], ...], Rule(_check_values)] = ()
+    python: Annotated[tuple[Annotated[str, SHAPES["python"]], ...], Rule(_check_values)] = ()
+    gcc: Annotated[tuple[Annotated[str, SHAPES["gcc"]], ...], Rule(_check_values)] = ()
+    pytorch: Annotated[tuple[Annotated[str, SHAPES["pytorch"]], ...], Rule(_check_values)] = ()
+    cuda: Annotated[tuple[Annotated[str, SHAPES["cuda"]], ...], Rule(_check_values)] = ()
+    gpus: Annotated[
+        tuple[
+            Annotated[
+                Annotated[str, SHAPES["gpus"], Tag("a text")]
+                | Annotated[tuple[Annotated[str, SHAPES["gpus"]], ...], Tag("a list")],
+                Discriminator(lambda value: "a list" if isinstance(value, list | tuple) else "a text"),
+            ],
+            ...,
+        ],
+        Rule(_check_values),
+    ] = ()
+
+
 def _unquoted_off(value: object) -> object:
     """Return the word `off` for an unquoted `off`, which YAML 1.1 reads as false."""
-    return "off" if value == Unquoted(text="off") else value
+    return "off" if isinstance(value, Unquoted) and value.text == "off" else value
 
 
 _MAP_OR_TEXT: Final = Discriminator(lambda value: "a map" if isinstance(value, dict) else "a text")
@@ -96,9 +128,9 @@ class RecipeFile:
     base: Annotated[
         Annotated[str, SHAPES["base"], Tag("a text")] | Annotated[Image, Tag("a map")], _MAP_OR_TEXT
     ]
-    """Where the C library, the compilers and Python come from: a suite, or an image of a registry."""
+    """Where the C library and the compilers come from, and Python if it has that version: a suite, or an image of a registry."""
     python: Annotated[str, SHAPES["python"]]
-    """The Python of that suite, in quotes."""
+    """The version of Python, in quotes: the suite's own, otherwise a standalone build."""
     gcc: Annotated[str, SHAPES["gcc"]]
     """The major version of the compiler, in quotes."""
     pytorch: Annotated[str, SHAPES["pytorch"]]
@@ -108,13 +140,15 @@ class RecipeFile:
     gpus: tuple[Annotated[str, SHAPES["gpus"]], ...] = ()
     """The GPUs that it is to run on, such as A100: they decide what extensions are compiled for."""
     cuda: Annotated[str, SHAPES["cuda"]] = ""
-    """The CUDA toolkit with nvcc, in quotes; leave it out, with `gpus`, for PyTorch's build for the CPU."""
+    """The CUDA toolkit with nvcc, in quotes: "12.4" for its newest release, or "12.4.1"; leave it out, with `gpus`, for PyTorch's build for the CPU."""
     libxcrypt: Annotated[str, SHAPES["libxcrypt"]] = ""
     """Brings crypt.h, which the Python.h of some versions includes."""
     packages: Packages = ()
     """Requirements as pip knows them, or {requirements: FILE} with a path from the recipe's own folder; the lock fixes each version and file."""
     apt: tuple[Annotated[str, SHAPES["apt"]], ...] = ()
     """Packages of the suite by name; the lock fixes each version."""
+    security: Flag = True
+    """Whether `lock` takes packages from the suite's -updates and -security too; `false` takes the release's alone."""
     extensions: Annotated[
         tuple[Annotated[Extension, RawRule(check_extension)], ...], RawRule(check_extensions)
     ] = ()
@@ -130,7 +164,9 @@ class RecipeFile:
     tests: tuple[Line, ...] = ()
     """Commands that run in image and SIF before a build gives them their names."""
     extends: Annotated[str, SHAPES["extends"]] = ""
-    """Another recipe in this folder: maps merge, lists append."""
+    """Another recipe in this folder: maps merge, lists append. Its `matrix` stays with it."""
+    matrix: Matrix = Matrix()
+    """Values of other keys: each combination is an environment of its own, such as a100@torch2.6.0."""
 
 
 def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
@@ -150,14 +186,14 @@ def check_pairs(given: object, _folder: Path) -> Iterator[Mistake]:
 class Recipe:
     """The effective recipe, merged with those it extends. An absent key is an empty text or tuple."""
 
-    name: str
+    name: str  # a100, or a100@torch2.6.0 for a variant of a matrix
     path: Path  # of the recipe file; extension sources are relative to its folder
     summary: str = ""
     gpus: tuple[str, ...]
     base: str  # distribution/suite, e.g. debian/bookworm; "" if the base is an image
     image: str = ""  # the reference of that image, as written
     python: str
-    cuda: str  # "" without CUDA
+    cuda: str  # as written: 12.4 or 12.4.1; "" without CUDA
     gcc: str
     libxcrypt: str
     pytorch: str
@@ -165,6 +201,7 @@ class Recipe:
     apt: tuple[str, ...]
     extensions: tuple[Extension, ...]
     env: tuple[tuple[str, str], ...]  # sorted by name
+    security: bool = True  # with the suite's -updates and -security
     nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
     tests: tuple[str, ...] = ()  # commands that run in image and SIF after a build
     files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
@@ -193,7 +230,14 @@ class Recipe:
         }
         if self.nccl != AUTO:
             value["nccl"] = self.nccl
+        if not self.security:
+            value["security"] = False
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+
+    @property
+    def cuda_minor(self) -> str:
+        """Return the minor version of CUDA: 12.4 of 12.4.1; "" without CUDA."""
+        return ".".join(self.cuda.split(".")[:2])
 
     def place(self, path: str) -> str:
         """Return the place of the value at `$.key[0]`; for an absent value, the place of its parent."""

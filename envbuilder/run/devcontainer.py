@@ -12,7 +12,7 @@ from typing import Final
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, blaming_path
 from envbuilder.plan.contents import USER
-from envbuilder.plan.model import Plan
+from envbuilder.plan.model import STANDALONE_PREFIX, Plan
 
 LABEL: Final = "devcontainer.metadata"
 FOLDER: Final = ".devcontainer"
@@ -29,6 +29,7 @@ class EditorFacts:
     python: str  # 3.11
     has_cuda: bool
     has_user: bool = True  # a foreign base image may lack the user
+    has_standalone: bool = False  # a Python at /opt/python
 
 
 def metadata(facts: EditorFacts) -> dict[str, object]:
@@ -51,7 +52,9 @@ def metadata(facts: EditorFacts) -> dict[str, object]:
 def image_labels(plan: Plan) -> tuple[tuple[str, str], ...]:
     """Return the labels of the plan's image: those of the plan, and the settings for editors."""
     has_cuda = "CUDA_HOME" in dict(plan.runtime.env)
-    facts = EditorFacts(python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base)
+    facts = EditorFacts(
+        python=plan.python.python, has_cuda=has_cuda, has_user=not plan.os.base, has_standalone=plan.interpreter is not None
+    )  # fmt: skip
     text = json.dumps([metadata(facts)], sort_keys=True, separators=(",", ":"))
     return (*plan.runtime.labels, (LABEL, text))
 
@@ -88,8 +91,9 @@ def save_file(folder: Path, text: str, *, force: bool) -> Path:
 
 def _settings(facts: EditorFacts) -> dict[str, object]:
     torch = f"/opt/env/lib/python{facts.python}/site-packages/torch/include"
+    prefix = STANDALONE_PREFIX if facts.has_standalone else "/usr"
     cuda = ["/usr/local/cuda/include"] if facts.has_cuda else []
-    headers = [torch, f"{torch}/torch/csrc/api/include", *cuda, f"/usr/include/python{facts.python}"]
+    headers = [torch, f"{torch}/torch/csrc/api/include", *cuda, f"{prefix}/include/python{facts.python}"]
     return {
         "python.defaultInterpreterPath": "/opt/env/bin/python",
         "C_Cpp.default.compilerPath": "/usr/local/bin/g++",

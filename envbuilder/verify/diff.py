@@ -11,7 +11,7 @@ from typing import Final, Literal
 
 from envbuilder.artifacts.oci.model import load_json
 from envbuilder.core.answer import Answer
-from envbuilder.core.console import columns
+from envbuilder.core.columns import columns
 from envbuilder.core.errors import LockError
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.lock.base_image.packages import DPKG, read_dpkg

@@ -12,6 +12,7 @@ from envbuilder.core.errors import UsageError
 from envbuilder.layers.overlay import MOST_KEPT
 from envbuilder.lock.file import load_lock
 from envbuilder.recipe.load import load
+from envbuilder.recipe.matrix import file_of
 from envbuilder.recipe.model import SUFFIX
 from envbuilder.verify.compare import opened_sif
 from envbuilder.verify.diff import EXPORTS, READ, Contents, of_lock, of_tree, read_exports
@@ -52,7 +53,7 @@ def read_lock(path: Path, recipe: str = "") -> Contents:
     """Read a lock, and settings from the recipe beside it; raises LockError, whose hint names `recipe`."""
     lock = load_lock(path, recipe=recipe)
     beside = path.with_suffix(SUFFIX)
-    wanted = load(beside) if beside.is_file() else None
+    wanted = load(beside) if file_of(beside)[0].is_file() else None
     environment = dict(wanted.env) if wanted else {}
     return of_lock(str(path), lock, environment=environment, nccl=wanted.nccl if wanted else "")
 
@@ -62,7 +63,7 @@ def find_lock(text: str, recipes: Path) -> tuple[Path, str] | None:
     path = Path(text)
     if path.suffix in (".lock", SUFFIX, ".yml"):
         return path.with_suffix(".lock"), "" if path.suffix == ".lock" else text
-    if not path.exists() and any((recipes / f"{text}{end}").is_file() for end in (".lock", SUFFIX)):
+    if not path.exists() and any(file_of(recipes / f"{text}{end}")[0].is_file() for end in (".lock", SUFFIX)):
         return recipes / f"{text}.lock", text
     return None
 

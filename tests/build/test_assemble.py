@@ -17,8 +17,8 @@ import pytest
 import uv
 
 from envbuilder import runtime as image
+from envbuilder.build.assemble import interpreter, python, runtime
 from envbuilder.build.assemble import os as debian
-from envbuilder.build.assemble import python, runtime
 from envbuilder.build.assemble.engine import AssembleEngine, make_root
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
 from envbuilder.build.engine import EngineName, Job, tools
@@ -29,8 +29,17 @@ from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
-from envbuilder.plan.contents import RUNSCRIPT, runtime_files
-from envbuilder.plan.model import ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep, StartStep
+from envbuilder.plan.contents import RUNSCRIPT, runtime_files, seeded_package
+from envbuilder.plan.model import (
+    ExtensionsStep,
+    InterpreterStep,
+    OsStep,
+    Plan,
+    PythonStep,
+    RuntimeStep,
+    StartStep,
+)
+from tests.support.plans import INTERPRETER_ARCHIVE
 from tests.support.runner import FakeRunner
 
 KEY = sha256_text("key")
@@ -61,6 +70,7 @@ def make_extension(files: dict[str, str] | None = None, **change: object) -> Loc
 
 EXTENSION = make_extension()
 PYTHON = PythonStep(python="3.11", artifacts=())
+BARE = Root(os=Path("/store/work/interpreter"))  # with a minimal Python
 
 
 def artifact(kind: str, name: str, version: str, filename: str) -> Artifact:
@@ -249,7 +259,7 @@ def _as_anywhere(commands: Iterable[Command]) -> str:
 
 
 def test_the_install_of_the_wheels(golden):
-    commands = python.install_commands(PYTHON, work=Path("/store/work"), epoch=EPOCH)
+    commands = python.install_commands(PYTHON, BARE, work=Path("/store/work"), epoch=EPOCH)
     golden("install.txt", _as_anywhere(commands))
 
 
@@ -269,7 +279,7 @@ def test_byte_code_that_could_not_be_written_is_missed(tmp_path: Path):
 
 def test_the_install_for_a_python_whose_byte_code_hangs_on_what_it_compiled_before(golden):
     commands = python.install_commands(
-        dataclasses.replace(PYTHON, python="3.9"), work=Path("/store/work"), epoch=EPOCH
+        dataclasses.replace(PYTHON, python="3.9"), BARE, work=Path("/store/work"), epoch=EPOCH
     )
     golden("install-py39.txt", _as_anywhere(commands))
 
@@ -283,6 +293,47 @@ def test_the_byte_code_of_an_old_pythons_own_library_is_written_anew():
     )
     hook, _ = (word for word in command.argv if word.startswith("--customize-hook="))
     assert hook.endswith('chroot "$1" python3.9 -m compileall -q -f /usr/lib/python3.9')
+
+
+@pytest.mark.parametrize(
+    ("names", "python"),
+    [
+        (("libc6", "python3.9-minimal"), "3.9"),
+        (("python3.11-minimal",), ""),
+        (("python3.9-dev",), ""),
+        ((), ""),
+    ],
+)
+def test_the_seeded_python_is_that_of_the_packages_whichever_the_environment_uses(names, python):
+    assert seeded_package(names) == python
+
+
+def test_a_standalone_python_runs_beside_what_it_needs(tmp_path, golden):
+    step = InterpreterStep(python="3.10", archive=INTERPRETER_ARCHIVE)
+    command = interpreter.install_command(step, work=Path("/store/work"))
+    golden("sandbox-interpreter.txt", _as_anywhere([command]))
+    own = Root(os=Path("/store/work/interpreter"), interpreter=Path("/trees/interpreter"))
+    environment = dataclasses.replace(PYTHON, python="3.10", interpreter=step.program)
+    for one in python.install_commands(environment, own, work=Path("/store/work"), epoch=EPOCH):
+        assert "--ro-bind /trees/interpreter/opt/python /opt/python" in shlex.join(one.argv)
+    python.make_environment(tmp_path, environment)
+    assert (tmp_path / "opt/env/bin/python").readlink() == Path("/opt/python/bin/python3.10")
+    assert "home = /opt/python/bin\n" in (tmp_path / "opt/env/pyvenv.cfg").read_text()
+
+
+@pytest.mark.parametrize(("version", "needs"), [("0.5.10.2-6", True), ("0.5.12-2", False)])
+def test_an_old_dash_has_a_folder_for_its_manual_page_while_it_is_installed(
+    version: str, needs: bool, tmp_path: Path
+):
+    dash = dataclasses.replace(OS.artifacts[0], name="dash", version=version)
+    step = dataclasses.replace(OS, artifacts=(*OS.artifacts, dash))
+    command = debian.bootstrap_command(
+        step, repository=Path("/r"), skeleton=Path("/s"), out=Path("/o"), root=True, epoch=EPOCH
+    )
+    assert ('--customize-hook=rm -rf "$1/usr/share/man/man1"' in command.argv) is needs
+    path = tmp_path / "skeleton.tar"
+    debian.write_skeleton(path, gcc="9", epoch=EPOCH, with_manuals=debian.needs_manuals(step))
+    assert ("usr/share/man/man1" in listing(path)) is needs
 
 
 def test_an_empty_environment_is_spelled_alike_whoever_makes_it(tmp_path, golden):
@@ -318,7 +369,7 @@ def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
     store.add_artifact(wheel.sha256, tmp_path / "wheel")
     work = tmp_path / "work"
     (work / "cache").mkdir(parents=True)  # uv would make it
-    python.write_tree(PythonStep(python="3.11", artifacts=(wheel,)), make_engine(store).job, work)
+    python.write_tree(PythonStep(python="3.11", artifacts=(wheel,)), make_engine(store).job, work, None)
     assert (work / "requirements.txt").read_text() == f"numpy==2.2.0 --hash=sha256:{wheel.sha256}\n"
     assert [path.name for path in (work / "wheels").iterdir()] == ["numpy-2.2.0-py3-none-any.whl"]
 
@@ -326,7 +377,7 @@ def test_the_wheels_are_asked_for_by_version_and_hash(store, tmp_path):
 def test_a_bare_python_is_unpacked_out_of_the_locked_packages(store):
     names = ("gcc-12", "libc6", "libc6-dev", "python3.11-minimal", "python3.11-dev", "libpython3.9-minimal")
     locked = [artifact("deb", name, "1", f"{name}.deb") for name in names]
-    commands = python.unpack_commands(PYTHON, locked, store=store, work=Path("/work"))
+    commands = python.unpack_commands("3.11", locked, store=store, work=Path("/work"))
     assert [command.why for command in commands] == ["unpack `libc6`", "unpack `python3.11-minimal`"]
     assert commands[0].argv == (
         "dpkg-deb", "--extract", str(store.artifact(sha256_text("libc6.deb"))), "/work/interpreter",
@@ -359,7 +410,7 @@ START = StartStep(
 
 
 def test_the_sandbox_that_byte_compiles(golden):
-    command = runtime.compile_command(START, root=FULL, tree=Path("/work/tree"))
+    command = runtime.compile_command("/usr/bin/python3.11", root=FULL, tree=Path("/work/tree"))
     golden("sandbox-start.txt", one_a_line(command))
 
 
@@ -371,7 +422,9 @@ def test_the_paths_of_a_start_layer_and_what_its_byte_code_says_of_itself(tmp_pa
     python = f"3.{sys.version_info.minor}"
     step = dataclasses.replace(START, python=python)
     runtime.write_start_files(step, tree)
-    ProcessRunner(os.environ).run(runtime.compile_command(step, root=Root(os=Path("/")), tree=tree))
+    ProcessRunner(os.environ).run(
+        runtime.compile_command(f"/usr/bin/python{step.python}", root=Root(os=Path("/")), tree=tree)
+    )
     layer = write_layer(
         name="start", tree=tree, folder=tmp_path / "layer", epoch=EPOCH, threads=1, omit=PLAN.shared_folders(START)
     )  # fmt: skip

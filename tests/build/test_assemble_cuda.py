@@ -7,25 +7,37 @@ import shutil
 import stat
 import tarfile
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 import pytest
 
 from envbuilder.build.assemble.cuda import install_toolkit
-from envbuilder.compat.tables.toolkit import DebPart, Toolkit, WheelPart, load_toolkits
+from envbuilder.compat.tables.toolkit import (
+    SOURCES,
+    DebPart,
+    Layout,
+    Part,
+    Toolkit,
+    WheelPart,
+    load_toolkits,
+    toolkit_of,
+)
 from envbuilder.core.errors import BuildError
 from envbuilder.core.process import ProcessRunner
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import CudaStep
-from tests.support.plans import deb as locked_deb
-from tests.support.plans import wheel as locked_wheel
+from tests.support import redist
+from tests.support.locks import KINDS, make_artifact
 
-TABLE = load_toolkits()
+ROWS = load_toolkits().rows
 SITE = "opt/env/lib/python3.11/site-packages"
 ROW = """
 sources: {trial: {text: these tests, read: "2026-11-21"}}
 read: "2026-11-21"
 rows:
-  - cuda: "9.9"
+  - source: wheels
+    releases: ["9.9.1"]
     constraints: []
     header_wheels: []
     links: {}
@@ -37,9 +49,22 @@ rows:
 """
 
 
-def load(text: str, folder: Path) -> Toolkit:
+def load_row(text: str, folder: Path) -> Layout:
     (folder / "toolkits.yaml").write_text(text)
-    return load_toolkits(folder / "toolkits.yaml")["9.9"]
+    (row,) = load_toolkits(folder / "toolkits.yaml").rows
+    return row
+
+
+def load(text: str, folder: Path) -> Toolkit:
+    row = load_row(text, folder)
+    toolkit = row.toolkit("9.9", [locked(part) for part in row.parts_of("9.9")])
+    assert toolkit
+    return toolkit
+
+
+def locked(part: Part) -> Artifact:
+    version = getattr(part, "version", "") or "1"
+    return make_artifact(part.name, version, kind=KINDS[type(part)])
 
 
 def changed(**values: str) -> str:
@@ -91,12 +116,9 @@ def special(name: str, kind: bytes, target: str = "") -> tarfile.TarInfo:
 
 def lay(tmp_path: Path, toolkit: Toolkit, *packages: Path) -> Path:
     parts = dict(zip((part.name for part in toolkit.parts), packages, strict=False))
-    locked = [
-        locked_deb(part.name, "1") if isinstance(part, DebPart) else locked_wheel(part.name, part.version)
-        for part in toolkit.parts[: len(packages)]
-    ]
+    artifacts = tuple(map(locked, toolkit.parts[: len(packages)]))
     install_toolkit(
-        CudaStep(toolkit=toolkit, artifacts=tuple(locked)), parts,
+        CudaStep(toolkit=toolkit, artifacts=artifacts), parts,
         site=f"/{SITE}", python=tmp_path / "python", root=tmp_path / "root", runner=ProcessRunner(os.environ),
     )  # fmt: skip
     return tmp_path / "root/usr/local/cuda-9.9"
@@ -114,39 +136,49 @@ needs_dpkg = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="dpkg-deb i
 # The table.
 
 
-def test_every_toolkit_has_a_compiler_a_profile_a_runtime_link_and_its_licence() -> None:
-    for toolkit in TABLE.values():
+def toolkits() -> Iterator[tuple[Layout, Toolkit]]:
+    """Each row's toolkit of its newest release."""
+    for row in ROWS:
+        minor = row.releases[-1].rpartition(".")[0]
+        toolkit = row.toolkit(minor, [locked(part) for part in row.parts_of(minor)])
+        assert toolkit
+        yield row, toolkit
+
+
+def test_every_toolkit_has_a_compiler_a_runtime_link_and_its_license() -> None:
+    for row, toolkit in toolkits():
         places = {take.target for part in toolkit.parts for take in part.take}
-        assert {"bin/", "nvvm/bin/"} <= places or {"bin/", "nvvm/"} <= places, toolkit.cuda
-        assert "bin/nvcc.profile" in {str(file.path) for file in toolkit.files}
-        assert "lib64/libcudart.so" in {str(link.path) for link in toolkit.links}
+        assert {"bin/", "nvvm/bin/"} <= places or {"bin/", "nvvm/"} <= places, row.source
+        assert {"lib64/libcudart.so", "lib64/*"} & {str(link.path) for link in toolkit.links}
         assert any("EULA" in place or "copyright" in place for place in places)
 
 
 def test_profiles_find_everything_from_where_nvcc_lies() -> None:
-    for toolkit in TABLE.values():
-        profile = next(file.text for file in toolkit.files if file.path.name == "nvcc.profile")
-        assert profile.startswith("TOP                = $(_HERE_)/..\n")
-        assert "/usr" not in profile
+    for row, toolkit in toolkits():
+        if row.source == "debs" or row.kept:  # others have NVIDIA's own
+            profile = next(file.text for file in toolkit.files if file.path.name == "nvcc.profile")
+            assert profile.startswith("TOP                = $(_HERE_)/..\n")
+            assert "/usr" not in profile
 
 
 def test_library_names_and_versions_of_a_link_agree() -> None:
-    for toolkit in TABLE.values():
+    for _, toolkit in toolkits():
         for link in toolkit.links:
-            if link.path.parts[0] == "lib64":
+            if link.path.parts[0] == "lib64" and link.path.name != "*":
                 assert PurePosixPath(link.target).name.startswith(link.path.name), link
 
 
 def test_no_row_takes_a_debugger_or_a_static_library_that_nvcc_does_not_need() -> None:
-    for toolkit in TABLE.values():
+    for _, toolkit in toolkits():
         sources = [take.source for part in toolkit.parts for take in part.take]
         static = {PurePosixPath(source).name for source in sources if source.endswith(".a")}
-        assert static <= {"libcudadevrt.a", "libcudart_static.a"}
+        assert static <= {"libcudadevrt.a", "libcudart_static.a", "*.a"}
         assert not [source for source in sources if "nvdisasm" in source]
 
 
 def test_the_substitute_for_libcudadevrt_is_an_archive_with_one_empty_object() -> None:
-    archive = next(file.text for file in TABLE["12.4"].files if file.path.name == "libcudadevrt.a").encode()
+    files = next(row.files for row in ROWS if row.releases == ("12.4.1",))
+    archive = next(file.text for file in files if file.path.name == "libcudadevrt.a").encode()
     index, member = archive[8:72], archive[72:]
     assert archive.startswith(b"!<arch>\n/ ")
     assert int(index[48:58]) == len(index[60:]) == 4
@@ -154,31 +186,80 @@ def test_the_substitute_for_libcudadevrt_is_an_archive_with_one_empty_object() -
     assert member[60:64] == b"\x7fELF"
 
 
-def test_wheel_parts_are_of_the_row_s_own_cuda_version() -> None:
-    for toolkit in TABLE.values():
-        for part in toolkit.parts:
-            if isinstance(part, WheelPart):
-                assert part.version.startswith(toolkit.cuda + "."), part.name
+def test_wheel_parts_of_one_version_are_of_the_row_s_own_cuda_version() -> None:
+    for row in ROWS:
+        for one in row.parts:
+            if isinstance(one.part, WheelPart) and one.part.version:
+                assert one.part.version.startswith(row.releases[0].rpartition(".")[0] + "."), one.part.name
 
 
 def test_the_table_names_no_host() -> None:
-    for toolkit in TABLE.values():
+    for _, toolkit in toolkits():
         for part in toolkit.parts:
             if isinstance(part, DebPart):
                 assert part.suite.isalpha()
                 assert part.component in {"main", "contrib", "non-free"}
 
 
+def test_components_follow_the_release_that_moved_or_renamed_them() -> None:
+    row = next(row for row in ROWS if row.source == "archive")
+    assert [row.source for row in ROWS] == sorted((row.source for row in ROWS), key=SOURCES.index)
+    names = {
+        cuda: {part.name for part in row.parts_of(cuda)} for cuda in ("11.4", "11.8", "12.9", "13.2", "13.3")
+    }
+    assert "cuda_nvprof" in names["11.4"] - names["11.8"]
+    assert "cuda_profiler_api" in names["11.8"] - names["11.4"]
+    assert {"libnvvm", "cuda_crt"} <= names["13.2"] - names["12.9"]
+    assert ({"cccl"}, {"cuda_cccl"}) == (names["13.3"] - names["13.2"], names["13.2"] - names["13.3"])
+
+
+def test_a_lock_s_packages_make_the_toolkit_of_the_row_that_has_exactly_them() -> None:
+    kept, row = (one for one in ROWS if one.source == "wheels")
+    for one in (kept, row):
+        parts = [locked(part) for part in one.parts_of("13.2")]
+        assert toolkit_of("13.2", parts, ROWS) == (one, one.toolkit("13.2", parts))
+        assert toolkit_of("13.2", parts[1:], ROWS) is None
+    assert not kept.may_have("13.2")  # a new lock takes the other
+
+
+def test_parts_that_bring_headers_come_together_or_not_at_all() -> None:
+    row = next(row for row in ROWS if row.source == "archive")
+    parts = [locked(part) for part in row.parts_of("12.4")]
+    headers = [locked(part) for part in row.parts_of("12.4", headers=True)]
+    whole = row.toolkit("12.4", [*parts, *headers])
+    assert whole
+    assert {part.name for part in whole.parts} == {one.name for one in (*parts, *headers)}
+    assert row.toolkit("12.4", [*parts, *headers[1:]]) is None
+
+
+def test_a_wheel_s_version_is_the_lock_s() -> None:
+    row = next(row for row in ROWS if row.source == "wheels" and not row.kept)
+    parts = [make_artifact(part.name, "13.0.88") for part in row.parts_of("13.0")]
+    toolkit = row.toolkit("13.0", parts)
+    assert toolkit
+    nvcc = next(part for part in toolkit.parts if part.name == "nvidia-cuda-nvcc")
+    assert isinstance(nvcc, WheelPart)
+    assert nvcc.version == "13.0.88"
+    assert nvcc.take[-1].source == "nvidia_cuda_nvcc-13.0.88.dist-info/licenses/License.txt"
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('"9.9"', "9.9", "expected text, found a number (9.9)"),
+        ('"9.9.1"', "9.9", "expected text, found a number (9.9)"),
+        ('"9.9.1"', '"9.9"', 'expected a release such as "12.4.1"'),
+        ("source: wheels", "source: discs", "expected"),
+        (
+            "constraints: []",
+            'manifests: {"9.9.2": ' + "a" * 64 + "}",
+            "9.9.2, which is not among the releases",
+        ),
         ("parts:", "part:", "unknown key `part`"),
         ("    links: {}\n", "", "the key `links` is missing"),
-        ("nvcc==1.0", "nvcc", "expected `name==version`"),
-        ("nvcc==1.0", "nvcc>=1.0", "expected `name==version`"),
+        ("nvcc==1.0", "nvcc>=1.0", "expected `name==version` or `name`"),
         ("wheel:", "weel:", "unknown key `weel`"),
         ("wheel: nvcc==1.0", "deb: nvcc", "the key `suite` is missing"),
+        ("wheel: nvcc==1.0", "archive: NVCC", "expected the name of a component"),
         ("pkg/bin/*", "../bin/*", "expected a path below the folder"),
         ("pkg/bin/*", "/bin/*", "expected a path below the folder"),
         ("pkg/bin/*", "pkg/**/bin/*", "`**` at the end only"),
@@ -196,12 +277,12 @@ def test_the_table_names_no_host() -> None:
 def test_a_wrong_row_is_refused(tmp_path: Path, old: str, new: str, message: str) -> None:
     assert old in ROW
     with pytest.raises(ValueError, match=re.escape(message)):
-        load(ROW.replace(old, new, 1), tmp_path)
+        load_row(ROW.replace(old, new, 1), tmp_path)
 
 
 def test_a_part_may_be_there_once(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="`nvcc` is there twice"):
-        load(ROW + ROW.split("parts:\n")[1], tmp_path)
+        load_row(ROW + ROW.split("parts:\n")[1], tmp_path)
 
 
 # The layout.
@@ -347,6 +428,116 @@ def test_a_missing_library_is_named(tmp_path: Path) -> None:
 def test_a_relative_link_stays_inside_and_points_at_something(tmp_path: Path, target: str) -> None:
     with pytest.raises(BuildError, match="points at nothing in the toolkit"):
         lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=changed(links=f"{{lib: {target}}}"))
+
+
+ALL = changed(header_wheels='["*"]').replace(
+    "    files: {}", "    libraries: [nvidia/*/lib/lib*.so.*, torch/lib/libcu*.so.*]\n    files: {}"
+)
+
+
+def bring(tmp_path: Path, *names: str) -> None:
+    for name in names:
+        path = tmp_path / "python" / SITE / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+
+
+def test_every_header_and_library_of_torch_s_wheels_is_linked_that_no_part_brings(tmp_path: Path) -> None:
+    bring(
+        tmp_path,
+        "nvidia/cublas/include/cublas.h",
+        "nvidia/cuda_runtime/include/mine.h",
+        "nvidia/cuda_runtime/lib/libcudart.so.12",
+        "nvidia/cuda_runtime/lib/__init__.py",
+        "torch/lib/libtorch.so",
+    )
+    text = ALL.replace("{from: pkg/bin/*, to: bin/}", "{from: pkg/**, to: include/}")
+    home = lay_wheel(tmp_path, {"pkg/mine.h": "mine"}, text=text)
+    assert {path.name: path.is_symlink() for path in (home / "include").iterdir()} == {
+        "cublas.h": True,
+        "mine.h": False,
+    }
+    assert {path.name for path in (home / "lib64").iterdir()} == {"libcudart.so", "libcudart.so.12"}
+    assert (home / "lib64/libcudart.so").readlink().name == "libcudart.so.12"
+
+
+def test_a_library_inside_torch_itself_is_found_by_its_plain_name(tmp_path: Path) -> None:
+    bring(tmp_path, "torch/lib/libcudart-d0da41ae.so.11.0", "torch/lib/libgomp-a34b3233.so.1")
+    home = lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=ALL)
+    assert {path.name for path in (home / "lib64").iterdir()} == {
+        "libcudart.so",
+        "libcudart-d0da41ae.so.11.0",
+    }
+
+
+def test_a_python_environment_without_cuda_s_runtime_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        BuildError, match=r"CUDA's runtime library \(libcudart\), and the Python environment has none"
+    ):
+        lay_wheel(tmp_path, {"pkg/bin/nvcc": ""}, text=ALL)
+
+
+# Components of NVIDIA's archive.
+
+COMPONENT = ROW.replace("source: wheels", "source: archive").replace("wheel: nvcc==1.0", "archive: nvcc")
+
+
+def lay_archive(tmp_path: Path, tree: redist.Tree, *, take: str = "{from: pkg/**, to: ./}") -> Path:
+    entry = redist.write_component(tmp_path, "nvcc", "1.0", tree)
+    file = entry[redist.PLATFORM]
+    assert isinstance(file, dict)
+    toolkit = load(COMPONENT.replace("{from: pkg/bin/*, to: bin/}", take), tmp_path)
+    return lay(tmp_path, toolkit, tmp_path / file["relative_path"])
+
+
+def test_a_component_is_laid_out_without_the_folder_of_its_name(tmp_path: Path) -> None:
+    home = lay_archive(tmp_path, {"pkg/bin/nvcc": b"compiler", "pkg/lib/x.a": b"", "LICENSE": b""})
+    assert (home / "bin/nvcc").read_bytes() == b"compiler"
+    assert stat.S_IMODE((home / "bin/nvcc").stat().st_mode) == 0o755
+    assert not (home / "LICENSE").exists()
+
+
+def test_a_link_to_a_file_beside_it_is_kept(tmp_path: Path) -> None:
+    home = lay_archive(tmp_path, {"pkg/lib/liba.so": "liba.so.1", "pkg/lib/liba.so.1": b"a"})
+    assert (home / "lib/liba.so").readlink() == Path("liba.so.1")
+
+
+def test_a_link_of_a_component_to_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=r"the link `lib/liba\.so` to `liba\.so\.1` points at nothing"):
+        lay_archive(tmp_path, {"pkg/lib/liba.so": "liba.so.1"})
+
+
+@pytest.mark.parametrize("target", ["../../../etc/passwd", "/etc/passwd", "../lib/a"])
+def test_a_link_of_a_component_to_another_folder_is_refused(tmp_path: Path, target: str) -> None:
+    with pytest.raises(BuildError, match="takes the link `pkg/lib/a`"):
+        lay_archive(tmp_path, {"pkg/lib/a": target, "pkg/lib/b": b""})
+
+
+@pytest.mark.parametrize("name", ["../../evil", "pkg/../../evil"])
+def test_a_component_that_would_leave_the_tree_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(BuildError, match="would leave its folder"):
+        lay_archive(tmp_path, {"pkg/bin/nvcc": b"", name: b"evil"})
+
+
+def test_an_archive_that_is_cut_short_or_is_none_is_refused(tmp_path: Path) -> None:
+    toolkit = load(COMPONENT, tmp_path)
+    whole = redist.write_component(tmp_path, "nvcc", "1.0", {"pkg/bin/nvcc": b"x" * 9999})
+    file = whole[redist.PLATFORM]
+    assert isinstance(file, dict)
+    path = tmp_path / file["relative_path"]
+    for name, content in (("cut", path.read_bytes()[:100]), ("other", b"no archive")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(BuildError, match="`nvcc` is not a readable archive"):
+            lay(tmp_path / f"{name}-root", toolkit, tmp_path / name)
+
+
+def test_a_second_folder_in_an_archive_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "two.tar.xz"
+    with tarfile.open(path, "w:xz") as archive:
+        for name in ("one/pkg/bin/a", "two/pkg/bin/b"):
+            archive.addfile(tarfile.TarInfo(name))
+    with pytest.raises(BuildError, match="`two/pkg/bin/b` is not in `one`"):
+        lay(tmp_path, load(COMPONENT, tmp_path), path)
 
 
 # Hostile archives.

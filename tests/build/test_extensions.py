@@ -26,7 +26,7 @@ from envbuilder.build.extensions.list import cells, find_extensions, origin
 from envbuilder.build.extensions.programs import build_program, capture_program, compile_program
 from envbuilder.build.extensions.stage_sources import stage_sources
 from envbuilder.compat.tables.switch import load_switches
-from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.compat.tables.toolkit import load_toolkits, toolkit_of
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
@@ -36,6 +36,7 @@ from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.node.diagnose.catalogue import load_messages
 from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
 from tests.support.elves import elf
+from tests.support.locks import make_parts
 from tests.support.runner import FakeRunner
 
 ROOT = Root(os=Path("/store/os"), python=Path("/store/python"), cuda=Path("/store/cuda"), cuda_version="12.4")
@@ -102,7 +103,8 @@ def make_plan(*extensions: LockedExtension, **change: object) -> Plan:
         "gcc": "12",
     }
     given |= change
-    toolkit = CudaStep(toolkit=load_toolkits()[given["cuda"]], artifacts=given.get("parts", ()))
+    (_, row) = toolkit_of(given["cuda"], make_parts(given["cuda"]), load_toolkits().rows)
+    toolkit = CudaStep(toolkit=row, artifacts=given.get("parts", ()))
     steps = (
         OsStep(suite="bookworm", gcc=given["gcc"], artifacts=given["debs"]),
         PythonStep(python=given["python"], artifacts=given["wheels"]),
@@ -311,7 +313,7 @@ def call_key(plan: Plan, extension: LockedExtension = EXTENSION) -> str:
         {"wheels": (artifact("torch", "2", kind="wheel"), *WHEELS[1:])},
         {"wheels": (WHEELS[0], artifact("nvidia-cublas-cu12", "2", kind="wheel"), WHEELS[2])},
         {"python": "3.9"},
-        {"cuda": "13.2"},
+        {"cuda": "11.8"},
         {"parts": (artifact("nvidia-cuda-toolkit"),)},
         {"gpus": ("8.0", "9.0")},
         {"gpus": ()},

@@ -247,7 +247,7 @@ def test_pins_that_cannot_work_together_are_exit_3(call: Call, folder: Path):
     (folder / "odd.yaml").write_text(GOOD.replace("bookworm", "bullseye"))
     answer = call("check", folder / "odd.yaml")
     assert (answer.code, answer.out) == (3, "")
-    assert "odd.yaml:2:9" in answer.err  # Debian 11 has no Python 3.11
+    assert "odd.yaml:3:6" in answer.err  # Debian 11 has no gcc 12
 
 
 @pytest.mark.parametrize("options", [(), ("--dry-run",), ("--offline",)])
@@ -467,8 +467,10 @@ def test_check_refuses_with_the_repair_as_data(call: Call, folder: Path):
     ],
 )
 def test_what_takes_long_folds_its_lines_in_the_log_of_ci(
-    call: Call, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+    call: Call, words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, folder: Path
 ):
+    (folder / "none.yaml").write_text(GOOD.replace('"12"', '"9"'))
+    monkeypatch.setenv("ENVBUILDER_RECIPES", str(folder))
     monkeypatch.setenv("GITHUB_ACTIONS", "true")
     answer = call(*words)
     opening, closing, rest = answer.err.split("\n", 2)
@@ -605,6 +607,30 @@ def test_a_misspelled_word_is_answered_with_the_nearest(call: Call, arguments: t
     answer = call(*arguments)
     assert answer.code == 2
     assert meant in answer.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("launch", "slurm", "cpu", "--gpu-per-node", "4", "--", "train.py"),
+            "did you mean `--gpus-per-node`?",
+        ),
+        (("launch", "ssh", "cpu", "--gpu-per-node=4", "--", "train.py"), "did you mean `--gpus-per-node`?"),
+        (
+            ("launch", "local", "cpu", "train.py", "--lr", "3"),
+            "envbuilder launch local cpu -- train.py --lr 3",
+        ),
+        (("exec", "cpu", "--pirnt", "--", "python"), "did you mean `--print`?"),
+        (("exec", "cpu", "sh", "--", "-c"), "`sh` is neither an option nor after `--`"),
+        (("module", "cpu", "--wriet", "x"), "--write"),
+        (("module", "cpu", "x"), "x"),
+    ],
+)
+def test_an_unknown_word_does_not_become_the_program(call: Call, arguments: tuple[str, ...], said: str):
+    answer = call(*arguments)
+    assert (answer.code, answer.out) == (2, "")
+    assert said in answer.err
 
 
 def test_a_misspelled_key_is_answered_with_the_nearest(call: Call, folder: Path):

@@ -12,9 +12,9 @@ from envbuilder.core.sources import Sources
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock
 from tests.support import package_sources
-from tests.support.package_sources import MOVED, write_index, write_wheel
+from tests.support.package_sources import MOVED, SECURITY, write_index, write_wheel
 
-moved, world = package_sources.moved, package_sources.world
+moved, patched, world = package_sources.moved, package_sources.patched, package_sources.world
 pytestmark = pytest.mark.programs
 
 RECIPE = """\
@@ -47,6 +47,20 @@ class Place:
         return {one.name: one.version for one in (*self.lock.debs, *self.lock.wheels)}
 
 
+def ask(sources: Sources, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Name these sources in the settings."""
+    settings = {
+        "DEBIAN_MIRROR": sources.debian[0],
+        "DEBIAN_SECURITY": sources.security[0],
+        "DEBIAN_KEYRING": str(sources.keyring),
+        "DEBIAN_SNAPSHOT": sources.snapshot,
+        "INDEX": sources.indexes[0],
+        "FOLDERS": str(sources.folders[0]),
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(f"ENVBUILDER_{name}", value)
+
+
 @pytest.fixture
 def place(
     tmp_path: Path,
@@ -60,21 +74,14 @@ def place(
         code = cli.run([str(word) for word in words])
         return (code, *capsys.readouterr())
 
-    def ask(sources: Sources) -> None:
-        monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setenv("ENVBUILDER_DEBIAN_MIRROR", sources.debian[0])
-        monkeypatch.setenv("ENVBUILDER_DEBIAN_KEYRING", str(sources.keyring))
-        monkeypatch.setenv("ENVBUILDER_DEBIAN_SNAPSHOT", sources.snapshot)
-        monkeypatch.setenv("ENVBUILDER_INDEX", sources.indexes[0])
-        monkeypatch.setenv("ENVBUILDER_FOLDERS", str(sources.folders[0]))
-
     path = tmp_path / "test.yaml"
     path.write_text(RECIPE)
-    ask(world)
+    monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "cache"))
+    ask(world, monkeypatch)
     for words in (("lock", path), ("cache", "vendor", path, tmp_path / "kept")):
         code, _, err = run(*words)
         assert code == 0, err
-    ask(moved)
+    ask(moved, monkeypatch)
     return Place(path, run)
 
 
@@ -132,3 +139,42 @@ def test_an_upgrade_of_a_wheel_leaves_the_packages(place: Place, tmp_path: Path,
     assert place.versions() == before
     assert place.run("lock", place.path, "--upgrade", "numpy")[0] == 0
     assert place.versions() == before | {"numpy": "2.9.0"}
+
+
+def test_a_security_upgrade_is_told_by_check_and_taken_by_lock(place: Place, patched: Sources, monkeypatch):
+    def lacking() -> list[str]:
+        code, out, _ = place.run("check", place.path, "--json")
+        assert code == 0
+        answer = json.loads(out)
+        codes = [one["code"] for one in answer["findings"]]
+        assert codes == (["EB412"] if answer["data"]["security"]["updates"] else [])
+        assert answer["data"]["security"]["published"] == "2023-06-10"  # as the archive's signed list says
+        return [one.partition(" ")[0] for one in answer["data"]["security"]["updates"]]
+
+    assert lacking() == []  # by the lists of the first lock
+    ask(patched, monkeypatch)
+    before = place.versions()
+    words = ("lock", place.path, "--upgrade", "--security")
+    code, out, _ = place.run(*words, "--check")
+    assert (code, place.versions()) == (4, before)
+    assert "~ git 1:2.39.5-0+deb12u2 → 1:2.39.5-0+deb12u3" in out.splitlines()
+    assert lacking() == ["git", "libc6", "libc6-dev"]
+    code, out, _ = place.run("check", place.path)
+    assert "out since 2023-06-10 at the latest: git 1:2.39.5-0+deb12u2 → 1:2.39.5-0+deb12u3" in out + _
+    assert place.run(*words)[0] == 0
+    updates = {name: version for name, (version, _) in SECURITY.items() if name != "unrelated"}
+    assert place.versions() == before | updates
+    assert lacking() == []
+
+
+def test_nothing_is_said_of_security_where_nothing_is_known(place: Place, tmp_path: Path, monkeypatch):
+    monkeypatch.setenv("ENVBUILDER_CACHE", str(tmp_path / "empty"))
+    code, out, _ = place.run("check", place.path, "--json")
+    assert (code, json.loads(out)["data"]["security"]) == (0, None)
+
+
+@pytest.mark.parametrize("words", [("--security",), ("--upgrade", "--security", "git")])
+def test_a_security_upgrade_names_no_packages(place: Place, words: tuple[str, ...]):
+    code, _, err = place.run("lock", place.path, *words)
+    assert code == 2
+    assert "--upgrade --security" in err

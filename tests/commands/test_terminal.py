@@ -124,9 +124,7 @@ def test_ctrl_c_ends_what_waits_for_a_server_within_two_seconds(
     with silent_server() as (place, asked):
         lock = tmp_path / "recipes/cpu.lock"
         lock.unlink()
-        sources = {
-            name: f"http://{place}/{name}" for name in ("ENVBUILDER_INDEX", "ENVBUILDER_DEBIAN_MIRROR")
-        }
+        sources = dict.fromkeys(("ENVBUILDER_INDEX", "ENVBUILDER_DEBIAN_MIRROR"), f"http://{place}/debian")
         with terminal(tmp_path, tmp_path, width=80, **cache, **sources) as screen:
             screen.start(ENVBUILDER, *(word.format(place=place) for word in words))
             assert asked.wait(SECONDS)

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.refresh import cuda, refresh, torch
+from envbuilder.compat.refresh import cuda, refresh, standalone, torch
 from envbuilder.compat.refresh.rows import Changes, parse_rows
 from envbuilder.compat.tables.cuda import Cuda, load_cudas
+from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.compat.tables.table import TABLES
 from envbuilder.compat.tables.torch import Torch, load_torches
 from envbuilder.core.errors import FetchError
@@ -18,7 +19,19 @@ from envbuilder.core.fetch.remote_zip import BLOCK, Index
 from envbuilder.core.sources import Sources
 from tests.support import wheel_index
 from tests.support.runner import FakeRunner
-from tests.support.wheel_index import ALL_H, DAY, NVCC, PTXAS, Site, put_cuda, put_torch, texts, zipped
+from tests.support.wheel_index import (
+    ALL_H,
+    DAY,
+    NVCC,
+    PTXAS,
+    Site,
+    put_cuda,
+    put_torch,
+    put_uv,
+    standalone_build,
+    texts,
+    zipped,
+)
 
 site, folder = wheel_index.site, wheel_index.newest_rows
 
@@ -43,7 +56,12 @@ def cuda_row(folder: Path, version: str) -> Cuda:
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "order"), [("torch.yaml", "version", torch.ORDER), ("cuda.yaml", "cuda", cuda.ORDER)]
+    ("name", "key", "order"),
+    [
+        ("torch.yaml", "version", torch.ORDER),
+        ("cuda.yaml", "cuda", cuda.ORDER),
+        ("standalone.yaml", "python", standalone.ORDER),
+    ],
 )
 def test_our_tables_are_as_a_refresh_writes_them(name, key, order):
     text = (TABLES / name).read_text()
@@ -84,6 +102,54 @@ def test_a_new_compiler_gets_a_row_out_of_its_headers_and_programs(site, folder)
     assert row.read == "2026-12-01"
 
 
+def test_a_new_python_gets_a_row_out_of_uvs_table(site, folder):
+    changes = run(site, folder)
+    assert "+ standalone 3.16" in changes.done
+    row = load_standalones(folder / "standalone.yaml").by_name["3.16"]
+    name = "cpython-3.16.1+20261201-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
+    assert (row.version, row.release, row.path) == ("3.16.1", "20261201", f"20261201/{name}")
+    assert (row.x86_64, row.aarch64) == (
+        b"20261201x86_64".hex().ljust(64, "0"),
+        b"20261201aarch64".hex().ljust(64, "0"),
+    )
+    assert row.read == "2026-12-01"
+
+
+def test_the_newest_uv_is_the_one_that_is_read(site, folder):
+    newer = (standalone_build("3.16.9", "20261224", machine) for machine in ("x86_64", "aarch64"))
+    put_uv(site, *newer, version="0.20.0")
+    run(site, folder)
+    assert load_standalones(folder / "standalone.yaml").by_name["3.16"].version == "3.16.9"
+
+
+def test_a_python_for_one_processor_alone_is_an_error(site, folder):
+    put_uv(site, standalone_build("3.17.0", "20271010", "x86_64"))
+    with pytest.raises(FetchError, match=r"Python 3.17 has no newest build for both x86_64 and aarch64"):
+        run(site, folder)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [({"arch": "x86_64"}, "TypeError"), ({"build": "2026"}, None), ({"major": "3"}, "TypeError")],
+)
+def test_a_table_of_uv_of_another_form_is_an_error(site, folder, change, words):
+    put_uv(site, standalone_build("3.17.0", "20271010", "x86_64", **change))
+    if words is None:  # the address disagrees with the rest, so the build is none of ours
+        assert "+ standalone 3.16" in run(site, folder).done
+        return
+    with pytest.raises(
+        FetchError, match=f"could not understand uv: its table of builds has another form: {words}"
+    ):
+        run(site, folder)
+
+
+def test_an_index_without_a_source_distribution_of_uv_is_an_error(site, folder):
+    site.drop("uv-0.13.9.tar.gz")
+    site.put("uv", "uv-0.14.0rc1.tar.gz", b"never read")
+    with pytest.raises(FetchError, match="could not understand uv: the index lists no source distribution"):
+        run(site, folder)
+
+
 def test_a_second_run_changes_nothing(site, folder):
     run(site, folder, releases=2)
     before = texts(folder)
@@ -94,9 +160,13 @@ def test_a_second_run_changes_nothing(site, folder):
 def test_a_day_later_only_the_day_of_reading_changes(site, folder):
     run(site, folder)
     before = texts(folder)
-    assert run(site, folder, day=date(2026, 12, 2)).done == ("read on 2026-12-02", "read on 2026-12-02")
+    assert run(site, folder, day=date(2026, 12, 2)).done == ("read on 2026-12-02",) * 3
     after = texts(folder)
-    assert {name for name in after if after[name] != before[name]} == {"torch.yaml", "cuda.yaml"}
+    assert {name for name in after if after[name] != before[name]} == {
+        "torch.yaml",
+        "cuda.yaml",
+        "standalone.yaml",
+    }
     lines = set(after["torch.yaml"].splitlines()) - set(before["torch.yaml"].splitlines())
     assert all('"2026-12-02"' in line and not line.startswith("    ") for line in lines)
 

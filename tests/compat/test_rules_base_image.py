@@ -46,6 +46,13 @@ def test_a_base_that_nobody_looked_into_is_a_warning():
     assert "`envbuilder lock x`" in finding.hint
 
 
+def test_a_base_that_nobody_looked_into_may_have_a_cuda_that_no_source_has():
+    assert "11.3" not in TABLES.toolkits
+    pins = {"cuda": "11.3", "pytorch": "1.12.1", "python": "3.9", "gcc": "9"}
+    assert [one.code for one in findings(None, **pins)] == ["EB338"]
+    assert "EB311" in [one.code for one in findings(bases.debian(), **pins)]
+
+
 def foreign() -> bases.Shape:
     return dataclasses.replace(bases.debian(), architecture="arm64")
 
@@ -70,7 +77,7 @@ def no_os_release() -> bases.Shape:
 
 def unknown(shape: bases.Shape) -> bases.Shape:
     """Of a distribution whose packages envbuilder does not know."""
-    return bases.over(shape, {"usr/lib/os-release": "ID=ubuntu\nVERSION_CODENAME=noble\n"})
+    return bases.over(shape, {"usr/lib/os-release": "ID=ubuntu\nVERSION_CODENAME=mantic\n"})
 
 
 def no_gcc() -> bases.Shape:
@@ -106,9 +113,9 @@ def own_torch() -> bases.Shape:
         (musl, CPU, ["EB340 error"], "the C library of the base is musl, and PyTorch's wheels are for glibc"),
         (nothing, CPU, ["EB340 error"], "the base has no C library"),
         (no_os_release, CPU, ["EB341 warning"], "the base does not say which distribution it is"),
-        (no_gcc, CPU, ["EB304 error"], "the base has no gcc, not gcc 12; envbuilder cannot add packages of ubuntu/noble"),
+        (no_gcc, CPU, ["EB304 error"], "the base has no gcc, not gcc 12; envbuilder cannot add packages of ubuntu/mantic"),
         (no_gxx, CPU, ["EB304 error"], "the base has gcc 12.2.0 without g++, not gcc 12"),
-        (no_python, CPU, ["EB303 error"], "the base has no Python, not Python 3.11"),
+        (no_python, {**CPU, "python": "3.7", "pytorch": "1.13.1"}, ["EB303 error"], "the base has no Python, not Python 3.7"),
         (two_cudas, {}, ["EB343 warning", "EB344 warning"], "CUDA 11.8.0 (/usr/local/cuda-11.8) and 12.4.1 (/usr/local/cuda-12.4)"),
         (runtime_only, {}, ["EB343 error"], "the base has CUDA 12.4.1 (/usr/local/cuda-12.4) without nvcc or its headers"),
         (bases.devel, CPU, ["EB345 warning"], "the base has CUDA 12.4.1 (/usr/local/cuda-12.4), which the recipe does not use"),
@@ -134,7 +141,7 @@ def test_gcc_9_where_the_base_has_13_says_what_it_has_and_names_the_repair():
     (finding,) = found.findings
     assert finding.code == "EB304"
     assert finding.message == (
-        "$.gcc: the base has gcc 13.2.0 (/usr/bin/gcc-13), not gcc 9; envbuilder cannot add packages of ubuntu/noble"
+        "$.gcc: the base has gcc 13.2.0 (/usr/bin/gcc-13), not gcc 9; envbuilder cannot add packages of ubuntu/mantic"
     )
     assert finding.hint == 'write `gcc: "13"`; or take a base that has gcc 9'
     assert [repair.data() for repair in found.repairs] == [{"gcc": "13"}]
@@ -166,14 +173,15 @@ def test_of_two_compilers_side_by_side_the_one_that_is_not_plain_is_said():
 def test_python_that_is_not_the_bases_is_the_suites_or_refused_with_a_reason():
     conda = bases.over(bases.without(bases.debian(), "usr/bin/python"), bases.python("3.10.13", "opt/conda"))
     assert findings(conda, **CPU) == ()  # debian/bookworm's 3.11 is added
-    found = report(unknown(conda), **CPU)
+    assert findings(unknown(conda), **CPU) == ()  # a standalone build is added
+    assert findings(bases.debian(), **CPU, python="3.12") == ()
+    found = report(unknown(conda), **CPU, pytorch="1.13.1", python="3.7")
     (finding,) = found.findings
     assert finding.code == "EB303"
-    assert "the base has Python 3.10.13 (/opt/conda/bin/python3.10), not Python 3.11" in finding.message
-    assert 'write `python: "3.10"`' in finding.hint
-    assert "as uv brings, are in no source that a lock can name" in finding.hint
-    (finding,) = findings(bases.debian(), **CPU, python="3.12")
-    assert "not Python 3.12; debian/bookworm packages Python 3.11" in finding.message
+    assert "the base has Python 3.10.13 (/opt/conda/bin/python3.10), not Python 3.7" in finding.message
+    assert "and there is no standalone build of 3.7" in finding.message
+    assert 'write `python: "3.8"`' in finding.hint
+    assert "or take a base that has Python 3.7" in finding.hint
 
 
 def test_a_python_without_headers_matters_to_extensions_alone():
@@ -290,5 +298,5 @@ def test_extensions_need_ninja_from_the_suite_or_as_a_wheel():
 def test_packages_that_nothing_can_bring_are_told_one_by_one():
     found = findings(unknown(bases.debian()), **CPU, apt=("git", "make"))
     assert [one.code for one in found] == ["EB348"]
-    assert "the base does not have `git`; envbuilder cannot add packages of ubuntu/noble" in found[0].message
+    assert "the base does not have `git`; envbuilder cannot add packages of ubuntu/mantic" in found[0].message
     assert findings(bases.debian(), **CPU, apt=("git", "make")) == ()

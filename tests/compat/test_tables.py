@@ -9,8 +9,9 @@ from envbuilder.compat.tables.cuda import architecture_key, load_cudas
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
 from envbuilder.compat.tables.language import load_pythons, load_standards
+from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.compat.tables.table import cite, version_key
-from envbuilder.compat.tables.toolkit import load_toolkits
+from envbuilder.compat.tables.toolkit import all_releases, load_toolkits
 from envbuilder.compat.tables.torch import build_of, cuda_of, load_torches
 
 GPUS = load_gpus().rows
@@ -21,7 +22,7 @@ HEAD = 'sources: {here: {text: somewhere, read: "2026-11-21"}}\nread: "2026-11-2
 
 
 LOADERS = [
-    load_gpus, load_torches, load_distributions, load_cudas, load_pythons, load_standards,
+    load_gpus, load_torches, load_distributions, load_cudas, load_pythons, load_standalones, load_standards,
 ]  # fmt: skip
 
 
@@ -38,11 +39,19 @@ def test_each_table_says_where_and_when_it_was_read(load):
     assert all(source.text and source.read >= "2026-11-21" for source in table.sources)
 
 
-@pytest.mark.parametrize("table", [load_torches(), load_cudas()])
+@pytest.mark.parametrize("table", [load_torches(), load_cudas(), load_standalones()])
 def test_each_row_of_a_release_says_where_and_when_it_was_read(table):
     for row in table.rows:
         assert re.search(r", read \d{4}-\d\d-\d\d$", cite(row.source)), row
         assert row.read >= "2026-11-21"
+
+
+def test_there_is_a_standalone_build_of_each_python_that_a_suite_or_a_torch_may_have():
+    rows = load_standalones().by_name
+    assert {f"3.{minor}" for minor in range(8, 15)} <= set(rows)
+    assert set(rows) <= set(PYTHONS)
+    for row in rows.values():
+        assert row.version.startswith(f"{row.python}."), row
 
 
 def test_each_build_of_torch_has_its_cuda_and_only_architectures_of_that():
@@ -64,7 +73,7 @@ def test_the_toolkit_package_that_a_torch_asks_for_is_that_of_its_build():
 
 
 def test_each_toolkit_that_can_be_laid_out_is_known():
-    assert set(load_toolkits()) <= set(CUDAS)
+    assert {release.rpartition(".")[0] for release in all_releases(load_toolkits().rows)} <= set(CUDAS)
 
 
 @pytest.mark.parametrize("gpu", GPUS, ids=lambda gpu: gpu.name)
@@ -233,6 +242,12 @@ def test_a_suite_has_its_compilers():
         "bullseye": ("3.9", "2.31", "10", ("9", "10")),
         "bookworm": ("3.11", "2.36", "12", ("11", "12")),
         "trixie": ("3.13", "2.41", "14", ("12", "13", "14")),
+        "forky": ("3.14", "2.43", "16", ("12", "13", "14", "15", "16")),
+        "sid": ("3.14", "2.43", "16", ("11", "12", "13", "14", "15", "16")),
+        "focal": ("3.8", "2.31", "9", ("9", "10")),
+        "jammy": ("3.10", "2.35", "11", ("9", "10", "11", "12")),
+        "noble": ("3.12", "2.39", "13", ("9", "10", "11", "12", "13", "14")),
+        "resolute": ("3.14", "2.43", "15", ("11", "12", "13", "14", "15")),
     }
 
 
@@ -291,7 +306,7 @@ def test_a_table_without_its_source_or_rows_is_refused(tmp_path):
 def test_a_suite_whose_compilers_are_not_in_order_or_lack_the_default_is_refused(tmp_path, gccs):
     row = (
         f'  - {{name: debian/x, release: "1", glibc: "2.1", python: "3.9.1", gcc: "10.2.0", gccs: [{gccs}],'
-        ' libxcrypt: "4.4.1", crypt_h: true, components: [main], buildable: true, source: [here]}\n'
+        ' libxcrypt: "4.4.1", crypt_h: true, components: [main], pockets: [], buildable: true, source: [here]}\n'
     )
     assert "`gccs` is ascending, has one of each major version and holds the default" in refusal(
         tmp_path, load_distributions, f"{HEAD}rows:\n{row}"

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from envbuilder.core import console as console_module
-from envbuilder.core.console import Console, columns, folds
+from envbuilder.core.console import Console, folds
 from envbuilder.core.errors import BuildError
 from envbuilder.core.log import log_to, setup
 
@@ -273,21 +273,6 @@ def test_handlers_are_set_once(capsys, our_logger):
     setup(0)
     logging.getLogger("envbuilder").warning("once")
     assert lines(capsys) == ["once"]
-
-
-def test_columns_are_aligned_and_whole_where_no_terminal_is():
-    assert columns([("a", "bb", "c"), ("aaa", "b", "")], 0) == "a    bb  c\naaa  b"
-    assert columns([("a", "word " * 60)], 0) == f"a  {'word ' * 60}".rstrip()
-    assert columns([], 80) == ""
-
-
-@pytest.mark.parametrize("width", [40, 80, 200])
-def test_at_a_terminal_no_line_is_wider_and_nothing_is_lost(width):
-    rows = [("name", "torch 2.6.0", "words " * 30), ("a[b]", ":fire:", "x" * 70)]
-    table = columns(rows, width)
-    assert max(map(len, table.splitlines())) <= width
-    said = re.sub(r"\s", "", table)
-    assert (said.count("words"), said.count("x"), said.count(":fire:"), said.count("a[b]")) == (30, 70, 1, 1)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import unquote
@@ -131,6 +131,9 @@ def make_fetcher(
         pytorch=f"{site.url}whl/",
         folders=folders,
         snapshot=f"{site.url}snapshot/",
+        security=(f"{site.url}debian-security/",),
+        ubuntu=(f"{site.url}ubuntu/",),
+        ubuntu_files=f"{site.url}files/",
     )
     return Fetcher(store, lambda: sources, offline=offline)
 
@@ -161,6 +164,15 @@ def test_a_build_of_pytorch_is_looked_up_below_its_own_index(store: Store, site:
     site.files["/whl/cu126/tool-1.0+cu126-py3-none-any.whl"] = CONTENT
     make_fetcher(store, site).fetch([wheel])
     assert store.artifact(wheel.sha256).is_file()
+
+
+def test_a_standalone_python_comes_from_the_first_mirror_that_has_it(store: Store, site: Site) -> None:
+    name = "cpython-3.10.22+20261009-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz"
+    wanted = replace(make_deb(), kind="archive", source="python-build-standalone", path=f"20261009/{name}")
+    site.files[f"/second/20261009/{name}"] = CONTENT
+    sources = Sources(debian=(), standalone=(f"{site.url}/first/", f"{site.url}/second/"))
+    Fetcher(store, lambda: sources).fetch([wanted])
+    assert store.artifact(wanted.sha256).read_bytes() == CONTENT
 
 
 def test_a_cut_connection_is_resumed_where_it_ended(store: Store, site: Site) -> None:
@@ -474,6 +486,23 @@ def test_what_the_mirrors_no_longer_have_comes_from_the_archive_of_all_days(
         site.files[f"/debian/{deb.path}"] = mirror
     make_fetcher(store, site).fetch([deb])
     assert store.artifact(deb.sha256).read_bytes() == CONTENT
+
+
+def test_a_superseded_security_update_comes_from_the_archive_of_all_days(store: Store, site: Site) -> None:
+    """Its answer has files of both archives."""
+    deb = replace(make_deb(), source="debian-security", path="pool/updates/main/t/tool/tool_1.0_amd64.deb")
+    keep(site, deb)
+    make_fetcher(store, site).fetch([deb])
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
+    assert site.asked[0][0] == f"/debian-security/{deb.path}"
+
+
+def test_a_superseded_package_of_ubuntu_comes_from_the_archive_of_all_files(store: Store, site: Site) -> None:
+    deb = replace(make_deb(), source="ubuntu", path="pool/universe/t/tool/tool_1.0-1~ubuntu1_amd64.deb")
+    site.files[f"/files/{deb.filename}"] = CONTENT
+    make_fetcher(store, site).fetch([deb])
+    assert store.artifact(deb.sha256).read_bytes() == CONTENT
+    assert [path for path, _, _ in site.asked] == [f"/ubuntu/{deb.path}", f"/files/{deb.filename}"]
 
 
 def test_the_archive_of_all_days_is_not_asked_for_what_the_mirrors_have(store: Store, site: Site) -> None:

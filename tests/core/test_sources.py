@@ -1,5 +1,6 @@
 """Where artifacts may come from: settings first, then configuration, then defaults."""
 
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,17 @@ from pypi_simple import PYPI_SIMPLE_ENDPOINT
 
 from envbuilder.core.errors import ToolError
 from envbuilder.core.process import Command
-from envbuilder.core.sources import PYTORCH_INDEX, Sources, file_path, probe_sources, shown
+from envbuilder.core.sources import (
+    CUDA,
+    CUDA_REDIST,
+    PYTORCH_INDEX,
+    STANDALONE_RELEASES,
+    UBUNTU_ARCHIVE,
+    Sources,
+    file_path,
+    probe_sources,
+    shown,
+)
 from tests.support.runner import FakeRunner
 
 QUIET = {"PIP_CONFIG_FILE": "/dev/null"}  # not this machine's pip.conf
@@ -26,19 +37,30 @@ def test_settings_win_and_then_apt_is_not_asked(tmp_path: Path) -> None:
     found = probe(
         {
             "ENVBUILDER_DEBIAN_MIRROR": "http://one.invalid/debian http://two.invalid/debian/",
+            "ENVBUILDER_DEBIAN_SECURITY": "http://one.invalid/security",
+            "ENVBUILDER_UBUNTU_MIRROR": "http://one.invalid/ubuntu",
+            "ENVBUILDER_UBUNTU_KEYRING": "/ubuntu.gpg",
+            "ENVBUILDER_UBUNTU_SNAPSHOT": "",
+            "ENVBUILDER_UBUNTU_FILES": "http://one.invalid/files",
             "ENVBUILDER_INDEX": "https://index.invalid/simple",
             "ENVBUILDER_PYTORCH_INDEX": "https://torch.invalid/whl",
             "ENVBUILDER_FOLDERS": f"{tmp_path}:/nonexistent/folder",
             "ENVBUILDER_DEBIAN_KEYRING": "/site.gpg",
             "UV_DEFAULT_INDEX": "https://other.invalid/simple",
+            "UV_PYTHON_INSTALL_MIRROR": "https://python.invalid/releases",
         },
         runner,
     )
     assert found.debian == ("http://one.invalid/debian/", "http://two.invalid/debian/")
     assert found.indexes == ("https://index.invalid/simple/",)
     assert found.pytorch == "https://torch.invalid/whl/"
+    assert found.standalone == ("https://python.invalid/releases/",)
     assert found.folders == (tmp_path,)
     assert found.keyring == Path("/site.gpg")
+    assert found.security == ("http://one.invalid/security/",)
+    assert found.ubuntu == ("http://one.invalid/ubuntu/",)
+    assert (found.ubuntu_snapshot, found.ubuntu_files) == ("", "http://one.invalid/files/")
+    assert found.ubuntu_keyring == Path("/ubuntu.gpg")
     assert runner.commands == []
 
 
@@ -46,11 +68,13 @@ def test_without_settings_the_tools_own_defaults_count() -> None:
     found = probe({})
     assert found.indexes == (PYPI_SIMPLE_ENDPOINT,)
     assert found.pytorch == f"{PYTORCH_INDEX}/"
+    assert found.standalone == STANDALONE_RELEASES
     assert found.folders == ()
 
 
-def test_apt_gives_the_mirrors_of_debian_itself() -> None:
+def test_apt_gives_the_mirrors_of_each_archive() -> None:
     runner = apt(
+        "Ubuntu\tUbuntu\thttp://mirror.invalid/ubuntu/",
         "Debian\tDebian\thttp://mirror.invalid/debian/",
         "Debian\tDebian-Security\thttp://mirror.invalid/debian-security/",
         "Debian\tDebian\thttp://mirror.invalid/debian/",
@@ -58,20 +82,52 @@ def test_apt_gives_the_mirrors_of_debian_itself() -> None:
         "Node Source\tNode Source\thttps://node.invalid/",
         "Debian\tDebian\tfile:/srv/mirror",
     )
-    assert probe({}, runner).debian == ("http://mirror.invalid/debian/", "file:/srv/mirror/")
+    found = probe({}, runner)
+    assert found.debian == ("http://mirror.invalid/debian/", "file:/srv/mirror/")
+    assert found.security == ("http://mirror.invalid/debian-security/",)
+    assert found.ubuntu == ("http://mirror.invalid/ubuntu/",)
 
 
-def test_before_the_first_update_the_mirror_is_known_by_its_path() -> None:
+@pytest.mark.parametrize(
+    ("mirror", "security"),
+    [
+        ("http://site.invalid/debian", ("http://site.invalid/debian-security/",)),
+        ("http://site.invalid/mirrors/bookworm/", ()),
+    ],
+)
+def test_a_named_mirror_has_the_security_archive_beside_it(mirror: str, security: tuple[str, ...]) -> None:
+    found = probe({"ENVBUILDER_DEBIAN_MIRROR": mirror})
+    assert found.security == security
+    assert found.ubuntu == (UBUNTU_ARCHIVE,)
+
+
+def test_the_archive_of_a_day_is_named_for_each_source() -> None:
+    found = Sources(debian=(), snapshot="https://one.invalid/", ubuntu_snapshot="https://two.invalid/ubuntu/")
+    places = [
+        found.mirror_of(source, date(2026, 6, 30)) for source in ("debian", "debian-security", "ubuntu")
+    ]
+    assert places == [
+        "https://one.invalid/archive/debian/20260630T000000Z/",
+        "https://one.invalid/archive/debian-security/20260630T000000Z/",
+        "https://two.invalid/ubuntu/20260630T000000Z/",
+    ]
+    assert Sources(debian=(), snapshot="").mirror_of("debian", date(2026, 6, 30)) == ""
+
+
+@pytest.mark.parametrize("read", ["", "Debian\tDebian\thttp://mirror.invalid/debian/\n"])
+def test_a_mirror_whose_lists_were_not_read_yet_is_known_by_its_path(read: str) -> None:
     class Fresh(FakeRunner):
         def run(self, command: Command, **_options: object) -> str:
             if "indextargets" in command.argv:
-                return ""
+                return read
             return (
                 "'http://mirror.invalid/debian/dists/bookworm/InRelease' mirror_InRelease 0 \n"
                 "'http://mirror.invalid/debian-security/dists/bookworm-security/InRelease' security_InRelease 0 \n"
             )
 
-    assert probe({}, Fresh()).debian == ("http://mirror.invalid/debian/",)
+    found = probe({}, Fresh())
+    assert found.debian == ("http://mirror.invalid/debian/",)
+    assert found.security == ("http://mirror.invalid/debian-security/",)
 
 
 def test_a_list_of_mirrors_is_read(tmp_path: Path) -> None:
@@ -148,3 +204,20 @@ def test_messages_show_urls_without_secrets(url: str, text: str) -> None:
 def test_only_file_urls_have_a_path() -> None:
     assert file_path("file:///srv/my%20mirror") == Path("/srv/my mirror")
     assert file_path("https://host.invalid/srv") is None
+
+
+@pytest.mark.parametrize(
+    ("setting", "address"),
+    [
+        (None, CUDA_REDIST),
+        ("", ""),
+        ("https://mirror.invalid/redist", "https://mirror.invalid/redist/"),
+        ("/media/redist", "file:///media/redist/"),
+        ("file:///media/redist/", "file:///media/redist/"),
+    ],
+)
+def test_nvidia_s_archive_may_be_a_mirror_a_folder_or_none(setting: str | None, address: str):
+    own = {} if setting is None else {"ENVBUILDER_CUDA_REDIST": setting}
+    found = probe(own)
+    assert found.cuda == address
+    assert found.mirrors(CUDA) == ((address,) if address else ())

@@ -54,7 +54,8 @@ def _is_chosen(item: pytest.Item, config: pytest.Config) -> bool:
         return item.get_closest_marker(group) is not None
     if item.get_closest_marker(RELEASE):
         return False
-    if config.getoption("--without-torch") and (item.get_closest_marker("torch") or TORCH & needs):
+    apart = any(item.get_closest_marker(name) for name in ("torch", "slow"))
+    if config.getoption("--middle") and (apart or TORCH & needs):
         return False
     return not group or tiers.group_of(item.path.stem.removeprefix("test_"), needs) == group
 

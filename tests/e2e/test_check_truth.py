@@ -18,10 +18,12 @@ import pytest
 import uv
 
 from envbuilder.compat.check import examine, load_tables
+from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.fetch.remote_zip import Index
 from envbuilder.lock.model import Artifact
-from envbuilder.lock.resolve.apt import Suite, open_suite
+from envbuilder.lock.resolve.apt import Suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
+from envbuilder.lock.resolve.pockets import open_release
 from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Extension, Recipe
 from tests.support.workbench import (
@@ -84,7 +86,8 @@ def unpack(debs: tuple[Artifact, ...], folder: Path, means: ResolveContext) -> N
 
 
 def suite(name: str, means: ResolveContext) -> Suite:
-    return open_suite(name, "main", means, LockOptions(today=date(2026, 1, 1)))
+    row = load_distributions().by_name[f"debian/{name}"]
+    return open_release(row, means, LockOptions(today=date(2026, 1, 1)), security=False)
 
 
 @pytest.fixture(scope="module")

@@ -120,7 +120,10 @@ def test_an_environment_on_an_image_has_what_both_bring(world: World, on_debian:
         inside(built, recipe, "python", "-c", "import markupsafe, numpy; print(numpy.zeros(2))")
         == "[0. 0.]\n"
     )
-    assert inside(built, recipe, "sh", "-c", "stat -c %a /work /work/all; ls /work") == "775\n664\nall\n"
+    assert (
+        inside(built, recipe, "sh", "-c", "stat -c %a /everybody /everybody/all; ls /everybody")
+        == "775\n664\nall\n"
+    )
     parts = json.loads(run(ENVBUILDER, "sbom", built.sif))["packages"]
     versions = {one["name"]: one.get("versionInfo") for one in parts}
     assert versions["site/engine-debian"].startswith("sha256:")
@@ -154,6 +157,7 @@ def on_devel(world: World) -> Built:
     return build_on_devel(world, recipe, "one")
 
 
+@pytest.mark.release
 def test_two_clean_builds_on_an_image_in_the_shape_of_nvidias_are_the_same_bytes(
     world: World, on_devel: Built
 ):
@@ -168,6 +172,7 @@ def test_two_clean_builds_on_an_image_in_the_shape_of_nvidias_are_the_same_bytes
     assert settings["User"] in ("", None)
 
 
+@pytest.mark.slow
 def test_a_vendored_lock_on_an_image_builds_the_same_without_its_registry(
     world: World, on_debian: Built, spacious: Path
 ):
@@ -214,6 +219,7 @@ def by_far(world: World, far: Far) -> Built:
     return built
 
 
+@pytest.mark.slow
 def test_another_machine_makes_the_same_bytes(world: World, far: Far, by_far: Built):
     assert by_far.digests == world.baked.digests
     assert far.kept("n1")
@@ -231,6 +237,7 @@ def test_a_shared_cache_is_filled_though_there_is_nothing_else_to_do(world: Worl
 
 
 @pytest.mark.usefixtures("by_far")
+@pytest.mark.slow
 def test_what_one_builder_made_another_takes_from_the_registry(world: World, far: Far):
     assert not far.kept("n2")
     built, said = far.build(world.recipe, "second", "--builder", "n2", "--cache-from", SHARED)
@@ -298,6 +305,7 @@ def test_an_instruction_that_fails_says_its_own_last_lines(world: World, spaciou
     assert "markupsafe==9.9" in found["message"].lower()
 
 
+@pytest.mark.release
 def test_a_prepared_folder_is_built_by_hand(world: World, spacious: Path):
     command = run(
         ENVBUILDER, "build", world.recipe, "--engine", "docker", "--prepare", spacious / "folder"

@@ -12,15 +12,20 @@ import pytest
 
 from envbuilder.artifacts.oci.reader import read_tree
 from envbuilder.layers.entry import Entry, Kind
+from envbuilder.lock.file import load_lock
 from envbuilder.verify.compare import BUILDER_ADDS, compare, sif_manifest
 from tests.support.plans import DIFFERS
+from tests.support.standalone import RELEASE, write_from_packages
+from tests.support.tiny import make_tiny
 from tests.support.workbench import (
     ENVBUILDER,
+    NO_ENGINE,
     NUMBERS,
     ROOT,
     WITH_ZSTD,
     Built,
     as_nobody,
+    build,
     open_folder,
     run,
 )
@@ -43,6 +48,17 @@ def base() -> Iterator[str]:
     run("docker", "image", "rm", "--force", BASE)
 
 
+@pytest.fixture(scope="module")
+def standalone() -> Iterator[Built]:
+    """An environment with a stand-in of a standalone Python."""
+    with open_folder() as folder:
+        archive = write_from_packages(load_lock(ROOT / "recipes/cpu.lock").debs, "3.11", folder)
+        recipe, _ = make_tiny(folder / "recipes", "standalone", interpreter=archive)
+        env = NO_ENGINE | {"ENVBUILDER_FOLDERS": str(folder / RELEASE)}
+        built = build(str(recipe), folder / "built", "--engine", "assemble", env=env)
+        yield replace(built, name="standalone", recipe=recipe)
+
+
 def vendor(recipe: object, place: Path) -> Path:
     """Write all that a lock names, and uv, into `place`: what a text would fetch."""
     uv = f"uv=={metadata.version('uv')}"
@@ -52,7 +68,9 @@ def vendor(recipe: object, place: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize("which", ["tiny", pytest.param("cpu", marks=pytest.mark.release)])
+@pytest.mark.parametrize(
+    "which", ["tiny", *(pytest.param(name, marks=pytest.mark.release) for name in ("cpu", "standalone"))]
+)
 def test_a_rendered_dockerfile_builds_the_same_environment(
     request: pytest.FixtureRequest, which: str, base: str, spacious: Path
 ):
@@ -78,9 +96,16 @@ def test_a_rendered_dockerfile_builds_the_same_environment(
 
 
 @pytest.mark.release  # its extension and torch are in the Dockerfile's test, its own words in the next one
-def test_a_rendered_definition_file_builds_the_same_environment(cpu: Built, base: str, spacious: Path):
-    sif = build_definition(spacious, base, "cpu", vendor("cpu", spacious / "vendored"))
-    need_equal(read_tree(cpu.layout).entries, sif_manifest(sif), ignore=APPTAINERS)
+@pytest.mark.parametrize("which", ["cpu", "standalone"])
+def test_a_rendered_definition_file_builds_the_same_environment(
+    request: pytest.FixtureRequest, which: str, base: str, spacious: Path
+):
+    built: Built = request.getfixturevalue(which)
+    recipe = built.recipe or which
+    sif = build_definition(spacious, base, recipe, vendor(recipe, spacious / "vendored"))
+    need_equal(read_tree(built.layout).entries, sif_manifest(sif), ignore=APPTAINERS)
+    if which == "standalone":
+        return
     said = run(*as_nobody("apptainer", "exec", "--cleanenv", sif, "python", "-c", NUMBERS), cwd=Path("/"))
     assert said == "numbers agree\n"
 

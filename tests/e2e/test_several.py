@@ -5,10 +5,15 @@ import re
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from envbuilder.core.cache import save_text
+from envbuilder.lock.file import lock_text
+from envbuilder.lock.model import recipe_inputs
+from envbuilder.recipe.load import load
 from tests.support.faults import Bench
 from tests.support.tiny import make_tiny
 from tests.support.workbench import (
@@ -21,14 +26,23 @@ from tests.support.workbench import (
 )
 
 pytestmark = pytest.mark.builds
+SAME = ("same@torch2.12.0", "same@torch2.13.0")
 
 
 @pytest.fixture
 def recipes(bench: Bench, spacious: Path) -> Path:
-    """Three recipes that stand on the same packages, two of which need the same wheels, and one without a lock."""
+    """Recipes that stand on the same packages: one, two variants of a matrix with the same wheels, one with others, and
+    one without a lock.
+    """
     folder = spacious / "recipes"
     make_tiny(folder, "one", ("filelock",))
-    make_tiny(folder, "same", ("filelock",))
+    path, lock = make_tiny(folder, "same", ("filelock",))
+    path.with_suffix(".lock").unlink()
+    path.write_text(path.read_text().replace('pytorch: "2.13.0"', 'matrix: {pytorch: ["2.12.0", "2.13.0"]}'))
+    for variant in SAME:
+        recipe = load(folder / f"{variant}.yaml")
+        own = replace(lock, recipe=recipe.digest, inputs=recipe_inputs(recipe))
+        save_text(folder / f"{variant}.lock", lock_text(own))
     make_tiny(folder, "two", ("markupsafe", "filelock"))
     (folder / "none.yaml").write_text((folder / "one.yaml").read_text())
     return folder
@@ -45,15 +59,27 @@ def test_what_several_recipes_share_is_made_once(bench: Bench, recipes: Path):
     answer = json.loads(ended.stdout)
     assert (ended.returncode, answer["exit_code"], answer["status"]) == (4, 4, "failed")
     assert [(row["name"], row["built"], row["exit_code"]) for row in answer["data"]] == [
-        ("none", False, 4), ("one", True, 0), ("same", True, 0), ("two", True, 0),
+        ("none", False, 4), ("one", True, 0), *((name, True, 0) for name in SAME), ("two", True, 0),
     ]  # fmt: skip
     assert [finding["where"] for finding in answer["findings"]] == ["none"]
-    made = re.findall(r"^✓ \w+: install (\w+)", ended.stderr, re.MULTILINE)
+    made = re.findall(r"^✓ \S+: install (\w+)", ended.stderr, re.MULTILINE)
     assert sorted(made) == ["1", "2", "bookworm"], ended.stderr  # the packages of Python's, by their number
     again = attempt(*command(recipes, "--jobs", "2"), env=env)
-    assert re.findall(r"^(\w+) +(.+?)  ", again.stdout, re.MULTILINE) == [
-        ("none", "failed, exit code 4"), ("one", "nothing to do"), ("same", "nothing to do"), ("two", "nothing to do"),
+    assert re.findall(r"^(\S+) +(.+?)  ", again.stdout, re.MULTILINE) == [
+        ("none", "failed, exit code 4"), *((name, "nothing to do") for name in ("one", *SAME, "two")),
     ]  # fmt: skip
+    both = attempt(
+        ENVBUILDER,
+        "build",
+        "same",
+        "--recipes",
+        recipes,
+        "--output",
+        recipes.parent / "out",
+        "--offline",
+        env=env,
+    )
+    assert (both.returncode, re.findall(r"same@\S+(?= +nothing to do)", both.stdout)) == (0, list(SAME))
 
 
 @pytest.mark.alone

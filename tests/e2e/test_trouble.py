@@ -30,6 +30,7 @@ from tests.support.workbench import (
 pytestmark = pytest.mark.builds
 
 
+@pytest.mark.slow
 def test_a_build_where_all_is_different_gives_the_same_bytes(bench: Bench):
     """Another user, folder, zone, language, umask, host name, number of cores and clock; `bench/reproducible` does five."""
     assert missing_tools() == ()
@@ -120,6 +121,8 @@ def test_a_build_whose_own_tests_fail_leaves_the_earlier_artifacts_as_they_were(
     edit(failing, "/no-such-file", "/")
     (built,) = json.loads(run(*command, env=used_by(bench)))["data"]
     assert in_the_engine() == f"latest {built['manifest']}\n"
+    earlier = image.split()[1]
+    assert attempt("docker", "image", "inspect", earlier).returncode != 0  # without a name, it is not kept
     assert {path.name for path in output.iterdir()} == final
 
 

@@ -2,7 +2,7 @@
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -28,11 +28,13 @@ def installed() -> Iterator[Path]:
         yield venv / "bin/envbuilder"
 
 
-def call(installed: Path, *words: object) -> str:
-    return run(installed, *words, cwd=installed.parents[2], env={"PYTHONPATH": ""})
+def call(installed: Path, *words: object, env: Mapping[str, str] | None = None) -> str:
+    return run(installed, *words, cwd=installed.parents[2], env={"PYTHONPATH": "", **(env or {})})
 
 
-def test_it_has_what_its_commands_read(installed: Path):
+def test_it_has_what_its_commands_read(installed: Path, tmp_path: Path):
+    still = {"ENVBUILDER_CACHE": str(tmp_path)}  # other tests change the user's cache meanwhile
+    assert call(installed, "cache", env=still) == run(ENVBUILDER, "cache", env=still)
     venv = installed.parents[1]
     (package,) = venv.glob("lib/python*/site-packages/envbuilder")
     for words in (
@@ -43,7 +45,6 @@ def test_it_has_what_its_commands_read(installed: Path):
         ("render", "cpu"),
         ("render", "cpu", "--as", "apptainer"),
         ("build", "cpu", "--dry-run"),
-        ("cache",),
         ("--help",),
     ):
         # A dry run names the programs of the package that it would start.

@@ -17,7 +17,16 @@ image_folders=(/ /home /media /mnt /opt /root /srv /tmp /var /var/tmp)
 shared_trees=(/tmp /var/tmp)
 
 case ${0##*/} in
-  "$name-exec") [ "$#" -gt 0 ] || set -- /bin/bash ;;
+  "$name-exec")
+    case ${1-} in
+      --) shift ;;
+      -*)
+        printf '"'"'%s: there is no option %s\nhint: a program and its options: %s python -V\n'"'"' "$name-exec" "$1" "$name-exec" >&2
+        exit 2
+        ;;
+    esac
+    [ "$#" -gt 0 ] || set -- /bin/bash
+    ;;
   *) set -- "${0##*/}" "$@" ;;
 esac
 

@@ -14,8 +14,11 @@
 ARG BASE=debian:bookworm
 # PyTorch's own indexes, for builds that the package index does not have.
 ARG PYTORCH_INDEX="https://index.example/pytorch"
-# Addresses of a Debian mirror and of a package index; empty: those that the workshop's apt and uv know by themselves.
+# Addresses of mirrors and of a package index; empty: those that the workshop's apt and uv know by themselves.
 ARG DEBIAN_MIRROR=
+ARG DEBIAN_SECURITY=
+ARG UBUNTU_MIRROR=
+ARG CUDA_REDIST=
 ARG INDEX=
 
 # Files that need not be fetched: `--build-context artifacts=FOLDER` takes the place of this empty stage.
@@ -421,6 +424,9 @@ SCRIPT
 # The distribution's packages, unpacked.
 FROM workshop AS debs
 ARG DEBIAN_MIRROR
+ARG DEBIAN_SECURITY
+ARG UBUNTU_MIRROR
+ARG CUDA_REDIST
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
@@ -604,6 +610,9 @@ SCRIPT
 # The CUDA toolkit's packages.
 FROM workshop AS parts
 ARG DEBIAN_MIRROR
+ARG DEBIAN_SECURITY
+ARG UBUNTU_MIRROR
+ARG CUDA_REDIST
 ARG PYTORCH_INDEX
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
@@ -827,7 +836,8 @@ COPY --from=os / /
 COPY --link --from=python /opt/env /opt/env
 COPY --link --from=cuda /usr/local/ /usr/local/
 COPY --link --from=extensions /root/out /
-COPY --link --from=start /opt /opt
+COPY --link --from=start /opt/env /opt/env
+COPY --link --from=start /opt/envbuilder /opt/envbuilder
 COPY --link --from=start /root/out /
 ENV PATH="/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENV PYTORCH_VERSION="2.6.0"

@@ -14,8 +14,11 @@
 ARG BASE=debian:bookworm
 # PyTorch's own indexes, for builds that the package index does not have.
 ARG PYTORCH_INDEX="https://index.example/pytorch"
-# Addresses of a Debian mirror and of a package index; empty: those that the workshop's apt and uv know by themselves.
+# Addresses of mirrors and of a package index; empty: those that the workshop's apt and uv know by themselves.
 ARG DEBIAN_MIRROR=
+ARG DEBIAN_SECURITY=
+ARG UBUNTU_MIRROR=
+ARG CUDA_REDIST=
 ARG INDEX=
 
 # Files that need not be fetched: `--build-context artifacts=FOLDER` takes the place of this empty stage.
@@ -147,6 +150,9 @@ SCRIPT
 # The distribution's packages, unpacked.
 FROM workshop AS debs
 ARG DEBIAN_MIRROR
+ARG DEBIAN_SECURITY
+ARG UBUNTU_MIRROR
+ARG CUDA_REDIST
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
@@ -474,7 +480,8 @@ FROM scratch
 COPY --from=os / /
 COPY --link --from=python /opt/env /opt/env
 COPY --link --from=extensions /root/out /
-COPY --link --from=start /opt /opt
+COPY --link --from=start /opt/env /opt/env
+COPY --link --from=start /opt/envbuilder /opt/envbuilder
 COPY --link --from=start /root/out /
 ENV PATH="/opt/env/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ENV PYTORCH_VERSION="2.13.0"

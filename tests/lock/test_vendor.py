@@ -16,7 +16,6 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.sources import Sources
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Lock, LockedExtension, SourceFile, lock_artifacts
-from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import ResolveContext
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.lock.vendor import FILES, vendor
@@ -88,7 +87,7 @@ def world(tmp_path: Path) -> World:
     )
     small = make_recipe(folder)
     lock = dataclasses.replace(
-        make_lock(small, make_target(small)),
+        make_lock(small),
         debs=(make_deb(),), wheels=(make_wheel(b"wheel"),), toolkit=(), extensions=(plain, from_git),
     )  # fmt: skip
     (folder / "mine.lock").write_text(lock_text(lock))

@@ -439,6 +439,7 @@ def test_this_machine_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("ENVBUILDER_DEBIAN_MIRROR", tmp_path.as_uri())
     monkeypatch.setenv("ENVBUILDER_INDEX", tmp_path.as_uri())
     monkeypatch.setenv("ENVBUILDER_PYTORCH_INDEX", tmp_path.as_uri())
+    monkeypatch.setenv("ENVBUILDER_CUDA_REDIST", str(tmp_path))
     runner = ProcessRunner(os.environ)
     machine = probe_machine(
         os.environ, runner, cache=tmp_path / "c", output=tmp_path / "o", needs=lambda _driver, _gpus: ()
@@ -467,7 +468,10 @@ print(json.dumps({item.subject.name: [item.state, item.found] for item in items}
 
 @pytest.mark.programs
 def test_this_machine_as_an_ordinary_user(tmp_path: Path):
-    sources = {f"ENVBUILDER_{name}": "file:///usr/" for name in ("DEBIAN_MIRROR", "INDEX", "PYTORCH_INDEX")}
+    sources = {
+        f"ENVBUILDER_{name}": "file:///usr/"
+        for name in ("DEBIAN_MIRROR", "INDEX", "PYTORCH_INDEX", "CUDA_REDIST")
+    }
     ended = subprocess.run(
         [sys.executable, "-c", ORDINARY],
         env=os.environ | sources,
@@ -491,7 +495,7 @@ def test_the_command_answers_with_the_exit_code_of_what_it_found(
 ):
     (tmp_path / "empty").mkdir()
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    for name in ("DEBIAN_MIRROR", "INDEX", "PYTORCH_INDEX"):
+    for name in ("DEBIAN_MIRROR", "INDEX", "PYTORCH_INDEX", "CUDA_REDIST"):
         monkeypatch.setenv(f"ENVBUILDER_{name}", tmp_path.as_uri())
     assert cli.run(["doctor", "--for", "build", "--json"]) == 8
     answer = json.loads(capsys.readouterr().out)

@@ -18,6 +18,8 @@ from tests.support.plans import (
     CUDA,
     EXTENSION,
     EXTENSIONS,
+    INTERPRETER,
+    INTERPRETER_ARCHIVE,
     KINDS,
     LOCK,
     OS,
@@ -113,6 +115,27 @@ def test_the_steps_come_in_the_order_of_their_layers():
     assert [KINDS[type(step)] for step in make_plan().steps] == [
         OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME,
     ]  # fmt: skip
+
+
+STANDALONE = dataclasses.replace(LOCK, interpreter=INTERPRETER_ARCHIVE)
+
+
+def test_a_standalone_python_is_a_layer_of_its_own_below_the_environment():
+    plan = make_plan(lock=STANDALONE)
+    assert [KINDS[type(step)] for step in plan.steps][:3] == [OS, INTERPRETER, PYTHON]
+    assert plan.python.program == "/opt/python/bin/python3.11"
+    assert plan.interpreter is not None
+    assert plan.interpreter.artifacts == (INTERPRETER_ARCHIVE,)
+    assert plan.shared_folders(plan.interpreter) == ("opt",)
+    assert make_plan().python.program == "/usr/bin/python3.11"
+    # The environment names it, and the layers that are compiled may read it.
+    assert changed(make_plan(), plan) == ALL - {OS, START} | {INTERPRETER}
+
+
+def test_another_build_of_the_same_python_keeps_the_environment():
+    other = dataclasses.replace(INTERPRETER_ARCHIVE, version="3.11.10+20270101", sha256=digest("newer"))
+    after = make_plan(lock=dataclasses.replace(LOCK, interpreter=other))
+    assert changed(make_plan(lock=STANDALONE), after) == {INTERPRETER, EXTENSIONS, RUNTIME}
 
 
 def test_without_cuda_there_is_no_cuda_step():

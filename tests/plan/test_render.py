@@ -1,5 +1,6 @@
 """`render`: the whole text of real recipes, and that no value of a recipe is anything but data in it."""
 
+import difflib
 import json
 import re
 import subprocess
@@ -16,6 +17,7 @@ from envbuilder import runtime as image
 from envbuilder.build.render import RENDERERS, make_kit
 from envbuilder.commands.render import Form
 from envbuilder.core.errors import UsageError
+from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import OsStep
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.definition import render_definition
@@ -34,7 +36,8 @@ from envbuilder.plan.render.stages import STAGES
 from envbuilder.plan.render.steps import BUILD_DOCUMENTS
 from envbuilder.recipe.load import load
 from tests.support.locked_base import BASE
-from tests.support.plans import DIFFERS, make_small_kit
+from tests.support.locks import make_parts
+from tests.support.plans import DIFFERS, INTERPRETER_ARCHIVE, make_small_kit
 
 RECIPES = Path(__file__).parents[2] / "recipes"
 HADOLINT = Path(sys.executable).with_name("hadolint")
@@ -65,10 +68,25 @@ def test_the_text_of_a_recipe_as_a_definition_file(name: str, golden: Callable[[
     golden(f"render-{name}.def", render_definition(make_small_kit(name)))
 
 
+@pytest.mark.parametrize("form", RENDERERS)
+def test_what_a_standalone_python_changes_in_a_text(form: str, golden: Callable[[str, str], None]):
+    before, after = (
+        RENDERERS[form](make_small_kit("cpu", interpreter=one)).splitlines()
+        for one in (None, INTERPRETER_ARCHIVE)
+    )
+    golden(
+        f"render-standalone.{form}", "\n".join(difflib.unified_diff(before, after, n=0, lineterm="")) + "\n"
+    )
+
+
 @pytest.mark.parametrize("render", RENDERERS.values())
-@pytest.mark.parametrize("name", NAMES)
-def test_every_program_that_a_text_runs_is_written_by_it(name: str, render: Callable[[Kit], str]):
-    text = render(make_small_kit(name))
+@pytest.mark.parametrize(
+    ("name", "interpreter"), [*((name, None) for name in NAMES), ("t4", INTERPRETER_ARCHIVE)]
+)
+def test_every_program_that_a_text_runs_is_written_by_it(
+    name: str, interpreter: Artifact | None, render: Callable[[Kit], str]
+):
+    text = render(make_small_kit(name, interpreter=interpreter))
     written = re.findall(r"^\|?file [0-7]+ /kit/(\S+) <<", text, re.MULTILINE)
     run = set(re.findall(r"/kit/(\w+\.(?:py|sh))\b", text)) & {program for program, _ in image.files("kit")}
     assert {"configure_os.sh", "check_byte_code.py"} <= run
@@ -100,7 +118,7 @@ def test_shellcheck_finds_nothing_in_the_programs_of_a_text():
 
 def test_each_step_but_the_runtime_has_a_stage_in_the_order_of_the_layers():
     steps = [step.name for step in make_small_kit("a100").plan.steps]
-    assert [stage.name for stage in STAGES] == [name for name in steps if name != "runtime"]
+    assert [stage.name for stage in STAGES] == [steps[0], "interpreter", *steps[1:-1]]
 
 
 def test_the_dockerfile_of_buildkit_is_what_the_stages_say(request: pytest.FixtureRequest):
@@ -294,3 +312,10 @@ def test_the_documentation_lists_every_path_that_is_not_the_same():
         .partition("## What is not the same")[2]
     )
     assert set(re.findall(r"^\| `(.+?)` \|", table, re.MULTILINE)) == set(DIFFERS)
+
+
+def test_components_of_nvidia_s_archive_come_from_a_mirror_or_from_nvidia():
+    parts = make_parts("12.6", "archive")
+    lines = steps.fetch_parts(parts)
+    assert "mirror=${CUDA_REDIST:-https://developer.download.nvidia.com/compute/cuda/redist/}" in lines
+    assert {f"|{one.sha256}  {one.path}" for one in parts} <= set(lines)

@@ -103,6 +103,10 @@ def test_package_urls_escape_what_versions_hold():
     assert purl(DEB) == "pkg:deb/debian/libx@1%3A2.0%2Bb1?arch=amd64"
     assert purl(LINKED).endswith("?arch=all")
     assert purl(artifact("git", "dwconv", "0123abc", "dwconv.tar")) == "pkg:generic/dwconv@0123abc"
+    assert (
+        purl(artifact("archive", "cpython", "3.10.1+20260101", "x.tar.gz"))
+        == "pkg:generic/cpython@3.10.1%2B20260101"
+    )
     assert purl(WHEEL) == "pkg:pypi/a-wheel@1.0%2Bcpu"
 
 

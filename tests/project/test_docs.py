@@ -14,6 +14,7 @@ from envbuilder.recipe.load import list_recipes, load
 from tests.support import pages
 
 ROOT = Path(__file__).parents[2]
+SETTING = r"(?<!_)(?:ENVBUILDER_[A-Z_]+|UV_PYTHON_INSTALL_MIRROR)"
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/README.md")
 MADE = ("build/", "recipes/mine.yaml", "recipes/NAME")  # by the reader, not in the repository
 FOLDERS = "envbuilder|tests|recipes|scripts|bench|apptainer|build"
@@ -65,7 +66,7 @@ def test_the_changelog_begins_with_this_version():
 def test_the_reference_lists_every_setting_and_no_other(listed: dict[str, str], inside: bool):
     package = ROOT / "envbuilder"
     files = [path for path in package.rglob("*.py") if path.is_relative_to(package / "runtime") == inside]
-    used = {name for path in files for name in re.findall(r"(?<!_)ENVBUILDER_[A-Z_]+", path.read_text())}
+    used = {name for path in files for name in re.findall(SETTING, path.read_text())}
     assert set(listed) == used
 
 

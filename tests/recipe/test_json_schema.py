@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from envbuilder.core.errors import RecipeError
 from envbuilder.core.models import keys_of
-from envbuilder.core.places import Kind, Mistakes, Node, parse_yaml
+from envbuilder.core.places import Mistakes, Unquoted, kind_of, parse_yaml
 from envbuilder.recipe import json_schema as schema
 from envbuilder.recipe.extension import Extension
 from envbuilder.recipe.fields import RecipeCode
@@ -37,17 +37,15 @@ Validator = jsonschema.validators.extend(jsonschema.Draft7Validator, {"pattern":
 VALIDATOR = Validator(schema.make_schema())
 
 
-def value(node: Node) -> object:
+def value(read: object) -> object:
     """A YAML value as an editor's server reads it: `off` is a word to YAML 1.2."""
-    if node.kind is Kind.MAP:
-        return {entry.key: value(entry.node) for entry in node.entries}
-    if node.kind is Kind.LIST:
-        return [value(item) for item in node.items]
-    if node.kind in (Kind.INTEGER, Kind.NUMBER):
-        return float(node.text)
-    if node.kind is Kind.BOOLEAN and node.text in ("true", "false"):
-        return node.text == "true"
-    return None if node.kind is Kind.NOTHING else node.text
+    if isinstance(read, dict):
+        return {key: value(inner) for key, inner in read.items()}
+    if isinstance(read, list):
+        return [value(item) for item in read]
+    if isinstance(read, Unquoted):
+        return float(read.text) if kind_of(read) in ("an integer", "a number") else read.text
+    return read
 
 
 def takes(text: str) -> bool:
@@ -55,7 +53,7 @@ def takes(text: str) -> bool:
     node = parse_yaml(text, "x.yaml", mistakes)
     assert node
     assert not mistakes.findings
-    return VALIDATOR.is_valid(value(node))
+    return VALIDATOR.is_valid(value(node.value))
 
 
 def refusals(path: Path) -> set[str]:
@@ -128,6 +126,8 @@ WRONG = [
     "env: {A: 8}",
     "env: {1A: x}",
     'env: {A: "x\\ny"}',
+    "security: x",
+    'security: "false"',
     "nccl: never",
     "nccl: true",
     "nccl: {file: x}",

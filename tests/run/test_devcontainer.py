@@ -1,6 +1,7 @@
 """devcontainer.json and the label: valid by the specification's rules, the same in both, and never in place of a person's own."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
@@ -111,6 +112,13 @@ def test_an_environment_without_cuda_points_at_no_cuda():
 
 def test_an_image_of_others_gets_no_user_of_ours():
     assert "remoteUser" not in metadata(EditorFacts(python="3.11", has_cuda=False, has_user=False))
+
+
+def test_the_editor_reads_the_headers_of_the_python_that_is_used():
+    assert "/usr/include/python3.11" in make_file("x", "y", CPU)
+    own = make_file("x", "y", replace(CPU, has_standalone=True))
+    assert "/opt/python/include/python3.11" in own
+    assert "/usr/include/python3.11" not in own
 
 
 def make_plan(base: LockedBase | None = None, cuda: str = "/usr/local/cuda") -> Plan:

@@ -6,7 +6,7 @@ from pathlib import Path
 from envbuilder.compat.check import load_tables
 from envbuilder.recipe.model import Recipe
 
-TABLES = dataclasses.replace(load_tables(), toolkits=frozenset(("11.2", "12.4", "12.6", "13.2")))
+TABLES = dataclasses.replace(load_tables(), releases=("11.2.2", "12.4.1", "12.6.3", "13.2.2"))
 
 
 RECIPE = Recipe(

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envbuilder.core.cache import cache_folder
+
 ROOT: Final = Path(__file__).parents[2]
 CI: Final = "CI" in os.environ  # its disk is small, and no later build uses it
 PACKAGES: Final = 4.0  # gigabytes that a run fetches where the cache is empty
@@ -56,19 +58,13 @@ def watched_disk(
         watcher.join()
 
 
-def user_cache() -> Path:
-    import platformdirs  # noqa: PLC0415 - the tests of this module need none
-
-    return Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
-
-
 VIEWED: Final = ("artefacts", "layers", "extensions", "bases", "apt")
 
 
 @contextlib.contextmanager
 def view_of_cache(name: str) -> Iterator[Path]:
     """Make a cache of hard links to the user's cache. New files go to the user's cache afterwards."""
-    cache = user_cache()
+    cache = cache_folder(os.environ)
     cache.mkdir(mode=0o700, parents=True, exist_ok=True)
     view = cache.with_name(f"{cache.name}-{name}")
     shutil.rmtree(view, ignore_errors=True)

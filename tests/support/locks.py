@@ -3,12 +3,13 @@
 from pathlib import Path
 from typing import NoReturn
 
+from envbuilder.compat.tables.toolkit import ArchivePart, DebPart, WheelPart, load_toolkits
 from envbuilder.core.cache import sha256_text
 from envbuilder.lock.model import Artifact, Lock, recipe_inputs
-from envbuilder.lock.resolve.context import Target
 from envbuilder.lock.resolve.debs import os_packages
 from envbuilder.recipe.model import Recipe
 
+KINDS = {DebPart: "deb", WheelPart: "wheel", ArchivePart: "archive"}
 EPOCH = 1795219200  # 2026-11-21 00:00 UTC
 
 
@@ -35,11 +36,11 @@ def make_recipe(folder: Path, **changes: object) -> Recipe:
 
 
 def make_artifact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Artifact:
-    source, path = (
-        ("pypi", f"{name}/{name}-{version}-py3-none-any.whl")
-        if kind == "wheel"
-        else ("debian", f"pool/{name}_{version}.deb")
-    )
+    source, path = {
+        "wheel": ("pypi", f"{name}/{name}-{version}-py3-none-any.whl"),
+        "deb": ("debian", f"pool/{name}_{version}.deb"),
+        "archive": ("cuda", f"{name}/linux-x86_64/{name}-linux-x86_64-{version}-archive.tar.xz"),
+    }[kind]
     return Artifact(
         kind=kind,
         name=name,
@@ -51,14 +52,18 @@ def make_artifact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Ar
     )
 
 
-def make_lock(recipe: Recipe, target: Target) -> Lock:
-    parts = target.toolkit.parts if target.toolkit else ()
-    toolkit = [
-        make_artifact(
-            part.name, getattr(part, "version", "1.0"), kind="wheel" if hasattr(part, "version") else "deb"
-        )
-        for part in parts
-    ]
+def make_parts(cuda: str, source: str = "debs") -> tuple[Artifact, ...]:
+    """Make the packages of a toolkit, as the table's row of a source has them."""
+    row = next(row for row in load_toolkits().rows if row.source == source and row.may_have(cuda))
+    parts = (
+        make_artifact(part.name, getattr(part, "version", "") or "1.0", kind=KINDS[type(part)])
+        for part in row.parts_of(cuda)
+    )
+    return tuple(sorted(parts, key=lambda one: one.name))
+
+
+def make_lock(recipe: Recipe) -> Lock:
+    toolkit = make_parts(recipe.cuda) if recipe.cuda else ()
     debs = [
         make_artifact(name, kind="deb")
         for name in (*os_packages(recipe), "libgomp1")
@@ -70,7 +75,7 @@ def make_lock(recipe: Recipe, target: Target) -> Lock:
         platform="linux/amd64",
         inputs=recipe_inputs(recipe),
         debs=tuple(sorted(debs, key=lambda one: one.name)),
-        toolkit=tuple(sorted(toolkit, key=lambda one: one.name)),
+        toolkit=toolkit,
         wheels=(
             make_artifact("numpy", "2.2.0"),
             *((make_artifact("nvidia-ml-py", "13.1"),) if recipe.cuda else ()),

@@ -66,9 +66,9 @@ def open_to_all() -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w") as archive:
         for name, kind, mode in (
-            ("work", tarfile.DIRTYPE, 0o777),
-            ("work/all", tarfile.REGTYPE, 0o666),
-            ("work/pipe", tarfile.FIFOTYPE, 0o644),
+            ("everybody", tarfile.DIRTYPE, 0o777),
+            ("everybody/all", tarfile.REGTYPE, 0o666),
+            ("everybody/pipe", tarfile.FIFOTYPE, 0o644),
         ):
             member = tarfile.TarInfo(name)
             member.type, member.mode = kind, mode

@@ -1,15 +1,17 @@
-"""Make the sources of a recipe without CUDA on disk: a Debian mirror, a Python index and a folder of wheels."""
+"""Make the sources of a recipe without CUDA on disk: signed archives of packages, a Python index and a folder of wheels."""
 
 import base64
+import contextlib
 import hashlib
 import shutil
 import subprocess
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -37,12 +39,16 @@ PACKAGES = {  # name → version, dependencies
 }
 
 
-def write_deb(folder: Path, name: str, version: str, depends: str) -> str:
-    """Write a package into the mirror's pool and return its stanza of the package lists."""
+Packages = Mapping[str, tuple[str, str]]
+Sign = Callable[[str], bytes]
+
+
+def write_deb(folder: Path, name: str, version: str, depends: str, *, pool: str = "pool/main") -> str:
+    """Write a package into an archive's pool and return its stanza of the package lists."""
     control = f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n"
     control += "Essential: yes\n" if name == "base-files" else ""
     control += f"Depends: {depends}\n" if depends else ""
-    path = f"pool/main/{name}_{version.rpartition(':')[2]}_amd64.deb"
+    path = f"{pool}/{name}_{version.rpartition(':')[2]}_amd64.deb"
     with tempfile.TemporaryDirectory() as work:
         (Path(work) / "DEBIAN").mkdir(mode=0o755)
         text = f"{control}Maintainer: test <test@example.org>\nDescription: test\n"
@@ -55,17 +61,9 @@ def write_deb(folder: Path, name: str, version: str, depends: str) -> str:
     return f"{control}Filename: {path}\nSize: {len(content)}\nSHA256: {hashlib.sha256(content).hexdigest()}\n"
 
 
-def write_mirror(folder: Path, keyring: Path, packages: Mapping[str, tuple[str, str]] = PACKAGES) -> None:
-    stanzas = [write_deb(folder, name, *rest) for name, rest in packages.items()]
-    index = folder / "dists/bookworm/main/binary-amd64/Packages"
-    index.parent.mkdir(parents=True)
-    index.write_text("\n".join(stanzas))
-    text = index.read_bytes()
-    release = (
-        "Origin: Debian\nLabel: Debian\nSuite: stable\nCodename: bookworm\nArchitectures: amd64\nComponents: main\n"
-        "Date: Sat, 10 Jun 2023 08:00:00 UTC\nSHA256:\n"
-        f" {hashlib.sha256(text).hexdigest()} {len(text)} main/binary-amd64/Packages\n"
-    )
+@contextlib.contextmanager
+def signing_key(keyring: Path) -> Iterator[Sign]:
+    """Make a key, write its public half into `keyring`, and give the function that signs a text in clear."""
     with tempfile.TemporaryDirectory() as home:  # its path must be short: the agent's socket lies there
         gpg = ["gpg", "--homedir", home, "--batch", "--quiet", "--passphrase", ""]
         subprocess.run(
@@ -73,12 +71,67 @@ def write_mirror(folder: Path, keyring: Path, packages: Mapping[str, tuple[str, 
             check=True,
             capture_output=True,
         )
-        signed = subprocess.run(
-            [*gpg, "--clearsign"], input=release.encode(), check=True, capture_output=True
-        ).stdout
+        keyring.parent.mkdir(parents=True, exist_ok=True)
         keyring.write_bytes(subprocess.run([*gpg, "--export"], check=True, capture_output=True).stdout)
-        subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True, capture_output=True)
-    (folder / "dists/bookworm/InRelease").write_bytes(signed)
+        try:
+            yield (
+                lambda text: (
+                    subprocess.run(
+                        [*gpg, "--clearsign"], input=text.encode(), check=True, capture_output=True
+                    ).stdout
+                )
+            )
+        finally:
+            subprocess.run(["gpgconf", "--homedir", home, "--kill", "all"], check=True, capture_output=True)
+
+
+def write_suite(folder: Path, suite: str, indexes: Mapping[str, str], sign: Sign, head: str) -> None:
+    """Write the signed lists of a suite: the text of the package list of each component. `head` begins its Release."""
+    sums = ""
+    for component, listing in indexes.items():
+        path = f"{component}/binary-amd64/Packages"
+        index = folder / "dists" / suite / path
+        index.parent.mkdir(parents=True)
+        index.write_text(listing)
+        sums += f" {hashlib.sha256(listing.encode()).hexdigest()} {len(listing.encode())} {path}\n"
+    release = (
+        f"{head}Architectures: amd64\nComponents: {' '.join(indexes)}\n"
+        f"Date: Sat, 10 Jun 2023 08:00:00 UTC\nSHA256:\n{sums}"
+    )
+    (folder / "dists" / suite / "InRelease").write_bytes(sign(release))
+
+
+def security_of(mirror: Path) -> Path:
+    """Return the folder of the security archive of a mirror: `…/mirror` → `…/mirror-security`."""
+    return mirror.with_name(f"{mirror.name}-security")
+
+
+def write_mirror(
+    folder: Path,
+    keyring: Path,
+    packages: Packages = PACKAGES,
+    *,
+    updates: Packages = MappingProxyType({}),
+    security: Packages = MappingProxyType({}),
+    archive: Path | None = None,
+) -> None:
+    """Write a mirror of Debian in `folder`, with a security archive beside it or in `archive`, and the key of both."""
+    archive = archive or security_of(folder)
+    with signing_key(keyring) as sign:
+        for suite, place, pool, some in (
+            ("bookworm", folder, "pool/main", packages),
+            ("bookworm-updates", folder, "pool/main", updates),
+            ("bookworm-security", archive, "pool/updates/main", security),
+        ):
+            label = "Debian-Security" if place == archive else "Debian"
+            listing = "\n".join(write_deb(place, name, *rest, pool=pool) for name, rest in some.items())
+            head = f"Origin: Debian\nLabel: {label}\nSuite: stable\nCodename: {suite}\n"
+            write_suite(place, suite, {"main": listing}, sign, head)
+
+
+def debian(folder: Path) -> dict[str, tuple[str, ...]]:
+    """Return the mirror in a folder and its security archive, as `Sources` names them."""
+    return {"debian": (f"{folder.as_uri()}/",), "security": (f"{security_of(folder).as_uri()}/",)}
 
 
 def write_wheel(
@@ -143,7 +196,7 @@ def world() -> Iterator[Sources]:
             requires=("filelock", "setuptools>=77"),
         )
         yield Sources(
-            debian=(f"{(folder / 'mirror').as_uri()}/",),
+            **debian(folder / "mirror"),
             keyring=folder / "keyring.gpg",
             indexes=(f"{(folder / 'simple').as_uri()}/",),
             folders=(folder / "wheels",),
@@ -164,11 +217,75 @@ def moved(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources:
     """The same world after a point release. A snapshot service keeps the earlier mirror."""
     folder = tmp_path_factory.mktemp("moved")
     write_mirror(folder / "mirror", folder / "keyring.gpg", MOVED)
-    day = folder / "snapshot/archive/debian" / f"{DAY:%Y%m%d}T000000Z"
-    write_mirror(day, folder / "old.gpg")
+    day, archive = f"{DAY:%Y%m%d}T000000Z", folder / "snapshot/archive"
+    write_mirror(archive / "debian" / day, folder / "old.gpg", archive=archive / "debian-security" / day)
     return replace(
         world,
-        debian=(f"{(folder / 'mirror').as_uri()}/",),
+        **debian(folder / "mirror"),
         keyring=folder / "keyring.gpg",
         snapshot=f"{(folder / 'snapshot').as_uri()}/",
+    )
+
+
+SECURITY = {
+    "libc6": ("2.36-9+deb12u1", ""),
+    "libc6-dev": ("2.36-9+deb12u1", "libc6 (= 2.36-9+deb12u1)"),
+    "git": ("1:2.39.5-0+deb12u3", "libc6 (>= 2.36-9+deb12u1)"),
+    "unrelated": ("1.1", ""),
+}
+UPDATES = {"ca-certificates": ("2", "")}
+
+
+@pytest.fixture(scope="module")
+def patched(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """The same world with updates in both pockets, and a newer `make` in the release."""
+    folder = tmp_path_factory.mktemp("patched")
+    release = PACKAGES | {"make": MOVED["make"]}
+    write_mirror(folder / "mirror", folder / "keyring.gpg", release, updates=UPDATES, security=SECURITY)
+    return replace(world, **debian(folder / "mirror"), keyring=folder / "keyring.gpg")
+
+
+UBUNTU = {
+    "base-files": ("13ubuntu10", ""),
+    "ca-certificates": ("1", ""),
+    "libc6": ("2.39-0ubuntu8", ""),
+    "libc6-dev": ("2.39-0ubuntu8", "libc6 (= 2.39-0ubuntu8)"),
+    "libcrypt-dev": ("1:4.4.36-4build1", ""),
+    "gcc-13": ("13.2.0-23ubuntu4", "libc6"),
+    "g++-13": ("13.2.0-23ubuntu4", "gcc-13"),
+    "binutils": ("2.42-4ubuntu2", ""),
+    "make": ("4.3-4.1build2", ""),
+    "python3.12": ("3.12.3-1", "libc6"),
+    "python3.12-dev": ("3.12.3-1", "python3.12"),
+    "usr-is-merged": ("38ubuntu1", ""),
+}
+UNIVERSE = {"ninja-build": ("1.11.1-2", "")}
+UBUNTU_UPDATES = {"gcc-13": ("13.3.0-6ubuntu2", "libc6"), "g++-13": ("13.3.0-6ubuntu2", "gcc-13")}
+UBUNTU_SECURITY = {"python3.12": ("3.12.3-1ubuntu0.9", "libc6"), "ninja-build": ("1.11.1-2ubuntu0.1", "")}
+
+
+def write_ubuntu(folder: Path, keyring: Path) -> None:
+    """Write an archive in Ubuntu's shape: one for all pockets of noble, with main and universe, and its key."""
+    pockets = {"": UBUNTU | UNIVERSE, "-updates": UBUNTU_UPDATES, "-security": UBUNTU_SECURITY}
+    with signing_key(keyring) as sign:
+        for pocket, packages in pockets.items():
+            listings = dict.fromkeys(("main", "universe"), "")
+            for name, rest in packages.items():
+                component = "universe" if name in UNIVERSE else "main"
+                listings[component] += write_deb(folder, name, *rest, pool=f"pool/{component}") + "\n"
+            head = f"Origin: Ubuntu\nLabel: Ubuntu\nSuite: noble{pocket}\nCodename: noble\nVersion: 24.04\n"
+            write_suite(folder, f"noble{pocket}", listings, sign, head)
+
+
+@pytest.fixture(scope="module")
+def ubuntu(world: Sources, tmp_path_factory: pytest.TempPathFactory) -> Sources:
+    """The world of a machine that knows an archive of Ubuntu, and its snapshot of a day."""
+    folder = tmp_path_factory.mktemp("ubuntu")
+    write_ubuntu(folder / "snapshot" / f"{DAY:%Y%m%d}T000000Z", folder / "ubuntu.gpg")
+    (folder / "archive").symlink_to(folder / "snapshot" / f"{DAY:%Y%m%d}T000000Z")
+    return replace(
+        world,
+        ubuntu=(f"{(folder / 'archive').as_uri()}/",),
+        ubuntu_snapshot=f"{(folder / 'snapshot').as_uri()}/",
+        ubuntu_keyring=folder / "ubuntu.gpg",
     )

@@ -5,13 +5,15 @@ from pathlib import Path, PurePosixPath
 
 from envbuilder.build.render import make_kit
 from envbuilder.compat.tables.gpu import capabilities, load_gpus
-from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink, load_toolkits
+from envbuilder.compat.tables.toolkit import DebPart, Take, Toolkit, ToolkitFile, ToolkitLink
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Inputs, Lock, LockedExtension, SourceFile
+from envbuilder.plan.make import toolkit_for
 from envbuilder.plan.model import (
     CudaStep,
     ExtensionsStep,
+    InterpreterStep,
     OsStep,
     Plan,
     PythonStep,
@@ -31,11 +33,13 @@ DIFFERS = {
     "opt/envbuilder/sbom.spdx.json": "the same",
 }
 RECIPES = Path(__file__).parents[2] / "recipes"
-OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME = "os", "python", "cuda", "extensions", "start", "runtime"
+OS, INTERPRETER, PYTHON, CUDA, EXTENSIONS = "os", "interpreter", "python", "cuda", "extensions"
+START, RUNTIME = "start", "runtime"
 
 
 KINDS = {
     OsStep: OS,
+    InterpreterStep: INTERPRETER,
     PythonStep: PYTHON,
     CudaStep: CUDA,
     ExtensionsStep: EXTENSIONS,
@@ -60,6 +64,12 @@ def wheel(name: str, version: str) -> Artifact:
     return Artifact(
         kind="wheel", name=name, version=version, sha256=digest(path), size=20, source="pypi", path=path
     )
+
+
+INTERPRETER_ARCHIVE = Artifact(
+    kind="archive", name="cpython", version="3.11.9+20260101", sha256=digest("python"), size=40,
+    source="python-build-standalone", path="20260101/cpython-3.11.9+20260101-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz",
+)  # fmt: skip
 
 
 EXTENSION = LockedExtension(
@@ -140,14 +150,18 @@ def keys(plan: Plan, tools: str = "tools 1") -> dict[str, str]:
     return {KINDS[type(step)]: plan.step_key(step, tools) for step in plan.steps}
 
 
-def make_small_kit(name: str) -> Kit:
-    """Make the kit of a recipe, with fixed values for what changes for other reasons: keys, programs, versions."""
+def make_small_kit(name: str, *, interpreter: Artifact | None = None) -> Kit:
+    """Make the kit of a recipe, with fixed values for what changes for other reasons: keys, programs, versions.
+
+    `interpreter` is a standalone Python, which its lock does not have.
+    """
     recipe = load(RECIPES / f"{name}.yaml")
     site = f"opt/env/lib/python{recipe.python}/site-packages"
+    lock = load_lock(RECIPES / f"{name}.lock")
     plan = make(
         recipe,
-        load_lock(RECIPES / f"{name}.lock"),
-        toolkit=load_toolkits()[recipe.cuda] if recipe.cuda else None,
+        replace(lock, interpreter=interpreter),
+        toolkit=toolkit_for(recipe, lock),
         architectures=capabilities(recipe.gpus, load_gpus().rows),
         lock_text="{}\n",
         start=((f"{site}/first.py", ""), (f"{site}/first.pth", "import first\n")),

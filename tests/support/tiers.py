@@ -23,7 +23,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from tests.support.disk import CI, PACKAGES, Disk, user_cache, view_of_cache, watched_disk
+from envbuilder.core.cache import cache_folder
+from tests.support.disk import CI, PACKAGES, Disk, view_of_cache, watched_disk
 
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = ROOT / ".venv/bin"
@@ -33,20 +34,21 @@ RUN: Final = "ENVBUILDER_TEST_RUN"  # the folder that the groups of one run shar
 # ---------------------------------------------------------------------------------------------------- the groups
 
 # End-to-end tests by module, in the order in which groups begin. What uses `a100` or its toolkit is the group `cuda`, in
-# whichever module it is. It takes 10 GB of disk and is first; small groups run beside it, and large ones after it.
+# whichever module it is. It takes 10 GB of disk and is first; small groups run beside it, and large ones after it. Of
+# `docker`, `cpu` and `images`, which take the most after it, no three run at once.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
-    "cuda": ("check_truth",),
+    "cuda": ("check_truth", "toolkits"),
     "tiny": ("trouble", "secrets", "several", "podman", "vendor"),
     "registry": ("transfers", "bases"),
-    "docker": ("docker_engine",),  # it looks at BuildKit's records, and removes them
-    "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),
-    "images": ("rendered", "foreign", "on_top", "desk"),
+    "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
     "inside": ("load", "nccl", "inside", "local", "modules", "trust"),
+    "cpu": ("artifacts", "audits", "faults", "wheel", "watching"),
     "cluster": ("jobs", "doors"),
+    "images": ("rendered", "foreign", "on_top", "desk"),
     "extensions": ("projects",),
     "pages": ("site", "page"),
 }
-RELEASE: Final = ("recipes", "docker_cpu")  # modules that only `--release` runs
+RELEASE: Final = ("recipes", "docker_cpu", "pockets")  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
 
@@ -140,7 +142,7 @@ def make_tier(name: str) -> Tier:
         case "quick":
             return Tier(name=name, stages=(quick,), minutes=2, minutes_fetching=2)
         case "middle":
-            groups = _builds("--without-torch", only=[one for one in MODULES if one not in ONLY_TORCH])
+            groups = _builds("--middle", only=[one for one in MODULES if one not in ONLY_TORCH])
             return Tier(name=name, stages=(groups,), minutes=6, minutes_fetching=9)
         case "all":
             cuda, *rest = _builds()  # unit tests run beside `cuda`, which takes the disk for itself
@@ -420,7 +422,7 @@ def _has_packages() -> bool:
     """Whether the cache has every package of the lock of `a100`."""
     lock = json.loads((ROOT / "recipes/a100.lock").read_text())
     digests = [str(one["sha256"]) for part in ("debs", "toolkit", "wheels") for one in lock[part]]
-    return all((user_cache() / "artefacts" / one[:2] / one).exists() for one in digests)
+    return all((cache_folder(os.environ) / "artefacts" / one[:2] / one).exists() for one in digests)
 
 
 if __name__ == "__main__":

@@ -17,27 +17,40 @@ from tests.support.workbench import CACHE, ROOT, run
 
 RECIPE: Final = """\
 base: debian/bookworm
-python: "3.11"
+python: "%s"
 gcc: "12"
 libxcrypt: "4.4"
-pytorch: "2.13.0"
+pytorch: "%s"
 env: {WHICH: %s}
 """
 WHEELS: Final = ("filelock", "markupsafe", "numpy", "typing-extensions")
 ROOTS: Final = ("python3.11", "libcrypt1", "usr-is-merged")
 
 
-def make_tiny(folder: Path, name: str = "tiny", wheels: tuple[str, ...] = WHEELS) -> tuple[Path, Lock]:
-    """Write the recipe and its lock into `folder`; returns the recipe's file and the lock."""
+def make_tiny(
+    folder: Path,
+    name: str = "tiny",
+    wheels: tuple[str, ...] = WHEELS,
+    *,
+    python: str = "3.11",
+    pytorch: str = "2.13.0",
+    roots: tuple[str, ...] = ROOTS,
+    interpreter: Artifact | None = None,
+) -> tuple[Path, Lock]:
+    """Write the recipe and its lock into `folder`; returns the recipe's file and the lock.
+
+    `interpreter` is a stand-in of a standalone Python, for which `roots` has no Python.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}.yaml"
-    save_text(path, RECIPE % name)
+    save_text(path, RECIPE % (python, pytorch, name))
     recipe, cpu = load(path), load_lock(ROOT / "recipes/cpu.lock")
     lock = replace(
         cpu,
         recipe=recipe.digest,
         inputs=recipe_inputs(recipe),
-        debs=_closure(cpu.debs),
+        debs=_closure(cpu.debs, roots),
+        interpreter=interpreter,
         wheels=tuple(one for one in cpu.wheels if one.name.lower().replace("_", "-") in wheels),
         extensions=(),
     )
@@ -45,14 +58,14 @@ def make_tiny(folder: Path, name: str = "tiny", wheels: tuple[str, ...] = WHEELS
     return path, lock
 
 
-def _closure(debs: tuple[Artifact, ...]) -> tuple[Artifact, ...]:
-    """The essential packages and `ROOTS`, with all that they depend on among `debs`."""
+def _closure(debs: tuple[Artifact, ...], roots: tuple[str, ...]) -> tuple[Artifact, ...]:
+    """The essential packages and `roots`, with all that they depend on among `debs`."""
     facts = {one.name: _control(one) for one in debs}
     providers = {
         provided: name for name, fields in facts.items() for provided in _names(fields.get("Provides", ""))
     }
     providers |= {name: name for name in facts}
-    todo = [name for name, fields in facts.items() if fields.get("Essential") == "yes" or name in ROOTS]
+    todo = [name for name, fields in facts.items() if fields.get("Essential") == "yes" or name in roots]
     seen: set[str] = set()
     while todo:
         name = todo.pop()

@@ -2,7 +2,9 @@
 
 import dataclasses
 import io
+import json
 import re
+import tarfile
 import threading
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -13,8 +15,9 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.refresh import cuda, torch
+from envbuilder.compat.refresh import cuda, standalone, torch
 from envbuilder.compat.refresh.rows import parse_rows
+from envbuilder.compat.tables.standalone import archive_name
 from envbuilder.compat.tables.table import TABLES
 from envbuilder.core.http import session as wire_module
 
@@ -118,6 +121,7 @@ def site(monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for version in ("2.15.0", "2.16.0"):
         put_torch(state, version)
     put_cuda(state)
+    put_uv(state)
     yield state
     server.shutdown()
     server.server_close()
@@ -140,6 +144,7 @@ def newest_rows(tmp_path: Path) -> Path:
     for name, key, order, count in (
         ("torch.yaml", "version", torch.ORDER, 2),
         ("cuda.yaml", "cuda", cuda.ORDER, 1),
+        ("standalone.yaml", "python", standalone.ORDER, 1),
     ):
         file = parse_rows((TABLES / name).read_text(), TABLES / name, key)
         (tmp_path / name).write_text(dataclasses.replace(file, rows=file.rows[-count:]).text(order))
@@ -203,6 +208,42 @@ def put_cuda(site: Site, version: str = "13.6.10", **change: str) -> None:
         metadata = f"Name: cuda-toolkit\nRequires-Dist: nvidia-cuda-nvcc==1; extra == 'nvcc'\n{more}"
         wheel = zipped({f"cuda_toolkit-{release}.dist-info/METADATA": metadata})
         site.put("cuda-toolkit", f"cuda_toolkit-{release}-py3-none-any.whl", wheel)
+
+
+def standalone_build(version: str, release: str, machine: str, **change: object) -> dict[str, object]:
+    """An entry of uv's table of Pythons."""
+    major, minor, patch = map(int, version.split("."))
+    name = archive_name(version, release, machine).replace("+", "%2B")
+    return {
+        "name": "cpython", "arch": {"family": machine, "variant": None}, "os": "linux", "libc": "gnu",
+        "major": major, "minor": minor, "patch": patch, "prerelease": "", "variant": None, "build": release,
+        "url": f"https://example.org/{release}/{name}", "sha256": f"{release}{machine}".encode().hex().ljust(64, "0"),
+    } | change  # fmt: skip
+
+
+def put_uv(site: Site, *more: dict[str, object], version: str = "0.13.9") -> None:
+    """A source distribution of uv whose table has Python 3.16.1, `more`, and builds that nobody wants."""
+    machines = ("x86_64", "aarch64")
+    wanted = [standalone_build("3.16.1", "20261201", machine) for machine in machines]
+    others = [
+        *(standalone_build("3.16.1", "20261130", machine) for machine in machines),
+        *(standalone_build("3.16.0", "20261101", machine) for machine in machines),
+        standalone_build("3.7.9", "20200822", "x86_64"),
+        standalone_build("3.16.2", "20261202", "x86_64", prerelease="rc1"),
+        standalone_build("3.16.2", "20261202", "x86_64", variant="freethreaded"),
+        standalone_build("3.16.2", "20261202", "x86_64", libc="musl"),
+        standalone_build("3.16.2", "20261202", "x86_64", arch={"family": "x86_64", "variant": "v3"}),
+        standalone_build(
+            "3.16.2", "20261202", "x86_64", url="https://example.org/20261202/another-form.tar.zst"
+        ),
+    ]
+    table = json.dumps({f"build-{at}": one for at, one in enumerate([*others, *wanted, *more])}).encode()
+    stream = io.BytesIO()
+    with tarfile.open(fileobj=stream, mode="w:gz") as archive:
+        member = tarfile.TarInfo(f"uv-{version}/crates/uv-python/download-metadata.json")
+        member.size = len(table)
+        archive.addfile(member, io.BytesIO(table))
+    site.put("uv", f"uv-{version}.tar.gz", stream.getvalue())
 
 
 def texts(folder: Path) -> dict[str, str]:

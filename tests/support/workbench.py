@@ -11,9 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
-from envbuilder.core.cache import Store, link_or_copy
+from envbuilder.core.cache import Store, cache_folder, link_or_copy
 from envbuilder.core.console import Console
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock
@@ -24,7 +22,7 @@ from tests.support.conditions import Conditions
 
 ROOT = Path(__file__).parents[2]
 ENVBUILDER = str(ROOT / ".venv/bin/envbuilder")
-CACHE = Path(os.environ.get("ENVBUILDER_CACHE") or platformdirs.user_cache_dir("envbuilder"))
+CACHE = cache_folder(os.environ)
 SPACIOUS = Path("/var/tmp")  # on disk, and not /tmp: Apptainer shows the host's to its containers
 NOBODY = 65534
 WITHOUT_NETWORK = ("unshare", "--net", "--")

@@ -1,9 +1,11 @@
 """How artifacts look in a registry: their media types, tags and annotations."""
 
+import re
 from typing import Final, Literal
 
 from envbuilder.artifacts.oci.model import Manifest, load_json
 from envbuilder.artifacts.oci.reference import LATEST, Reference, names_registry, parse_reference
+from envbuilder.artifacts.outputs import VARIANT
 from envbuilder.core.cache import Sha256, parse_sha256
 from envbuilder.core.errors import UsageError
 
@@ -20,6 +22,9 @@ IMAGE_KEY: Final = "io.envbuilder.image"  # annotations: the digests of the imag
 LOCK_KEY: Final = "io.envbuilder.lock"
 
 
+_VARIANT: Final = re.compile(f"{VARIANT}(?!sha256:)")  # a100@torch2.6.0 is pushed as a100:torch2.6.0
+
+
 def find_reference(text: str, prefix: str) -> Reference:
     """Return the reference that a user typed, or that of a recipe below ENVBUILDER_REGISTRY; raises UsageError."""
     is_reference = names_registry(text)
@@ -29,7 +34,7 @@ def find_reference(text: str, prefix: str) -> Reference:
             hint="write REGISTRY/REPOSITORY:TAG, or set ENVBUILDER_REGISTRY to the registry and folder of your recipes",
         )
     try:
-        return parse_reference(text if is_reference else f"{prefix}/{text}")
+        return parse_reference(text if is_reference else f"{prefix}/{_VARIANT.sub(':', text)}")
     except ValueError as error:
         raise UsageError(str(error)) from error
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import assert_never
 
-from envbuilder.build.assemble import cuda, python, runtime
+from envbuilder.build.assemble import cuda, interpreter, python, runtime
 from envbuilder.build.assemble import os as debian
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.engine import Job, KeptStep
@@ -27,6 +27,7 @@ from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (
     CudaStep,
     ExtensionsStep,
+    InterpreterStep,
     OsStep,
     Plan,
     PythonStep,
@@ -61,8 +62,8 @@ class AssembleEngine:
         found: list[Artifact] = []
         for step in self.missing():
             found += step.artifacts
-            if isinstance(step, PythonStep):
-                found += python.interpreter(step, self.job.plan.os.artifacts)
+            if isinstance(step, PythonStep | InterpreterStep):
+                found += python.interpreter(step.python, self.job.plan.os.artifacts)
         return tuple(dict.fromkeys(found))
 
     def commands(self) -> tuple[Command, ...]:
@@ -74,12 +75,15 @@ class AssembleEngine:
         match step:
             case OsStep():
                 return debian.commands(step, self.job, WORK)
+            case InterpreterStep():
+                return interpreter.commands(step, self.job, WORK)
             case PythonStep():
-                return python.commands(step, self.job, WORK)
+                return python.commands(step, self.job, WORK, root.interpreter)
             case ExtensionsStep():
                 return extension_commands(self.job, root=root, work=WORK)
             case StartStep():
-                return (runtime.compile_command(step, root=Root(os=root.os), tree=WORK / "tree"),)
+                own = Root(os=root.os, interpreter=root.interpreter)
+                return (runtime.compile_command(self.job.plan.python.program, root=own, tree=WORK / "tree"),)
             case CudaStep() | RuntimeStep():
                 return ()  # these layers need no program
             case _:
@@ -125,7 +129,7 @@ class Run:
         match step:
             case OsStep():
                 debian.write_layer(step, job, work, out)
-            case PythonStep() | CudaStep():
+            case InterpreterStep() | PythonStep() | CudaStep():
                 tree = self._start_tree(step).result()
                 with job.console.step(f"write the {step.name} layer"):
                     job.pack(step, tree, out)
@@ -134,9 +138,9 @@ class Run:
                 install_extensions(built, architectures=step.architectures, tree=tree)
                 job.pack(step, tree, out)
             case StartStep():
-                root = Root(os=self._start_tree(job.plan.os).result())
+                root = Root(os=self._start_tree(job.plan.os).result(), interpreter=self._own_python())
                 runtime.write_start_files(step, tree)
-                job.runner.run(runtime.compile_command(step, root=root, tree=tree))
+                job.runner.run(runtime.compile_command(job.plan.python.program, root=root, tree=tree))
                 job.pack(step, tree, out)
             case RuntimeStep():
                 others = [one for one in job.plan.steps if one is not step]
@@ -156,12 +160,19 @@ class Run:
                 commit_path(work / "tree", final)
         return final
 
+    def _own_python(self) -> Path | None:
+        """Return the tree of the standalone Python, None without one."""
+        step = self._job.plan.interpreter
+        return self._start_tree(step).result() if step else None
+
     def _write_tree(self, step: KeptStep, work: Path) -> None:
         """Write the step's tree into `work/tree`: from its layer if there is one, otherwise with the step's program."""
         job = self._job
         layer = load_layer(job.store.layer(job.keys[step]))
-        if layer is None and isinstance(step, PythonStep):
-            python.write_tree(step, job, work)
+        if layer is None and isinstance(step, InterpreterStep):
+            interpreter.write_tree(step, job, work)
+        elif layer is None and isinstance(step, PythonStep):
+            python.write_tree(step, job, work, self._own_python())
         elif layer is None and isinstance(step, CudaStep):
             cuda.write_tree(step, job, self._start_tree(job.plan.python).result(), work)
         else:
@@ -173,4 +184,7 @@ class Run:
 def make_root(plan: Plan, trees: Mapping[type[Step], Path]) -> Root:
     """Return the root in which extensions compile."""
     version = plan.cuda.toolkit.cuda if plan.cuda else ""
-    return Root(os=trees[OsStep], python=trees[PythonStep], cuda=trees.get(CudaStep), cuda_version=version)
+    return Root(
+        os=trees[OsStep], interpreter=trees.get(InterpreterStep), python=trees[PythonStep], cuda=trees.get(CudaStep),
+        cuda_version=version,
+    )  # fmt: skip

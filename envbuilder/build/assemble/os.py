@@ -1,7 +1,6 @@
 """The os layer: mmdebstrap over a flat local repository of exactly the locked packages."""
 
 import contextlib
-import re
 import shlex
 import shutil
 import tarfile
@@ -16,14 +15,15 @@ from envbuilder.core.cache import Store
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.layer import write_layer_from_tar
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.contents import ADD_USER, DROP, EXCLUDE, KEEP, PLAIN_NAMES, is_repeatable
+from envbuilder.plan.contents import ADD_USER, DROP, EXCLUDE, KEEP, PLAIN_NAMES, seeded_package
 from envbuilder.plan.model import OsStep
 
 FOLDERS: Final = ("opt/envbuilder", ".singularity.d")  # later layers fill them
 # The links of the merged /usr. They exist before the first package is unpacked, as the package `usr-is-merged` requires.
 MERGED: Final = ("bin", "sbin", "lib", "lib32", "lib64", "libx32")
+# dash before 0.5.11, of Ubuntu 20.04, fails unless this folder exists. EXCLUDE leaves it out everywhere.
+MANUALS: Final = "usr/share/man/man1"
 
-_PYTHON: Final = re.compile(r"(python(3\.\d+))-minimal")
 _EXCLUDED: Final = tuple(pattern.removeprefix("/").removesuffix("*") for pattern in EXCLUDE)
 
 
@@ -54,7 +54,7 @@ def write_layer(step: OsStep, job: Job, work: Path, folder: Path) -> None:
             else:
                 shutil.copyfile(job.store.artifact(deb.sha256), file)
         (repository / "Packages").write_text(job.runner.run(index_command(repository)), encoding="utf-8")
-        write_skeleton(skeleton, gcc=step.gcc, epoch=epoch)
+        write_skeleton(skeleton, gcc=step.gcc, epoch=epoch, with_manuals=needs_manuals(step))
         if not root:
             for path in (place, *place.rglob("*")):
                 path.chmod(0o755 if path.is_dir() else 0o644)
@@ -85,6 +85,7 @@ def bootstrap_command(
         *(f"--dpkgopt=path-exclude={pattern}" for pattern in EXCLUDE),
         f"--dpkgopt=path-include={KEEP}",
         *_repeat_byte_code(step),
+        *((f'--customize-hook=rm -rf "$1/{MANUALS}"',) if needs_manuals(step) else ()),
         f"--customize-hook={ADD_USER}",
     ]
     source = f"deb [trusted=yes] copy://{quote(str(repository))} ./"
@@ -104,23 +105,25 @@ def bootstrap_command(
 
 def _repeat_byte_code(step: OsStep) -> tuple[str, ...]:
     """Compile the standard library again with a fixed seed if the seed matters: the package's script sets none."""
-    found = (_PYTHON.fullmatch(deb.name) for deb in step.artifacts)
-    return tuple(
-        f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" {match[1]} -m compileall -q -f /usr/lib/{match[1]}'
-        for match in found
-        if match and not is_repeatable(match[2])
-    )
+    python = f"python{version}" if (version := seeded_package(deb.name for deb in step.artifacts)) else ""
+    hook = f'--customize-hook=PYTHONHASHSEED=0 chroot "$1" {python} -m compileall -q -f /usr/lib/{python}'
+    return (hook,) if python else ()
 
 
 def index_command(repository: Path) -> Command:
     return Command(argv=("apt-ftparchive", "packages", "."), cwd=repository, why="index the locked packages")
 
 
-def write_skeleton(path: Path, *, gcc: str, epoch: int) -> None:
+def needs_manuals(step: OsStep) -> bool:
+    return any(deb.name == "dash" and deb.version.startswith("0.5.10") for deb in step.artifacts)
+
+
+def write_skeleton(path: Path, *, gcc: str, epoch: int, with_manuals: bool = False) -> None:
     """Write the paths of the os layer that no package has: the compiler's plain names, and empty folders."""
     with tarfile.open(path, "w") as tar:
         merged = (f"usr/{name}" for name in MERGED)
-        for name in ("opt", "usr", *merged, "usr/local", "usr/local/bin", *FOLDERS):
+        manuals = ("usr/share", "usr/share/man", MANUALS) if with_manuals else ()
+        for name in ("opt", "usr", *merged, "usr/local", "usr/local/bin", *FOLDERS, *manuals):
             tar.addfile(member(name, kind=tarfile.DIRTYPE, epoch=epoch))
         for name in MERGED:
             tar.addfile(member(name, kind=tarfile.SYMTYPE, epoch=epoch, target=f"usr/{name}"))

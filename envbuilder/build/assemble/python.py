@@ -3,7 +3,7 @@
 import functools
 import shutil
 from collections.abc import Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 import uv
@@ -35,27 +35,28 @@ STEADY: Final = (
 )
 
 
-def commands(step: PythonStep, job: Job, work: Path) -> tuple[Command, ...]:
-    """Return the commands that make the layer."""
+def commands(step: PythonStep, job: Job, work: Path, own: Path | None) -> tuple[Command, ...]:
+    """Return the commands that make the layer. `own` is the tree of the standalone Python if there is one."""
     return (
-        *unpack_commands(step, job.plan.os.artifacts, store=job.store, work=work),
-        *install_commands(step, work=work, epoch=job.plan.epoch),
+        *unpack_commands(step.python, job.plan.os.artifacts, store=job.store, work=work),
+        *install_commands(
+            step, Root(os=work / "interpreter", interpreter=own), work=work, epoch=job.plan.epoch
+        ),
     )
 
 
-def write_tree(step: PythonStep, job: Job, work: Path) -> None:
-    """Install the wheels into `work/tree`."""
+def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None) -> None:
+    """Install the wheels into `work/tree`. `own` is the tree of the standalone Python if there is one."""
     with job.console.step(f"install {len(step.artifacts)} Python packages"):
-        for command in unpack_commands(step, job.plan.os.artifacts, store=job.store, work=work):
-            job.runner.run(command)
-        complete_root(work / "interpreter")
+        unpack_root(step.python, job, work)
         make_environment(work / "tree", step)
         wheels = work / "wheels"
         wheels.mkdir()
         for wheel in step.artifacts:
             (wheels / wheel.filename).hardlink_to(job.store.artifact(wheel.sha256))
         (work / "requirements.txt").write_text(requirements(step), encoding="utf-8")
-        for command in install_commands(step, work=work, epoch=job.plan.epoch):
+        root = Root(os=work / "interpreter", interpreter=own)
+        for command in install_commands(step, root, work=work, epoch=job.plan.epoch):
             job.runner.run(command)
         remove_tree(work / "cache")
 
@@ -67,14 +68,21 @@ def requirements(step: PythonStep) -> str:
     )
 
 
-def interpreter(step: PythonStep, debs: Sequence[Artifact]) -> tuple[Artifact, ...]:
-    """Return the packages of the minimal Python that installs the wheels."""
-    names = [name.format(step.python) for name in INTERPRETER]
+def interpreter(python: str, debs: Sequence[Artifact]) -> tuple[Artifact, ...]:
+    """Return the packages of the minimal Python that installs the wheels; for a standalone Python, those that it needs."""
+    names = [name.format(python) for name in INTERPRETER]
     return tuple(deb for deb in debs if deb.name in names)
 
 
+def unpack_root(python: str, job: Job, work: Path) -> None:
+    """Make a root with a minimal Python in `work/interpreter`."""
+    for command in unpack_commands(python, job.plan.os.artifacts, store=job.store, work=work):
+        job.runner.run(command)
+    complete_root(work / "interpreter")
+
+
 def unpack_commands(
-    step: PythonStep, debs: Sequence[Artifact], *, store: Store, work: Path
+    python: str, debs: Sequence[Artifact], *, store: Store, work: Path
 ) -> tuple[Command, ...]:
     """Unpack a minimal Python from the locked packages into `work/interpreter`."""
     return tuple(
@@ -82,12 +90,12 @@ def unpack_commands(
             argv=("dpkg-deb", "--extract", str(store.artifact(deb.sha256)), str(work / "interpreter")),
             why=f"unpack `{deb.name}`",
         )
-        for deb in interpreter(step, debs)
+        for deb in interpreter(python, debs)
     )
 
 
-def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Command, ...]:
-    """Install every wheel of `work/wheels`, with the hashes of `work/requirements.txt`.
+def install_commands(step: PythonStep, root: Root, *, work: Path, epoch: int) -> tuple[Command, ...]:
+    """Install every wheel of `work/wheels`, with the hashes of `work/requirements.txt`, in a root with a minimal Python.
 
     Byte code is `unchecked-hash`: the image is read-only, so a check at each import would be of no use.
     """
@@ -98,7 +106,7 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
     )  # fmt: skip
     sandbox = functools.partial(
         sandboxed,
-        Root(os=work / "interpreter"),
+        root,
         mounts=(
             Mount(source=work, target=WORK, writable=True),
             Mount(source=Path(uv.find_uv_bin()), target="/uv"),
@@ -115,7 +123,7 @@ def install_commands(step: PythonStep, *, work: Path, epoch: int) -> tuple[Comma
     )
     why = "install the locked Python packages"
     compiling, checking = (
-        sandbox((f"/usr/bin/python{step.python}", f"/{program}", step.site_packages), why=reason)
+        sandbox((step.program, f"/{program}", step.site_packages), why=reason)
         for program, reason in (
             (COMPILE, "byte-compile the Python packages"),
             (CHECK, "look for the byte code"),
@@ -135,7 +143,7 @@ def complete_root(root: Path) -> None:
 
 
 def make_environment(tree: Path, step: PythonStep) -> None:
-    """Write an empty environment over the distribution's Python.
+    """Write an empty environment over the distribution's or a standalone Python.
 
     It names only the minor version, because distributions with different patch versions share the layer.
     """
@@ -143,10 +151,10 @@ def make_environment(tree: Path, step: PythonStep) -> None:
     (prefix / "bin").mkdir(parents=True)
     (tree / step.site_packages[1:]).mkdir(parents=True)
     (prefix / "lib64").symlink_to("lib")
-    (prefix / "bin/python").symlink_to(f"/usr/bin/python{step.python}")
+    (prefix / "bin/python").symlink_to(step.program)
     for name in ("python3", f"python{step.python}"):
         (prefix / "bin" / name).symlink_to("python")
     (prefix / "pyvenv.cfg").write_text(
-        f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {step.python}\n",
+        f"home = {PurePosixPath(step.program).parent}\ninclude-system-site-packages = false\nversion = {step.python}\n",
         encoding="utf-8",
     )

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from envbuilder.build.assemble.python import STEADY
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
@@ -10,7 +11,9 @@ from envbuilder.core.process import Command
 from envbuilder.layers.layer import Layer
 from envbuilder.plan.contents import runtime_files
 from envbuilder.plan.documents import write_documents
-from envbuilder.plan.model import RuntimeStep, StartStep, Step
+from envbuilder.plan.model import ENV_PREFIX, OWN, RuntimeStep, StartStep, Step
+
+FOLDERS: Final = (ENV_PREFIX, OWN)  # of the start layer
 
 
 def write_start_files(step: StartStep, tree: Path) -> None:
@@ -19,13 +22,13 @@ def write_start_files(step: StartStep, tree: Path) -> None:
         write_text(tree / path, text, mode=0o755 if text.startswith("#!") else 0o644)
 
 
-def compile_command(step: StartStep, *, root: Root, tree: Path) -> Command:
-    """Byte-compile the start layer at its final path. Byte code is unchecked, because the image is read-only."""
+def compile_command(program: str, *, root: Root, tree: Path) -> Command:
+    """Byte-compile the start layer at its final path, with this Python. Byte code is unchecked, because the image is read-only."""
     return sandboxed(
         root,
-        (f"/usr/bin/python{step.python}", "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", "/opt"),
+        (program, "-m", "compileall", "-q", "--invalidation-mode", "unchecked-hash", *FOLDERS),
         why="byte-compile the modules that each Python runs first",
-        mounts=(Mount(source=tree / "opt", target="/opt", writable=True),),
+        mounts=[Mount(source=tree / folder[1:], target=folder, writable=True) for folder in FOLDERS],
         env=STEADY,
     )  # fmt: skip
 

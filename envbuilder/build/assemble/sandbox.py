@@ -8,14 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from envbuilder.core.process import Command
-from envbuilder.plan.model import ENV_PREFIX, SYSTEM_PATH
+from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, SYSTEM_PATH
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Root:
-    """The trees of the root: that of the os layer, and those of the python and cuda layers if there are any."""
+    """The trees of the root: that of the os layer, and those of the layers above it if there are any."""
 
     os: Path
+    interpreter: Path | None = None
     python: Path | None = None
     cuda: Path | None = None
     cuda_version: str = ""
@@ -54,6 +55,8 @@ def sandboxed(
     if root.cuda is not None:
         home = f"/usr/local/cuda-{root.cuda_version}"
         options += ["--ro-bind", str(root.cuda / home[1:]), home, "--symlink", home, "/usr/local/cuda"]
+    if root.interpreter is not None:
+        options += ["--ro-bind", str(root.interpreter / STANDALONE_PREFIX[1:]), STANDALONE_PREFIX]
     if root.python is not None:
         options += ["--ro-bind", str(root.python / ENV_PREFIX[1:]), ENV_PREFIX]
     for mount in mounts:

@@ -21,10 +21,18 @@ from envbuilder.core.cache import Sha256, Store, link_or_copy
 from envbuilder.core.sources import BLOBS
 from envbuilder.lock.model import LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
-from envbuilder.plan.contents import ADD_USER, DROP, DROP_FROM_IMAGE, seeded_python, word_lists
+from envbuilder.plan.contents import (
+    ADD_USER,
+    DROP,
+    DROP_FROM_IMAGE,
+    seeded_package,
+    seeded_python,
+    word_lists,
+)
 from envbuilder.plan.model import (
     CudaStep,
     ExtensionsStep,
+    InterpreterStep,
     OsStep,
     PythonStep,
     RuntimeStep,
@@ -32,6 +40,7 @@ from envbuilder.plan.model import (
     Step,
 )
 from envbuilder.plan.render.dockerfile import render_base
+from envbuilder.plan.render.stages import ARCHIVE
 from envbuilder.plan.render.steps import rules
 
 DOCKERFILE: Final = "Dockerfile.base"
@@ -66,6 +75,9 @@ def _write_inputs(step: Step, job: Job, folder: Path) -> None:
     match step:
         case OsStep():
             _write_os(step, job, folder)
+        case InterpreterStep():
+            _write_settings(folder / "settings", {"INTERPRETER": step.program})
+            _link_files(folder, ((ARCHIVE, step.archive.sha256),), job.store)
         case PythonStep():
             settings = {
                 "INTERPRETER": step.program,
@@ -100,11 +112,9 @@ def _write_inputs(step: Step, job: Job, folder: Path) -> None:
 
 
 def _write_os(step: OsStep, job: Job, folder: Path) -> None:
-    python = seeded_python(job.plan.python.python)
-    has_python = any(deb.name == f"python{python}-minimal" for deb in step.artifacts)
     settings = {
         "GCC": step.gcc,
-        "REPEAT": python if has_python else "",
+        "REPEAT": seeded_package(deb.name for deb in step.artifacts),
         **word_lists(DROP_FROM_IMAGE if step.base else DROP),
         "DRIVER": step.driver,
     }

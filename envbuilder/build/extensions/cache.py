@@ -159,7 +159,10 @@ def surroundings(
     return (
         ("format", str(KEY_FORMAT)),
         ("platform", plan.platform),
-        ("python", python.python),
+        (
+            "python",
+            f"{python.python} {_digest(plan.interpreter.artifacts)}" if plan.interpreter else python.python,
+        ),
         ("torch", f"{torch.version} {torch.sha256}" if torch else "none"),
         ("wheels", _digest(wheels)),
         ("cuda", toolkit),

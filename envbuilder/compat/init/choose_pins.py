@@ -18,8 +18,11 @@ from envbuilder.compat.init.requests import Request, Requests
 from envbuilder.compat.problem import Problem, distance
 from envbuilder.compat.rules import find_problems
 from envbuilder.compat.suggest import Rank, Try, search
+from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.table import version_key
+from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.errors import IncompatibleError
+from envbuilder.core.sources import DEBIAN
 from envbuilder.recipe.model import Recipe
 
 _WORDS: Final = {"pytorch": "torch", "python": "Python", "cuda": "CUDA", "gcc": "gcc"}
@@ -27,6 +30,7 @@ _WORDS: Final = {"pytorch": "torch", "python": "Python", "cuda": "CUDA", "gcc": 
 _WITH_TORCH: Final[tuple[str, ...]] = (
     "torchvision", "torchaudio", "torchtext", "torchdata", "xformers", "functorch", "triton",
 )  # fmt: skip
+_NEAR: Final = 4  # toolkits beside those against which torch was built
 _FOLLOW: Final = (
     "packages that were pinned for the other version may need another one; `envbuilder lock` says which"
 )
@@ -58,19 +62,30 @@ def _candidates(
 ) -> Iterator[tuple[Rank, Rank, Recipe]]:
     """Yield every recipe that envbuilder offers, with its distance from the request and its rank by preference."""
     asked = requests.pins
-    cudas = sorted(tables.toolkits) if requests.gpus else [""]
-    pairs = [(base, gcc) for base in tables.bases for gcc in base.gccs]
-    for (base, gcc), cuda, torch in itertools.product(pairs, cudas, tables.torches.rows):
+    pairs = [
+        (base, gcc, python)
+        for base in tables.bases
+        if base.is_released and base.family == DEBIAN  # Ubuntu needs keys that a machine may lack
+        for gcc in base.gccs
+        for python in _pythons(asked.get("python"), base, tables)
+    ]
+    builds = [
+        (torch, cuda)
+        for torch in tables.torches.rows
+        for cuda in (_cudas(asked.get("cuda"), torch, tables) if requests.gpus else ("",))
+    ]
+    for (base, gcc, python), (torch, cuda) in itertools.product(pairs, builds):
         plain = [python for python in torch.pythons if not python.endswith("t")]  # t: free-threaded
         rank = (
             _far(asked.get("pytorch"), torch.version),
-            _far(asked.get("python"), base.python),
+            _far(asked.get("python"), python),
             _far(asked.get("cuda"), cuda) if cuda else (),
             _far(asked.get("gcc"), gcc),
         )
         taste = (
             _down(torch.version),
-            distance(base.python, plain[len(plain) // 2]),
+            distance(python, plain[len(plain) // 2]),
+            python != base.python,
             distance(cuda, torch.build.cuda) if cuda else (),
             base.gcc != gcc,
             _down(gcc),
@@ -80,7 +95,7 @@ def _candidates(
             path=path,
             gpus=requests.gpus or (),
             base=base.name,
-            python=base.python,
+            python=python,
             cuda=cuda,
             gcc=gcc,
             libxcrypt=base.short_libxcrypt,
@@ -90,6 +105,21 @@ def _candidates(
             env=tuple(sorted(requests.env.items())),
         )
         yield rank, taste, recipe
+
+
+def _pythons(asked: Request | None, base: Distribution, tables: Tables) -> tuple[str, ...]:
+    """Return the suite's Python, and if another one was requested, the nearest standalone build."""
+    if not _far(asked, base.python):
+        return (base.python,)
+    nearest = min(tables.standalones.by_name, key=lambda python: _far(asked, python))
+    return (base.python, nearest)
+
+
+def _cudas(asked: Request | None, torch: Torch, tables: Tables) -> tuple[str, ...]:
+    """Return the toolkits against which torch was built, and those nearest to the requested one."""
+    own = tuple(cuda for cuda in tables.toolkits if torch.build_for(cuda))
+    near = sorted(tables.toolkits, key=lambda cuda: _far(asked, cuda)) if asked or not own else []
+    return tuple(dict.fromkeys((*near[:_NEAR], *own)))
 
 
 def _far(asked: Request | None, version: str) -> tuple[int, ...]:

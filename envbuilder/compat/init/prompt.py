@@ -7,6 +7,7 @@ from typing import Final
 from envbuilder.compat.context import Tables
 from envbuilder.compat.host_file import find_name
 from envbuilder.compat.init.requests import Requests
+from envbuilder.compat.tables.table import version_key
 from envbuilder.core.errors import UsageError
 from envbuilder.core.places import nearest
 
@@ -42,7 +43,9 @@ def take_version(key: str, text: str, known: Sequence[str], requests: Requests, 
 def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
     return {
         "pytorch": tuple(row.version for row in tables.torches.rows),
-        "python": tuple(base.python for base in tables.bases),
+        "python": tuple(
+            sorted({*tables.standalones.by_name, *(base.python for base in tables.bases)}, key=version_key)
+        ),
     }
 
 

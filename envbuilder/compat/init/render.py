@@ -12,7 +12,7 @@ from envbuilder.recipe.model import Recipe
 _WHY = {
     "gpus": "what extensions are compiled for, whatever GPU the building machine has",
     "base": "where the C library, the compilers and Python come from",
-    "python": "the Python of that suite",
+    "python": "the suite's own, otherwise a standalone build",
     "libxcrypt": "brings crypt.h, which the Python.h of some versions includes",
 }
 

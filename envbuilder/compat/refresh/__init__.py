@@ -1,4 +1,4 @@
-"""`tables refresh`, for maintainers: read released artifacts and update `torch.yaml` and `cuda.yaml`.
+"""`tables refresh`, for maintainers: read released artifacts and update `torch.yaml`, `cuda.yaml` and `standalone.yaml`.
 
 Pages about releases disagree with the releases, so no page is read: wheel names, metadata, headers and the programs
 themselves are (a few MB of each wheel, by range requests). Rows stay sorted, a second run changes nothing, no row is ever
@@ -13,9 +13,10 @@ from datetime import date
 from pathlib import Path
 from typing import Final, TypeVar
 
-from envbuilder.compat.refresh import cuda, torch
+from envbuilder.compat.refresh import cuda, standalone, torch
 from envbuilder.compat.refresh.rows import Changes, update
 from envbuilder.compat.tables.cuda import load_cudas
+from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.compat.tables.table import OVERRIDES, TABLES, version_key
 from envbuilder.compat.tables.torch import load_torches
 from envbuilder.core.cache import save_text
@@ -26,6 +27,7 @@ from envbuilder.core.process import Runner
 
 TORCH: Final = "torch.yaml"
 CUDA: Final = "cuda.yaml"
+STANDALONE: Final = "standalone.yaml"
 NEWEST: Final = 5  # releases of torch, and minor versions of CUDA; older rows do not change any more
 
 Found = TypeVar("Found")
@@ -41,18 +43,19 @@ def refresh(
     folder: Path = TABLES,
     save: bool = True,
 ) -> Changes:
-    """Read the newest releases of torch and compilers, and write the tables in `folder`.
+    """Read the newest releases of torch, compilers and Python, and write the tables in `folder`.
 
     Writes nothing if it raises FetchError.
     """
     torches, torch_changes = _renew_torch(index, folder / TORCH, releases, today)
     cudas, cuda_changes = _renew_cuda(index, runner, folder / CUDA, compilers, today)
-    texts = {TORCH: torches, CUDA: cudas}
+    pythons, python_changes = _renew_standalone(index, folder / STANDALONE, today)
+    texts = {TORCH: torches, CUDA: cudas, STANDALONE: pythons}
     _check(texts, folder)
     for name, text in texts.items():
         if save and text != (folder / name).read_text(encoding="utf-8"):
             save_text(folder / name, text)
-    return torch_changes + cuda_changes
+    return torch_changes + cuda_changes + python_changes
 
 
 def _renew_torch(index: Index, path: Path, count: int, today: date) -> tuple[str, Changes]:
@@ -78,6 +81,14 @@ def _renew_cuda(index: Index, runner: Runner, path: Path, count: int, today: dat
     file, changes = update(path, "cuda", rows, sources=cuda.SOURCES, today=today)
     known = {str(version) for version in compilers}
     return file.text(cuda.ORDER), changes + _gone("nvcc", file.values("compiler") - known)
+
+
+def _renew_standalone(index: Index, path: Path, today: date) -> tuple[str, Changes]:
+    with _reading("uv"):
+        sdist = standalone.newest_sdist(index.files(standalone.PROJECT))
+        rows = standalone.read_standalones(index.read(sdist))
+    file, changes = update(path, "python", rows, sources=standalone.SOURCES, today=today)
+    return file.text(standalone.ORDER), changes
 
 
 @contextlib.contextmanager
@@ -106,7 +117,7 @@ def _clashes(path: Path) -> tuple[str, ...]:
     mistakes = Mistakes()
     root = load(path, mistakes)
     found = root.get("glibc_clashes") if root else None
-    return tuple(node.text for node in found.items) if found else ()
+    return tuple(found.value) if found else ()
 
 
 def _check(texts: Mapping[str, str], folder: Path) -> None:
@@ -119,6 +130,7 @@ def _check(texts: Mapping[str, str], folder: Path) -> None:
         try:
             load_torches(work / TORCH)
             load_cudas(work / CUDA)
+            load_standalones(work / STANDALONE)
         except ValueError as error:
             raise FetchError(
                 f"the new rows break the tables' rules; nothing was written:\n{error}",

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.tables.table import version_key
-from envbuilder.core.models import plain
 from envbuilder.core.places import Mistakes, parse_yaml
 
 Value = str | int | bool | list[str] | dict[str, str]
@@ -64,7 +63,7 @@ def parse_rows(text: str, file: Path, key: str) -> RowFile:
     rows = root.get("rows") if root else None
     if mistakes.findings or rows is None or not found:
         raise ValueError(f"`{file}` is no table of rows")
-    return RowFile(head=head, rows=tuple(plain(rows)), key=key)
+    return RowFile(head=head, rows=tuple(rows.value), key=key)
 
 
 def update(

@@ -81,16 +81,15 @@ def check_python(context: CheckContext) -> Iterator[Problem]:
         return
     suite, found = _suite(context), base.python(pin)
     is_suites = suite is not None and suite.python == pin
-    if found is None and not is_suites:
+    if found is None and not is_suites and context.standalone is None:
         has = _listing("Python", base.pythons) or "no Python"
         why = _reason(base, suite, "Python", (suite.python,) if suite else ())
         yield Problem(
             CheckCode.PYTHON,
             "python",
-            f"the base has {has}, not Python {pin}; {why}",
+            f"the base has {has}, not Python {pin}; {why}, and there is no standalone build of {pin}",
             pins=("python",),
-            advice=f"or take a base that has Python {pin}: builds of Python from elsewhere, as uv brings, are in no source that a "
-            "lock can name",
+            advice=f"or take a base that has Python {pin}",
         )
     elif found and context.recipe.extensions and not base.has_headers(pin):
         if is_suites and found.path.startswith("/usr/bin/"):

@@ -106,7 +106,7 @@ def check_torch_gcc(context: CheckContext) -> Iterator[Problem]:
 
 def check_torch_gcc_bounds(context: CheckContext) -> Iterator[Problem]:
     torch = context.torch
-    bound = torch.gcc_bound(context.recipe.cuda) if torch else None
+    bound = torch.gcc_bound(context.recipe.cuda_minor) if torch else None
     if torch and bound and not bound.allows(context.gcc):
         yield warning(
             CheckCode.TORCH_GCC_BOUND,

@@ -5,6 +5,7 @@ from pathlib import PurePosixPath
 
 from envbuilder.compat.context import CheckContext
 from envbuilder.compat.host_file import find_name
+from envbuilder.compat.image_facts import is_version
 from envbuilder.compat.problem import Change, CheckCode, Problem, closest, distance, either, is_ahead, warning
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
 
@@ -46,13 +47,13 @@ def check_arm_hosts(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_suite(context: CheckContext) -> Iterator[Problem]:
-    """The suite has one Python, some gccs and one libxcrypt."""
+    """The suite has one Python, some gccs and one libxcrypt. Other Pythons are standalone builds."""
     row, recipe = context.suite, context.recipe
     if row is None:
         return
     source = cite(row.source)
-    if recipe.python != row.python:
-        message = f"{row.name} has Python {row.python}, not {recipe.python}"
+    if recipe.python != row.python and context.standalone is None:
+        message = f"{row.name} has Python {row.python}, and there is no standalone build of {recipe.python}"
         yield Problem(CheckCode.PYTHON, "python", message, pins=("python", "base"), source=source)
     if recipe.gcc not in row.gccs:
         message = f"{row.name} has gcc {either(row.gccs)}, not {recipe.gcc}"
@@ -77,17 +78,32 @@ def check_crypt_h(context: CheckContext) -> Iterator[Problem]:
 
 
 def check_cuda(context: CheckContext) -> Iterator[Problem]:
-    """CUDA releases that do not exist, are too new to be known, or cannot be laid out."""
-    asked, table, toolkits = context.recipe.cuda, context.tables.cudas, context.tables.toolkits
-    if not asked or asked in toolkits or (context.base and context.base.toolkit(asked)):
+    """CUDA releases that do not exist, are too new to be known, or that no source has."""
+    recipe, tables = context.recipe, context.tables
+    asked, minor = recipe.cuda, recipe.cuda_minor
+    if not asked or asked in tables.toolkits or asked in tables.releases:
         return
+    if context.base and context.base.toolkit(asked):
+        return
+    own = [release for release in tables.releases if is_version(release, minor)]
     if context.cuda is None:
-        advice = "`envbuilder tables refresh` brings newer rows; `lock` needs one that says how to lay it out"
-        yield _unknown("CUDA", Change("cuda", asked), table, (CheckCode.CUDA, CheckCode.CUDA_NEWER), advice)
-        return
-    ready = either(sorted(toolkits, key=version_key))
-    message = f"CUDA {asked} cannot be laid out by this envbuilder; {ready} can"
-    yield Problem(CheckCode.TOOLKIT, "cuda", message, pins=("cuda",))
+        advice = "`envbuilder tables refresh` brings newer rows"
+        codes = (CheckCode.CUDA, CheckCode.CUDA_NEWER)
+        yield _unknown("CUDA", Change("cuda", minor), tables.cudas, codes, advice)
+    elif recipe.image and context.base is None:
+        return  # the image may have it, and that `lock` has not read it yet is a warning of its own
+    elif not own:
+        near = sorted(tables.toolkits, key=lambda version: distance(version, minor))[:2]
+        nearest = either(sorted(near, key=version_key), "and")
+        message = f"no source of packages has CUDA {asked}; the nearest that one has are {nearest}"
+        advice = "or take an image that has it"
+        yield Problem(CheckCode.TOOLKIT, "cuda", message, pins=("cuda",), advice=advice)
+    elif version_key(asked) > version_key(own[-1]):
+        message = f"CUDA {asked} is newer than the tables ({own[-1]}): `lock` asks whether a source has it"
+        yield warning(CheckCode.CUDA_NEWER, "cuda", message)
+    else:
+        message = f"no source of packages has CUDA {asked}; of {minor} there is {either(own, 'and')}"
+        yield Problem(CheckCode.TOOLKIT, "cuda", message, moves=((Change("cuda", minor),),))
 
 
 def check_torch(context: CheckContext) -> Iterator[Problem]:

@@ -25,7 +25,7 @@ def check_torch_python(context: CheckContext) -> Iterator[Problem]:
     torch, python = context.torch, context.recipe.python
     if torch and python not in torch.pythons:
         message = f"torch {torch.version} has no wheel for Python {python}; it has {', '.join(torch.pythons)}"
-        pins, source = ("pytorch", "base"), cite(torch.source, "index")
+        pins, source = ("pytorch", "python", "base"), cite(torch.source, "index")
         yield Problem(CheckCode.TORCH_PYTHON, "pytorch", message, pins=pins, source=source)
 
 
@@ -40,7 +40,7 @@ def check_torch_glibc(context: CheckContext) -> Iterator[Problem]:
 
 def check_torch_cuda(context: CheckContext) -> Iterator[Problem]:
     """A toolkit of another major version than torch's build refuses or crashes; another minor one works."""
-    torch, build, cuda = context.torch, context.build, context.recipe.cuda
+    torch, build, cuda = context.torch, context.build, context.recipe.cuda_minor
     if torch is None or build is None or build.cuda == cuda:
         return
     if not context.cuda and not is_ahead(cuda, context.tables.cudas.rows[-1].cuda):
@@ -163,10 +163,6 @@ def _loose_compilers(context: CheckContext) -> Iterator[_Loose]:
         if cuda and cuda is not context.tables.cudas.rows[-1]:
             parts = release if release.count(".") > 1 else _parts(cuda)
             yield _Loose(key=key, asker=f"`{requirement}`", cuda=cuda, parts=parts, pins=())
-    cuda = _with_unpinned(context, pinned)
-    if cuda and cuda is context.cuda and cuda.cuda not in context.tables.toolkits:
-        asker = f"{TOOLKIT_PACKAGE} {pinned}, which torch {context.recipe.pytorch} pins,"
-        yield _Loose(key="cuda", asker=asker, cuda=cuda, parts=_parts(cuda), pins=("cuda", "pytorch"))
 
 
 def _parts(cuda: Cuda) -> str:

@@ -10,7 +10,10 @@ from pydantic import Field
 from envbuilder.compat.tables.table import Sources, reader, version_key
 from envbuilder.core.models import Flag, Line, MajorMinor, Mistake, Shape
 
-_RELEASE: Final = Shape(pattern=r"\d+(\.\d+)?|unstable", expected='a release such as "12", or unstable')
+_RELEASE: Final = Shape(
+    pattern=r"\d+(\.\d+)?|testing|unstable", expected='a release such as "12", testing or unstable'
+)
+_MOVING: Final = ("testing", "unstable")  # releases whose versions change
 _PYTHON: Final = Shape(pattern=r"3\.\d+(\.\d+)?", expected='a version such as "3.11.2"')
 _PATCH: Final = Shape(pattern=r"\d+\.\d+\.\d+", expected='a version such as "4.4.33"')
 
@@ -27,14 +30,25 @@ class Distribution:
     ]  # ascending, one of a major
     libxcrypt: Annotated[str, _PATCH]  # 4.4.33
     has_crypt_h: Annotated[Flag, Field(alias="crypt_h")]  # libc6-dev brings libcrypt-dev, and with it crypt.h
-    components: tuple[Line, ...]
+    components: tuple[Line, ...]  # those whose packages `lock` chooses from
+    pockets: tuple[Line, ...]  # updates, security; none for a suite without a release
     buildable: Flag  # envbuilder can build on it
     note: Line = ""
     source: Sources
 
     @property
+    def family(self) -> str:
+        """Return the distribution, such as debian."""
+        return self.name.partition("/")[0]
+
+    @property
     def suite(self) -> str:
         return self.name.rpartition("/")[2]
+
+    @property
+    def is_released(self) -> bool:
+        """Whether its versions stay, so that `init` and hints may choose it."""
+        return self.release not in _MOVING
 
     @property
     def python(self) -> str:
@@ -62,8 +76,8 @@ class Distribution:
 
 
 def _order(row: Distribution) -> tuple[object, ...]:
-    release = (math.inf,) if row.release == "unstable" else version_key(row.release)
-    return row.name.partition("/")[0], release
+    release = version_key(row.release) if row.is_released else (math.inf, _MOVING.index(row.release))
+    return row.family, release
 
 
 def _major(version: str) -> str:

@@ -6,6 +6,7 @@ so what a person knows better than the artifacts outlives every refresh.
 
 import functools
 import itertools
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,14 +24,15 @@ from envbuilder.core.models import (
     raise_mistakes,
     read_node,
 )
-from envbuilder.core.places import Code, Entry, Kind, Mistakes, Node, load
+from envbuilder.core.places import Code, List, Map, Mistakes, Node, load
 
 TABLES: Final = Path(__file__).parent  # of the tables that envbuilder brings
 OVERRIDES: Final = "overrides.yaml"  # its name, beside the table
 _VERSION: Final = r"\d+(?:\.\d+)*"
-_SPAN: Final = Shape(
-    pattern=rf"{_VERSION}(?: -(?: {_VERSION})?)?", expected='a version, "2.0.0 - 2.2.2" or "2.0.0 -"'
-)
+Span = Annotated[
+    str,
+    Shape(pattern=rf"{_VERSION}(?: -(?: {_VERSION})?)?", expected='a version, "2.0.0 - 2.2.2" or "2.0.0 -"'),
+]
 
 Row = TypeVar("Row")
 
@@ -52,7 +54,7 @@ def _look_up(names: tuple[str, ...], info: ValidationInfo) -> tuple[Source, ...]
         if name not in known
     ]
     raise_mistakes(mistakes if names else [Mistake(message="a row says in `source` where it comes from")])
-    return tuple(known[name] for name in names)
+    return tuple(dict.fromkeys(known[name] for name in names))
 
 
 # Names of sources in a row. The context of `read_node` is a map of the table's sources.
@@ -108,22 +110,23 @@ class _Overrides:
 class _Override:
     """Keys that a person sets for a range of rows."""
 
-    span: Annotated[str, _SPAN, Field(alias="for")]
+    span: Annotated[Span, Field(alias="for")]
     change: Annotated[dict[str, Any], Field(alias="set")]
     source: tuple[Line, ...]
-
-    def is_for(self, version: tuple[int, ...]) -> bool:
-        """Return whether the span holds this version. Its ends are included."""
-        first, dash, last = self.span.partition(" -")
-        if not dash:
-            return version == version_key(first)
-        return version_key(first) <= version and (not last or version <= version_key(last.strip()))
 
 
 @functools.cache
 def version_key(version: str) -> tuple[int, ...]:
     """Return the sort key of a plain version such as 2.10.0."""
     return tuple(int(part) for part in version.split("."))
+
+
+def in_span(version: tuple[int, ...], span: str) -> bool:
+    """Return whether a span such as "2.0.0 - 2.2.2" holds this version. Its ends are included."""
+    first, dash, last = span.partition(" -")
+    if not dash:
+        return version == version_key(first)
+    return version_key(first) <= version and (not last or version <= version_key(last.strip()))
 
 
 def reader(
@@ -159,7 +162,8 @@ def reader(
             read_node(tuple[Annotated[row_kind, Rule(check)], ...], node, mistakes, context=sources) or ()
         )
         keys = [order(row) if order else version_key(getattr(row, key)) for row in rows]
-        for item, (before, row) in zip(node.items[1:], itertools.pairwise(keys), strict=False):
+        items = tuple(node.inner.values())
+        for item, (before, row) in zip(items[1:], itertools.pairwise(keys), strict=False):
             if not before < row:
                 mistakes.at(item, Code.VALUE, f"rows are sorted and unique, but {row} follows {before}")
         if mistakes.findings:
@@ -193,30 +197,30 @@ def _override(
     overrides = read_node(tuple[_Override, ...], node, mistakes) if node else None
     if file is None or overrides is None or node is None:
         return {}, rows
-    versions = [version_key(found.text) if (found := row.get(key)) else () for row in rows.items]
-    items = list(rows.items)
-    for override, item in zip(overrides, node.items, strict=True):
-        fitting = [at for at, version in enumerate(versions) if override.is_for(version)]
+    versions = [_version(row, key) for row in rows.value]
+    changed = list(rows.value)
+    for override, item in zip(overrides, node.inner.values(), strict=True):
+        fitting = [at for at, version in enumerate(versions) if in_span(version, override.span)]
         if not fitting:
             mistakes.at(item, Code.VALUE, f"no row of `{section}` is in this range")
         for at in fitting:
-            items[at] = _merge(items[at], item)
-    return _sources(file), replace(rows, items=tuple(items))
+            changed[at] = _merge(changed[at], item.value)
+    return _sources(file), replace(rows, value=List(changed, rows.value.places))
 
 
-def _merge(row: Node, override: Node) -> Node:
+def _version(row: Any, key: str) -> tuple[int, ...]:
+    """Return the version of a row, or () for a row that is refused later."""
+    text = str(row.get(key)) if isinstance(row, dict) else ""
+    return version_key(text) if re.fullmatch(_VERSION, text) else ()
+
+
+def _merge(row: Map, override: Map) -> Map:
     """Return the row with the keys of `set`, and with the override's sources added to its own."""
-    change, more, old = override.get("set"), override.get("source"), row.get("source")
-    assert change is not None
-    assert more is not None
-    new = {entry.key for entry in change.entries}
-    before = old.items if old else ()
-    names = {node.text for node in before}
-    items = (*before, *(node for node in more.items if node.text not in names))
-    source = Node(path=f"{row.path}.source", where=row.where, kind=Kind.LIST, items=items)
-    entries = [entry for entry in row.entries if entry.key not in new and entry.key != "source"]
-    entries += [*change.entries, Entry(key="source", where=row.where, node=source)]
-    return replace(row, entries=tuple(entries))
+    change, more, own = override["set"], override["source"], row.get("source")
+    before = own if isinstance(own, List) else List((), ())
+    source = List([*before, *more], [*before.places, *more.places])
+    places = row.places | change.places | {"source": override.places["source"]}
+    return Map(row | change | {"source": source}, places)
 
 
 def _listing(mistakes: Mistakes) -> str:

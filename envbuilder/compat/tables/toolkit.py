@@ -1,21 +1,26 @@
-"""The CUDA toolkits that envbuilder can install, one typed row each.
+"""The CUDA toolkits that envbuilder can install: for each source, its releases and what is taken out of its packages.
 
 A row says what is downloaded beside torch's own wheels, what is taken out of it, and what is linked to those wheels
-instead of being copied. `envbuilder/runtime/kit/install_toolkit.py` does what a row says.
+instead of being copied. A row and the packages in a lock make a `Toolkit`. `envbuilder/runtime/kit/install_toolkit.py`
+installs it.
 """
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Annotated, Final
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Final, Literal, Protocol, get_args
 
 from pydantic import Discriminator, Field, Tag
 
-from envbuilder.compat.tables.table import TABLES, reader
-from envbuilder.core.models import MajorMinor, Mistake, ReadAs, Rule, Shape
+from envbuilder.compat.tables.table import Span, in_span, reader, version_key
+from envbuilder.core.cache import Sha256
+from envbuilder.core.models import Flag, MajorMinor, Mistake, ReadAs, Rule, Shape
 
-FILE: Final = "toolkits.yaml"
 SITE: Final = "{site}"  # in a link's target: the site-packages folder of the image
+LIBRARIES: Final = "lib64/*"  # the path of the links to the libraries that torch's wheels bring
+VERSION: Final = "{version}"  # in `from`: the version of the wheel
+Source = Literal["archive", "wheels", "debs"]
+SOURCES: Final[tuple[Source, ...]] = get_args(Source)  # in order of preference
 _BELOW: Final = r"(?!/)(?!(.*/)?\.\.(/|$))[^\x00-\x1f\x7f\\]+"
 Below = Annotated[str, Shape(pattern=_BELOW, expected="a path below the folder")]
 Glob = Annotated[
@@ -26,8 +31,12 @@ Glob = Annotated[
     ),
 ]
 Pin = Annotated[str, Shape(pattern=r"[a-z0-9-]+==[0-9.]+", expected="`name==version`")]
+Wheel = Annotated[str, Shape(pattern=r"[a-z0-9-]+(==[0-9.]+)?", expected="`name==version` or `name`")]
+Component = Annotated[str, Shape(pattern=r"[a-z0-9_]+", expected="the name of a component")]
+Release = Annotated[str, Shape(pattern=r"[0-9]+\.[0-9]+\.[0-9]+", expected='a release such as "12.4.1"')]
+Manifest = Annotated[Sha256, Shape(pattern=r"[0-9a-f]{64}", expected="64 hexadecimal digits")]
 Word = Annotated[str, Shape(pattern=r"[a-z0-9][a-z0-9+.-]*", expected="a name in small letters")]
-Folder = Annotated[str, Shape(pattern=r"\w+", expected="the name of a folder below nvidia/")]
+Folder = Annotated[str, Shape(pattern=r"\w+|\*", expected="the name of a folder below nvidia/, or `*`")]
 Target = Annotated[
     str,
     Shape(pattern=r"(?!/)[^\x00-\x1f\x7f]+", expected=f"a relative target or one that begins with {SITE}"),
@@ -75,26 +84,67 @@ class WheelPart:
     """A wheel of exactly one version."""
 
     name: str
-    version: str
+    version: str  # "" in a row whose versions are the lock's
     take: tuple[Take, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _PinnedWheel:
-    wheel: Pin  # name==version
+class ArchivePart:
+    """A component of NVIDIA's redistributable archive. The lock has its version."""
+
+    name: str
+    take: tuple[Take, ...]
+
+
+Part = DebPart | WheelPart | ArchivePart
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowPart:
+    """A part as a row has it, with the toolkits that need it."""
+
+    part: Part
+    span: Span = ""  # of minor versions; "" for all of the row's
+    headers: Flag = False  # for its headers alone, where torch's wheels bring libraries without headers
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowWheel:
+    wheel: Wheel
     take: Takes
+    span: Annotated[Span, Field(alias="for")] = ""
 
 
-def _wheel_part(pinned: _PinnedWheel) -> WheelPart:
-    name, _, version = pinned.wheel.partition("==")
-    return WheelPart(name=name, version=version, take=pinned.take)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowArchive:
+    archive: Component
+    take: Takes
+    span: Annotated[Span, Field(alias="for")] = ""
+    headers: Flag = False
 
 
-Part = DebPart | WheelPart
-_PartOfFile = Annotated[
-    Annotated[DebPart, Tag("a deb")]
-    | Annotated[WheelPart, ReadAs(_PinnedWheel, _wheel_part), Tag("a wheel")],
-    Discriminator(lambda part: "a deb" if isinstance(part, dict) and "deb" in part else "a wheel"),
+def _wheel_part(row: _RowWheel) -> RowPart:
+    name, _, version = row.wheel.partition("==")
+    return RowPart(part=WheelPart(name=name, version=version, take=row.take), span=row.span)
+
+
+def _archive_part(row: _RowArchive) -> RowPart:
+    return RowPart(part=ArchivePart(name=row.archive, take=row.take), span=row.span, headers=row.headers)
+
+
+def _deb_part(part: DebPart) -> RowPart:
+    return RowPart(part=part)
+
+
+def _tag(part: Any) -> str:
+    return "a deb" if "deb" in part else "an archive" if "archive" in part else "a wheel"
+
+
+_RowPart = Annotated[
+    Annotated[RowPart, ReadAs(DebPart, _deb_part), Tag("a deb")]
+    | Annotated[RowPart, ReadAs(_RowWheel, _wheel_part), Tag("a wheel")]
+    | Annotated[RowPart, ReadAs(_RowArchive, _archive_part), Tag("an archive")],
+    Discriminator(lambda part: _tag(part) if isinstance(part, dict) else "a wheel"),
 ]
 
 
@@ -124,14 +174,14 @@ def _files(found: Mapping[str, str]) -> tuple[ToolkitFile, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toolkit:
-    """Everything that makes `usr/local/cuda-X.Y`. Build keys hold the `repr` of a row, so a field's name is part of them."""
+    """Everything that makes `usr/local/cuda-X.Y`. Build keys hold its `repr`, so a field's name is part of them."""
 
     cuda: MajorMinor
     constraints: tuple[Pin, ...]  # on the Python environment, so that its headers fit this compiler
-    parts: tuple[_PartOfFile, ...]
+    parts: tuple[Part, ...]
     header_wheels: tuple[Folder, ...]
-    links: Annotated[tuple[ToolkitLink, ...], ReadAs(dict[Below, Target], _links)]
-    files: Annotated[tuple[ToolkitFile, ...], ReadAs(dict[Below, Text], _files)]
+    links: tuple[ToolkitLink, ...]
+    files: tuple[ToolkitFile, ...]
 
     @property
     def folder(self) -> PurePosixPath:
@@ -139,19 +189,123 @@ class Toolkit:
         return PurePosixPath("usr/local") / f"cuda-{self.cuda}"
 
 
-def _check(toolkit: Toolkit) -> Iterator[Mistake]:
-    if not toolkit.parts:
+class Locked(Protocol):
+    """A package of a lock: what a row needs to know of it."""
+
+    @property
+    def kind(self) -> str: ...
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """One row: how toolkits of one source are made of its packages."""
+
+    source: Source
+    releases: tuple[Release, ...]  # oldest first
+    # Releases that are newer than the listed ones are asked for as well.
+    further: Flag = False
+    # For locks that hold these packages; a new lock takes another row.
+    kept: Flag = False
+    manifests: Annotated[Mapping[str, Sha256], ReadAs(dict[Release, Manifest], dict)] = field(
+        default_factory=dict
+    )
+    constraints: tuple[Pin, ...] = ()
+    parts: tuple[_RowPart, ...]
+    header_wheels: tuple[Folder, ...]
+    links: Annotated[tuple[ToolkitLink, ...], ReadAs(dict[Below, Target], _links)]
+    libraries: tuple[Glob, ...] = ()  # of torch's wheels
+    files: Annotated[tuple[ToolkitFile, ...], ReadAs(dict[Below, Text], _files)]
+
+    def releases_of(self, cuda: str) -> tuple[str, ...]:
+        """Return the listed releases that a recipe's `cuda` allows, newest first: of "12.4" all, of "12.4.1" that one."""
+        return tuple(one for one in reversed(self.releases) if f"{one}.".startswith(f"{cuda}."))
+
+    def may_have(self, cuda: str) -> bool:
+        """Return whether the source is to be asked for a recipe's `cuda`."""
+        if self.kept:
+            return False
+        newer = self.further and version_key(cuda) > version_key(self.releases[0])
+        return newer or bool(self.releases_of(cuda))
+
+    def parts_of(self, minor: str, *, headers: bool = False) -> tuple[Part, ...]:
+        """Return the parts of a toolkit, or those that only bring `headers`."""
+        return tuple(
+            one.part
+            for one in self.parts
+            if one.headers == headers and (not one.span or in_span(version_key(minor), one.span))
+        )
+
+    def toolkit(self, minor: str, locked: Iterable[Locked]) -> Toolkit | None:
+        """Return the toolkit that this row makes of the locked packages, None if they are not its parts."""
+        have = {one.name: one for one in locked}
+        parts = self.parts_of(minor)
+        if set(have) != {part.name for part in parts}:
+            parts += self.parts_of(minor, headers=True)
+        if set(have) != {part.name for part in parts} or not all(
+            _is_part(part, have[part.name]) for part in parts
+        ):
+            return None
+        found = (
+            ToolkitLink(path=PurePosixPath(LIBRARIES), target=f"{SITE}/{glob}") for glob in self.libraries
+        )
+        return Toolkit(
+            cuda=minor,
+            constraints=self.constraints,
+            parts=tuple(_at(part, have[part.name].version) for part in parts),
+            header_wheels=self.header_wheels,
+            links=(*self.links, *found),
+            files=self.files,
+        )
+
+
+def _is_part(part: Part, locked: Locked) -> bool:
+    match part:
+        case WheelPart():
+            return locked.kind == "wheel" and part.version in ("", locked.version)
+        case DebPart():
+            return locked.kind == "deb"
+        case ArchivePart():
+            return locked.kind == "archive"
+
+
+def _at(part: Part, version: str) -> Part:
+    """Return the part in the version of the lock."""
+    if not isinstance(part, WheelPart) or part.version:
+        return part
+    take = tuple(replace(one, source=one.source.replace(VERSION, version)) for one in part.take)
+    return replace(part, version=version, take=take)
+
+
+def _check(layout: Layout) -> Iterator[Mistake]:
+    if not layout.parts:
         yield Mistake(message="a toolkit without parts")
-    names = [part.name for part in toolkit.parts]
-    paths = [str(link.path) for link in toolkit.links] + [str(file.path) for file in toolkit.files]
-    for found in (names, paths):
-        for double in sorted({name for name in found if found.count(name) > 1}):
-            yield Mistake(message=f"`{double}` is there twice")
+    if unknown := sorted(set(layout.manifests) - set(layout.releases)):
+        yield Mistake(message=f"a manifest of {', '.join(unknown)}, which is not among the releases")
+    spans = [(one.part.name, one.span) for one in layout.parts]
+    names = [name for at, (name, span) in enumerate(spans) if (name, span) in spans[:at]]
+    paths = [str(link.path) for link in layout.links] + [str(file.path) for file in layout.files]
+    for double in (*names, *(path for at, path in enumerate(paths) if path in paths[:at])):
+        yield Mistake(message=f"`{double}` is there twice")
 
 
-_load = reader(FILE, Toolkit, key="cuda", check=_check)
+load_toolkits = reader(
+    "toolkits.yaml", Layout, key="source", check=_check, order=lambda row: (SOURCES.index(row.source), version_key(row.releases[-1]))
+)  # fmt: skip
 
 
-def load_toolkits(path: Path = TABLES / FILE) -> Mapping[str, Toolkit]:
-    """Return the rows by CUDA version, oldest first. Raises ValueError if the table breaks its own rules."""
-    return _load(path).by_name
+def toolkit_of(
+    minor: str, locked: Iterable[Locked], layouts: Iterable[Layout]
+) -> tuple[Layout, Toolkit] | None:
+    """Return the toolkit that a lock's packages make, with its row; None if they are of no row."""
+    have = tuple(locked)
+    found = ((layout, layout.toolkit(minor, have)) for layout in layouts if have)
+    return next(((layout, toolkit) for layout, toolkit in found if toolkit), None)
+
+
+def all_releases(layouts: Iterable[Layout]) -> tuple[str, ...]:
+    """Return every release that a source is known to have, oldest first."""
+    return tuple(sorted({one for layout in layouts for one in layout.releases}, key=version_key))

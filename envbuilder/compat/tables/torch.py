@@ -118,6 +118,18 @@ class Torch:
         return next((bound for bound in self.gcc_bounds if bound.cuda == cuda), None)
 
 
+def index_build(torch: Torch | None, cuda: str) -> str:
+    """Return the build that PyTorch's own index alone has, such as cu118; "" where the package index's is installed.
+
+    The package index has one build of each release, under its plain version; every other build is `+cpu` or `+cuXYZ`. A
+    toolkit of another minor version than any build works with the package index's build (`check` warns of it).
+    """
+    if not cuda:
+        return "cpu"
+    others = [one.name for one in torch.other_builds] if torch else []
+    return build_of(cuda) if build_of(cuda) in others else ""
+
+
 def build_of(cuda: str) -> str:
     """12.4 → cu124"""
     return f"cu{cuda.replace('.', '')}"

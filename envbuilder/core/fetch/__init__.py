@@ -29,7 +29,8 @@ log = logging.getLogger(__name__)
 JOIN: Final = 2.0  # seconds that a stopped download gets to end
 LISTED: Final = 8  # artifacts that one message names
 NETWORK_HINT: Final = (
-    "check the network and proxy settings; ENVBUILDER_INDEX and ENVBUILDER_DEBIAN_MIRROR name other sources, "
+    "check the network and proxy settings; ENVBUILDER_INDEX, ENVBUILDER_DEBIAN_MIRROR, ENVBUILDER_CUDA_REDIST and "
+    "UV_PYTHON_INSTALL_MIRROR name other sources, "
     "ENVBUILDER_FOLDERS names folders that hold the files"
 )
 ACCESS_HINT: Final = (
@@ -37,12 +38,14 @@ ACCESS_HINT: Final = (
     "ENVBUILDER_DEBIAN_MIRROR or the settings of pip, uv and apt name it"
 )
 GONE_HINT: Final = (
-    "ENVBUILDER_FOLDERS and, for Debian, ENVBUILDER_DEBIAN_SNAPSHOT name places that may have kept it; "
+    "ENVBUILDER_FOLDERS and, for packages of Debian and Ubuntu, ENVBUILDER_DEBIAN_SNAPSHOT and ENVBUILDER_UBUNTU_FILES "
+    "name places that may have kept it; "
     "`envbuilder lock NAME --upgrade` chooses from what the sources have now"
 )
 WRONG_HINT: Final = "the source holds another file than the one that was locked: find out which is right before you lock again"
 NO_SOURCE_HINT: Final = (
-    "ENVBUILDER_DEBIAN_MIRROR names a Debian mirror, ENVBUILDER_FOLDERS folders that hold the files"
+    "ENVBUILDER_DEBIAN_MIRROR and ENVBUILDER_DEBIAN_SECURITY name mirrors of Debian, ENVBUILDER_CUDA_REDIST a copy of NVIDIA's "
+    "archive, ENVBUILDER_FOLDERS folders that hold the files"
 )
 
 Item = TypeVar("Item")
@@ -108,6 +111,10 @@ class Fetcher:
             raise FetchError(why, hint="run it without `--offline`")
         each(tuple(dict.fromkeys(urls)), ask)
         return tuple(sizes[url] for url in urls)
+
+    def page(self, url: str) -> bytes:
+        """Return a small file that no lock names, such as a list of files. Raises SourceError."""
+        return self._connect().page(url, threading.Event())
 
     def need_access(self, urls: Sequence[str]) -> None:
         """Raise FetchError when a URL denies access. Missing and unreachable ones are accepted."""

@@ -6,7 +6,7 @@
 import json
 import re
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
@@ -24,7 +24,7 @@ from envbuilder.core.http.session import (
     download,
     retry,
 )
-from envbuilder.core.sources import BLOBS, Sources, Wanted, file_path
+from envbuilder.core.sources import BLOBS, DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources, Wanted, file_path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ class SourceClient:
     def places(self, artifact: Wanted, stop: threading.Event) -> Iterator[str | SourceError]:
         """Yield URLs of the artifact, local ones first; for a source without the file, its SourceError.
 
-        Debian's snapshot archive comes last: it is slow, and has what the mirrors dropped.
+        The services that keep what the mirrors dropped come last, because they are slow.
         """
         name = artifact.path.rpartition("/")[2]
         for folder in self.sources.folders:
@@ -59,21 +59,19 @@ class SourceClient:
                 if path.is_file() and path.stat().st_size == artifact.size:
                     yield path.absolute().as_uri()
         # "git" and "registry" are fetched by their own clients.
-        known = {
-            "debian": self.sources.debian,
-            "pypi": self.sources.indexes,
-            "pytorch": (self.sources.pytorch,),
-        }
-        bases = sorted(known.get(artifact.source, ()), key=lambda base: file_path(base) is None)
-        for base in filter(self._may_ask, bases):
-            if artifact.source == "debian":
-                yield base + quote(artifact.path)
-                continue
+        for base in self._local_first(self.sources.mirrors(artifact.source)):
+            yield base + quote(artifact.path)
+        indexes = {"pypi": self.sources.indexes, "pytorch": (self.sources.pytorch,)}
+        for base in self._local_first(indexes.get(artifact.source, ())):
             place = self._look_up(base, artifact, stop)
             if isinstance(place, SourceError) or self._may_ask(place):
                 yield place
-        if artifact.source == "debian" and self.sources.snapshot and self._may_ask(self.sources.snapshot):
-            yield self._look_back(artifact, name, stop)
+        if artifact.source in (DEBIAN, DEBIAN_SECURITY):
+            for base in self._local_first((self.sources.snapshot,)):
+                yield self._look_back(base, artifact, name, stop)
+        if artifact.source == UBUNTU:
+            for base in self._local_first((self.sources.ubuntu_files,)):
+                yield base + quote(name)
 
     def has_local(self, artifact: Wanted, stop: threading.Event) -> bool:
         """Return whether a place on this machine has a file of that name."""
@@ -106,6 +104,12 @@ class SourceClient:
                 url, "the server does not say how large the file is", kind="unreachable"
             ) from error
 
+    def page(self, url: str, stop: threading.Event) -> bytes:
+        """Return a small file as a whole. Raises SourceError."""
+        if not self._may_ask(url):
+            raise SourceError(url, "this run is offline", kind="unreachable")
+        return retry(lambda: self._get(url), url, stop)
+
     def touch(self, url: str, stop: threading.Event) -> None:
         """Request a page without reading it."""
         retry(lambda: self._request(url).close(), url, stop)
@@ -129,6 +133,10 @@ class SourceClient:
 
         return retry(ask, url, stop)
 
+    def _local_first(self, bases: Sequence[str]) -> Iterator[str]:
+        """Yield the addresses that may be asked, those on this machine first."""
+        return filter(self._may_ask, sorted(filter(None, bases), key=lambda base: file_path(base) is None))
+
     def _may_ask(self, url: str) -> bool:
         return not self._local_only or file_path(url) is not None
 
@@ -143,13 +151,13 @@ class SourceClient:
         except SourceError as refusal:
             return refusal
 
-    def _look_back(self, artifact: Wanted, name: str, stop: threading.Event) -> str | SourceError:
+    def _look_back(self, base: str, artifact: Wanted, name: str, stop: threading.Event) -> str | SourceError:
         """Find a package in Debian's snapshot archive.
 
-        It lists the files of each binary package and version by sha1, and serves them by it (its API is described at
-        salsa.debian.org/snapshot-team/snapshot). Only the lock's sha256 is trusted.
+        It lists the files of each binary package and version by sha1, of the main and the security archive alike, and
+        serves them by it (its API is described at salsa.debian.org/snapshot-team/snapshot). Only the lock's sha256 is
+        trusted.
         """
-        base = self.sources.snapshot
         package = "/".join(quote(part, safe="") for part in (artifact.name, artifact.version))
         url = f"{base}mr/binary/{package}/binfiles?fileinfo=1"
         if base in self._silent:

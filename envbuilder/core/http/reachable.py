@@ -8,8 +8,6 @@ from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Final
 
-import requests
-
 from envbuilder.core.http.failure import reason
 from envbuilder.core.sources import file_path, shown
 
@@ -37,6 +35,8 @@ def _reach(url: str, certificates: Path | None) -> Reached:
     path = file_path(url)
     if path is not None:
         return Reached(url=shown(url), trouble="" if path.exists() else "there is no such folder")
+    import requests  # noqa: PLC0415 - a quarter of what `doctor --help` takes
+
     try:
         with requests.get(
             url, timeout=SECONDS, stream=True, verify=str(certificates) if certificates else True

@@ -34,6 +34,10 @@ _CUDA: Final = re.compile(
 _CUDA_TEXT: Final = re.compile(r".*/cuda[^/]*/(?:version\.(?:json|txt)|(?:targets/[^/]+/)?include/cuda\.h)")
 _LIBRARY: Final = re.compile(r".*/lib(nccl|cudnn)\.so\.(\d+\.\d+\.\d+)")
 _TORCH: Final = re.compile(r".*/(?:site|dist)-packages/torch-([^/]+)\.dist-info/METADATA")
+# apt's keys of the two distributions: those of newer releases are in a file for each source.
+_KEYS: Final = re.compile(
+    r"usr/share/keyrings/(?:debian|ubuntu)-archive-keyring\.(?:gpg|pgp)|etc/apt/trusted\.gpg(?:\.d/[\w.+-]+\.(?:gpg|asc))?"
+)
 _BERKELEY: Final = "var/lib/rpm/Packages"
 _MACHINES: Final = {62: "amd64", 183: "arm64", 3: "386", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 _MUSL_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64", "i386": "386"}
@@ -47,6 +51,7 @@ class Inside:
     facts: tuple[Fact, ...]  # sorted
     packages: tuple[str, ...]  # name=version, sorted
     status: str  # the text of dpkg's database; "" without one
+    keys: Mapping[str, bytes]  # the distribution's, for apt, by file name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +86,7 @@ class _Tree:
 
 def is_wanted(path: str) -> bool:
     """Return whether the content of this file is needed."""
-    patterns = (_LIBC, _LIBCRYPT_FILE, _DRIVER, _PATCHLEVEL, _CUDA_TEXT)
+    patterns = (_LIBC, _LIBCRYPT_FILE, _DRIVER, _PATCHLEVEL, _CUDA_TEXT, _KEYS)
     named = path in (*OS_RELEASE, DPKG, *RPM) or path.startswith(DPKG_PARTS)
     return named or any(pattern.fullmatch(path) for pattern in patterns)
 
@@ -101,6 +106,9 @@ def inspect_tree(
         facts=tuple(sorted({_plain(fact) for fact in facts})),
         packages=tuple(sorted(f"{name}={version}" for name, version in packages.items())),
         status=contents.get(DPKG, b"").decode("utf-8", "replace"),
+        keys={
+            posixpath.basename(path): contents[path] for path, _ in tree.matching(_KEYS) if path in contents
+        },
     )
 
 

@@ -4,6 +4,7 @@ A part with unchanged inputs is copied from the old lock, so locking after an ed
 needs no network. Wheels that are resolved anew keep the old lock's versions where they still fit.
 """
 
+import functools
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
@@ -12,9 +13,9 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.check import examine, load_tables, need_sound
-from envbuilder.compat.image_facts import PLATFORM, as_distribution
+from envbuilder.compat.context import make_context
+from envbuilder.compat.image_facts import PLATFORM, as_distribution, is_version
 from envbuilder.compat.tables.distribution import load_distributions
-from envbuilder.compat.tables.toolkit import WheelPart, load_toolkits
 from envbuilder.compat.tables.torch import load_torches
 from envbuilder.core.cache import save_text
 from envbuilder.core.console import Console
@@ -22,12 +23,21 @@ from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.known_base import lock_path
-from envbuilder.lock.model import Artifact, Lock, LockedBase, lock_artifacts, recipe_inputs
-from envbuilder.lock.resolve.apt import open_suite
+from envbuilder.lock.model import (
+    Artifact,
+    Lock,
+    LockedBase,
+    lock_artifacts,
+    needs_toolkit,
+    recipe_inputs,
+)
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
-from envbuilder.lock.resolve.debs import os_packages, resolve_debs, resolve_toolkit_debs
+from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.extensions import lock_extensions
-from envbuilder.lock.resolve.wheels import implied_wheels, resolve_toolkit_wheels, resolve_wheels
+from envbuilder.lock.resolve.interpreter import NAME as CPYTHON
+from envbuilder.lock.resolve.interpreter import resolve_interpreter
+from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
+from envbuilder.lock.resolve.wheels import implied_wheels, resolve_wheels
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
 
@@ -65,14 +75,12 @@ def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
             else f"{recipe.place('$.base')}: nothing can be built on `{base.reference}`",
             hint="`envbuilder check` says more",
         )
-    own = bool(base and base.inside.toolkit(recipe.cuda))
-    toolkit = None if own else load_toolkits().get(recipe.cuda)
-    if recipe.cuda and toolkit is None and not own:
-        raise IncompatibleError(
-            f"{recipe.place('$.cuda')}: CUDA {recipe.cuda} cannot be laid out by this envbuilder"
-        )
     torch = next((row for row in load_torches().rows if row.version == recipe.pytorch), None)
-    return Target(distribution=distribution, torch=torch, toolkit=toolkit, base=base)
+    inside = base.inside if base else None
+    return Target(
+        distribution=distribution, torch=torch, base=base,
+        standalone=make_context(recipe, load_tables(), base=inside).standalone,
+    )  # fmt: skip
 
 
 def resolve(
@@ -88,31 +96,37 @@ def resolve(
     moving = {canonicalize_name(name) for name in options.upgrade_only}
     anew = options.upgrade or (options.before is not None and not options.upgrade_only)
     prefer = tuple(one for one in old.wheels if one.name not in moving) if old and not anew else ()
-    debs, toolkit, wheels = kept.get("debs"), kept.get("toolkit"), kept.get("wheels")
+    debs, parts, wheels = kept.get("debs"), kept.get("toolkit"), kept.get("wheels")
     if debs is None:
         debs = resolve_debs(recipe, target, context, options=options)
-    elif names := [deb.name for deb in debs if deb.name in options.upgrade_only]:
-        fresh = replace(options, upgrade=True)
-        if target.base:
-            debs = resolve_debs(recipe, target, context, options=fresh)
-        else:
-            debs = open_suite(target.distribution.suite, "main", context, fresh).upgrade(debs, names)
-    if toolkit is None:
-        parts = resolve_toolkit_debs(target, context, options=options)
-        parts += resolve_toolkit_wheels(recipe, target, context)
-        toolkit = tuple(sorted(parts, key=lambda part: part.name))
-    if wheels is None:
-        wheels = resolve_wheels(recipe, target, context, prefer=prefer, before=options.before)
+    else:
+        debs = upgrade_debs(debs, recipe, target, context, options=options)
+    interpreter = kept.get("interpreter") or resolve_interpreter(recipe, target, context, options=options)
+    find_toolkit = functools.partial(
+        resolve_toolkit, recipe, target, context, old=old.toolkit if old else (), options=options
+    )
+    if parts is None:
+        parts = find_toolkit() if needs_toolkit(recipe, target.base) else ()
+    toolkit = locked_toolkit(recipe, parts)
+    implied = implied_wheels(recipe, toolkit)
+    if wheels is None or not all(_is_met(requirement, wheels) for requirement in implied):
+        wheels = resolve_wheels(
+            recipe, target, context, toolkit=toolkit, prefer=prefer, before=options.before
+        )
+    fitting = without_headers(recipe, parts, wheels)
+    if fitting is None:  # the wheels were with headers before
+        fitting = find_toolkit()
     lock = Lock(
         recipe=recipe.digest,
         epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
         platform=f"linux/{PLATFORM}",
         inputs=recipe_inputs(recipe),
         debs=debs,
-        toolkit=toolkit,
+        toolkit=fitting,
         wheels=wheels,
         extensions=extensions,
         base=target.base,
+        interpreter=next(iter(interpreter), None),
     )
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
         return replace(lock, epoch=old.epoch)
@@ -128,7 +142,7 @@ def _kept_parts(
     deb_names = {one.name for one in old.debs}
     wheel_names = {one.name for one in old.wheels}
     toolkit_names = {one.name for one in old.toolkit}
-    names = deb_names | wheel_names | toolkit_names
+    names = deb_names | wheel_names | toolkit_names | {one.name for one in old.interpreters}
     unknown = [name for name in options.upgrade_only if not {name, canonicalize_name(name)} & names]
     if unknown:
         raise UsageError(
@@ -140,27 +154,31 @@ def _kept_parts(
     if old.base and target.base:
         has_debs = old.base.manifest == target.base.manifest
     else:
-        has_debs = all(name in deb_names for name in os_packages(recipe) if not name.startswith("?"))
-    has_wheels = all(_is_met(requirement, old.wheels) for requirement in implied_wheels(recipe, target))
+        packages = os_packages(recipe, standalone=target.standalone is not None)
+        has_debs = all(name in deb_names for name in packages if not name.startswith("?"))
     moving = set(options.upgrade_only)
+    need = needs_toolkit(recipe, target.base)
+    has_toolkit = bool(locked_toolkit(recipe, old.toolkit)) if need else not old.toolkit
     stays = {
         "debs": has_debs,
-        "toolkit": _fits(old.toolkit, target) and not toolkit_names & moving,
-        "wheels": has_wheels and not wheel_names & set(map(canonicalize_name, moving)),
+        "toolkit": has_toolkit and not toolkit_names & moving,
+        "wheels": not wheel_names & set(map(canonicalize_name, moving)),
     }
+    if options.security_only and not recipe.security:
+        raise UsageError(
+            "the recipe has `security: false`, so its lock takes no security updates",
+            hint=f"remove this line of {recipe.path}",
+        )
     inputs = recipe_inputs(recipe)
-    return {
+    kept = {
         part: getattr(old, part)
         for part, is_fit in stays.items()
         if is_fit and getattr(inputs, part) == getattr(old.inputs, part)
     }
-
-
-def _fits(toolkit: tuple[Artifact, ...], target: Target) -> bool:
-    """Return whether the locked parts are those of the table's row."""
-    parts = target.toolkit.parts if target.toolkit else ()
-    wanted = {(part.name, part.version if isinstance(part, WheelPart) else "") for part in parts}
-    return wanted == {(part.name, part.version if part.kind == "wheel" else "") for part in toolkit}
+    has_python = all(is_version(one.version, recipe.python) for one in old.interpreters)
+    if target.standalone and has_python and CPYTHON not in moving:
+        kept["interpreter"] = old.interpreters
+    return kept
 
 
 def _is_met(requirement: str, wheels: tuple[Artifact, ...]) -> bool:

@@ -1,36 +1,45 @@
-"""A Debian suite, current or at a date. Queries run apt-get and apt-cache with a private state folder.
+"""A suite of Debian or Ubuntu with its pockets. Queries run apt-get and apt-cache with a private state folder.
 
-A lock holds what Debian's own resolver, apt, would install. apt runs as an ordinary user, without this
-machine's packages and sources, but with its settings for proxies, certificates and logins. Package lists stay
-in the cache; those of a current suite are used for a day.
+A lock holds what the distribution's own resolver, apt, would install. apt runs as an ordinary user, without this
+machine's packages and sources, but with its settings for proxies, certificates and logins. It reads all pockets of a
+suite at once, so apt decides which version is newest. Package lists stay in the cache; those of a current suite are used
+for a day.
 """
 
 import logging
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urlsplit
 
 from envbuilder.core.cache import Sha256, save_text
-from envbuilder.core.errors import CommandError, FetchError, IncompatibleError, ToolError
+from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT
 from envbuilder.core.process import Command
 from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
+from envbuilder.lock.security import (
+    CONFIGURATION,
+    SECURITY_LIST,
+    STAMP,
+    apt_command,
+    security_updates,
+    status_entry,
+)
 
 log = logging.getLogger(__name__)
 
 FRESH: Final = 24 * 3600  # seconds for which downloaded package lists are trusted
-MIRROR_HINT: Final = (
-    "ENVBUILDER_DEBIAN_MIRROR names a mirror that has this suite, e.g. your site's or Debian's archive"
-)
-SNAPSHOT_HINT: Final = "ENVBUILDER_DEBIAN_SNAPSHOT names a service that keeps Debian as it was on every day, as snapshot.debian.org does"
 _REFUSED: Final = re.compile(r"\b(?:401 +Unauthorized|403 +Forbidden)")
+_EXPIRED: Final = re.compile(r"\bRelease file for .* is (?:expired|not valid yet)")
+EXPIRED_HINT: Final = "the mirror was not updated for too long, or the clock of this machine is wrong"
 _URI: Final = re.compile(r"'(?P<url>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
+_SHA256: Final = re.compile(r"^SHA256: ([0-9a-f]{64})$", re.MULTILINE)
+_PACKAGE: Final = re.compile(r"^Package: (.+)$", re.MULTILINE)
 _CONFIGURATION: Final = """\
 #clear Dir;
 Dir "{folder}";
@@ -63,14 +72,36 @@ Debug::NoLocking "true";
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suite:
-    """A component of a suite with its package lists, made by `open_suite`."""
+class AptSource:
+    """One line of apt's list of sources."""
 
-    name: str  # bookworm
-    mirror: str
+    name: str  # the source of its packages in a lock
+    url: str  # with a final slash; it may hold a password, so show it with `shown` only
+    suite: str  # bookworm-security
+    components: tuple[str, ...]
+    keyrings: tuple[Path, ...]
+    is_security: bool  # it has security updates alone
+    hint: str  # what to do if it cannot be read
+
+    @property
+    def line(self) -> str:
+        options = f"arch=amd64 signed-by={','.join(map(str, self.keyrings))}"
+        return f"deb [{options}] {self.url} {self.suite} {' '.join(self.components)}\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suite:
+    """A suite with its package lists, made by `open_suite`."""
+
+    sources: tuple[AptSource, ...]  # the release first
     is_current: bool  # False for a snapshot, whose signature may have expired
     folder: Path
     context: ResolveContext
+
+    @property
+    def name(self) -> str:
+        """Return the suite's name, such as bookworm."""
+        return self.sources[0].suite
 
     def names(self) -> frozenset[str]:
         """Return the names of all packages."""
@@ -81,19 +112,26 @@ class Suite:
         refusal = f"no set of {self.name}'s packages fits the recipe's base, compiler, Python and `apt` list"
         return self._install("--", *packages, refusal=refusal)
 
-    def upgrade(self, old: Sequence[Artifact], names: Sequence[str]) -> tuple[Artifact, ...]:
+    def upgrade(
+        self, old: Sequence[Artifact], names: Sequence[str], status: str = ""
+    ) -> tuple[Artifact, ...]:
         """Return the old packages, with `names` in the newest version and upgrades of what these need.
 
-        apt is told that the old packages are installed, so it decides as on a machine that has them.
+        apt is told that the old packages are installed, beside those of dpkg's `status`, so it decides as on a machine
+        that has them.
         """
         with self.context.store.workspace() as work:
-            status = work / "status"
-            save_text(status, "\n".join(self._installed(old)))
+            others = _without({deb.name for deb in old}, status)
+            save_text(work / "status", "\n".join([*others, *self._installed(old, names)]))
             return self._install(
-                "-o", f"Dir::State::status={status}", "--no-remove", "--", *names,
+                "-o", f"Dir::State::status={work / 'status'}", "--no-remove", "--", *names,
                 refusal=f"{self.name} cannot upgrade {', '.join(names)} beside the packages that are locked",
                 hint="`--upgrade` without names chooses every version anew", old=old,
             )  # fmt: skip
+
+    def security_updates(self, debs: Sequence[Artifact]) -> tuple[str, ...]:
+        """Return the names of those packages for which a security update exists."""
+        return tuple(security_updates(self.folder, debs, self.context.runner))
 
     def additions(self, names: Sequence[str], status: str) -> tuple[Artifact, ...]:
         """Return these packages with the dependencies that are not installed according to dpkg's `status`.
@@ -103,10 +141,12 @@ class Suite:
         """
         options = ("--no-remove", "--", *names)
         refusal = f"{self.name} cannot add {', '.join(names)} to what the base image holds"
-        hint = f"take an image of {self.name} that is no older or newer than the mirror; {MIRROR_HINT}"
+        hint = (
+            f"take an image of {self.name} that is no older or newer than the mirror; {self.sources[0].hint}"
+        )
         with self.context.store.workspace() as work:
             save_text(work / "status", status)
-            save_text(work / "preferences", f"Package: *\nPin: release n={self.name}\nPin-Priority: 1001\n")
+            save_text(work / "preferences", _preferences(self.sources))
             state = ("-o", f"Dir::State::status={work / 'status'}")
             older = ("-o", f"Dir::Etc::preferences={work / 'preferences'}", "--allow-downgrades")
             try:
@@ -130,125 +170,141 @@ class Suite:
         found = {deb.name: deb for deb in (*old, *self._artifacts(listing))}
         return tuple(found[name] for name in sorted(found))
 
-    def _installed(self, old: Sequence[Artifact]) -> Iterator[str]:
-        """Yield dpkg's status of the old packages, from the lists if these have the version, else from the files."""
+    def _installed(self, old: Sequence[Artifact], moving: Collection[str]) -> Iterator[str]:
+        """Yield dpkg's status of the old packages, from the lists if these have the file, else from the files.
+
+        A superseded package that is `moving` needs no file, because its dependencies no longer count.
+        """
         listing = self._ask("apt-cache", "show", "--", *(deb.name for deb in old))
-        known = {_stanza(stanza): stanza for stanza in listing.strip().split("\n\n")}
-        gone = [deb for deb in old if deb not in known]
-        self.context.fetcher.fetch(gone)
+        known = {
+            digest[1]: stanza
+            for stanza in listing.strip().split("\n\n")
+            if (digest := _SHA256.search(stanza))
+        }
+        self.context.fetcher.fetch([deb for deb in old if deb.sha256 not in known and deb.name not in moving])
         for deb in old:
+            if deb.sha256 not in known and deb.name in moving:
+                yield status_entry(deb)
+                continue
             argv = ("dpkg-deb", "--field", str(self.context.store.artifact(deb.sha256)))
             why = f"read what `{deb.name}` depends on"
-            control = known.get(deb) or self.context.runner.run(Command(argv=argv, why=why))
+            control = known.get(deb.sha256) or self.context.runner.run(Command(argv=argv, why=why))
             yield f"Status: install ok installed\n{control.strip()}\n"
 
     def packages(self, names: tuple[str, ...]) -> tuple[Artifact, ...]:
         """Return these packages without their dependencies."""
         try:
-            listing = self._ask("apt-cache", "show", "--no-all-versions", "--", *names)
+            listing = self._ask("apt-get", "download", "--print-uris", "-qq", "--", *names)
         except CommandError as error:
             raise IncompatibleError(
                 f"{self.name} does not have all of {', '.join(names)}\n{error.message}"
             ) from error
-        return tuple(_stanza(stanza) for stanza in listing.strip().split("\n\n"))
+        return tuple(self._artifacts(listing))
 
     def _ask(self, program: str, *arguments: str) -> str:
         return self.context.runner.run(
-            _command(self.folder, program, *arguments, why=f"ask which packages {self.name} has")
+            apt_command(self.folder, program, *arguments, why=f"ask which packages {self.name} has")
         )
 
     def _artifacts(self, listing: str) -> Iterator[Artifact]:
-        above = urlsplit(self.mirror).path
-        for match in map(_URI.fullmatch, listing.splitlines()):
-            if match is None:
-                continue
+        for match in filter(None, map(_URI.fullmatch, listing.splitlines())):
             name, version, _ = unquote(match["file"]).split("_")
-            path = unquote(urlsplit(match["url"]).path).removeprefix(above)
-            yield _deb(name, version, path, size=match["size"], sha256=match["sha256"])
+            source, path = self._place(urlsplit(match["url"]))
+            yield Artifact(
+                kind="deb", name=name, version=version, sha256=Sha256(match["sha256"]), size=int(match["size"]),
+                source=source, path=path,
+            )  # fmt: skip
+
+    def _place(self, url: SplitResult) -> tuple[str, str]:
+        """Return the source of a file, and its path below it."""
+        bases = ((source.name, urlsplit(source.url)) for source in self.sources)
+        places = [
+            (name, unquote(url.path).removeprefix(unquote(base.path)))
+            for name, base in bases
+            if (base.hostname, base.port) == (url.hostname, url.port)
+            and unquote(url.path).startswith(unquote(base.path))
+        ]
+        return min(places, key=lambda place: len(place[1]))  # a mirror may lie below another
 
 
-def open_suite(name: str, component: str, context: ResolveContext, options: LockOptions) -> Suite:
-    """Download a suite's package lists into the cache. Raises FetchError, or ToolError without a keyring.
+def open_suite(
+    sources: Sequence[AptSource], folder: Path, context: ResolveContext, options: LockOptions
+) -> Suite:
+    """Download the package lists of these sources into a folder of the cache; raises FetchError.
 
-    With `options.before`, they are those of 00:00 UTC of that day. An upgrade downloads current ones again.
-
-    Only the suite itself, not its -security and -updates (`docs/lock.md` says why): release suites no longer change
-    once they are old, so every file that a lock names stays on the mirrors.
+    An upgrade downloads the lists of a current suite again.
     """
-    sources, before = context.sources(), options.before
-    mirror = f"{sources.snapshot}archive/debian/{before:%Y%m%d}T000000Z/" if before else ""
-    if not sources.debian and not mirror:
-        raise FetchError(
-            f"no Debian mirror is known on this machine, and `{name}` is needed", hint=MIRROR_HINT
-        )
-    if not sources.keyring.is_file():
-        raise ToolError(
-            f"the keyring `{sources.keyring}` is not there: packages of `{name}` cannot be trusted without it",
-            hint="`apt-get install debian-archive-keyring`; ENVBUILDER_DEBIAN_KEYRING names another keyring",
-        )
-    state = f"{name}-{component}" + (f"-{before:%Y%m%d}" if before else "")
     suite = Suite(
-        name=name,
-        mirror=mirror or sources.debian[0],
-        is_current=not mirror,
-        folder=context.store.resolver("apt") / state,
+        sources=tuple(sources),
+        is_current=options.before is None,
+        folder=folder,
         context=context,
     )
-    with context.store.lock(f"apt-{state}"):
-        line = f"deb [arch=amd64 signed-by={sources.keyring}] {suite.mirror} {name} {component}\n"
-        if not _is_fresh(suite, line) or (options.upgrade and suite.is_current):
-            _update(suite, line)
+    with context.store.lock(f"apt-{folder.name}"):
+        if not _is_fresh(suite) or (options.upgrade and suite.is_current):
+            _update(suite)
     return suite
 
 
-def _is_fresh(suite: Suite, line: str) -> bool:
-    stamp = suite.folder / "stamp"
-    if not stamp.is_file() or stamp.read_text() != line:
+def _without(names: Collection[str], status: str) -> list[str]:
+    """Return the entries of dpkg's status of other packages."""
+    entries = (f"{entry.strip()}\n" for entry in re.split(r"\n\s*\n", status) if entry.strip())
+    return [entry for entry in entries if (name := _PACKAGE.search(entry)) and name[1] not in names]
+
+
+def _preferences(sources: Sequence[AptSource]) -> str:
+    """Return preferences by which apt takes versions of these sources, even if older ones are installed."""
+    return "\n".join(f"Package: *\nPin: release n={source.suite}\nPin-Priority: 1001\n" for source in sources)
+
+
+def _is_fresh(suite: Suite) -> bool:
+    stamp = suite.folder / STAMP
+    if not stamp.is_file() or stamp.read_text() != _lines(suite.sources):
         return False
     return not suite.is_current or time.time() - stamp.stat().st_mtime < FRESH
 
 
-def _update(suite: Suite, line: str) -> None:
+def _lines(sources: Sequence[AptSource]) -> str:
+    return "".join(source.line for source in sources)
+
+
+def _update(suite: Suite) -> None:
     folder, runner = suite.folder, suite.context.runner
-    (folder / "stamp").unlink(missing_ok=True)
+    (folder / STAMP).unlink(missing_ok=True)
     for name in ("lists/partial", "archives/partial"):
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     save_text(folder / "status", "")
-    save_text(folder / "sources.list", line)
-    (folder / "sources.list").chmod(0o600)  # a mirror's URL may hold a password
+    _save_private(folder / "sources.list", _lines(suite.sources))
+    _save_private(folder / SECURITY_LIST, _lines([source for source in suite.sources if source.is_security]))
     machine = runner.run(Command(argv=("apt-config", "dump"), why="read apt's proxy settings"))
     taken = ("Acquire::http", "Acquire::Retries", "Acquire::Force")
     kept = [text for text in machine.splitlines() if text.startswith(taken)]
     own = _CONFIGURATION.format(folder=folder, is_current=str(suite.is_current).lower())
-    save_text(folder / "apt.conf", "\n".join([*kept, own]))
+    save_text(folder / CONFIGURATION, "\n".join([*kept, own]))
     try:
-        runner.run(_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"))
+        runner.run(
+            apt_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}")
+        )
     except CommandError as error:
+        places = " and ".join(dict.fromkeys(shown(source.url) for source in suite.sources))
         raise FetchError(
-            f"could not read the package lists of `{suite.name}` from {shown(suite.mirror)}\n{error.message}",
+            f"could not read the package lists of `{suite.name}` from {places}\n{error.message}",
             hint=_hint(suite, error.message),
         ) from error
-    save_text(folder / "stamp", line)
-    (folder / "stamp").chmod(0o600)
+    _save_private(folder / STAMP, _lines(suite.sources))
+
+
+def _save_private(path: Path, text: str) -> None:
+    """Write a file that its owner alone can read: a mirror's URL may hold a password."""
+    save_text(path, text)
+    path.chmod(0o600)
 
 
 def _hint(suite: Suite, output: str) -> str:
+    """Return what to do about the sources that apt's messages name."""
     if _REFUSED.search(output):
         return ACCESS_HINT
-    return MIRROR_HINT if suite.is_current else SNAPSHOT_HINT
-
-
-def _command(folder: Path, *argv: str, why: str) -> Command:
-    return Command(argv=argv, env=(("APT_CONFIG", str(folder / "apt.conf")),), why=why)
-
-
-def _stanza(text: str) -> Artifact:
-    fields = dict(re.findall(r"^(Package|Version|Filename|Size|SHA256): (.+)$", text, re.MULTILINE))
-    package, version, path = (fields[name] for name in ("Package", "Version", "Filename"))
-    return _deb(package, version, path, size=fields["Size"], sha256=fields["SHA256"])
-
-
-def _deb(name: str, version: str, path: str, *, size: str, sha256: str) -> Artifact:
-    return Artifact(
-        kind="deb", name=name, version=version, sha256=Sha256(sha256), size=int(size), source="debian", path=path
-    )  # fmt: skip
+    errors = "\n".join(line for line in output.splitlines() if line.startswith("E: "))
+    named = [source for source in suite.sources if re.search(rf"\b{source.suite}(?![\w-])", errors)]
+    hints = [EXPIRED_HINT] if _EXPIRED.search(output) else []
+    return "; ".join(dict.fromkeys([*hints, *(source.hint for source in named or suite.sources)]))

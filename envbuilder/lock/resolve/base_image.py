@@ -8,12 +8,13 @@ downloads no layer again.
 import json
 import threading
 from dataclasses import asdict
+from pathlib import Path
 from typing import Final
 
 from envbuilder.artifacts.oci.model import Configuration, Descriptor, Manifest, parse_configuration
 from envbuilder.artifacts.oci.reference import Reference, names_registry, parse_reference
 from envbuilder.compat.image_facts import PLATFORM
-from envbuilder.core.cache import save_text, space_errors
+from envbuilder.core.cache import remove_tree, save_text, space_errors
 from envbuilder.core.errors import ContentError, IncompatibleError
 from envbuilder.layers.overlay import DAMAGED, Overlay
 from envbuilder.lock.base_image.inspect import Inside, inspect_tree, is_wanted
@@ -24,6 +25,7 @@ from envbuilder.recipe.model import Recipe
 from envbuilder.registry.download import fetch_blob, read_blob, read_image
 
 _STATUS: Final = "status"
+_KEYS: Final = "keys"
 
 
 def resolve_image(
@@ -50,14 +52,24 @@ def resolve_image(
 
 
 def status_of(base: LockedBase, context: ResolveContext) -> str:
-    """Return dpkg's status of a locked image, "" if it has none. An image locked elsewhere is read again."""
-    path = kept_folder(context.store, base.reference) / _STATUS
+    """Return dpkg's status of a locked image, "" if it has none."""
+    return (_need_kept(base, context) / _STATUS).read_text(encoding="utf-8")
+
+
+def keys_of(base: LockedBase, context: ResolveContext) -> tuple[Path, ...]:
+    """Return the files with the keys by which apt in a locked image trusts its distribution."""
+    return tuple(sorted((_need_kept(base, context) / _KEYS).glob("*")))
+
+
+def _need_kept(base: LockedBase, context: ResolveContext) -> Path:
+    """Return the cache's folder of a locked image. An image locked elsewhere is read again."""
+    folder = kept_folder(context.store, base.reference)
     kept = recall(context.store, base.reference)
-    if kept is None or kept.manifest != base.manifest or not path.is_file():
+    if kept is None or kept.manifest != base.manifest or not (folder / _STATUS).is_file():
         reference = parse_reference(base.reference).with_digest(base.manifest.digest)
         manifest = read_image(context.client(), reference, f"linux/{PLATFORM}")
         _inspect_image(base.reference, reference, manifest, context)
-    return path.read_text(encoding="utf-8")
+    return folder
 
 
 def _inspect_image(
@@ -81,7 +93,12 @@ def _inspect_image(
         packages=inside.packages,
     )
     folder = kept_folder(context.store, name)
-    folder.mkdir(mode=0o700, exist_ok=True)
+    keys = folder / _KEYS
+    if keys.is_dir():
+        remove_tree(keys)
+    keys.mkdir(mode=0o700, parents=True)
+    for filename, key in inside.keys.items():
+        (keys / filename).write_bytes(key)
     save_text(folder / _STATUS, inside.status)
     save_text(folder / BASE, json.dumps(asdict(base), ensure_ascii=False))
     return base

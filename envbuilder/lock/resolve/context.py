@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from envbuilder.compat.tables.distribution import Distribution
-from envbuilder.compat.tables.toolkit import Toolkit
+from envbuilder.compat.tables.standalone import Standalone
 from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
@@ -33,6 +33,7 @@ class LockOptions:
     today: date
     upgrade: bool = False  # resolve everything anew, whatever the old lock says
     upgrade_only: tuple[str, ...] = ()  # names of packages that may move
+    security_only: bool = False  # packages that have a security update may move
     before: date | None = None  # as of 00:00 UTC of this day
 
 
@@ -42,8 +43,8 @@ class Target:
 
     distribution: Distribution  # for a base image, the equivalent distribution
     torch: Torch | None  # None for a release newer than the tables
-    toolkit: Toolkit | None  # None without CUDA, or if the base image has it
     base: LockedBase | None = None
+    standalone: Standalone | None = None  # None if the suite or the image has the recipe's Python
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,21 @@
 """Resolve the packages of the os layer: those that every environment needs, and those of the recipe."""
 
 import re
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from envbuilder.compat.image_facts import suite_of
-from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import DebPart
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.places import nearest
+from envbuilder.core.sources import DEBIAN
 from envbuilder.lock.model import Artifact, LockedBase
-from envbuilder.lock.resolve.apt import Suite, open_suite
+from envbuilder.lock.resolve.apt import Suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
+from envbuilder.lock.resolve.pockets import open_release
 from envbuilder.recipe.model import Recipe
 
 # The distribution's base, a compiler for extensions of its own Python, and what torch's build calls.
@@ -21,14 +25,14 @@ OS_PACKAGES: Final = (
     "libc6-dev", "libcrypt-dev",  # crypt.h; libc6-dev no longer brings it in newer suites
     "gcc-{gcc}", "g++-{gcc}", "binutils",
     "make", "ninja-build",
-    "python{python}", "python{python}-dev",  # no pip, no venv: uv fills /opt/env
 )  # fmt: skip
+PYTHON_PACKAGES: Final = ("python{python}", "python{python}-dev")  # no pip, no venv: uv fills /opt/env
 # NCCL needs them for InfiniBand and RoCE; without them it silently falls back to sockets.
 RDMA_PACKAGES: Final = ("libibverbs1", "ibverbs-providers")
 # Debian packages distutils separately, and uv refuses a Python older than 3.10 without it.
 OLD_PYTHON_PACKAGES: Final = ("python3-distutils",)
 # The packages that are not needed if an image has a compiler or a Python from elsewhere.
-_OWN: Final = {"gcc": ("gcc-{gcc}", "g++-{gcc}"), "python": ("python{python}", "python{python}-dev")}
+_OWN: Final = {"gcc": ("gcc-{gcc}", "g++-{gcc}"), "python": PYTHON_PACKAGES}
 # Installed if the suite has it, instead of usrmerge with its Perl modules: the root is merged from the start.
 IF_THERE: Final = ("usr-is-merged",)
 
@@ -38,27 +42,32 @@ def resolve_debs(
 ) -> tuple[Artifact, ...]:
     """Return the packages of the os layer. Raises IncompatibleError if the suite lacks a pinned one."""
     if target.base:
-        return _resolve_additions(recipe, target.base, context, options=options)
-    suite = open_suite(target.distribution.suite, "main", context, options)
+        return _resolve_additions(recipe, target, target.base, context, options=options)
+    suite = open_release(target.distribution, context, options, security=recipe.security)
     names = suite.names()
     _need(f"gcc-{recipe.gcc}", r"gcc-\d+", "$.gcc", names=names, suite=suite)
-    _need(f"python{recipe.python}", r"python3\.\d+", "$.python", names=names, suite=suite)
+    if target.standalone is None:
+        _need(f"python{recipe.python}", r"python3\.\d+", "$.python", names=names, suite=suite)
     _need_listed(recipe, names, suite)
-    debs = suite.closure((*os_packages(recipe), *(name for name in IF_THERE if name in names)))
+    debs = suite.closure(
+        (
+            *os_packages(recipe, standalone=target.standalone is not None),
+            *(name for name in IF_THERE if name in names),
+        )
+    )
     _check_libxcrypt(recipe, debs, suite)
     return debs
 
 
 def _resolve_additions(
-    recipe: Recipe, base: LockedBase, context: ResolveContext, *, options: LockOptions
+    recipe: Recipe, target: Target, base: LockedBase, context: ResolveContext, *, options: LockOptions
 ) -> tuple[Artifact, ...]:
     """Return the packages that an image lacks, as apt would install them; none if no suite's packages fit it.
 
     A compiler or a Python that the image has from elsewhere is used as it is.
     """
     inside = base.inside
-    suite_row = suite_of(inside, load_distributions().by_name)
-    if suite_row is None:
+    if _suite_row(base) is None:
         return ()
     have = {package.partition("=")[0] for package in base.packages}
     owned = [("gcc", inside.gcc(recipe.gcc)), ("python", inside.python(recipe.python))]
@@ -70,38 +79,83 @@ def _resolve_additions(
         if kind == "gcc" or fact.path.startswith("/usr/local/") or inside.has_headers(recipe.python)
     }
     there = have | brought
-    wanted = tuple(name for name in os_packages(recipe) if not name.startswith("?") and name not in there)
+    wanted = tuple(
+        name
+        for name in os_packages(recipe, standalone=target.standalone is not None)
+        if not name.startswith("?") and name not in there
+    )
     if not wanted:
         return ()
-    from envbuilder.lock.resolve.base_image import status_of  # noqa: PLC0415 - asks registries, for images alone
-
-    suite = open_suite(suite_row.suite, "main", context, options)
+    suite, status = _open_suite(recipe, target, context, options)
     _need_listed(recipe, suite.names() | have, suite)
-    return suite.additions(wanted, status_of(base, context))
+    return suite.additions(wanted, status)
 
 
-def os_packages(recipe: Recipe) -> tuple[str, ...]:
-    """Return the arguments for apt: package names and one pattern."""
+def upgrade_debs(
+    debs: tuple[Artifact, ...],
+    recipe: Recipe,
+    target: Target,
+    context: ResolveContext,
+    *,
+    options: LockOptions,
+) -> tuple[Artifact, ...]:
+    """Return the locked packages, with those upgraded that the options name, or that lack a security update."""
+    wanted = tuple(deb.name for deb in debs if deb.name in options.upgrade_only)
+    if not wanted and not options.security_only:
+        return debs
+    if target.base and _suite_row(target.base) is None:
+        return debs
+    suite, status = _open_suite(recipe, target, context, replace(options, upgrade=True))
+    if options.security_only:
+        wanted = suite.security_updates(debs)
+    return suite.upgrade(debs, wanted, status) if wanted else debs
+
+
+def _suite_row(base: LockedBase) -> Distribution | None:
+    return suite_of(base.inside, load_distributions().by_name)
+
+
+def _open_suite(
+    recipe: Recipe, target: Target, context: ResolveContext, options: LockOptions
+) -> tuple[Suite, str]:
+    """Open the suite that a recipe's packages come from. Returns dpkg's status of its image as well, "" for a suite.
+
+    The packages of an image's suite are trusted by the image's own keys.
+    """
+    base = target.base
+    if base is None:
+        return open_release(target.distribution, context, options, security=recipe.security), ""
+    from envbuilder.lock.resolve.base_image import keys_of, status_of  # noqa: PLC0415 - asks registries, for images alone
+
+    row, status, keys = _suite_row(base), status_of(base, context), keys_of(base, context)
+    assert row is not None
+    return open_release(row, context, options, security=recipe.security, keys=keys), status
+
+
+def os_packages(recipe: Recipe, *, standalone: bool = False) -> tuple[str, ...]:
+    """Return the arguments for apt: package names and one pattern. A `standalone` Python replaces the suite's."""
     older = OLD_PYTHON_PACKAGES if version_key(recipe.python) < version_key("3.10") else ()
+    pythons = () if standalone else (*PYTHON_PACKAGES, *older)
     rdma = RDMA_PACKAGES if recipe.cuda else ()
-    plain = (name.format(gcc=recipe.gcc, python=recipe.python) for name in OS_PACKAGES)
-    return (*plain, *older, *rdma, *recipe.apt)
+    plain = (name.format(gcc=recipe.gcc, python=recipe.python) for name in (*OS_PACKAGES, *pythons))
+    return (*plain, *rdma, *recipe.apt)
 
 
 def resolve_toolkit_debs(
-    target: Target, context: ResolveContext, *, options: LockOptions
+    recipe: Recipe, parts: Sequence[DebPart], context: ResolveContext, *, options: LockOptions
 ) -> tuple[Artifact, ...]:
     """Return the toolkit's own packages without dependencies: those are in the wheels or not wanted."""
-    toolkit = target.toolkit
-    parts = [part for part in toolkit.parts if isinstance(part, DebPart)] if toolkit else []
     debs: list[Artifact] = []
+    distributions = load_distributions().by_name
     for place in sorted({(part.suite, part.component) for part in parts}):
-        suite = open_suite(*place, context, options)
+        row, component = distributions[f"{DEBIAN}/{place[0]}"], place[1]
+        # The release alone: security updates of Debian do not cover NVIDIA's compilers (debian.org/security/faq).
+        suite = open_release(row, context, options, security=False, components=(component,))
         debs += suite.packages(tuple(part.name for part in parts if (part.suite, part.component) == place))
     for deb in debs:
-        if toolkit and deb.name == "nvidia-cuda-toolkit" and not deb.version.startswith(f"{toolkit.cuda}."):
+        if deb.name == "nvidia-cuda-toolkit" and not deb.version.startswith(f"{recipe.cuda_minor}."):
             raise IncompatibleError(
-                f"the mirror's `{deb.name}` is {deb.version}, expected CUDA {toolkit.cuda}",
+                f"the mirror's `{deb.name}` is {deb.version}, expected CUDA {recipe.cuda_minor}",
                 hint="the suite has moved on: use a newer envbuilder, or a mirror that still has this version",
             )
     return tuple(debs)

@@ -20,8 +20,10 @@ from packaging.requirements import Requirement
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import Version
 
-from envbuilder.compat.tables.toolkit import WheelPart
-from envbuilder.compat.tables.torch import Torch, build_of
+from envbuilder.compat.context import load_tables, make_context
+from envbuilder.compat.suggest import find_on_package_index
+from envbuilder.compat.tables.toolkit import Toolkit, WheelPart
+from envbuilder.compat.tables.torch import Torch, index_build
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import NETWORK_HINT
@@ -33,6 +35,7 @@ from envbuilder.recipe.model import Recipe
 
 ALWAYS: Final = ("setuptools",)  # torch's `cpp_extension` imports it, and only newer releases declare it
 LARGE: Final = 20_000_000  # bytes; a local wheel above this is not given to uv whole
+_TOOLKIT_EXTRAS: Final = "cccl,crt,cudart,cuobjdump,nvcc,nvvm"  # a release without one of them leaves it out
 _LOOSEN: Final = "loosen a bound in `packages`, or choose a version that has a wheel for this Python"
 _BUILD: Final = re.compile(r"cpu|cu\d+")
 _NOT_FOUND: Final = re.compile(r"([\w.-]+) was not found in the package registry|no version of ([\w.-]+)")
@@ -55,7 +58,8 @@ class Question:
 
 
 def resolve_wheels(
-    recipe: Recipe, target: Target, context: ResolveContext, *, prefer: tuple[Artifact, ...], before: date | None
+    recipe: Recipe, target: Target, context: ResolveContext, *,
+    toolkit: Toolkit | None, prefer: tuple[Artifact, ...], before: date | None,
 ) -> tuple[Artifact, ...]:  # fmt: skip
     """Return the wheels of the python layer. Raises IncompatibleError with uv's message if nothing fits."""
     sources = context.sources()
@@ -63,18 +67,45 @@ def resolve_wheels(
     question = Question(
         python=recipe.python,
         glibc=target.distribution.glibc,
-        requirements=(torch, *ALWAYS, *recipe.packages, *implied_wheels(recipe, target)),
+        requirements=(torch, *ALWAYS, *recipe.packages, *implied_wheels(recipe, toolkit)),
         constraints=_undeclared_bounds(target.torch) if target.torch else (),
         build=build,
         prefer=prefer,
         before=before,
     )
-    return ask_uv(question, context)
+    try:
+        return ask_uv(question, context)
+    except (FetchError, IncompatibleError) as error:
+        if build:
+            _need_own_index(recipe, target, sources, build, error)
+        raise
 
 
-def implied_wheels(recipe: Recipe, target: Target) -> tuple[str, ...]:
+def _need_own_index(
+    recipe: Recipe, target: Target, sources: Sources, build: str, error: FetchError | IncompatibleError
+) -> None:
+    """Raise FetchError if PyTorch's own index, which alone has this build, does not answer."""
+    from envbuilder.core.http.reachable import reach  # noqa: PLC0415 - requests takes 0.15 s, for a failure alone
+
+    page = f"{sources.pytorch}{build}/"
+    (reached,) = reach((page,), sources.certificates)
+    if not reached.trouble:
+        return
+    packaged = find_on_package_index(
+        make_context(recipe, load_tables(), base=target.base.inside if target.base else None)
+    )
+    ways = [f"or write {packaged.words()}: that build is in the package index"] if packaged else []
+    raise FetchError(
+        f"torch {recipe.pytorch}+{build} is in PyTorch's own index alone, and {reached.url} does not answer: {reached.trouble}",
+        hint="; ".join(
+            ["ENVBUILDER_PYTORCH_INDEX names a mirror of it, and a folder of wheels serves as well", *ways]
+        ),
+    ) from error
+
+
+def implied_wheels(recipe: Recipe, toolkit: Toolkit | None) -> tuple[str, ...]:
     """Return the requirements besides torch in an environment with CUDA: the toolkit's own and nvidia-ml-py."""
-    constraints = target.toolkit.constraints if target.toolkit else ()
+    constraints = toolkit.constraints if toolkit else ()
     return (*constraints, *(("nvidia-ml-py",) if recipe.cuda else ()))
 
 
@@ -84,25 +115,26 @@ def _undeclared_bounds(torch: Torch) -> tuple[str, ...]:
     return tuple(f"{name}{bound}" for name, bound in bounds if bound)
 
 
-def resolve_toolkit_wheels(recipe: Recipe, target: Target, context: ResolveContext) -> tuple[Artifact, ...]:
-    """Return the toolkit's own wheels without dependencies."""
-    parts = [part for part in target.toolkit.parts if isinstance(part, WheelPart)] if target.toolkit else []
-    if not parts:
-        return ()
-    pins = tuple(f"{part.name}=={part.version}" for part in parts)
-    glibc = target.distribution.glibc
-    question = Question(python=recipe.python, glibc=glibc, requirements=pins, dependencies=False)
-    return ask_uv(question, context)
+def resolve_toolkit_wheels(
+    recipe: Recipe, target: Target, parts: Sequence[WheelPart], context: ResolveContext, *, before: date | None
+) -> tuple[Artifact, ...]:  # fmt: skip
+    """Return the toolkit's own wheels: those of fixed versions, or those that the package `cuda-toolkit` requires."""
+    names = {part.name for part in parts}
+    pins = tuple(f"{part.name}=={part.version}" for part in parts if part.version)
+    question = Question(
+        python=recipe.python,
+        glibc=target.distribution.glibc,
+        requirements=pins or (f"cuda-toolkit[{_TOOLKIT_EXTRAS}]=={recipe.cuda}.*",),
+        dependencies=not pins,
+        before=before,
+    )
+    return tuple(wheel for wheel in ask_uv(question, context) if wheel.name in names)
 
 
 def torch_requirement(recipe: Recipe, target: Target, *, folders: Sequence[Path]) -> tuple[str, str]:
-    """Return the requirement on torch and the PyTorch index that has it ("" for a folder or the package index).
-
-    The package index has one build of each release, under its plain version; every other build is `+cpu` or `+cuXYZ`. A
-    toolkit of another minor version than any build works with the package index's build (`check` warns of it).
-    """
-    build = build_of(recipe.cuda) if recipe.cuda else "cpu"
-    if recipe.cuda and (target.torch is None or build not in [one.name for one in target.torch.other_builds]):
+    """Return the requirement on torch and the PyTorch index that has it ("" for a folder or the package index)."""
+    build = index_build(target.torch, recipe.cuda_minor)
+    if not build:
         return f"torch=={recipe.pytorch}", ""
     there = any(any(folder.glob(f"torch-{recipe.pytorch}+{build}-*.whl")) for folder in folders)
     return f"torch=={recipe.pytorch}+{build}", "" if there else build

@@ -166,11 +166,11 @@ def _load(folder: Path) -> tuple[tuple[Failure, ...], tuple[Message, ...]]:
         found += file.failures if file else ()
         messages += file.messages if file else ()
         rows = root.get("failures") if root else None
-        for row, key in itertools.product(rows.items if rows else (), ("code", "name")):
+        for row, key in itertools.product(rows.inner.values() if rows else (), ("code", "name")):
             if value := row.get(key):
-                first = seen.setdefault((key, value.text), value.where)
+                first = seen.setdefault((key, value.value), value.where)
                 if first != value.where:
-                    message = f"{key} `{value.text}` is there twice"
+                    message = f"{key} `{value.value}` is there twice"
                     mistakes.at(value, Code.DUPLICATE, message, hint=f"the first is at {first}")
     for code in {message.failure for message in messages if message.failure} - {one.code for one in found}:
         mistakes.add(Code.VALUE, str(folder), f"no failure has the code `{code}`")

@@ -66,7 +66,10 @@ def probe_machine(
 ) -> Machine:
     def reach_sources() -> tuple[Reached, ...]:
         sources = probe_sources(environment, runner)
-        return reach((*sources.debian, *sources.indexes, sources.pytorch), sources.certificates)
+        return reach(
+            (*sources.debian, *sources.indexes, sources.pytorch, *filter(None, (sources.cuda,))),
+            sources.certificates,
+        )
 
     uid, soft = os.geteuid(), resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
     return Machine(

@@ -8,6 +8,7 @@ which lacks those mounts. `rmdir` removes mount points, because it removes only 
 from collections.abc import Sequence
 from typing import Final
 
+from envbuilder.core.sources import STANDALONE_RELEASES
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import WRITE, WRITE_MARKED, file_lines, in_comment, marked
@@ -36,10 +37,10 @@ Stage: workshop
 %arguments
     BOOTSTRAP=docker
     BASE={base}
-    DEBIAN_MIRROR=
+{mirrors}
     INDEX=
     PYTORCH_INDEX={pytorch}
-
+{mirror}
 %setup
     # Where `--bind` puts what it brings.
     mkdir "${{APPTAINER_ROOTFS:?}}/artifacts" "${{APPTAINER_ROOTFS:?}}/context"
@@ -90,7 +91,9 @@ def render_definition(kit: Kit) -> str:
         name=kit.plan.name,
         summary=in_comment(kit.summary) or "see its recipe",
         base=kit.base,
+        mirrors="\n".join(f"    {name}=" for name in steps.MIRRORS),
         pytorch=kit.pytorch_index.rstrip("/"),
+        mirror=f"    PYTHON_MIRROR={STANDALONE_RELEASES[-1].rstrip('/')}\n" if kit.plan.interpreter else "",
     )
     exports = ".singularity.d/env/10-docker2singularity.sh"
     files = [f"    {_TARGET}/{name} /" for name in _TOP] + [f"    {_TARGET}/{exports} /{exports}"]
@@ -120,12 +123,13 @@ def _sections(lines: Sequence[str]) -> str:
 
 
 def _post(kit: Kit) -> list[str]:
+    given = (*steps.MIRRORS, "INDEX", "PYTORCH_INDEX", *(("PYTHON_MIRROR",) if kit.plan.interpreter else ()))
     lines = [
         "set -euo pipefail",
         "umask 022",
         f"export SOURCE_DATE_EPOCH={kit.plan.epoch}",
-        'DEBIAN_MIRROR="{{ DEBIAN_MIRROR }}" INDEX="{{ INDEX }}" PYTORCH_INDEX="{{ PYTORCH_INDEX }}"',
-        "export DEBIAN_MIRROR INDEX PYTORCH_INDEX",
+        " ".join(f'{name}="{{{{ {name} }}}}"' for name in given),
+        f"export {' '.join(given)}",
         WRITE_MARKED,
         _ENTER,
         "",

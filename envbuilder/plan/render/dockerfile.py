@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Final
 
+from envbuilder.core.sources import STANDALONE_RELEASES
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import WRITE, in_comment, in_dockerfile
@@ -25,9 +26,13 @@ _HEAD: Final = """\
 ARG BASE={base}
 # PyTorch's own indexes, for builds that the package index does not have.
 ARG PYTORCH_INDEX={pytorch}
-# Addresses of a Debian mirror and of a package index; empty: those that the workshop's apt and uv know by themselves.
-ARG DEBIAN_MIRROR=
+# Addresses of mirrors and of a package index; empty: those that the workshop's apt and uv know by themselves.
+{mirrors}
 ARG INDEX=
+"""
+_PYTHON_MIRROR: Final = """\
+# Where the releases of python-build-standalone are.
+ARG PYTHON_MIRROR={mirror}
 """
 _STRICT: Final = ("#!/bin/bash", "set -euo pipefail")
 _BASE_HEAD: Final = """\
@@ -72,8 +77,11 @@ def render_dockerfile(kit: Kit) -> str:
         summary=in_comment(kit.summary) or "see its recipe",
         epoch=plan.epoch,
         base=kit.base,
+        mirrors="\n".join(f"ARG {name}=" for name in steps.MIRRORS),
         pytorch=in_dockerfile(kit.pytorch_index.rstrip("/")),
     )
+    if plan.interpreter:
+        head += _PYTHON_MIRROR.format(mirror=STANDALONE_RELEASES[-1].rstrip("/"))
     stages = [stage for stage in STAGES if stage.is_in(kit)]
     downloads = [stage.download for stage in stages if stage.download]
     texts = [

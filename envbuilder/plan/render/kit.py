@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.lock.model import SourceFile
 from envbuilder.plan.model import Plan
 
@@ -39,4 +40,6 @@ class Kit:
     @property
     def base(self) -> str:
         """Return the name of the distribution's official image."""
-        return f"debian:{self.plan.os.suite}"
+        suite = self.plan.os.suite
+        names = (row.name for row in load_distributions().rows if row.suite == suite)
+        return next(names).replace("/", ":")

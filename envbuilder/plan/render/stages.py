@@ -8,13 +8,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from envbuilder.plan.model import ENV_PREFIX, Plan
+from envbuilder.plan.model import ENV_PREFIX, OWN, STANDALONE_PREFIX, Plan
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import in_comment, in_shell
 
 EPOCH: Final = "ARG SOURCE_DATE_EPOCH"
 OUT: Final = "/root/out"  # the root of new files in a stage of a rendered Dockerfile
+ARCHIVE: Final = "python.tar.gz"  # the standalone Python, in the folder that `Dockerfile.base` reads
 LAYER: Final = "/layer"  # the same in a stage of `Dockerfile.base`
 OFF: Final = "--network=none"
 KIT: Final = "--mount=type=bind,from=kit,source=/kit,target=/kit"
@@ -111,8 +112,8 @@ COPY --link --from=root / /
     download=Download(
         name="debs",
         comment="The distribution's packages, unpacked.",
-        arguments=("DEBIAN_MIRROR",),
-        fetch=lambda kit: steps.fetch_debs(kit.plan.os.artifacts, "/debs"),
+        arguments=steps.MIRRORS,
+        fetch=lambda kit: steps.fetch_files(kit.plan.os.artifacts, "/debs"),
         unpack=steps.unpack,
     ),
     scripts=lambda kit, _: [
@@ -124,18 +125,46 @@ COPY --link --from=root / /
     ],
 )
 
+INTERPRETER: Final = Stage(
+    name="interpreter",
+    comment="The standalone Python.",
+    base=f"""\
+# The standalone Python, of a recipe whose suite or image has another one.
+FROM os AS standalone
+ADD interpreter/{ARCHIVE} /opt/
+RUN {OFF} {_input("interpreter")} {_input("kit")} \\
+    . /interpreter/settings && "$INTERPRETER" -B /kit/install_python.py {STANDALONE_PREFIX} \\
+    && mkdir -p {LAYER}/opt && mv {STANDALONE_PREFIX} {LAYER}/opt
+
+FROM ${{INTERPRETER}} AS interpreter
+""",
+    parents=("os",),
+    options=(OFF, KIT, _mount("standalone")),
+    copies=(f"COPY --link --from=interpreter {STANDALONE_PREFIX} {STANDALONE_PREFIX}",),
+    download=Download(
+        name="standalone",
+        comment="The standalone Python.",
+        arguments=("PYTHON_MIRROR",),
+        fetch=steps.fetch_interpreter,
+    ),
+    scripts=lambda kit, _: (
+        [Script(name="interpreter", lines=steps.install_interpreter(kit))] if kit.plan.interpreter else []
+    ),
+)
+
 PYTHON: Final = Stage(
     name="python",
     comment="The Python environment.",
     base=f"""\
 # The Python environment.
 FROM os AS python
+COPY --link --from=interpreter {LAYER} /
 {EPOCH}
 RUN {OFF} {_input("python")} {_input("kit")} \\
     ["/bin/sh", "/kit/install_wheels.sh", "/python"]
 """,
     layer=(ENV_PREFIX, ENV_PREFIX),
-    parents=("os",),
+    parents=("interpreter", "os"),
     head=(EPOCH, "ARG PYTORCH_INDEX", "ARG INDEX"),
     options=(KIT, *FETCH),
     copies=(f"COPY --link --from=python {ENV_PREFIX} {ENV_PREFIX}",),
@@ -160,7 +189,7 @@ FROM ${{CUDA}} AS cuda
     download=Download(
         name="parts",
         comment="The CUDA toolkit's packages.",
-        arguments=("DEBIAN_MIRROR", "PYTORCH_INDEX"),
+        arguments=(*steps.MIRRORS, "PYTORCH_INDEX"),
         fetch=lambda kit: steps.fetch_parts(kit.plan.cuda.artifacts if kit.plan.cuda else ()),
     ),
     scripts=lambda kit, _: [Script(name="cuda", lines=steps.install_toolkit(kit))] if kit.plan.cuda else [],
@@ -200,18 +229,23 @@ START: Final = Stage(
     base=f"""\
 # What each Python of the environment runs first.
 FROM os AS start
+COPY --link --from=interpreter {LAYER} /
 COPY --link start {LAYER}
 RUN {OFF} {_input("python/settings", "settings")} {_input("kit")} \\
     . /settings && sh /kit/write_start.sh "$INTERPRETER" {LAYER}
 """,
-    parents=("os",),
+    parents=("interpreter", "os"),
     options=(OFF,),
-    copies=("COPY --link --from=start /opt /opt", f"COPY --link --from=start {OUT} /"),
+    copies=(
+        f"COPY --link --from=start {ENV_PREFIX} {ENV_PREFIX}",
+        f"COPY --link --from=start {OWN} {OWN}",
+        f"COPY --link --from=start {OUT} /",
+    ),
     files=lambda kit, root, out: [*steps.start_files(kit, out=root), *steps.runtime(kit, out=out)],
     scripts=lambda kit, _: [Script(name="start", lines=steps.start_code(kit))],
 )
 
-STAGES: Final = (OS, PYTHON, CUDA, EXTENSIONS, START)  # in the order of their layers
+STAGES: Final = (OS, INTERPRETER, PYTHON, CUDA, EXTENSIONS, START)  # in the order of their layers
 # The stages of `Dockerfile.base` that BuildKit exports, each with its layers in order.
 EXPORTED: Final = {"layers": tuple(stage.name for stage in STAGES), "edited": (EXTENSIONS.name,)}
 
@@ -219,6 +253,8 @@ EXPORTED: Final = {"layers": tuple(stage.name for stage in STAGES), "edited": (E
 ARGUMENTS: Final = """\
 # Where the root comes from: `suite`, the distribution's packages alone; `image`, an image with the packages that it lacks.
 ARG BASE=suite
+# The standalone Python: `standalone`, or `nothing`.
+ARG INTERPRETER=nothing
 # The CUDA toolkit: `toolkit`, or `nothing`.
 ARG CUDA=nothing
 # The recipe's extensions: `compiled`, or `nothing`.
@@ -229,6 +265,8 @@ ARG EXTENSIONS=nothing
 def arguments(plan: Plan) -> dict[str, str]:
     """Return the arguments of `Dockerfile.base` for a plan."""
     given = {"BASE": "image" if plan.os.base else "suite"}
+    if plan.interpreter:
+        given["INTERPRETER"] = "standalone"
     if plan.cuda:
         given["CUDA"] = "toolkit"
     if plan.extensions:

@@ -10,9 +10,10 @@ from dataclasses import asdict
 from typing import Final
 
 from envbuilder.core.errors import BuildError
+from envbuilder.core.sources import CUDA, CUDA_REDIST, DEBIAN, DEBIAN_SECURITY, UBUNTU
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, seeded_python, word_lists
-from envbuilder.plan.model import ENV_PREFIX, CudaStep
+from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, seeded_package, word_lists
+from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, CudaStep
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import file_lines, in_shell
 
@@ -23,8 +24,19 @@ CERTIFICATES: Final = [
 ]
 # Documents about a build by envbuilder, which no other build may claim.
 BUILD_DOCUMENTS: Final = ("opt/envbuilder/lock.json", "opt/envbuilder/plan.txt", "opt/envbuilder/recipe.yaml")
+STANDALONE_ARCHIVE: Final = "/standalone/python.tar.gz"
 FETCH_TOOLS: Final = "ca-certificates curl python3-pip"  # of the first stage; the image does not have them
 _PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts"
+
+_APT: Final = "$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | {})"  # those that the first stage knows
+# For each source whose paths are below a mirror: the argument with the mirror, and the mirror without that argument.
+_MIRRORS: Final = {
+    DEBIAN: ("DEBIAN_MIRROR", _APT.format("sed -n 1p")),
+    DEBIAN_SECURITY: ("DEBIAN_SECURITY", _APT.format("sed -n /security/p | sed -n 1p")),
+    UBUNTU: ("UBUNTU_MIRROR", _APT.format("sed -n 1p")),
+    CUDA: ("CUDA_REDIST", CUDA_REDIST),
+}
+MIRRORS: Final = tuple(variable for variable, _ in _MIRRORS.values())
 
 
 def tools(kit: Kit, *programs: str) -> list[str]:
@@ -48,7 +60,8 @@ def tools(kit: Kit, *programs: str) -> list[str]:
 def programs(kit: Kit) -> list[str]:
     """Write the programs that later steps run, and their arguments."""
     # Programs of a step, and those that one of them starts.
-    wanted = ["configure_os.sh", *_byte_code(kit)]
+    own = ["install_python.py", "compile_all.py"] if kit.plan.interpreter else []
+    wanted = list(dict.fromkeys(["configure_os.sh", *own, *_byte_code(kit)]))
     if kit.plan.cuda:
         wanted.append("install_toolkit.py")
     if kit.compiles:
@@ -67,23 +80,26 @@ def programs(kit: Kit) -> list[str]:
     return lines
 
 
-def fetch_debs(artifacts: Sequence[Artifact], folder: str) -> list[str]:
-    """Fetch Debian packages, each by its sha256."""
-    listed = "".join(f"{one.sha256}  {one.path}\n" for one in artifacts)
-    return [
-        *CERTIFICATES,
-        f"mkdir {folder}",
-        *file_lines(f"{folder}/list", listed),
-        "# shellcheck disable=SC2016  # it is apt that knows what this stands for",
-        "mirror=${DEBIAN_MIRROR:-$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | sed -n 1p)}",
-        "while read -r sha256 path; do",
-        f"  file={folder}/${{path##*/}}",
-        '  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"',
-        '  else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi',
-        '  echo "$sha256  $file" | sha256sum --check --quiet',
-        f"done <{folder}/list",
-        f"rm {folder}/list",
-    ]
+def fetch_files(artifacts: Sequence[Artifact], folder: str) -> list[str]:
+    """Fetch the files of each source in `_MIRRORS`, by their sha256."""
+    lines = [*CERTIFICATES, f"mkdir {folder}"]
+    for source, (variable, otherwise) in _MIRRORS.items():
+        listed = "".join(f"{one.sha256}  {one.path}\n" for one in artifacts if one.source == source)
+        if not listed:
+            continue
+        lines += [
+            *file_lines(f"{folder}/list", listed),
+            "# shellcheck disable=SC2016  # it is apt that knows what this stands for",
+            f"mirror=${{{variable}:-{otherwise}}}",
+            "while read -r sha256 path; do",
+            f"  file={folder}/${{path##*/}}",
+            '  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"',
+            '  else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi',
+            '  echo "$sha256  $file" | sha256sum --check --quiet',
+            f"done <{folder}/list",
+            f"rm {folder}/list",
+        ]
+    return lines
 
 
 def unpack(root: str) -> list[str]:
@@ -99,7 +115,8 @@ def unpack(root: str) -> list[str]:
 def configure(kit: Kit) -> list[str]:
     """Install the unpacked packages with their own dpkg."""
     lists = {name: in_shell(words) for name, words in word_lists(DROP).items()}
-    repeat = seeded_python(kit.plan.python.python)  # its library is byte-compiled again
+    # The library of this Python is byte-compiled again.
+    repeat = seeded_package(one.name for one in kit.plan.os.artifacts)
     return [
         f"export EXCLUDE={lists['EXCLUDE']} KEEP={lists['KEEP']}",
         f"export DROP={lists['DROP']}",
@@ -110,17 +127,46 @@ def configure(kit: Kit) -> list[str]:
     ]
 
 
+def fetch_interpreter(kit: Kit) -> list[str]:
+    """Fetch the archive of the standalone Python by its sha256."""
+    step = kit.plan.interpreter
+    assert step is not None, "the stage has no scripts otherwise"
+    folder, _, name = step.archive.path.rpartition("/")
+    return [
+        *CERTIFICATES,
+        f"name={in_shell(name)} file={STANDALONE_ARCHIVE}",
+        "mkdir /standalone",
+        'if [ -e "/artifacts/$name" ]; then cp "/artifacts/$name" $file',
+        "else",
+        f'  url="${{PYTHON_MIRROR%/}}/{in_shell(folder)}/$name"',
+        '  curl --fail --silent --show-error --location --retry 3 --output $file "$url"',
+        "fi",
+        f'echo "{step.archive.sha256}  $file" | sha256sum --check --quiet',
+    ]
+
+
+def install_interpreter(kit: Kit) -> list[str]:
+    """Install the standalone Python at its place."""
+    step = kit.plan.interpreter
+    assert step is not None, "the stage has no scripts otherwise"
+    return [
+        f"tar --extract --gzip --touch --no-same-owner --no-same-permissions --file {STANDALONE_ARCHIVE} --directory /opt",
+        f"{step.program} -B /kit/install_python.py {STANDALONE_PREFIX}",
+    ]
+
+
 def python(kit: Kit) -> list[str]:
     """Install the environment at /opt/env, from PyTorch's index and the package index."""
     step = kit.plan.python
     version = step.python
+    home = step.program.rpartition("/")[0]
     requirements = "/tmp/requirements.txt"  # noqa: S108 - of the root that is made
     lines = [
         *CERTIFICATES,
         f"mkdir -p {ENV_PREFIX}/bin {step.site_packages} && cd {ENV_PREFIX}",
-        f"ln -s lib lib64 && ln -s /usr/bin/python{version} bin/python",
+        f"ln -s lib lib64 && ln -s {step.program} bin/python",
         f"ln -s python bin/python3 && ln -s python bin/python{version}",
-        f"printf 'home = /usr/bin\\ninclude-system-site-packages = false\\nversion = {version}\\n' >pyvenv.cfg",
+        f"printf 'home = {home}\\ninclude-system-site-packages = false\\nversion = {version}\\n' >pyvenv.cfg",
         "export UV_NO_INSTALLER_METADATA=1 UV_NO_PROGRESS=1 UV_PYTHON_DOWNLOADS=never UV_CACHE_DIR=/tmp/uv",
         "export PYTHONHASHSEED=0 PYTHONWARNINGS=ignore PYC_INVALIDATION_MODE=UNCHECKED_HASH",
         'if [ -n "${INDEX-}" ]; then export UV_DEFAULT_INDEX="$INDEX"; fi',
@@ -134,7 +180,7 @@ def python(kit: Kit) -> list[str]:
             f" --python {ENV_PREFIX}/bin/python --link-mode copy --find-links /artifacts $offline{index}{compiled}"
         )
     for program in _byte_code(kit):
-        lines.append(f"/usr/bin/python{version} /kit/{program} {step.site_packages}")
+        lines.append(f"{step.program} /kit/{program} {step.site_packages}")
     return [*lines, f"rm -rf /tmp/uv {requirements} && chmod 644 {ENV_PREFIX}/.lock"]
 
 
@@ -158,7 +204,7 @@ def _wanted(wheels: Sequence[Artifact], path: str) -> list[str]:
 
 def fetch_parts(artifacts: Sequence[Artifact]) -> list[str]:
     """Fetch the toolkit's packages."""
-    lines = fetch_debs([one for one in artifacts if one.kind == "deb"], "/parts")
+    lines = fetch_files(artifacts, "/parts")
     for place, wheels in _by_index([one for one in artifacts if one.kind == "wheel"]):
         index = f' --index-url "${{PYTORCH_INDEX}}/{place}"' if place else ""
         lines += _wanted(wheels, "/parts/requirements.txt")
@@ -171,9 +217,7 @@ def fetch_parts(artifacts: Sequence[Artifact]) -> list[str]:
 def install_toolkit(kit: Kit) -> list[str]:
     """Install the CUDA toolkit from its packages."""
     python = kit.plan.python
-    return [
-        f"/usr/bin/python{python.python} /kit/install_toolkit.py /kit/cuda.json /parts {python.site_packages}"
-    ]
+    return [f"{python.program} /kit/install_toolkit.py /kit/cuda.json /parts {python.site_packages}"]
 
 
 def start_files(kit: Kit, *, out: str) -> list[str]:
@@ -187,7 +231,7 @@ def start_files(kit: Kit, *, out: str) -> list[str]:
 def start_code(kit: Kit) -> list[str]:
     """Byte-compile only the modules of `start_files`."""
     modules = [in_shell(f"/{path}") for path, _ in kit.plan.start.files if path.endswith(".py")]
-    python = f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python{kit.plan.start.python}"
+    python = f"PYTHONHASHSEED=0 PYTHONWARNINGS=ignore {kit.plan.python.program}"
     command = [f"{python} -m compileall -q --invalidation-mode unchecked-hash", *modules]
     return " \\\n  ".join(command).split("\n")
 

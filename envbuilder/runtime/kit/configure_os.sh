@@ -32,6 +32,12 @@ dpkg --print-architecture >/var/lib/dpkg/arch
 echo '# UNCONFIGURED FSTAB FOR BASE SYSTEM' >/etc/fstab
 printf '#!/bin/sh\nexit 101\n' >/usr/sbin/policy-rc.d # packages must not start their services (invoke-rc.d(8))
 chmod 755 /usr/sbin/policy-rc.d
+# dash before 0.5.11, of Ubuntu 20.04, fails unless this folder exists.
+manuals=
+if find "$debs" -name 'dash_*.deb' -exec dpkg-deb --field {} Version \; | grep -q '^0\.5\.10'; then
+  manuals=/usr/share/man/man1
+  mkdir -p "$manuals"
+fi
 
 # All at once, so that dpkg orders the packages and every file that a script needs is there.
 if ! { find "$debs" -name '*.deb' -exec dpkg --unpack --force-depends {} + && dpkg --configure --pending; } >/tmp/dpkg.log 2>&1; then
@@ -42,6 +48,7 @@ fi
 [ -z "$python" ] || "python$python" -m compileall -q -f "/usr/lib/python$python"
 for pair in $NAMES; do ln -sf "../../bin/${pair#*=}-$gcc" "/usr/local/bin/${pair%%=*}"; done
 rm -f "$settings" /usr/sbin/policy-rc.d /tmp/dpkg.log /var/lib/dpkg/available
+[ -z "$manuals" ] || rm -rf "$manuals"
 # Remove the files of a running system, except the target of /var/lock (Debian Policy 9.1.4).
 find /run -mindepth 1 -maxdepth 1 ! -name lock -exec rm -rf --one-file-system {} +
 for path in $DROP; do rm -rf "/${path:?}"; done

@@ -4,13 +4,14 @@ Inside a container it is called as `python install_toolkit.py RULES PARTS SITE`.
 which package, PARTS the folder of the packages, SITE the site-packages whose libraries and headers are linked instead of copied. The
 assemble engine calls `install`, on the host.
 
-The links are relative, so they hold in the image and in a tree on the host. Archives are not trusted: a member that leaves the tree, a
-device, or a link that a rule takes is an error.
+The links are relative, so they hold in the image and in a tree on the host. Packages are not trusted: a member that leaves the tree or a
+device is an error, and so is a link that a rule takes, unless it is one of NVIDIA's archive to a file beside it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import glob
 import io
 import json
 import os
@@ -29,10 +30,15 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import IO, Any
 
-    Members = Generator[tuple[PurePosixPath, IO[bytes] | None, bool], None, None]  # path, content, runnable
+    Members = Generator[
+        tuple[PurePosixPath, IO[bytes] | str, bool], None, None
+    ]  # path, content or target of a link, runnable
     ReadDeb = Callable[[str, str], AbstractContextManager[IO[bytes]]]
 
 CHUNK = 1 << 20
+LIBRARY = re.compile(
+    r"(?P<name>.+?)(-[0-9a-f]{8})?\.so[.0-9]*"
+)  # torch's own wheels may have a hash in the name
 NOT_HEADERS = ("__init__.py", "__pycache__")
 
 
@@ -74,32 +80,51 @@ def install(
         tree.add(PurePosixPath(path), io.BytesIO(text.encode()), runnable=False, origin=row)
     for wheel in rules["header_wheels"]:
         below = f"nvidia/{wheel}/include"
-        headers = f"{site}/{below}"
-        if not os.path.isdir(python + headers):
-            raise ToolkitError(
-                f"CUDA {rules['cuda']} links the headers in `{below}`, and the Python environment has none",
-                hint="is this the torch that the toolkit belongs to?",
-            )
-        for name in sorted(set(os.listdir(python + headers)).difference(NOT_HEADERS)):
-            path = PurePosixPath("include", name)
-            if not os.path.lexists(tree.home / path):  # what a part lays out wins
-                tree.link(path, f"{headers}/{name}", origin=f"the wheel of `{below}`")
+        found = matches(f"{site}/{below}", python)
+        if not found and wheel != "*":
+            raise missing(rules, f"the headers in `{below}`", "none")
+        for headers in found:
+            for name in sorted(set(os.listdir(python + headers)).difference(NOT_HEADERS)):
+                tree.link_once(
+                    PurePosixPath("include", name), f"{headers}/{name}", origin=f"the wheel of `{below}`"
+                )
     for path, target in rules["links"]:
         full = target.replace("{site}", site)
+        if path.endswith("/*"):
+            link_libraries(tree, PurePosixPath(path).parent, matches(full, python), origin=row)
+            continue
         if full != target and not os.path.exists(python + full):
-            raise ToolkitError(
-                f"CUDA {rules['cuda']} links `{path}` to `{os.path.relpath(full, site)}`, "
-                "and the Python environment has no such file",
-                hint="is this the torch that the toolkit belongs to?",
-            )
+            raise missing(rules, f"`{path}` to `{os.path.relpath(full, site)}`", "no such file")
         tree.link(PurePosixPath(path), full, origin=row)
-    for path, target in rules["links"]:
+    links_libraries = any(path.endswith("/*") for path, _ in rules["links"])
+    for path, target in (*rules["links"], *tree.own_links):
         inside = os.path.normpath(os.path.join(os.path.dirname(path), target))
         if "{site}" not in target and (inside.startswith("..") or not os.path.lexists(tree.home / inside)):
             raise ToolkitError(f"the link `{path}` to `{target}` points at nothing in the toolkit")
+    if links_libraries and not os.path.lexists(tree.home / "lib64/libcudart.so"):
+        raise missing(rules, "CUDA's runtime library (libcudart)", "none")
     for folder, _, _ in os.walk(tree.home):
         os.chmod(folder, 0o755)
     os.symlink(os.path.basename(home), f"{root}/usr/local/cuda")
+
+
+def missing(rules: Any, what: str, has: str) -> ToolkitError:
+    message = f"CUDA {rules['cuda']} links {what}, and the Python environment has {has}"
+    return ToolkitError(message, hint="is this the torch that the toolkit belongs to?")
+
+
+def matches(path: str, python: str) -> list[str]:
+    """Return the paths in the image that match, sorted."""
+    return sorted(found[len(python) :] for found in glob.glob(python + path))
+
+
+def link_libraries(tree: Tree, folder: PurePosixPath, libraries: list[str], *, origin: str) -> None:
+    """Link each library by its name, and by the name that a linker looks for: `libX.so.1` and `libX.so`."""
+    for library in libraries:
+        name = os.path.basename(library)
+        plain = LIBRARY.fullmatch(name)
+        for link in (name, f"{plain['name']}.so") if plain else (name,):
+            tree.link_once(folder / link, library, origin=origin)
 
 
 class Tree:
@@ -109,6 +134,7 @@ class Tree:
         self.home, self.inside = Path(root + inside), inside  # on this machine, and in the image
         self.home.mkdir(parents=True, exist_ok=True)
         self.origins: dict[PurePosixPath, str] = {}
+        self.own_links: list[tuple[str, str]] = []  # of parts: path, target
 
     def add(self, path: PurePosixPath, content: IO[bytes], *, runnable: bool, origin: str) -> None:
         """Write a file. A second part may bring the same bytes."""
@@ -130,6 +156,11 @@ class Tree:
             target = os.path.relpath(target, os.path.join(self.inside, path.parent))
         os.symlink(target, self.home / path)
 
+    def link_once(self, path: PurePosixPath, target: str, *, origin: str) -> None:
+        """Write a link, unless something is there already: what a part installs, or an earlier link."""
+        if not os.path.lexists(self.home / path):
+            self.link(path, target, origin=origin)
+
     def make_room(self, path: PurePosixPath, origin: str) -> None:
         for place in (path, *path.parents):
             if place in self.origins:
@@ -144,18 +175,29 @@ class Tree:
 def install_part(part: Any, package: str, tree: Tree, deb: ReadDeb) -> None:
     """Take what the rules say out of a package."""
     name, left = part["name"], list(part["take"])
-    found = deb_members(name, package, deb) if part["file"].endswith(".deb") else wheel_members(name, package)
+    if part["file"].endswith(".deb"):
+        found = deb_members(name, package, deb)
+    elif part["file"].endswith(".whl"):
+        found = wheel_members(name, package)
+    else:
+        found = archive_members(name, package)
+    is_archive = not part["file"].endswith((".deb", ".whl"))
     with contextlib.closing(found) as members:
         for path, content, runnable in members:
             take = next((take for take in part["take"] if is_taken(take, str(path))), None)
             if take is None:
                 continue
-            if content is None:
+            left = [one for one in left if one is not take]
+            into = target(take, path)
+            if not isinstance(content, str):
+                tree.add(into, content, runnable=runnable, origin=f"`{name}`")
+            elif is_archive and "/" not in content:
+                tree.link(into, content, origin=f"`{name}`")
+                tree.own_links.append((str(into), content))
+            else:
                 raise ToolkitError(
                     f"`{name}`: the rule `{take['source']}` takes the link `{path}`: take what it points to"
                 )
-            left = [one for one in left if one is not take]
-            tree.add(target(take, path), content, runnable=runnable, origin=f"`{name}`")
     if left:
         raise ToolkitError(
             f"`{name}`: the rule `{left[0]['source']}` matches nothing in the package",
@@ -164,16 +206,16 @@ def install_part(part: Any, package: str, tree: Tree, deb: ReadDeb) -> None:
 
 
 def is_taken(take: Any, name: str) -> bool:
-    globs = (take["source"], *take["exclude"])
-    is_wanted, *is_unwanted = (re.fullmatch(pattern(glob), name, re.DOTALL) for glob in globs)
+    words = (take["source"], *take["exclude"])
+    is_wanted, *is_unwanted = (re.fullmatch(pattern(one), name, re.DOTALL) for one in words)
     return bool(is_wanted) and not any(is_unwanted)
 
 
-def pattern(glob: str) -> str:
+def pattern(words: str) -> str:
     """Return the expression of a glob. `*` and `?` stay inside one folder; a final `**` is everything below."""
-    if glob.endswith("/**"):
-        return pattern(glob[:-3]) + "/.+"
-    return "".join({"*": "[^/]*", "?": "[^/]"}.get(sign) or re.escape(sign) for sign in glob)
+    if words.endswith("/**"):
+        return pattern(words[:-3]) + "/.+"
+    return "".join({"*": "[^/]*", "?": "[^/]"}.get(sign) or re.escape(sign) for sign in words)
 
 
 def target(take: Any, member: PurePosixPath) -> PurePosixPath:
@@ -190,17 +232,40 @@ def deb_members(name: str, package: str, deb: ReadDeb) -> Members:
         try:
             # "r|": one pass over the pipe, so that the unpacked package (GBs) is never on the disk.
             with tarfile.open(fileobj=stream, mode="r|") as archive:
-                for info in archive:
-                    path = safe(info.name, name)
-                    if info.isdir():
-                        continue
-                    if not (info.isreg() or info.issym() or info.islnk()):
-                        raise device(name, path)
-                    yield path, archive.extractfile(info) if info.isreg() else None, bool(info.mode & 0o111)
+                yield from tar_members(name, archive)
         except tarfile.TarError as error:
             broken = error  # dpkg-deb's own words, raised as the pipe ends, say more
     if broken:
         raise ToolkitError(f"`{name}` is not a readable package: {broken}")
+
+
+def archive_members(name: str, package: str) -> Members:
+    """Read a component of NVIDIA's archive: the content of the one folder that it holds."""
+    import lzma  # noqa: PLC0415 - an image's own Python may lack it, and other packages do not need it
+
+    top = None
+    try:
+        with tarfile.open(package, mode="r|xz") as archive:
+            for path, content, runnable in tar_members(name, archive):
+                top = top or path.parts[0]
+                if path.parts[0] != top or len(path.parts) < 2:
+                    raise ToolkitError(
+                        f"`{name}` is not a component of NVIDIA's archive: `{path}` is not in `{top}`"
+                    )
+                yield PurePosixPath(*path.parts[1:]), content, runnable
+    except (tarfile.TarError, lzma.LZMAError, EOFError) as error:
+        raise ToolkitError(f"`{name}` is not a readable archive: {error}") from error
+
+
+def tar_members(name: str, archive: tarfile.TarFile) -> Members:
+    for info in archive:
+        path = safe(info.name, name)
+        if info.isdir():
+            continue
+        if not (info.isreg() or info.issym() or info.islnk()):
+            raise device(name, path)
+        content = archive.extractfile(info) if info.isreg() else None
+        yield path, content or info.linkname, bool(info.mode & 0o111)
 
 
 def wheel_members(name: str, package: str) -> Members:
@@ -214,7 +279,7 @@ def wheel_members(name: str, package: str) -> Members:
                 if stat.S_IFMT(mode) not in (0, stat.S_IFREG, stat.S_IFLNK):
                     raise device(name, path)
                 with archive.open(info) as content:
-                    yield path, None if stat.S_ISLNK(mode) else content, bool(mode & 0o111)
+                    yield path, content.read().decode() if stat.S_ISLNK(mode) else content, bool(mode & 0o111)
     except zipfile.BadZipFile as error:
         raise ToolkitError(f"`{name}` is not a readable wheel: {error}") from error
 

@@ -54,7 +54,13 @@ def _is_of_debian(path: str) -> bool:
 
 LARGE: Final = 1 << 20  # bytes; larger files were not written by a person
 PLACES: Final = re.compile(r"(etc|root|home|tmp|srv|mnt|opt|usr/local|var|run|\.singularity\.d)/")
-PACKAGES: Final = ("opt/env/", "usr/local/cuda", "var/lib/dpkg/info/", "opt/envbuilder/extensions/")
+PACKAGES: Final = (
+    "opt/env/",
+    "opt/python/",
+    "usr/local/cuda",
+    "var/lib/dpkg/info/",
+    "opt/envbuilder/extensions/",
+)
 KEEPERS: Final = re.compile(
     r"\.netrc|_netrc|\.pypirc|\.npmrc|\.git-credentials|\.gitconfig|\.pgpass|\.env|pip\.conf|pip\.ini|uv\.toml|direct_url\.json|credentials(\.json)?"
     r"|config\.json|auth\.conf|id_(rsa|dsa|ecdsa|ed25519)|.+\.pth|pyvenv\.cfg"

@@ -50,7 +50,7 @@ def check_gpus(image: AuditedImage, gpus: Sequence[str]) -> Iterator[Finding]:
         yield Finding(code=Code.UNREADABLE, severity=Severity.WARNING, where=f"/{path}", message=why)
 
 
-PORTABLE: Final = ("opt/env/", "opt/envbuilder/")  # usable without the image
+PORTABLE: Final = ("opt/env/", "opt/envbuilder/", "opt/python/")  # usable without the image
 _GLIBC: Final = re.compile(r"GLIBC_(\d+(?:\.\d+)+)")
 
 

@@ -13,6 +13,7 @@ from envbuilder.verify.audit import Tree
 
 # The folders of each layer; all others belong to the os layer.
 LAYERS: Final = (
+    ("opt/python/", "interpreter"),
     ("opt/env/", "python"),
     ("usr/local/cuda", "cuda"),
     ("opt/envbuilder/extensions/", "extensions"),

@@ -61,6 +61,7 @@ def written() -> Iterator[Sample]:
 def generated() -> Iterator[Sample]:
     yield from _sound_gpus()
     yield from _sound_cpus()
+    yield from _sound_pythons()
     yield from _broken_names()
     yield from _broken_compilers()
     yield from _broken_torches()
@@ -78,7 +79,7 @@ def _cpu(base: Distribution, torch: Torch) -> Pins:
         "base": base.name,
         "python": base.python,
         "gcc": base.gcc,
-        "libxcrypt": "4.4",
+        "libxcrypt": base.short_libxcrypt,
         "pytorch": torch.version,
     }
 
@@ -100,6 +101,17 @@ def _sound_cpus() -> Iterator[Sample]:
                 yield _sample(f"sound-cpu-{base.suite}-torch-{torch.version}", _cpu(base, torch))
 
 
+def _sound_pythons() -> Iterator[Sample]:
+    for base in TABLES.bases:
+        for python in TABLES.standalones.by_name:
+            torch = next(
+                (one for one in reversed(TABLES.torches.rows) if python in one.pythons and one.std < 20), None
+            )
+            if torch:
+                cpu = _cpu(base, torch) | {"python": python}
+                yield _sample(f"sound-python-{python}-on-{base.suite}", cpu)
+
+
 def _broken_names() -> Iterator[Sample]:
     for gpu in TABLES.gpus.rows[::3]:
         yield _sample(f"gpu-{gpu.name}-misspelt", H100 | {"gpus": [gpu.name + "x"]}, "EB302")
@@ -115,11 +127,8 @@ def _broken_names() -> Iterator[Sample]:
     for base in TABLES.bases:
         yield _sample(f"suite-{base.suite}-misspelt", A100 | {"base": base.name[:-1]}, "EB301")
         yield _sample(f"libxcrypt-not-of-{base.suite}", A100 | _of(base) | {"libxcrypt": "3.1"}, "EB305")
-        for python in ("3.8", "3.10", "3.12", "3.14"):
+        for python in ("2.7", "3.6", "3.7"):
             yield _sample(f"python-{python}-on-{base.suite}", A100 | _of(base) | {"python": python}, "EB303")
-    for row in TABLES.distributions.rows:
-        if not row.buildable:
-            yield _sample(f"suite-{row.suite}", A100 | _of(row) | {"libxcrypt": "", "gcc": row.gcc}, "EB301")
 
 
 def _of(base: Distribution) -> Pins:
@@ -130,7 +139,8 @@ def _broken_compilers() -> Iterator[Sample]:
     for base in TABLES.bases:
         for gcc in range(7, 20):
             if str(gcc) not in base.gccs:
-                cpu = {"base": base.name, "python": base.python, "gcc": str(gcc), "libxcrypt": "4.4"}
+                cpu = {"base": base.name, "python": base.python, "gcc": str(gcc)}
+                cpu |= {"libxcrypt": base.short_libxcrypt}
                 torch = "2.6.0"
                 yield _sample(f"gcc-{gcc}-on-{base.suite}", cpu | {"pytorch": torch}, "EB304")
     # What the headers say, by hand: 11.2 takes gcc up to 10, 12.4 up to 13.
@@ -149,7 +159,9 @@ def _broken_torches() -> Iterator[Sample]:
     for torch in TABLES.torches.rows:
         for base in TABLES.bases:
             if base.python not in torch.pythons:
-                yield _sample(f"torch-{torch.version}-python-{base.python}", _cpu(base, torch), "EB308")
+                yield _sample(
+                    f"torch-{torch.version}-python-{base.python}-{base.suite}", _cpu(base, torch), "EB308"
+                )
         major = {build.cuda.partition(".")[0] for build in (torch.build, *torch.other_builds)}
         for seed, pins in SEEDS.items():
             if str(pins["cuda"]).partition(".")[0] not in major and pins["python"] in torch.pythons:

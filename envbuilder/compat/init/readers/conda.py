@@ -12,7 +12,7 @@ from typing import Final
 from envbuilder.compat.init.readers.pip import read_arguments, read_requirement
 from envbuilder.compat.init.requests import CONFIGURED, Requests
 from envbuilder.core.errors import UsageError
-from envbuilder.core.places import Kind, Mistakes, Node, load
+from envbuilder.core.places import Mistakes, Node, load, text_of
 
 _ALIASES: Final = {
     "pytorch": "torch", "matplotlib-base": "matplotlib", "opencv": "opencv-python-headless", "numpy-base": "numpy",
@@ -48,39 +48,37 @@ def read_environment(path: Path, requests: Requests) -> None:
         raise UsageError(f"`{path}` cannot be read", findings=mistakes.findings)
     if root.get("dependencies") is None:
         raise UsageError(f"`{path}` has no `dependencies`: it is no environment of conda")
-    for entry in root.entries:
-        match entry.key:
+    for key, node in root.inner.items():
+        match key:
             case "dependencies":
-                for item in entry.node.items:
+                for item in node.inner.values():
                     _read_item(item, path, requests)
             case "variables":
-                for one in entry.node.entries:
-                    requests.variable(one.key, one.node.text, one.where)
+                for name, one in node.inner.items():
+                    requests.variable(str(name), text_of(one.value), one.key_where)
             case "channels":
-                others = [
-                    item.text for item in entry.node.items if item.text not in ("defaults", "conda-forge")
-                ]
-                if others:
-                    requests.leave(entry.where, f"channels: {', '.join(others)}", CONFIGURED)
+                names = [text_of(item.value) for item in node.inner.values()]
+                if others := [name for name in names if name not in ("defaults", "conda-forge")]:
+                    requests.leave(node.key_where, f"channels: {', '.join(others)}", CONFIGURED)
             case "name":
                 pass
             case "prefix":
-                requests.leave(entry.where, f"prefix: {entry.node.text}", "a folder of one machine")
+                requests.leave(node.key_where, f"prefix: {text_of(node.value)}", "a folder of one machine")
             case _:
-                requests.leave(entry.where, entry.key, "a key that recipes do not have")
+                requests.leave(node.key_where, str(key), "a key that recipes do not have")
 
 
 def _read_item(item: Node, path: Path, requests: Requests) -> None:
-    if item.kind is not Kind.MAP:
-        read_spec(item.text, item.where, requests)
-        return
-    for entry in item.entries:
-        if entry.key != "pip":
-            requests.leave(entry.where, entry.key, "not a package manager that a recipe knows")
+    if not isinstance(item.value, dict):
+        read_spec(text_of(item.value), item.where, requests)
+    for key, node in item.inner.items():
+        if key != "pip":
+            requests.leave(node.key_where, str(key), "not a package manager that a recipe knows")
             continue
-        for line in entry.node.items:
-            words = line.text.split() if line.text.startswith("-") else [line.text]
-            read_arguments(words, line.where, requests, locate=path.parent.joinpath)
+        for one in node.inner.values():
+            line = text_of(one.value)
+            words = line.split() if line.startswith("-") else [line]
+            read_arguments(words, one.where, requests, locate=path.parent.joinpath)
 
 
 def read_install(words: Sequence[str], where: str, requests: Requests) -> None:

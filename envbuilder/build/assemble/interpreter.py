@@ -1,0 +1,75 @@
+"""The interpreter layer: a standalone Python at /opt/python, made ready by itself."""
+
+import os
+import shutil
+import tarfile
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+from envbuilder import runtime as image
+from envbuilder.build.assemble import python
+from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
+from envbuilder.build.engine import Job
+from envbuilder.core.errors import BuildError
+from envbuilder.core.process import Command
+from envbuilder.plan.model import STANDALONE_PREFIX, InterpreterStep
+
+TOP: Final = "python"  # the folder in the archive
+
+
+def commands(step: InterpreterStep, job: Job, work: Path) -> tuple[Command, ...]:
+    """Return the commands that make the layer."""
+    unpacking = python.unpack_commands(step.python, job.plan.os.artifacts, store=job.store, work=work)
+    return (*unpacking, install_command(step, work=work))
+
+
+def write_tree(step: InterpreterStep, job: Job, work: Path) -> None:
+    """Install the standalone Python into `work/tree`."""
+    with job.console.step(f"install Python {step.archive.version}"):
+        python.unpack_root(step.python, job, work)
+        unpack(job.store.artifact(step.archive.sha256), work / "tree" / STANDALONE_PREFIX[1:])
+        job.runner.run(install_command(step, work=work))
+
+
+def install_command(step: InterpreterStep, *, work: Path) -> Command:
+    return sandboxed(
+        Root(os=work / "interpreter"),
+        (step.program, "-B", "/kit/install_python.py", STANDALONE_PREFIX),
+        why="install the standalone Python",
+        mounts=(
+            Mount(source=work / "tree" / STANDALONE_PREFIX[1:], target=STANDALONE_PREFIX, writable=True),
+            Mount(source=image.path("kit"), target="/kit"),
+        ),
+    )
+
+
+def unpack(archive: Path, folder: Path) -> None:
+    """Unpack the files of the archive's only folder. Raises BuildError for an archive of another form."""
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                _place(tar, member, folder)
+    except (tarfile.TarError, EOFError) as error:
+        raise BuildError(f"`{archive}` is no archive of a standalone Python: {error}") from error
+
+
+def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, folder: Path) -> None:
+    path = PurePosixPath(member.name)
+    if path.parts[:1] != (TOP,) or ".." in path.parts:
+        raise BuildError(f"`{tar.name!r}` holds `{member.name}`, expected everything below `{TOP}/`")
+    target = folder.joinpath(*path.parts[1:])
+    if member.isdir():
+        target.mkdir(parents=True, exist_ok=True)
+        return
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if member.issym():
+        inside = os.path.normpath(path.parent / member.linkname)
+        if not inside.startswith(f"{TOP}/"):
+            raise BuildError(
+                f"`{tar.name!r}` holds the link `{member.name}` to `{member.linkname}`, outside of `{TOP}/`"
+            )
+        target.symlink_to(member.linkname)
+    elif content := tar.extractfile(member):
+        with content, target.open("xb") as out:
+            shutil.copyfileobj(content, out)
+        target.chmod(0o755 if member.mode & 0o111 else 0o644)

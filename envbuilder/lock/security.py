@@ -1,0 +1,137 @@
+"""Find the security updates that locked packages lack, by the package lists in the cache: no mirror is asked.
+
+`check` reports them, and `lock --upgrade --security` takes them.
+"""
+
+import logging
+import re
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+
+from envbuilder.compat.image_facts import suite_of
+from envbuilder.compat.tables.distribution import Distribution, load_distributions
+from envbuilder.core.cache import Store
+from envbuilder.core.errors import CommandError, LockError, ToolError
+from envbuilder.core.findings import CodeEnum, Finding, Severity
+from envbuilder.core.process import Command, Runner
+from envbuilder.lock.file import load_lock
+from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.model import Artifact, Lock
+from envbuilder.recipe.model import Recipe
+
+log = logging.getLogger(__name__)
+
+# In a folder with package lists: apt's configuration, the sources whose lists it has, and those of security updates alone.
+CONFIGURATION: Final = "apt.conf"
+STAMP: Final = "stamp"
+SECURITY_LIST: Final = "security.list"
+SHOWN: Final = 5  # updates that a message names
+# A line of `apt list --upgradable`. It also lists the same version where the entry of dpkg's status has other dependencies.
+_UPGRADABLE: Final = re.compile(
+    r"^(?P<name>[^/\s]+)/\S+ (?P<version>\S+) \S+ \[upgradable from: (?!(?P=version)\])", re.MULTILINE
+)
+_DATE: Final = re.compile(r"^Date: (.+)$", re.MULTILINE)
+
+
+class SecurityCode(CodeEnum):
+    MISSED = "EB412", "a lock that lacks security updates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MissedUpdates:
+    """The security updates that a lock lacks."""
+
+    updates: tuple[str, ...]  # openssl 3.0.20 → 3.0.22
+    published: date  # of the distribution's list: each update is as old or older
+    read: date  # when that list came into the cache
+
+
+def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdates | None:
+    """Return what the recipe's lock lacks; None if nothing is known: without a lock, its lists or their program."""
+    try:
+        lock = load_lock(lock_path(recipe))
+    except LockError:
+        return None
+    row = _suite(recipe, lock)
+    if row is None or not recipe.security or not row.pockets:
+        return None
+    folder = lists_folder(store, row, row.components, security=True)
+    stamp, place = folder / STAMP, f"*_{row.suite}-security_*Release"
+    release = next((folder / "lists").glob(place), None) if stamp.is_file() else None
+    dated = _DATE.search(release.read_text(encoding="utf-8")) if release else None
+    if dated is None:
+        log.info("whether the lock lacks security updates is not known: no package lists of %s", row.suite)
+        return None
+    try:
+        newer = security_updates(folder, lock.debs, runner)
+    except (CommandError, ToolError) as error:
+        log.info("whether the lock lacks security updates is not known: %s", error.message)
+        return None
+    return MissedUpdates(
+        updates=tuple(
+            f"{deb.name} {deb.version} → {newer[deb.name]}" for deb in lock.debs if deb.name in newer
+        ),
+        published=parsedate_to_datetime(dated[1]).date(),
+        read=datetime.fromtimestamp(stamp.stat().st_mtime, UTC).date(),
+    )
+
+
+def missed_finding(recipe: Recipe, missed: MissedUpdates) -> Finding:
+    shown, rest = missed.updates[:SHOWN], len(missed.updates) - SHOWN
+    names = ", ".join(shown) + (f" and {rest} more" if rest > 0 else "")
+    count = "a security update" if len(missed.updates) == 1 else f"{len(missed.updates)} security updates"
+    return Finding(
+        code=SecurityCode.MISSED,
+        severity=Severity.WARNING,
+        where=str(lock_path(recipe)),
+        message=f"the lock lacks {count}, out since {missed.published} at the latest: {names} "
+        f"(package lists read {missed.read})",
+        hint=f"`envbuilder lock {recipe.name} --upgrade --security` takes them, and of the others only what they require",
+    )
+
+
+def lists_folder(
+    store: Store, row: Distribution, components: tuple[str, ...], *, security: bool, day: date | None = None
+) -> Path:
+    """Return the folder in the cache with the package lists of a suite, with its pockets if `security`."""
+    words = [row.suite, *components, "pockets" if security else "release"]
+    return store.resolver("apt") / "-".join([*words, *([f"{day:%Y%m%d}"] if day else [])])
+
+
+def security_updates(folder: Path, debs: Sequence[Artifact], runner: Runner) -> dict[str, str]:
+    """Return name and version of each security update that these packages lack, by the package lists in `folder`.
+
+    apt is told that they are installed, and asked what it can upgrade from the sources of security updates alone.
+    """
+    with tempfile.TemporaryDirectory(prefix="envbuilder-") as work:
+        status = Path(work) / "status"
+        status.write_text("\n".join(map(status_entry, debs)), encoding="utf-8")
+        options = (
+            f"Dir::State::status={status}", f"Dir::Etc::sourcelist={folder / SECURITY_LIST}",
+            "Dir::Cache::pkgcache=", "Dir::Cache::srcpkgcache=",  # those in the folder are of all sources
+        )  # fmt: skip
+        settings = (word for one in options for word in ("-o", one))
+        argv = ("apt", *settings, "list", "--upgradable", "-qq")
+        listing = runner.run(apt_command(folder, *argv, why="find security updates"))
+    return {match["name"]: match["version"] for match in _UPGRADABLE.finditer(listing)}
+
+
+def apt_command(folder: Path, *argv: str, why: str) -> Command:
+    """Return a command of apt that uses the package lists in `folder`."""
+    return Command(argv=argv, env=(("APT_CONFIG", str(folder / CONFIGURATION)),), why=why)
+
+
+def status_entry(deb: Artifact) -> str:
+    """Return an entry of dpkg's status without dependencies: enough for a package that is to be upgraded."""
+    architecture = deb.filename.removesuffix(".deb").rpartition("_")[2]
+    return f"Package: {deb.name}\nStatus: install ok installed\nArchitecture: {architecture}\nVersion: {deb.version}\n"
+
+
+def _suite(recipe: Recipe, lock: Lock) -> Distribution | None:
+    rows = load_distributions().by_name
+    return suite_of(lock.base.inside, rows) if lock.base else rows.get(recipe.base)

@@ -1,0 +1,85 @@
+"""`matrix`: one recipe file for several environments, its variants.
+
+Each combination of the lists' values is a variant, named after them: `a100@torch2.6.0-python3.12`. A variant has a lock, an
+image and a SIF of its own. Its name serves wherever a recipe's does, `recipes/a100@torch2.6.0.yaml` as a path as well.
+"""
+
+import itertools
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+from envbuilder.core.models import read_node
+from envbuilder.core.places import List, Map, Mistakes, Node
+from envbuilder.recipe.fields import RecipeCode
+from envbuilder.recipe.model import Matrix
+
+MARK: Final = "@"
+KEY: Final = "matrix"
+_PREFIXES: Final = {
+    "pytorch": "torch",
+    "gpus": "",
+    "base": "",
+}  # before the value in a variant's name; else the key
+
+
+def file_of(path: Path) -> tuple[Path, str]:
+    """Return the recipe file of a path, and the variant that it names: a100@torch2.6.0.yaml → a100.yaml, torch2.6.0."""
+    stem, _, variant = path.stem.partition(MARK)
+    return path.with_name(f"{stem}{path.suffix}"), variant
+
+
+def read_variants(root: Node, mistakes: Mistakes) -> dict[str, Node]:
+    """Return name → effective recipe of each variant, none without a matrix. Collects the mistakes in it."""
+    matrix = root.get(KEY)
+    if matrix is None or read_node(Matrix, matrix, mistakes) is None:
+        return {}
+    rest = {key: value for key, value in root.value.items() if key != KEY}
+    for key in rest.keys() & matrix.value.keys():
+        place, there = root.inner[key].key_where, matrix.inner[key].key_where
+        message = f"`{key}` is in `{KEY}` as well: {there}"
+        mistakes.add(RecipeCode.MATRIX, place, message, hint="leave out one of them")
+    found: dict[str, Node] = {}
+    for values in itertools.product(*(one.inner.values() for one in matrix.inner.values())):
+        chosen = dict(zip(matrix.value, values, strict=True))
+        name = "-".join(_word(key, one.value) for key, one in chosen.items())
+        if name in found:
+            mistakes.at(matrix, RecipeCode.MATRIX, f"two variants have the name `{name}`")
+        places = {key: (matrix.inner[key].key_where, one.where) for key, one in chosen.items()}
+        own = rest | {key: _whole(key, one) for key, one in chosen.items()}
+        found[name] = replace(root, value=Map(own, root.value.places | places))
+    return found
+
+
+def choose_variant(root: Node, variant: str, path: Path, mistakes: Mistakes) -> Node | None:
+    """Return the effective recipe of a variant, or of a recipe without a matrix. None after collecting the mistake."""
+    matrix = root.get(KEY)
+    if matrix is None:
+        if variant:
+            mistakes.at(
+                root, RecipeCode.MATRIX, f"there is no variant `{variant}`: the recipe has no `{KEY}`"
+            )
+        return None if variant else root
+    known = {f"{path.stem}{MARK}{name}": node for name, node in read_variants(root, mistakes).items()}
+    wanted = f"{path.stem}{MARK}{variant}"
+    if known and wanted not in known:
+        message = (
+            f"there is no variant `{wanted}`" if variant else "this recipe stands for several environments"
+        )
+        mistakes.at(matrix, RecipeCode.MATRIX, message, hint=f"name one of {', '.join(known)}")
+    return known.get(wanted)
+
+
+def _whole(key: str, node: Node) -> object:
+    """Return the value of the key: a single GPU becomes a list."""
+    return (
+        List([node.value], [(node.where, node.where)])
+        if key == "gpus" and isinstance(node.value, str)
+        else node.value
+    )
+
+
+def _word(key: str, value: str | list[str]) -> str:
+    """pytorch: 2.6.0 → torch2.6.0; base: debian/trixie → trixie; gpus: [RTX 4090, A100] → rtx4090-a100"""
+    texts = value if isinstance(value, list) else [value.rpartition("/")[2]]
+    return _PREFIXES.get(key, key) + "-".join("".join(text.lower().split()) for text in texts)

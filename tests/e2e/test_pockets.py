@@ -1,0 +1,102 @@
+"""Debian's own security archive, Ubuntu's own archive, and one in Ubuntu's shape with real packages.
+
+`tests/lock/test_resolve.py` holds the same for every change, with small packages in archives of its own.
+"""
+
+import lzma
+import os
+import urllib.request
+from dataclasses import replace
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from envbuilder.compat.tables.distribution import load_distributions
+from envbuilder.core.cache import save_text
+from envbuilder.core.sources import UBUNTU_ARCHIVE, UBUNTU_KEYRING
+from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.model import recipe_inputs
+from envbuilder.lock.resolve import make_target
+from envbuilder.lock.resolve.context import LockOptions
+from envbuilder.lock.resolve.debs import resolve_debs
+from envbuilder.lock.resolve.pockets import open_release
+from envbuilder.lock.security import lists_folder, security_updates
+from envbuilder.recipe.load import load
+from tests.support.locks import make_recipe
+from tests.support.package_sources import signing_key, write_suite
+from tests.support.workbench import NO_ENGINE, ROOT, build, resolve_context, run
+
+pytestmark = [pytest.mark.builds, pytest.mark.release]
+OPTIONS = LockOptions(today=date(2026, 11, 23))
+PYTHON_AND_GCC = (
+    "gcc -xc -o /tmp/a - <<<'int main(void) { return 0; }' && /tmp/a && python3.14 -c 'import ssl'"
+)
+
+
+@pytest.mark.parametrize("suite", ["bookworm", "trixie"])
+def test_a_lock_takes_the_security_updates_of_debians_archive(suite: str, tmp_path: Path):
+    row, context = load_distributions().by_name[f"debian/{suite}"], resolve_context()
+    recipe = make_recipe(tmp_path, base=row.name, python=row.python, gcc=row.gcc)
+    debs = resolve_debs(recipe, make_target(recipe), context, options=OPTIONS)
+    updates = [deb for deb in debs if deb.source == "debian-security"]
+    context.fetcher.fetch([min(updates, key=lambda deb: deb.size)])
+    folder = lists_folder(context.store, row, row.components, security=True)
+    assert security_updates(folder, debs, context.runner) == {}
+    plain = resolve_debs(replace(recipe, security=False), make_target(recipe), context, options=OPTIONS)
+    assert {deb.source for deb in plain} == {"debian"}
+    older = {deb.name for deb in plain if deb not in debs}
+    assert security_updates(folder, plain, context.runner).keys() <= older
+
+
+def test_an_archive_in_ubuntus_shape_becomes_an_environment(spacious: Path):
+    """Debian's next release has the compiler and the Python of Ubuntu 26.04. Its packages stand in for Ubuntu's."""
+    context = resolve_context()
+    mirror = context.sources().debian[0]
+    with urllib.request.urlopen(f"{mirror}dists/forky/main/binary-amd64/Packages.xz") as answer:
+        listing = lzma.decompress(answer.read()).decode()
+    archive, keyring = spacious / "archive", spacious / "ubuntu.gpg"
+    with signing_key(keyring) as sign:
+        for pocket, text in (("", listing), ("-updates", ""), ("-security", "")):
+            head = f"Origin: Ubuntu\nLabel: Ubuntu\nSuite: resolute{pocket}\nCodename: resolute\n"
+            write_suite(archive, f"resolute{pocket}", {"main": text, "universe": ""}, sign, head)
+    need_environment("resolute", spacious, (f"{archive.as_uri()}/", mirror), keyring)
+
+
+@pytest.mark.parametrize("suite", ["focal", "noble"])
+def test_ubuntus_own_archive_becomes_an_environment(suite: str, spacious: Path):
+    """Its keys come from Debian's package. The first of these has a dash that needs a folder of manual pages."""
+    context = resolve_context()
+    try:
+        urllib.request.urlopen(f"{UBUNTU_ARCHIVE}dists/{suite}/InRelease", timeout=30).close()
+    except OSError:
+        pytest.skip("Ubuntu's archive is not reached from here")
+    trixie = load_distributions().by_name["debian/trixie"]
+    (keys,) = open_release(trixie, context, OPTIONS, security=False).packages(("ubuntu-keyring",))
+    context.fetcher.fetch([keys])
+    run("dpkg-deb", "--extract", context.store.artifact(keys.sha256), spacious / "keys")
+    need_environment(suite, spacious, (UBUNTU_ARCHIVE,), spacious / f"keys{UBUNTU_KEYRING}")
+
+
+def need_environment(suite: str, folder: Path, mirrors: tuple[str, ...], keyring: Path) -> None:
+    """Lock and build an environment without torch on this Ubuntu, and compile and run Python in it."""
+    context, row = resolve_context(), load_distributions().by_name[f"ubuntu/{suite}"]
+    path = folder / f"{suite}.yaml"
+    pins = {"python": row.python, "gcc": row.gcc, "libxcrypt": row.short_libxcrypt, "pytorch": "2.4.1"}
+    path.write_text("".join([f"base: {row.name}\n", *(f'{key}: "{pin}"\n' for key, pin in pins.items())]))
+    recipe, cpu = load(path), load_lock(ROOT / "recipes/cpu.lock")
+    sources = replace(context.sources(), ubuntu=mirrors, ubuntu_keyring=keyring)
+    means = replace(context, sources=lambda: sources)
+    lock = replace(
+        cpu,
+        recipe=recipe.digest,
+        inputs=recipe_inputs(recipe),
+        debs=resolve_debs(recipe, make_target(recipe), means, options=OPTIONS),
+        wheels=tuple(one for one in cpu.wheels if one.name == "typing-extensions"),
+        extensions=(),
+    )
+    save_text(path.with_suffix(".lock"), lock_text(lock))
+    env = NO_ENGINE | {"ENVBUILDER_UBUNTU_MIRROR": " ".join(mirrors), "PATH": os.environ["PATH"]}
+    build(str(path), folder / "out", "--engine", "assemble", env=env)
+    works = f"python{row.python} -c 'import ssl' && gcc -xc -o /tmp/a - <<<'int main(void) {{ return 0; }}' && /tmp/a"
+    run("apptainer", "exec", "--contain", folder / f"out/{suite}.sif", "bash", "-c", works)

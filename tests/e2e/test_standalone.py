@@ -1,0 +1,129 @@
+"""A standalone Python at /opt/python: both engines lay out the same files, and extensions compile against it.
+
+The archives of python-build-standalone are not reached from every machine. A stand-in of their form takes their place, with Debian's
+Python in it.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from envbuilder.artifacts.oci.reader import read_tree
+from envbuilder.lock.file import load_lock
+from tests.support import on_images
+from tests.support.registries import push, registry
+from tests.support.standalone import COMPILE, EXTENSION, RELEASE, UNWANTED, mirror, write_from_packages
+from tests.support.tiny import ROOTS, make_tiny
+from tests.support.two_engines import inside, need_the_same
+from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
+
+pytestmark = pytest.mark.builds
+
+NAME = "standalone"
+# Instead of a Python of the suite: what Debian's own needs, and a compiler.
+WITH_COMPILER = ("libcrypt1", "libexpat1", "usr-is-merged", "gcc-12", "libc6-dev")
+CODES = """
+import pathlib, sysconfig
+codes = list(pathlib.Path(sysconfig.get_path("stdlib")).rglob("*.pyc"))
+print(len(codes) > 300, {path.read_bytes()[4:8] for path in codes})
+"""
+
+
+@dataclass(frozen=True)
+class World:
+    python: str
+    recipe: Path
+    composed: Built
+    baked: Built
+
+
+def make_world(
+    folder: Path, python: str, *, donor: str, pytorch: str, wheels: tuple[str, ...], roots: tuple[str, ...]
+) -> World:
+    """Build with both engines. The packages of this Python are those of the recipe `donor`."""
+    packages = load_lock(ROOT / f"recipes/{donor}.lock").debs
+    archive = write_from_packages(packages, python, folder / "releases")
+    recipe, _ = make_tiny(
+        folder / "recipes", NAME, wheels, python=python, pytorch=pytorch, roots=roots, interpreter=archive
+    )
+    with mirror(folder / "releases") as address:
+        env = {"UV_PYTHON_INSTALL_MIRROR": address}
+        composed = build(str(recipe), folder / "composed", "--engine", "assemble", env=NO_ENGINE | env)
+        baked = build(str(recipe), folder / "baked", "--engine", "docker", env=env)
+    return World(python, recipe, replace(composed, name=NAME), replace(baked, name=NAME))
+
+
+@pytest.fixture(scope="module")
+def world() -> Iterator[World]:
+    """Python 3.11 beside that of the suite: the os layer is that of `tiny`, which other tests build too."""
+    with open_folder() as folder:
+        yield make_world(
+            folder, "3.11", donor="cpu", pytorch="2.13.0", wheels=("filelock", "markupsafe"), roots=ROOTS
+        )
+        run("docker", "image", "rm", "--force", f"envbuilder/{NAME}:latest")
+
+
+def test_both_engines_lay_out_the_same_files(world: World):
+    need_the_same(world.composed, world.baked)
+
+
+def test_the_environment_uses_it(world: World):
+    need_own_python(world)
+    assert inside(world.composed, world.recipe, "python", "-c", "import filelock, markupsafe") == ""
+
+
+def need_own_python(world: World) -> None:
+    code = "import sys, sysconfig; print(sys.base_prefix, sys.prefix, sysconfig.get_config_var('prefix'), sys.version[:4])"
+    said = inside(world.composed, world.recipe, "python", "-c", code)
+    minor = world.python
+    assert said.split() == ["/opt/python", "/opt/env", "/opt/python", minor.ljust(4, ".")]
+    paths = {entry.path for entry in read_tree(world.composed.layout).entries}
+    wanted = (f"bin/python{minor}", f"lib/python{minor}/LICENSE.txt", f"include/python{minor}/Python.h")
+    assert {f"opt/python/{path}" for path in wanted} <= paths
+    assert not {f"opt/python/{path.format(minor)}" for path in UNWANTED} & paths
+    # The byte code is there, and is not checked against its sources.
+    assert inside(world.composed, world.recipe, "python", "-c", CODES) == "True {b'\\x01\\x00\\x00\\x00'}\n"
+
+
+def test_the_sbom_names_it(world: World):
+    sbom = run(ENVBUILDER, "sbom", world.composed.sif)
+    assert f"pkg:generic/cpython@{world.python}.0%2B{RELEASE}" in sbom
+
+
+@pytest.mark.release
+def test_a_python_of_another_suite_compiles_an_extension(spacious: Path):
+    """`tests/build/test_interpreter.py` compiles one for every change, and the byte code of old Pythons is compared there."""
+    world = make_world(
+        spacious, "3.9", donor="octformer", pytorch="2.8.0", wheels=("filelock",), roots=WITH_COMPILER
+    )
+    need_the_same(world.composed, world.baked)
+    need_own_python(world)
+    assert not [
+        one.path for one in read_tree(world.composed.layout).entries if one.path.startswith("usr/bin/python")
+    ]
+    for built in (world.composed, world.baked):
+        said = inside(
+            built, world.recipe, "sh", "-c", f"cat >/tmp/small.c <<'C'\n{EXTENSION}\nC\npython -c '{COMPILE}'"
+        )
+        assert said.split() == ["42", "gcc", "/opt/python/include/python3.9"]
+    run("docker", "image", "rm", "--force", f"envbuilder/{NAME}:latest")
+
+
+@pytest.mark.release
+def test_an_image_gets_one_too(spacious: Path):
+    with registry(spacious / "registry") as server:
+        packages = load_lock(ROOT / "recipes/cpu.lock").debs
+        archive = write_from_packages(packages, "3.11", spacious)
+        recipe, lock = make_tiny(spacious / "recipes")
+        root = build(str(recipe), spacious / "root", "--engine", "assemble", env=NO_ENGINE)
+        root = replace(root, name="tiny")
+        world = on_images.World(recipe, replace(lock, interpreter=archive), root, root, server, {})
+        push(server.host, "engine-debian", on_images.pack(world, on_images.SHAPES["engine-debian"]))
+        path = on_images.write_on_image(world, "engine-debian", torch="2.13.0")
+        built = build(str(path), spacious / "out", env={"ENVBUILDER_FOLDERS": str(spacious / RELEASE)})
+    code = "import sys, numpy; print(sys.base_prefix)"
+    said = inside(replace(built, name="engine-debian"), path, "python", "-c", code)
+    assert said == "/opt/python\n"
+    run("docker", "image", "rm", "--force", "envbuilder/engine-debian:latest")
