@@ -21,7 +21,7 @@ from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.redist import parse_manifest
-from envbuilder.lock.resolve.toolkit import resolve_toolkit, without_headers
+from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
 from tests.support.locks import make_artifact, make_parts, make_recipe, no_client
 from tests.support.redist import write_release
 from tests.support.runner import FakeRunner
@@ -220,8 +220,8 @@ def test_a_manifest_whose_digest_is_not_known_is_taken_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        resolve(tmp_path, "11.7.1", archive(tmp_path / "redist", "11.7.1"))
-    assert "the digest of the manifest of CUDA 11.7.1 is not known" in caplog.text
+        resolve(tmp_path, "13.4.2", archive(tmp_path / "redist", "13.4.2"))
+    assert "the digest of the manifest of CUDA 13.4.2 is not known" in caplog.text
 
 
 @pytest.mark.usefixtures("unknown")
@@ -249,17 +249,40 @@ def test_what_each_source_has_is_said_if_none_has_the_release(tmp_path: Path) ->
     assert '`cuda: "12.4"`' in caught.value.hint
 
 
-def test_components_for_headers_alone_go_with_wheels_that_have_none(tmp_path: Path) -> None:
+HEADERS = {"cuda_nvrtc", "libcublas", "libcufft", "libcurand", "libcusolver", "libcusparse"}
+
+
+@pytest.mark.parametrize(
+    ("wheels", "missing"),
+    [
+        (("torch",), HEADERS),
+        # torch 1.13 has the other libraries inside.
+        (("nvidia-cublas-cu11", "nvidia-cuda-nvrtc-cu11"), HEADERS - {"libcublas", "cuda_nvrtc"}),
+        (
+            ("nvidia-cublas", "nvidia-cuda-nvrtc", "nvidia-cufft", "nvidia-curand", "nvidia-cusolver", "nvidia-cusparselt-cu13"),
+            {"libcusparse"},
+        ),
+    ],
+)  # fmt: skip
+def test_components_for_headers_alone_go_with_wheels_that_have_none(
+    tmp_path: Path, wheels: tuple[str, ...], missing: set[str]
+) -> None:
     recipe = make_recipe(tmp_path, cuda="11.8", gpus=("A100",), pytorch="2.1.2")
     whole = resolve(tmp_path, "11.8.9", archive(tmp_path / "redist", "11.8.9"))
-    own, bundled = (make_artifact("nvidia-cublas-cu11"),), (make_artifact("torch", "2.1.2+cu118"),)
-    assert without_headers(recipe, whole, bundled) == whole
-    lean = without_headers(recipe, whole, own)
-    assert lean is not None
-    gone = {part.name for part in whole} - {part.name for part in lean}
-    assert {"libcublas", "libcusparse", "libcusolver"} <= gone
-    assert "cuda_cudart" not in gone
-    assert without_headers(recipe, lean, bundled) is None  # they have to be resolved
-    assert without_headers(recipe, make_parts("11.8"), bundled) == make_parts(
-        "11.8"
-    )  # Debian's have all headers
+    artifacts = tuple(map(make_artifact, wheels))
+    fitting = without_headers(recipe, whole, artifacts)
+    assert fitting
+    assert {part.name for part in fitting} & HEADERS == missing
+    assert {part.name for part in whole} - {part.name for part in fitting} == HEADERS - missing
+    toolkit = locked_toolkit(recipe, fitting)
+    assert toolkit
+    assert {part.name for part in toolkit.parts} == {part.name for part in fitting}
+
+
+def test_headers_that_wheels_no_longer_bring_have_to_be_resolved(tmp_path: Path) -> None:
+    recipe = make_recipe(tmp_path, cuda="11.8", gpus=("A100",), pytorch="2.1.2")
+    whole = resolve(tmp_path, "11.8.9", archive(tmp_path / "redist", "11.8.9"))
+    lean = tuple(part for part in whole if part.name not in HEADERS)
+    assert without_headers(recipe, lean, (make_artifact("torch"),)) is None
+    debs = make_parts("11.8")
+    assert without_headers(recipe, debs, (make_artifact("torch"),)) == debs  # Debian's have all headers

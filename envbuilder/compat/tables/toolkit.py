@@ -242,9 +242,8 @@ class Layout:
     def toolkit(self, minor: str, locked: Iterable[Locked]) -> Toolkit | None:
         """Return the toolkit that this row makes of the locked packages, None if they are not its parts."""
         have = {one.name: one for one in locked}
-        parts = self.parts_of(minor)
-        if set(have) != {part.name for part in parts}:
-            parts += self.parts_of(minor, headers=True)
+        headers = self.parts_of(minor, headers=True)
+        parts = (*self.parts_of(minor), *(part for part in headers if part.name in have))
         if set(have) != {part.name for part in parts} or not all(
             _is_part(part, have[part.name]) for part in parts
         ):

@@ -115,7 +115,8 @@ def resolve(
         )
     fitting = without_headers(recipe, parts, wheels)
     if fitting is None:  # the wheels were with headers before
-        fitting = find_toolkit()
+        parts = find_toolkit()
+        fitting = without_headers(recipe, parts, wheels) or parts
     lock = Lock(
         recipe=recipe.digest,
         epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),

@@ -1,6 +1,7 @@
 """Choose the source of the CUDA toolkit, and resolve its packages."""
 
 import logging
+import re
 from collections.abc import Iterable
 from typing import Final
 
@@ -80,16 +81,18 @@ def resolve_toolkit(
 def without_headers(
     recipe: Recipe, parts: tuple[Artifact, ...], wheels: tuple[Artifact, ...]
 ) -> tuple[Artifact, ...] | None:
-    """Return the toolkit's packages without those that only bring headers, if the Python environment has these.
+    """Return the toolkit's packages without those that only bring headers which the Python environment has.
 
-    Returns None if it has none, and they are not among the packages. Old builds of torch, and some of PyTorch's own
-    index, have NVIDIA's libraries inside.
+    Returns None if some that it lacks are not among the packages. Old builds of torch, and some of PyTorch's own index,
+    have NVIDIA's libraries inside; 1.13 has some of them inside.
     """
     found = toolkit_of(recipe.cuda_minor, parts, load_toolkits().rows)
     names = {part.name for part in found[0].parts_of(recipe.cuda_minor, headers=True)} if found else set()
-    if any(wheel.name.startswith("nvidia-cublas") for wheel in wheels):
-        return tuple(part for part in parts if part.name not in names)
-    return parts if names <= {part.name for part in parts} else None
+    brought = {re.sub(r"-cu\d+$", "", wheel.name) for wheel in wheels}
+    needed = {name for name in names if f"nvidia-{name.removeprefix('lib').replace('_', '-')}" not in brought}
+    if not needed <= {part.name for part in parts}:
+        return None
+    return tuple(part for part in parts if part.name not in names - needed)
 
 
 def _resolve(
