@@ -10,7 +10,6 @@ from typing import Final, TypedDict
 
 import docker
 import docker.errors
-import docker.types
 from docker.models.containers import Container
 from docker.models.images import Image
 from requests.exceptions import RequestException
@@ -33,7 +32,7 @@ class ContainerOptions(TypedDict):
     volumes: list[str]
     working_dir: str
     environment: dict[str, str]
-    device_requests: list[docker.types.DeviceRequest] | None
+    device_requests: list[dict[str, object]] | None  # the SDK makes its `DeviceRequest` of each
     ipc_mode: str
     init: bool
 
@@ -124,7 +123,11 @@ class DockerEngine:
     def _container(self, image: str, argv: Sequence[str], options: ContainerOptions) -> Iterator[Container]:
         try:
             container = self._client.containers.create(
-                image, list(argv), tty=False, stdin_open=False, **options
+                image,
+                list(argv),
+                tty=False,
+                stdin_open=False,
+                **options,  # type: ignore[arg-type]
             )
         except docker.errors.ImageNotFound as error:
             raise UsageError(

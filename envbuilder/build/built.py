@@ -4,9 +4,7 @@ from pathlib import Path
 
 from envbuilder.artifacts.outputs import Outputs, find_outputs, load_record
 from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
-from envbuilder.artifacts.signing import sign
-from envbuilder.build.context import BuildContext
-from envbuilder.build.pipeline import build_lock
+from envbuilder.build.context import BuildContext, build_lock
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import sha256_file
 from envbuilder.core.errors import UsageError, VerifyError
@@ -45,6 +43,8 @@ def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
 
 def sign_artifacts(name: str, context: BuildContext, *, output: Path, key: Path) -> Signed:
     """Sign both artifacts with the user's key. A later build has nothing to do."""
+    from envbuilder.artifacts.signing import sign  # noqa: PLC0415 - cryptography, for signatures alone
+
     outputs = find_outputs(name, output.absolute())
     with context.store.in_use(), build_lock(outputs, context):
         need_built(outputs, name, context.recipes)

@@ -1,14 +1,15 @@
 """The context of a command: the store, programs, the terminal, and the settings of this machine."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from envbuilder.core.cache import Store
+from envbuilder.artifacts.outputs import Outputs
+from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Runner
-from envbuilder.lock.resolve.context import ResolveContext, open_context
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +32,13 @@ class BuildContext:
             self, limits=limits, console=self.console.named(owner), runner=self.runner.named(owner)
         )
 
-    def resolve_context(self, *, offline: bool) -> ResolveContext:
-        """Return the context of resolving and fetching."""
-        return open_context(self.store, self.runner, self.environment, self.console, offline=offline)
+
+@contextlib.contextmanager
+def build_lock(outputs: Outputs, context: BuildContext) -> Iterator[None]:
+    """Let one process at a time write these artifacts. A second build waits, and then has nothing to do."""
+
+    def report() -> None:
+        context.console.say(f"another build of `{outputs.name}` is running; waiting for it")
+
+    with context.store.lock(f"build-{sha256_text(str(outputs.sif))}", waiting=report):
+        yield

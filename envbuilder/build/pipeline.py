@@ -17,16 +17,18 @@ from envbuilder.artifacts.outputs import Outputs, drop_rejected, load_record, re
 from envbuilder.build.artifacts import Artifacts, BuildResult, ImageLoader, build_artifacts
 from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.buildkit import BuildKitEngine
-from envbuilder.build.context import BuildContext
+from envbuilder.build.context import BuildContext, build_lock
 from envbuilder.build.engine import Engine, EngineChoice, EngineName, Job, record_key
 from envbuilder.build.inputs import fetch_inputs, need_space
-from envbuilder.core.cache import beside, commit_path, sha256_text
+from envbuilder.build.recipe_tests import run_recipe_tests
+from envbuilder.core.cache import beside, commit_path
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.findings import Finding
 from envbuilder.core.log import log_to
 from envbuilder.core.process import Command
 from envbuilder.lock.model import lock_artifacts
+from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.lock.vendor import Vendored, vendor
 from envbuilder.plan.make import load_locked, make_plan
@@ -71,7 +73,7 @@ def build_recipe(
         with log_to(outputs.log, context.console.owner):
             oci.check_place(outputs.image)
             sif.check_place(outputs.sif)
-            resolving = context.resolve_context(offline=offline)
+            resolving = resolve_context(context, offline=offline)
             store_sources(recipe, plan.extensions, resolving, offline=offline)
             result = _Build(
                 recipe=recipe,
@@ -85,15 +87,9 @@ def build_recipe(
     return replace(result, findings=(*findings, *result.findings))
 
 
-@contextlib.contextmanager
-def build_lock(outputs: Outputs, context: BuildContext) -> Iterator[None]:
-    """Let one process at a time write these artifacts. A second build waits, and then has nothing to do."""
-
-    def report() -> None:
-        context.console.say(f"another build of `{outputs.name}` is running; waiting for it")
-
-    with context.store.lock(f"build-{sha256_text(str(outputs.sif))}", waiting=report):
-        yield
+def resolve_context(context: BuildContext, *, offline: bool) -> ResolveContext:
+    """Return the context of resolving and fetching."""
+    return open_context(context.store, context.runner, context.environment, context.console, offline=offline)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,8 +155,6 @@ class _Build:
 
     def _test(self, staged: Outputs, image: str) -> tuple[Finding, ...]:
         """Run the recipe's own tests. Returns a warning if they could not run."""
-        from envbuilder.build.recipe_tests import run_recipe_tests  # noqa: PLC0415 - the Docker SDK
-
         try:
             with self._keep_rejected(staged):
                 return run_recipe_tests(
@@ -224,7 +218,7 @@ def prepare_recipe(
     recipe, plan, _ = make_plan(name, context.recipes, context.store)
     folder = folder.absolute()
     with context.store.in_use():
-        resolving, engine = context.resolve_context(offline=offline), open_engine(plan, choice, context)
+        resolving, engine = resolve_context(context, offline=offline), open_engine(plan, choice, context)
         if not isinstance(engine, BuildKitEngine):
             raise UsageError(
                 f"`--prepare`: the engine `{engine.job.engine}` reads no folder", hint="add `--engine docker`"
@@ -241,7 +235,7 @@ def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
     """Fetch all files of a lock and copy them into a folder. Raises LockError, FetchError or SpaceError."""
     recipe, lock, _ = load_locked(name, context.recipes, context.store)
     with context.store.in_use():
-        resolving = context.resolve_context(offline=False)
+        resolving = resolve_context(context, offline=False)
         store_sources(recipe, lock.extensions, resolving)
         fetch_inputs(lock_artifacts(lock), resolving.fetcher, context.console)
         with context.console.step(f"copy into `{folder}`"):

@@ -5,14 +5,17 @@ import shlex
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from envbuilder.artifacts.docker_engine import DockerEngine
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Completed
 from envbuilder.recipe.model import Recipe
 from envbuilder.run.container import probe_surroundings, run_in_image, run_in_sif
+
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
 
 
 class BuildCode(CodeEnum):
@@ -21,7 +24,7 @@ class BuildCode(CodeEnum):
 
 def run_recipe_tests(
     recipe: Recipe, sif: Path, *,
-    docker: DockerEngine | None, image: str, environment: Mapping[str, str], console: Console,
+    docker: "DockerEngine | None", image: str, environment: Mapping[str, str], console: Console,
 ) -> tuple[Finding, ...]:  # fmt: skip
     """Run each test of the recipe in both artifacts. Raises BuildError for a failed test.
 

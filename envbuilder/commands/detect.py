@@ -20,6 +20,7 @@ from envbuilder.node.nccl.profile import parse_measured
 from envbuilder.node.nccl.report import LINE, as_text
 from envbuilder.recipe.load import find_recipe
 from envbuilder.recipe.load import load as load_recipe
+from envbuilder.run.container import Surroundings, run_in_sif
 
 MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", "--measure")
 
@@ -116,8 +117,6 @@ def measure_in(recipe: str, output: Path) -> Measured:
     sif = find_outputs(recipe, output).sif
     if not sif.exists():
         raise UsageError(f"there is no SIF `{sif}`", hint=f"`envbuilder build {recipe}` makes it")
-    from envbuilder.run.container import Surroundings, run_in_sif  # noqa: PLC0415 - Docker's SDK, for --measure alone
-
     ran = run_in_sif(sif, MEASURE, Surroundings(folder=Path("/"), gpu=True))
     answer = next((line for line in reversed(ran.output.splitlines()) if line.startswith("{")), "")
     if ran.code or not answer:

@@ -10,7 +10,6 @@ import typer
 from envbuilder.artifacts.oci.reader import read_image
 from envbuilder.artifacts.outputs import Outputs, Record, find_outputs, load_record
 from envbuilder.artifacts.sif import is_sif
-from envbuilder.artifacts.signing import verify_signatures
 from envbuilder.artifacts.squashfs.reader import SquashfsTree
 from envbuilder.build.built import need_built
 from envbuilder.build.context import BuildContext
@@ -142,6 +141,8 @@ def _verify(
     image, sif = names
     if key is not None:
         bundle = Outputs(folder=sif.parent, name=sif.stem).bundle
+        from envbuilder.artifacts.signing import verify_signatures  # noqa: PLC0415 - cryptography, for signatures alone
+
         verify_signatures(place, sif, bundle, key=key, runner=context.runner)
     glibc = _glibc(oldest_host)
     with context.console.step("verify image ≡ SIF" + (" ≡ plan" if layers else "")):

@@ -8,14 +8,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-import docker.types
-from spython.main import Client
-
-from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
 from envbuilder.core.errors import ToolError
 from envbuilder.core.process import Completed
+
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
 
 GPU_DEVICE: Final = Path("/dev/nvidiactl")  # exists while the driver is loaded
 FIXED_ENV: Final = {"PYTHONNOUSERSITE": "1"}
@@ -87,6 +86,8 @@ def _shared(bind: str) -> bool:
 
 def run_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> Completed:
     """Run a command and return its output; raises ToolError when Apptainer is not installed."""
+    from spython.main import Client  # noqa: PLC0415 - commands that only print a command line do without it
+
     try:
         result = Client.execute(
             str(sif), list(argv), options=sif_options(around), return_result=True, quiet=True
@@ -113,15 +114,14 @@ def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str,
 # ---- image
 
 
-def image_options(around: Surroundings) -> ContainerOptions:
+def image_options(around: Surroundings) -> "ContainerOptions":
     """Return the options of a container of an image."""
-    gpus = [docker.types.DeviceRequest(count=-1, capabilities=[["gpu"]])] if around.gpu else None
     return {
         "user": around.user,
         "volumes": [f"{bind}:{bind}" if ":" not in bind else bind for bind in around.binds],
         "working_dir": str(around.folder),
         "environment": FIXED_ENV | dict(around.names),
-        "device_requests": gpus,
+        "device_requests": [{"count": -1, "capabilities": [["gpu"]]}] if around.gpu else None,
         "ipc_mode": "host",  # ranks share memory, and Docker's default /dev/shm of 64 MB is too small for data loaders
         "init": True,  # without it, the command is process 1, which ignores signals such as TERM
     }
@@ -149,7 +149,7 @@ def image_argv(image: str, argv: Sequence[str], around: Surroundings, *, termina
     return (*words, image, *(argv or SHELL))
 
 
-def run_in_image(engine: DockerEngine, image: str, argv: Sequence[str], around: Surroundings) -> Completed:
+def run_in_image(engine: "DockerEngine", image: str, argv: Sequence[str], around: Surroundings) -> Completed:
     """Run a command and return its output."""
     return engine.run(image, argv, image_options(around))
 

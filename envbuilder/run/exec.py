@@ -4,15 +4,17 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Literal, NoReturn, get_args
 
-from envbuilder.artifacts.docker_engine import DockerEngine, connect
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import exec_process
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.run import container as run
 from envbuilder.run.launch.site import Site
+
+if TYPE_CHECKING:
+    from envbuilder.artifacts.docker_engine import DockerEngine
 
 Form = Literal["sif", "image", ""]
 log = logging.getLogger(__name__)
@@ -46,7 +48,7 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
     """Replace this process by the command, which then has the terminal, the signals and the exit code."""
     outputs = find_outputs(options.name, options.output)
     if not _want_sif(options, outputs, environment):
-        docker = need_engine(outputs, environment) if options.form == "image" else connect(environment)
+        docker = need_engine(outputs, environment) if options.form == "image" else _connect(environment)
         also = f"there is no SIF `{outputs.sif}`, and " if not options.form else ""
         if docker is None:
             raise _absent(f"{also}no Docker engine is running", options.name, environment)
@@ -80,16 +82,22 @@ def need_sif(name: str, output: Path, environment: Mapping[str, str]) -> Outputs
     return outputs
 
 
-def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> DockerEngine:
+def _connect(environment: Mapping[str, str]) -> "DockerEngine | None":
+    from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK, where there is no SIF
+
+    return connect(environment)
+
+
+def need_engine(outputs: Outputs, environment: Mapping[str, str]) -> "DockerEngine":
     """Return the Docker engine; raises ToolError when none is running."""
-    docker = connect(environment)
+    docker = _connect(environment)
     if docker is None:
         raise ToolError(f"no Docker engine is running, so nothing can run in `{outputs.image_name}`")
     return docker
 
 
 def need_image(
-    docker: DockerEngine,
+    docker: "DockerEngine",
     name: str,
     outputs: Outputs,
     environment: Mapping[str, str],

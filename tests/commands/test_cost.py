@@ -15,6 +15,7 @@ ENVBUILDER = ROOT / ".venv/bin/envbuilder"
 COMMANDS = (
     "--version", "--help", "list", "show a100", "check a100", "lock cpu --check",
     "render cpu", "extensions a100", "detect", "cache",
+    "doctor --help", "exec --help",
 )  # fmt: skip
 # Libraries for networks, engines, keys and SIFs: each takes as long to import as the rest of such a command.
 HEAVY = frozenset({"cryptography", "docker", "requests", "spython", "sqlite3", "urllib3", "zstandard"})

@@ -136,7 +136,7 @@ def test_an_image_gets_the_project_the_user_and_the_host_memory():
 
 def test_an_image_gets_all_gpus_where_there_are_any():
     (request,) = image_options(WITH_GPU)["device_requests"]
-    assert (request["Count"], request["Capabilities"]) == (-1, [["gpu"]])
+    assert (request["count"], request["capabilities"]) == (-1, [["gpu"]])
 
 
 def test_the_command_line_of_an_image():

@@ -5,7 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from envbuilder.build.engine import EngineChoice
-from envbuilder.build.pipeline import open_engine
+from envbuilder.build.pipeline import open_engine, resolve_context
 from envbuilder.commands import context as sessions
 from envbuilder.commands._build_context import build_context
 from envbuilder.layers.layer import Layer
@@ -17,7 +17,7 @@ def make_layers(recipe: Path) -> tuple[Layer, ...]:
     """Make all layers of a locked recipe in the user's cache."""
     shop = build_context(sessions.Session(environment=dict(os.environ)), recipe.parent)
     read, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
-    resolving = shop.resolve_context(offline=False)
+    resolving = resolve_context(shop, offline=False)
     store_sources(read, plan.extensions, resolving)
     engine = open_engine(plan, EngineChoice(), shop)
     resolving.fetcher.fetch(engine.artifacts())
