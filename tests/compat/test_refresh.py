@@ -1,5 +1,6 @@
 """`tables refresh` against an index on this machine with tiny wheels: it is idempotent and never drops what it knows."""
 
+import hashlib
 import io
 import shutil
 import zipfile
@@ -8,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from envbuilder.compat.refresh import cuda, refresh, standalone, torch
+from envbuilder.compat.refresh import cuda, refresh, standalone, toolkits, torch
 from envbuilder.compat.refresh.rows import Changes, parse_rows
 from envbuilder.compat.tables.cuda import Cuda, load_cudas
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.compat.tables.table import TABLES
+from envbuilder.compat.tables.toolkit import Layout, load_toolkits
 from envbuilder.compat.tables.torch import Torch, load_torches
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import BLOCK, Index
@@ -36,8 +38,10 @@ from tests.support.wheel_index import (
 site, folder = wheel_index.site, wheel_index.newest_rows
 
 
-def run(site: Site, folder: Path, *, day: date = DAY, releases: int = 1, save: bool = True) -> Changes:
-    index = Index(Sources(debian=(), indexes=(site.url,)))
+def run(
+    site: Site, folder: Path, *, day: date = DAY, releases: int = 1, save: bool = True, archive: str = ""
+) -> Changes:
+    index = Index(Sources(debian=(), indexes=(site.url,), cuda=archive and f"{site.url}{archive}/"))
     runner = FakeRunner({"ptxas": f"\n{PTXAS}", "nvcc": f"\n{NVCC}"})
     return refresh(index, runner, today=day, releases=releases, compilers=1, folder=folder, save=save)
 
@@ -148,6 +152,56 @@ def test_an_index_without_a_source_distribution_of_uv_is_an_error(site, folder):
     site.put("uv", "uv-0.14.0rc1.tar.gz", b"never read")
     with pytest.raises(FetchError, match="could not understand uv: the index lists no source distribution"):
         run(site, folder)
+
+
+def test_our_toolkits_are_as_a_refresh_writes_them():
+    index = Index(Sources(debian=(), cuda=""))
+    assert toolkits.renew(TABLES / "toolkits.yaml", index, (), (), DAY) == (
+        (TABLES / "toolkits.yaml").read_text(),
+        Changes(),
+    )
+
+
+def releases_of(folder: Path, source: str) -> Layout:
+    copy = folder / f"copy-{len(list(folder.iterdir()))}"
+    shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("copy-*"))
+    return next(
+        row for row in load_toolkits(copy / "toolkits.yaml").rows if row.source == source and row.further
+    )
+
+
+def test_a_new_toolkit_of_the_index_is_added_to_the_releases(site, folder):
+    before = releases_of(folder, "wheels").releases
+    done = run(site, folder).done
+    assert releases_of(folder, "wheels").releases == (*before, "13.6.0", "13.6.1")
+    assert [line for line in done if line.startswith("+ wheels")] == [
+        "+ wheels: CUDA 13.6.0",
+        "+ wheels: CUDA 13.6.1",
+    ]
+
+
+def test_the_archive_s_new_releases_and_digests_are_added(site, folder):
+    before = releases_of(folder, "archive")
+    gap = next(one for one in before.releases if one not in before.manifests)
+    for release in (gap, "13.6.1"):  # the first of a minor version may not be .0
+        site.put("redist", f"redistrib_{release}.json", release.encode())
+    comments = [line for line in (folder / "toolkits.yaml").read_text().splitlines() if "#" in line]
+    done = run(site, folder, archive="redist").done
+    assert "+ archive: CUDA 13.6.1" in done
+    after = releases_of(folder, "archive")
+    digests = {one: hashlib.sha256(one.encode()).hexdigest() for one in (gap, "13.6.1")}
+    assert after.manifests == {**before.manifests, **digests}
+    assert after.releases == (*before.releases, "13.6.1")
+    assert [line for line in (folder / "toolkits.yaml").read_text().splitlines() if "#" in line] == comments
+    assert run(site, folder, archive="redist").done == ()
+
+
+def test_an_archive_that_does_not_answer_is_told_and_its_releases_stay(site, folder):
+    site.failing_below = "/redist/"
+    before = releases_of(folder, "archive")
+    changes = run(site, folder, archive="redist")
+    assert "could not read NVIDIA's archive" in changes.notes[-1]
+    assert releases_of(folder, "archive") == before
 
 
 def test_a_second_run_changes_nothing(site, folder):

@@ -4,6 +4,7 @@ import dataclasses
 import io
 import json
 import re
+import shutil
 import tarfile
 import threading
 import zipfile
@@ -63,6 +64,7 @@ class Site:
     files: dict[str, bytes] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     failing: int = 0  # answers to damage
+    failing_below: str = ""  # a folder whose files are never given
     ranges: bool = True
     url: str = ""
 
@@ -93,6 +95,8 @@ class Handler(BaseHTTPRequestHandler):
         if part and self.site.failing:
             self.site.failing -= 1
             status, part, body = 503, None, b""
+        if self.site.failing_below and self.path.startswith(self.site.failing_below):
+            status, body = 503, b""
         body = (body or b"")[int(part[1]) : int(part[2]) + 1] if part else body or b""
         self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
@@ -149,6 +153,7 @@ def newest_rows(tmp_path: Path) -> Path:
         file = parse_rows((TABLES / name).read_text(), TABLES / name, key)
         (tmp_path / name).write_text(dataclasses.replace(file, rows=file.rows[-count:]).text(order))
     (tmp_path / "overrides.yaml").write_text(OVERRIDES)
+    shutil.copy(TABLES / "toolkits.yaml", tmp_path)
     return tmp_path
 
 

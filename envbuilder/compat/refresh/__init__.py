@@ -1,4 +1,4 @@
-"""`tables refresh`, for maintainers: read released artifacts and update `torch.yaml`, `cuda.yaml` and `standalone.yaml`.
+"""`tables refresh`, for maintainers: read released artifacts and update the tables of torch, CUDA, toolkits and Pythons.
 
 Pages about releases disagree with the releases, so no page is read: wheel names, metadata, headers and the programs
 themselves are (a few MB of each wheel, by range requests). Rows stay sorted, a second run changes nothing, no row is ever
@@ -13,11 +13,12 @@ from datetime import date
 from pathlib import Path
 from typing import Final, TypeVar
 
-from envbuilder.compat.refresh import cuda, standalone, torch
+from envbuilder.compat.refresh import cuda, standalone, toolkits, torch
 from envbuilder.compat.refresh.rows import Changes, update
 from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.compat.tables.table import OVERRIDES, TABLES, version_key
+from envbuilder.compat.tables.toolkit import load_toolkits
 from envbuilder.compat.tables.torch import load_torches
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import FetchError
@@ -28,6 +29,7 @@ from envbuilder.core.process import Runner
 TORCH: Final = "torch.yaml"
 CUDA: Final = "cuda.yaml"
 STANDALONE: Final = "standalone.yaml"
+TOOLKITS: Final = "toolkits.yaml"
 NEWEST: Final = 5  # releases of torch, and minor versions of CUDA; older rows do not change any more
 
 Found = TypeVar("Found")
@@ -50,12 +52,13 @@ def refresh(
     torches, torch_changes = _renew_torch(index, folder / TORCH, releases, today)
     cudas, cuda_changes = _renew_cuda(index, runner, folder / CUDA, compilers, today)
     pythons, python_changes = _renew_standalone(index, folder / STANDALONE, today)
-    texts = {TORCH: torches, CUDA: cudas, STANDALONE: pythons}
+    kits, kit_changes = _renew_toolkits(index, folder / TOOLKITS, compilers, today)
+    texts = {TORCH: torches, CUDA: cudas, STANDALONE: pythons, TOOLKITS: kits}
     _check(texts, folder)
     for name, text in texts.items():
         if save and text != (folder / name).read_text(encoding="utf-8"):
             save_text(folder / name, text)
-    return torch_changes + cuda_changes + python_changes
+    return torch_changes + cuda_changes + python_changes + kit_changes
 
 
 def _renew_torch(index: Index, path: Path, count: int, today: date) -> tuple[str, Changes]:
@@ -89,6 +92,13 @@ def _renew_standalone(index: Index, path: Path, today: date) -> tuple[str, Chang
         rows = standalone.read_standalones(index.read(sdist))
     file, changes = update(path, "python", rows, sources=standalone.SOURCES, today=today)
     return file.text(standalone.ORDER), changes
+
+
+def _renew_toolkits(index: Index, path: Path, count: int, today: date) -> tuple[str, Changes]:
+    minors = [
+        minor for minor, _ in _last(cuda.by_minor(cuda.linux_wheels(index.files(cuda.COMPILER))), count)
+    ]
+    return toolkits.renew(path, index, cuda.linux_wheels(index.files(cuda.TOOLKIT)), minors, today)
 
 
 @contextlib.contextmanager
@@ -131,6 +141,7 @@ def _check(texts: Mapping[str, str], folder: Path) -> None:
             load_torches(work / TORCH)
             load_cudas(work / CUDA)
             load_standalones(work / STANDALONE)
+            load_toolkits(work / TOOLKITS)
         except ValueError as error:
             raise FetchError(
                 f"the new rows break the tables' rules; nothing was written:\n{error}",

@@ -38,6 +38,16 @@ class Index:
         with _errors(f"read `{listed.filename}`"):
             return _open(self._client, listed.url).read()
 
+    def archived(self, name: str) -> bytes | None:
+        """Return a file of NVIDIA's archive, None if it has none of that name, or no archive is used."""
+        archive = self._client.sources.cuda
+        try:
+            return self._client.page(f"{archive}{name}", threading.Event()) if archive else None
+        except SourceError as refusal:
+            if refusal.kind == "gone":
+                return None
+            raise FetchError(f"could not read NVIDIA's archive: {refusal}") from refusal
+
     @contextlib.contextmanager
     def open(self, listed: Listed) -> Iterator[zipfile.ZipFile]:
         """Open a wheel as a zip file whose members are fetched on demand."""

@@ -1,0 +1,92 @@
+"""Add new releases of CUDA to `toolkits.yaml`: those of the package index, and those of NVIDIA's archive with their digests.
+
+A person writes this file, comments included, so nothing but its lists of releases and digests is written anew.
+"""
+
+import hashlib
+import re
+from collections.abc import Collection, Iterable, Iterator
+from datetime import date
+from pathlib import Path
+from typing import Final
+
+from packaging.version import Version
+
+from envbuilder.compat.refresh.rows import Changes
+from envbuilder.compat.tables.table import version_key
+from envbuilder.core.errors import FetchError
+from envbuilder.core.fetch.remote_zip import Index
+
+_ROW: Final = re.compile(
+    r"(  - source: (?P<source>\w+)\n    releases: )\[(?P<releases>[^]]*)\](\n    further: true\n)"
+    r'(?P<digests>    manifests:\n(?:      ".*\n)+)?'
+)
+_QUOTED: Final = re.compile(r'"([\d.]+)"')
+_DIGEST: Final = re.compile(r'"([\d.]+)": "(\w{64})"')
+_A_LINE: Final = 12  # releases
+_MISSES: Final = 2  # releases in a row that the archive lacks before a newer one is thought not to exist
+
+
+def renew(
+    path: Path, index: Index, wheels: Iterable[Version], minors: Collection[str], today: date
+) -> tuple[str, Changes]:
+    """Return the file's text with the releases of these wheels and those that the archive has of `minors`, and the changes."""
+    text = path.read_text(encoding="utf-8")
+    done: list[str] = []
+    notes: list[str] = []
+    packaged = {
+        ".".join(map(str, one.release[:3])) for one in wheels if len(one.release) > 2 and one.major > 12
+    }
+
+    def renewed(row: re.Match[str]) -> str:
+        releases, digests = set(_QUOTED.findall(row["releases"])), dict(_DIGEST.findall(row["digests"] or ""))
+        new, found = packaged - releases, dict[str, str]()
+        if row["source"] == "archive":
+            try:
+                found = dict(_archived(index, releases, digests.keys(), minors))
+            except FetchError as error:
+                notes.append(f"{error.message}; its releases stay")
+            new = found.keys() - releases
+        done.extend(f"+ {row['source']}: CUDA {one}" for one in sorted(new, key=version_key))
+        done.extend(
+            f"CUDA {one}: manifest: {found[one]}" for one in sorted(found, key=version_key) if one not in new
+        )
+        digests |= found
+        listing = "    manifests:\n" + "".join(
+            f'      "{one}": "{digests[one]}"\n' for one in sorted(digests, key=version_key)
+        )
+        return f"{row[1]}[\n{_wrapped(releases | new)}    ]{row[4]}{listing if digests else ''}"
+
+    renewed_text = _ROW.sub(renewed, text)
+    if done:
+        renewed_text = re.sub(r'^read: "[0-9-]+"$', f'read: "{today}"', renewed_text, flags=re.MULTILINE)
+    return renewed_text, Changes(done=tuple(done), notes=tuple(notes))
+
+
+def _archived(
+    index: Index, known: Collection[str], digested: Collection[str], minors: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield the releases whose digest is not known, with it: known ones, then newer ones of these minor versions."""
+    for release in sorted(set(known) - set(digested), key=version_key):
+        if digest := _digest(index, release):
+            yield release, digest
+    for minor in sorted(minors, key=version_key):
+        number = max((version_key(one)[2] for one in known if one.startswith(f"{minor}.")), default=-1)
+        misses = 0
+        while misses < _MISSES:
+            number += 1
+            digest = _digest(index, f"{minor}.{number}")
+            misses = 0 if digest else misses + 1
+            if digest:
+                yield f"{minor}.{number}", digest
+
+
+def _digest(index: Index, release: str) -> str:
+    """Return the sha256 of a release's manifest, "" if the archive has none."""
+    page = index.archived(f"redistrib_{release}.json")
+    return hashlib.sha256(page).hexdigest() if page else ""
+
+
+def _wrapped(releases: Iterable[str]) -> str:
+    every = [f'"{one}",' for one in sorted(releases, key=version_key)]
+    return "".join(f"      {' '.join(every[at : at + _A_LINE])}\n" for at in range(0, len(every), _A_LINE))
