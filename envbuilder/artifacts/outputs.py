@@ -55,7 +55,7 @@ class Outputs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """The record of a build: the key of its inputs, the digests of the artifacts, size and time of the SIF."""
+    """The record of a build: the key of its inputs, the digests of the artifacts, size and time of the SIF, its steps."""
 
     key: str
     manifest: Sha256
@@ -63,6 +63,7 @@ class Record:
     sif_size: int
     sif_time: int  # st_mtime_ns
     content_size: int  # bytes of all files in the tree
+    steps: tuple[tuple[str, float], ...] = ()  # title and seconds, as they ended
 
     def knows_sif(self, sif: Path) -> bool:
         """Whether the SIF has the size and time of the build; raises OSError when it does not exist."""

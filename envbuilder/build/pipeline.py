@@ -22,6 +22,7 @@ from envbuilder.build.engine import Engine, EngineChoice, EngineName, Job, recor
 from envbuilder.build.inputs import fetch_inputs, need_space
 from envbuilder.build.recipe_tests import run_recipe_tests
 from envbuilder.core.cache import beside, commit_path
+from envbuilder.core.console import ended_steps
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.findings import Finding
@@ -83,7 +84,9 @@ def build_recipe(
                 docker=docker,
                 fetcher=resolving.fetcher,
             ).run()
-        result.record.save(outputs.record)  # last: an interrupted build leaves no record
+        steps = ended_steps(outputs.log.read_text(encoding="utf-8", errors="replace"))
+        # Last: an interrupted build leaves no record.
+        replace(result.record, steps=steps).save(outputs.record)
     return replace(result, findings=(*findings, *result.findings))
 
 

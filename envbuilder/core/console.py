@@ -24,6 +24,7 @@ from rich.text import Text
 from envbuilder.core.log import owned
 
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download, without a terminal
+_ENDED: Final = re.compile(r" end: (?P<title>.*) \((?P<seconds>\d+\.\d) s\)$", re.MULTILINE)
 
 
 class Console:
@@ -169,6 +170,11 @@ class _Amount(ProgressColumn):
         return Text(
             f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s"
         )
+
+
+def ended_steps(log: str) -> tuple[tuple[str, float], ...]:
+    """Return title and seconds of each step that ended, from the log of a build."""
+    return tuple((found["title"], float(found["seconds"])) for found in _ENDED.finditer(log))
 
 
 def folds(environment: Mapping[str, str]) -> str:

@@ -5,11 +5,12 @@ import logging
 import re
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
 from envbuilder.core import console as console_module
-from envbuilder.core.console import Console, folds
+from envbuilder.core.console import Console, ended_steps, folds
 from envbuilder.core.errors import BuildError
 from envbuilder.core.log import log_to, setup
 
@@ -312,3 +313,9 @@ def test_an_error_names_the_log_of_its_build(tmp_path, our_logger):
     with pytest.raises(BuildError) as caught:
         fail_inside()
     assert caught.value.log == str(tmp_path / "x.log")
+
+
+def test_the_log_of_a_build_has_the_time_of_each_step(tmp_path: Path):
+    with log_to(tmp_path / "log"), Console(quiet=True).step("write the SIF (again)"):
+        pass
+    assert ended_steps((tmp_path / "log").read_text()) == (("write the SIF (again)", 0.0),)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from envbuilder.layers.entry import Entry, Kind
-from envbuilder.verify.report.page import Page, Section, Table, render
+from envbuilder.verify.report.page import Line, Page, Section, Table, render
 from envbuilder.verify.report.sizes import Part, layer_sizes, measure
 from envbuilder.verify.report.treemap import HEIGHT, WIDTH, Rect, draw, squarify
 
@@ -115,8 +115,9 @@ def test_each_byte_is_counted_once_for_who_brought_it():
 def hostile_page() -> Page:
     parts = (Part(layer=HOSTILE, name=HOSTILE, size=10**9), Part(layer="os", name="x", size=10**8))
     table = Table(head=(HOSTILE,), rows=((HOSTILE,),), title=HOSTILE)
+    lines = (Line(label=HOSTILE, text=HOSTILE),)
     sections = (
-        Section(title="Audit", text=HOSTILE, tables=(table,), picture=draw(parts)),
+        Section(title="Audit", text=HOSTILE, tables=(table,), lines=lines, pictures=(draw(parts),)),
         Section(title="Build times", tables=(Table(head=("a",), rows=(), empty=HOSTILE),)),
     )
     return Page(title=HOSTILE, summary=HOSTILE, figures=((HOSTILE, HOSTILE),), sections=sections, version="1")
@@ -143,6 +144,20 @@ def test_the_page_asks_no_other_machine():
         one["content"] for tag, one in reader.tags if one.get("http-equiv") == "Content-Security-Policy"
     )
     assert policy == "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def test_numbers_stand_right_and_codes_are_one_word():
+    rows = (("EB412", "1.5 MB", "-", "a b"), ("EB720", "12.0 MB", "47.9 s", ""))
+    table = Table(head=("code", "size", "time", "message"), rows=rows)
+    assert table.kinds == ("code", "number", "number", "text")
+    page = Page(
+        title="x", summary="", figures=(), version="1",
+        sections=(Section(title="s", tables=(table,), lines=(Line(label="l", text="a" * 64),)),),
+    )  # fmt: skip
+    reader = Reader()
+    reader.feed(render(page))
+    assert ("td", {"class": "number", "data-head": "size"}) in reader.tags
+    assert ("code", {"class": "digest"}) in reader.tags
 
 
 def test_a_section_without_rows_says_so():

@@ -1,5 +1,6 @@
 """The HTML page of a report: its data, and one template that escapes all values."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -9,6 +10,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from envbuilder.verify.report.treemap import Picture
 
 _FOLDER: Final = Path(__file__).parent
+_NUMBER: Final = re.compile(r"-|[<>]?\d[\d.]*( (B|[kMGT]B|s|%))?")
+_STACKED: Final = 4  # columns from which a row stands as a block on a narrow screen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,13 +21,38 @@ class Table:
     title: str = ""
     empty: str = "Nothing."  # shown when there are no rows
 
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Return the style of each column: numbers stand right; columns of single words are codes, and never broken."""
+        return tuple(map(_kind, zip(*self.rows, strict=True)))
+
+    @property
+    def is_stacked(self) -> bool:
+        return len(self.head) >= _STACKED
+
+
+def _kind(cells: tuple[str, ...]) -> str:
+    if all(_NUMBER.fullmatch(cell) for cell in cells) and set(cells) != {"-"}:
+        return "number"
+    return "text" if any(" " in cell for cell in cells) else "code"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """A line to copy: a command or a digest."""
+
+    label: str
+    text: str
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
     title: str
-    tables: tuple[Table, ...]
+    tables: tuple[Table, ...] = ()
     text: str = ""
-    picture: Picture | None = None
+    lines: tuple[Line, ...] = ()
+    pictures: tuple[Picture, ...] = ()  # for a wide and for a narrow screen
+    is_folded: bool = False  # its tables open with a click
 
     @property
     def anchor(self) -> str:

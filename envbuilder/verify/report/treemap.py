@@ -8,6 +8,7 @@ from envbuilder.verify.report.sizes import Part, layer_sizes
 
 WIDTH: Final = 1000
 HEIGHT: Final = 560
+NARROW: Final = (440, 660)  # for a narrow screen
 HEAD: Final = 18  # above each layer, for its name
 GAP: Final = 2
 SMALLEST: Final = 0.002  # share of all bytes; smaller parts are shown as one
@@ -50,13 +51,13 @@ class Rect:
     height: float
 
 
-def draw(parts: Sequence[Part]) -> Picture:
+def draw(parts: Sequence[Part], width: int = WIDTH, height: int = HEIGHT) -> Picture:
     """Draw a picture whose areas are proportional to the sizes."""
     layers = {name: size for name, size in layer_sizes(tuple(parts)).items() if size}
     total = sum(layers.values())
     boxes: list[Box] = []
     labels: list[Label] = []
-    frames = squarify(tuple(layers.values()), Rect(x=0, y=0, width=WIDTH, height=HEIGHT))
+    frames = squarify(tuple(layers.values()), Rect(x=0, y=0, width=width, height=height))
     for number, (layer, frame) in enumerate(zip(layers, frames, strict=True)):
         has_head = frame.height > 2 * HEAD and frame.width > _LETTER * len(layer)
         if has_head:
@@ -68,7 +69,7 @@ def draw(parts: Sequence[Part]) -> Picture:
         boxes += [
             _box(layer, name, size, rect, fill) for (name, size), rect in zip(shown, rects, strict=True)
         ]
-    return Picture(width=WIDTH, height=HEIGHT, boxes=tuple(boxes), labels=tuple(labels))
+    return Picture(width=width, height=height, boxes=tuple(boxes), labels=tuple(labels))
 
 
 def _inside(frame: Rect, head: float) -> Rect:
