@@ -36,7 +36,7 @@ def run_recipe_tests(
     def in_sif(test: str) -> None:
         with console.step(f"test in the SIF: {test}"):
             try:
-                _need_success(run_in_sif(sif, shlex.split(test), surroundings), test, "the SIF")
+                _need_success(run_in_sif(sif, shlex.split(test), surroundings, environment), test, "the SIF")
             except ToolError as error:
                 findings.append(
                     Finding(

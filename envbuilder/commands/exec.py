@@ -23,6 +23,10 @@ Form = Annotated[
         autocompletion=offer("sif", "image"),
     ),
 ]
+Env = Annotated[
+    list[str] | None,
+    typer.Option("--env", metavar="NAME[=VALUE]", help="pass a variable on purpose; may be repeated"),
+]
 Print = Annotated[bool, typer.Option("--print", help="print the command line; run nothing")]
 
 
@@ -69,23 +73,32 @@ def exec(  # noqa: A001
     *,
     inside: Form = "",
     profile: Profile,
+    env: Env = None,
     show: Print = False,
     output: Output,
 ) -> None:
     """Run a command in the environment: `envbuilder exec a100 -- python train.py`."""
     if not context.args:
         raise UsageError("there is no command to run", hint=f"envbuilder exec {name} -- python -V")
-    run_inside(session, name, context.args, form=inside, profile=profile, show=show, output=output)
+    run_inside(session, name, context.args, form=inside, profile=profile, env=env, show=show, output=output)
 
 
 def run_inside(
-    session: Session, name: str, argv: list[str], *, form: str, profile: str, show: bool, output: Path
+    session: Session,
+    name: str,
+    argv: list[str],
+    *,
+    form: str,
+    profile: str,
+    env: list[str] | None,
+    show: bool,
+    output: Path,
 ) -> None:
     """Run a command in the environment, or a shell without one; with `show`, print the command line instead."""
     options = ExecOptions(
         name=name, argv=tuple(argv), form=parse_form(form), output=output, site=find_site(profile),
         terminal=sys.stdin.isatty() and sys.stdout.isatty(),
-        folder=Path.cwd(), ids=(os.geteuid(), os.getegid()),
+        folder=Path.cwd(), ids=(os.geteuid(), os.getegid()), given=tuple(env or ()),
     )  # fmt: skip
     if show:
         session.text = shlex.join(command_line(options, session.environment))

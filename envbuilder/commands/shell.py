@@ -1,7 +1,7 @@
 """`shell`: a shell in the SIF or in the image."""
 
 from envbuilder.commands.context import Name, Output, Profile, Session, command
-from envbuilder.commands.exec import Form, Print, run_inside
+from envbuilder.commands.exec import Env, Form, Print, run_inside
 
 
 @command("shell", ("envbuilder shell a100",), has_json=False)
@@ -11,8 +11,9 @@ def shell(
     *,
     inside: Form = "",
     profile: Profile,
+    env: Env = None,
     show: Print = False,
     output: Output,
 ) -> None:
     """Open a shell in the environment."""
-    run_inside(session, name, [], form=inside, profile=profile, show=show, output=output)
+    run_inside(session, name, [], form=inside, profile=profile, env=env, show=show, output=output)

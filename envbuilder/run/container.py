@@ -1,13 +1,16 @@
 """Run a command in the SIF by Apptainer, or in the image by a Docker engine.
 
 Both get few options: GPUs where there are any, the project's folder and a site's scratch at their
-own paths. The user's own Python packages are kept out, since they would shadow the image's.
+own paths. What would bring another Python into the environment is kept out: packages of `~/.local`,
+variables such as PYTHONHOME, and the user's shell start files. `APPTAINERENV_NAME` and `--env NAME`
+pass a variable on purpose.
 """
 
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from envbuilder.core.errors import ToolError
@@ -17,7 +20,14 @@ if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import ContainerOptions, DockerEngine
 
 GPU_DEVICE: Final = Path("/dev/nvidiactl")  # exists while the driver is loaded
-FIXED_ENV: Final = {"PYTHONNOUSERSITE": "1"}
+FIXED_ENV: Final = {"PYTHONNOUSERSITE": "1", "SHELL": "/bin/bash"}  # the image may lack the user's own shell
+# Variables of the machine's conda, modules and tools that change which Python, libraries or start files a program uses.
+LEFT_OUT: Final = ("PYTHONHOME", "LD_PRELOAD", "LD_AUDIT", "BASH_ENV", "ENV", "VIRTUAL_ENV")
+LEFT_OUT_PREFIX: Final = "CONDA_"
+FOREIGN_PACKAGES: Final = ("site-packages", "dist-packages")
+# Shells read this file in place of these, which may start conda or pyenv, and of Debian's /etc/profile, which resets PATH.
+START_FILE: Final = Path(__file__).with_name("start_file.sh")
+START_FILES: Final = (".bashrc", ".bash_profile", ".bash_login", ".profile")
 
 # Folders of the image: a bind mount there would hide the environment.
 IMAGE_TREES: Final = (
@@ -39,23 +49,60 @@ class Surroundings:
     gpu: bool = False
     user: str = ""  # UID:GID, for a container of an image
     names: tuple[tuple[str, str], ...] = ()  # variables for Docker, which passes none on by itself
+    changes: tuple[
+        tuple[str, str | None], ...
+    ] = ()  # to the variables that Apptainer passes on; None: left out
+    start_files: tuple[str, ...] = ()  # of the user's shells, in the home that Apptainer mounts
 
 
 def probe_surroundings(
-    folder: Path, *, environment: Mapping[str, str], ids: tuple[int, int], binds: Sequence[str] = ()
+    folder: Path,
+    *,
+    environment: Mapping[str, str],
+    ids: tuple[int, int],
+    binds: Sequence[str] = (),
+    given: Mapping[str, str] = MappingProxyType({}),
 ) -> Surroundings:
-    """Find the GPUs, the project around `folder`, and the user's temporary folder."""
+    """Find the GPUs, the project around `folder`, and the user's temporary folder and start files.
+
+    `given` are variables that the user passes on purpose.
+    """
     wanted = [str(project_folder(folder)), environment.get("TMPDIR", "")]
     own = [path for path in wanted if path and want_bind(PurePosixPath(path)) and Path(path).is_dir()]
     names = [(name, environment[name]) for name in PASSED_TO_IMAGE if name in environment]
     home = [("HOME", "/tmp")] if ids[0] else []  # noqa: S108 - the default is `/`, which only root can write
+    changes = dict(keep_out(environment, project_folder(folder)))
+    if changes.get("PYTHONPATH"):
+        names.append(("PYTHONPATH", str(changes["PYTHONPATH"])))
+    starts = [Path(environment.get("HOME", "/nonexistent"), name) for name in START_FILES]
     return Surroundings(
         folder=folder,
         binds=tuple(dict.fromkeys([*own, *binds])),
         gpu=GPU_DEVICE.exists(),
         user=":".join(map(str, ids)),
-        names=(*home, *names),
+        names=(*home, *names, *given.items()),
+        changes=(*changes.items(), *((f"APPTAINERENV_{name}", value) for name, value in given.items())),
+        start_files=tuple(str(path) for path in starts if path.is_file()),
     )
+
+
+def keep_out(environment: Mapping[str, str], project: Path) -> Iterator[tuple[str, str | None]]:
+    """Yield the variables that would bring another Python, with None. Of PYTHONPATH, the project's own folders stay."""
+    for name in environment:
+        if name in LEFT_OUT or name.startswith(LEFT_OUT_PREFIX):
+            yield name, None
+    if "PYTHONPATH" in environment:
+        found = environment["PYTHONPATH"].split(":")
+        home = environment.get("HOME")
+        kept = [entry for entry in found if entry and _is_of_project(PurePosixPath(entry), project, home)]
+        if kept != found:
+            yield "PYTHONPATH", ":".join(kept) or None
+
+
+def _is_of_project(entry: PurePosixPath, project: Path, home: str | None) -> bool:
+    if set(entry.parts) & set(FOREIGN_PACKAGES):
+        return False
+    return not entry.is_absolute() or (str(project) != home and entry.is_relative_to(project))
 
 
 def project_folder(folder: Path) -> Path:
@@ -77,20 +124,35 @@ def sif_options(around: Surroundings) -> list[str]:
     shared = [bind for bind in around.binds if not _shared(bind)]
     binds = [part for bind in shared for part in ("--bind", bind)]
     env = [part for name, value in FIXED_ENV.items() for part in ("--env", f"{name}={value}")]
-    return [*(["--nv"] if around.gpu else []), *binds, *env]
+    # After the other mounts, which may hold the home.
+    starts = [
+        part
+        for path in ("/etc/profile", *around.start_files)
+        for part in ("--bind", f"{START_FILE}:{path}:ro")
+    ]
+    return [*(["--nv"] if around.gpu else []), *binds, *starts, *env]
 
 
 def _shared(bind: str) -> bool:
     return ":" not in bind and any(PurePosixPath(bind).is_relative_to(tree) for tree in SHARED_BY_APPTAINER)
 
 
-def run_in_sif(sif: Path, argv: Sequence[str], around: Surroundings) -> Completed:
+def run_in_sif(
+    sif: Path, argv: Sequence[str], around: Surroundings, environment: Mapping[str, str] | None = None
+) -> Completed:
     """Run a command and return its output; raises ToolError when Apptainer is not installed."""
     from spython.main import Client  # noqa: PLC0415 - commands that only print a command line do without it
 
+    passed = None
+    if environment is not None:
+        passed = {
+            name: value
+            for name, value in (dict(environment) | dict(around.changes)).items()
+            if value is not None
+        }
     try:
         result = Client.execute(
-            str(sif), list(argv), options=sif_options(around), return_result=True, quiet=True
+            str(sif), list(argv), options=sif_options(around), return_result=True, quiet=True, environ=passed
         )
     except FileNotFoundError as error:
         raise ToolError(
@@ -108,7 +170,10 @@ def sif_argv(sif: Path, argv: Sequence[str], around: Surroundings) -> tuple[str,
     spython cannot run these: it starts Apptainer as a child without the user's terminal and signals.
     The nodes that run the scripts of `launch`, `module` and `ssh` do not have spython either.
     """
-    return ("apptainer", "exec" if argv else "shell", *sif_options(around), str(sif), *argv)
+    words = [f"{name}={value}" for name, value in around.changes if value is not None]
+    unset = [word for name, value in around.changes if value is None for word in ("-u", name)]
+    changed = ("env", *unset, *words) if around.changes else ()
+    return (*changed, "apptainer", "exec" if argv else "shell", *sif_options(around), str(sif), *argv)
 
 
 # ---- image

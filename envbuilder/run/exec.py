@@ -4,7 +4,7 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, get_args
 
 from envbuilder.artifacts.outputs import SIF, Outputs, find_outputs, read_record
 from envbuilder.core.errors import ToolError, UsageError
@@ -16,6 +16,7 @@ from envbuilder.run.launch.site import Site
 if TYPE_CHECKING:
     from envbuilder.artifacts.docker_engine import DockerEngine
 
+TOLD: Final = ("PYTHONPATH", "PYTHONHOME", "LD_PRELOAD")  # people set these on purpose
 Form = Literal["sif", "image", ""]
 log = logging.getLogger(__name__)
 
@@ -32,6 +33,17 @@ class ExecOptions:
     site: Site
     folder: Path
     ids: tuple[int, int]  # user and group
+    given: tuple[str, ...] = ()  # NAME or NAME=VALUE: variables to pass on purpose
+
+
+def _parse_variable(text: str, environment: Mapping[str, str]) -> tuple[str, str]:
+    """Return a variable and its value, which is this machine's unless `text` has one."""
+    name, has_value, value = text.partition("=")
+    if not has_value and name not in environment:
+        raise UsageError(
+            f"`--env {text}`: this variable is not set here", hint=f"`--env {name}=VALUE` sets it"
+        )
+    return name, value if has_value else environment[name]
 
 
 def parse_form(text: str) -> Form:
@@ -60,7 +72,14 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
 def command_line(options: ExecOptions, environment: Mapping[str, str]) -> tuple[str, ...]:
     """Return the command line that `execute` runs, of Apptainer or of `docker run`."""
     outputs, binds = find_outputs(options.name, options.output), options.site.present_binds(environment)
-    around = run.probe_surroundings(options.folder, environment=environment, ids=options.ids, binds=binds)
+    given = dict(_parse_variable(text, environment) for text in options.given)
+    around = run.probe_surroundings(
+        options.folder, environment=environment, ids=options.ids, binds=binds, given=given
+    )
+    if lost := [name for name, _ in around.changes if name in TOLD and name not in given]:
+        log.warning(
+            "warning: kept out of the environment: %s; `--env NAME` passes a variable", ", ".join(lost)
+        )
     if _want_sif(options, outputs, environment):
         return run.sif_argv(outputs.sif, options.argv, around)
     return run.image_argv(outputs.image_name, options.argv, around, terminal=options.terminal)

@@ -8,15 +8,15 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import __version__
-from envbuilder.run.container import IMAGE_FOLDERS, IMAGE_TREES, SHARED_BY_APPTAINER
-from envbuilder.run.launch.script import quoted, quoted_list, quoted_path
+from envbuilder.run.container import IMAGE_FOLDERS, IMAGE_TREES, SHARED_BY_APPTAINER, START_FILES
+from envbuilder.run.launch.script import PARTS, quoted, quoted_list, quoted_path
 from envbuilder.run.launch.site import Site
 
 BODY: Final = Path(__file__).with_suffix(".sh")
 
 
 def render_enter(name: str, sif: Path, site: Site) -> str:
-    """Return the script. Called as `NAME-exec`, it runs its arguments."""
+    """Return the script. Called as `NAME-exec`, it runs its arguments. It needs START_FILE beside it."""
     settings = {
         "name": quoted(name),
         "sif": quoted(str(sif)),
@@ -25,6 +25,7 @@ def render_enter(name: str, sif: Path, site: Site) -> str:
         "image_trees": quoted_list(IMAGE_TREES),
         "image_folders": quoted_list(IMAGE_FOLDERS),
         "shared_trees": quoted_list(SHARED_BY_APPTAINER),
+        "start_files": quoted_list(START_FILES),
     }
     lines = [f"{key}={value}" for key, value in settings.items()]
     head = [
@@ -33,4 +34,5 @@ def render_enter(name: str, sif: Path, site: Site) -> str:
         "# shellcheck disable=SC2016,SC1003 # settings are quoted as data",
         "set -euo pipefail",
     ]
-    return "\n".join([*head, "", *lines, "", BODY.read_text(encoding="utf-8")])
+    parts = [path.read_text(encoding="utf-8") for path in (PARTS / "keep_out.sh", BODY)]
+    return "\n".join([*head, "", *lines, "", *parts])

@@ -50,12 +50,19 @@ if [ ! -r "$sif" ]; then
   printf '%s: cannot read %s: was it moved, or is its file system not on this machine?\n' "${0##*/}" "$sif" >&2
   exit 1
 fi
-options=(--env PYTHONNOUSERSITE=1) # packages of ~/.local would shadow the environment's
+project=$(project)
+keep_out "$project"
+# Packages of ~/.local would shadow the environment's, and the SIF may lack your own shell.
+options=(--env PYTHONNOUSERSITE=1 --env SHELL=/bin/bash)
 [ ! -e /dev/nvidiactl ] || options+=(--nv)
-for folder in "$(project)" "${TMPDIR-}"; do
+for folder in "$project" "${TMPDIR-}"; do
   if [ -d "$folder" ] && hides_nothing "$folder" && ! is_shared "$folder"; then options+=(--bind "$folder"); fi
 done
 for bind in "${binds[@]}"; do
   if [ -e "${bind%%:*}" ] && ! is_shared "$bind"; then options+=(--bind "$bind"); fi
+done
+# After the other mounts, which may hold your home.
+for file in /etc/profile "${start_files[@]/#/${HOME-}/}"; do
+  [ ! -f "$file" ] || options+=(--bind "${0%/*}/start_file.sh:$file:ro")
 done
 exec "$apptainer" exec "${options[@]}" "$sif" "$@"

@@ -11,6 +11,7 @@ from typing import Final
 
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, blaming_path
+from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.site import Site
 
@@ -86,6 +87,7 @@ def save_module(module: Module, folder: Path) -> Path:
         script = commands / f"{module.name}-exec"
         save_text(script, render_enter(module.name, module.sif, module.site))
         script.chmod(EXECUTABLE)
+        save_text(commands / START_FILE.name, START_FILE.read_text(encoding="utf-8"))
         for name in module.commands[:-1]:
             (commands / name).symlink_to(script.name)
         save_text(files / f"{module.name}.lua", render_lua(module, commands))

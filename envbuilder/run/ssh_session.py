@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import CommandError, LaunchError, UsageError, blaming_path
 from envbuilder.core.process import Command, Runner
+from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.script import quoted, quoted_list
 from envbuilder.run.launch.site import HOST, Site, need_shape
@@ -84,6 +85,7 @@ def render_setup(session: SshSession, public: str) -> str:
         "client": quoted(public),
         "modules": quoted_list(session.site.modules),
         "enter": quoted(render_enter(session.name, session.sif, session.site)),
+        "start_file": quoted(START_FILE.read_text(encoding="utf-8")),
     }
     lines = [f"{key}={value}" for key, value in settings.items()]
     return "\n".join(["set -euo pipefail", *lines, "", BODY.read_text(encoding="utf-8")])

@@ -29,6 +29,7 @@ ${sftp:+Subsystem sftp $sftp}
 ForceCommand exec "$folder/session"
 END
 printf '%s' "$enter" >"$folder/$name-exec"
+printf '%s' "$start_file" >"$folder/start_file.sh"
 cat >"$folder/session" <<END
 #!/usr/bin/env bash
 # Runs a command or a shell in the environment. sftp runs outside it, because the files are the same.

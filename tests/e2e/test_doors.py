@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import hostile
 from tests.support.cluster import Cluster, machines, start_ssh, wait_until
 from tests.support.workbench import ENVBUILDER, Built, open_folder
 
@@ -84,6 +85,30 @@ def test_a_shell_without_a_command_is_the_environments(session):
         ended = session(*words, input=script)
         assert (ended.returncode, ended.stdout) == (3, "/opt/env/bin/python\n")
         assert "why" in ended.stderr
+
+
+@pytest.mark.parametrize("name", hostile.VARIABLES)
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        (("python seen.py",), ""),
+        (('"$SHELL" -ilc "python seen.py"',), ""),  # how VS Code's server asks for the user's variables
+        (('"$SHELL" -i',), "python seen.py\n"),  # its terminal
+    ],
+    ids=["command", "environment", "terminal"],
+)
+def test_the_environments_python_wins(session, cluster, name, words, typed):
+    """The machine's sshd reads ~/.bashrc, and so does bash in the SIF."""
+    home = cluster.folder / "a home"
+    if not (home / "evil").exists():
+        hostile.make_home(home)
+    (home / "seen.py").write_text(hostile.SEEN)
+    hostile.set_start_files(home, hostile.variables(home, name))
+    try:
+        ended = session(*words, input=typed)
+    finally:
+        hostile.set_start_files(home, {}, text="")
+    hostile.need_own(ended.stdout)
 
 
 def test_files_are_sent(cluster, ssh, session):

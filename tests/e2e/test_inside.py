@@ -1,5 +1,6 @@
 """`exec` and `shell` in the real SIF and the real image: input, output, signals, exit codes, and a real terminal."""
 
+import os
 import shlex
 import signal
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import hostile
 from tests.support.cluster import wait_until
-from tests.support.workbench import ENVBUILDER, Built, attempt, open_folder
+from tests.support.workbench import ENVBUILDER, Built, attempt, open_folder, run
 
 pytestmark = pytest.mark.builds
 
@@ -108,6 +110,68 @@ def test_a_shell_has_a_terminal(line, tmp_path):
         assert end.read_text() == "4\n"
     finally:
         attempt(*tmux, "kill-server")
+
+
+@pytest.fixture(scope="module")
+def ways(tiny: Built) -> Iterator[dict[str, list[str]]]:
+    """The command lines that reach a Python of the environment, in a folder with `seen.py`."""
+    with open_folder() as folder:
+        run(ENVBUILDER, "module", tiny.sif, "--write", folder)
+        lmod = f". /usr/share/lmod/lmod/init/bash; . ~/.bashrc; module use {folder}/modulefiles; module load tiny; "
+        inside = [ENVBUILDER, "exec", "tiny", "--output", str(tiny.output), "--in"]
+        shell = shlex.join([ENVBUILDER, "shell", "tiny", "--output", str(tiny.output), "--in"])
+        yield {
+            "exec": [*inside, "sif", "--", "python", "seen.py"],
+            "exec bash": [*inside, "sif", "--", "bash", "-ilc", "python seen.py"],
+            "shell": ["script", "-qec", f"{shell} sif", "/dev/null"],
+            "module python": ["bash", "-c", f"{lmod} python seen.py"],
+            "module bash": ["bash", "-c", f"{lmod} tiny-exec bash -ilc 'python seen.py'"],
+            "image exec": [*inside, "image", "--", "python", "seen.py"],
+            "image exec bash": [*inside, "image", "--", "bash", "-ic", "python seen.py"],
+            "image shell": ["script", "-qec", f"{shell} image", "/dev/null"],
+        }  # fmt: skip
+
+
+SIF_WAYS = ("exec", "exec bash", "shell", "module python", "module bash")
+IMAGE_WAYS = ("image exec", "image exec bash", "image shell")
+
+
+@pytest.fixture(scope="module")
+def home() -> Iterator[Path]:
+    with open_folder() as folder:
+        yield hostile.make_home(folder / "home")
+
+
+@pytest.mark.parametrize(
+    ("way", "name"),
+    [
+        *((way, name) for way in SIF_WAYS for name in hostile.VARIABLES),
+        *((way, "all") for way in IMAGE_WAYS),  # Docker passes no variable on, so once is enough
+    ],
+)
+def test_the_environments_python_wins(ways, way, name, project, home):
+    """Against the start files of conda and pyenv, and each variable that would bring another Python."""
+    (project / "seen.py").write_text(hostile.SEEN)
+    names = hostile.VARIABLES if name == "all" else [name]
+    variables = {key: value for one in names for key, value in hostile.variables(home, one).items()}
+    ended = subprocess.run(
+        ways[way], input="python seen.py; exit\n", cwd=project, timeout=60, check=False, text=True, capture_output=True,
+        env=os.environ | {"HOME": str(home), "APPTAINER_HOME": str(home)} | variables,
+    )  # fmt: skip
+    hostile.need_own(ended.stdout)
+
+
+def test_what_a_person_sets_on_purpose_reaches_the_program(line, project):
+    """The project's own folders of PYTHONPATH, what `--env` names, and the driver's libraries beside one's own."""
+    (project / "own.py").write_text("import os; here = os.environ['LD_LIBRARY_PATH'].split(':')[0]\n")
+    ended = attempt(
+        *line("exec", "--env", "LD_LIBRARY_PATH=/mine", "--env", "CONDA_PREFIX", "--", "python", "-c",
+              "import os, own; print(own.here, os.environ['CONDA_PREFIX'], os.environ['LD_LIBRARY_PATH'])"),
+        cwd=project, env={"PYTHONPATH": f"/elsewhere:{project}", "CONDA_PREFIX": "/kept"},
+    )  # fmt: skip
+    driver = ":/.singularity.d/libs" if "sif" in line("exec") else ""
+    assert ended.stdout == f"/mine /kept /mine{driver}\n", ended.stderr
+    assert "kept out of the environment: PYTHONPATH; " in ended.stderr
 
 
 RANKS = """

@@ -59,6 +59,7 @@ prepare() {
     module load "${modules[@]}" || fail "cannot load the modules ${modules[*]}"
     set -u
   fi
+  [ -z "${project-}" ] || keep_out "$project" # after the modules, which may set PYTHONPATH; builds have no project
   find_scratch
   export PYTHONUNBUFFERED=1 APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
   default TORCH_EXTENSIONS_DIR "$scratch/torch_extensions"

@@ -35,6 +35,24 @@ grace=120
 srun_options=(--nodes=2 --ntasks=2 --ntasks-per-node=1)
 settings=(environment sif_bytes sif_sha256 program nodes ranks_per_node gpus folder project logs binds variables modules apptainer node_scratch shared_scratch master_suffix driver_floor least_free_mb grace job)
 
+# Drops variables of the machine's conda, modules and tools that would bring another Python, other libraries or start files
+# into the environment. Of PYTHONPATH, the project's own folders stay. APPTAINERENV_NAME passes one on purpose.
+keep_out() {
+  local entry kept='' entries=()
+  unset PYTHONHOME LD_PRELOAD LD_AUDIT BASH_ENV ENV VIRTUAL_ENV "${!CONDA_@}"
+  if [ -z "${PYTHONPATH-}" ]; then return; fi
+  IFS=: read -ra entries <<<"$PYTHONPATH"
+  for entry in "${entries[@]}"; do
+    case $entry/ in
+      / | */site-packages/* | */dist-packages/*) ;;
+      "$1"/*) [ "$1" = "${HOME-}" ] || kept+=:$entry ;;
+      /*) ;;
+      *) kept+=:$entry ;;
+    esac
+  done
+  if [ -n "$kept" ]; then export PYTHONPATH=${kept#:}; else unset PYTHONPATH; fi
+}
+
 say() { printf 'launch: %s: %s\n' "$(uname -n)" "$*" >&2; }
 
 # Ends with envbuilder's exit code for a job that could not start.
@@ -70,6 +88,7 @@ prepare() {
     module load "${modules[@]}" || fail "cannot load the modules ${modules[*]}"
     set -u
   fi
+  [ -z "${project-}" ] || keep_out "$project" # after the modules, which may set PYTHONPATH; builds have no project
   find_scratch
   export PYTHONUNBUFFERED=1 APPTAINERENV_PYTHONNOUSERSITE=1 # the user's own packages would shadow the environment's
   default TORCH_EXTENSIONS_DIR "$scratch/torch_extensions"

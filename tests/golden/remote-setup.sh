@@ -15,6 +15,25 @@ binds=("${SCRATCH:+$SCRATCH}")
 image_trees=(/bin /boot /dev /etc /lib /lib64 /opt/env /opt/envbuilder /proc /run /sbin /sys /usr)
 image_folders=(/ /home /media /mnt /opt /root /srv /tmp /var /var/tmp)
 shared_trees=(/tmp /var/tmp)
+start_files=(.bashrc .bash_profile .bash_login .profile)
+
+# Drops variables of the machine'"'"'s conda, modules and tools that would bring another Python, other libraries or start files
+# into the environment. Of PYTHONPATH, the project'"'"'s own folders stay. APPTAINERENV_NAME passes one on purpose.
+keep_out() {
+  local entry kept='"'"''"'"' entries=()
+  unset PYTHONHOME LD_PRELOAD LD_AUDIT BASH_ENV ENV VIRTUAL_ENV "${!CONDA_@}"
+  if [ -z "${PYTHONPATH-}" ]; then return; fi
+  IFS=: read -ra entries <<<"$PYTHONPATH"
+  for entry in "${entries[@]}"; do
+    case $entry/ in
+      / | */site-packages/* | */dist-packages/*) ;;
+      "$1"/*) [ "$1" = "${HOME-}" ] || kept+=:$entry ;;
+      /*) ;;
+      *) kept+=:$entry ;;
+    esac
+  done
+  if [ -n "$kept" ]; then export PYTHONPATH=${kept#:}; else unset PYTHONPATH; fi
+}
 
 case ${0##*/} in
   "$name-exec")
@@ -68,15 +87,25 @@ if [ ! -r "$sif" ]; then
   printf '"'"'%s: cannot read %s: was it moved, or is its file system not on this machine?\n'"'"' "${0##*/}" "$sif" >&2
   exit 1
 fi
-options=(--env PYTHONNOUSERSITE=1) # packages of ~/.local would shadow the environment'"'"'s
+project=$(project)
+keep_out "$project"
+# Packages of ~/.local would shadow the environment'"'"'s, and the SIF may lack your own shell.
+options=(--env PYTHONNOUSERSITE=1 --env SHELL=/bin/bash)
 [ ! -e /dev/nvidiactl ] || options+=(--nv)
-for folder in "$(project)" "${TMPDIR-}"; do
+for folder in "$project" "${TMPDIR-}"; do
   if [ -d "$folder" ] && hides_nothing "$folder" && ! is_shared "$folder"; then options+=(--bind "$folder"); fi
 done
 for bind in "${binds[@]}"; do
   if [ -e "${bind%%:*}" ] && ! is_shared "$bind"; then options+=(--bind "$bind"); fi
 done
+# After the other mounts, which may hold your home.
+for file in /etc/profile "${start_files[@]/#/${HOME-}/}"; do
+  [ ! -f "$file" ] || options+=(--bind "${0%/*}/start_file.sh:$file:ro")
+done
 exec "$apptainer" exec "${options[@]}" "$sif" "$@"
+'
+start_file='# In an environment, shells read this file in place of your ~/.bashrc and ~/.profile, which may start another Python.
+case $- in *i*) [ ! -r ~/.envbuilder/bashrc ] || . ~/.envbuilder/bashrc ;; esac
 '
 
 fail() {
@@ -110,6 +139,7 @@ ${sftp:+Subsystem sftp $sftp}
 ForceCommand exec "$folder/session"
 END
 printf '%s' "$enter" >"$folder/$name-exec"
+printf '%s' "$start_file" >"$folder/start_file.sh"
 cat >"$folder/session" <<END
 #!/usr/bin/env bash
 # Runs a command or a shell in the environment. sftp runs outside it, because the files are the same.

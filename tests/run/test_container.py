@@ -1,6 +1,8 @@
 """Running inside an artifact: as few options as each runtime needs, and how it ended."""
 
+import os
 import shlex
+import subprocess
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from types import SimpleNamespace
@@ -15,9 +17,12 @@ from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import Completed
 from envbuilder.run import container as run_module
 from envbuilder.run.container import (
+    LEFT_OUT,
+    START_FILE,
     Surroundings,
     image_argv,
     image_options,
+    keep_out,
     need_docker,
     probe_surroundings,
     project_folder,
@@ -27,13 +32,51 @@ from envbuilder.run.container import (
     want_bind,
 )
 from envbuilder.run.exec import need_image
+from envbuilder.run.launch.script import PARTS
 
 HERE = Surroundings(folder=Path("/home/me/project"), binds=("/home/me/project",), user="1:2")
 WITH_GPU = replace(HERE, gpu=True)
 
 
 def test_a_sif_gets_the_project_and_what_keeps_foreign_packages_out_and_no_more():
-    assert sif_options(HERE) == ["--bind", "/home/me/project", "--env", "PYTHONNOUSERSITE=1"]
+    assert sif_options(HERE) == [
+        "--bind", "/home/me/project", "--bind", f"{START_FILE}:/etc/profile:ro",
+        "--env", "PYTHONNOUSERSITE=1", "--env", "SHELL=/bin/bash",
+    ]  # fmt: skip
+
+
+@pytest.mark.programs
+@pytest.mark.parametrize(
+    ("environment", "changes"),
+    [
+        ({"PYTHONHOME": "/a", "CONDA_PREFIX": "/b", "MINE": "1"}, {"PYTHONHOME": None, "CONDA_PREFIX": None}),
+        (dict.fromkeys(LEFT_OUT, "/x"), dict.fromkeys(LEFT_OUT)),
+        ({"PYTHONPATH": "src:/p/lib"}, {}),
+        ({"PYTHONPATH": "/elsewhere:/p/lib::src"}, {"PYTHONPATH": "/p/lib:src"}),
+        ({"PYTHONPATH": "/p/.venv/lib/python3.9/site-packages"}, {"PYTHONPATH": None}),
+        ({"PYTHONPATH": "/p/lib", "HOME": "/p"}, {"PYTHONPATH": None}),  # the home is no project
+    ],
+)
+def test_another_python_is_kept_out_and_the_projects_own_folders_stay(environment, changes):
+    home = {"HOME": environment["HOME"]} if "HOME" in environment else {}
+    assert dict(keep_out(environment, Path("/p"))) == changes
+    path = environment.get("PYTHONPATH")
+    shell = subprocess.run(
+        ["bash", "-euc", f". {PARTS}/keep_out.sh; keep_out /p; env"],
+        env={"PATH": os.environ["PATH"], **home, **environment}, capture_output=True, text=True, check=True,
+    ).stdout  # fmt: skip
+    found = dict(line.split("=", 1) for line in shell.splitlines())
+    assert found.get("PYTHONPATH") == changes.get("PYTHONPATH", path)
+    assert not {name for name, value in changes.items() if value is None} & set(found)
+
+
+def test_a_variable_that_is_given_on_purpose_reaches_both_forms(tmp_path):
+    around = probe_surroundings(
+        tmp_path, environment={"PYTHONPATH": "/x"}, ids=(1, 2), given={"PYTHONPATH": "/x"}
+    )
+    line = sif_argv(Path("x.sif"), ["true"], around)
+    assert line[:5] == ("env", "-u", "PYTHONPATH", "APPTAINERENV_PYTHONPATH=/x", "apptainer")
+    assert image_options(around)["environment"]["PYTHONPATH"] == "/x"
 
 
 def test_a_sif_gets_the_driver_where_there_is_one():
@@ -127,7 +170,7 @@ def test_an_image_gets_the_project_the_user_and_the_host_memory():
         "user": "1:2",
         "volumes": ["/home/me/project:/home/me/project"],
         "working_dir": "/home/me/project",
-        "environment": {"PYTHONNOUSERSITE": "1", "USER": "me"},
+        "environment": {"PYTHONNOUSERSITE": "1", "SHELL": "/bin/bash", "USER": "me"},
         "ipc_mode": "host",
         "init": True,
         "device_requests": None,
@@ -143,7 +186,7 @@ def test_the_command_line_of_an_image():
     line = shlex.join(image_argv("envbuilder/x", ("true", "two words"), WITH_GPU, terminal=True))
     assert line == (
         "docker --context=default run --rm --pull=never --init --interactive --tty --user=1:2 --ipc=host --gpus=all "
-        "--volume=/home/me/project:/home/me/project --workdir=/home/me/project --env=PYTHONNOUSERSITE=1 "
+        "--volume=/home/me/project:/home/me/project --workdir=/home/me/project --env=PYTHONNOUSERSITE=1 --env=SHELL=/bin/bash "
         "envbuilder/x true 'two words'"
     )
 

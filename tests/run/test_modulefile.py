@@ -61,6 +61,8 @@ def test_a_command_has_the_options_of_exec(
     for path in ("given/data", "a b/src", "a b/.git"):
         (base / path).mkdir(parents=True)
     environment = {"PATH": os.environ["PATH"], "GIVEN": str(base / "given"), "TMPDIR": str(base / "given")}
+    environment |= {"HOME": str(base)}
+    (base / ".bashrc").touch()
     # What Apptainer shares by itself is not bound again, and here everything is below /tmp.
     monkeypatch.setattr("envbuilder.run.container.SHARED_BY_APPTAINER", ("/var/tmp",))
     script = written / "x-exec"
@@ -70,6 +72,7 @@ def test_a_command_has_the_options_of_exec(
     ).stdout  # fmt: skip
     site_binds = (f"{base}/given/data", "/etc:/data/etc:ro")
     around = probe_surroundings(folder, environment=environment, ids=(0, 0), binds=site_binds)
+    monkeypatch.setattr("envbuilder.run.container.START_FILE", written / "start_file.sh")
     wanted = sif_argv(tmp_path / "my x.sif", ["torchrun", "--x", "a b", ""], around)
     assert sorted_options(said.split("\0")[:-1]) == sorted_options(list(wanted))
 

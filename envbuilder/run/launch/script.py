@@ -72,7 +72,14 @@ def _parts(job: Job) -> list[str]:
         ranks = "torchrun" if torch_has(job, RANK_IN_LOGS_SINCE) else "torchrun_1"
     reached = ["supervise", "pdsh"] if job.site.ssh.pdsh else ["supervise", "ssh", "nodes"]
     ways = {"slurm": ["slurm"], "ssh": reached, "local": ["supervise", "local", "nodes"]}
-    return ["common", "preflight", "image" if job.environment.image_id else "sif", ranks, *ways[job.where]]
+    return [
+        "keep_out",
+        "common",
+        "preflight",
+        "image" if job.environment.image_id else "sif",
+        ranks,
+        *ways[job.where],
+    ]
 
 
 def _settings(job: Job) -> list[str]:
