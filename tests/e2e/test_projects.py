@@ -17,7 +17,7 @@ from envbuilder.build.buildkit.engine import BuildKitEngine, exported_tars, pack
 from envbuilder.build.engine import EngineChoice, EngineName
 from envbuilder.build.extensions.build import ExtensionBuilder
 from envbuilder.build.extensions.cache import CachedExtension
-from envbuilder.build.pipeline import open_engine
+from envbuilder.build.pipeline import open_engine, resolve_context
 from envbuilder.commands import context as sessions
 from envbuilder.commands._build_context import build_context
 from envbuilder.core.console import Console
@@ -68,9 +68,9 @@ def make(recipe: Path) -> Made:
     session = sessions.Session(environment=dict(os.environ))
     shop, console = build_context(session, ROOT / "recipes"), Listening()
     read, plan, _ = make_plan(str(recipe), shop.recipes, shop.store)
-    store_sources(read, plan.extensions, shop.resolve_context(offline=False))
+    store_sources(read, plan.extensions, resolve_context(shop, offline=False))
     engine = open_engine(plan, EngineChoice(), dataclasses.replace(shop, console=console))
-    shop.resolve_context(offline=False).fetcher.fetch(engine.artifacts())
+    resolve_context(shop, offline=False).fetcher.fetch(engine.artifacts())
     with ThreadPoolExecutor(16) as pool:
         kept = ExtensionBuilder(engine.job, Run(engine.job, pool).root).build()
     return Made({one.compiled.name: one for one in kept}, console.said)
