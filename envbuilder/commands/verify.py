@@ -180,7 +180,7 @@ def _gpus(tree: Tree) -> tuple[str, ...]:
 
 def _glibc(oldest_host: str) -> str:
     """Return the version of glibc that `--oldest-host` means."""
-    known = {row.name: row.glibc for row in load_distributions().rows if row.buildable}
+    known = {row.name: row.glibc for row in load_distributions().rows}
     if oldest_host and oldest_host not in known and not re.fullmatch(r"\d+\.\d+", oldest_host):
         raise UsageError(
             f"`--oldest-host` takes a version of glibc or a base, found `{oldest_host}`",

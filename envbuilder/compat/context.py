@@ -23,7 +23,6 @@ from envbuilder.recipe.model import Recipe
 class Tables:
     """All tables that rules read."""
 
-    # Some of these cannot be a base.
     distributions: Table[Distribution] = field(default_factory=load_distributions)
     gpus: Table[Gpu] = field(default_factory=load_gpus)
     torches: Table[Torch] = field(default_factory=load_torches)
@@ -38,10 +37,6 @@ class Tables:
     def toolkits(self) -> tuple[str, ...]:
         """The CUDA versions that can be laid out, oldest first, e.g. 12.4."""
         return tuple(dict.fromkeys(release.rpartition(".")[0] for release in self.releases))
-
-    @functools.cached_property
-    def bases(self) -> tuple[Distribution, ...]:
-        return tuple(row for row in self.distributions.rows if row.buildable)
 
 
 @functools.cache

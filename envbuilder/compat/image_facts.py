@@ -161,7 +161,7 @@ def is_foreign(base: Base) -> bool:
 def suite_of(base: Base, rows: Mapping[str, Distribution]) -> Distribution | None:
     """Return the suite whose packages can be added to the image, None if there is none."""
     row = rows.get(base.distribution)
-    return row if row and row.buildable and base.value(Name.MANAGER) == "dpkg" else None
+    return row if row and base.value(Name.MANAGER) == "dpkg" else None
 
 
 def as_distribution(base: Base, python: str, rows: Mapping[str, Distribution]) -> Distribution | None:
@@ -189,6 +189,5 @@ def as_distribution(base: Base, python: str, rows: Mapping[str, Distribution]) -
         has_crypt_h=base.first(Name.CRYPT_H) is not None or bool(suite and suite.has_crypt_h),
         components=(),
         pockets=(),
-        buildable=True,
         source=(),
     )

@@ -245,7 +245,7 @@ def _values(context: CheckContext, pin: str) -> list[Move]:
     tables, row = context.tables, context.distribution
     match pin:
         case "gcc":
-            names: Iterable[str] = row.gccs if row and row.buildable else ()
+            names: Iterable[str] = row.gccs if row else ()
         case "cuda":
             names = tables.toolkits
         case "pytorch":
@@ -267,11 +267,13 @@ def _near_bases(context: CheckContext) -> list[Distribution]:
     if context.recipe.image:
         return []
     names = list(tables.distributions.by_name)
-    meant = [asked] if asked in names else closest(asked, [base.name for base in tables.bases])
+    meant = [asked] if asked in names else closest(asked, tables.distributions.by_name)
     here = names.index(meant[0]) if meant else 0
     family = tables.distributions.rows[here].family
     others = [
-        base for base in tables.bases if base.name != asked and base.is_released and base.family == family
+        base
+        for base in tables.distributions.rows
+        if base.name != asked and base.is_released and base.family == family
     ]
     return sorted(others, key=lambda base: abs(names.index(base.name) - here))
 

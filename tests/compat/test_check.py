@@ -613,7 +613,7 @@ def test_every_finding_comes_at_once():
 
 
 def every_pin() -> list[dict[str, object]]:
-    suites = [(row, gcc) for row in TABLES.bases for gcc in row.gccs]
+    suites = [(row, gcc) for row in TABLES.distributions.rows for gcc in row.gccs]
     return [
         {"base": row.name, "python": row.python, "gcc": gcc, "pytorch": torch.version, "libxcrypt": row.short_libxcrypt} | CPU
         for row, gcc in suites

@@ -233,11 +233,7 @@ def test_a_torch_has_its_pythons_and_builds():
 
 
 def test_a_suite_has_its_compilers():
-    suites = {
-        row.suite: (row.python, row.glibc, row.gcc, row.gccs)
-        for row in load_distributions().rows
-        if row.buildable
-    }
+    suites = {row.suite: (row.python, row.glibc, row.gcc, row.gccs) for row in load_distributions().rows}
     assert suites == {
         "bullseye": ("3.9", "2.31", "10", ("9", "10")),
         "bookworm": ("3.11", "2.36", "12", ("11", "12")),
@@ -306,7 +302,7 @@ def test_a_table_without_its_source_or_rows_is_refused(tmp_path):
 def test_a_suite_whose_compilers_are_not_in_order_or_lack_the_default_is_refused(tmp_path, gccs):
     row = (
         f'  - {{name: debian/x, release: "1", glibc: "2.1", python: "3.9.1", gcc: "10.2.0", gccs: [{gccs}],'
-        ' libxcrypt: "4.4.1", crypt_h: true, components: [main], pockets: [], buildable: true, source: [here]}\n'
+        ' libxcrypt: "4.4.1", crypt_h: true, components: [main], pockets: [], source: [here]}\n'
     )
     assert "`gccs` is ascending, has one of each major version and holds the default" in refusal(
         tmp_path, load_distributions, f"{HEAD}rows:\n{row}"

@@ -19,6 +19,7 @@ ARG DEBIAN_MIRROR=
 ARG DEBIAN_SECURITY=
 ARG UBUNTU_MIRROR=
 ARG CUDA_REDIST=
+ARG PYTHON_MIRROR=
 ARG INDEX=
 
 # Files that need not be fetched: `--build-context artifacts=FOLDER` takes the place of this empty stage.
@@ -427,6 +428,7 @@ ARG DEBIAN_MIRROR
 ARG DEBIAN_SECURITY
 ARG UBUNTU_MIRROR
 ARG CUDA_REDIST
+ARG PYTHON_MIRROR
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash
 set -euo pipefail
@@ -613,6 +615,7 @@ ARG DEBIAN_MIRROR
 ARG DEBIAN_SECURITY
 ARG UBUNTU_MIRROR
 ARG CUDA_REDIST
+ARG PYTHON_MIRROR
 ARG PYTORCH_INDEX
 RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 #!/bin/bash

@@ -1,9 +1,6 @@
 --- 
 +++ 
-@@ -22,0 +23,2 @@
-+# Where the releases of python-build-standalone are.
-+ARG PYTHON_MIRROR=https://github.com/astral-sh/python-build-standalone/releases/download
-@@ -59,0 +62,8 @@
+@@ -60,0 +61,8 @@
 +END
 +
 +file 644 /kit/install_python.py <<'END'
@@ -12,62 +9,76 @@
 +
 +file 644 /kit/compile_all.py <<'END'
 +|the program compile_all.py
-@@ -114 +124 @@
+@@ -115 +123 @@
 -|  "file": "/opt/envbuilder/extensions/fused-2d4456f57843970f/fused.so",
 +|  "file": "/opt/envbuilder/extensions/fused-3245edd0749ee324/fused.so",
-@@ -118 +128 @@
+@@ -119 +127 @@
 -|  "key": "2d4456f57843970f7aad8ddc96f6d742e229e290035818f26bc6d03caac94d91",
 +|  "key": "3245edd0749ee324436951706c79e9c1444f63334b6ec872d0ec70042675a509",
-@@ -331,0 +342,19 @@
+@@ -333,0 +342,33 @@
 +# The standalone Python.
 +FROM workshop AS standalone
++ARG DEBIAN_MIRROR
++ARG DEBIAN_SECURITY
++ARG UBUNTU_MIRROR
++ARG CUDA_REDIST
 +ARG PYTHON_MIRROR
 +RUN --mount=type=secret,id=ca,target=/run/secrets/ca --mount=type=bind,from=artifacts,target=/artifacts <<'SCRIPT'
 +#!/bin/bash
 +set -euo pipefail
++file() {
++  mkdir -p "${2%/*}"
++  sed 's/^|//' >"$2"
++  chmod "$1" "$2"
++}
 +for ca in /run/secrets/ca /artifacts/certificates.pem; do
 +  if [ -s "$ca" ]; then export CURL_CA_BUNDLE="$ca" PIP_CERT="$ca" SSL_CERT_FILE="$ca"; fi
 +done
-+name=cpython-3.11.9+20260101-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz file=/standalone/python.tar.gz
 +mkdir /standalone
-+if [ -e "/artifacts/$name" ]; then cp "/artifacts/$name" $file
-+else
-+  url="${PYTHON_MIRROR%/}/20260101/$name"
-+  curl --fail --silent --show-error --location --retry 3 --output $file "$url"
-+fi
-+echo "11a4a60b518bf24989d481468076e5d5982884626aed9faeb35b8576fcd223e1  $file" | sha256sum --check --quiet
++file 644 /standalone/list <<'END'
++|11a4a60b518bf24989d481468076e5d5982884626aed9faeb35b8576fcd223e1  20260101/cpython-3.11.9+20260101-x86_64-unknown-linux-gnu-install_only_stripped.tar.gz
++END
++# shellcheck disable=SC2016  # it is apt that knows what this stands for
++mirror=${PYTHON_MIRROR:-https://github.com/astral-sh/python-build-standalone/releases/download/}
++while read -r sha256 path; do
++  file=/standalone/${path##*/}
++  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"
++  else curl --fail --silent --show-error --location --retry 3 --output "$file" "${mirror%/}/$path"; fi
++  echo "$sha256  $file" | sha256sum --check --quiet
++done </standalone/list
++rm /standalone/list
 +SCRIPT
 +
-@@ -346,0 +376,9 @@
+@@ -348,0 +390,9 @@
 +# The standalone Python.
 +FROM os AS interpreter
 +RUN --network=none --mount=type=bind,from=kit,source=/kit,target=/kit --mount=type=bind,from=standalone,source=/standalone,target=/standalone <<'SCRIPT'
 +#!/bin/bash
 +set -euo pipefail
-+tar --extract --gzip --touch --no-same-owner --no-same-permissions --file /standalone/python.tar.gz --directory /opt
++tar --extract --gzip --touch --no-same-owner --no-same-permissions --file /standalone/*.tar.gz --directory /opt
 +/opt/python/bin/python3.11 -B /kit/install_python.py /opt/python
 +SCRIPT
 +
-@@ -348 +386 @@
+@@ -350 +400 @@
 -FROM os AS python
 +FROM interpreter AS python
-@@ -364 +402 @@
+@@ -366 +416 @@
 -ln -s lib lib64 && ln -s /usr/bin/python3.11 bin/python
 +ln -s lib lib64 && ln -s /opt/python/bin/python3.11 bin/python
-@@ -366 +404 @@
+@@ -368 +418 @@
 -printf 'home = /usr/bin\ninclude-system-site-packages = false\nversion = 3.11\n' >pyvenv.cfg
 +printf 'home = /opt/python/bin\ninclude-system-site-packages = false\nversion = 3.11\n' >pyvenv.cfg
-@@ -402 +440 @@
+@@ -404 +454 @@
 -/usr/bin/python3.11 /kit/check_byte_code.py /opt/env/lib/python3.11/site-packages
 +/opt/python/bin/python3.11 /kit/check_byte_code.py /opt/env/lib/python3.11/site-packages
-@@ -416 +454 @@
+@@ -418 +468 @@
 -FROM os AS start
 +FROM interpreter AS start
-@@ -474 +512 @@
+@@ -476 +526 @@
 -PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /usr/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
 +PYTHONHASHSEED=0 PYTHONWARNINGS=ignore /opt/python/bin/python3.11 -m compileall -q --invalidation-mode unchecked-hash \
-@@ -480,0 +519 @@
+@@ -482,0 +533 @@
 +COPY --link --from=interpreter /opt/python /opt/python
-@@ -489 +528 @@
+@@ -491 +542 @@
 -LABEL devcontainer.metadata="[{\"capAdd\":[\"SYS_PTRACE\"],\"containerEnv\":{\"PYTHONNOUSERSITE\":\"1\"},\"customizations\":{\"vscode\":{\"extensions\":[\"ms-python.python\",\"ms-python.debugpy\",\"ms-vscode.cpptools\"],\"settings\":{\"C_Cpp.default.compilerPath\":\"/usr/local/bin/g++\",\"C_Cpp.default.includePath\":[\"\${workspaceFolder}/**\",\"/opt/env/lib/python3.11/site-packages/torch/include\",\"/opt/env/lib/python3.11/site-packages/torch/include/torch/csrc/api/include\",\"/usr/include/python3.11\"],\"python.defaultInterpreterPath\":\"/opt/env/bin/python\"}}},\"hostRequirements\":{\"gpu\":\"optional\"},\"init\":true,\"mounts\":[\"type=tmpfs,target=/dev/shm\"],\"remoteUser\":\"vscode\",\"updateRemoteUserUID\":true,\"userEnvProbe\":\"none\"}]"
 +LABEL devcontainer.metadata="[{\"capAdd\":[\"SYS_PTRACE\"],\"containerEnv\":{\"PYTHONNOUSERSITE\":\"1\"},\"customizations\":{\"vscode\":{\"extensions\":[\"ms-python.python\",\"ms-python.debugpy\",\"ms-vscode.cpptools\"],\"settings\":{\"C_Cpp.default.compilerPath\":\"/usr/local/bin/g++\",\"C_Cpp.default.includePath\":[\"\${workspaceFolder}/**\",\"/opt/env/lib/python3.11/site-packages/torch/include\",\"/opt/env/lib/python3.11/site-packages/torch/include/torch/csrc/api/include\",\"/opt/python/include/python3.11\"],\"python.defaultInterpreterPath\":\"/opt/env/bin/python\"}}},\"hostRequirements\":{\"gpu\":\"optional\"},\"init\":true,\"mounts\":[\"type=tmpfs,target=/dev/shm\"],\"remoteUser\":\"vscode\",\"updateRemoteUserUID\":true,\"userEnvProbe\":\"none\"}]"

@@ -64,7 +64,7 @@ def _candidates(
     asked = requests.pins
     pairs = [
         (base, gcc, python)
-        for base in tables.bases
+        for base in tables.distributions.rows
         if base.is_released and base.family == DEBIAN  # Ubuntu needs keys that a machine may lack
         for gcc in base.gccs
         for python in _pythons(asked.get("python"), base, tables)

@@ -44,7 +44,10 @@ def offered(tables: Tables) -> dict[str, tuple[str, ...]]:
     return {
         "pytorch": tuple(row.version for row in tables.torches.rows),
         "python": tuple(
-            sorted({*tables.standalones.by_name, *(base.python for base in tables.bases)}, key=version_key)
+            sorted(
+                {*tables.standalones.by_name, *(base.python for base in tables.distributions.rows)},
+                key=version_key,
+            )
         ),
     }
 

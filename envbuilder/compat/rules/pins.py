@@ -11,11 +11,9 @@ from envbuilder.compat.tables.table import Row, Table, cite, version_key
 
 
 def check_base(context: CheckContext) -> Iterator[Problem]:
-    row = context.suite
-    if not (row and row.buildable) and not context.recipe.image:
-        known = f"envbuilder cannot build on `{row.name}`" if row else ""
-        message = known or f"no suite `{context.recipe.base}` is known"
-        advice = f"suites: {', '.join(base.name for base in context.tables.bases)}"
+    if context.suite is None and not context.recipe.image:
+        message = f"no suite `{context.recipe.base}` is known"
+        advice = f"suites: {', '.join(context.tables.distributions.by_name)}"
         yield Problem(CheckCode.BASE, "base", message, pins=("base",), advice=advice)
 
 

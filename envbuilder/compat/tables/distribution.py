@@ -32,7 +32,6 @@ class Distribution:
     has_crypt_h: Annotated[Flag, Field(alias="crypt_h")]  # libc6-dev brings libcrypt-dev, and with it crypt.h
     components: tuple[Line, ...]  # those whose packages `lock` chooses from
     pockets: tuple[Line, ...]  # updates, security; none for a suite without a release
-    buildable: Flag  # envbuilder can build on it
     note: Line = ""
     source: Sources
 

@@ -66,7 +66,7 @@ def lock_recipe(
 
 def make_target(recipe: Recipe, base: LockedBase | None = None) -> Target:
     """Look up the recipe's pins in the tables. Raises IncompatibleError for pins that `check` refuses too."""
-    rows = {row.name: row for row in load_distributions().rows if row.buildable}
+    rows = load_distributions().by_name
     distribution = as_distribution(base.inside, recipe.python, rows) if base else rows.get(recipe.base)
     if distribution is None:
         raise IncompatibleError(

@@ -8,7 +8,6 @@ which lacks those mounts. `rmdir` removes mount points, because it removes only 
 from collections.abc import Sequence
 from typing import Final
 
-from envbuilder.core.sources import STANDALONE_RELEASES
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import WRITE, WRITE_MARKED, file_lines, in_comment, marked
@@ -40,7 +39,7 @@ Stage: workshop
 {mirrors}
     INDEX=
     PYTORCH_INDEX={pytorch}
-{mirror}
+
 %setup
     # Where `--bind` puts what it brings.
     mkdir "${{APPTAINER_ROOTFS:?}}/artifacts" "${{APPTAINER_ROOTFS:?}}/context"
@@ -93,7 +92,6 @@ def render_definition(kit: Kit) -> str:
         base=kit.base,
         mirrors="\n".join(f"    {name}=" for name in steps.MIRRORS),
         pytorch=kit.pytorch_index.rstrip("/"),
-        mirror=f"    PYTHON_MIRROR={STANDALONE_RELEASES[-1].rstrip('/')}\n" if kit.plan.interpreter else "",
     )
     exports = ".singularity.d/env/10-docker2singularity.sh"
     files = [f"    {_TARGET}/{name} /" for name in _TOP] + [f"    {_TARGET}/{exports} /{exports}"]
@@ -123,7 +121,7 @@ def _sections(lines: Sequence[str]) -> str:
 
 
 def _post(kit: Kit) -> list[str]:
-    given = (*steps.MIRRORS, "INDEX", "PYTORCH_INDEX", *(("PYTHON_MIRROR",) if kit.plan.interpreter else ()))
+    given = (*steps.MIRRORS, "INDEX", "PYTORCH_INDEX")
     lines = [
         "set -euo pipefail",
         "umask 022",

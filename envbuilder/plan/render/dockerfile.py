@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from typing import Final
 
-from envbuilder.core.sources import STANDALONE_RELEASES
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import WRITE, in_comment, in_dockerfile
@@ -29,10 +28,6 @@ ARG PYTORCH_INDEX={pytorch}
 # Addresses of mirrors and of a package index; empty: those that the workshop's apt and uv know by themselves.
 {mirrors}
 ARG INDEX=
-"""
-_PYTHON_MIRROR: Final = """\
-# Where the releases of python-build-standalone are.
-ARG PYTHON_MIRROR={mirror}
 """
 _STRICT: Final = ("#!/bin/bash", "set -euo pipefail")
 _BASE_HEAD: Final = """\
@@ -80,8 +75,6 @@ def render_dockerfile(kit: Kit) -> str:
         mirrors="\n".join(f"ARG {name}=" for name in steps.MIRRORS),
         pytorch=in_dockerfile(kit.pytorch_index.rstrip("/")),
     )
-    if plan.interpreter:
-        head += _PYTHON_MIRROR.format(mirror=STANDALONE_RELEASES[-1].rstrip("/"))
     stages = [stage for stage in STAGES if stage.is_in(kit)]
     downloads = [stage.download for stage in stages if stage.download]
     texts = [

@@ -144,8 +144,10 @@ FROM ${{INTERPRETER}} AS interpreter
     download=Download(
         name="standalone",
         comment="The standalone Python.",
-        arguments=("PYTHON_MIRROR",),
-        fetch=steps.fetch_interpreter,
+        arguments=steps.MIRRORS,
+        fetch=lambda kit: steps.fetch_files(
+            kit.plan.interpreter.artifacts if kit.plan.interpreter else (), "/standalone"
+        ),
     ),
     scripts=lambda kit, _: (
         [Script(name="interpreter", lines=steps.install_interpreter(kit))] if kit.plan.interpreter else []

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Final
 
+from envbuilder.core import sources
 from envbuilder.core.errors import BuildError
-from envbuilder.core.sources import CUDA, CUDA_REDIST, DEBIAN, DEBIAN_SECURITY, UBUNTU
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.contents import ADD_USER, DROP, is_repeatable, runtime_files, seeded_package, word_lists
 from envbuilder.plan.model import ENV_PREFIX, STANDALONE_PREFIX, CudaStep
@@ -24,17 +24,17 @@ CERTIFICATES: Final = [
 ]
 # Documents about a build by envbuilder, which no other build may claim.
 BUILD_DOCUMENTS: Final = ("opt/envbuilder/lock.json", "opt/envbuilder/plan.txt", "opt/envbuilder/recipe.yaml")
-STANDALONE_ARCHIVE: Final = "/standalone/python.tar.gz"
 FETCH_TOOLS: Final = "ca-certificates curl python3-pip"  # of the first stage; the image does not have them
 _PIP: Final = "PIP_ROOT_USER_ACTION=ignore python3 -m pip download --quiet --disable-pip-version-check --no-deps --find-links /artifacts"
 
 _APT: Final = "$(apt-get indextargets --format '$(REPO_URI)' 'Created-By: Packages' | {})"  # those that the first stage knows
 # For each source whose paths are below a mirror: the argument with the mirror, and the mirror without that argument.
 _MIRRORS: Final = {
-    DEBIAN: ("DEBIAN_MIRROR", _APT.format("sed -n 1p")),
-    DEBIAN_SECURITY: ("DEBIAN_SECURITY", _APT.format("sed -n /security/p | sed -n 1p")),
-    UBUNTU: ("UBUNTU_MIRROR", _APT.format("sed -n 1p")),
-    CUDA: ("CUDA_REDIST", CUDA_REDIST),
+    sources.DEBIAN: ("DEBIAN_MIRROR", _APT.format("sed -n 1p")),
+    sources.DEBIAN_SECURITY: ("DEBIAN_SECURITY", _APT.format("sed -n /security/p | sed -n 1p")),
+    sources.UBUNTU: ("UBUNTU_MIRROR", _APT.format("sed -n 1p")),
+    sources.CUDA: ("CUDA_REDIST", sources.CUDA_REDIST),
+    sources.STANDALONE: ("PYTHON_MIRROR", sources.STANDALONE_RELEASES[-1]),
 }
 MIRRORS: Final = tuple(variable for variable, _ in _MIRRORS.values())
 
@@ -127,30 +127,12 @@ def configure(kit: Kit) -> list[str]:
     ]
 
 
-def fetch_interpreter(kit: Kit) -> list[str]:
-    """Fetch the archive of the standalone Python by its sha256."""
-    step = kit.plan.interpreter
-    assert step is not None, "the stage has no scripts otherwise"
-    folder, _, name = step.archive.path.rpartition("/")
-    return [
-        *CERTIFICATES,
-        f"name={in_shell(name)} file={STANDALONE_ARCHIVE}",
-        "mkdir /standalone",
-        'if [ -e "/artifacts/$name" ]; then cp "/artifacts/$name" $file',
-        "else",
-        f'  url="${{PYTHON_MIRROR%/}}/{in_shell(folder)}/$name"',
-        '  curl --fail --silent --show-error --location --retry 3 --output $file "$url"',
-        "fi",
-        f'echo "{step.archive.sha256}  $file" | sha256sum --check --quiet',
-    ]
-
-
 def install_interpreter(kit: Kit) -> list[str]:
     """Install the standalone Python at its place."""
     step = kit.plan.interpreter
     assert step is not None, "the stage has no scripts otherwise"
     return [
-        f"tar --extract --gzip --touch --no-same-owner --no-same-permissions --file {STANDALONE_ARCHIVE} --directory /opt",
+        "tar --extract --gzip --touch --no-same-owner --no-same-permissions --file /standalone/*.tar.gz --directory /opt",
         f"{step.program} -B /kit/install_python.py {STANDALONE_PREFIX}",
     ]
 

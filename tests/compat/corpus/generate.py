@@ -94,7 +94,7 @@ def _sound_gpus() -> Iterator[Sample]:
 
 
 def _sound_cpus() -> Iterator[Sample]:
-    for base in TABLES.bases:
+    for base in TABLES.distributions.rows:
         for torch in TABLES.torches.rows:
             # C++20 headers of 2.12 and newer, and no wheel of the suite's Python.
             if base.python in torch.pythons and not (torch.std > 17 and int(base.gcc) < 10):
@@ -102,7 +102,7 @@ def _sound_cpus() -> Iterator[Sample]:
 
 
 def _sound_pythons() -> Iterator[Sample]:
-    for base in TABLES.bases:
+    for base in TABLES.distributions.rows:
         for python in TABLES.standalones.by_name:
             torch = next(
                 (one for one in reversed(TABLES.torches.rows) if python in one.pythons and one.std < 20), None
@@ -124,7 +124,7 @@ def _broken_names() -> Iterator[Sample]:
             yield _sample(f"cuda-{cuda.cuda}-not-laid-out", A100 | {"cuda": cuda.cuda}, "EB311")
     for version in ("8.0", "10.9", "11.9", "12.7", "20.0"):
         yield _sample(f"cuda-{version}-never-released", A100 | {"cuda": version}, "EB313")
-    for base in TABLES.bases:
+    for base in TABLES.distributions.rows:
         yield _sample(f"suite-{base.suite}-misspelt", A100 | {"base": base.name[:-1]}, "EB301")
         yield _sample(f"libxcrypt-not-of-{base.suite}", A100 | _of(base) | {"libxcrypt": "3.1"}, "EB305")
         for python in ("2.7", "3.6", "3.7"):
@@ -136,7 +136,7 @@ def _of(base: Distribution) -> Pins:
 
 
 def _broken_compilers() -> Iterator[Sample]:
-    for base in TABLES.bases:
+    for base in TABLES.distributions.rows:
         for gcc in range(7, 20):
             if str(gcc) not in base.gccs:
                 cpu = {"base": base.name, "python": base.python, "gcc": str(gcc)}
@@ -157,7 +157,7 @@ def _broken_compilers() -> Iterator[Sample]:
 
 def _broken_torches() -> Iterator[Sample]:
     for torch in TABLES.torches.rows:
-        for base in TABLES.bases:
+        for base in TABLES.distributions.rows:
             if base.python not in torch.pythons:
                 yield _sample(
                     f"torch-{torch.version}-python-{base.python}-{base.suite}", _cpu(base, torch), "EB308"
@@ -167,7 +167,7 @@ def _broken_torches() -> Iterator[Sample]:
             if str(pins["cuda"]).partition(".")[0] not in major and pins["python"] in torch.pythons:
                 yield _sample(f"torch-{torch.version}-on-{seed}", pins | {"pytorch": torch.version}, "EB309")
         older = tuple(map(int, torch.version.split("."))) < (2, 3, 0)
-        base = next((base for base in TABLES.bases if base.python in torch.pythons), None)
+        base = next((base for base in TABLES.distributions.rows if base.python in torch.pythons), None)
         if older and base:
             yield _sample(
                 f"numpy-2-torch-{torch.version}", _cpu(base, torch) | {"packages": ["numpy>=2"]}, "EB329"
