@@ -271,7 +271,7 @@ def pins() -> str:
     tables = load_tables()
     suites = [
         [f"`{base.name}`", base.python, ", ".join(base.gccs), base.libxcrypt, base.glibc, _with_wheels(base.python, tables)]
-        for base in tables.bases
+        for base in tables.distributions.rows
     ]  # fmt: skip
     toolkits = [
         [

@@ -13,9 +13,9 @@ from envbuilder.core.errors import BuildError, UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
-from envbuilder.node.detect import Versions, detect_here, detect_pasted
+from envbuilder.node.detect import detect_here, detect_pasted
 from envbuilder.node.nccl.decide import Left, Setting
-from envbuilder.node.nccl.facts import Facts, Interface, Measured
+from envbuilder.node.nccl.facts import Facts, Interface, Measured, origin
 from envbuilder.node.nccl.profile import parse_measured
 from envbuilder.node.nccl.report import LINE, as_text
 from envbuilder.recipe.load import find_recipe
@@ -94,17 +94,21 @@ def detect(
     session.text = as_text(facts, decision, own, session.width or LINE)
 
 
-def recipe_versions(name: str, folder: Path) -> Versions:
+def recipe_versions(name: str, folder: Path) -> Facts:
     """Return the versions in a recipe's lock, or none without a name.
 
     Raises RecipeError, UsageError or LockError.
     """
     if not name:
-        return Versions()
+        return Facts()
     lock = load_lock(lock_path(load_recipe(find_recipe(name, folder))), recipe=name)
     found = {wheel.name: wheel.version for wheel in lock.wheels}
     nccl = next((version for name, version in found.items() if name.startswith("nvidia-nccl-cu")), "")
-    return Versions(nccl=nccl, torch=found.get("torch", ""))
+    known = {
+        name: version for name, version in (("nccl", nccl), ("torch", found.get("torch", ""))) if version
+    }
+    sources = origin(**dict.fromkeys(known, "the recipe's lock"))
+    return Facts(nccl=known.get("nccl"), torch=known.get("torch"), sources=sources)
 
 
 def measure_in(recipe: str, output: Path) -> Measured:

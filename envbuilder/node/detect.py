@@ -12,7 +12,7 @@ from envbuilder.core.errors import CommandError, ToolError, UsageError
 from envbuilder.core.findings import CodeEnum, Finding, Severity
 from envbuilder.core.process import Command, Runner
 from envbuilder.node.nccl.decide import Decision, decide
-from envbuilder.node.nccl.facts import Facts, Measured, merge, origin, version_key
+from envbuilder.node.nccl.facts import Facts, Measured, merge, version_key
 from envbuilder.node.nccl.interface import nccl_choice
 from envbuilder.node.nccl.measure import measured_path
 from envbuilder.node.nccl.pasted import parse_pasted
@@ -52,20 +52,6 @@ class Detected:
         save_text(path, json.dumps(data, indent=1, ensure_ascii=False) + "\n")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Versions:
-    """NCCL and torch of the environment; empty where unknown."""
-
-    nccl: str = ""
-    torch: str = ""
-
-    def over(self, facts: Facts) -> Facts:
-        """Prefer these versions to those that a text mentions."""
-        known = {name: value for name, value in (("nccl", self.nccl), ("torch", self.torch)) if value}
-        sources = origin(**dict.fromkeys(known, "the recipe's lock"))
-        return merge(facts, Facts(nccl=known.get("nccl"), torch=known.get("torch"), sources=sources))
-
-
 def stored_verdict(environment: Mapping[str, str]) -> Measured | None:
     """Return the stored verdict of an earlier `--measure` on this machine, or None."""
     try:
@@ -89,10 +75,10 @@ def probe_here(environment: Mapping[str, str], runner: Runner) -> Facts:
 
 
 def detect_here(
-    environment: Mapping[str, str], runner: Runner, versions: Versions, measured: Measured | None = None
+    environment: Mapping[str, str], runner: Runner, versions: Facts, measured: Measured | None = None
 ) -> Detected:
-    """Judge this machine; `measured` wins over a stored test."""
-    facts = versions.over(probe_here(environment, runner))
+    """Judge this machine; `versions` win over what it says, and `measured` over a stored test."""
+    facts = merge(probe_here(environment, runner), versions)
     facts = replace(facts, measured=measured or stored_verdict(environment))
     return Detected(facts=facts, decision=decide(facts), findings=_own_interfaces(facts, environment))
 
@@ -115,10 +101,10 @@ def _own_interfaces(facts: Facts, environment: Mapping[str, str]) -> tuple[Findi
     )  # fmt: skip
 
 
-def detect_pasted(path: Path, versions: Versions) -> Detected:
+def detect_pasted(path: Path, versions: Facts) -> Detected:
     """Judge the saved outputs of one machine, a file or a folder; raises UsageError."""
     parsed = parse_pasted(_texts(path))
-    facts = versions.over(parsed)
+    facts = merge(parsed, versions)
     findings = [
         Finding(
             code=DetectCode.DAMAGED, severity=Severity.WARNING, where=str(path), message=damage,

@@ -22,57 +22,48 @@ NAME: Final = Shape(
     expected="a recipe name of lower-case letters and digits with single `.`, `_` or `-` between them",
     hint="the name of the recipe is also the name of its image",
 )
-_BASE: Final = Shape(
-    pattern=r"[a-z]+/[a-z0-9.]+",
-    expected="distribution/suite, or {image: REFERENCE}",
-    hint="`base: debian/bookworm`, or `base: {image: registry/repository:tag@sha256:…}`",
-)
-_PART: Final = r"[a-z0-9]+(?:(?:\.|__?|-+)[a-z0-9]+)*"
-_REFERENCE: Final = Shape(
-    pattern=r"(?:(?=[^/]*[.:]|localhost/)[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?"
-    rf"{_PART}(?:/{_PART})*"
-    r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?",
-    expected="a reference such as registry/repository:tag@sha256:…",
-    hint="a tag alone serves as well: `lock` finds its digest",
-)
-_GCC: Final = Shape(
-    pattern=r"[0-9]+", expected='a major version such as "12"', hint="the suite decides the rest"
-)
-_LIBXCRYPT: Final = Shape(pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)?", expected='a version such as "4.4"')
-_TORCH: Final = Shape(
-    pattern=r"[0-9]+\.[0-9]+\.[0-9]+",
-    expected='a full version such as "2.6.0"',
-    hint="`cuda:` chooses the build, so no `+cu124` here",
-)
-_GPU: Final = Shape(pattern=r"[A-Za-z][A-Za-z0-9 -]*", expected="the name of a GPU such as A100")
-_APT: Final = Shape(
-    pattern=r"[a-z0-9][a-z0-9+.-]{1,99}",
-    expected="the name of a Debian package",
-    hint="the lock chooses its version",
-)
-_NCCL: Final = Shape(
-    pattern="auto|off",
-    expected="auto, off, or {profile: FILE}",
-    hint="`auto` lets each node decide; `envbuilder detect --save FILE` writes a profile",
-)
 AUTO: Final = "auto"
 # The form of each key's text, or of each item of its list. A key that is not here takes any line of text.
 SHAPES: Final = {
-    "gpus": _GPU,
-    "base": _BASE,
-    "image": _REFERENCE,  # of `base`
+    "gpus": Shape(pattern=r"[A-Za-z][A-Za-z0-9 -]*", expected="the name of a GPU such as A100"),
+    "base": Shape(
+        pattern=r"[a-z]+/[a-z0-9.]+",
+        expected="distribution/suite, or {image: REFERENCE}",
+        hint="`base: debian/bookworm`, or `base: {image: registry/repository:tag@sha256:…}`",
+    ),
+    "image": Shape(  # of `base`
+        pattern=r"(?:(?=[^/]*[.:]|localhost/)[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::[0-9]{1,5})?/)?"
+        rf"{NAME.pattern}(?:/{NAME.pattern})*"
+        r"(?::[A-Za-z0-9_][A-Za-z0-9_.-]{0,127})?(?:@sha256:[0-9a-f]{64})?",
+        expected="a reference such as registry/repository:tag@sha256:…",
+        hint="a tag alone serves as well: `lock` finds its digest",
+    ),
     "python": MAJOR_MINOR,
     "cuda": Shape(
         pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)?",
         expected='a version such as "12.4", or a release such as "12.4.1"',
         hint="two or three numbers with dots",
     ),
-    "gcc": _GCC,
-    "libxcrypt": _LIBXCRYPT,
-    "pytorch": _TORCH,
-    "apt": _APT,
+    "gcc": Shape(
+        pattern=r"[0-9]+", expected='a major version such as "12"', hint="the suite decides the rest"
+    ),
+    "libxcrypt": Shape(pattern=r"[0-9]+\.[0-9]+(\.[0-9]+)?", expected='a version such as "4.4"'),
+    "pytorch": Shape(
+        pattern=r"[0-9]+\.[0-9]+\.[0-9]+",
+        expected='a full version such as "2.6.0"',
+        hint="`cuda:` chooses the build, so no `+cu124` here",
+    ),
+    "apt": Shape(
+        pattern=r"[a-z0-9][a-z0-9+.-]{1,99}",
+        expected="the name of a Debian package",
+        hint="the lock chooses its version",
+    ),
     "extends": NAME,
-    "nccl": _NCCL,
+    "nccl": Shape(
+        pattern="auto|off",
+        expected="auto, off, or {profile: FILE}",
+        hint="`auto` lets each node decide; `envbuilder detect --save FILE` writes a profile",
+    ),
 }
 
 

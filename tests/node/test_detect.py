@@ -7,7 +7,8 @@ import pytest
 
 from envbuilder.compat.host_file import load_host_facts
 from envbuilder.core.errors import UsageError
-from envbuilder.node.detect import READS, Versions, detect_here, detect_pasted
+from envbuilder.node.detect import READS, detect_here, detect_pasted
+from envbuilder.node.nccl.facts import Facts
 from envbuilder.plan.site import need_files, site_files
 from envbuilder.recipe.load import load
 from tests.support import command_line
@@ -95,7 +96,7 @@ SAMPLES = {
 def test_what_is_said_to_be_read_is_read_and_stands_where_detect_is_explained(name: str, tmp_path: Path):
     field, text = SAMPLES[name]
     (tmp_path / "saved.txt").write_text(text)
-    detected = detect_pasted(tmp_path, Versions())
+    detected = detect_pasted(tmp_path, Facts())
     assert getattr(detected.facts, field)
     assert not detected.findings
     page = Path(__file__).parents[2] / "docs/trouble/hang.md"
@@ -104,7 +105,7 @@ def test_what_is_said_to_be_read_is_read_and_stands_where_detect_is_explained(na
 
 def test_a_file_that_is_not_there_is_wrong_use(tmp_path: Path):
     with pytest.raises(UsageError, match="cannot be read"):
-        detect_pasted(tmp_path / "none", Versions())
+        detect_pasted(tmp_path / "none", Facts())
 
 
 def test_what_is_saved_is_read_by_check(node: Path, tmp_path: Path, call: Call):
@@ -112,12 +113,12 @@ def test_what_is_saved_is_read_by_check(node: Path, tmp_path: Path, call: Call):
     assert call("detect", "--from", node, "--save", saved).code == 0
     profile = load_host_facts(saved).profile
     assert profile is not None
-    assert profile.facts == detect_pasted(node, Versions()).facts
+    assert profile.facts == detect_pasted(node, Facts()).facts
     assert call("check", "t4", "--host", saved).code == 0
 
 
 def test_this_machine_is_judged_without_gpus(call: Call):
-    here = detect_here({}, FakeRunner(), Versions(nccl="2.21.5"))
+    here = detect_here({}, FakeRunner(), Facts(nccl="2.21.5"))
     assert here.facts.interfaces
     assert here.facts.nccl == "2.21.5"
     assert [name for name, _ in here.facts.sources if name == "gpus"]
@@ -161,8 +162,6 @@ def test_an_image_knows_the_oldest_driver_that_it_works_with():
 
 def test_a_name_of_the_users_that_no_interface_has_is_told():
     def codes(name: str) -> list[str]:
-        return [
-            one.code for one in detect_here({"NCCL_SOCKET_IFNAME": name}, FakeRunner(), Versions()).findings
-        ]
+        return [one.code for one in detect_here({"NCCL_SOCKET_IFNAME": name}, FakeRunner(), Facts()).findings]
 
     assert (codes("nosuch0"), codes("lo"), codes("")) == (["EB662"], [], [])

@@ -8,7 +8,7 @@ installs it.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Annotated, Any, Final, Literal, Protocol, get_args
+from typing import Annotated, Final, Literal, Protocol, get_args
 
 from pydantic import Discriminator, Field, Tag
 
@@ -61,12 +61,10 @@ def _check_take(take: Take) -> Iterator[Mistake]:
         )
 
 
-def _check_taken(rules: tuple[Take, ...]) -> Iterator[Mistake]:
-    if not rules:
-        yield Mistake(message="a part of which nothing is taken")
-
-
-Takes = Annotated[tuple[Annotated[Take, Rule(_check_take)], ...], Rule(_check_taken)]
+Takes = Annotated[
+    tuple[Annotated[Take, Rule(_check_take)], ...],
+    Rule(lambda rules: () if rules else (Mistake(message="a part of which nothing is taken"),)),
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,19 +130,16 @@ def _archive_part(row: _RowArchive) -> RowPart:
     return RowPart(part=ArchivePart(name=row.archive, take=row.take), span=row.span, headers=row.headers)
 
 
-def _deb_part(part: DebPart) -> RowPart:
-    return RowPart(part=part)
-
-
-def _tag(part: Any) -> str:
-    return "a deb" if "deb" in part else "an archive" if "archive" in part else "a wheel"
+def _tag(part: object) -> str:
+    found = part if isinstance(part, dict) else {}
+    return "a deb" if "deb" in found else "an archive" if "archive" in found else "a wheel"
 
 
 _RowPart = Annotated[
-    Annotated[RowPart, ReadAs(DebPart, _deb_part), Tag("a deb")]
+    Annotated[RowPart, ReadAs(DebPart, lambda part: RowPart(part=part)), Tag("a deb")]
     | Annotated[RowPart, ReadAs(_RowWheel, _wheel_part), Tag("a wheel")]
     | Annotated[RowPart, ReadAs(_RowArchive, _archive_part), Tag("an archive")],
-    Discriminator(lambda part: _tag(part) if isinstance(part, dict) else "a wheel"),
+    Discriminator(_tag),
 ]
 
 

@@ -20,28 +20,14 @@ class Purpose(StrEnum):
     RUN = "run"
 
 
+# Each function `check_…` of these modules, in the order in which it stands there.
 CHECKS: Final[dict[Purpose, tuple[DoctorCheck, ...]]] = {
-    Purpose.BUILD: (
-        build.check_python,
-        build.check_build_tools,
-        build.check_docker,
-        build.check_space,
-        build.check_cache,
-        build.check_sources,
-    ),
-    Purpose.RUN: (
-        node.check_apptainer,
-        node.check_namespaces,
-        node.check_subids,
-        node.check_fuse,
-        node.check_driver,
-        node.check_memory,
-        node.check_scratch,
-        node.check_bus,
-        node.check_fabric,
-        node.check_slurm,
-        build.check_locks,
-    ),
+    purpose: tuple(
+        check
+        for name, check in vars(module).items()
+        if name.startswith("check_") and check.__module__ == module.__name__
+    )
+    for purpose, module in ((Purpose.BUILD, build), (Purpose.RUN, node))
 }
 _HEADS: Final = {Purpose.BUILD: "to build environments", Purpose.RUN: "to run them"}
 

@@ -1,6 +1,5 @@
 """Checks for building: programs, Docker, disk space, the cache, and package sources."""
 
-import os
 import stat
 import sys
 from collections.abc import Iterator
@@ -18,9 +17,8 @@ SKEW: Final = 60.0  # seconds; beyond it certificates and signatures can seem ex
 
 
 def check_python(_machine: Machine) -> Iterator[Item]:
-    python = Subject(
-        DoctorCode.PYTHON, "Python", "its own packages keep envbuilder's versions apart from the system's"
-    )
+    why = "its own packages keep envbuilder's versions apart from the system's"
+    python = Subject(DoctorCode.PYTHON, "Python", why)
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.prefix != sys.base_prefix:
         yield python.ok(f"{version}, in a virtual environment")
@@ -51,20 +49,16 @@ def check_docker(machine: Machine) -> Iterator[Item]:
     major = server.partition(".")[0]
     yield engine.ok(server) if major.isdigit() and int(major) >= 25 else engine.warning(server, SETUP)
 
-    buildx = Subject(
-        DoctorCode.BUILDX, "buildx", "`--engine docker` and bases that are images are built with it"
-    )
+    why = "`--engine docker` and bases that are images are built with it"
+    buildx = Subject(DoctorCode.BUILDX, "buildx", why)
     version = machine.output_of("docker", "buildx", "version", why="ask for buildx")
     if version:
         yield buildx.ok(" ".join(version.split()[1:2]) or version)
     else:
         yield buildx.warning("not installed", "apt-get install docker-buildx")
 
-    store = Subject(
-        DoctorCode.IMAGE_STORE,
-        "image store",
-        "with containerd's the engine keeps the image's digest and takes only the layers that it lacks",
-    )
+    why = "with containerd's the engine keeps the image's digest and takes only the layers that it lacks"
+    store = Subject(DoctorCode.IMAGE_STORE, "image store", why)
     repair = 'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine'
     status = machine.output_of(
         "docker", "info", "--format", "{{.DriverStatus}}", why="ask how images are stored"
@@ -129,9 +123,8 @@ def _leftovers(machine: Machine) -> Iterator[Item]:
 
 
 def check_sources(machine: Machine) -> Iterator[Item]:
-    source = Subject(
-        DoctorCode.SOURCES, "source", "`lock` and the first build fetch from it; later builds do not need it"
-    )
+    why = "`lock` and the first build fetch from it; later builds do not need it"
+    source = Subject(DoctorCode.SOURCES, "source", why)
     repair = (
         "look at the network, the proxy, or the settings of docs/reference/settings.md (ENVBUILDER_INDEX, …)"
     )
@@ -146,11 +139,8 @@ def check_sources(machine: Machine) -> Iterator[Item]:
 
 def _clock(machine: Machine, skews: list[float]) -> Item:
     """Judge the clock by the source that differs least, then by what the kernel says."""
-    clock = Subject(
-        DoctorCode.CLOCK,
-        "clock",
-        "certificates and package lists are valid for certain days; logs of several nodes are compared by time",
-    )
+    why = "certificates and package lists are valid for certain days; logs of several nodes are compared by time"
+    clock = Subject(DoctorCode.CLOCK, "clock", why)
     repair = "timedatectl set-ntp true"
     off = min(skews, key=abs, default=None)
     near = "" if off is None else f"within {abs(off) + 1:.0f} s of a source's"
@@ -164,26 +154,3 @@ def _clock(machine: Machine, skews: list[float]) -> Item:
         return clock.ok(f"synchronised, at most {error:.3f} s off")
     found = "not synchronised, says the kernel"
     return clock.ok(f"{found}; {near}") if near else clock.warning(found, repair)
-
-
-def check_locks(machine: Machine) -> Iterator[Item]:
-    """Find locks of torch's load() older than any compilation, for which torch 2.13 and older wait forever."""
-    folder = machine.environment.get("TORCH_EXTENSIONS_DIR", "") or str(
-        machine.home / ".cache/torch_extensions"
-    )
-    old: list[str] = []
-    for parent, _, names in os.walk(folder):
-        if "lock" in names:
-            path = os.path.join(parent, "lock")  # noqa: PTH118 - os.walk gives texts
-            try:
-                age = machine.now - os.lstat(path).st_mtime
-            except FileNotFoundError:
-                continue
-            if age > 3600:
-                old.append(path)
-    if old:
-        why = "torch 2.13 and older waits forever for a lock that a killed compilation left"
-        yield Subject(DoctorCode.LOCKS, "extension locks", why).warning(
-            f"{len(old)} older than an hour below {folder}",
-            f"rm {' '.join(old)}  # when nothing compiles",
-        )

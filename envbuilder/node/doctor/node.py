@@ -6,6 +6,7 @@ import shutil
 import stat
 import struct
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -59,11 +60,8 @@ def has_setuid(machine: Machine) -> bool:
 
 def check_namespaces(machine: Machine) -> Iterator[Item]:
     """Try to make a user namespace; the switches explain a failure."""
-    namespaces = Subject(
-        DoctorCode.NAMESPACES,
-        "user namespaces",
-        "Apptainer without setuid, builds in a sandbox, and builds as an ordinary user make their own user namespace",
-    )
+    why = "Apptainer without setuid, builds in a sandbox, and builds as an ordinary user make their own user namespace"
+    namespaces = Subject(DoctorCode.NAMESPACES, "user namespaces", why)
     sysctl = machine.root / "proc/sys"
     shut = [(name, command) for name, value, command in _SWITCHES if text(sysctl / name) == value]
     switches = ", ".join(name for name, _ in shut)
@@ -89,11 +87,8 @@ def check_namespaces(machine: Machine) -> Iterator[Item]:
 def check_subids(machine: Machine) -> Iterator[Item]:
     if machine.uid == 0:
         return
-    ids = Subject(
-        DoctorCode.SUBIDS,
-        "subordinate ids",
-        "a build as an ordinary user installs packages whose files have many owners; running needs none",
-    )
+    why = "a build as an ordinary user installs packages whose files have many owners; running needs none"
+    ids = Subject(DoctorCode.SUBIDS, "subordinate ids", why)
     lacking = []
     for file in ("subuid", "subgid"):
         lines = (text(machine.root / "etc" / file) or "").splitlines()
@@ -137,11 +132,8 @@ def check_fuse(machine: Machine) -> Iterator[Item]:
 
 
 def check_driver(machine: Machine) -> Iterator[Item]:
-    driver = Subject(
-        DoctorCode.DRIVER,
-        "driver",
-        "the driver belongs to the machine, not to the image; each CUDA needs a minimum version",
-    )
+    why = "the driver belongs to the machine, not to the image; each CUDA needs a minimum version"
+    driver = Subject(DoctorCode.DRIVER, "driver", why)
     version, gpus = machine.facts.driver, machine.facts.gpus
     if gpus is None:
         yield driver.unknown(machine.facts.source("gpus") or "GPUs could not be looked for")
@@ -167,11 +159,8 @@ def _recipes(machine: Machine, driver: str) -> Iterator[Item]:
 
 
 def check_memory(machine: Machine) -> Iterator[Item]:
-    shared = Subject(
-        DoctorCode.SHARED_MEMORY,
-        "/dev/shm",  # noqa: S108 - a name; no file is made
-        "NCCL and DataLoader workers pass data through it; 1 GB is enough for most jobs",
-    )
+    why = "NCCL and DataLoader workers pass data through it; 1 GB is enough for most jobs"
+    shared = Subject(DoctorCode.SHARED_MEMORY, "/dev/shm", why)  # noqa: S108 - a name; no file is made
     size = machine.facts.shm
     if size is None:
         yield shared.unknown("cannot be read")
@@ -219,11 +208,8 @@ def check_bus(machine: Machine) -> Iterator[Item]:
     gpus = machine.facts.gpus or ()
     if len(gpus) < 2:
         return
-    iommu = Subject(
-        DoctorCode.IOMMU,
-        "IOMMU",
-        "with translation on bare metal, copies between GPUs over PCIe hang or arrive damaged",
-    )
+    why = "with translation on bare metal, copies between GPUs over PCIe hang or arrive damaged"
+    iommu = Subject(DoctorCode.IOMMU, "IOMMU", why)
     kinds = {gpu.iommu for gpu in gpus}
     listed = ", ".join(sorted(kind for kind in kinds if kind))
     if None in kinds:
@@ -241,9 +227,8 @@ def check_bus(machine: Machine) -> Iterator[Item]:
 
 
 def _acs(machine: Machine) -> Item:
-    acs = Subject(
-        DoctorCode.ACS, "ACS", "ACS sends traffic between GPUs under one switch up to the processor and back"
-    )
+    why = "ACS sends traffic between GPUs under one switch up to the processor and back"
+    acs = Subject(DoctorCode.ACS, "ACS", why)
     repair = "turn ACS off in the BIOS, or `setpci -s BRIDGE ECAP_ACS+6.w=0000` after each boot"
     folder = machine.root / "sys/bus/pci/devices"
     devices = [folder / name for name in names(folder) or ()]
@@ -282,11 +267,8 @@ def redirects(config: Path) -> bool | None:
 
 
 def check_fabric(machine: Machine) -> Iterator[Item]:
-    fabric = Subject(
-        DoctorCode.RDMA,
-        "RDMA",
-        "NCCL uses InfiniBand or RoCE where a port is active, the library is in the image and its devices are open",
-    )
+    why = "NCCL uses InfiniBand or RoCE where a port is active, the library is in the image and its devices are open"
+    fabric = Subject(DoctorCode.RDMA, "RDMA", why)
     rdma = machine.facts.rdma
     if rdma is None:
         yield fabric.unknown(machine.facts.source("rdma") or "cannot be read")
@@ -319,13 +301,26 @@ def has_slurm(environment: Mapping[str, str], root: Path) -> bool:
 def check_slurm(machine: Machine) -> Iterator[Item]:
     if not has_slurm(machine.environment, machine.root):
         return
-    slurm = Subject(
-        DoctorCode.SLURM,
-        "Slurm",
-        "`launch slurm` writes jobs for it; facts of a login node are not those of a compute node",
-    )
+    why = "`launch slurm` writes jobs for it; facts of a login node are not those of a compute node"
+    slurm = Subject(DoctorCode.SLURM, "Slurm", why)
     version = machine.output_of("sinfo", "--version", why="ask for Slurm's version")
     job = machine.environment.get("SLURM_JOB_ID", "")
     yield slurm.ok(
         (version or "its commands are not here") + (f", in job {job}" if job else ", not in a job")
     )
+
+
+def check_locks(machine: Machine) -> Iterator[Item]:
+    """Find locks of torch's load() older than any compilation, for which torch 2.13 and older wait forever."""
+    folder = machine.environment.get("TORCH_EXTENSIONS_DIR") or machine.home / ".cache/torch_extensions"
+    old: list[str] = []
+    for path in Path(folder).rglob("lock"):
+        with suppress(FileNotFoundError):
+            if path.is_file() and machine.now - path.lstat().st_mtime > 3600:
+                old.append(str(path))
+    if old:
+        why = "torch 2.13 and older waits forever for a lock that a killed compilation left"
+        yield Subject(DoctorCode.LOCKS, "extension locks", why).warning(
+            f"{len(old)} older than an hour below {folder}",
+            f"rm {' '.join(old)}  # when nothing compiles",
+        )

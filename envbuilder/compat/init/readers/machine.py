@@ -9,7 +9,7 @@ from envbuilder.compat.init.requests import Requests
 from envbuilder.compat.tables.gpu import load_gpus
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.process import Command, Runner
-from envbuilder.node.detect import Versions, detect_here
+from envbuilder.node.detect import detect_here
 from envbuilder.node.nccl.facts import Facts
 
 WHERE: Final = "this machine"
@@ -30,7 +30,7 @@ _ASK: Final[tuple[tuple[tuple[str, ...], dict[str, tuple[str, str]]], ...]] = (
 
 def read_machine(environment: Mapping[str, str], runner: Runner, requests: Requests) -> None:
     """Request the versions that this machine has."""
-    read_facts(detect_here(environment, runner, Versions()).facts, requests)
+    read_facts(detect_here(environment, runner, Facts()).facts, requests)
     for argv, versions in _ASK:
         command = Command(argv=argv, why=f"ask for the version of {argv[0]}", accept=(0, 1))
         try:
