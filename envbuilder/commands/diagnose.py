@@ -9,6 +9,8 @@ from envbuilder.commands.context import Session, command
 from envbuilder.core.answer import Answer
 from envbuilder.node.diagnose import Found, as_text, findings
 from envbuilder.node.diagnose import diagnose as find_failures
+from envbuilder.node.diagnose.catalogue import Certainty
+from envbuilder.node.diagnose.scan import Place
 
 
 class LogPlace(Answer):
@@ -34,6 +36,8 @@ class FoundFailure(Answer):
     count: int
     places: tuple[LogPlace, ...]
     details: tuple[str, ...]
+    known_by: Certainty
+    surer: str
     cause: str
     repair: str
     command: str
@@ -41,11 +45,20 @@ class FoundFailure(Answer):
 
 
 class Diagnosis(Answer):
-    """What was read and found, the cause first. `skipped` names files that could not be read as logs."""
+    """What was read and found, the cause first.
+
+    `skipped` names files that could not be read as logs, `missing_ranks` ranks without a line in any log. Where nothing
+    was found, `last_lines` says how far the logs got, and `collect` what to bring next.
+    """
 
     logs: int
     lines: int
     skipped: tuple[str, ...]
+    world_size: int
+    ranks: tuple[int, ...]
+    missing_ranks: tuple[int, ...]
+    last_lines: tuple[LogPlace, ...]
+    collect: tuple[str, ...]
     failures: tuple[FoundFailure, ...]
 
 
@@ -65,6 +78,11 @@ def diagnose(
         logs=diagnosis.logs,
         lines=diagnosis.lines,
         skipped=diagnosis.skipped,
+        world_size=diagnosis.world,
+        ranks=diagnosis.ranks,
+        missing_ranks=diagnosis.missing,
+        last_lines=tuple(map(_place, diagnosis.ends)),
+        collect=diagnosis.collect,
         failures=tuple(map(_row, diagnosis.found)),
     )
     session.text = as_text(diagnosis)
@@ -78,11 +96,17 @@ def _row(found: Found) -> FoundFailure:
     return FoundFailure(
         **{key: getattr(found.failure, key) for key in keys},
         role=found.role,
+        known_by=found.certainty,
+        surer=found.surer,
         where=place.where,
         evidence=place.text,
         rank=place.rank,
         ranks=tuple(sorted(found.ranks)),
         count=found.count,
-        places=tuple(LogPlace(where=one.where, text=one.text, rank=one.rank) for one in found.places),
+        places=tuple(map(_place, found.places)),
         details=tuple(found.details),
     )
+
+
+def _place(place: Place) -> LogPlace:
+    return LogPlace(where=place.where, text=place.text, rank=place.rank)

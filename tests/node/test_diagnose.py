@@ -25,6 +25,7 @@ from envbuilder.node.diagnose.line import plain, rank_of, rank_of_file, time_of,
 from envbuilder.node.diagnose.recorder import read_dump
 
 HERE = Path(__file__).parent / "diagnose"
+HELD = HERE / "held.txt"  # a third of `excerpts/wild.txt`, put aside before its patterns were made
 PAGES = Path(__file__).parents[2] / "docs/diagnose"
 LOAD_MESSAGES = Path(__file__).parents[2] / "envbuilder/runtime/lib/envbuilder_extensions/messages.json"
 CATALOGUE = load_catalogue()
@@ -38,7 +39,7 @@ class Excerpt(NamedTuple):
 
 
 def excerpts() -> Iterator[Excerpt]:
-    for path in sorted((HERE / "excerpts").glob("*.txt")):
+    for path in [*sorted((HERE / "excerpts").glob("*.txt")), HELD]:
         for part in re.split(rb"^=== ", path.read_bytes(), flags=re.MULTILINE)[1:]:
             head, _, text = part.partition(b"\n")
             code, note = head.decode().split(" ", 1)
@@ -99,9 +100,10 @@ WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
 def test_what_others_put_around_a_line_does_not_hide_it(wrap: Callable[[bytes], bytes]):
+    # The label would change the ranks of some, and come between the parts of a broken line.
     kept = [
-        one for one in EXCERPTS if one.code not in ("EB976", "EB977")
-    ]  # whose ranks the label would change
+        one for one in EXCERPTS if one.code not in ("EB976", "EB977") and not one.note.endswith("(broken)")
+    ]
     for excerpt in kept:
         text = b"\n".join(wrap(line) for line in excerpt.text.splitlines())
         check(excerpt, read(text))
@@ -129,7 +131,7 @@ def test_the_size_of_blocks_changes_nothing(size: int, noise: int, at: Excerpt):
     ],
 )
 def test_lines_are_counted_whether_the_last_one_ends_or_not(text: str, told: str):
-    assert as_text(read(text)) == f"no known failure ({told})"
+    assert as_text(read(text)).splitlines()[0] == f"no known failure ({told})"
 
 
 def test_a_place_is_the_line_of_the_file(tmp_path: Path):
@@ -220,7 +222,8 @@ CANCELLED = "slurmstepd: error: *** STEP 1.0 ON n1 CANCELLED AT 2026-03-02T04:00
         ("Traceback (most recent call last):\n  File x\nKeyError: 1\n" + CANCELLED, ["EB997", "EB991"]),
         (CANCELLED + "Traceback (most recent call last):\n  File x\nKeyError: 1\n", ["EB991", "EB997"]),
         (CANCELLED + '  File "/x/torch/utils/file_baton.py", line 42, in wait\n', ["EB967", "EB991"]),
-        ("srun: error: n1: task 3: Exited with exit code 1\n" + CANCELLED, ["EB991", "EB998"]),
+        ("srun: error: n1: task 3: Exited with exit code 1\n" + CANCELLED, ["EB998", "EB991"]),
+        (CANCELLED + "srun: error: n1: task 3: Exited with exit code 1\n", ["EB991", "EB998"]),
     ],
 )
 def test_an_end_from_outside_follows_what_came_before_it_and_causes_what_came_after(
@@ -644,7 +647,7 @@ def test_no_code_of_the_catalogue_is_used_elsewhere():
     elsewhere = {
         code
         for path in package.rglob("*.py")
-        for code in re.findall(r'"(EB(?:89[5-9]|9\d\d))"', path.read_text())
+        for code in re.findall(r'"(EB(?:8(?:5[1-9]|6\d|9[5-9])|9\d\d))"', path.read_text())
     }
     assert elsewhere & {failure.code for failure in CATALOGUE} == {
         "EB900"

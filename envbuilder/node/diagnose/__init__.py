@@ -5,15 +5,38 @@ logs ──read──▶ blocks ──scan──▶ lines of the catalogue ─�
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Final
 
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.node.diagnose.catalogue import Failure, load_catalogue
+from envbuilder.node.diagnose.catalogue import Certainty, Failure, load_catalogue
 from envbuilder.node.diagnose.collectives import named
 from envbuilder.node.diagnose.judge import Found, Judge, Role
 from envbuilder.node.diagnose.logs import open_logs
 from envbuilder.node.diagnose.recorder import is_dump, read_dump
-from envbuilder.node.diagnose.scan import Scanner, Search
+from envbuilder.node.diagnose.scan import Place, Scanner, Search
+
+_KNOWN_BY: Final = {
+    Certainty.EXACT: "its exact words",
+    Certainty.FAMILY: "words of a family of messages",
+    Certainty.COMPARED: "a comparison of the ranks",
+    Certainty.GUESS: "a guess from other lines",
+}
+_WIDTH: Final = 120  # letters of a last line
+_SHOWN: Final = 3  # ends of logs, and things to collect
+# What helps where nothing is known, and the words of logs that already have it.
+_TO_COLLECT: Final = (
+    (
+        ("NVRM:", " kernel:", "] Linux version"),
+        "the kernel log of each node: dmesg -T > dmesg-$(hostname).txt",
+    ),
+    (("NCCL INFO",), "a run with NCCL_DEBUG=INFO, which says what NCCL chose and what failed"),
+    (
+        ("slurmstepd:", "srun:"),
+        "how the job ended: sacct -j JOBID --format=JobID,NodeList,State,ExitCode,MaxRSS",
+    ),
+    (("most recent call first",), "where each process is now: py-spy dump --pid PID"),
+)
+_ALL_RANKS: Final = "the log of every rank: torchrun --log-dir logs --redirects 3 --tee 3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +47,11 @@ class Diagnosis:
     logs: int
     lines: int
     skipped: tuple[str, ...]  # neither text nor a dump, or unreadable
+    world: int = 0  # how many ranks there are, where a log says it
+    ranks: tuple[int, ...] = ()  # that have lines in the logs
+    missing: tuple[int, ...] = ()
+    ends: tuple[Place, ...] = ()  # the last lines of the logs, the one that stopped first first
+    collect: tuple[str, ...] = ()  # what to bring next, where nothing was found
 
 
 def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
@@ -32,6 +60,8 @@ def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
     search, judge = Search(catalogue), Judge(catalogue)
     logs = lines = 0
     skipped: list[str] = []
+    ends: list[Place] = []
+    seen_words = set[str]()
     for number, log in enumerate(open_logs(names, stdin, skipped)):
         if is_dump(log.head):
             is_read = read_dump(log.stream, log.name, judge.ranks)
@@ -43,10 +73,24 @@ def diagnose(names: Iterable[str], stdin: IO[bytes]) -> Diagnosis:
                     judge.add(seen)
                 judge.end_of_log(number, scanner.lines)
                 lines += scanner.lines
+                if end := scanner.end:
+                    ends.append(end)
+                around = (log.head + scanner.tail).decode(errors="replace")
+                seen_words.update(word for words, _ in _TO_COLLECT for word in words if word in around)
         logs += is_read
         if not is_read:
             skipped.append(log.name)
-    return Diagnosis(found=judge.report(), logs=logs, lines=lines, skipped=tuple(skipped))
+    ranks = judge.ranks
+    wanted = [_ALL_RANKS] if ranks.missing or len(ranks.here) < 2 else []
+    wanted += [thing for words, thing in _TO_COLLECT if not seen_words & set(words)]
+    if all(end.time is not None for end in ends):
+        ends.sort(key=lambda end: end.time or 0.0)
+    found = judge.report()
+    return Diagnosis(
+        found=found, logs=logs, lines=lines, skipped=tuple(skipped),
+        world=ranks.world, ranks=ranks.here, missing=ranks.missing,
+        ends=tuple(ends[:_SHOWN]), collect=() if found or not lines else tuple(wanted[:_SHOWN]),
+    )  # fmt: skip
 
 
 def findings(diagnosis: Diagnosis) -> tuple[Finding, ...]:
@@ -74,17 +118,36 @@ def as_text(diagnosis: Diagnosis) -> str:
         parts.append(
             f"not read, since it is neither text nor a dump of the flight recorder, or not open to you: {names}"
         )
-    if diagnosis.found:
+    if diagnosis.missing:
+        parts.append(
+            f"ranks: these logs have {named(diagnosis.ranks)} of {diagnosis.world}, and no lines of {named(diagnosis.missing)}"
+        )
+    if any(one.role is not Role.NOTE for one in diagnosis.found):
         return "\n\n".join(parts)
     read = f"{_count(diagnosis.logs, 'log')}, {_count(diagnosis.lines, 'line')}"
-    return "\n".join([f"no known failure ({read})", *parts])
+    return "\n".join([f"no known failure ({read})", *parts, *_silence(diagnosis)])
+
+
+def _silence(diagnosis: Diagnosis) -> list[str]:
+    """Say how far the logs got, and what to collect if something failed after all."""
+    ranks = (
+        [f"ranks in the logs: {named(diagnosis.ranks)}"] if diagnosis.ranks and not diagnosis.missing else []
+    )
+    ends = [f"  {end.where}: {end.text[:_WIDTH]}" for end in diagnosis.ends]
+    wanted = [f"  {number}. {thing}" for number, thing in enumerate(diagnosis.collect, 1)]
+    return [
+        *ranks,
+        *(["the last lines:", *ends] if ends else []),
+        *(["if something failed, collect and read again:", *wanted] if wanted else []),
+    ]
 
 
 def _full(one: Found) -> str:
-    label = "cause" if one.role is Role.CAUSE else "also"
+    label = {Role.CAUSE: "cause", Role.NOTE: "note"}.get(one.role, "also")
     lines = [f"{label}: {one.failure.title} [{one.failure.code}]"]
     lines += [f"  {place.where}: {place.text}" for place in one.places[:3] or (one.place,)]
     lines += [f"  {line}" for line in (*one.details, _extent(one)) if line and line not in one.place.text]
+    lines.append(f"  known by: {_KNOWN_BY[one.certainty]}{f'; sure with {one.surer}' if one.surer else ''}")
     lines += [f"  why: {one.failure.cause}", f"  repair: {one.failure.repair}"]
     if one.failure.command:
         lines.append(f"  try: {one.failure.command}")

@@ -19,7 +19,7 @@ from envbuilder.core.places import Code, Mistakes, load
 
 FOLDER: Final = Path(__file__).with_name("catalogue")
 XIDS: Final = Path(__file__).with_name("xids.yaml")
-_CODE: Final = Shape(pattern=r"EB(?:89[5-9]|9\d\d)", expected='a code such as "EB900"')
+_CODE: Final = Shape(pattern=r"EB(?:8(?:5[1-9]|6\d|9[5-9])|9\d\d)", expected='a code such as "EB900"')
 _BUILD_CODE: Final = Shape(pattern=r"EB6\d\d", expected='a code such as "EB610"')
 _NAME: Final = Shape(pattern=r"[a-z0-9]+(?:-[a-z0-9]+)*", expected="words with hyphens")
 # Shorter literals would be in every line.
@@ -41,7 +41,18 @@ class Stage(StrEnum):
         return 1 + list(Stage).index(self)
 
 
-_Pattern = Annotated[re.Pattern[bytes], ReadAs(Pattern, lambda read: re.compile(read.pattern.encode()))]
+class Certainty(StrEnum):
+    """How a failure is known from its lines."""
+
+    EXACT = "exact"  # words that only this failure has
+    FAMILY = "family"  # words of several failures; the line itself says which
+    COMPARED = "compared"  # concluded from what the ranks say they did
+    GUESS = "guess"  # concluded from other lines
+
+
+_Pattern = Annotated[
+    re.Pattern[bytes], ReadAs(Pattern, lambda read: re.compile(read.pattern.encode(), re.IGNORECASE))
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +90,12 @@ class Failure:
     repair: Line
     command: Line = ""
     source: Line
+    # It takes the place of that failure, where both are found.
+    explains: Annotated[str, _CODE] | None = None
+    certainty: Annotated[Certainty, Field(alias="sure")] = Certainty.EXACT
+    surer: Line = ""  # what would make it sure
+    # Its lines alone are worth a note, although they are in good logs too.
+    is_note: Annotated[Flag, Field(alias="note")] = False
     # It ends whatever runs. A failure that is not known to come after it is nearer to the root.
     is_end: Annotated[Flag, Field(alias="end")] = False
 

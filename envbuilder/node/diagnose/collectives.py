@@ -99,11 +99,32 @@ class Ranks:
     def __init__(self) -> None:
         self._groups: dict[str, dict[int, State]] = {}
         self._world = 0
+        self._readers: set[int] = set()
         self._desync: list[Stall] = []
 
     def add_world(self, size: int) -> None:
         """Note a number of ranks that a log names; the largest counts."""
         self._world = max(self._world, size)
+
+    def add_reader(self, rank: int | None) -> None:
+        """Note a rank that a log has lines of."""
+        if rank is not None:
+            self._readers.add(rank)
+
+    @property
+    def world(self) -> int:
+        """Return how many ranks there are, or 0 where no log says it."""
+        return self._world
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """Return the ranks that have lines in these logs."""
+        return tuple(sorted(self._readers))
+
+    @property
+    def missing(self) -> tuple[int, ...]:
+        """Return the ranks that have no lines in these logs, where their number is known."""
+        return tuple(sorted(set(range(self._world)) - self._readers)) if self._readers else ()
 
     def add_line(self, text: str, rank: int | None, where: str, time: float | None = None) -> None:
         """Read one line of a watchdog, of any version of torch; `time` is the line's own, in seconds."""

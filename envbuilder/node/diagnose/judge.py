@@ -6,14 +6,19 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
-from envbuilder.node.diagnose.catalogue import Failure, Stage, load_xids
+from envbuilder.node.diagnose.catalogue import Certainty, Failure, Stage, load_xids
 from envbuilder.node.diagnose.collectives import Ranks, Stall, Verdict
+from envbuilder.node.diagnose.line import uptime_of
 from envbuilder.node.diagnose.scan import Place, Seen
 
 EXCEPTION: Final = "uncaught-exception"
 _KEPT: Final = 5  # places of one failure that a report shows
 _LAST: Final = 1000  # an exception further from the end of its log was survived
 _LATE: Final = (Stage.SYMPTOM, Stage.AFTERMATH)
+_BEFORE_CANCEL: Final = ("rank-failed", "task-exited")  # of the aftermath: a reason to cancel a job
+_CHAIN: Final = 60.0  # seconds between two events of one GPU, of which the second may follow from the first
+_EVENTS: Final = 2000  # of the GPUs that are compared
+_BY_NATURE: Final = ("gpu-lost", "gpu-memory-error", "nvlink-error")  # no program causes these
 # Exceptions that the end of another process causes.
 _ECHO: Final = re.compile(
     r"(?:\w+\.)*(?:Connection\w*?|BrokenPipe|EOF|Cancelled|Timeout|ProcessExited)(?:Error|Exception|Expired)?\b"
@@ -26,6 +31,7 @@ class Role(StrEnum):
     CAUSE = "cause"
     OTHER = "other"  # as near to the root as the cause; it may be a second one
     CONSEQUENCE = "consequence"
+    NOTE = "note"  # nothing failed, but it is worth knowing
 
 
 @dataclass(slots=True, kw_only=True)
@@ -41,6 +47,24 @@ class Found:
     ranks: set[int] = field(default_factory=set)
     last: dict[int, int] = field(default_factory=dict)  # log → its last line
     count: int = 0
+    is_verdict: bool = False  # on the lines of other failures
+    follows: "Found | None" = None  # an earlier failure of the same device
+
+    @property
+    def certainty(self) -> Certainty:
+        if self.is_verdict:
+            return Certainty.COMPARED
+        return Certainty.GUESS if self.is_hint else self.failure.certainty
+
+    @property
+    def surer(self) -> str:
+        """Return what would make it sure, or "" where the words leave no doubt."""
+        needs = (
+            ""
+            if self.certainty is Certainty.EXACT
+            else "the logs of all ranks, and the kernel log of each node"
+        )
+        return self.failure.surer or needs
 
     @property
     def message(self) -> str:
@@ -64,6 +88,8 @@ class Found:
 
     def depth(self, others: Iterable["Found"]) -> float:
         """Return the distance from the root; failures of the machine are at 1."""
+        if self.follows:
+            return self.follows.depth(()) + 0.1
         if self.failure.is_end:
             return max((one.depth(()) + 0.1 for one in others if one.is_before(self)), default=0.0)
         # A hint is always further from the root than a failure of a program.
@@ -72,7 +98,9 @@ class Found:
     def is_before(self, end: "Found") -> bool:
         """Whether this failure may have caused the end."""
         stage, ours, its = self.failure.stage, self.place, end.place
-        if self.is_hint or self.failure.is_end or stage is Stage.AFTERMATH:
+        if self.is_hint or self.failure.is_end:
+            return False
+        if stage is Stage.AFTERMATH and self.failure.name not in _BEFORE_CANCEL:
             return False
         if stage in (Stage.MACHINE, Stage.ENVIRONMENT):
             return True
@@ -90,6 +118,7 @@ class Judge:
         self._found: dict[str, Found] = {}
         self._raised: list[Place] = []
         self._lengths: dict[int, int] = {}
+        self._events: dict[str, list[tuple[float, Failure]]] = {}  # by GPU, in the order of the log
         self._failed: int | None = None  # the rank that the launcher saw fail first
 
     def add(self, seen: Seen) -> None:
@@ -102,6 +131,10 @@ class Judge:
             self._failed = int(failed)
         if failure.name == Verdict.TIMEOUT.value:
             self.ranks.add_line(place.text, place.rank, place.where, place.time)
+        if (pci := seen.groups.get("pci")) and len(events := self._events.setdefault(pci, [])) < _EVENTS:
+            uptime = uptime_of(place.text)
+            moment = place.time if uptime is None else uptime
+            events.append((events[-1][0] if moment is None and events else moment or 0.0, failure))
         self._count(failure, place, _detail(seen.groups), is_hint=seen.is_hint)
 
     def end_of_log(self, log: int, lines: int) -> None:
@@ -112,9 +145,11 @@ class Judge:
         self._add_raised()
         self._add_stalls()
         self._drop_survived()
+        self._explain()
+        self._chain()
         found = sorted(self._found.values(), key=self._key)
         if all(one.is_hint for one in found):
-            return ()
+            return tuple(replace(one, role=Role.NOTE) for one in found if one.failure.is_note)
         cause = found[0].failure.stage
         kept = [one for one in found if not one.is_hint or _explains(one.failure.stage, cause)]
         return tuple(replace(one, role=_role(index, one, cause)) for index, one in enumerate(kept))
@@ -155,6 +190,32 @@ class Judge:
                 if all(line < self._lengths.get(log, 0) - _LAST for log, line in one.last.items()):
                     del self._found[one.failure.code]
 
+    def _explain(self) -> None:
+        """Let a failure that explains another one take its place, and drop it where there is nothing to explain."""
+        for one in [one for one in self._found.values() if one.failure.explains]:
+            explained = self._found.get(one.failure.explains or "")
+            if explained is not None:
+                one.is_hint, explained.follows = False, one
+            elif one.is_hint:
+                del self._found[one.failure.code]
+
+    def _chain(self) -> None:
+        """Let a failure follow an earlier one of its GPU. Each time that it is seen, the earlier one was there before."""
+        before: dict[str, set[str]] = {}
+        for events in self._events.values():
+            first, last = None, 0.0
+            for moment, failure in events:
+                if first is None or moment - last > _CHAIN:
+                    solid = not self._found[failure.code].is_hint and failure.stage is not Stage.AFTERMATH
+                    first = failure if solid else None
+                earlier = {first.code} if first else set()
+                before[failure.code] = before.get(failure.code, earlier) & earlier
+                last = moment
+        for code, earlier in before.items():
+            follower = self._found[code]
+            if follower.failure.stage is not Stage.AFTERMATH and not follower.is_hint:
+                follower.follows = next((self._found[one] for one in sorted(earlier) if one != code), None)
+
     def _add_stalls(self) -> None:
         """Replace timeouts by the verdict on the ranks that explains them."""
         stalls = self.ranks.stalls()
@@ -173,6 +234,7 @@ class Judge:
         if place is None:
             place = timeouts.place if timeouts else Place(where=stall.evidence, text=stall.message)
         found = self._count(self._by_name[stall.verdict.value], place, stall.message)
+        found.is_verdict = True
         found.ranks.update(stall.ranks)
         found.count = max(found.count, timeouts.count if timeouts else 0)
         found.places += [one for one in places if one not in found.places]
@@ -186,8 +248,13 @@ def _role(index: int, found: Found, first: Stage) -> Role:
     if index == 0:
         return Role.CAUSE
     stage = found.failure.stage
+    if found.follows and found.failure.name in _BY_NATURE:
+        return Role.OTHER
     followed = (
-        stage in _LATE or found.failure.is_end or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
+        bool(found.follows)
+        or stage in _LATE
+        or found.failure.is_end
+        or (stage is Stage.PROGRAM and first is not Stage.PROGRAM)
     )
     return Role.CONSEQUENCE if followed else Role.OTHER
 

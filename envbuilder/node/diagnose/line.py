@@ -43,6 +43,7 @@ _TIMES: Final = (
     ),  # glog: [E1118 20:32:23.95
     (re.compile(rb"\b([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)\b()"), "%b"),  # syslog
 )
+_UPTIME: Final = re.compile(r"^\[\s*(\d+\.\d+)\]")
 _YEAR: Final = datetime(2000, 1, 1)  # noqa: DTZ001 - many lines name no year and no zone
 WIDEST: Final = 2000  # bytes of a line that are kept on either side of a match
 
@@ -51,6 +52,11 @@ def plain(line: bytes) -> bytes:
     """Return the line without colors, other escape sequences and control characters."""
     line = _ANSI.sub(b"", line).rstrip(b"\r\n")
     return _CONTROL.sub(b" ", line).rstrip()
+
+
+def plain_lines(data: bytes) -> list[bytes]:
+    """Return the lines of a text, each as `plain` does; their blanks at the end stay."""
+    return [_CONTROL.sub(b" ", _ANSI.sub(b"", line).rstrip(b"\r")) for line in data.split(b"\n")]
 
 
 def unlabelled(line: bytes) -> bytes:
@@ -75,6 +81,11 @@ def rank_of_file(path: str) -> int | None:
         if found := pattern.search(path):
             return int(found[1])
     return None
+
+
+def uptime_of(text: str) -> float | None:
+    """Return the seconds since the boot that the kernel writes before a line."""
+    return float(found[1]) if (found := _UPTIME.match(text)) else None
 
 
 def time_of(line: bytes) -> float | None:

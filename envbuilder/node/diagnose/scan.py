@@ -4,6 +4,7 @@ The search is RE2's: one automaton whatever the number of literals, without back
 """
 
 import re
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -12,7 +13,15 @@ import re2
 
 from envbuilder.node.diagnose.catalogue import Failure, Mark
 from envbuilder.node.diagnose.collectives import Ranks
-from envbuilder.node.diagnose.line import WIDEST, plain, rank_of, rank_of_file, time_of, unlabelled
+from envbuilder.node.diagnose.line import (
+    WIDEST,
+    plain,
+    plain_lines,
+    rank_of,
+    rank_of_file,
+    time_of,
+    unlabelled,
+)
 from envbuilder.node.diagnose.logs import Block, Log
 
 _TRACEBACK: Final = b"Traceback (most recent call last)"
@@ -20,9 +29,13 @@ _TRACEBACK: Final = b"Traceback (most recent call last)"
 _EXCEPTION: Final = re.compile(
     rb"(?P<name>(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Timeout|Failure|Exit|Interrupt))(?:: (?P<message>.*))?$"
 )
-_ENDINGS: Final = rb"(?:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |[\r\n\x1b]|$)"
-_WORLD: Final = re.compile(rb"\b(?:nranks |world_size[=: ]+)(\d{1,6})\b")
+_ENDINGS: Final = rb"(?-i:Error|Exception|Timeout|Failure|Exit|Interrupt)(?:: |[\r\n\x1b]|$)"
+_WORLD: Final = re.compile(rb"(?:\brank (\d{1,6}) )?\b(?:nranks |world_size[=: ]+)(\d{1,6})\b")
 _REACH: Final = 2000  # lines between the head of a traceback and its last line
+_PASTED: Final = 256 << 10  # bytes of a log that may come from a terminal or a web page, which break lines
+_BROKEN: Final = 10  # letters of a literal that is found over the end of a line
+_WIDE: Final = 60  # letters of a line that a terminal or a web page may have broken
+_TAIL: Final = 16 << 10  # bytes at the end of a log that tell how far it got
 _LOOK: Final = 4096  # bytes on either side of a match in which a carriage return ends the line
 
 
@@ -59,6 +72,7 @@ class Search:
         options = re2.Options()
         options.encoding = re2.Options.Encoding.LATIN1
         options.never_capture = True
+        options.case_sensitive = False
         options.max_mem = 64 << 20
         quoted = [re.escape(literal) for literal in literals]
         known = [*quoted, re.escape(_TRACEBACK), b"nranks ", b"world_size"]
@@ -82,6 +96,22 @@ class Search:
             yield number, data[max(begin, found.start() - WIDEST) : min(end, found.start() + WIDEST)]
             start = max(end, found.end())
 
+    def broken(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Return lines that something broke in the middle of a message, whole again, with the number of the first."""
+        raw = plain_lines(data)
+        for lines, glue in ((raw, b""), ([line.strip() for line in raw], b" ")):
+            whole, begins = _joined(lines, glue)
+            start = 0
+            while found := self._known.search(whole, start):
+                start = found.end()
+                first, last = (bisect_right(begins, place) - 1 for place in (found.start(), found.end() - 1))
+                if last > first:
+                    is_broken = found.end() - found.start() >= _BROKEN
+                else:
+                    is_broken = last + 1 < len(lines) and _goes_on(lines[last], lines[last + 1])
+                if is_broken:
+                    yield first + 1, glue.join(lines[first : last + 2])
+
     def failures(self, line: bytes) -> Iterator[tuple[Failure, Mark, dict[str, str]]]:
         """Return the failures that a line shows, each once."""
         found: set[str] = set()
@@ -90,6 +120,20 @@ class Search:
                 if failure.code not in found and (groups := mark.groups(line)) is not None:
                     found.add(failure.code)
                     yield failure, mark, groups
+
+
+def _joined(lines: Sequence[bytes], glue: bytes) -> tuple[bytes, list[int]]:
+    """Return the lines as one, and where each begins."""
+    begins, place = [], 0
+    for line in lines:
+        begins.append(place)
+        place += len(line) + len(glue)
+    return glue.join(lines), begins
+
+
+def _goes_on(line: bytes, following: bytes) -> bool:
+    """Whether a line may be the rest of the one before it, and no line with a label or time of its own."""
+    return len(line) >= _WIDE and bool(following) and following[:6] != line[:6] and following[:1] != b"["
 
 
 class Scanner:
@@ -102,16 +146,38 @@ class Scanner:
         self._ranks = ranks
         self._rank = rank_of_file(log.name)  # of the writer of the whole file
         self._tracebacks: dict[int | None, int] = {}
+        self._pasted: bytes | None = b""  # all of a short log
+        self._known: set[tuple[int, str]] = set()  # line and failure, of a short log
         self.lines = 0
+        self.tail = b""
 
     def scan(self) -> Iterator[Seen]:
         """Return what the log shows, and tell `ranks` how many ranks there are."""
         if self._rank is not None:
             self._ranks.add_world(self._rank + 1)
+            self._ranks.add_reader(self._rank)
         for block in self._log.blocks():
             for number, raw in self._search.lines(block, lambda: bool(self._tracebacks)):
                 yield from self._line(number, plain(raw))
             self.lines = block.line + block.data.count(b"\n") - block.data.endswith(b"\n")
+            self.tail = (self.tail + block.data[-_TAIL:])[-_TAIL:]
+            if self._pasted is not None:
+                whole = self._pasted + block.data
+                self._pasted = whole if len(whole) <= _PASTED else None
+        for number, line in self._search.broken(self._pasted or b""):
+            yield from self._broken(number, line)
+        for rank in {rank_of(line) for line in plain_lines(self.tail)}:
+            self._ranks.add_reader(rank)
+
+    @property
+    def end(self) -> Place | None:
+        """Return the last line that says something, or None for an empty log."""
+        lines = plain_lines(self.tail)
+        last = next((at for at in reversed(range(len(lines))) if lines[at].strip()), None)
+        if last is None:
+            return None
+        number = self.lines - (len(lines) - 1 - last) + (not lines[-1])
+        return self._place(number, lines[last], rank_of(lines[last]))
 
     def _line(self, number: int, line: bytes) -> Iterator[Seen]:
         rank = rank_of(line)
@@ -119,22 +185,41 @@ class Scanner:
         if _TRACEBACK in line:
             self._tracebacks[rank] = number
         if world := _WORLD.search(line):
-            self._ranks.add_world(int(world[1]))
-        place = Place(
+            self._ranks.add_world(int(world[2]))
+            self._ranks.add_reader(int(world[1]) if world[1] else None)
+        self._ranks.add_reader(rank)
+        place = self._place(number, line, rank)
+        known = False
+        for failure, mark, groups in self._search.failures(line):
+            known = True
+            if self._pasted is not None:
+                self._known.add((number, failure.code))
+            yield Seen(place=place, failure=failure, groups=groups, is_hint=mark.is_hint)
+        if rank in self._tracebacks and _EXCEPTION.match(words := unlabelled(line)):
+            del self._tracebacks[rank]
+            if not known:
+                yield Seen(place=replace(place, text=_text(words)))
+
+    def _broken(self, number: int, line: bytes) -> Iterator[Seen]:
+        for failure, mark, groups in self._search.failures(line):
+            key = (number, failure.code)
+            if key not in self._known and (number + 1, failure.code) not in self._known:
+                self._known.add(key)
+                yield Seen(
+                    place=self._place(number, line, rank_of(line)),
+                    failure=failure,
+                    groups=groups,
+                    is_hint=mark.is_hint,
+                )
+
+    def _place(self, number: int, line: bytes, rank: int | None) -> Place:
+        return Place(
             where=f"{self._log.name}:{number}",
             text=_text(line),
             rank=self._rank if rank is None else rank,
             time=time_of(line),
             order=(self._number, number),
         )
-        known = False
-        for failure, mark, groups in self._search.failures(line):
-            known = True
-            yield Seen(place=place, failure=failure, groups=groups, is_hint=mark.is_hint)
-        if rank in self._tracebacks and _EXCEPTION.match(words := unlabelled(line)):
-            del self._tracebacks[rank]
-            if not known:
-                yield Seen(place=replace(place, text=_text(words)))
 
 
 def _bounds(data: bytes, place: int) -> tuple[int, int]:
