@@ -226,6 +226,7 @@ def test_another_machine_makes_the_same_bytes(world: World, far: Far, by_far: Bu
     run(ENVBUILDER, "verify", by_far.layout, by_far.sif)
 
 
+@pytest.mark.slow
 def test_a_shared_cache_is_filled_though_there_is_nothing_else_to_do(world: World, far: Far, by_far: Built):
     again, said = far.build(
         world.recipe, "first", "--builder", "n1", "--cache-to", f"{SHARED}:later,mode=max"
@@ -246,6 +247,7 @@ def test_what_one_builder_made_another_takes_from_the_registry(world: World, far
     assert built.digests == world.baked.digests
 
 
+@pytest.mark.slow
 def test_an_image_is_built_on_elsewhere_though_no_cache_is_there(world: World, far: Far, on_devel: Built):
     absent = f"{REGISTRY}/nothing"
     options = ("--builder", "n2", "--cache-from", f"type=registry,ref={absent}")
@@ -257,6 +259,7 @@ def test_an_image_is_built_on_elsewhere_though_no_cache_is_there(world: World, f
 
 
 @pytest.mark.usefixtures("by_far")
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_told_with_its_repair(world: World, far: Far):
     ended = far.attempt(
         world.recipe, "fourth", "--builder", "n1", "--cache-to", "type=registry,ref=head:5001/cache"

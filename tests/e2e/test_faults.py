@@ -35,6 +35,7 @@ from tests.support.workbench import (
 
 pytestmark = pytest.mark.builds
 
+WITH_TORCH = pytest.mark.release  # test_trouble.py kills and starts builds of `tiny` for every change
 KILLS = (
     1.5,
     6.0,
@@ -92,6 +93,7 @@ def _kill(after: float, cache: Path, output: Path, env: dict[str, str]) -> Kille
     )
 
 
+@WITH_TORCH
 def test_a_killed_build_leaves_nothing_under_a_final_name(rebuilt: Rebuilt):
     for one in rebuilt.killed:
         assert one.code == -signal.SIGKILL, f"ended by itself before {one.after} s: take less"
@@ -99,10 +101,12 @@ def test_a_killed_build_leaves_nothing_under_a_final_name(rebuilt: Rebuilt):
         assert one.broken_layers == ()
 
 
+@WITH_TORCH
 def test_builds_at_once_in_one_cache_all_succeed(rebuilt: Rebuilt):
     assert [(one.returncode, one.stderr[-2000:]) for one in rebuilt.together if one.returncode] == []
 
 
+@WITH_TORCH
 def test_one_of_two_builds_of_the_same_artifacts_waits_and_has_nothing_to_do(rebuilt: Rebuilt):
     first, second, _ = rebuilt.together
     waited = [one for one in (first, second) if "another build of `cpu` is running" in one.stderr]
@@ -110,12 +114,14 @@ def test_one_of_two_builds_of_the_same_artifacts_waits_and_has_nothing_to_do(reb
     assert '"built": false' in waited[0].stdout
 
 
+@WITH_TORCH
 def test_a_build_from_the_same_lock_in_another_cache_gives_the_same_bytes(rebuilt: Rebuilt, cpu: Built):
     for name in ("manifest", "sif_sha256"):
         for one in rebuilt.together:
             assert f'"{cpu.data[name]}"' in one.stdout
 
 
+@WITH_TORCH
 def test_what_killed_builds_left_is_swept(rebuilt: Rebuilt):
     assert list((rebuilt.cache / "work").iterdir()) == []
     assert sorted(path.name for path in rebuilt.output.iterdir()) == [

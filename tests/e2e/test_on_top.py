@@ -51,7 +51,9 @@ def test_the_dockerfile_adds_a_small_layer(cpu: Built, image: str):
     assert layers(image)[: len(layers(cpu.image))] == layers(cpu.image)
 
 
+@pytest.mark.release
 def test_the_definition_file_adds_a_project(cpu: Built, project: Path, spacious: Path):
+    """Apptainer compresses torch again. For every change, the next test does the same with `tiny`."""
     inside = as_nobody("apptainer", "exec", extend(cpu.sif, project, spacious), "python")
     assert run(*inside, "-c", "import mine; print(mine.ANSWER)", cwd=Path("/")) == "42\n"
     assert run(*inside, "/project/numbers_agree.py", cwd=Path("/")) == "numbers agree\n"

@@ -11,6 +11,7 @@ from tests.support.workbench import open_folder, run
 
 pytestmark = [
     pytest.mark.builds,
+    pytest.mark.slow,
     pytest.mark.skipif(
         os.geteuid() != 0, reason="only root can lend a user the ids that rootless Podman maps"
     ),

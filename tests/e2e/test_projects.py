@@ -125,8 +125,12 @@ def test_a_project_is_the_same_bytes_in_another_compile_folder(spacious: Path):
     assert any(name.endswith(".so") for name in trees[0])
 
 
+@pytest.mark.release
 def test_the_docker_engine_makes_the_same_layer_of_a_project(spacious: Path):
-    """The extensions alone are taken out of BuildKit; what they stand on is compared elsewhere."""
+    """The extensions alone are taken out of BuildKit; what they stand on is compared elsewhere.
+
+    For every change, `tests/plan/test_render.py` holds the text of this stage, whose programs the other tests here run.
+    """
     recipe = write_recipe(spacious, "cpu", "{name: setup_py, path: setup_py}")
     make(recipe)
     (composed,) = (one for one in make_layers(recipe) if one.name == "extensions")

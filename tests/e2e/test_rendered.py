@@ -69,7 +69,11 @@ def vendor(recipe: object, place: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    "which", ["tiny", *(pytest.param(name, marks=pytest.mark.release) for name in ("cpu", "standalone"))]
+    "which",
+    [
+        pytest.param("tiny", marks=pytest.mark.slow),
+        *(pytest.param(name, marks=pytest.mark.release) for name in ("cpu", "standalone")),
+    ],
 )
 def test_a_rendered_dockerfile_builds_the_same_environment(
     request: pytest.FixtureRequest, which: str, base: str, spacious: Path
@@ -110,6 +114,7 @@ def test_a_rendered_definition_file_builds_the_same_environment(
     assert said == "numbers agree\n"
 
 
+@pytest.mark.slow
 def test_an_ordinary_user_builds_a_definition_file(tiny: Built, base: str, spacious: Path):
     """Without torch: Apptainer compresses all of it with one pass of its own."""
     home = spacious / "home"

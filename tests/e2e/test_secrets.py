@@ -69,8 +69,7 @@ def command(verb: str, recipe: Path, output: Path) -> tuple[object, ...]:
     return (ENVBUILDER, "lock", recipe, "--upgrade", "numpy", "--json", "-vv")
 
 
-@pytest.mark.parametrize("verb", ["lock", "build"])
-@pytest.mark.parametrize("how", ["in the address", "in the netrc"])
+@pytest.mark.parametrize(("how", "verb"), [("in the address", "build"), ("in the netrc", "lock")])
 def test_a_password_opens_the_index_and_stands_in_nothing(
     without_wheels, spacious: Path, how: str, verb: str
 ):
@@ -86,8 +85,7 @@ def test_a_password_opens_the_index_and_stands_in_nothing(
     assert verb == "lock" or (spacious / "out/tiny.log").stat().st_size > 0
 
 
-@pytest.mark.parametrize("verb", ["lock", "build"])
-@pytest.mark.parametrize("refusal", [401, 403])
+@pytest.mark.parametrize(("verb", "refusal"), [("lock", 401), ("build", 403)])
 def test_a_password_that_is_refused_is_said_to_be_and_not_told(
     without_wheels, spacious: Path, verb: str, refusal: int
 ):

@@ -19,7 +19,7 @@ from tests.support.tiny import ROOTS, make_tiny
 from tests.support.two_engines import inside, need_the_same
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, Built, build, open_folder, run
 
-pytestmark = pytest.mark.builds
+pytestmark = [pytest.mark.builds, pytest.mark.slow]
 
 NAME = "standalone"
 # Instead of a Python of the suite: what Debian's own needs, and a compiler.

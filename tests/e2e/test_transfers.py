@@ -340,27 +340,25 @@ def test_a_damaged_image_is_not_blamed_on_the_registry(
 # ---------------------------------------------------------------------------------------------- others' programs
 
 
-def test_others_tools_pull_what_was_pushed(cpu: Built, real: Registry, tmp_path: Path):
-    place = f"{real.host}/team/cpu"
-    said = json.loads(run(ENVBUILDER, "push", "cpu", f"{place}:1", "--output", cpu.output, "--json"))["data"]
-    digest = str(cpu.data["manifest"])
+def test_others_tools_pull_what_was_pushed(tiny: Built, real: Registry, tmp_path: Path):
+    place = f"{real.host}/team/tiny"
+    said = json.loads(run(ENVBUILDER, "push", "tiny", f"{place}:1", "--output", tiny.output, "--json"))[
+        "data"
+    ]
+    digest = str(tiny.data["manifest"])
     assert said["image"] == f"{place}:1@{digest}"
     got = tmp_path / "got.sif"
     env = {"APPTAINER_CACHEDIR": str(tmp_path / "cache")}
     run("apptainer", "pull", "--no-https", got, f"oras://{place}:1-sif", env=env)
-    assert f"sha256:{sha256_file(got)}" == f"sha256:{cpu.data['sif_sha256']}".replace(
-        "sha256:sha256:", "sha256:"
-    )
+    assert sha256_file(got) == tiny.data["sif_sha256"]
     run("skopeo", "copy", "-q", "--src-tls-verify=false", f"docker://{place}:1", f"oci:{tmp_path}/sk:1")
     assert json.loads((tmp_path / "sk/index.json").read_text())["manifests"][0]["digest"] == digest
     run("docker", "pull", "-q", f"{place}:1")
     try:
         shown = run("docker", "image", "inspect", "--format", "{{index .RepoDigests}}", f"{place}:1")
         assert f"{place}@{digest}" in shown
-        assert (
-            run("docker", "run", "--rm", f"{place}:1", "python", "-c", "import torch; print(6 * 7)").strip()
-            == "42"
-        )
+        said = run("docker", "run", "--rm", f"{place}:1", "python", "-c", "import filelock; print(6 * 7)")
+        assert said == "42\n"
     finally:
         run("docker", "image", "rm", f"{place}:1")
 

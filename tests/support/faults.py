@@ -291,10 +291,15 @@ def at_once(bench: Bench, other: Path, builds: int = 4, *, state: int = 0) -> It
         for recipe, place in zip(recipes, places, strict=True)
     ]
     answers = [(one, *one.communicate(timeout=600)) for one in running]
+    waited = sum(
+        "another build of" in answers[number][2] for number in (0, 2)
+    )  # both write the same artifacts
     for number, (process, out, err) in enumerate(answers):
         wrong = [] if process.returncode == 0 else [f"ended with {process.returncode}: {err[-800:]}"]
         if not wrong and recipes[number] == bench.recipe and digests(out) != bench.digests:
             wrong.append("it gave other digests")
+        if number == 2 and waited != 1:
+            wrong.append(f"{waited} of the two builds of the same artifacts waited")
         yield Outcome(
             fault="at once", detail=f"build {number + 1} of {builds}, {recipes[number].stem}",
             ended=process.returncode, wrong=tuple(wrong),
