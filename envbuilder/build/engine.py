@@ -20,10 +20,19 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
-from envbuilder.layers.layer import Layer, load_layer, write_layer
+from envbuilder.layers.layer import Kind, Layer, load_layer, read_manifest, write_layer
 from envbuilder.layers.writer import BLOCK_SIZE, PARAMETERS
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.model import CudaStep, InterpreterStep, OsStep, Plan, PythonStep, RuntimeStep, Step
+from envbuilder.plan.model import (
+    AddedStep,
+    CudaStep,
+    InterpreterStep,
+    OsStep,
+    Plan,
+    PythonStep,
+    RuntimeStep,
+    Step,
+)
 
 # The store keeps the trees of these steps, because extensions are compiled in them. Their layers have nearly all of the bytes.
 KeptStep = OsStep | InterpreterStep | PythonStep | CudaStep
@@ -145,8 +154,15 @@ class Job:
         """Write the step's layer from a tree into the folder `out`."""
         write_layer(
             name=step.name, tree=tree, folder=out, epoch=self.plan.epoch, threads=self.limits.threads,
-            omit=self.plan.shared_folders(step),
+            omit=self.shared_folders(step),
         )  # fmt: skip
+
+    def shared_folders(self, step: Step) -> tuple[str, ...]:
+        """Return the folders of a step's layer that a lower one has too. For added packages, these are read from the layers below."""
+        below = self.plan.steps[: self.plan.steps.index(step)] if isinstance(step, AddedStep) else ()
+        layers = filter(None, (load_layer(self.store.layer(self.keys[one])) for one in below))
+        folders = (one.path for layer in layers for one in read_manifest(layer) if one.kind is Kind.DIRECTORY)
+        return (*self.plan.shared_folders(step), *folders)
 
     def discard_damaged(self) -> tuple[str, ...]:
         """Remove layers whose bytes have changed, and their trees. Returns their names."""

@@ -17,6 +17,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "render": "Print the whole build as text",
     "lock": "Resolve a recipe into its lock",
     "build": "Build image and SIF from the lock",
+    "add": "Add packages to an environment in one more layer",
     "extensions": "List a recipe's compiled extensions",
     "verify": "Prove that image and SIF hold the same files",
     "report": "Write an HTML page about what was built",

@@ -59,6 +59,7 @@ def diff_locks(old: Lock, new: Lock) -> tuple[Change, ...]:
         *_diff_artifacts(old.interpreters, new.interpreters),
         *_diff_artifacts(old.toolkit, new.toolkit),
         *_diff_artifacts(old.wheels, new.wheels),
+        *_diff_artifacts(old.added, new.added),
         *_diff_extensions(old, new),
     )
 
@@ -68,7 +69,7 @@ def locked_packages(lock: Lock) -> dict[str, str]:
     found = {
         artifact.name: _describe(artifact) for artifact in (*lock.debs, *lock.interpreters, *lock.toolkit)
     }
-    found |= {f"python {artifact.name}": _describe(artifact) for artifact in lock.wheels}
+    found |= {f"python {artifact.name}": _describe(artifact) for artifact in (*lock.wheels, *lock.added)}
     return found | {
         f"extension {extension.name}": f"{len(extension.files)} files" for extension in lock.extensions
     }
@@ -89,7 +90,7 @@ def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tupl
         options = list(_changed_extensions(recipe, lock))
         reasons += options
         if not changed and not options:
-            reasons.append("the recipe changed in `gpus`, `env` or the order of its extensions")
+            reasons.append("the recipe changed in `gpus`, `env`, `add` or the order of its extensions")
     locked = {file.path: file.sha256 for extension in lock.extensions for file in extension.files}
     for change in changes(locked, files):
         word = "is new" if change.before is None else "is gone" if change.after is None else "changed"

@@ -33,8 +33,8 @@ def lock_text(lock: Lock) -> str:
     tidy = replace(lock, debs=_sorted(lock.debs), toolkit=_sorted(lock.toolkit), wheels=_sorted(lock.wheels))
     head = {"_": "made by `envbuilder lock NAME`; do not edit", "version": VERSION, "revision": REVISION}
     body = asdict(tidy)
-    for later in ("base", "interpreter"):  # written only with a value
-        if body[later] is None:
+    for later in ("base", "interpreter", "added"):  # written only with a value
+        if not body[later]:
             del body[later]
     body["extensions"] = [
         {key: value for key, value in one.items() if value or key not in _LATER} for one in body["extensions"]

@@ -199,6 +199,7 @@ class Lock:
     base: LockedBase | None = None
     # The standalone Python; None if the suite or the image has the recipe's.
     interpreter: Annotated[Artifact, Rule(_check_kind("archive"))] | None = None
+    added: Wheels = ()  # of a recipe with `add`: its own layer; all else is its parent's
 
     @property
     def interpreters(self) -> tuple[Artifact, ...]:
@@ -219,6 +220,7 @@ def lock_artifacts(lock: Lock) -> tuple[Artifact, ...]:
         *lock.interpreters,
         *lock.toolkit,
         *lock.wheels,
+        *lock.added,
         *archives,
         *(blobs(lock.base) if lock.base else ()),
     )

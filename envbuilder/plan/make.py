@@ -11,11 +11,10 @@ from envbuilder.compat.tables.toolkit import Toolkit, load_toolkits, toolkit_of
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import LockError
 from envbuilder.core.findings import Finding
-from envbuilder.lock.diff import check_fresh
 from envbuilder.lock.file import load_lock, lock_text
-from envbuilder.lock.known_base import known_base, lock_path
+from envbuilder.lock.fresh import load_fresh
+from envbuilder.lock.known_base import known_base
 from envbuilder.lock.model import Lock, needs_toolkit
-from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.plan import model
 from envbuilder.plan.model import LIB, OWN, SITE_PACKAGES, Plan
 from envbuilder.plan.site import need_files, site_files
@@ -33,15 +32,7 @@ def load_locked(
     base_of: BaseOf = functools.partial(known_base, store=store, read_lock=read_lock)
     recipe, report = examine_file(name, recipes, host, base_of=base_of)
     need_sound(recipe, report)
-    path = lock_path(recipe)
-    lock = read_lock(path)
-    stale = check_fresh(recipe, lock, source_digests(own_files(recipe)))
-    if stale:
-        raise LockError(
-            f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
-            hint=f"`envbuilder lock {name}` renews what changed and keeps the rest",
-        )
-    return recipe, lock, report.findings
+    return recipe, load_fresh(recipe, name, read_lock), report.findings
 
 
 def make_plan(

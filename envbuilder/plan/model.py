@@ -198,7 +198,18 @@ class RuntimeStep:
         )
 
 
-Step = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep | RuntimeStep
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AddedStep(PythonStep):
+    """The packages of `add`, in the folders of the Python environment."""
+
+    name: ClassVar = "added"
+    reads: ClassVar[tuple[str, ...] | None] = None  # its layer leaves out every folder of those below
+
+    def lines(self) -> tuple[str, ...]:
+        return (f"step added {self.python} layout 1", *map(_artifact_line, self.artifacts))
+
+
+Step = OsStep | InterpreterStep | PythonStep | CudaStep | ExtensionsStep | StartStep | AddedStep | RuntimeStep
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,6 +266,10 @@ class Plan:
         return next(step for step in self.steps if isinstance(step, PythonStep))
 
     @property
+    def added(self) -> AddedStep | None:
+        return next((step for step in self.steps if isinstance(step, AddedStep)), None)
+
+    @property
     def cuda(self) -> CudaStep | None:
         return next((step for step in self.steps if isinstance(step, CudaStep)), None)
 
@@ -295,6 +310,8 @@ def make(
     if lock.extensions:
         steps.append(ExtensionsStep(architectures=architectures, extensions=lock.extensions))
     steps.append(StartStep(python=recipe.python, files=tuple(sorted(start))))
+    if lock.added:
+        steps.append(AddedStep(python=recipe.python, artifacts=lock.added, interpreter=program))
     env = _environment(recipe, inside=inside, cuda=bool(toolkit or (inside and inside.toolkit(recipe.cuda))))
     before = Plan(name=recipe.name, platform=lock.platform, epoch=lock.epoch, steps=tuple(steps))
     labels = (("io.envbuilder.plan", f"sha256:{before.key}"), ("org.opencontainers.image.title", recipe.name))

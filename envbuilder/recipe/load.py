@@ -11,13 +11,15 @@ from envbuilder.core.findings import Finding
 from envbuilder.core.models import RawRule, read_node
 from envbuilder.core.places import Code, List, Map, Mistakes, Node, load_text, nearest, parse_yaml, shown
 from envbuilder.core.places import load as load_yaml
-from envbuilder.recipe.fields import RecipeCode
+from envbuilder.recipe.fields import Packages, RecipeCode
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
 
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
 _FILE: Final[Any] = Annotated[RecipeFile, RawRule(check_pairs)]
 _EXTENDS: Final[Any] = Annotated[str, NAME]
+ADD: Final = "add"
+_WITH_ADD: Final = (ADD, "extensions", "env", "tests", "summary")  # all other keys stay the parent's
 
 
 def recipes_folder(environment: Mapping[str, str]) -> Path:
@@ -128,6 +130,9 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
         return None
     parent = node.get("extends")
     if parent is None:
+        if added := node.get(ADD):
+            hint = "`extends` names the recipe to add to; without one, write `packages`"
+            mistakes.at(added, RecipeCode.PAIR, f"`{ADD}` needs `extends`", hint=hint)
         return node
     del node.value["extends"]
     name: str | None = read_node(_EXTENDS, parent, mistakes)
@@ -150,9 +155,27 @@ def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | No
     base = _load_merged(file, mistakes, files)
     if base is None:
         return node
+    if node.get(ADD) or base.get(ADD):
+        _check_added(node, base, parent, mistakes)
     if isinstance(base.value, Map):
         base.value.pop(KEY, None)
     return replace(node, value=_merge(base.value, node.value))
+
+
+def _check_added(node: Node, base: Node, parent: Node, mistakes: Mistakes) -> None:
+    """Report what does not fit a recipe with `add`: keys that change its parent's layers, or another kind of parent."""
+    for key in (KEY, ADD):
+        if base.get(key):
+            message = f"`{parent.value}` has `{key}`, so no layer is put on top of it"
+            hint = "list its packages under your own `add`" if key == ADD else "extend a recipe without it"
+            mistakes.at(parent, RecipeCode.EXTENDS, message, hint=hint)
+    for key in node.value:
+        if key not in _WITH_ADD and node.get(ADD):
+            message = (
+                f"`{key}` would change the layers of `{parent.value}`, which a recipe with `{ADD}` keeps"
+            )
+            hint = f"beside `{ADD}`, write only {', '.join(f'`{one}`' for one in _WITH_ADD[1:])}; or `packages` instead of `{ADD}`"
+            mistakes.add(RecipeCode.PAIR, node.inner[key].key_where, message, hint=hint)
 
 
 def _merge(base: Any, over: Any) -> Any:
@@ -178,10 +201,10 @@ def _read_file(root: Node, path: Path, mistakes: Mistakes) -> RecipeFile | None:
 
 
 def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> Recipe:
-    packages = tuple(_packages(file, root))
+    packages = tuple(_packages(file.packages, root.get("packages")))
     path = files[0]
-    node = root.get("packages")
-    lists = (item.get("requirements") for item in node.inner.values()) if node else ()
+    nodes = filter(None, map(root.get, ("packages", ADD)))
+    lists = (item.get("requirements") for node in nodes for item in node.inner.values())
     return Recipe(
         name=name,
         path=path,
@@ -201,15 +224,16 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         env=file.env,
         nccl=file.nccl.profile if isinstance(file.nccl, NcclProfile) else file.nccl,
         tests=file.tests,
+        parent=files[1] if root.get(ADD) else None,
+        add=tuple(dict.fromkeys(text for text, _ in _packages(file.add, root.get(ADD)))),
         files=(*files, *(path.parent / one.value for one in lists if one)),
         places=tuple(_places(root, packages)),
     )
 
 
-def _packages(file: RecipeFile, root: Node) -> Iterator[tuple[str, str]]:
+def _packages(given: Packages, node: Node | None) -> Iterator[tuple[str, str]]:
     """Yield each requirement with its place."""
-    node = root.get("packages")
-    for item, one in zip(node.inner.values() if node else (), file.packages, strict=True):
+    for item, one in zip(node.inner.values() if node else (), given, strict=True):
         yield from ((one, item.where),) if isinstance(one, str) else one
 
 

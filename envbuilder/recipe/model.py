@@ -156,6 +156,8 @@ class RecipeFile:
     """Commands that run in image and SIF before a build gives them their names."""
     extends: Annotated[str, SHAPES["extends"]] = ""
     """Another recipe in this folder: maps merge, lists append. Its `matrix` stays with it."""
+    add: Packages = ()
+    """Requirements as in `packages`, in a layer of their own on top of the recipe that `extends` names, whose lock stays as it is."""
     matrix: Matrix = Matrix()
     """Values of other keys: each combination is an environment of its own, such as a100@torch2.6.0."""
 
@@ -195,6 +197,8 @@ class Recipe:
     security: bool = True  # with the suite's -updates and -security
     nccl: str = "auto"  # "auto", "off", or the path of a profile below the recipe's folder
     tests: tuple[str, ...] = ()  # commands that run in image and SIF after a build
+    parent: Path | None = None  # the file of the recipe that a recipe with `add` stands on
+    add: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
     places: tuple[tuple[str, str], ...] = ()  # `$.cuda` → `recipes/a100.yaml:4:7`
 
@@ -223,6 +227,8 @@ class Recipe:
             value["nccl"] = self.nccl
         if not self.security:
             value["security"] = False
+        if self.parent:
+            value["add"] = self.add
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property

@@ -1,11 +1,18 @@
-"""`Dockerfile.extend` and `apptainer/extend.def`: a project of one's own on top of a built environment."""
+"""`add` and `Dockerfile.extend`: packages and a project of one's own on top of a built environment."""
 
-from collections.abc import Iterator
+import dataclasses
+import json
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.workbench import NOBODY, NUMBERS, ROOT, WITH_ZSTD, Built, as_nobody, run
+from envbuilder.core.cache import save_text
+from envbuilder.lock.file import load_lock, lock_text
+from tests.support.index import Manner, package_index
+from tests.support.package_sources import write_wheel
+from tests.support.workbench import CACHE, ENVBUILDER, NOBODY, NUMBERS, ROOT, Built, attempt, run
 
 pytestmark = pytest.mark.builds
 
@@ -51,29 +58,74 @@ def test_the_dockerfile_adds_a_small_layer(cpu: Built, image: str):
     assert layers(image)[: len(layers(cpu.image))] == layers(cpu.image)
 
 
-@pytest.mark.release
-def test_the_definition_file_adds_a_project(cpu: Built, project: Path, spacious: Path):
-    """Apptainer compresses torch again. For every change, the next test does the same with `tiny`."""
-    inside = as_nobody("apptainer", "exec", extend(cpu.sif, project, spacious), "python")
-    assert run(*inside, "-c", "import mine; print(mine.ANSWER)", cwd=Path("/")) == "42\n"
-    assert run(*inside, "/project/numbers_agree.py", cwd=Path("/")) == "numbers agree\n"
+@pytest.fixture
+def recipes(tiny: Built, spacious: Path) -> Path:
+    """A folder with the recipe `tiny` and its lock."""
+    folder = spacious / "recipes"
+    folder.mkdir()
+    for suffix in (".yaml", ".lock"):
+        shutil.copy(recipe_of(tiny).with_suffix(suffix), folder)
+    return folder
 
 
-def test_the_definition_file_fits_an_environment_without_torch_and_extensions(tiny: Built, spacious: Path):
-    (spacious / "project").mkdir()
-    (spacious / "project/plain.py").write_text("import filelock\n\nANSWER = 42\n")
-    sif = extend(tiny.sif, spacious / "project", spacious)
-    say = ("python", "-c", "import plain; print(plain.ANSWER)")
-    assert run(*as_nobody("apptainer", "exec", sif, *say), cwd=Path("/")) == "42\n"
+@pytest.fixture
+def add(recipes: Path) -> Iterator[Callable[..., object]]:
+    """Run `add` with the wheels of `cpu` on loopback, and one in a folder that needs an older torch."""
+    write_wheel(recipes / "wheels", "behind", "1.0", requires=("torch<2",))
+    with package_index(load_lock(ROOT / "recipes/cpu.lock"), CACHE, Manner()) as host:
+        places = dict.fromkeys(("ENVBUILDER_INDEX", "ENVBUILDER_PYTORCH_INDEX"), f"http://{host}/simple/")
+        places |= {"ENVBUILDER_FOLDERS": str(recipes / "wheels"), "ENVBUILDER_RECIPES": str(recipes)}
+        output = ("--output", recipes / "out")
+        yield lambda *words: attempt(ENVBUILDER, "add", *words, *output, env=places)
 
 
-def extend(environment: Path, project: Path, folder: Path) -> Path:
-    """The SIF that `apptainer/extend.def` makes of both."""
-    sif = folder / "mine.sif"
-    run(
-        "apptainer", "build", "--fakeroot", *WITH_ZSTD,
-        "--build-arg", f"ENVIRONMENT={environment}", "--build-arg", f"PROJECT={project}",
-        sif, ROOT / "apptainer/extend.def",
-        env={"APPTAINER_CACHEDIR": str(folder / "cache"), "APPTAINER_TMPDIR": str(folder)},
-    )  # fmt: skip
-    return sif
+def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, recipes: Path, add):
+    ended = add("tiny", "jinja2", "--as", "mine")
+    assert ended.returncode == 0, ended.stderr
+    try:
+        below, above = (
+            run("docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", f"envbuilder/{name}")
+            for name in ("tiny", "mine")
+        )
+        shared = json.loads(below)[:-1]  # the last one describes its image
+        assert json.loads(above)[: len(shared)] == shared
+        assert len(json.loads(above)) == len(json.loads(below)) + 1
+        said = "import jinja2; print(jinja2.Template('{{ 6 * 7 }}').render())"
+        for form in ("sif", "image"):
+            line = (ENVBUILDER, "exec", "mine", "--in", form, "--output", recipes / "out")
+            assert run(*line, "--", "python", "-c", said) == "42\n"
+    finally:
+        run("docker", "image", "rm", "--force", "envbuilder/mine")
+    parent, own = (load_lock(recipes / f"{name}.lock") for name in ("tiny", "mine"))
+    assert [one.name for one in own.added] == ["jinja2"]  # the parent has markupsafe
+    assert own == dataclasses.replace(parent, recipe=own.recipe, added=own.added)
+
+    numpy = next(one for one in parent.wheels if one.name == "numpy")
+    moved = tuple(dataclasses.replace(one, version="9.9") if one is numpy else one for one in parent.wheels)
+    save_text(recipes / "tiny.lock", lock_text(dataclasses.replace(parent, wheels=moved)))
+    stale = attempt(ENVBUILDER, "build", "mine", "--recipes", recipes)
+    assert stale.returncode == 4
+    assert f"`tiny` changed: ~ numpy {numpy.version} → 9.9" in stale.stderr
+    assert "hint: `envbuilder lock mine`" in stale.stderr
+
+
+@pytest.mark.parametrize(
+    ("package", "code", "words"),
+    [
+        ("torch==2.5.0", 2, "`tiny` keeps its torch 2.13.0"),
+        ("behind", 3, "`tiny` keeps its torch and all other packages, and what is added does not fit them"),
+        ("numpy<2", 3, "you require numpy<2"),
+        ("filelock", 3, "`tiny` has all that `mine` adds: filelock=="),
+    ],
+)
+def test_what_does_not_fit_the_parent_is_refused_and_leaves_no_recipe(
+    recipes: Path, add, package, code, words
+):
+    ended = add("tiny", package, "--as", "mine")
+    assert (ended.returncode, words in ended.stderr) == (code, True), ended.stderr
+    assert not (recipes / "mine.yaml").exists()
+
+
+def recipe_of(built: Built) -> Path:
+    assert built.recipe
+    return built.recipe

@@ -337,7 +337,7 @@ def test_a_lock_fits_the_recipe_it_was_made_from():
 DEBS = "the recipe changed in `base`, `python`, `gcc`, `libxcrypt`, `apt` or `security`, which decide the Debian packages"
 TOOLKIT = "the recipe changed in `base` or `cuda`, which decide the CUDA toolkit"
 WHEELS = "the recipe changed in `base`, `python`, `cuda`, `pytorch` or `packages`, which decide the Python packages"
-REST = "the recipe changed in `gpus`, `env` or the order of its extensions"
+REST = "the recipe changed in `gpus`, `env`, `add` or the order of its extensions"
 
 
 @pytest.mark.parametrize(

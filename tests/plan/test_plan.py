@@ -15,6 +15,7 @@ from envbuilder.plan.model import (
     PythonStep,
 )
 from tests.support.plans import (
+    ADDED,
     CUDA,
     EXTENSION,
     EXTENSIONS,
@@ -32,6 +33,7 @@ from tests.support.plans import (
     digest,
     keys,
     make_plan,
+    wheel,
 )
 
 ALL = {OS, PYTHON, CUDA, EXTENSIONS, START, RUNTIME}
@@ -130,6 +132,12 @@ def test_a_standalone_python_is_a_layer_of_its_own_below_the_environment():
     assert make_plan().python.program == "/usr/bin/python3.11"
     # The environment names it, and the layers that are compiled may read it.
     assert changed(make_plan(), plan) == ALL - {OS, START} | {INTERPRETER}
+
+
+def test_what_is_added_is_one_more_layer_and_leaves_all_below_as_they_are():
+    plan = make_plan(lock=dataclasses.replace(LOCK, added=(wheel("einops", "0.8.1"),)))
+    assert [KINDS[type(step)] for step in plan.steps][-3:] == [START, ADDED, RUNTIME]
+    assert changed(make_plan(), plan) == {ADDED, RUNTIME}
 
 
 def test_another_build_of_the_same_python_keeps_the_environment():

@@ -118,7 +118,7 @@ def test_shellcheck_finds_nothing_in_the_programs_of_a_text():
 
 def test_each_step_but_the_runtime_has_a_stage_in_the_order_of_the_layers():
     steps = [step.name for step in make_small_kit("a100").plan.steps]
-    assert [stage.name for stage in STAGES] == [steps[0], "interpreter", *steps[1:-1]]
+    assert [stage.name for stage in STAGES] == [steps[0], "interpreter", *steps[1:-1], "added"]
 
 
 def test_the_dockerfile_of_buildkit_is_what_the_stages_say(request: pytest.FixtureRequest):

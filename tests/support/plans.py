@@ -11,6 +11,7 @@ from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import Artifact, Inputs, Lock, LockedExtension, SourceFile
 from envbuilder.plan.make import toolkit_for
 from envbuilder.plan.model import (
+    AddedStep,
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
@@ -34,7 +35,7 @@ DIFFERS = {
 }
 RECIPES = Path(__file__).parents[2] / "recipes"
 OS, INTERPRETER, PYTHON, CUDA, EXTENSIONS = "os", "interpreter", "python", "cuda", "extensions"
-START, RUNTIME = "start", "runtime"
+START, ADDED, RUNTIME = "start", "added", "runtime"
 
 
 KINDS = {
@@ -44,6 +45,7 @@ KINDS = {
     CudaStep: CUDA,
     ExtensionsStep: EXTENSIONS,
     StartStep: START,
+    AddedStep: ADDED,
     RuntimeStep: RUNTIME,
 }
 
@@ -150,17 +152,19 @@ def keys(plan: Plan, tools: str = "tools 1") -> dict[str, str]:
     return {KINDS[type(step)]: plan.step_key(step, tools) for step in plan.steps}
 
 
-def make_small_kit(name: str, *, interpreter: Artifact | None = None) -> Kit:
+def make_small_kit(
+    name: str, *, interpreter: Artifact | None = None, added: tuple[Artifact, ...] = ()
+) -> Kit:
     """Make the kit of a recipe, with fixed values for what changes for other reasons: keys, programs, versions.
 
-    `interpreter` is a standalone Python, which its lock does not have.
+    `interpreter` is a standalone Python, which its lock does not have, and `added` are wheels on top.
     """
     recipe = load(RECIPES / f"{name}.yaml")
     site = f"opt/env/lib/python{recipe.python}/site-packages"
     lock = load_lock(RECIPES / f"{name}.lock")
     plan = make(
         recipe,
-        replace(lock, interpreter=interpreter),
+        replace(lock, interpreter=interpreter, added=added),
         toolkit=toolkit_for(recipe, lock),
         architectures=capabilities(recipe.gpus, load_gpus().rows),
         lock_text="{}\n",

@@ -25,6 +25,7 @@ from envbuilder.core.required_tools import BUILD_TOOLS, need_tools
 from envbuilder.layers.layer import Layer, extract, load_layer
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (
+    AddedStep,
     CudaStep,
     ExtensionsStep,
     InterpreterStep,
@@ -113,7 +114,11 @@ class Run:
 
     def root(self) -> Root:
         """Return the root in which extensions compile, after its trees are made."""
-        kept = (step for step in self._job.plan.steps if isinstance(step, KeptStep))
+        kept = (
+            step
+            for step in self._job.plan.steps
+            if isinstance(step, KeptStep) and step is not self._job.plan.added
+        )
         started = {type(step): self._start_tree(step) for step in kept}
         return make_root(self._job.plan, {kind: tree.result() for kind, tree in started.items()})
 
@@ -130,6 +135,9 @@ class Run:
             case OsStep():
                 debian.write_layer(step, job, work, out)
             case InterpreterStep() | PythonStep() | CudaStep():
+                if isinstance(step, AddedStep):  # its layer depends on the folders below
+                    for below in job.plan.steps[: job.plan.steps.index(step)]:
+                        self.start(below).result()
                 tree = self._start_tree(step).result()
                 with job.console.step(f"write the {step.name} layer"):
                     job.pack(step, tree, out)

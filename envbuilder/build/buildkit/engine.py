@@ -101,7 +101,7 @@ def pack_tar(step: Step, job: Job, tar: Path, out: Path) -> Layer:
     return write_layer_from_tar(
         name=step.name, tar=tar, folder=out, epoch=job.plan.epoch, threads=job.limits.threads,
         drop=DROP if isinstance(step, OsStep) and not step.base else (),
-        omit=() if is_os else ("", *job.plan.shared_folders(step)), plain=not is_os,
+        omit=() if is_os else ("", *job.shared_folders(step)), plain=not is_os,
     )  # fmt: skip
 
 

@@ -52,7 +52,7 @@ def new_path(name: str, folder: Path) -> Path:
         )
     if path.exists() or path.is_symlink():
         raise UsageError(
-            f"`{path}` is there, and `init` overwrites nothing", hint="give another name, or remove it"
+            f"`{path}` is there, and nothing is overwritten", hint="give another name, or remove it"
         )
     return path
 
@@ -89,7 +89,7 @@ def make(name: str, folder: Path, requests: Requests, sources: tuple[str, ...]) 
     try:
         _write_new(path, text)
     except FileExistsError as error:
-        raise UsageError(f"`{path}` is there, and `init` overwrites nothing") from error
+        raise UsageError(f"`{path}` is there, and nothing is overwritten") from error
     read = load(path)
     return WrittenRecipe(
         path=path, recipe=read, findings=(*requests.left, *examine_recipe(read, tables).findings)

@@ -22,6 +22,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import IncompatibleError, UsageError
 from envbuilder.lock.diff import diff_locks
 from envbuilder.lock.file import load_lock, lock_text
+from envbuilder.lock.fresh import load_parent
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import (
     Artifact,
@@ -37,7 +38,7 @@ from envbuilder.lock.resolve.extensions import lock_extensions
 from envbuilder.lock.resolve.interpreter import NAME as CPYTHON
 from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
-from envbuilder.lock.resolve.wheels import implied_wheels, resolve_wheels
+from envbuilder.lock.resolve.wheels import implied_wheels, resolve_added, resolve_wheels
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
 
@@ -52,13 +53,16 @@ def lock_recipe(
         old = load_lock(path, recipe=name) if path.exists() else None
         known = old.base if old else None
         base = None
-        if recipe.image:
+        if recipe.parent:
+            base = load_parent(recipe).base
+        elif recipe.image:
             from envbuilder.lock.resolve.base_image import resolve_image  # noqa: PLC0415 - asks registries, for images alone
 
             base = resolve_image(recipe, context, old=known, options=options)
         need_sound(recipe, examine(recipe, load_tables(), base=base.inside if base else None))
         with console.step(f"lock {recipe.name}"):
-            new = resolve(recipe, make_target(recipe, base), old=old, options=options, context=context)
+            make = add_to_parent if recipe.parent else resolve
+            new = make(recipe, make_target(recipe, base), old=old, options=options, context=context)
     if save and new != old:
         save_text(path, lock_text(new))
     return tuple(map(str, diff_locks(old, new))) if old else (f"+ {path}",)
@@ -132,6 +136,28 @@ def resolve(
     if old is not None and (not options.upgrade or lock_artifacts(old) == lock_artifacts(lock)):
         return replace(lock, epoch=old.epoch)
     return lock
+
+
+def add_to_parent(
+    recipe: Recipe, target: Target, *, old: Lock | None, options: LockOptions, context: ResolveContext
+) -> Lock:
+    """Make the lock of a recipe with `add`: its parent's, and the wheels that it adds. Raises what `resolve` raises."""
+    assert recipe.parent, "only a recipe with `add` has one"
+    below, known = load_parent(recipe), old.added if old else ()
+    moving = {str(canonicalize_name(name)) for name in options.upgrade_only}
+    if options.security_only or not moving <= {one.name for one in known}:
+        raise UsageError(
+            f"only what `{recipe.name}` itself adds can be upgraded here",
+            hint=f"`envbuilder lock {recipe.parent} --upgrade` upgrades what it stands on",
+        )
+    anew = options.upgrade or (options.before is not None and not moving)
+    if anew or moving or old is None or old.recipe != recipe.digest or old.wheels != below.wheels:
+        prefer = () if anew else tuple(one for one in known if one.name not in moving)
+        known = resolve_added(
+            recipe, target, context, below=below.wheels, prefer=prefer, before=options.before
+        )
+    extensions = lock_extensions(recipe, context, old=old or below)
+    return replace(below, recipe=recipe.digest, extensions=extensions, added=known)
 
 
 def _kept_parts(

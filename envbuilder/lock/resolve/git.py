@@ -3,12 +3,13 @@
 `git archive` leaves submodules out and its bytes have changed between releases of git, so the tar is written here.
 """
 
+import re
 import stat
 from pathlib import Path
 from typing import IO, Final
 
 from envbuilder.core.cache import Store, sha256_file
-from envbuilder.core.errors import CommandError
+from envbuilder.core.errors import CommandError, UsageError
 from envbuilder.core.process import Command, Runner
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.tar import END, make_header, padded
@@ -47,6 +48,24 @@ def export_commit(url: str, commit: str, *, store: Store, runner: Runner) -> Art
     return Artifact(
         kind="git", name=name, version=commit, sha256=digest, size=size, source="git", path=f"{commit}.tar"
     )
+
+
+def find_commit(url: str, revision: str, runner: Runner) -> str:
+    """Return the commit of a branch, a tag or `HEAD`; a whole commit as it is. Raises UsageError if there is none."""
+    if re.fullmatch(r"[0-9a-f]{40}", revision):
+        return revision
+    listed = runner.run(
+        Command(
+            argv=("git", "ls-remote", "--", url, revision, f"{revision}^{{}}"),
+            why=f"find the commit of `{revision}` in `{url}`",
+            env=_QUIET,
+        )
+    ).split()
+    if not listed:
+        raise UsageError(
+            f"`{url}` has no branch or tag `{revision}`", hint=f"`git ls-remote {url}` lists them"
+        )
+    return listed[-2]  # a tag's commit follows the tag itself
 
 
 def _write_tar(tree: Path, out: Path) -> None:

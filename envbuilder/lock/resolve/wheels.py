@@ -55,6 +55,7 @@ class Question:
     build: str = ""  # PyTorch's own index to search as well, e.g. cu126
     prefer: tuple[Artifact, ...] = ()  # versions to keep where they fit
     before: date | None = None
+    parent: str = ""  # the recipe whose versions are the constraints
 
 
 def resolve_wheels(
@@ -79,6 +80,33 @@ def resolve_wheels(
         if build:
             _need_own_index(recipe, target, sources, build, error)
         raise
+
+
+def resolve_added(
+    recipe: Recipe, target: Target, context: ResolveContext, *,
+    below: tuple[Artifact, ...], prefer: tuple[Artifact, ...], before: date | None,
+) -> tuple[Artifact, ...]:  # fmt: skip
+    """Return the wheels of `add` that the parent lacks. Raises IncompatibleError if they need another version of one of its own."""
+    assert recipe.parent, "only a recipe with `add` has one"
+    if not recipe.add:
+        return ()
+    pins = {one.name: f"{one.name}=={one.version}" for one in below}
+    question = Question(
+        python=recipe.python,
+        glibc=target.distribution.glibc,
+        requirements=recipe.add,
+        constraints=tuple(({"torch": f"torch=={recipe.pytorch}"} | pins).values()),
+        build=torch_requirement(recipe, target, folders=context.sources().folders)[1],
+        prefer=(*below, *prefer),
+        before=before,
+        parent=recipe.parent.stem,
+    )
+    found = ask_uv(question, context)
+    added = tuple(one for one in found if one.name not in pins)
+    if not added:
+        has = ", ".join(pins[one.name] for one in found)
+        raise IncompatibleError(f"`{recipe.parent.stem}` has all that `{recipe.name}` adds: {has}")
+    return added
 
 
 def _need_own_index(
@@ -273,6 +301,11 @@ def _refused(question: Question, error: CommandError) -> IncompatibleError | Fet
         return IncompatibleError(
             f"no package index knows {', '.join(unknown)}\n{output}",
             hint="write the name that pip installs; it may differ from the name of the import or of conda's package",
+        )
+    if question.parent:
+        return IncompatibleError(
+            f"`{question.parent}` keeps its torch and all other packages, and what is added does not fit them\n{output}",
+            hint=f"add a version that fits; `extends: {question.parent}` with `packages` instead of `add` makes another environment",
         )
     ways = [_LOOSEN, *(f"or build it as an extension: {one}" for one in _sdist_hints(asked, output))]
     return IncompatibleError(

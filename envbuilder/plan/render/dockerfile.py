@@ -37,7 +37,7 @@ _BASE_HEAD: Final = """\
 #   docker buildx build --build-arg … FOLDER                    builds it
 #
 # Each stage reads its own part of the folder, mounted and not copied, and has no network; those that do not stand on one
-# another run side by side. Each COPY of the stages `layers` and `edited` is one layer. docs/docker.md says what is in the folder.
+# another run side by side. Each COPY of the stages `layers`, `edited` and `more` is one layer. docs/docker.md says what is in the folder.
 #
 # Written by `.venv/bin/pytest --update-golden tests/plan/test_render.py`, from envbuilder/plan/render/stages.py.
 #
@@ -54,6 +54,10 @@ _BASE_EDITED: Final = f"""\
 # What an edit of a source changes, alone: nobody waits for the export of layers that are there.
 FROM scratch AS edited
 COPY --link --from=extensions {LAYER} /
+
+# What a recipe adds to another one, alone.
+FROM scratch AS more
+COPY --link --from=added {LAYER} /
 """
 _BASE_LAST: Final = """\
 # For those who build by hand. `envbuilder build` takes the layers, and writes recipe, lock, SBOM and provenance beside them.

@@ -247,9 +247,32 @@ RUN {OFF} {_input("python/settings", "settings")} {_input("kit")} \\
     scripts=lambda kit, _: [Script(name="start", lines=steps.start_code(kit))],
 )
 
-STAGES: Final = (OS, INTERPRETER, PYTHON, CUDA, EXTENSIONS, START)  # in the order of their layers
+ADDED: Final = Stage(
+    name="added",
+    comment="The packages that a recipe adds to another one.",
+    base=f"""\
+# The packages that a recipe adds to another one, without the environment that they were installed into.
+FROM os AS additions
+COPY --link --from=interpreter {LAYER} /
+{EPOCH}
+RUN {OFF} {_input("added")} {_input("kit")} \\
+    sh /kit/install_wheels.sh /added && . /added/settings && mkdir -p {LAYER}/opt && mv {ENV_PREFIX} {LAYER}/opt \\
+    && for name in lib64 pyvenv.cfg .lock bin/python bin/python3 "bin/python$VERSION"; do rm "{LAYER}{ENV_PREFIX}/$name" || exit 1; done
+
+FROM ${{ADDED}} AS added
+""",
+    parents=(),
+    copies=(),
+    scripts=lambda _kit, _out: [],  # a rendered text installs them with all others
+)
+
+STAGES: Final = (OS, INTERPRETER, PYTHON, CUDA, EXTENSIONS, START, ADDED)  # in the order of their layers
 # The stages of `Dockerfile.base` that BuildKit exports, each with its layers in order.
-EXPORTED: Final = {"layers": tuple(stage.name for stage in STAGES), "edited": (EXTENSIONS.name,)}
+EXPORTED: Final = {
+    "layers": tuple(stage.name for stage in STAGES),
+    "edited": (EXTENSIONS.name,),
+    "more": (ADDED.name,),
+}
 
 
 ARGUMENTS: Final = """\
@@ -261,6 +284,8 @@ ARG INTERPRETER=nothing
 ARG CUDA=nothing
 # The recipe's extensions: `compiled`, or `nothing`.
 ARG EXTENSIONS=nothing
+# What the recipe adds to another one: `additions`, or `nothing`.
+ARG ADDED=nothing
 """
 
 
@@ -273,4 +298,6 @@ def arguments(plan: Plan) -> dict[str, str]:
         given["CUDA"] = "toolkit"
     if plan.extensions:
         given["EXTENSIONS"] = "compiled"
+    if plan.added:
+        given["ADDED"] = "additions"
     return given | {"SOURCE_DATE_EPOCH": str(plan.epoch)}

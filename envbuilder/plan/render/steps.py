@@ -154,7 +154,8 @@ def python(kit: Kit) -> list[str]:
         'if [ -n "${INDEX-}" ]; then export UV_DEFAULT_INDEX="$INDEX"; fi',
     ]
     compiled = " --compile-bytecode" if is_repeatable(version) else ""
-    for place, wheels in _by_index(step.artifacts):
+    added = kit.plan.added.artifacts if kit.plan.added else ()
+    for place, wheels in _by_index((*step.artifacts, *added)):
         index = f' --default-index "${{PYTORCH_INDEX}}/{place}"' if place else ""
         lines += _wanted(wheels, requirements)
         lines.append(

@@ -1,0 +1,102 @@
+"""`add`: packages in one more layer on top of a recipe that is there."""
+
+import json
+import re
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
+
+from envbuilder.build.artifacts import BuiltRecipe
+from envbuilder.build.engine import EngineChoice
+from envbuilder.build.pipeline import build_recipe, resolve_context
+from envbuilder.commands._build_context import build_context
+from envbuilder.commands.context import Name, Output, Recipes, Session, command
+from envbuilder.compat.init import new_path
+from envbuilder.core.cache import save_text
+from envbuilder.core.errors import EnvbuilderError, UsageError
+from envbuilder.core.process import Runner
+from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.resolve import lock_recipe
+from envbuilder.lock.resolve.context import LockOptions
+from envbuilder.lock.resolve.git import find_commit
+from envbuilder.recipe.load import find_recipe, load
+
+_GIT: Final = re.compile(
+    r"(?:([\w.-]+) *@ *)?git\+((?:https?|ssh|file)://.+?)(?:@([^@/#]+))?(?:#egg=([\w.-]+))?"
+)
+
+
+@command(
+    "add",
+    (
+        "envbuilder add a100 einops --as mine",
+        "envbuilder add a100 einops 'hydra-core>=1.3' git+https://host/team/project@main --as mine",
+    ),
+    BuiltRecipe,
+)
+def add(
+    session: Session,
+    name: Name,
+    packages: Annotated[
+        list[str],
+        typer.Argument(help="requirements as pip knows them, or git+URL[@REVISION]", metavar="PACKAGE"),
+    ],
+    *,
+    new: Annotated[str, typer.Option("--as", metavar="NAME2", help="the name of the new recipe")],
+    output: Output,
+    recipes: Recipes,
+) -> None:
+    """Add packages to a locked recipe in one more layer: write the recipe NAME2, lock it and build it."""
+    parent = find_recipe(name, recipes)
+    for one in packages:
+        _need_other_than_torch(one, parent)
+    path = new_path(new, parent.parent)
+    context = build_context(session, recipes)
+    options = LockOptions(today=datetime.now(UTC).date())
+    save_text(path, recipe_text(parent.stem, packages, context.runner))
+    try:
+        lock_recipe(
+            str(path),
+            recipes,
+            resolve_context(context, offline=False),
+            context.console,
+            options=options,
+            save=True,
+        )
+    except EnvbuilderError:
+        path.unlink()
+        raise
+    result = build_recipe(str(path), context, output=output, offline=False, host=None, choice=EngineChoice())
+    session.data, session.findings = result.answer(), result.findings
+    session.text = f"{result.text()}\n  recipe {path}  lock {lock_path(load(path))}"
+
+
+def recipe_text(parent: str, packages: list[str], runner: Runner) -> str:
+    """Return a recipe that adds packages to its parent. A revision of a repository becomes its commit."""
+    added, projects = [], []
+    for one in packages:
+        if found := _GIT.fullmatch(one.strip()):
+            name, url, revision, egg = found.groups()
+            module = (name or egg or Path(url).stem).replace("-", "_").lower()
+            commit = find_commit(url, revision or "HEAD", runner)
+            projects.append(f"  - {{name: {module}, git: {json.dumps(url)}, commit: {commit}}}\n")
+        else:
+            added.append(f"  - {json.dumps(one, ensure_ascii=False)}\n")
+    lines = [f"extends: {parent}\n", "add:\n" if added else "add: []\n", *added]
+    return "".join([*lines, *(["extensions:\n"] if projects else []), *projects])
+
+
+def _need_other_than_torch(requirement: str, parent: Path) -> None:
+    try:
+        name = canonicalize_name(Requirement(requirement).name)
+    except InvalidRequirement:
+        return  # the recipe's loader says so, or it is a repository
+    if name == "torch":
+        raise UsageError(
+            f"`{parent.stem}` keeps its torch {load(parent).pytorch}: what is compiled for it fits no other",
+            hint=f"a recipe with `extends: {parent.stem}` and another `pytorch` is another environment",
+        )

@@ -1,0 +1,39 @@
+"""Read the lock of a recipe, and refuse one that fits neither the recipe nor the recipe that it adds to."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from envbuilder.core.errors import LockError
+from envbuilder.lock.diff import check_fresh, diff_locks
+from envbuilder.lock.file import load_lock
+from envbuilder.lock.known_base import lock_path
+from envbuilder.lock.model import Lock
+from envbuilder.lock.source_files import own_files, source_digests
+from envbuilder.recipe.load import load
+from envbuilder.recipe.model import Recipe
+
+
+def load_fresh(recipe: Recipe, name: str, read_lock: Callable[[Path], Lock] = load_lock) -> Lock:
+    """Return the lock of a recipe, which the user named `name`. Raises LockError if it is missing or stale."""
+    path = lock_path(recipe)
+    lock = read_lock(path)
+    stale = check_fresh(recipe, lock, source_digests(own_files(recipe)))
+    if recipe.parent and not stale:
+        below = load_parent(recipe)
+        same = replace(
+            lock, recipe=below.recipe, extensions=lock.extensions[: len(below.extensions)], added=()
+        )
+        stale = tuple(f"`{recipe.parent.stem}` changed: {change}" for change in diff_locks(same, below))
+    if stale:
+        raise LockError(
+            f"the lock `{path}` no longer fits its recipe:\n" + "\n".join(f"  {reason}" for reason in stale),
+            hint=f"`envbuilder lock {name}` renews what changed and keeps the rest",
+        )
+    return lock
+
+
+def load_parent(recipe: Recipe) -> Lock:
+    """Return the lock of the recipe that this one adds to. Raises LockError if it is missing or stale."""
+    assert recipe.parent, "only a recipe with `add` has one"
+    return load_fresh(load(recipe.parent), str(recipe.parent))
