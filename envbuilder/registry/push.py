@@ -12,29 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from envbuilder.artifacts.oci import model, naming
 from envbuilder.artifacts.oci.layout import Layout, read_layout
-from envbuilder.artifacts.oci.model import (
-    EMPTY,
-    EMPTY_CONTENT,
-    Descriptor,
-    Manifest,
-    describe,
-    make_manifest,
-)
-from envbuilder.artifacts.oci.naming import (
-    BUNDLE_TYPE,
-    IMAGE_KEY,
-    LOCK_KEY,
-    PROVENANCE_TYPE,
-    SBOM_TYPE,
-    SIF_CONFIG,
-    SIF_LAYER,
-    TITLE,
-    Form,
-    digest_that_is_signed,
-    locked_in,
-    sif_reference,
-)
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_record
 from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
@@ -82,7 +61,7 @@ def push(
     reference: Reference,
     client: Client,
     *,
-    forms: Sequence[Form],
+    forms: Sequence[naming.Form],
     memory: Path,
     console: Console,
 ) -> Pushed:
@@ -103,7 +82,7 @@ def push(
 
         each(shipment.sources, work)
         for form, manifest in shipment.manifests:
-            put_manifest(client, tagged if form == "image" else sif_reference(tagged), manifest)
+            put_manifest(client, tagged if form == "image" else naming.sif_reference(tagged), manifest)
         for one in shipment.attached:
             put_manifest(client, tagged.with_digest(one.digest), one)
     _note(memory, tagged, [source.blob.digest for source in shipment.sources])
@@ -111,7 +90,7 @@ def push(
     image, sif = found.get("image"), found.get("sif")
     return Pushed(
         image=str(tagged.with_digest(image.digest)) if image else None,
-        sif=str(sif_reference(tagged).with_digest(sif.digest)) if sif else None,
+        sif=str(naming.sif_reference(tagged).with_digest(sif.digest)) if sif else None,
         sif_sha256=sif.layers[0].digest if sif else None,
         attached=len(shipment.attached),
         blobs=SentBlobs(
@@ -129,17 +108,17 @@ class _Shipment:
     """Everything to push: blobs, the manifests of the artifacts, and the manifests of their documents."""
 
     sources: tuple[Source, ...]
-    manifests: tuple[tuple[Form, Manifest], ...]
-    attached: tuple[Manifest, ...]
+    manifests: tuple[tuple[naming.Form, model.Manifest], ...]
+    attached: tuple[model.Manifest, ...]
 
     @classmethod
-    def load(cls, outputs: Outputs, forms: Sequence[Form]) -> "_Shipment":
+    def load(cls, outputs: Outputs, forms: Sequence[naming.Form]) -> "_Shipment":
         layout = read_layout(outputs.image) if outputs.image.exists() else None
         image = layout.manifest if layout else None
         sources: list[Source] = []
-        manifests: list[tuple[Form, Manifest]] = []
+        manifests: list[tuple[naming.Form, model.Manifest]] = []
         lock, documents = _documents(outputs)
-        marks = {LOCK_KEY: f"sha256:{lock}"} if lock else {}
+        marks = {naming.LOCK_KEY: f"sha256:{lock}"} if lock else {}
         if "image" in forms:
             if layout is None or image is None:
                 raise _absent(outputs, str(outputs.image))
@@ -148,19 +127,19 @@ class _Shipment:
         if "sif" in forms:
             source = _sif(outputs)
             if image:
-                marks |= {IMAGE_KEY: f"sha256:{image.digest}"}
-            config = _small(SIF_CONFIG, EMPTY_CONTENT)
+                marks |= {naming.IMAGE_KEY: f"sha256:{image.digest}"}
+            config = _small(naming.SIF_CONFIG, model.EMPTY_CONTENT)
             sources += [source, config]
-            sif = make_manifest(
+            sif = model.make_manifest(
                 config=config.blob,
                 layers=[source.blob],
                 subject=image.descriptor() if image else None,
-                annotations={TITLE: outputs.name, **marks},
+                annotations={naming.TITLE: outputs.name, **marks},
             )
             manifests.append(("sif", sif))
         documents += _signature(outputs, manifests)
         if documents:
-            sources += [_small(EMPTY, EMPTY_CONTENT), *documents]
+            sources += [_small(model.EMPTY, model.EMPTY_CONTENT), *documents]
         attached = [
             _attachment(document, manifest, marks) for _, manifest in manifests for document in documents
         ]
@@ -205,16 +184,16 @@ def _sif(outputs: Outputs) -> Source:
         raise _absent(outputs, str(outputs.sif))
     record = load_record(outputs)
     digest = parse_sha256(record.sif) if record else need_recorded(outputs)
-    blob = Descriptor(
-        media_type=SIF_LAYER, digest=digest, size=outputs.sif.stat().st_size,
-        annotations=((TITLE, outputs.sif.name),),
+    blob = model.Descriptor(
+        media_type=naming.SIF_LAYER, digest=digest, size=outputs.sif.stat().st_size,
+        annotations=((naming.TITLE, outputs.sif.name),),
     )  # fmt: skip
     return Source(blob=blob, content=outputs.sif)
 
 
-def _attachment(document: Source, subject: Manifest, marks: Mapping[str, str]) -> Manifest:
-    return make_manifest(
-        config=_small(EMPTY, EMPTY_CONTENT).blob,
+def _attachment(document: Source, subject: model.Manifest, marks: Mapping[str, str]) -> model.Manifest:
+    return model.make_manifest(
+        config=_small(model.EMPTY, model.EMPTY_CONTENT).blob,
         layers=[document.blob],
         artifact_type=document.blob.media_type,
         subject=subject.descriptor(),
@@ -228,14 +207,18 @@ def _documents(outputs: Outputs) -> tuple[Sha256 | None, list[Source]]:
         return None, []
     sif = read_sif(outputs.sif)
     sbom, provenance = sif.read(DataType.SBOM), sif.read(DataType.JSON)
-    found = [_small(kind, text) for kind, text in ((SBOM_TYPE, sbom), (PROVENANCE_TYPE, provenance)) if text]
+    found = [
+        _small(kind, text)
+        for kind, text in ((naming.SBOM_TYPE, sbom), (naming.PROVENANCE_TYPE, provenance))
+        if text
+    ]
     try:
-        return locked_in(provenance), found
+        return naming.locked_in(provenance), found
     except ValueError:
         return None, found
 
 
-def _signature(outputs: Outputs, manifests: Sequence[tuple[Form, Manifest]]) -> list[Source]:
+def _signature(outputs: Outputs, manifests: Sequence[tuple[naming.Form, model.Manifest]]) -> list[Source]:
     """Return the signed statement, if there is one; raises VerifyError when it covers other artifacts."""
     if not outputs.bundle.is_file():
         return []
@@ -244,16 +227,16 @@ def _signature(outputs: Outputs, manifests: Sequence[tuple[Form, Manifest]]) -> 
     content = outputs.bundle.read_bytes()
     signed = signed_digests(content, None, str(outputs.bundle))
     for form, manifest in manifests:
-        if digest_that_is_signed(form, manifest) not in signed:
+        if naming.digest_that_is_signed(form, manifest) not in signed:
             raise VerifyError(
                 f"`{outputs.bundle}` does not cover the {form} as it is",
                 hint="push with `--sign KEY`, or sign the artifacts again",
             )
-    return [_small(BUNDLE_TYPE, content)]
+    return [_small(naming.BUNDLE_TYPE, content)]
 
 
 def _small(media_type: str, content: bytes) -> Source:
-    return Source(blob=describe(content, media_type), content=content)
+    return Source(blob=model.describe(content, media_type), content=content)
 
 
 def _absent(outputs: Outputs, path: str) -> UsageError:

@@ -10,25 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from envbuilder.artifacts.oci.model import (
-    CONFIG,
-    LAYER,
-    LAYOUT,
-    MOST_JSON,
-    Configuration,
-    Descriptor,
-    ImageConfig,
-    Manifest,
-    data_of,
-    describe,
-    digest_of,
-    dump,
-    make_index,
-    make_manifest,
-    parse_configuration,
-    parse_manifest,
-    platform_data,
-)
+from envbuilder.artifacts.oci import model
 from envbuilder.artifacts.oci.reference import default_registry, parse_reference
 from envbuilder.core.cache import Sha256, beside, link_or_copy
 from envbuilder.core.errors import UsageError, VerifyError
@@ -41,7 +23,7 @@ _BLOBS: Final = "blobs/sha256"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImageLayer:
-    blob: Descriptor
+    blob: model.Descriptor
     diff_id: Sha256  # of the tar
 
 
@@ -51,8 +33,8 @@ class Layout:
 
     folder: Path
     reference: str  # registry/repository:tag, or empty
-    manifest: Manifest
-    config: Configuration
+    manifest: model.Manifest
+    config: model.Configuration
 
     @property
     def layers(self) -> tuple[ImageLayer, ...]:
@@ -60,20 +42,20 @@ class Layout:
         return tuple(ImageLayer(blob=blob, diff_id=diff_id) for blob, diff_id in pairs)
 
     @property
-    def blobs(self) -> tuple[Descriptor, ...]:
+    def blobs(self) -> tuple[model.Descriptor, ...]:
         """The configuration and the layers."""
         return (self.config_blob, *self.manifest.layers)
 
     @property
-    def config_blob(self) -> Descriptor:
+    def config_blob(self) -> model.Descriptor:
         return _config_of(self.manifest)
 
-    def path(self, blob: Descriptor) -> Path:
+    def path(self, blob: model.Descriptor) -> Path:
         return _blob_path(self.folder, blob.digest)
 
 
 def write_layout(
-    *, layers: Sequence[Layer], config: ImageConfig, epoch: int, platform: str, folder: Path, name: str
+    *, layers: Sequence[Layer], config: model.ImageConfig, epoch: int, platform: str, folder: Path, name: str
 ) -> Layout:
     """Write the image `name` (`repository:tag`) to `folder`.
 
@@ -81,35 +63,37 @@ def write_layout(
     when anything else is there.
     """
     created = datetime.fromtimestamp(epoch, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    configuration = dump(
-        platform_data(platform)
+    configuration = model.dump(
+        model.platform_data(platform)
         | {
             "created": created,
-            "config": data_of(config),
+            "config": model.data_of(config),
             "rootfs": {"type": "layers", "diff_ids": [f"sha256:{layer.diff_id}" for layer in layers]},
             "history": [
                 {"created": created, "created_by": f"envbuilder: {layer.name} layer"} for layer in layers
             ],
         }
     )
-    blob = describe(configuration, CONFIG)
-    manifest = make_manifest(
+    blob = model.describe(configuration, model.CONFIG)
+    manifest = model.make_manifest(
         config=blob,
-        layers=[Descriptor(media_type=LAYER, digest=layer.digest, size=layer.size) for layer in layers],
+        layers=[
+            model.Descriptor(media_type=model.LAYER, digest=layer.digest, size=layer.size) for layer in layers
+        ],
     )
     layout = Layout(
         folder=folder,
         reference=full_reference(name),
         manifest=manifest,
-        config=parse_configuration(configuration),
+        config=model.parse_configuration(configuration),
     )
     _save(layout, {layer.digest: layer.blob for layer in layers}, {blob.digest: configuration})
     return layout
 
 
-def save_layout(folder: Path, *, name: str, manifest: Manifest, blobs: Mapping[Sha256, Path]) -> None:
+def save_layout(folder: Path, *, name: str, manifest: model.Manifest, blobs: Mapping[Sha256, Path]) -> None:
     """Write the layout of a downloaded image, as `write_layout`. The caller has checked the blobs."""
-    config = parse_configuration(blobs[_config_of(manifest).digest].read_bytes())
+    config = model.parse_configuration(blobs[_config_of(manifest).digest].read_bytes())
     layout = Layout(folder=folder, reference=full_reference(name), manifest=manifest, config=config)
     _save(layout, blobs, {})
 
@@ -117,9 +101,9 @@ def save_layout(folder: Path, *, name: str, manifest: Manifest, blobs: Mapping[S
 def read_layout(folder: Path) -> Layout:
     """Read a layout with one image; raises VerifyError when it is damaged or of another kind."""
     try:
-        (listed,) = parse_manifest((folder / "index.json").read_bytes()).manifests
-        manifest = parse_manifest(_read_blob(folder, listed), listed.media_type)
-        config = parse_configuration(_read_blob(folder, _config_of(manifest)))
+        (listed,) = model.parse_manifest((folder / "index.json").read_bytes()).manifests
+        manifest = model.parse_manifest(_read_blob(folder, listed), listed.media_type)
+        config = model.parse_configuration(_read_blob(folder, _config_of(manifest)))
         reference = dict(listed.annotations).get("io.containerd.image.name", "")
         layout = Layout(folder=folder, reference=reference, manifest=manifest, config=config)
         _ = layout.layers  # raises ValueError unless the configuration names as many
@@ -166,7 +150,7 @@ def read_archive(
     for path, text in (
         ("index.json", _index(renamed)),
         ("manifest.json", _classic_manifest(renamed)),
-        ("oci-layout", LAYOUT),
+        ("oci-layout", model.LAYOUT),
     ):
         yield make_header(_file(path, len(text))) + padded(text)
     yield END
@@ -219,7 +203,7 @@ def _save(layout: Layout, links: Mapping[Sha256, Path], texts: Mapping[Sha256, b
         for digest, content in (*texts.items(), (layout.manifest.digest, layout.manifest.content)):
             _blob_path(new, digest).write_bytes(content)
         (new / "index.json").write_bytes(_index(layout))
-        (new / "oci-layout").write_bytes(LAYOUT)
+        (new / "oci-layout").write_bytes(model.LAYOUT)
 
 
 def _index(layout: Layout) -> bytes:
@@ -228,23 +212,23 @@ def _index(layout: Layout) -> bytes:
         "org.opencontainers.image.ref.name": layout.reference.rpartition(":")[2],
         "org.opencontainers.image.created": layout.config.created,
     }
-    listed = Descriptor(
+    listed = model.Descriptor(
         media_type=layout.manifest.media_type,
         digest=layout.manifest.digest,
         size=len(layout.manifest.content),
         platform=layout.config.platform,
         annotations=tuple(annotations.items()),
     )
-    return make_index([listed]).content
+    return model.make_index([listed]).content
 
 
-def _all_blobs(layout: Layout) -> list[Descriptor]:
+def _all_blobs(layout: Layout) -> list[model.Descriptor]:
     """Return every blob once, sorted by digest."""
     every = {blob.digest: blob for blob in (*layout.blobs, layout.manifest.descriptor())}
     return [blob for _, blob in sorted(every.items())]
 
 
-def _config_of(manifest: Manifest) -> Descriptor:
+def _config_of(manifest: model.Manifest) -> model.Descriptor:
     if manifest.config is None:
         raise ValueError("it is the manifest of an index, not of an image")
     return manifest.config
@@ -254,11 +238,11 @@ def _blob_path(folder: Path, digest: Sha256) -> Path:
     return folder / _BLOBS / digest
 
 
-def _read_blob(folder: Path, blob: Descriptor) -> bytes:
-    if blob.size > MOST_JSON:
+def _read_blob(folder: Path, blob: model.Descriptor) -> bytes:
+    if blob.size > model.MOST_JSON:
         raise ValueError(f"a description of {blob.size} bytes")
     content = _blob_path(folder, blob.digest).read_bytes()
-    if digest_of(content) != blob.digest or len(content) != blob.size:
+    if model.digest_of(content) != blob.digest or len(content) != blob.size:
         raise ValueError(f"the blob {blob.digest} does not hold what its name says")
     return content
 
@@ -271,7 +255,7 @@ def _classic_manifest(layout: Layout) -> bytes:
         "RepoTags": [short],
         "Layers": [f"{_BLOBS}/{blob.digest}" for blob in layout.manifest.layers],
     }
-    return dump([image])
+    return model.dump([image])
 
 
 def _file(path: str, size: int) -> Entry:

@@ -12,15 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, Final
 
-from envbuilder.artifacts.oci.model import (
-    MOST_JSON,
-    Descriptor,
-    ImageConfig,
-    Manifest,
-    digest_of,
-    parse_configuration,
-    parse_manifest,
-)
+from envbuilder.artifacts.oci import model
 from envbuilder.core.cache import Sha256
 from envbuilder.core.errors import VerifyError
 from envbuilder.layers.entry import Entry, path_order
@@ -49,7 +41,7 @@ class _Layer:
 class Image:
     """One image of a layout: its settings and where its layers are."""
 
-    config: ImageConfig
+    config: model.ImageConfig
     texts: tuple[tuple[str, str], ...]  # all but the variables, each with its place: history, labels, …
     manifest: str  # digest; "" where only `docker save` described it
     layers: tuple[_Layer, ...]
@@ -121,7 +113,7 @@ def _in_archive(archive: tarfile.TarFile) -> Files:
 
 def _find(files: Files) -> Image:
     if files.has("index.json"):
-        (manifest,) = _manifests(files, parse_manifest(_read(files, "index.json")), _MOST_DEPTH)
+        (manifest,) = _manifests(files, model.parse_manifest(_read(files, "index.json")), _MOST_DEPTH)
         assert manifest.config is not None, "`_manifests` gives manifests of images"
         text = _read_blob(files, manifest.config)
         blobs = [(_blob_name(blob), str(blob.digest)) for blob in manifest.layers]
@@ -133,7 +125,7 @@ def _find(files: Files) -> Image:
         blobs = [(str(name), "") for name in saved["Layers"]]
     else:
         raise ValueError("it has neither `index.json` nor `manifest.json`")
-    configuration = parse_configuration(text)
+    configuration = model.parse_configuration(text)
     layers = zip(blobs, configuration.diff_ids, strict=True)
     return Image(
         config=configuration.image,
@@ -162,13 +154,13 @@ def _texts(value: Any, place: str = "") -> Iterator[tuple[str, str]]:
         yield place, value
 
 
-def _manifests(files: Files, index: Manifest, depth: int) -> tuple[Manifest, ...]:
+def _manifests(files: Files, index: model.Manifest, depth: int) -> tuple[model.Manifest, ...]:
     """Return the manifests of images for our platform, each once, from an index and its inner indexes."""
-    found: dict[Sha256, Manifest] = {}
+    found: dict[Sha256, model.Manifest] = {}
     for listed in index.manifests:
         if listed.platform and not f"{listed.platform}/".startswith(f"{PLATFORM}/"):
             continue  # another machine's, or an attestation
-        inner = parse_manifest(_read_blob(files, listed), listed.media_type)
+        inner = model.parse_manifest(_read_blob(files, listed), listed.media_type)
         if inner.is_index and depth:
             found |= {one.digest: one for one in _manifests(files, inner, depth - 1)}
         elif inner.config:
@@ -178,20 +170,20 @@ def _manifests(files: Files, index: Manifest, depth: int) -> tuple[Manifest, ...
     return tuple(found.values())
 
 
-def _blob_name(blob: Descriptor) -> str:
+def _blob_name(blob: model.Descriptor) -> str:
     return f"blobs/sha256/{blob.digest}"
 
 
-def _read_blob(files: Files, blob: Descriptor) -> bytes:
+def _read_blob(files: Files, blob: model.Descriptor) -> bytes:
     content = _read(files, _blob_name(blob))
-    if digest_of(content) != blob.digest:
+    if model.digest_of(content) != blob.digest:
         raise ValueError(f"`{_blob_name(blob)}` does not hold what its name says")
     return content
 
 
 def _read(files: Files, name: str) -> bytes:
     with files.open(name) as stream:
-        content = stream.read(MOST_JSON + 1)
-    if len(content) > MOST_JSON:
+        content = stream.read(model.MOST_JSON + 1)
+    if len(content) > model.MOST_JSON:
         raise ValueError(f"`{name}` is larger than any description")
     return content

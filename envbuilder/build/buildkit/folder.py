@@ -21,24 +21,7 @@ from envbuilder.core.cache import Sha256, Store, link_or_copy
 from envbuilder.core.sources import BLOBS
 from envbuilder.lock.model import LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
-from envbuilder.plan.contents import (
-    ADD_USER,
-    DROP,
-    DROP_FROM_IMAGE,
-    seeded_package,
-    seeded_python,
-    word_lists,
-)
-from envbuilder.plan.model import (
-    CudaStep,
-    ExtensionsStep,
-    InterpreterStep,
-    OsStep,
-    PythonStep,
-    RuntimeStep,
-    StartStep,
-    Step,
-)
+from envbuilder.plan import contents, model
 from envbuilder.plan.render.dockerfile import render_base
 from envbuilder.plan.render.stages import ARCHIVE
 from envbuilder.plan.render.steps import rules
@@ -70,19 +53,19 @@ def write_base(base: LockedBase, folder: Path, store: Store) -> None:
         write_text(folder / name, content.decode())
 
 
-def _write_inputs(step: Step, job: Job, folder: Path) -> None:
+def _write_inputs(step: model.Step, job: Job, folder: Path) -> None:
     """Write the inputs of the step's stage."""
     match step:
-        case OsStep():
+        case model.OsStep():
             _write_os(step, job, folder)
-        case InterpreterStep():
+        case model.InterpreterStep():
             _write_settings(folder / "settings", {"INTERPRETER": step.program})
             _link_files(folder, ((ARCHIVE, step.archive.sha256),), job.store)
-        case PythonStep():
+        case model.PythonStep():
             settings = {
                 "INTERPRETER": step.program,
                 "VERSION": step.python,
-                "REPEAT": seeded_python(step.python),
+                "REPEAT": contents.seeded_python(step.python),
             }
             _write_settings(folder / "settings", settings)
             write_text(folder / "requirements.txt", requirements(step))
@@ -90,7 +73,7 @@ def _write_inputs(step: Step, job: Job, folder: Path) -> None:
             _link_files(folder / "wheels", wheels, job.store)
             link_or_copy(Path(uv.find_uv_bin()), folder / "uv")
             (folder / "uv").chmod(0o755)
-        case CudaStep():
+        case model.CudaStep():
             python = job.plan.python
             settings = {
                 "INTERPRETER": python.program,
@@ -101,25 +84,25 @@ def _write_inputs(step: Step, job: Job, folder: Path) -> None:
             write_text(folder / "rules.json", rules(step))
             parts = ((part.filename, part.sha256) for part in step.artifacts)
             _link_files(folder / "parts", parts, job.store)
-        case ExtensionsStep():
+        case model.ExtensionsStep():
             _write_extensions(step, job, folder)
-        case StartStep():
+        case model.StartStep():
             write_start_files(step, folder)
-        case RuntimeStep():
+        case model.RuntimeStep():
             write_runtime_files(step, folder)
         case _:
             assert_never(step)
 
 
-def _write_os(step: OsStep, job: Job, folder: Path) -> None:
+def _write_os(step: model.OsStep, job: Job, folder: Path) -> None:
     settings = {
         "GCC": step.gcc,
-        "REPEAT": seeded_package(deb.name for deb in step.artifacts),
-        **word_lists(DROP_FROM_IMAGE if step.base else DROP),
+        "REPEAT": contents.seeded_package(deb.name for deb in step.artifacts),
+        **contents.word_lists(contents.DROP_FROM_IMAGE if step.base else contents.DROP),
         "DRIVER": step.driver,
     }
     _write_settings(folder / "settings", settings)
-    write_text(folder / "finish.sh", f"{ADD_USER}\n")
+    write_text(folder / "finish.sh", f"{contents.ADD_USER}\n")
     debs = ((f"{deb.name}_{deb.sha256[:16]}.deb", deb.sha256) for deb in step.artifacts)
     _link_files(folder / "debs", debs, job.store)
     if not step.base:
@@ -128,7 +111,7 @@ def _write_os(step: OsStep, job: Job, folder: Path) -> None:
         )
 
 
-def _write_extensions(step: ExtensionsStep, job: Job, folder: Path) -> None:
+def _write_extensions(step: model.ExtensionsStep, job: Job, folder: Path) -> None:
     compiles = container_compiles(job.plan, jobs=JOBS)
     for number, (extension, one) in enumerate(zip(step.extensions, compiles, strict=True)):
         own = folder / f"{number:03}"

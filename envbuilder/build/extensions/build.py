@@ -18,25 +18,7 @@ from typing import Final, TypeVar, assert_never
 
 from envbuilder.build.assemble.sandbox import Root
 from envbuilder.build.engine import Job
-from envbuilder.build.extensions.cache import (
-    BUILD_DIRECTORY,
-    TREE,
-    CachedExtension,
-    Call,
-    Calls,
-    Compiled,
-    Key,
-    call_key,
-    gpus_of,
-    load_compiled,
-    ninja_timings,
-    project_key,
-    read_calls,
-    read_facts,
-    recipe_calls,
-    relative,
-    surroundings,
-)
+from envbuilder.build.extensions import cache, programs
 from envbuilder.build.extensions.check_targets import (
     ExtensionCode,
     check_call,
@@ -47,16 +29,6 @@ from envbuilder.build.extensions.check_targets import (
 )
 from envbuilder.build.extensions.compiler_errors import explain_failure, merge_failures
 from envbuilder.build.extensions.list import find_extensions, known_calls
-from envbuilder.build.extensions.programs import (
-    CALLS,
-    FACTS,
-    SPEC,
-    Program,
-    build_program,
-    capture_program,
-    compile_program,
-    project_folder,
-)
 from envbuilder.build.extensions.stage_sources import stage_files, stage_sources
 from envbuilder.core.cache import Sha256, sha256_text
 from envbuilder.core.errors import BuildError, CommandError, SpaceError
@@ -83,12 +55,12 @@ def extension_commands(job: Job, *, root: Root, work: Path) -> Iterator[Command]
     for extension in missing.values():
         match extension.form:
             case Form.PROJECT:
-                program = build_program(job.plan, extension, jobs=compilers(job.limits))
+                program = programs.build_program(job.plan, extension, jobs=compilers(job.limits))
             case Form.LOAD:
-                (call,) = recipe_calls(extension).calls
-                program = compile_program(job.plan, extension, call, jobs=compilers(job.limits))
+                (call,) = cache.recipe_calls(extension).calls
+                program = programs.compile_program(job.plan, extension, call, jobs=compilers(job.limits))
             case Form.CAPTURE:
-                program = capture_program(job.plan, extension)
+                program = programs.capture_program(job.plan, extension)
             case _:
                 assert_never(extension.form)
         yield program.command(root=root, build_dir=work)
@@ -144,30 +116,35 @@ class ExtensionBuilder:
 
     def __init__(self, job: Job, root: Callable[[], Root]) -> None:
         self._job, self._root = job, root
-        self._gpus = gpus_of(job.plan)
+        self._gpus = cache.gpus_of(job.plan)
         self._slots = Slots(compilers(job.limits))
 
-    def build(self) -> tuple[CachedExtension, ...]:
+    def build(self) -> tuple[cache.CachedExtension, ...]:
         """Return every extension, in the recipe's order. Raises one BuildError for all that failed."""
         return _run_all(self._job.plan.extensions, self._build_one)
 
-    def _build_one(self, extension: LockedExtension) -> tuple[CachedExtension, ...]:
+    def _build_one(self, extension: LockedExtension) -> tuple[cache.CachedExtension, ...]:
         if extension.form is Form.PROJECT:
             return (self._build_project(extension),)
         calls = known_calls(self._job.plan, self._job.store, extension) or self._capture_calls(extension)
         return _run_all(calls.calls, lambda call: (self._compile_call(extension, call, calls),))
 
-    def _compile_call(self, extension: LockedExtension, call: Call, calls: Calls) -> CachedExtension:
+    def _compile_call(
+        self, extension: LockedExtension, call: cache.Call, calls: cache.Calls
+    ) -> cache.CachedExtension:
         """Compile one call of `load()` or `load_inline()`."""
         plan, store = self._job.plan, self._job.store
-        key = call_key(plan, extension, call, calls)
+        key = cache.call_key(plan, extension, call, calls)
 
-        def work(run: _Compile) -> Compiled:
+        def work(run: _Compile) -> cache.Compiled:
             stage_files({name: store.artifact(digest) for name, digest in calls.files}, run.build_dir)
             for folder in ("src", "build"):  # a call of `load_inline()` may have no files
                 (run.build_dir / folder).mkdir(exist_ok=True)
             self._run(
-                compile_program(plan, extension, call, jobs=run.jobs), call.name, run.build_dir, run.root
+                programs.compile_program(plan, extension, call, jobs=run.jobs),
+                call.name,
+                run.build_dir,
+                run.root,
             )
             library = run.build_dir / "build" / call.library
             targets = targets_of(library)
@@ -176,49 +153,51 @@ class ExtensionBuilder:
             if library.is_symlink():
                 raise BuildError(f"the extension `{call.name}` was built as a link")
             shutil.copyfile(library, run.out / library.name)
-            facts, read = read_facts(run.build_dir / FACTS)
+            facts, read = cache.read_facts(run.build_dir / programs.FACTS)
             sources = {source: read[source] for source in call.sources}
             headers = {path: digest for path, digest in read.items() if path not in sources}
-            return Compiled(
+            return cache.Compiled(
                 name=call.name, key=key, facts=facts, call=call, targets=targets,
                 sources=_pairs(sources, call.base), headers=_pairs(headers, call.base),
-                size=library.stat().st_size, seconds=run.seconds(), timings=ninja_timings(run.build_dir), recipe=plan.name,
+                size=library.stat().st_size, seconds=run.seconds(), timings=cache.ninja_timings(run.build_dir), recipe=plan.name,
             )  # fmt: skip
 
         wanted = len(call.sources) or len(call.cpp_sources[:1]) + len(call.cuda_sources[:1])
-        build_key = _build_key(surroundings(plan, extension), call.to_json())
+        build_key = _build_key(cache.surroundings(plan, extension), call.to_json())
         return self._obtain(call.name, key, extension.form, work, wanted=wanted, build_key=build_key)
 
-    def _build_project(self, extension: LockedExtension) -> CachedExtension:
+    def _build_project(self, extension: LockedExtension) -> cache.CachedExtension:
         """Build a project with a setup.py or pyproject.toml."""
         plan, jobs = self._job.plan, compilers(self._job.limits)
-        key = project_key(plan, extension)
+        key = cache.project_key(plan, extension)
 
-        def work(run: _Compile) -> Compiled:
+        def work(run: _Compile) -> cache.Compiled:
             stage_sources(extension, store=self._job.store, folder=run.build_dir / "src")
-            program = build_program(plan, extension, jobs=run.jobs)
+            program = programs.build_program(plan, extension, jobs=run.jobs)
             self._run(program, extension.name, run.build_dir, run.root, folder=extension.path)
-            shutil.copytree(run.build_dir / TREE, run.out / TREE, symlinks=True)
+            shutil.copytree(run.build_dir / cache.TREE, run.out / cache.TREE, symlinks=True)
             libraries = libraries_of(run.out)
             targets = {path.name: targets_of(path) for path in libraries}
-            project = run.build_dir / project_folder(extension).removeprefix(f"{BUILD_DIRECTORY}/")
+            project = run.build_dir / programs.project_folder(extension).removeprefix(
+                f"{cache.BUILD_DIRECTORY}/"
+            )
             check_project(extension.name, targets, self._gpus, project)
-            facts, _ = read_facts(run.build_dir / FACTS)
-            return Compiled(
+            facts, _ = cache.read_facts(run.build_dir / programs.FACTS)
+            return cache.Compiled(
                 name=extension.name, key=key, facts=facts, call=None,
                 targets=tuple(sorted({target for found in targets.values() for target in found})),
                 sources=(), headers=(), size=sum(path.stat().st_size for path in libraries),
-                seconds=run.seconds(), timings=ninja_timings(run.build_dir), recipe=plan.name,
+                seconds=run.seconds(), timings=cache.ninja_timings(run.build_dir), recipe=plan.name,
             )  # fmt: skip
 
-        common = surroundings(plan, extension, reads_all=True)
+        common = cache.surroundings(plan, extension, reads_all=True)
         build_key = _build_key(common, f"{extension.name} {extension.path}")
         return self._obtain(extension.name, key, extension.form, work, wanted=jobs, build_key=build_key)
 
-    def _capture_calls(self, extension: LockedExtension) -> Calls:
+    def _capture_calls(self, extension: LockedExtension) -> cache.Calls:
         """Capture the calls of a project's own imports."""
         store = self._job.store
-        key = project_key(self._job.plan, extension).digest
+        key = cache.project_key(self._job.plan, extension).digest
         with store.lock(f"extension-{key}"):
             if known := known_calls(
                 self._job.plan, self._job.store, extension
@@ -232,9 +211,9 @@ class ExtensionBuilder:
             ):
                 build_dir = out.parent
                 stage_sources(extension, store=store, folder=build_dir / "src")
-                program = capture_program(self._job.plan, extension)
+                program = programs.capture_program(self._job.plan, extension)
                 self._run(program, extension.name, build_dir, root, compiles=False)
-                calls = read_calls(build_dir, build_dir / CALLS, store)
+                calls = cache.read_calls(build_dir, build_dir / programs.CALLS, store)
                 if not calls.calls:
                     raise extension_error(
                         ExtensionCode.NOTHING,
@@ -246,16 +225,16 @@ class ExtensionBuilder:
         return calls
 
     def _obtain(
-        self, name: str, key: Key, form: Form, work: Callable[[_Compile], Compiled], *, wanted: int, build_key: Sha256
-    ) -> CachedExtension:  # fmt: skip
+        self, name: str, key: cache.Key, form: Form, work: Callable[[_Compile], cache.Compiled], *, wanted: int, build_key: Sha256
+    ) -> cache.CachedExtension:  # fmt: skip
         """Return the entry from the store. `work` makes a missing one, with at most `wanted` compilers."""
         store, console, digest = self._job.store, self._job.console, key.digest
         folder = store.extension(digest)
         with store.lock(f"extension-{digest}"):
-            compiled = load_compiled(folder)
+            compiled = cache.load_compiled(folder)
             if compiled is not None:
                 console.say(f"  {name}: in the store, compiled for `{compiled.recipe}`")
-                return CachedExtension(compiled=compiled, folder=folder, form=form)
+                return cache.CachedExtension(compiled=compiled, folder=folder, form=form)
             root = self._root()
             with (
                 self._slots.take(wanted) as jobs,
@@ -266,13 +245,13 @@ class ExtensionBuilder:
                 build_dir = store.build_directory(build_key)
                 compiled = work(_Compile(build_dir=build_dir, jobs=jobs, out=out, root=root))
                 compiled.save(out)
-        return CachedExtension(compiled=compiled, folder=folder, form=form)
+        return cache.CachedExtension(compiled=compiled, folder=folder, form=form)
 
     def _run(
-        self, program: Program, name: str, build_dir: Path, root: Root, *, compiles: bool = True, folder: str = ""
+        self, program: programs.Program, name: str, build_dir: Path, root: Root, *, compiles: bool = True, folder: str = ""
     ) -> None:  # fmt: skip
         """Run a program in the sandbox. Raises BuildError with the cause of a failure."""
-        (build_dir / SPEC).write_text(program.specification, encoding="utf-8")
+        (build_dir / programs.SPEC).write_text(program.specification, encoding="utf-8")
         lines: list[str] = []
 
         def read(line: str) -> None:
@@ -297,12 +276,12 @@ def _build_key(common: Sequence[tuple[str, str]], own: str) -> Sha256:
 
 def _pairs(files: Mapping[str, str], base: str) -> tuple[tuple[str, str], ...]:
     """Return path and sha256 of files that a compile read. Paths are relative to the call's base."""
-    return tuple(sorted((relative(path, base), digest) for path, digest in files.items()))
+    return tuple(sorted((cache.relative(path, base), digest) for path, digest in files.items()))
 
 
 def _run_all(
-    items: Sequence[Item], work: Callable[[Item], tuple[CachedExtension, ...]]
-) -> tuple[CachedExtension, ...]:
+    items: Sequence[Item], work: Callable[[Item], tuple[cache.CachedExtension, ...]]
+) -> tuple[cache.CachedExtension, ...]:
     """Return the results in the order of the items. Waits for all, then raises one BuildError for all failures."""
     with ThreadPoolExecutor(len(items), thread_name_prefix="extension") as pool:
         futures = [pool.submit(work, item) for item in items]

@@ -4,16 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from envbuilder.build.extensions.cache import (
-    Calls,
-    Compiled,
-    Key,
-    call_key,
-    load_calls,
-    load_compiled,
-    project_key,
-    recipe_calls,
-)
+from envbuilder.build.extensions import cache
 from envbuilder.core.cache import Store
 from envbuilder.lock.model import LockedExtension
 from envbuilder.plan.model import Plan
@@ -28,8 +19,8 @@ class ExtensionStatus:
 
     extension: LockedExtension
     name: str
-    key: Key
-    compiled: Compiled | None
+    key: cache.Key
+    compiled: cache.Compiled | None
 
 
 def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:
@@ -37,19 +28,19 @@ def find_extensions(plan: Plan, store: Store) -> Iterator[ExtensionStatus]:
     for extension in plan.extensions:
         calls = known_calls(plan, store, extension)
         if calls is None:
-            found = [(extension.name, project_key(plan, extension))]
+            found = [(extension.name, cache.project_key(plan, extension))]
         else:
-            found = [(call.name, call_key(plan, extension, call, calls)) for call in calls.calls]
+            found = [(call.name, cache.call_key(plan, extension, call, calls)) for call in calls.calls]
         for name, key in found:
-            compiled = load_compiled(store.extension(key.digest))
+            compiled = cache.load_compiled(store.extension(key.digest))
             yield ExtensionStatus(extension=extension, name=name, key=key, compiled=compiled)
 
 
-def known_calls(plan: Plan, store: Store, extension: LockedExtension) -> Calls | None:
+def known_calls(plan: Plan, store: Store, extension: LockedExtension) -> cache.Calls | None:
     """Return the calls of an extension, None for a project's own build and before a capture."""
     if extension.form is Form.CAPTURE:
-        return load_calls(store.extension(project_key(plan, extension).digest), store)
-    return recipe_calls(extension) if extension.form is Form.LOAD else None
+        return cache.load_calls(store.extension(cache.project_key(plan, extension).digest), store)
+    return cache.recipe_calls(extension) if extension.form is Form.LOAD else None
 
 
 def cells(found: ExtensionStatus, recipe: str) -> tuple[str, ...]:

@@ -13,18 +13,7 @@ import uv
 
 from envbuilder import runtime as image
 from envbuilder.build.assemble.sandbox import Mount, Root, sandboxed
-from envbuilder.build.extensions.cache import (
-    BUILD_DIRECTORY,
-    KEPT,
-    SOURCE,
-    Call,
-    call_key,
-    gpus_of,
-    project_key,
-    recipe_call,
-    recipe_calls,
-    relative,
-)
+from envbuilder.build.extensions import cache
 from envbuilder.build.extensions.install import VERSION, index_entry
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import Command
@@ -58,10 +47,10 @@ class Program:
         own = ((f"/{self.file}", image.path(self.file)), (STEADY, image.path("kit/steady.sh")))
         return sandboxed(
             root,
-            ("/bin/sh", STEADY, PYTHON, f"/{self.file}", f"{BUILD_DIRECTORY}/{SPEC}"),
+            ("/bin/sh", STEADY, PYTHON, f"/{self.file}", f"{cache.BUILD_DIRECTORY}/{SPEC}"),
             why=self.why,
             mounts=(
-                Mount(source=build_dir, target=BUILD_DIRECTORY, writable=True),
+                Mount(source=build_dir, target=cache.BUILD_DIRECTORY, writable=True),
                 *(Mount(source=source, target=target) for target, source in (*own, *self.files)),
             ),
             env=self.env,
@@ -69,13 +58,13 @@ class Program:
         )
 
 
-def compile_program(plan: Plan, extension: LockedExtension, call: Call, *, jobs: int) -> Program:
+def compile_program(plan: Plan, extension: LockedExtension, call: cache.Call, *, jobs: int) -> Program:
     """Compile one call of torch's `load()` or `load_inline()`."""
     given = asdict(call)
     function = given.pop("function")
     given |= json.loads(given.pop("others"))
     given["extra_ldflags"] = (*call.extra_ldflags, STRIP)
-    given["build_directory"] = f"{BUILD_DIRECTORY}/build"
+    given["build_directory"] = f"{cache.BUILD_DIRECTORY}/build"
     if function == "load":
         foreign: tuple[str, ...] = ("cpp_sources", "cuda_sources", "functions", "with_pytorch_error_handling")
     else:
@@ -85,9 +74,9 @@ def compile_program(plan: Plan, extension: LockedExtension, call: Call, *, jobs:
     return Program(
         file="compile_extension.py",
         why=f"compile the extension `{call.name}`",
-        specification=_json(function=function, arguments=arguments, facts=f"{BUILD_DIRECTORY}/{FACTS}"),
+        specification=_json(function=function, arguments=arguments, facts=f"{cache.BUILD_DIRECTORY}/{FACTS}"),
         env=(*_environment(plan, jobs), *extension.env),
-        folder=SOURCE,
+        folder=cache.SOURCE,
     )
 
 
@@ -97,7 +86,10 @@ def capture_program(plan: Plan, extension: LockedExtension) -> Program:
         file="capture_calls.py",
         why=f"run the imports of the extension `{extension.name}`",
         specification=_json(
-            lines=extension.capture, source=SOURCE, kept=KEPT, calls=f"{BUILD_DIRECTORY}/{CALLS}"
+            lines=extension.capture,
+            source=cache.SOURCE,
+            kept=cache.KEPT,
+            calls=f"{cache.BUILD_DIRECTORY}/{CALLS}",
         ),
         env=(*_environment(plan, 1), *_simulated_gpu(plan), *extension.env),
         folder=project_folder(extension),
@@ -117,7 +109,10 @@ def build_program(plan: Plan, extension: LockedExtension, *, jobs: int) -> Progr
         file="build_project.py",
         why=f"build the extension `{extension.name}`",
         specification=_json(
-            project=folder, work=BUILD_DIRECTORY, prefix=ENV_PREFIX, facts=f"{BUILD_DIRECTORY}/{FACTS}"
+            project=folder,
+            work=cache.BUILD_DIRECTORY,
+            prefix=ENV_PREFIX,
+            facts=f"{cache.BUILD_DIRECTORY}/{FACTS}",
         ),
         env=(*_environment(plan, jobs), *_simulated_gpu(plan), *own, *extension.env),
         folder=folder,
@@ -129,7 +124,7 @@ def build_program(plan: Plan, extension: LockedExtension, *, jobs: int) -> Progr
 
 
 def project_folder(extension: LockedExtension) -> str:
-    return f"{SOURCE}/{extension.path}".rstrip("/")
+    return f"{cache.SOURCE}/{extension.path}".rstrip("/")
 
 
 def _environment(plan: Plan, jobs: int) -> tuple[tuple[str, str], ...]:
@@ -140,7 +135,7 @@ def _environment(plan: Plan, jobs: int) -> tuple[tuple[str, str], ...]:
         ("MAX_JOBS", str(jobs)),
         # Temporary names without the process id make objects reproducible.
         ("NVCC_APPEND_FLAGS", "--objdir-as-tempdir"),
-        ("TORCH_CUDA_ARCH_LIST", ";".join(gpus_of(plan))),
+        ("TORCH_CUDA_ARCH_LIST", ";".join(cache.gpus_of(plan))),
         ("TORCH_EXTENSIONS_DIR", "/tmp/extensions"),  # noqa: S108 - the sandbox's own
         ("PYTHONDONTWRITEBYTECODE", "1"),
         ("PYTHONHASHSEED", "0"),
@@ -148,7 +143,7 @@ def _environment(plan: Plan, jobs: int) -> tuple[tuple[str, str], ...]:
 
 
 def _simulated_gpu(plan: Plan) -> tuple[tuple[str, str], ...]:
-    gpus = gpus_of(plan)
+    gpus = cache.gpus_of(plan)
     capability = (("_ENVBUILDER_CAPABILITY", gpus[0]),) if gpus else ()
     return (("PYTHONPATH", _CUSTOM), *capability)
 
@@ -186,17 +181,17 @@ def need_sources(plan: Plan) -> None:
 
 
 def _container_compile(plan: Plan, extension: LockedExtension, jobs: int) -> Compile:
-    call = recipe_call(extension) if extension.form is Form.LOAD else None
+    call = cache.recipe_call(extension) if extension.form is Form.LOAD else None
     more: dict[str, object]
     if call is None:
-        program, key = build_program(plan, extension, jobs=jobs), project_key(plan, extension)
+        program, key = build_program(plan, extension, jobs=jobs), cache.project_key(plan, extension)
         more = {"project": program.folder}
     else:
         program = compile_program(plan, extension, call, jobs=jobs)
-        key = call_key(plan, extension, call, recipe_calls(extension))
-        sources = [relative(source, call.base) for source in call.sources]
+        key = cache.call_key(plan, extension, call, cache.recipe_calls(extension))
+        sources = [cache.relative(source, call.base) for source in call.sources]
         more = {"has_cuda": call.has_cuda, "base": call.base, "sources": sources}
-    gpus = list(gpus_of(plan))
+    gpus = list(cache.gpus_of(plan))
     head = {"version": VERSION, "architectures": gpus}
     entry = index_entry(extension.name, key, call)
     return Compile(

@@ -13,17 +13,8 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 import requests
 
-from envbuilder.core.http import Progress
+from envbuilder.core.http import Progress, session
 from envbuilder.core.http.failure import SourceError, TransientError, reason
-from envbuilder.core.http.session import (
-    TIMEOUTS,
-    HttpSession,
-    Response,
-    busy,
-    content,
-    download,
-    retry,
-)
 from envbuilder.core.sources import BLOBS, DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources, Wanted, file_path
 
 
@@ -46,7 +37,7 @@ class SourceClient:
         self._guard = threading.Lock()
         self._pages: dict[tuple[str, str], dict[str, Listed]] = {}
         self._silent: dict[str, SourceError] = {}  # unreachable indexes, which are not asked again
-        self._session = HttpSession(sources.certificates)
+        self._session = session.HttpSession(sources.certificates)
 
     def places(self, artifact: Wanted, stop: threading.Event) -> Iterator[str | SourceError]:
         """Yield URLs of the artifact, local ones first; for a source without the file, its SourceError.
@@ -85,7 +76,7 @@ class SourceClient:
 
         After a failure the file stays for a later attempt, unless its bytes are wrong.
         """
-        download(
+        session.download(
             url, sha256=artifact.sha256, size=artifact.size, partial=partial, progress=progress, stop=stop,
             request=lambda headers: self._request(url, headers=headers),
         )  # fmt: skip
@@ -98,7 +89,7 @@ class SourceClient:
                 return int(response.headers["Content-Length"])
 
         try:
-            return retry(ask, url, stop)
+            return session.retry(ask, url, stop)
         except (KeyError, ValueError) as error:
             raise SourceError(
                 url, "the server does not say how large the file is", kind="unreachable"
@@ -108,11 +99,11 @@ class SourceClient:
         """Return a small file as a whole. Raises SourceError."""
         if not self._may_ask(url):
             raise SourceError(url, "this run is offline", kind="unreachable")
-        return retry(lambda: self._get(url), url, stop)
+        return session.retry(lambda: self._get(url), url, stop)
 
     def touch(self, url: str, stop: threading.Event) -> None:
         """Request a page without reading it."""
-        retry(lambda: self._request(url).close(), url, stop)
+        session.retry(lambda: self._request(url).close(), url, stop)
 
     def files(self, project: str, stop: threading.Event) -> dict[str, Listed]:
         """Return all files of a project by filename. The first index that has a file wins."""
@@ -126,12 +117,12 @@ class SourceClient:
             with self._request(url, headers={"Range": f"bytes={start}-{start + size - 1}"}) as response:
                 if response.status_code != requests.codes.partial_content:
                     raise SourceError(url, "the server does not give parts of a file", kind="unreachable")
-                data = content(response)
+                data = session.content(response)
             if len(data) != size:
                 raise TransientError(f"{len(data)} bytes came instead of {size}")
             return data
 
-        return retry(ask, url, stop)
+        return session.retry(ask, url, stop)
 
     def _local_first(self, bases: Sequence[str]) -> Iterator[str]:
         """Yield the addresses that may be asked, those on this machine first."""
@@ -163,7 +154,7 @@ class SourceClient:
         if base in self._silent:
             return self._silent[base]
         try:
-            digest = _digest_of(retry(lambda: self._get(url), url, stop), name)
+            digest = _digest_of(session.retry(lambda: self._get(url), url, stop), name)
         except ValueError as error:
             return SourceError(url, str(error), kind="unreachable")
         except SourceError as refusal:
@@ -181,7 +172,7 @@ class SourceClient:
         def ask() -> dict[str, Listed]:
             try:
                 page = pypi_simple.PyPISimple(index, session=self._session.session).get_project_page(
-                    project, timeout=TIMEOUTS[1]
+                    project, timeout=session.TIMEOUTS[1]
                 )
             except pypi_simple.NoSuchProjectError:
                 return {}
@@ -210,7 +201,7 @@ class SourceClient:
                 raise self._silent[index]
             if (index, project) not in self._pages:
                 try:
-                    self._pages[index, project] = retry(ask, url, stop)
+                    self._pages[index, project] = session.retry(ask, url, stop)
                 except SourceError as refusal:
                     self._silent[index] = refusal
                     raise
@@ -218,11 +209,11 @@ class SourceClient:
 
     def _get(self, url: str) -> bytes:
         with self._request(url) as response:
-            return content(response)
+            return session.content(response)
 
     def _request(
         self, url: str, *, method: str = "GET", headers: Mapping[str, str] | None = None
-    ) -> Response:
+    ) -> session.Response:
         response = self._session.send(method, url, headers=headers)
         if response.ok:
             return response
@@ -241,9 +232,9 @@ def _digest_of(answer: bytes, filename: str) -> str:
     return ""
 
 
-def _judged(response: Response, url: str) -> SourceError | TransientError:
+def _judged(response: session.Response, url: str) -> SourceError | TransientError:
     status = response.status_code
-    if passing := busy(response):
+    if passing := session.busy(response):
         return passing
     if status == requests.codes.range_not_satisfiable:
         return SourceError(url, "it is shorter than expected", kind="wrong")

@@ -6,16 +6,9 @@ Each module checks one kind of fault. The tree is read once for all of them.
 from collections.abc import Sequence
 
 from envbuilder.core.findings import Finding
+from envbuilder.verify.audit import libraries
 from envbuilder.verify.audit.audited_image import AuditedImage, Code, ImageTexts, Tree, read_audited
 from envbuilder.verify.audit.files import check_rights, check_secrets
-from envbuilder.verify.audit.libraries import (
-    check_copies,
-    check_gpus,
-    check_oldest_host,
-    check_rdma,
-    check_runpaths,
-    check_symbols,
-)
 
 __all__ = ["AuditedImage", "Code", "ImageTexts", "Tree", "audit"]
 
@@ -34,13 +27,13 @@ def audit(
     """
     image = read_audited(tree, outside=outside or ImageTexts())
     findings = (
-        *check_gpus(image, gpus),
-        *check_symbols(image),
-        *check_oldest_host(image, oldest_glibc),
-        *check_copies(image),
-        *check_rdma(image),
+        *libraries.check_gpus(image, gpus),
+        *libraries.check_symbols(image),
+        *libraries.check_oldest_host(image, oldest_glibc),
+        *libraries.check_copies(image),
+        *libraries.check_rdma(image),
         *check_rights(image),
-        *check_runpaths(image),
+        *libraries.check_runpaths(image),
         *check_secrets(image),
     )
     return tuple(sorted(findings, key=lambda finding: (finding.code, finding.where)))

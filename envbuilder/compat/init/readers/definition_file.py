@@ -11,25 +11,17 @@ from typing import Final
 
 from spython.main.parse.parsers import SingularityParser
 
-from envbuilder.compat.init.readers.commands import (
-    NO_CODE,
-    NO_COMMANDS,
-    STARTED,
-    Copied,
-    read_base,
-    read_run,
-    read_variables,
-)
+from envbuilder.compat.init.readers import commands
 from envbuilder.compat.init.requests import Requests, read_text
 from envbuilder.core.errors import UsageError
 
 _WHY: Final = {
-    "runscript": STARTED,
-    "startscript": STARTED,
-    "apprun": STARTED,
-    "setup": NO_COMMANDS,
+    "runscript": commands.STARTED,
+    "startscript": commands.STARTED,
+    "apprun": commands.STARTED,
+    "setup": commands.NO_COMMANDS,
     "test": "a recipe has `tests` of its own",
-    "appinstall": NO_COMMANDS,
+    "appinstall": commands.NO_COMMANDS,
     "appenv": "a recipe's variables hold for the whole environment",
 }
 _REGISTRIES: Final = ("docker", "docker-daemon", "library", "oras")  # bootstraps whose `From:` names an image
@@ -68,16 +60,16 @@ def read_definition(path: Path, requests: Requests) -> None:
     parser = _Parser(None, load=False)
     parser.lines = text.splitlines()
     stages = parser.parse().values()
-    copied = Copied(context=path.parent)
+    copied = commands.Copied(context=path.parent)
     _read_headers(lines, path, requests)
     for stage in stages:
         for where, value in _placed(stage.files, "files", lines, path):
             copied.copy(value if len(value.split()) > 1 else f"{value} {value}")
-            requests.leave(where, f"%files {value}", NO_CODE)
+            requests.leave(where, f"%files {value}", commands.NO_CODE)
         for where, value in _placed(stage.environ, "environment", lines, path):
-            read_variables(value, where, requests, word="")
+            commands.read_variables(value, where, requests, word="")
         for where, value in _joined(_placed(stage.install, "post", lines, path)):
-            read_run(value, where, requests, copied, word="")
+            commands.read_run(value, where, requests, copied, word="")
 
 
 def _lines(text: str) -> Iterator[_Line]:
@@ -104,7 +96,7 @@ def _read_headers(lines: list[_Line], path: Path, requests: Requests) -> None:
             if bootstrap not in _REGISTRIES and bootstrap != "debootstrap":
                 requests.leave(where, line.text, "what is in this base cannot be told from its name")
         elif not line.section and key.lower() == "from" and bootstrap in _REGISTRIES:
-            read_base(value.partition("#")[0].strip(), where, requests)
+            commands.read_base(value.partition("#")[0].strip(), where, requests)
 
 
 def _placed(values: list[str], section: str, lines: list[_Line], path: Path) -> Iterator[tuple[str, str]]:

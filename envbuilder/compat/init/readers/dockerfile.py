@@ -10,28 +10,20 @@ from typing import Final
 
 from dockerfile_parse import DockerfileParser
 
-from envbuilder.compat.init.readers.commands import (
-    NO_CODE,
-    NO_COMMANDS,
-    STARTED,
-    Copied,
-    read_base,
-    read_run,
-    read_variables,
-)
+from envbuilder.compat.init.readers import commands
 from envbuilder.compat.init.requests import Requests, read_text
 from envbuilder.core.errors import UsageError
 
 _WHY: Final = {
-    "COPY": NO_CODE,
-    "ADD": NO_CODE,
+    "COPY": commands.NO_CODE,
+    "ADD": commands.NO_CODE,
     "WORKDIR": "the folder is yours when it runs",
     "USER": "who runs it is who it runs as",
-    "ENTRYPOINT": STARTED,
-    "CMD": STARTED,
+    "ENTRYPOINT": commands.STARTED,
+    "CMD": commands.STARTED,
     "VOLUME": "folders are bound when it runs",
     "EXPOSE": "ports are opened when it runs",
-    "SHELL": NO_COMMANDS,
+    "SHELL": commands.NO_COMMANDS,
     "HEALTHCHECK": "a job is watched by its launcher",
 }
 
@@ -39,7 +31,7 @@ _WHY: Final = {
 def read_dockerfile(path: Path, requests: Requests) -> None:
     """Read every instruction; raises UsageError for what cannot be read."""
     arguments: dict[str, str] = {}
-    copied = Copied(context=path.parent)
+    copied = commands.Copied(context=path.parent)
     parts = DockerfileParser(fileobj=io.BytesIO(read_text(path).encode())).structure
     if not any(part["instruction"] == "FROM" for part in parts):
         raise UsageError(f"`{path}` has no `FROM`: it is no Dockerfile")
@@ -50,14 +42,14 @@ def read_dockerfile(path: Path, requests: Requests) -> None:
             case "COMMENT" | "LABEL" | "MAINTAINER":
                 pass
             case "FROM":
-                read_base(value, where, requests)
+                commands.read_base(value, where, requests)
             case "ARG":
                 key, _, default = value.partition("=")
                 arguments[key.strip()] = default.strip().strip("\"'")
             case "ENV":
-                read_variables(value, where, requests)
+                commands.read_variables(value, where, requests)
             case "RUN":
-                read_run(value, where, requests, copied)
+                commands.read_run(value, where, requests, copied)
             case _:
                 if name == "WORKDIR":
                     copied.enter(value)
