@@ -213,23 +213,11 @@ def worker_threads(count: int, runner: Runner) -> Iterator[Executor]:
 
 def write_image(plan: Plan, layers: Sequence[Layer], folder: Path, *, name: str) -> Layout:
     """Write the OCI layout of these layers of the plan, as the image `name`."""
+    config = ImageConfig(
+        env=plan.runtime.env, cmd=("/bin/bash",), entrypoint=("/opt/envbuilder/start",), labels=image_labels(plan)
+    )  # fmt: skip
     return write_layout(
-        layers=layers,
-        config=image_config(plan),
-        epoch=plan.epoch,
-        platform=plan.platform,
-        folder=folder,
-        name=name,
-    )
-
-
-def image_config(plan: Plan) -> ImageConfig:
-    """Return the plan's image config: variables, labels and the commands of a container."""
-    return ImageConfig(
-        env=plan.runtime.env,
-        cmd=("/bin/bash",),
-        entrypoint=("/opt/envbuilder/start",),
-        labels=image_labels(plan),
+        layers=layers, config=config, epoch=plan.epoch, platform=plan.platform, folder=folder, name=name
     )
 
 

@@ -24,7 +24,9 @@ class Limits:
 
 def usable_memory(root: Path = Path("/")) -> int:
     """Return the available memory in bytes: the least of the machine's and each control group's."""
-    free = [_available(root)]
+    # What is available without swapping: free pages and the page cache.
+    kilobytes = _of_table(root / "proc/meminfo", "MemAvailable:")
+    free = [kilobytes << 10 if kilobytes else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     for group, limit, used, cache in _memory_groups(root):
         most = _number(group / limit)
         if most is not None and most < _ENDLESS:
@@ -46,12 +48,6 @@ def usable_cores(root: Path = Path("/")) -> int:
         if quota.isdigit() and period.isdigit() and int(period):
             counts.append(max(1, int(quota) // int(period)))
     return min(counts)
-
-
-def _available(root: Path) -> int:
-    """Return the memory that is available without swapping: free pages and the page cache."""
-    kilobytes = _of_table(root / "proc/meminfo", "MemAvailable:")
-    return kilobytes << 10 if kilobytes else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _memory_groups(root: Path) -> Iterator[tuple[Path, str, str, str]]:

@@ -62,7 +62,9 @@ def index_tar(tar: Path, *, epoch: int, drop: Collection[str] = ()) -> tuple[Mem
     for path in EMPTIED if "etc" in parts else ():
         empty = Entry(path=path, kind=Kind.FILE, mode=0o644, uid=0, gid=0, mtime=epoch)
         parts[path] = Member(entry=empty)
-    mistakes += [f"`{p}`: its folder is not there" for p in parts if p and not _has_parent(parts, p)]
+    folders = {path for path, part in parts.items() if part.entry.kind is Kind.DIRECTORY}
+    lost = (path for path in parts if path and path.rpartition("/")[0] not in folders)
+    mistakes += [f"`{path}`: its folder is not there" for path in lost]
     if mistakes:
         raise BuildError(f"`{tar.name}` cannot become a layer:\n" + some_lines(mistakes))
     return tuple(sorted(parts.values(), key=lambda part: path_order(part.entry)))
@@ -145,8 +147,3 @@ def _clean(path: str, found: Entry, epoch: int) -> Entry:
 def _is_kept(name: str) -> bool:
     """Whether a layer keeps an extended attribute: file capabilities and users' own, never a host's labels."""
     return name == "security.capability" or (name.startswith("user.") and not name.startswith(_HOST_XATTRS))
-
-
-def _has_parent(parts: dict[str, Member], path: str) -> bool:
-    parent = parts.get(path.rpartition("/")[0])
-    return parent is not None and parent.entry.kind is Kind.DIRECTORY

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from envbuilder.compat.image_facts import Fact
+from envbuilder.compat.problem import either
 from envbuilder.core.cache import Sha256
 from envbuilder.lock.model import PARTS, Artifact, Lock, LockedBase, LockedExtension, recipe_inputs
 from envbuilder.recipe.extension import Extension
@@ -85,7 +85,8 @@ def check_fresh(recipe: Recipe, lock: Lock, files: Mapping[str, Sha256]) -> tupl
         now = recipe_inputs(recipe)
         changed = [part for part in PARTS if getattr(now, part) != getattr(lock.inputs, part)]
         reasons += [
-            f"the recipe changed in {_either(PARTS[part])}, which decide {_DECIDED[part]}" for part in changed
+            f"the recipe changed in {either([f'`{key}`' for key in PARTS[part]])}, which decide {_DECIDED[part]}"
+            for part in changed
         ]
         options = list(_changed_extensions(recipe, lock))
         reasons += options
@@ -108,12 +109,11 @@ def _diff_bases(old: LockedBase | None, new: LockedBase | None) -> Iterator[Chan
         return
     was, now = ({f"base {new.reference}:": f"sha256:{one.manifest.digest[:12]}"} for one in (old, new))
     yield from changes(was, now)
-    had, has = ({f"base has {_fact(fact)}": "" for fact in one.facts} for one in (old, new))
+    had, has = (
+        {f"base has {' '.join(filter(None, (fact.name, fact.value, fact.path)))}": "" for fact in one.facts}
+        for one in (old, new)
+    )
     yield from sorted(changes(had, has), key=lambda change: change.before is None)
-
-
-def _fact(fact: Fact) -> str:
-    return " ".join(filter(None, (fact.name, fact.value, fact.path)))
 
 
 def _diff_artifacts(old: Iterable[Artifact], new: Iterable[Artifact]) -> Iterator[Change]:
@@ -172,8 +172,3 @@ def _words(option: str | tuple[str | tuple[str, str], ...]) -> str:
     values = (option,) if isinstance(option, str) else option
     words = [one if isinstance(one, str) else "=".join(one) for one in values]
     return shlex.join(filter(None, words)) or "none"
-
-
-def _either(keys: tuple[str, ...]) -> str:
-    names = [f"`{key}`" for key in keys]
-    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} or {names[-1]}"

@@ -58,7 +58,9 @@ def vendor(recipe: Recipe, lock: Lock, folder: Path, store: Store) -> Vendored:
             target = folder / name
             size += source.stat().st_size
             if not (target.is_file() and sha256_file(target) == digest):
-                _copy(source, target)
+                with beside(target) as work:
+                    shutil.copyfile(source, work / target.name)
+                    commit_path(work / target.name, target)
         for name, content in texts.items():
             save_text(folder / FILES / name, content.decode())
     return Vendored(
@@ -92,12 +94,6 @@ def layout_files(base: LockedBase, index: bytes = b"") -> dict[str, bytes]:
     listed = [own, *(one for one in others if one.annotations != own.annotations)]
     listed.sort(key=lambda one: (one.annotations, one.digest))
     return {"oci-layout": LAYOUT, INDEX: make_index(listed).content}
-
-
-def _copy(source: Path, target: Path) -> None:
-    with beside(target) as work:
-        shutil.copyfile(source, work / target.name)
-        commit_path(work / target.name, target)
 
 
 def _recipe_files(recipe: Recipe) -> Iterator[Path]:

@@ -224,16 +224,14 @@ def data_of(value: Descriptor | ImageConfig) -> dict[str, object]:
 def load_json(text: str | bytes) -> dict[str, Any]:
     """Read a JSON object from outside, in which null is as good as no key; raises ValueError."""
     try:
-        value = json.loads(text, object_pairs_hook=_without_nulls)
+        value = json.loads(
+            text, object_pairs_hook=lambda pairs: {key: one for key, one in pairs if one is not None}
+        )
     except RecursionError as error:
         raise ValueError("JSON that is nested too deeply") from error
     if not isinstance(value, dict):
         raise ValueError(f"expected a JSON object, found {type(value).__name__}")  # noqa: TRY004  # foreign input
     return value
-
-
-def _without_nulls(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    return {key: value for key, value in pairs if value is not None}
 
 
 def _read(kind: type[T], value: Mapping[str, object]) -> T:

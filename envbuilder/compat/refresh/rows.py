@@ -50,7 +50,7 @@ class RowFile:
         lines = [
             f"{'  - ' if number == 0 else '    '}{key}: {_text(row[key])}\n"
             for row in self.rows
-            for number, key in enumerate(sorted(row, key=lambda key: _position(key, order)))
+            for number, key in enumerate(sorted(row, key=lambda key: ([*order, key].index(key), key)))
         ]
         return f"{self.head}{_ROWS}{''.join(lines)}"
 
@@ -112,7 +112,3 @@ def _update(old: Row | None, new: Row, label: str, today: date) -> tuple[Row, Ch
 def _text(value: Value) -> str:
     """Return a value in YAML's flow style, as JSON."""
     return json.dumps(value, ensure_ascii=False)
-
-
-def _position(key: str, order: Sequence[str]) -> tuple[int, str]:
-    return (order.index(key) if key in order else len(order)), key
