@@ -379,6 +379,7 @@ def test_a_minor_version_of_cuda_and_a_release_of_it_are_judged_alike(cuda: str)
     [
         ("12.7", CheckCode.CUDA, Severity.ERROR, "there is no CUDA 12.7; the closest is 12.8"),
         ("12.7.1", CheckCode.CUDA, Severity.ERROR, "there is no CUDA 12.7; the closest is 12.8"),
+        ("9.2", CheckCode.CUDA, Severity.ERROR, "CUDA 9.2 is older than the tables, which begin with "),
         ("12.4.0", CheckCode.TOOLKIT, Severity.ERROR, "no source of packages has CUDA 12.4.0; of 12.4 there is 12.4.1"),
         ("12.4.2", CheckCode.CUDA_NEWER, Severity.WARNING, "CUDA 12.4.2 is newer than the tables (12.4.1)"),
         ("12.5", CheckCode.TOOLKIT, Severity.ERROR, "no source of packages has CUDA 12.5; the nearest that one has are 12.4 and 12.6"),

@@ -23,7 +23,7 @@ from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.redist import parse_manifest
 from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, without_headers
 from tests.support.locks import make_artifact, make_parts, make_recipe, no_client
-from tests.support.redist import write_release
+from tests.support.redist import write_small
 from tests.support.runner import FakeRunner
 
 DAY = date(2026, 11, 23)
@@ -120,18 +120,6 @@ def test_what_is_no_manifest_is_said(text: bytes) -> None:
 # The choice among the sources.
 
 
-def archive(folder: Path, *releases: str, released: str = "2024-04-02") -> Path:
-    """An archive with small components of these releases."""
-    row = next(row for row in load_toolkits().rows if row.source == "archive")
-    for release in releases:
-        minor = release.rpartition(".")[0]
-        names = [part.name for part in (*row.parts_of(minor), *row.parts_of(minor, headers=True))]
-        write_release(
-            folder, release, {name: (release, {"include/x.h": b""}) for name in names}, released=released
-        )
-    return folder
-
-
 def make_context(tmp_path: Path, folder: Path | None) -> ResolveContext:
     """Sources on disk: an archive or none, an empty package index, and no Debian mirror."""
     (tmp_path / "index").mkdir(exist_ok=True)
@@ -187,22 +175,22 @@ def unknown(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_minor_version_means_its_newest_release_in_the_archive(
     tmp_path: Path, cuda: str, there: tuple[str, ...], chosen: str
 ) -> None:
-    parts = resolve(tmp_path, cuda, archive(tmp_path / "redist", *there))
+    parts = resolve(tmp_path, cuda, write_small(tmp_path / "redist", *there))
     assert versions(parts) == {chosen}
     assert [part.name for part in parts] == sorted(part.name for part in parts)
 
 
 @pytest.mark.usefixtures("unknown")
 def test_a_release_of_a_later_day_is_not_taken(tmp_path: Path) -> None:
-    folder = archive(tmp_path / "redist", "12.4.0", released="2024-03-05")
-    archive(folder, "12.4.1", released="2024-04-02")
+    folder = write_small(tmp_path / "redist", "12.4.0", released="2024-03-05")
+    write_small(folder, "12.4.1", released="2024-04-02")
     options = replace(OPTIONS, before=date(2024, 3, 31))
     assert versions(resolve(tmp_path, "12.4", folder, options=options)) == {"12.4.0"}
 
 
 @pytest.mark.usefixtures("unknown")
 def test_what_was_locked_can_be_fetched(tmp_path: Path) -> None:
-    folder = archive(tmp_path / "redist", "12.4.1")
+    folder = write_small(tmp_path / "redist", "12.4.1")
     parts = resolve(tmp_path, "12.4.1", folder)
     context = make_context(tmp_path, folder)
     context.fetcher.fetch(parts)
@@ -210,7 +198,7 @@ def test_what_was_locked_can_be_fetched(tmp_path: Path) -> None:
 
 
 def test_a_manifest_of_another_digest_than_the_known_one_is_refused(tmp_path: Path) -> None:
-    folder = archive(tmp_path / "redist", "12.6.3")
+    folder = write_small(tmp_path / "redist", "12.6.3")
     digest = hashlib.sha256((folder / "redistrib_12.6.3.json").read_bytes()).hexdigest()
     with pytest.raises(IncompatibleError, match=f"its sha256 is {digest}, expected 9c598598457a"):
         resolve(tmp_path, "12.6.3", folder)
@@ -220,7 +208,7 @@ def test_a_manifest_whose_digest_is_not_known_is_taken_and_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with caplog.at_level(logging.WARNING):
-        resolve(tmp_path, "13.4.2", archive(tmp_path / "redist", "13.4.2"))
+        resolve(tmp_path, "13.4.2", write_small(tmp_path / "redist", "13.4.2"))
     assert "the digest of the manifest of CUDA 13.4.2 is not known" in caplog.text
 
 
@@ -228,7 +216,7 @@ def test_a_manifest_whose_digest_is_not_known_is_taken_and_told(
 def test_the_source_of_the_old_lock_is_asked_first_and_that_it_was_in_vain_is_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    folder = archive(tmp_path / "redist", "12.4.1")
+    folder = write_small(tmp_path / "redist", "12.4.1")
     with caplog.at_level(logging.WARNING):
         parts = resolve(tmp_path, "12.4", folder, old=make_parts("12.4"))
     assert {part.kind for part in parts} == {"archive"}
@@ -268,7 +256,7 @@ def test_components_for_headers_alone_go_with_wheels_that_have_none(
     tmp_path: Path, wheels: tuple[str, ...], missing: set[str]
 ) -> None:
     recipe = make_recipe(tmp_path, cuda="11.8", gpus=("A100",), pytorch="2.1.2")
-    whole = resolve(tmp_path, "11.8.9", archive(tmp_path / "redist", "11.8.9"))
+    whole = resolve(tmp_path, "11.8.9", write_small(tmp_path / "redist", "11.8.9"))
     artifacts = tuple(map(make_artifact, wheels))
     fitting = without_headers(recipe, whole, artifacts)
     assert fitting
@@ -281,7 +269,7 @@ def test_components_for_headers_alone_go_with_wheels_that_have_none(
 
 def test_headers_that_wheels_no_longer_bring_have_to_be_resolved(tmp_path: Path) -> None:
     recipe = make_recipe(tmp_path, cuda="11.8", gpus=("A100",), pytorch="2.1.2")
-    whole = resolve(tmp_path, "11.8.9", archive(tmp_path / "redist", "11.8.9"))
+    whole = resolve(tmp_path, "11.8.9", write_small(tmp_path / "redist", "11.8.9"))
     lean = tuple(part for part in whole if part.name not in HEADERS)
     assert without_headers(recipe, lean, (make_artifact("torch"),)) is None
     debs = make_parts("11.8")

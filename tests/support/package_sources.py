@@ -159,15 +159,14 @@ def write_wheel(
 def write_index(folder: Path, *wheels: Path) -> None:
     projects = sorted({wheel.name.partition("-")[0] for wheel in wheels})
     for project in projects:
-        (folder / project).mkdir(parents=True)
+        page = folder / project.replace("_", "-") / "index.html"
+        page.parent.mkdir(parents=True)
         links = [
             f'<a href="{wheel.as_uri()}#sha256={hashlib.sha256(wheel.read_bytes()).hexdigest()}">{wheel.name}</a>'
             for wheel in wheels
             if wheel.name.startswith(f"{project}-")
         ]
-        (folder / project / "index.html").write_text(
-            f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>"
-        )
+        page.write_text(f"<!DOCTYPE html><html><body>{''.join(links)}</body></html>")
 
 
 @pytest.fixture(scope="module")
@@ -264,13 +263,13 @@ UBUNTU_UPDATES = {"gcc-13": ("13.3.0-6ubuntu2", "libc6"), "g++-13": ("13.3.0-6ub
 UBUNTU_SECURITY = {"python3.12": ("3.12.3-1ubuntu0.9", "libc6"), "ninja-build": ("1.11.1-2ubuntu0.1", "")}
 
 
-def write_ubuntu(folder: Path, keyring: Path) -> None:
+def write_ubuntu(folder: Path, keyring: Path, packages: Packages = UBUNTU) -> None:
     """Write an archive in Ubuntu's shape: one for all pockets of noble, with main and universe, and its key."""
-    pockets = {"": UBUNTU | UNIVERSE, "-updates": UBUNTU_UPDATES, "-security": UBUNTU_SECURITY}
+    pockets = {"": {**packages, **UNIVERSE}, "-updates": UBUNTU_UPDATES, "-security": UBUNTU_SECURITY}
     with signing_key(keyring) as sign:
-        for pocket, packages in pockets.items():
+        for pocket, some in pockets.items():
             listings = dict.fromkeys(("main", "universe"), "")
-            for name, rest in packages.items():
+            for name, rest in some.items():
                 component = "universe" if name in UNIVERSE else "main"
                 listings[component] += write_deb(folder, name, *rest, pool=f"pool/{component}") + "\n"
             head = f"Origin: Ubuntu\nLabel: Ubuntu\nSuite: noble{pocket}\nCodename: noble\nVersion: 24.04\n"

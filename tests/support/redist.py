@@ -72,6 +72,18 @@ def write_release(
     (folder / f"redistrib_{release}.json").write_text(text)
 
 
+def write_small(folder: Path, *releases: str, released: str = "2024-04-02") -> Path:
+    """Write an archive that has these releases, with a header for each component that a toolkit takes."""
+    (row,) = (row for row in load_toolkits().rows if row.source == "archive")
+    for release in releases:
+        minor = release.rpartition(".")[0]
+        names = [part.name for part in (*row.parts_of(minor), *row.parts_of(minor, headers=True))]
+        write_release(
+            folder, release, {name: (release, {"include/x.h": b""}) for name in names}, released=released
+        )
+    return folder
+
+
 def unpack(package: Path, folder: Path, *paths: str) -> Path:
     """Unpack a Debian package or a wheel, or only some paths of it."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -115,7 +115,7 @@ def check_torch(context: CheckContext) -> Iterator[Problem]:
 def _unknown(
     name: str, pin: Change, table: Table[Row], codes: tuple[CheckCode, CheckCode], advice: str
 ) -> Problem:
-    """Return an error for a version that never was, a warning for one newer than the table."""
+    """Return an error for a version that never was or is older than the table, a warning for a newer one."""
     versions = tuple(table.by_name)
     age = f"{versions[-1]}, read {table.read}"
     if is_ahead(pin.value, versions[-1]):
@@ -123,6 +123,8 @@ def _unknown(
         return warning(codes[1], pin.key, message, advice=advice)
     near = min(versions, key=lambda version: distance(version, pin.value))
     message = f"there is no {name} {pin.value}; the closest is {near} (the tables go to {age})"
+    if version_key(pin.value) < version_key(versions[0]):
+        message = f"{name} {pin.value} is older than the tables, which begin with {versions[0]}"
     return Problem(codes[0], pin.key, message, pins=(pin.key,))
 
 
