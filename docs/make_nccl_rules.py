@@ -1,4 +1,4 @@
-"""The page `docs/nccl-rules.md`, made from the rules and hints in `envbuilder/node/nccl`.
+"""The page `docs/reference/nccl-rules.md`, made from the rules and hints in `envbuilder/node/nccl`.
 
 `pytest --update-golden tests/node/test_nccl_rules.py` writes it; the same test says when it is not what the rules say.
 """
@@ -13,7 +13,7 @@ HEAD = """\
 Made from `envbuilder/node/nccl/rules.py` and `envbuilder/node/nccl/hints.py`; `pytest --update-golden tests/node/test_nccl_rules.py` writes it anew.
 
 In each group the first rule that applies decides. A variable that the user has set is left alone with the rest of its group, and an empty value counts as set.
-Each rule links to the [evidence](evidence/nccl.md) behind it.
+Each rule links to the [evidence](../evidence/nccl.md) behind it.
 """
 
 
@@ -40,4 +40,4 @@ def page() -> str:
 
 
 def _link(anchor: str) -> str:
-    return f"[{anchor.replace('-', ' ')}](evidence/nccl.md#{anchor})"
+    return f"[{anchor.replace('-', ' ')}](../evidence/nccl.md#{anchor})"

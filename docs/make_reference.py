@@ -43,7 +43,7 @@ GROUPS: Final = {
     "6": ("Builds and extensions", "Exit code 6, where it is an error."),
     "7": (
         "What was built",
-        "Exit code 7, where it is an error. [Verify](../verify.md) says which are warnings.",
+        "Exit code 7, where it is an error. [Verify](../how-to/verify.md) says which are warnings.",
     ),
     "8": (
         "Tools, machines and jobs",
@@ -291,7 +291,7 @@ def pins() -> str:
     lines = made("What the pins can be", "the tables of `envbuilder/compat/tables`")
     lines += [
         "`envbuilder check` tells which of these go together, and the nearest that do. Any other gcc or CUDA comes with an image to stand on,",
-        "[`base: {image: …}`](../base.md).", "",
+        "[`base: {image: …}`](../how-to/base.md).", "",
         "## Suites", "",
         *table(("`base`", "`python`", "`gcc`", "libxcrypt", "glibc", "`pytorch` with wheels for this Python"), suites),
         f"Other Pythons are standalone builds, on any base: {', '.join(tables.standalones.by_name)}.", "",
@@ -426,7 +426,7 @@ def envelope() -> str:
         "",
     ]
     lines += table(("command", "data", "keys"), list(_answer_rows()))
-    lines += ["[Use it from a script](../scripts.md) shows it at work.", ""]
+    lines += ["[Use it from a script](../how-to/scripts.md) shows it at work.", ""]
     return "\n".join(lines)
 
 

@@ -26,6 +26,7 @@ from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import (
     AddedStep,
     CudaStep,
+    ExtensionsStep,
     InterpreterStep,
     OsStep,
     Plan,
@@ -158,8 +159,10 @@ class Job:
         )  # fmt: skip
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:
-        """Return the folders of a step's layer that a lower one has too. For added packages, these are read from the layers below."""
-        below = self.plan.steps[: self.plan.steps.index(step)] if isinstance(step, AddedStep) else ()
+        """Return the folders of a step's layer that a lower one has too. Where packages are installed, lower layers name them."""
+        below: tuple[Step, ...] = (self.plan.python,) if isinstance(step, ExtensionsStep) else ()
+        if isinstance(step, AddedStep):
+            below = self.plan.steps[: self.plan.steps.index(step)]
         layers = filter(None, (load_layer(self.store.layer(self.keys[one])) for one in below))
         folders = (one.path for layer in layers for one in read_manifest(layer) if one.kind is Kind.DIRECTORY)
         return (*self.plan.shared_folders(step), *folders)

@@ -28,7 +28,7 @@ from envbuilder.node.nccl.profile import Profile, misfit, parse_profile, profile
 from envbuilder.node.nccl.report import as_text, user_variable
 from envbuilder.node.nccl.rules import INTERFACE_RULES, P2P_RULES
 
-RULES_PAGE = Path(__file__).parents[2] / "docs/nccl-rules.md"
+RULES_PAGE = Path(__file__).parents[2] / "docs/reference/nccl-rules.md"
 T4 = "Tesla T4"
 
 

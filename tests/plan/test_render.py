@@ -306,7 +306,7 @@ def test_the_script_that_removes_files_refuses_a_machine_that_is_installed():
 
 def test_the_documentation_lists_every_path_that_is_not_the_same():
     table = (
-        (RECIPES.parent / "docs/render.md")
+        (RECIPES.parent / "docs/how-to/render.md")
         .read_text(encoding="utf-8")
         .partition("## What is not the same")[2]
     )

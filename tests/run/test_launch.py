@@ -294,7 +294,7 @@ def test_binds_are_those_that_this_machine_has(tmp_path):
     assert site.present_binds({"BASE": str(tmp_path)}) == (f"{tmp_path}/data:/data:ro", str(tmp_path))
 
 
-# Profiles in the manner of five sites (docs/launch-sites.md), and what their guides want to see in a script.
+# Profiles in the manner of five sites (docs/how-to/launch-sites.md), and what their guides want to see in a script.
 FIVE_SITES = {
     "LUMI": (
         ("modules: [LUMI, bindings]\nbinds: ['$SCRATCH/env.sqsh:/user-software:image-src=/']\n"

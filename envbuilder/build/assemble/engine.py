@@ -144,6 +144,7 @@ class Run:
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
                 install_extensions(built, architectures=step.architectures, tree=tree)
+                self.start(job.plan.python).result()  # its folders, such as __pycache__, are left out
                 job.pack(step, tree, out)
             case StartStep():
                 root = Root(os=self._start_tree(job.plan.os).result(), interpreter=self._own_python())

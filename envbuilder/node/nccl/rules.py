@@ -1,7 +1,7 @@
 """The rules that set a variable, or say why none is set: pure functions of the facts.
 
 Each rule carries its condition, consequence, reason and evidence as data. `decide` shows the reason to the user,
-and `docs/nccl-rules.md` lists them all. For each group of variables the first rule that applies decides;
+and `docs/reference/nccl-rules.md` lists them all. For each group of variables the first rule that applies decides;
 the last rule of a group always applies.
 """
 

@@ -85,7 +85,7 @@ Stage: final
 
 
 def render_definition(kit: Kit) -> str:
-    """Return the whole text. `docs/render.md` compares its SIF with envbuilder's."""
+    """Return the whole text. `docs/how-to/render.md` compares its SIF with envbuilder's."""
     head = _HEAD.format(
         name=kit.plan.name,
         summary=in_comment(kit.summary) or "see its recipe",

@@ -34,7 +34,7 @@ _COMMANDS: Final = 'ENTRYPOINT ["/opt/envbuilder/start"]\nCMD ["/bin/bash"]\n'
 
 
 def render_dockerfile(kit: Kit) -> str:
-    """Return the whole text. `docs/render.md` compares its image with envbuilder's."""
+    """Return the whole text. `docs/how-to/render.md` compares its image with envbuilder's."""
     plan = kit.plan
     head = _HEAD.format(
         name=plan.name,
