@@ -85,6 +85,14 @@ def test_a_good_log_has_no_failure(path: Path):
     assert (codes(diagnosis), diagnosis.logs) == ([], 1)
 
 
+HEALTHY = re.split(rb"^=== ", (HERE / "healthy.txt").read_bytes(), flags=re.MULTILINE)[1:]
+
+
+@pytest.mark.parametrize("part", HEALTHY, ids=lambda part: part.partition(b"\n")[0].decode())
+def test_what_programs_say_in_good_runs_is_no_failure(part: bytes):
+    assert codes(read(part.partition(b"\n")[2])) == []
+
+
 WRAPPERS: dict[str, Callable[[bytes], bytes]] = {
     "colours": lambda line: b"\x1b[1;31m" + line + b"\x1b[0m",
     "torchrun": lambda line: b"[default3]:" + line,
