@@ -1,6 +1,7 @@
 """Tools of the end-to-end tests: the real command line, the runtimes, and folders that other users can enter."""
 
 import contextlib
+import io
 import json
 import os
 import shutil
@@ -17,6 +18,7 @@ from envbuilder.core.process import ProcessRunner
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import lock_artifacts
 from envbuilder.lock.resolve.context import ResolveContext, open_context
+from envbuilder.node.diagnose import diagnose
 from tests.support.answers import check_answer
 from tests.support.conditions import Conditions
 
@@ -120,6 +122,8 @@ def build(
     name: str, output: Path, *options: object, env: dict[str, str] | None = None, prefix: Sequence[str] = ()
 ) -> Built:
     answer = json.loads(run(*prefix, *build_command(name, output, *options), env=env, timeout=3000))
+    log = Path(answer["data"][0]["sif"]).with_suffix(".log")
+    assert diagnose([str(log)], io.BytesIO()).found == (), f"a good build's log has a failure: {log}"
     return Built(name, output, answer["data"][0])
 
 
