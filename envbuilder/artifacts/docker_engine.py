@@ -4,6 +4,8 @@
 """
 
 import contextlib
+import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final, TypedDict
@@ -22,6 +24,8 @@ from envbuilder.core.process import Completed
 
 SOCKET: Final = "unix:///var/run/docker.sock"
 TIMEOUT: Final = 600  # seconds: an engine unpacks a large image before it answers
+STAGED: Final = ":part-"  # begins the tag of a staged image
+PATIENCE: Final = 0.5  # seconds for an interrupted load to end
 _ERRORS: Final = (docker.errors.DockerException, RequestException)
 
 
@@ -40,8 +44,11 @@ class ContainerOptions(TypedDict):
 class DockerEngine:
     """A Docker engine that answered."""
 
-    def __init__(self, client: "docker.DockerClient") -> None:
-        self._client = client
+    def __init__(self, client: "docker.DockerClient", build: str = "") -> None:
+        """`build` identifies the build whose image is staged."""
+        self._client, self._build = client, build
+        self._abandoned = threading.Event()
+        self._loading = threading.Lock()
 
     def __str__(self) -> str:
         """Name the engine's version and how it stores images."""
@@ -70,8 +77,8 @@ class DockerEngine:
         An image that `load_staged` loaded is only renamed. The engine compares each layer with the digest in
         the manifest, so a damaged image never gets the name.
         """
-        staged = self._find(staged_name(name))
-        if staged is not None and self.holds(staged_name(name), layout.manifest.digest):
+        staged = self._find(self._staged(name))
+        if staged is not None and self.holds(self._staged(name), layout.manifest.digest):
             with self._without_dangling(name), contextlib.suppress(*_ERRORS):  # then all of it is loaded
                 staged.tag(*name.rsplit(":", 1))
         if not self.holds(name, layout.manifest.digest):
@@ -82,22 +89,45 @@ class DockerEngine:
         """Load as `load`, but leave the final name to the image that has it; return the name of the loaded image."""
         if self.holds(name, layout.manifest.digest):
             return name
-        self._load(layout, name=name, target=staged_name(name), console=console)
-        return staged_name(name)
+        self._load(layout, name=name, target=self._staged(name), console=console)
+        return self._staged(name)
 
     def load_first_layers(self, layout: Layout, *, name: str, console: Console) -> None:
         """Load a layout of the image's first layers, unless the engine has them; raises BuildError."""
         if len(self.known_layers(layout, name)) < len(layout.layers):
-            self._load(layout, name=name, target=staged_name(name), console=console)
+            self._load(layout, name=name, target=self._staged(name), console=console)
 
     def drop_staged(self, name: str) -> None:
         """Remove what `load_staged` loaded; an engine that lost it or that is gone is not an error."""
+        staged = self._staged(name)
         with contextlib.suppress(*_ERRORS):
+            image = self._find(staged)
+            if image is not None and image.tags == [staged]:  # an interrupted test's container keeps it
+                for container in self._client.containers.list(all=True, filters={"ancestor": str(image.id)}):
+                    container.remove(force=True)
             self._remove_staged(name)
+
+    def staged(self) -> tuple[tuple[str, str], ...]:
+        """Return the name and the build of every staged image, also of other users and checkouts."""
+        try:
+            tags = [tag for image in self._client.images.list() for tag in image.tags]
+        except _ERRORS:
+            return ()
+        return tuple((tag, tag.rpartition(STAGED)[2]) for tag in tags if STAGED in tag)
+
+    def abandon(self, name: str) -> None:
+        """End the loading of the image and remove what is loaded. Later loads of this object fail."""
+        self._abandoned.set()
+        end = time.monotonic() + PATIENCE
+        while True:
+            idle = self._loading.acquire(timeout=0.05)
+            self.drop_staged(name)  # an engine that has all pieces names the image before it answers
+            if idle or time.monotonic() > end:
+                return
 
     def known_layers(self, layout: Layout, name: str) -> frozenset[Sha256]:
         """Return the blobs of the layout whose layers the engine has, in the image `name` or in the staged one."""
-        images = filter(None, (self._find(name), self._find(staged_name(name))))
+        images = filter(None, (self._find(name), self._find(self._staged(name))))
         known = {diff_id for image in images for diff_id in _layers(image)}
         return frozenset(layer.blob.digest for layer in layout.layers if f"sha256:{layer.diff_id}" in known)
 
@@ -151,14 +181,15 @@ class DockerEngine:
     def _without_dangling(self, name: str) -> Iterator[None]:
         """Remove the image that loses the name in the block, unless it has another name or a container."""
         before = self._find(name)
-        yield
-        after = self._find(name)
-        if before is None or after is None or before.id == after.id:
-            return
-        with contextlib.suppress(*_ERRORS):
-            before.reload()
-            if not before.tags:
-                self._client.images.remove(str(before.id))
+        try:
+            yield
+        finally:
+            with contextlib.suppress(*_ERRORS):
+                after = self._find(name)
+                if before is not None and (after is None or before.id != after.id):
+                    before.reload()
+                    if not before.tags:
+                        self._client.images.remove(str(before.id))
 
     def _load(self, layout: Layout, *, name: str, target: str, console: Console) -> None:
         """Load the layout as `target`.
@@ -167,13 +198,13 @@ class DockerEngine:
         first. An engine that compresses layers differently or keeps none cannot use them, and gets all.
         """
         error: Exception | None = None
-        for without in dict.fromkeys((self.known_layers(layout, name), frozenset[Sha256]())):
-            with console.step(f"load {target}", layout_size(layout, without=without)) as transfer:
+        for without in (self.known_layers(layout, name), frozenset[Sha256]()):
+            with console.step(f"load {name}", layout_size(layout, without=without)) as transfer:
                 pieces = read_archive(layout, name=target, without=without, advance=transfer.advance)
                 try:
-                    with self._without_dangling(target):
+                    with self._loading, self._without_dangling(target):
                         # An iterator: from a stream, urllib3 would read and send 16 KiB at a time.
-                        self._client.images.load(pieces)  # type: ignore[arg-type]  # requests takes it
+                        self._client.images.load(self._until_abandoned(pieces))  # type: ignore[arg-type]  # requests takes it
                 except _ERRORS as failure:
                     error = failure
             if self.holds(target, layout.manifest.digest):
@@ -183,13 +214,30 @@ class DockerEngine:
             hint="Docker Engine 25 or newer with the containerd image store reads OCI layouts",
         )
 
+    def _until_abandoned(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for piece in pieces:
+            if self._abandoned.is_set():
+                raise BuildError("the build has ended")  # the engine drops the rest
+            yield piece
+
+    def _staged(self, name: str) -> str:
+        """Return the staged name of an image, which is incomplete or not tested yet.
+
+        Every build removes it at its end, also when it fails or is interrupted. After a kill, the next build or
+        `cache --gc` does.
+        """
+        return f"{name.rpartition(':')[0]}{STAGED}{self._build}"
+
     def _remove_staged(self, name: str) -> None:
         with contextlib.suppress(docker.errors.ImageNotFound):
-            self._client.images.remove(staged_name(name))
+            self._client.images.remove(self._staged(name))
 
 
-def connect(environment: Mapping[str, str]) -> DockerEngine | None:
-    """Return the Docker engine that `DOCKER_HOST` or the default socket leads to, or None when none answers."""
+def connect(environment: Mapping[str, str], build: str = "") -> DockerEngine | None:
+    """Return the Docker engine that `DOCKER_HOST` or the default socket leads to, or None when none answers.
+
+    `build` identifies the build whose image is staged.
+    """
     kind, _, path = (environment.get("DOCKER_HOST") or SOCKET).partition("://")
     if kind == "unix" and not Path(path).exists():
         return None  # the SDK would leave the socket of its attempt open
@@ -198,15 +246,7 @@ def connect(environment: Mapping[str, str]) -> DockerEngine | None:
         client.ping()
     except _ERRORS:
         return None
-    return DockerEngine(client)
-
-
-def staged_name(name: str) -> str:
-    """Return the staged name of an image, which is incomplete or not tested yet.
-
-    A failed build keeps it for the next one. A successful build removes it.
-    """
-    return f"{name.rpartition(':')[0]}:part"
+    return DockerEngine(client, build)
 
 
 def _layers(image: Image) -> Sequence[str]:

@@ -1,15 +1,18 @@
 """The context of a command: the store, programs, the terminal, and the settings of this machine."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.cache import Store, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Runner
+
+LOCK: Final = "build-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +25,7 @@ class BuildContext:
     environment: Mapping[str, str]
     recipes: Path
     limits: Limits
+    when_interrupted: list[Callable[[], None]] = field(default_factory=list)  # called before the process ends
 
     def share(self, owner: str, parts: int) -> "BuildContext":
         """Return the context of one of `parts` parallel builds: with its own output, programs and share of the machine."""
@@ -40,5 +44,10 @@ def build_lock(outputs: Outputs, context: BuildContext) -> Iterator[None]:
     def report() -> None:
         context.console.say(f"another build of `{outputs.name}` is running; waiting for it")
 
-    with context.store.lock(f"build-{sha256_text(str(outputs.sif))}", waiting=report):
+    with context.store.lock(f"{LOCK}{build_identity(outputs)}", waiting=report):
         yield
+
+
+def build_identity(outputs: Outputs) -> str:
+    """Return what tells the builds of one machine apart: the place of their artifacts."""
+    return sha256_text(str(outputs.sif))[:16]

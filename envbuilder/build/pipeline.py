@@ -17,7 +17,7 @@ from envbuilder.artifacts.outputs import Outputs, drop_rejected, load_record, re
 from envbuilder.build.artifacts import Artifacts, BuildResult, ImageLoader, build_artifacts
 from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.buildkit import BuildKitEngine
-from envbuilder.build.context import BuildContext, build_lock
+from envbuilder.build.context import BuildContext, build_identity, build_lock
 from envbuilder.build.engine import Engine, EngineChoice, EngineName, Job, record_key
 from envbuilder.build.inputs import fetch_inputs, need_space
 from envbuilder.build.recipe_tests import run_recipe_tests
@@ -60,18 +60,22 @@ def build_recipe(
 
     recipe, plan, findings = make_plan(name, context.recipes, context.store, host)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
-    docker = connect(context.environment)
+    docker = connect(context.environment, build_identity(outputs))
     with context.store.in_use(), build_lock(outputs, context):
         # With `--cache-to`, BuildKit must fill a cache even if the artifacts are up to date.
         key = record_key(plan, choice.name_for(plan))
         record = None if choice.builder.cache_to else load_record(outputs)
         if record is not None and record.key == key:
-            if docker and not docker.holds(outputs.image_name, record.manifest):
-                docker.load(oci.read_layout(outputs.image), name=outputs.image_name, console=context.console)
+            if docker:
+                docker.drop_staged(outputs.image_name)  # of a killed build
+                if not docker.holds(outputs.image_name, record.manifest):
+                    docker.load(
+                        oci.read_layout(outputs.image), name=outputs.image_name, console=context.console
+                    )
             image = outputs.image_name if docker else ""
             return BuildResult(outputs=outputs, record=record, done=False, image=image, findings=findings)
         context.store.sweep()
-        with log_to(outputs.log, context.console.owner):
+        with log_to(outputs.log, context.console.owner), _no_staged_image(docker, outputs, context):
             oci.check_place(outputs.image)
             sif.check_place(outputs.sif)
             resolving = resolve_context(context, offline=offline)
@@ -88,6 +92,26 @@ def build_recipe(
         # Last: an interrupted build leaves no record.
         replace(result.record, steps=steps).save(outputs.record)
     return replace(result, findings=(*findings, *result.findings))
+
+
+@contextlib.contextmanager
+def _no_staged_image(
+    docker: "DockerEngine | None", outputs: Outputs, context: BuildContext
+) -> Iterator[None]:
+    """Remove the staged image when the block fails or the process is interrupted."""
+
+    def abandon() -> None:
+        if docker:
+            docker.abandon(outputs.image_name)
+
+    context.when_interrupted.append(abandon)
+    try:
+        yield
+    except BaseException:
+        abandon()
+        raise
+    finally:
+        context.when_interrupted.remove(abandon)
 
 
 def resolve_context(context: BuildContext, *, offline: bool) -> ResolveContext:
@@ -158,16 +182,11 @@ class _Build:
 
     def _test(self, staged: Outputs, image: str) -> tuple[Finding, ...]:
         """Run the recipe's own tests. Returns a warning if they could not run."""
-        try:
-            with self._keep_rejected(staged):
-                return run_recipe_tests(
-                    self.recipe, staged.sif, docker=self.docker, image=image,
-                    environment=self.context.environment, console=self.context.console,
-                )  # fmt: skip
-        except EnvbuilderError:
-            if self.docker:
-                self.docker.drop_staged(self.outputs.image_name)
-            raise
+        with self._keep_rejected(staged):
+            return run_recipe_tests(
+                self.recipe, staged.sif, docker=self.docker, image=image,
+                environment=self.context.environment, console=self.context.console,
+            )  # fmt: skip
 
     @contextlib.contextmanager
     def _keep_rejected(self, staged: Outputs) -> Iterator[None]:

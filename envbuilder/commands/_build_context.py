@@ -13,7 +13,7 @@ from envbuilder.core.process import ProcessRunner
 def build_context(session: Session, recipes: Path, *, writes: bool = True) -> BuildContext:
     """Return the cache, the runner, the console and the limits that the environment asks for."""
     runner = ProcessRunner(session.environment)
-    return BuildContext(
+    context = BuildContext(
         store=open_store(session, writes=writes),
         runner=runner,
         console=open_console(session, runner),
@@ -21,3 +21,12 @@ def build_context(session: Session, recipes: Path, *, writes: bool = True) -> Bu
         recipes=recipes,
         limits=Limits(threads=usable_cores(), memory=usable_memory(), root=os.geteuid() == 0),
     )
+    end_programs = session.stop
+
+    def stop() -> None:
+        for call in tuple(context.when_interrupted):
+            call()
+        end_programs()
+
+    session.stop = stop
+    return context

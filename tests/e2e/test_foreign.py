@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from envbuilder.artifacts.docker_engine import connect, staged_name
+from envbuilder.artifacts.docker_engine import connect
 from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.artifacts.outputs import Outputs
 from envbuilder.core.console import Console
@@ -185,7 +185,8 @@ def test_an_image_whose_layers_are_packed_in_another_way_is_loaded_whole(bench: 
 def test_the_part_that_a_failed_build_left_goes_also_where_the_whole_image_is_there(bench: Bench):
     """As when the edit that did not compile was taken back."""
     outputs = Outputs(folder=bench.output, name="tiny")
-    layout, part, engine = read_layout(outputs.image), staged_name(outputs.image_name), connect(os.environ)
+    layout, engine = read_layout(outputs.image), connect(os.environ, "1")
+    part = outputs.image_name.replace(":latest", ":part-1")
     assert engine is not None
     engine.load(layout, name=outputs.image_name, console=Console(quiet=True))
     run("docker", "tag", outputs.image_name, part)

@@ -1,6 +1,9 @@
 """A few of each fault that `bench/faults` does in plenty, with a tiny environment."""
 
 import json
+import os
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +26,9 @@ from tests.support.workbench import (
     build_command,
     builds_in,
     findings,
+    open_folder,
     run,
+    start,
 )
 
 pytestmark = pytest.mark.builds
@@ -88,7 +93,82 @@ def failing(bench: Bench, spacious: Path) -> Iterator[Path]:
         edit(recipe, "env: {WHICH: failing}", 'env: {WHICH: other}\ntests: ["true", "ls /no-such-file"]')
         yield recipe
     finally:
-        run("docker", "image", "rm", "--force", "envbuilder/failing:latest", "envbuilder/failing:part")
+        run("docker", "image", "rm", "--force", "envbuilder/failing:latest")
+
+
+def images(name: str) -> list[str]:
+    """The tags of a recipe's images in the Docker engine; `<none>` for one without a name."""
+    title = f"label=org.opencontainers.image.title={name}"
+    return sorted(run("docker", "images", "--all", "--filter", title, "--format", "{{.Tag}}").split())
+
+
+@pytest.fixture(scope="module")
+def clean(bench: Bench) -> Iterator[tuple[Path, tuple[object, ...]]]:
+    """A recipe and the command that builds it."""
+    with open_folder() as folder:
+        recipe, _ = make_tiny(folder / "recipe", "clean")
+        edit(recipe, "env: {WHICH: clean}", 'env: {WHICH: build0}\ntests: ["true"]')
+        try:
+            yield recipe, build_command(recipe, folder / "out", "--offline")
+        finally:
+            attempt("docker", "image", "rm", "--force", "envbuilder/clean:latest")
+
+
+def test_builds_and_failures_leave_one_image(bench: Bench, clean: tuple[Path, tuple[object, ...]]):
+    recipe, command = clean
+    for number in range(3):
+        edit(recipe, f"build{number}", f"build{number + 1}")
+        run(*command, env=used_by(bench))
+        assert images("clean") == ["latest"]
+    edit(recipe, 'build3}\ntests: ["true"]', 'build4}\ntests: ["ls /no-such-file"]')
+    assert attempt(*command, env=used_by(bench)).returncode == 6
+    assert images("clean") == ["latest"]
+    edit(recipe, '["ls /no-such-file"]', '["true"]')
+
+
+@pytest.mark.parametrize(
+    ("number", "seconds"),
+    [(signal.SIGINT, 0.0), (signal.SIGTERM, 0.3), (signal.SIGINT, 1.0), (signal.SIGTERM, 1.5)],
+)
+def test_an_interrupted_build_leaves_no_image(
+    bench: Bench, clean: tuple[Path, tuple[object, ...]], number: signal.Signals, seconds: float
+):
+    """Some seconds after the image began to be loaded, which takes two."""
+    _, command = clean
+    attempt("docker", "image", "rm", "--force", "envbuilder/clean:latest")
+    assert end_by(number, command, bench, seconds) == (130, "")
+    assert images("clean") == []
+
+
+def test_the_next_build_removes_what_a_killed_one_left(bench: Bench, clean: tuple[Path, tuple[object, ...]]):
+    recipe, command = clean
+    run(*command, env=used_by(bench))
+    edit(recipe, '}\ntests: ["true"]', 'killed}\ntests: ["sleep 60"]')
+    assert end_by(signal.SIGKILL, command, bench, 0, "test in the image")[0] == -signal.SIGKILL
+    assert len(images("clean")) == 2
+    edit(recipe, '["sleep 60"]', '["true"]')
+    run(*command, env=used_by(bench))
+    assert images("clean") == ["latest"]
+
+
+def end_by(
+    number: signal.Signals,
+    command: tuple[object, ...],
+    bench: Bench,
+    seconds: float,
+    line: str = "load envbuilder/clean",
+) -> tuple[int, str]:
+    """Signal a build some seconds after it has said a line; returns its exit code and stdout."""
+    with start(*command, env=used_by(bench)) as building:
+        assert building.stderr is not None
+        said = ""
+        while line not in said:
+            said = building.stderr.readline()
+            assert said, f"the build did not say `{line}`"
+        time.sleep(seconds)
+        os.kill(building.pid, number)
+        said, _ = building.communicate()
+    return building.returncode, said
 
 
 def used_by(bench: Bench) -> dict[str, str]:
