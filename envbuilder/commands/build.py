@@ -19,8 +19,8 @@ from envbuilder.commands.context import (
     Recipes,
     Session,
     command,
-    complete_recipe,
     offer,
+    recipe_argument,
 )
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import cache_folder
@@ -90,12 +90,7 @@ class ArrayJob(Answer):
 )
 def build(
     session: Session,
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(
-            help="recipes, or paths to recipe files", metavar="NAME", autocompletion=complete_recipe
-        ),
-    ] = None,
+    names: Annotated[list[str] | None, recipe_argument("recipes, or paths to recipe files")] = None,
     *,
     every: Annotated[bool, typer.Option("--all", help="every recipe of the folder")] = False,
     jobs: Annotated[

@@ -74,14 +74,12 @@ def complete_recipe(context: typer.Context, incomplete: str) -> list[str]:
     return [match[1] for match in found if match and match[1].startswith(incomplete)]
 
 
-Name = Annotated[
-    str,
-    typer.Argument(
-        help="a recipe in `recipes/`, or a path to a recipe file",
-        metavar="NAME",
-        autocompletion=complete_recipe,
-    ),
-]
+def recipe_argument(what: str, metavar: str = "NAME") -> Any:
+    """Return an argument that is completed with the names of recipes."""
+    return typer.Argument(help=what, metavar=metavar, autocompletion=complete_recipe)
+
+
+Name = Annotated[str, recipe_argument("a recipe in `recipes/`, or a path to a recipe file")]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON envelope on stdout")]
 Verbose = Annotated[
     int, typer.Option("-v", "--verbose", count=True, help="show each command; twice: its output as well")

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from envbuilder.commands._console import open_console
-from envbuilder.commands.context import Recipes, Session, command, complete_recipe, open_store
+from envbuilder.commands.context import Recipes, Session, command, open_store, recipe_argument
 from envbuilder.core.console import Console
 from envbuilder.core.limits import usable_cores
 from envbuilder.core.places import nearest
@@ -20,13 +18,11 @@ def diff(
     session: Session,
     one: Annotated[
         str,
-        typer.Argument(
-            help="a lock or its recipe, a SIF, or an image: a layout, an archive, a name in Docker",
-            metavar="A",
-            autocompletion=complete_recipe,
+        recipe_argument(
+            "a lock or its recipe, a SIF, or an image: a layout, an archive, a name in Docker", "A"
         ),
     ],
-    other: Annotated[str, typer.Argument(help="the same", metavar="B", autocompletion=complete_recipe)],
+    other: Annotated[str, recipe_argument("the same", "B")],
     *,
     recipes: Recipes,
 ) -> None:

@@ -11,7 +11,7 @@ from envbuilder.build.built import sign_artifacts
 from envbuilder.commands._build_context import build_context
 from envbuilder.commands._console import open_console
 from envbuilder.commands._registry import Only, make_client, parse_only
-from envbuilder.commands.context import RECIPES, Output, Session, command, complete_recipe, open_store
+from envbuilder.commands.context import RECIPES, Output, Session, command, open_store, recipe_argument
 from envbuilder.core.errors import UsageError
 from envbuilder.recipe.load import hint_to_build, recipes_folder
 from envbuilder.registry import push as registry
@@ -20,9 +20,7 @@ from envbuilder.registry import push as registry
 @command("push", ("envbuilder push a100 registry.site.org/team/a100",), registry.Pushed)
 def push(
     session: Session,
-    name: Annotated[
-        str, typer.Argument(help="a recipe that was built", metavar="NAME", autocompletion=complete_recipe)
-    ],
+    name: Annotated[str, recipe_argument("a recipe that was built")],
     reference: Annotated[
         str,
         typer.Argument(

@@ -7,7 +7,7 @@ import typer
 from pydantic import JsonValue, RootModel
 
 from envbuilder.build.built import read_documents
-from envbuilder.commands.context import Output, Session, command, complete_recipe
+from envbuilder.commands.context import Output, Session, command, recipe_argument
 from envbuilder.recipe.load import recipes_folder
 
 
@@ -18,12 +18,7 @@ class Document(RootModel[dict[str, JsonValue]]):
 @command("sbom", ("envbuilder sbom a100", "envbuilder sbom build/a100.sif --provenance"), Document)
 def sbom(
     session: Session,
-    name: Annotated[
-        str,
-        typer.Argument(
-            help="a recipe that was built, or a SIF", metavar="NAME|SIF", autocompletion=complete_recipe
-        ),
-    ],
+    name: Annotated[str, recipe_argument("a recipe that was built, or a SIF", "NAME|SIF")],
     *,
     provenance: Annotated[
         bool, typer.Option("--provenance", help="print the provenance instead: an in-toto statement")

@@ -7,15 +7,13 @@ import typer
 
 from envbuilder.build.built import Signed, sign_artifacts
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import RECIPES, Output, Session, command, complete_recipe
+from envbuilder.commands.context import RECIPES, Output, Session, command, recipe_argument
 
 
 @command("sign", ("envbuilder sign a100 --key key.pem",), Signed)
 def sign(
     session: Session,
-    name: Annotated[
-        str, typer.Argument(help="a recipe that was built", metavar="NAME", autocompletion=complete_recipe)
-    ],
+    name: Annotated[str, recipe_argument("a recipe that was built")],
     *,
     key: Annotated[Path, typer.Option(help="your private key in a PEM file: ECDSA, Ed25519 or RSA")],
     output: Output,

@@ -15,7 +15,7 @@ from envbuilder.build.built import need_built
 from envbuilder.build.context import BuildContext
 from envbuilder.build.engine import EngineName, layer_keys, record_key
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import Output, Recipes, Session, command, complete_recipe
+from envbuilder.commands.context import Output, Recipes, Session, command, recipe_argument
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import EnvbuilderError, UsageError, VerifyError
@@ -57,10 +57,9 @@ def verify(
     session: Session,
     name: Annotated[
         str,
-        typer.Argument(
-            help="a recipe that was built; or an image: an OCI layout, an archive, a name in the Docker engine",
-            metavar="NAME|IMAGE",
-            autocompletion=complete_recipe,
+        recipe_argument(
+            "a recipe that was built; or an image: an OCI layout, an archive, a name in the Docker engine",
+            "NAME|IMAGE",
         ),
     ],
     sif: Annotated[Path | None, typer.Argument(help="the SIF, if the first argument is an image")] = None,

@@ -81,20 +81,16 @@ def _finding(
 ) -> Finding:
     path = f"$.{problem.key}"
     source = f" (source: {problem.source})" if problem.source else ""
-    return Finding(
-        code=problem.code,
-        severity=problem.severity,
-        where=context.recipe.place(path),
-        message=f"{path}: {problem.message}{source}",
-        hint=_hint(context, problem, repairs, has_errors=has_errors),
-    )
-
-
-def _hint(context: CheckContext, problem: Problem, repairs: tuple[Repair, ...], *, has_errors: bool) -> str:
     if problem.severity is Severity.WARNING:
         better = None if has_errors or not problem.pins else find_better(context, problem)
         repairs = (better,) if better else ()
     elif not problem.pins and not problem.moves:
         repairs = ()
     words = "; or ".join(repair.words() for repair in repairs)
-    return "; ".join(part for part in (f"write {words}" if words else "", problem.advice) if part)
+    return Finding(
+        code=problem.code,
+        severity=problem.severity,
+        where=context.recipe.place(path),
+        message=f"{path}: {problem.message}{source}",
+        hint="; ".join(part for part in (f"write {words}" if words else "", problem.advice) if part),
+    )

@@ -54,8 +54,10 @@ def default_index() -> str:
 
 
 class Wanted(Protocol):
-    """One file to fetch: what a source needs to know of it. `lock.model.Artifact` is one."""
+    """One file to fetch: what sources and tables need to know of it. `lock.model.Artifact` is one."""
 
+    @property
+    def kind(self) -> str: ...
     @property
     def name(self) -> str: ...
     @property

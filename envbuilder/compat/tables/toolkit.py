@@ -8,13 +8,14 @@ installs it.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Annotated, Final, Literal, Protocol, get_args
+from typing import Annotated, Final, Literal, get_args
 
 from pydantic import Discriminator, Field, Tag
 
 from envbuilder.compat.tables.table import Span, in_span, reader, version_key
 from envbuilder.core.cache import Sha256
 from envbuilder.core.models import Flag, MajorMinor, Mistake, ReadAs, Rule, Shape
+from envbuilder.core.sources import Wanted
 
 SITE: Final = "{site}"  # in a link's target: the site-packages folder of the image
 LIBRARIES: Final = "lib64/*"  # the path of the links to the libraries that torch's wheels bring
@@ -184,17 +185,6 @@ class Toolkit:
         return PurePosixPath("usr/local") / f"cuda-{self.cuda}"
 
 
-class Locked(Protocol):
-    """A package of a lock: what a row needs to know of it."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
     """One row: how toolkits of one source are made of its packages."""
@@ -234,7 +224,7 @@ class Layout:
             if one.headers == headers and (not one.span or in_span(version_key(minor), one.span))
         )
 
-    def toolkit(self, minor: str, locked: Iterable[Locked]) -> Toolkit | None:
+    def toolkit(self, minor: str, locked: Iterable[Wanted]) -> Toolkit | None:
         """Return the toolkit that this row makes of the locked packages, None if they are not its parts."""
         have = {one.name: one for one in locked}
         headers = self.parts_of(minor, headers=True)
@@ -256,7 +246,7 @@ class Layout:
         )
 
 
-def _is_part(part: Part, locked: Locked) -> bool:
+def _is_part(part: Part, locked: Wanted) -> bool:
     match part:
         case WheelPart():
             return locked.kind == "wheel" and part.version in ("", locked.version)
@@ -292,7 +282,7 @@ load_toolkits = reader(
 
 
 def toolkit_of(
-    minor: str, locked: Iterable[Locked], layouts: Iterable[Layout]
+    minor: str, locked: Iterable[Wanted], layouts: Iterable[Layout]
 ) -> tuple[Layout, Toolkit] | None:
     """Return the toolkit that a lock's packages make, with its row; None if they are of no row."""
     have = tuple(locked)
