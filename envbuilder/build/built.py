@@ -35,8 +35,7 @@ def read_documents(target: str, output: Path, recipes: Path) -> tuple[str, str]:
     sbom, provenance = sif.read(DataType.SBOM).decode(), sif.read(DataType.JSON).decode()
     if not sbom or not provenance:
         raise VerifyError(
-            f"`{path}` holds no SBOM",
-            hint="envbuilder did not make it, or one too old to write an SBOM",
+            f"`{path}` holds no SBOM", hint="envbuilder did not make it, or one too old to write an SBOM"
         )
     return sbom, provenance
 

@@ -13,15 +13,7 @@ from envbuilder.build.batch import build_several, choose, need_place
 from envbuilder.build.engine import Builder, EngineChoice, EngineName
 from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe
 from envbuilder.commands._build_context import build_context
-from envbuilder.commands.context import (
-    Output,
-    Profile,
-    Recipes,
-    Session,
-    command,
-    offer,
-    recipe_argument,
-)
+from envbuilder.commands.context import Output, Profile, Recipes, Session, command, offer, recipe_argument
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import cache_folder
 from envbuilder.core.columns import columns
@@ -181,8 +173,7 @@ def build(
     if prepare:
         if len(chosen) > 1:
             raise UsageError(
-                "`--prepare` takes one recipe",
-                hint="name one; prepare another one in its own folder",
+                "`--prepare` takes one recipe", hint="name one; prepare another one in its own folder"
             )
         session.text = prepare_recipe(chosen[0], context, prepare, offline=offline, choice=choice)
         prepared = PreparedRecipe(name=chosen[0], folder=prepare, command=session.text)

@@ -30,8 +30,7 @@ def lock(
     session: Session,
     name: Name,
     packages: Annotated[
-        list[str] | None,
-        typer.Argument(help="with --upgrade: the packages to upgrade", metavar="PKG"),
+        list[str] | None, typer.Argument(help="with --upgrade: the packages to upgrade", metavar="PKG")
     ] = None,
     *,
     check: Annotated[bool, typer.Option("--check", help="write nothing; print what would change")] = False,
@@ -52,8 +51,7 @@ def lock(
     """Resolve a recipe into its lock, `NAME.lock` beside it."""
     if packages and not upgrade:
         raise UsageError(
-            "package names require `--upgrade`",
-            hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}",
+            "package names require `--upgrade`", hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}"
         )
     if security and (packages or not upgrade):
         raise UsageError(

@@ -30,8 +30,7 @@ def push(
     *,
     only: Only = "",
     key: Annotated[
-        Path | None,
-        typer.Option("--sign", metavar="KEY", help="sign both first, with your private key"),
+        Path | None, typer.Option("--sign", metavar="KEY", help="sign both first, with your private key")
     ] = None,
     output: Output,
 ) -> None:

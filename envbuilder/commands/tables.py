@@ -44,13 +44,7 @@ def tables_refresh(
     today = datetime.now(UTC).date()
     with shown.group("tables refresh"), shown.step("read the newest wheels"):
         changes = refresh(
-            index,
-            runner,
-            today=today,
-            releases=releases,
-            compilers=compilers,
-            folder=TABLES,
-            save=not check,
+            index, runner, today=today, releases=releases, compilers=compilers, folder=TABLES, save=not check
         )
     session.data = TableChanges(changes=changes.done, notes=changes.notes)
     done = changes.done or ("the tables are as they were",)

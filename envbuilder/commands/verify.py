@@ -157,8 +157,7 @@ def _verify(
         findings = audit(tree, outside=outside, gpus=_gpus(tree), oldest_glibc=glibc)
         if any(finding.severity is Severity.ERROR for finding in findings):
             raise VerifyError(
-                f"`{image}` and `{sif}` hold the same files, but the audits found errors",
-                findings=findings,
+                f"`{image}` and `{sif}` hold the same files, but the audits found errors", findings=findings
             )
     answer = VerifiedPair(
         image=image, sif=sif, paths=report.paths, tree=report.tree, plan=bool(layers), passed_over=report.passed_over

@@ -85,9 +85,7 @@ class Try:
 
 
 def search(
-    tries: Iterable[Try],
-    rank: Callable[[Try], Rank],
-    expand: Callable[[Try], Iterable[Try]] = lambda _: (),
+    tries: Iterable[Try], rank: Callable[[Try], Rank], expand: Callable[[Try], Iterable[Try]] = lambda _: ()
 ) -> Iterator[Try]:
     """Yield the recipes without errors, the nearest first.
 

@@ -274,9 +274,8 @@ def save_text(path: Path, text: str) -> None:
 def remove_tree(path: Path) -> None:
     """Remove a folder, whatever modes its folders have. Never follows links."""
     path.chmod(0o700)
-    for parent, folders, _ in os.walk(
-        path
-    ):  # parents come first, so their mode is set before their folders are read
+    # Parents come first, so their mode is set before their folders are read.
+    for parent, folders, _ in os.walk(path):
         for folder in (Path(parent, name) for name in folders):
             if not folder.is_symlink():
                 folder.chmod(0o700)

@@ -12,15 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Final, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from pydantic import (
-    Field,
-    GetCoreSchemaHandler,
-    Strict,
-    Tag,
-    TypeAdapter,
-    ValidationError,
-    ValidationInfo,
-)
+from pydantic import Field, GetCoreSchemaHandler, Strict, Tag, TypeAdapter, ValidationError, ValidationInfo
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 

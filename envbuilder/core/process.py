@@ -182,11 +182,7 @@ class ProcessRunner:
             self._running.discard(process)
 
     def _judge(
-        self,
-        command: Command,
-        process: "subprocess.Popen[bytes]",
-        errors: IO[bytes],
-        stdout: Sequence[str],
+        self, command: Command, process: "subprocess.Popen[bytes]", errors: IO[bytes], stdout: Sequence[str]
     ) -> None:
         errors.seek(0)
         output = redacted(errors.read().decode(errors="replace"))

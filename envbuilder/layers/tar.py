@@ -98,9 +98,7 @@ def read_member(found: tarfile.TarInfo) -> Member:
         ),
     )
     return Member(
-        entry=entry,
-        hard=_below_root(found.linkname) if found.islnk() else "",
-        offset=found.offset_data,
+        entry=entry, hard=_below_root(found.linkname) if found.islnk() else "", offset=found.offset_data
     )
 
 

@@ -49,10 +49,8 @@ def word_lists(drop: Sequence[str]) -> dict[str, str]:
 # ---- byte code
 
 _PYTHON: Final = re.compile(r"python(3\.\d+)-minimal")
-FIRST_REPEATABLE: Final = (
-    3,
-    11,
-)  # measured: uv installed 7375 files ten times, equal with 3.11, never with 3.9
+# Measured: uv installed 7375 files ten times, equal with 3.11, never with 3.9.
+FIRST_REPEATABLE: Final = (3, 11)
 
 
 def is_repeatable(python: str) -> bool:

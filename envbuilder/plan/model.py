@@ -89,9 +89,8 @@ class PythonStep:
     shares: ClassVar[tuple[str, ...]] = ("/opt",)
     python: str  # 3.11
     artifacts: tuple[Artifact, ...]
-    interpreter: str = (
-        ""  # the path of a standalone or an image's Python; "" for the distribution's usual one
-    )
+    # The path of a standalone or an image's Python; "" for the distribution's usual one.
+    interpreter: str = ""
 
     @property
     def site_packages(self) -> str:

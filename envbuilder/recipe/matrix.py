@@ -16,11 +16,8 @@ from envbuilder.recipe.model import Matrix
 
 MARK: Final = "@"
 KEY: Final = "matrix"
-_PREFIXES: Final = {
-    "pytorch": "torch",
-    "gpus": "",
-    "base": "",
-}  # before the value in a variant's name; else the key
+# What stands before the value in a variant's name; of other keys the key.
+_PREFIXES: Final = {"pytorch": "torch", "gpus": "", "base": ""}
 
 
 def file_of(path: Path) -> tuple[Path, str]:

@@ -122,11 +122,7 @@ def opened_sif(path: Path) -> Iterator[Squashfs]:
 
 
 def compare(
-    one: Collection[Entry],
-    other: Collection[Entry],
-    names: tuple[str, str],
-    *,
-    without: Collection[str] = (),
+    one: Collection[Entry], other: Collection[Entry], names: tuple[str, str], *, without: Collection[str] = ()
 ) -> tuple[Finding, ...]:
     """Return a finding for each differing path or field, sorted by path. Paths in `without` are skipped."""
     left = {entry.path: entry for entry in one if entry.path not in without}

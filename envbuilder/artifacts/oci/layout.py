@@ -171,8 +171,7 @@ def check_place(folder: Path) -> None:
     """Raise UsageError unless the place is free or holds an earlier layout."""
     if folder.is_symlink() or (folder.exists() and not (folder / "oci-layout").is_file()):
         raise UsageError(
-            f"`{folder}` exists and is not an OCI layout",
-            hint="move it away, or choose another --output",
+            f"`{folder}` exists and is not an OCI layout", hint="move it away, or choose another --output"
         )
 
 

@@ -199,9 +199,8 @@ class ExtensionBuilder:
         store = self._job.store
         key = cache.project_key(self._job.plan, extension).digest
         with store.lock(f"extension-{key}"):
-            if known := known_calls(
-                self._job.plan, self._job.store, extension
-            ):  # another build captured them meanwhile
+            # Another build may have captured them meanwhile.
+            if known := known_calls(self._job.plan, self._job.store, extension):
                 return known
             root = self._root()
             with (

@@ -25,9 +25,8 @@ class Distribution:
     glibc: MajorMinor
     python_version: Annotated[str, _PYTHON, Field(alias="python")]  # 3.11.2; the patch number may be unknown
     default_gcc: Annotated[str, _PATCH, Field(alias="gcc")]  # 12.2.0: a member of gcc_versions
-    gcc_versions: Annotated[
-        tuple[Annotated[str, _PATCH], ...], Field(alias="gccs")
-    ]  # ascending, one of a major
+    # Ascending, one of a major.
+    gcc_versions: Annotated[tuple[Annotated[str, _PATCH], ...], Field(alias="gccs")]
     libxcrypt: Annotated[str, _PATCH]  # 4.4.33
     has_crypt_h: Annotated[Flag, Field(alias="crypt_h")]  # libc6-dev brings libcrypt-dev, and with it crypt.h
     components: tuple[Line, ...]  # those whose packages `lock` chooses from

@@ -14,16 +14,7 @@ from typing import Annotated, Any, Final, Generic, TypeVar
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from envbuilder.core.models import (
-    Date,
-    Line,
-    Mistake,
-    ReadAs,
-    Rule,
-    Shape,
-    raise_mistakes,
-    read_node,
-)
+from envbuilder.core.models import Date, Line, Mistake, ReadAs, Rule, Shape, raise_mistakes, read_node
 from envbuilder.core.places import Code, List, Map, Mistakes, Node, load
 
 TABLES: Final = Path(__file__).parent  # of the tables that envbuilder brings

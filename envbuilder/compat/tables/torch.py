@@ -91,9 +91,8 @@ class Torch:
     # A CUDA without a row is not checked by torch.
     gcc_bounds: Annotated[tuple[GccBound, ...], ReadAs(dict[MajorMinor, Specifier], _bounds)] = ()
     checks_cuda: Flag  # an extension's setup.py fails where nvcc and torch differ in CUDA's major version
-    arch_names: Annotated[
-        tuple[str, ...], ReadAs(Targets, architectures)
-    ]  # of TORCH_CUDA_ARCH_LIST: 8.0, 9.0a
+    # Of TORCH_CUDA_ARCH_LIST: 8.0, 9.0a.
+    arch_names: Annotated[tuple[str, ...], ReadAs(Targets, architectures)]
     setuptools: Specifier = ""  # that `cpp_extension` needs; "" for any
     numpy: Specifier = ""  # likewise; "" for any
     note: Line = ""

@@ -37,10 +37,8 @@ _FILE_RANK: Final = (
 # Each pattern finds month, day, clock and fraction; beside it stands the format of the month.
 _TIMES: Final = (
     (re.compile(rb"\d{4}-(\d\d)-(\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9}))?"), "%m"),
-    (
-        re.compile(rb"\[[EFWI](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?"),
-        "%m",
-    ),  # glog: [E1118 20:32:23.95
+    # glog: [E1118 20:32:23.95
+    (re.compile(rb"\[[EFWI](\d{1,2})(\d\d) (\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?"), "%m"),
     (re.compile(rb"\b([A-Z][a-z]{2}) {1,2}(\d{1,2}) (\d\d:\d\d:\d\d)\b()"), "%b"),  # syslog
 )
 _UPTIME: Final = re.compile(r"^\[\s*(\d+\.\d+)\]")

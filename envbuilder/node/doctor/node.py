@@ -321,6 +321,5 @@ def check_locks(machine: Machine) -> Iterator[Item]:
     if old:
         why = "torch 2.13 and older waits forever for a lock that a killed compilation left"
         yield Subject(DoctorCode.LOCKS, "extension locks", why).warning(
-            f"{len(old)} older than an hour below {folder}",
-            f"rm {' '.join(old)}  # when nothing compiles",
+            f"{len(old)} older than an hour below {folder}", f"rm {' '.join(old)}  # when nothing compiles"
         )

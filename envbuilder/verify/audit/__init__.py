@@ -14,11 +14,7 @@ __all__ = ["AuditedImage", "Code", "ImageTexts", "Tree", "audit"]
 
 
 def audit(
-    tree: Tree,
-    *,
-    outside: ImageTexts | None = None,
-    gpus: Sequence[str] = (),
-    oldest_glibc: str = "",
+    tree: Tree, *, outside: ImageTexts | None = None, gpus: Sequence[str] = (), oldest_glibc: str = ""
 ) -> tuple[Finding, ...]:
     """Return every finding, sorted by code and place.
 
