@@ -46,12 +46,9 @@ def check_image(context: CheckContext) -> Iterator[Problem]:
         advice = "take an image of a distribution with glibc, as Debian, Ubuntu and RHEL are"
         yield Problem(CheckCode.BASE_LIBC, key, message, advice=advice, source=musl.source if musl else "")
     elif not base.distribution:
-        yield warning(
-            CheckCode.BASE_OS,
-            key,
-            "the base does not say which distribution it is (no `ID` in /etc/os-release), so nothing can be added to it",
-            advice="it serves where it has the compiler and the Python that the recipe pins",
-        )
+        message = "the base does not say which distribution it is (no `ID` in /etc/os-release), so nothing can be added to it"
+        advice = "it serves where it has the compiler and the Python that the recipe pins"
+        yield warning(CheckCode.BASE_OS, key, message, advice=advice)
 
 
 def check_gcc(context: CheckContext) -> Iterator[Problem]:
@@ -67,12 +64,8 @@ def check_gcc(context: CheckContext) -> Iterator[Problem]:
         yield Problem(CheckCode.GCC, "gcc", message, pins=("gcc",), advice=advice)
     elif base.gccs and (found is None or (plain and not is_version(plain.value, pin))):
         origin = f"that of {suite.name} is put beside" if found is None and suite else "both are there"
-        yield warning(
-            CheckCode.GCC_BESIDE,
-            "gcc",
-            f"the base has {has}, and the recipe asks for gcc {pin}: {origin}, and `gcc` means {pin} in the environment",
-            pins=("gcc",),
-        )
+        message = f"the base has {has}, and the recipe asks for gcc {pin}: {origin}, and `gcc` means {pin} in the environment"
+        yield warning(CheckCode.GCC_BESIDE, "gcc", message, pins=("gcc",))
 
 
 def check_python(context: CheckContext) -> Iterator[Problem]:
@@ -84,13 +77,9 @@ def check_python(context: CheckContext) -> Iterator[Problem]:
     if found is None and not is_suites and context.standalone is None:
         has = _listing("Python", base.pythons) or "no Python"
         why = _reason(base, suite, "Python", (suite.python,) if suite else ())
-        yield Problem(
-            CheckCode.PYTHON,
-            "python",
-            f"the base has {has}, not Python {pin}; {why}, and there is no standalone build of {pin}",
-            pins=("python",),
-            advice=f"or take a base that has Python {pin}",
-        )
+        message = f"the base has {has}, not Python {pin}; {why}, and there is no standalone build of {pin}"
+        advice = f"or take a base that has Python {pin}"
+        yield Problem(CheckCode.PYTHON, "python", message, pins=("python",), advice=advice)
     elif found and context.recipe.extensions and not base.has_headers(pin):
         if is_suites and found.path.startswith("/usr/bin/"):
             return  # the suite's package brings them
@@ -108,14 +97,11 @@ def check_libxcrypt(context: CheckContext) -> Iterator[Problem]:
     version = found.value if found else suite.libxcrypt if suite else ""
     if not is_version(version, pin) and not (version.count(".") == 1 and is_version(pin, version)):
         place = f" ({found.path})" if found else ""
-        yield Problem(
-            CheckCode.LIBXCRYPT,
-            "libxcrypt",
-            f"the base has {f'libxcrypt {version}{place}' if version else 'no libxcrypt'}, not {pin}",
-            pins=("libxcrypt",) if version else (),
-            advice="" if version else "leave the pin out, or take a base that has it",
-            source=found.source if found else "",
-        )
+        message = f"the base has {f'libxcrypt {version}{place}' if version else 'no libxcrypt'}, not {pin}"
+        advice = "" if version else "leave the pin out, or take a base that has it"
+        source = found.source if found else ""
+        pins = ("libxcrypt",) if version else ()
+        yield Problem(CheckCode.LIBXCRYPT, "libxcrypt", message, pins=pins, advice=advice, source=source)
     python = context.tables.pythons.by_name.get(context.recipe.python)
     if suite is None and not base.first(Name.CRYPT_H) and python and python.needs_crypt_h(context.python):
         message = f"Python.h of Python {context.python} includes crypt.h, and the base does not have it"
@@ -133,33 +119,23 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
     own = base.toolkit(asked) if asked else None
     weight = _weight(base, own or named)
     if not asked:
-        yield warning(
-            CheckCode.CUDA_UNUSED,
-            "base.image",
-            f"{has}, which the recipe does not use{weight}",
-            advice="a base without CUDA is smaller",
-            source=named.source,
-        )
+        message = f"{has}, which the recipe does not use{weight}"
+        advice = "a base without CUDA is smaller"
+        yield warning(CheckCode.CUDA_UNUSED, "base.image", message, advice=advice, source=named.source)
     elif own is None:
         minor = ".".join(named.value.split(".")[:2])
         is_whole = base.toolkit(minor) is not None
         part = "" if is_whole else " without nvcc or its headers"
-        yield Problem(
-            CheckCode.CUDA_TWICE,
-            "cuda",
-            f"{has}{part}, and the recipe asks for {asked}: CUDA would come twice",
-            moves=((Change("cuda", minor),),) if is_whole and minor != asked else (),
-            advice=f"or take a base without CUDA, or one with the whole toolkit of {asked} (`-devel`)",
-            source=named.source,
-        )
+        message = f"{has}{part}, and the recipe asks for {asked}: CUDA would come twice"
+        advice = f"or take a base without CUDA, or one with the whole toolkit of {asked} (`-devel`)"
+        moves = ((Change("cuda", minor),),) if is_whole and minor != asked else ()
+        yield Problem(CheckCode.CUDA_TWICE, "cuda", message, moves=moves, advice=advice, source=named.source)
     elif weight:
-        yield warning(
-            CheckCode.CUDA_TWICE,
-            "base.image",
-            f"CUDA's libraries come twice: torch's wheels bring those that it loads, and {has}{weight}",
-            advice="a base without CUDA spares them: envbuilder lays out the compiler beside the wheels' libraries",
-            source=own.source,
+        message = f"CUDA's libraries come twice: torch's wheels bring those that it loads, and {has}{weight}"
+        advice = (
+            "a base without CUDA spares them: envbuilder lays out the compiler beside the wheels' libraries"
         )
+        yield warning(CheckCode.CUDA_TWICE, "base.image", message, advice=advice, source=own.source)
 
 
 def check_cudas(context: CheckContext) -> Iterator[Problem]:
@@ -205,13 +181,9 @@ def check_own_torch(context: CheckContext) -> Iterator[Problem]:
     base = _fit(context)
     for fact in base.every(Name.TORCH) if base else ():
         brings = f"the environment brings torch {context.recipe.pytorch} of its own"
-        yield warning(
-            CheckCode.TORCH_TWICE,
-            "base.image",
-            f"the base has torch {fact.value} ({fact.path}), and {brings}",
-            advice="a base without torch is smaller by gigabytes",
-            source=fact.source,
-        )
+        message = f"the base has torch {fact.value} ({fact.path}), and {brings}"
+        advice = "a base without torch is smaller by gigabytes"
+        yield warning(CheckCode.TORCH_TWICE, "base.image", message, advice=advice, source=fact.source)
 
 
 def check_packages(context: CheckContext) -> Iterator[Problem]:

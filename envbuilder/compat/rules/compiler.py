@@ -48,14 +48,12 @@ def check_broken_gcc(context: CheckContext) -> Iterator[Problem]:
 def check_nvcc_glibc(context: CheckContext) -> Iterator[Problem]:
     cuda, row = context.cuda, context.distribution
     if cuda and row and cuda.glibc_below and version_key(row.glibc) >= version_key(cuda.glibc_below):
-        yield Problem(
-            CheckCode.NVCC_GLIBC,
-            "base",
+        message = (
             f"the headers of CUDA {cuda.cuda} clash with glibc {cuda.glibc_below} and newer "
-            f"(`exception specification is incompatible`), and {row.name} has {row.glibc}",
-            pins=("cuda", "base"),
-            source=cite(cuda.source, "math_functions", "debian-trixie", "shipped"),
+            f"(`exception specification is incompatible`), and {row.name} has {row.glibc}"
         )
+        source = cite(cuda.source, "math_functions", "debian-trixie", "shipped")
+        yield Problem(CheckCode.NVCC_GLIBC, "base", message, pins=("cuda", "base"), source=source)
 
 
 def check_architectures(context: CheckContext) -> Iterator[Problem]:
@@ -67,14 +65,12 @@ def check_architectures(context: CheckContext) -> Iterator[Problem]:
         is_old = architecture_key(gpu.capability) < architecture_key(plain[0])
         able = [row.cuda for row in context.tables.cudas.rows if row.can_target(gpu.capability)]
         span = f": CUDA {able[0]} to {able[-1]} can" if able else ""
-        yield Problem(
-            CheckCode.ARCHITECTURE,
-            key,
+        message = (
             f"nvcc {cuda.cuda} {'no longer compiles' if is_old else 'does not compile'} for {gpu.name} "
-            f"({gpu.target}), only for {target(plain[0])} to {target(plain[-1])}{span}",
-            pins=("cuda",),
-            source=cite(cuda.source, "ptxas", "debian-bullseye"),
+            f"({gpu.target}), only for {target(plain[0])} to {target(plain[-1])}{span}"
         )
+        source = cite(cuda.source, "ptxas", "debian-bullseye")
+        yield Problem(CheckCode.ARCHITECTURE, key, message, pins=("cuda",), source=source)
 
 
 def check_architecture_names(context: CheckContext) -> Iterator[Problem]:
@@ -108,15 +104,13 @@ def check_torch_gcc_bounds(context: CheckContext) -> Iterator[Problem]:
     torch = context.torch
     bound = torch.gcc_bound(context.recipe.cuda_minor) if torch else None
     if torch and bound and not bound.allows(context.gcc):
-        yield warning(
-            CheckCode.TORCH_GCC_BOUND,
-            "gcc",
+        message = (
             f"torch {torch.version} refuses gcc {context.gcc} in a setup.py with CUDA {bound.cuda} (it takes "
-            f"{bound.allowed}); extensions of this recipe and `load()` are not asked",
-            pins=("gcc",),
-            advice="TORCH_DONT_CHECK_COMPILER_ABI=1 makes a setup.py skip this check",
-            source=cite(torch.source, "wheels"),
+            f"{bound.allowed}); extensions of this recipe and `load()` are not asked"
         )
+        advice = "TORCH_DONT_CHECK_COMPILER_ABI=1 makes a setup.py skip this check"
+        source = cite(torch.source, "wheels")
+        yield warning(CheckCode.TORCH_GCC_BOUND, "gcc", message, pins=("gcc",), advice=advice, source=source)
 
 
 def check_standards(context: CheckContext) -> Iterator[Problem]:

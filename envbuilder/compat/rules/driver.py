@@ -25,14 +25,12 @@ def check_driver(context: CheckContext) -> Iterator[Problem]:
     driver = version_key(host.driver)
     if driver >= version_key(cuda.driver_floor):
         if cuda.driver and driver < version_key(cuda.driver):
-            yield warning(
-                CheckCode.DRIVER_MINOR,
-                "cuda",
+            message = (
                 f"`{host.path}`: driver {host.driver} runs CUDA {cuda.cuda} by minor-version compatibility; what "
-                f"is compiled at run time from PTX needs {cuda.driver}",
-                advice="the recipe's extensions hold machine code for its GPUs, so they are not concerned",
-                source=source,
+                f"is compiled at run time from PTX needs {cuda.driver}"
             )
+            advice = "the recipe's extensions hold machine code for its GPUs, so they are not concerned"
+            yield warning(CheckCode.DRIVER_MINOR, "cuda", message, advice=advice, source=source)
         return
     needs = (
         f"CUDA {cuda.cuda} needs driver {cuda.driver_floor} or newer, and `{host.path}` says {host.driver}"
@@ -85,14 +83,11 @@ def check_host_gpus(context: CheckContext) -> Iterator[Problem]:
             advice = f"GPUs: {', '.join(context.tables.gpus.by_name)}"
             yield warning(CheckCode.HOST_GPU_UNKNOWN, "gpus", message, advice=advice)
         elif held and not can_run(gpu.capability, held):
-            yield Problem(
-                CheckCode.HOST_GPU,
-                "gpus",
-                f"the recipe compiles for {targets}, which {gpu.name} ({gpu.target}) of `{host.path}` cannot run",
-                moves=((Change(f"gpus[{len(context.recipe.gpus)}]", gpu.name),),),
-                pins=("cuda", "pytorch"),
-                source=cite(gpu.source),
-            )
+            message = f"the recipe compiles for {targets}, which {gpu.name} ({gpu.target}) of `{host.path}` cannot run"
+            source = cite(gpu.source)
+            moves = ((Change(f"gpus[{len(context.recipe.gpus)}]", gpu.name),),)
+            pins = ("cuda", "pytorch")
+            yield Problem(CheckCode.HOST_GPU, "gpus", message, moves=moves, pins=pins, source=source)
 
 
 def runtime(context: CheckContext) -> Cuda | None:

@@ -35,13 +35,9 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
 def check_arm_hosts(context: CheckContext) -> Iterator[Problem]:
     for key, gpu in context.gpus:
         if gpu.arm_host:
-            yield warning(
-                CheckCode.ARM_HOST,
-                key,
-                f"{gpu.name} sits beside an aarch64 processor, and envbuilder builds for x86-64",
-                advice=f"what is built runs on other GPUs with {gpu.target} alone",
-                source=cite(gpu.source),
-            )
+            message = f"{gpu.name} sits beside an aarch64 processor, and envbuilder builds for x86-64"
+            advice = f"what is built runs on other GPUs with {gpu.target} alone"
+            yield warning(CheckCode.ARM_HOST, key, message, advice=advice, source=cite(gpu.source))
 
 
 def check_suite(context: CheckContext) -> Iterator[Problem]:
@@ -65,14 +61,12 @@ def check_crypt_h(context: CheckContext) -> Iterator[Problem]:
     """The pin is required even if the suite's libc6-dev brings the header: that of newer suites does not."""
     row = context.tables.pythons.by_name.get(context.recipe.python)
     if row and not context.recipe.libxcrypt and row.needs_crypt_h(context.python):
-        yield Problem(
-            CheckCode.CRYPT_H,
-            "libxcrypt",
+        message = (
             f"Python.h of Python {context.python} includes crypt.h, and the recipe does not pin libxcrypt, "
-            "which brings it",
-            pins=("libxcrypt", "python", "base"),
-            source=cite(row.source),
+            "which brings it"
         )
+        pins = ("libxcrypt", "python", "base")
+        yield Problem(CheckCode.CRYPT_H, "libxcrypt", message, pins=pins, source=cite(row.source))
 
 
 def check_cuda(context: CheckContext) -> Iterator[Problem]:

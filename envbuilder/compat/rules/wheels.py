@@ -72,13 +72,11 @@ def check_kernels(context: CheckContext) -> Iterator[Problem]:
         ]
         span = f"; the first that has is {able[0]}, the last {able[-1]}" if able else ""
         held = " ".join(map(target, build.architectures))
-        yield Problem(
-            CheckCode.KERNELS,
-            key,
-            f"torch {torch.version}+{build.name} has no code for {gpu.name} ({gpu.target}), only {held}{span}",
-            pins=("pytorch", "cuda"),
-            source=cite(torch.source, "wheels" if build is torch.build else "builder"),
+        message = (
+            f"torch {torch.version}+{build.name} has no code for {gpu.name} ({gpu.target}), only {held}{span}"
         )
+        source = cite(torch.source, "wheels" if build is torch.build else "builder")
+        yield Problem(CheckCode.KERNELS, key, message, pins=("pytorch", "cuda"), source=source)
 
 
 def check_bounds(context: CheckContext) -> Iterator[Problem]:
@@ -102,14 +100,9 @@ def check_bounds(context: CheckContext) -> Iterator[Problem]:
             continue
         alone = (key for key, one in asked if (one.specifier & SpecifierSet(bound)).is_unsatisfiable())
         key = next(alone, asked[-1][0])
-        yield Problem(
-            code,
-            key,
-            f"torch {torch.version} {does} {name}{bound}, and the recipe asks for {name}{wanted}",
-            pins=("pytorch",),
-            moves=(tuple(Change(key, f"{name}{bound}") for key, _ in asked),),
-            source=cite(torch.source, source),
-        )
+        message = f"torch {torch.version} {does} {name}{bound}, and the recipe asks for {name}{wanted}"
+        moves = (tuple(Change(key, f"{name}{bound}") for key, _ in asked),)
+        yield Problem(code, key, message, pins=("pytorch",), moves=moves, source=cite(torch.source, source))
 
 
 def check_compiler_parts(context: CheckContext) -> Iterator[Problem]:
