@@ -191,10 +191,8 @@ def _load_private(path: Path, passphrase: Passphrase) -> PrivateKey:
 def _ask(path: Path, passphrase: Passphrase) -> bytes:
     answer = passphrase()
     if not answer:
-        raise UsageError(
-            f"`{path}` is locked by a passphrase",
-            hint="set ENVBUILDER_KEY_PASSPHRASE, or run `sign` in a terminal, which asks for it",
-        )
+        hint = "set ENVBUILDER_KEY_PASSPHRASE, or run `sign` in a terminal, which asks for it"
+        raise UsageError(f"`{path}` is locked by a passphrase", hint=hint)
     return answer.encode()
 
 

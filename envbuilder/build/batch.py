@@ -91,10 +91,8 @@ def choose(names: Sequence[str], folder: Path, *, every: bool, jobs: int | None)
         path = find_recipe(name, folder).resolve()
         known, before = found.setdefault(path.stem, (name, path))
         if before != path:
-            raise UsageError(
-                f"`{known}` and `{name}` would both be built as `{path.stem}`",
-                hint="build one after the other, each with an `--output` of its own",
-            )
+            hint = "build one after the other, each with an `--output` of its own"
+            raise UsageError(f"`{known}` and `{name}` would both be built as `{path.stem}`", hint=hint)
     return tuple(name for name, _ in found.values())
 
 

@@ -156,10 +156,8 @@ def build(
     )
     if where:
         if prepare or choice != EngineChoice():
-            raise UsageError(
-                "`--on` chooses the engine of each recipe",
-                hint="leave out `--on`, or `--prepare` and the engine's options",
-            )
+            hint = "leave out `--on`, or `--prepare` and the engine's options"
+            raise UsageError("`--on` chooses the engine of each recipe", hint=hint)
         files = tuple(find_recipe(one, recipes).absolute() for one in chosen)
         array = arrays.make_array(
             files, cache=cache_folder(session.environment), output=output, offline=offline, host=host,

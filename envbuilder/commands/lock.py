@@ -54,10 +54,8 @@ def lock(
             "package names require `--upgrade`", hint=f"envbuilder lock {name} --upgrade {' '.join(packages)}"
         )
     if security and (packages or not upgrade):
-        raise UsageError(
-            "`--security` requires `--upgrade`, without package names",
-            hint=f"envbuilder lock {name} --upgrade --security",
-        )
+        hint = f"envbuilder lock {name} --upgrade --security"
+        raise UsageError("`--security` requires `--upgrade`, without package names", hint=hint)
     options = LockOptions(
         today=datetime.now(UTC).date(),
         upgrade=upgrade and not packages and not security,

@@ -214,10 +214,8 @@ class ProcessRunner:
                 raise CommandError(f"could not {command.why}: there is no folder `{command.cwd}`") from error
             absent = isinstance(error, FileNotFoundError)
             what = "is not installed" if absent else f"does not start: {error.strerror}"
-            raise ToolError(
-                f"could not {command.why}: `{command.argv[0]}` {what}",
-                hint="`scripts/setup` installs what envbuilder needs on Debian 12",
-            ) from error
+            hint = "`scripts/setup` installs what envbuilder needs on Debian 12"
+            raise ToolError(f"could not {command.why}: `{command.argv[0]}` {what}", hint=hint) from error
         return process
 
 

@@ -128,10 +128,8 @@ def _texts(path: Path) -> dict[str, str]:
     try:
         return {str(file.relative_to(path)) if file != path else file.name: _text(file) for file in files}
     except OSError as error:
-        raise UsageError(
-            f"`{error.filename}` cannot be read: {error.strerror}",
-            hint="give a file of saved output, or a folder of them",
-        ) from error
+        hint = "give a file of saved output, or a folder of them"
+        raise UsageError(f"`{error.filename}` cannot be read: {error.strerror}", hint=hint) from error
 
 
 def _text(path: Path) -> str:

@@ -82,10 +82,8 @@ def find_recipe(name: str, folder: Path) -> Path:
     if not file_of(path)[0].is_file():
         known = list_recipes(folder)
         listing = f"recipes: {', '.join(known)}" if known else f"`{folder}` holds no recipes"
-        raise UsageError(
-            f"there is no recipe {shown(name)} in `{folder}`",
-            hint=f"{nearest(name, known)}{listing}; a path to a recipe file works as well",
-        )
+        hint = f"{nearest(name, known)}{listing}; a path to a recipe file works as well"
+        raise UsageError(f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
     return path
 
 

@@ -163,10 +163,8 @@ def _signed_statement(
         with contextlib.suppress(VerifyError):
             if digest_that_is_signed(form, manifest) in signed_digests(text, key, str(subject)):
                 return text
-    raise VerifyError(
-        f"the {form} at `{subject}` is not signed with the key of `{key}`",
-        hint="ask who pushed it; `envbuilder push NAME --sign KEY` signs, and nothing was pulled",
-    )
+    hint = "ask who pushed it; `envbuilder push NAME --sign KEY` signs, and nothing was pulled"
+    raise VerifyError(f"the {form} at `{subject}` is not signed with the key of `{key}`", hint=hint)
 
 
 def _kept_blobs(outputs: Outputs, found: dict[Form, Manifest]) -> dict[Sha256, Path]:

@@ -228,10 +228,8 @@ def _signature(outputs: Outputs, manifests: Sequence[tuple[naming.Form, model.Ma
     signed = signed_digests(content, None, str(outputs.bundle))
     for form, manifest in manifests:
         if naming.digest_that_is_signed(form, manifest) not in signed:
-            raise VerifyError(
-                f"`{outputs.bundle}` does not cover the {form} as it is",
-                hint="push with `--sign KEY`, or sign the artifacts again",
-            )
+            hint = "push with `--sign KEY`, or sign the artifacts again"
+            raise VerifyError(f"`{outputs.bundle}` does not cover the {form} as it is", hint=hint)
     return [_small(naming.BUNDLE_TYPE, content)]
 
 

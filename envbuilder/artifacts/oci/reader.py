@@ -93,10 +93,8 @@ def _opened(place: Path) -> Iterator[Files]:
                 yield _in_archive(archive)
     except DAMAGED as error:
         reason = f"there is no {error}" if isinstance(error, KeyError) else str(error)
-        raise VerifyError(
-            f"`{place}` is not an image that can be read: {reason}",
-            hint="give an OCI layout, an unpacked OCI archive or the output of `docker save`",
-        ) from error
+        hint = "give an OCI layout, an unpacked OCI archive or the output of `docker save`"
+        raise VerifyError(f"`{place}` is not an image that can be read: {reason}", hint=hint) from error
 
 
 def _in_archive(archive: tarfile.TarFile) -> Files:

@@ -107,10 +107,8 @@ def _reading(what: str) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise FetchError(
-            f"could not understand {what}: {error}",
-            hint="the artifact has a new form: `envbuilder/compat/refresh` must learn it",
-        ) from error
+        hint = "the artifact has a new form: `envbuilder/compat/refresh` must learn it"
+        raise FetchError(f"could not understand {what}: {error}", hint=hint) from error
 
 
 def _gone(name: str, versions: Iterable[str]) -> Changes:
