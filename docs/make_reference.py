@@ -86,6 +86,7 @@ SETTINGS: Final = {
     "UV_PYTHON_INSTALL_MIRROR": "the parent of python-build-standalone's releases; if unset, uv's mirror and GitHub",
     "ENVBUILDER_CUDA_REDIST": "a mirror of NVIDIA's archive of CUDA components, or a folder with its files; NVIDIA's own if unset, none if"
     " empty",
+    "ENVBUILDER_APT_MIRRORS": "`NAME=ADDRESS`, separated by spaces: mirrors of a recipe's or an image's apt repositories",
     "ENVBUILDER_REGISTRY": "the registry that `push` and `pull` use for the name of a recipe: `registry.site.org/team`",
     "ENVBUILDER_REGISTRY_MIRRORS": "`REGISTRY=MIRROR/FOLDER`, separated by spaces: mirrors to ask before a registry",
     "ENVBUILDER_KEY": "the public key of `pull --key`",
@@ -242,6 +243,7 @@ def recipe_keys() -> str:
     whole = schema.make_schema()
     properties = _properties(whole)
     extension = properties["extensions"]["items"]
+    source = next(one for one in properties["apt_sources"]["items"]["anyOf"] if "properties" in one)
     needed = whole["else"]["required"]
     lines = made(
         "The keys of a recipe",
@@ -252,6 +254,11 @@ def recipe_keys() -> str:
         "names it. Unknown keys are errors, each with the nearest key that is known. A recipe that `extends` another may leave out what that one has.", "",
     ]  # fmt: skip
     lines += table(("key", "needed", "is", ""), [_key(name, one, needed) for name, one in properties.items()])
+    lines += ["## An apt source", "", "`nvidia/…`, or a map:", ""]
+    lines += table(
+        ("key", "needed", "is", ""),
+        [_key(name, one, source["required"]) for name, one in _properties(source).items()],
+    )
     lines += [
         "## An extension",
         "",
@@ -278,7 +285,7 @@ def pins() -> str:
             cuda.cuda, *(_releases(cuda.cuda, source) for source in SOURCES), f"{cuda.gcc_min} to {cuda.gcc_max}",
             cuda.glibc_below and f"below {cuda.glibc_below}", cuda.driver_floor,
         ]
-        for cuda in tables.cudas.rows if cuda.cuda in tables.toolkits
+        for cuda in tables.cudas.rows if any(_releases(cuda.cuda, source) for source in SOURCES)
     ]  # fmt: skip
     gpus = [
         [f"`{gpu.name}`", gpu.capability, able[0], able[-1]]
@@ -296,8 +303,9 @@ def pins() -> str:
         *table(("`base`", "`python`", "`gcc`", "libxcrypt", "glibc", "`pytorch` with wheels for this Python"), suites),
         f"Other Pythons are standalone builds, on any base: {', '.join(tables.standalones.by_name)}.", "",
         "## CUDA", "",
-        "`lock` takes the first of the sources that this machine reaches, in the order of the columns. A release that is not in them is in an image only.", "",
-        *table(("`cuda`", "NVIDIA's archive", "wheels", "Debian", "takes gcc", "takes glibc", "runs from driver"), toolkits),
+        "`lock` takes the first of the sources that this machine reaches, in the order of the columns. A release that is not in them is in an image only.",
+        "That of NVIDIA's apt needs [`apt_sources: [nvidia/ubuntu2004]`](../how-to/recipes.md#add-apt-repositories).", "",
+        *table(("`cuda`", "NVIDIA's archive", "wheels", "Debian", "NVIDIA's apt", "takes gcc", "takes glibc", "runs from driver"), toolkits),
         "## GPUs", "",
         *table(("`gpus`", "capability", "first `cuda` that compiles for it", "the last"), gpus),
         "## PyTorch", "",

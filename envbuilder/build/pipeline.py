@@ -28,7 +28,8 @@ from envbuilder.core.fetch import Fetcher
 from envbuilder.core.findings import Finding
 from envbuilder.core.log import log_to
 from envbuilder.core.process import Command
-from envbuilder.lock.model import lock_artifacts
+from envbuilder.lock.model import LockedBase, lock_artifacts
+from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import ResolveContext, open_context
 from envbuilder.lock.resolve.extensions import store_sources
 from envbuilder.lock.vendor import Vendored, vendor
@@ -78,7 +79,7 @@ def build_recipe(
         with log_to(outputs.log, context.console.owner), _no_staged_image(docker, outputs, context):
             oci.check_place(outputs.image)
             sif.check_place(outputs.sif)
-            resolving = resolve_context(context, offline=offline)
+            resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
             store_sources(recipe, plan.extensions, resolving, offline=offline)
             result = _Build(
                 recipe=recipe,
@@ -117,6 +118,15 @@ def _no_staged_image(
 def resolve_context(context: BuildContext, *, offline: bool) -> ResolveContext:
     """Return the context of resolving and fetching."""
     return open_context(context.store, context.runner, context.environment, context.console, offline=offline)
+
+
+def _locked_context(
+    context: BuildContext, recipe: Recipe, base: LockedBase | None, *, offline: bool
+) -> ResolveContext:
+    """Return the same for a locked recipe, with the apt repositories of the recipe and of its image."""
+    found = resolve_context(context, offline=offline)
+    found.fetcher.know(addresses(recipe, base.inside if base else None))
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,7 +250,8 @@ def prepare_recipe(
     recipe, plan, _ = make_plan(name, context.recipes, context.store)
     folder = folder.absolute()
     with context.store.in_use():
-        resolving, engine = resolve_context(context, offline=offline), open_engine(plan, choice, context)
+        resolving = _locked_context(context, recipe, plan.os.base, offline=offline)
+        engine = open_engine(plan, choice, context)
         if not isinstance(engine, BuildKitEngine):
             raise UsageError(
                 f"`--prepare`: the engine `{engine.job.engine}` reads no folder", hint="add `--engine docker`"
@@ -257,7 +268,7 @@ def vendor_recipe(name: str, context: BuildContext, folder: Path) -> Vendored:
     """Fetch all files of a lock and copy them into a folder. Raises LockError, FetchError or SpaceError."""
     recipe, lock, _ = load_locked(name, context.recipes, context.store)
     with context.store.in_use():
-        resolving = resolve_context(context, offline=False)
+        resolving = _locked_context(context, recipe, lock.base, offline=False)
         store_sources(recipe, lock.extensions, resolving)
         fetch_inputs(lock_artifacts(lock), resolving.fetcher, context.console)
         with context.console.step(f"copy into `{folder}`"):

@@ -10,6 +10,7 @@ from envbuilder.build.extensions.programs import container_compiles, need_source
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import UsageError
 from envbuilder.core.sources import PYTORCH_INDEX
+from envbuilder.lock.repositories import addresses
 from envbuilder.plan.make import make_plan
 from envbuilder.plan.model import Plan
 from envbuilder.plan.render.definition import render_definition
@@ -48,4 +49,5 @@ def make_kit(recipe: Recipe, plan: Plan, *, pytorch_index: str) -> Kit:
         pytorch_index=pytorch_index,
         labels=image_labels(plan),
         compiles=container_compiles(plan, jobs=JOBS),
+        repositories=addresses(recipe, None),
     )

@@ -7,7 +7,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from envbuilder.compat.host_file import HostFacts
-from envbuilder.compat.image_facts import Base, as_distribution, suite_of
+from envbuilder.compat.image_facts import Base, Name, as_distribution, is_version, suite_of
 from envbuilder.compat.tables.cuda import Cuda, architecture_key, load_cudas
 from envbuilder.compat.tables.distribution import Distribution, load_distributions
 from envbuilder.compat.tables.gpu import Gpu, load_gpus
@@ -31,7 +31,13 @@ class Tables:
     standalones: Table[Standalone] = field(default_factory=load_standalones)
     standards: Table[Standard] = field(default_factory=load_standards)
     # The releases of CUDA that a source has, oldest first, e.g. 12.4.1.
-    releases: tuple[str, ...] = field(default_factory=lambda: all_releases(load_toolkits().rows))
+    releases: tuple[str, ...] = field(
+        default_factory=lambda: all_releases(row for row in load_toolkits().rows if row.source != "apt")
+    )
+    # Those of NVIDIA's apt repositories, for a recipe or an image that names one.
+    apt_releases: tuple[str, ...] = field(
+        default_factory=lambda: all_releases(row for row in load_toolkits().rows if row.source == "apt")
+    )
 
     @functools.cached_property
     def toolkits(self) -> tuple[str, ...]:
@@ -57,6 +63,13 @@ class CheckContext:
     torch: Torch | None
     build: Build | None  # of torch: the one that is installed; None for the CPU's
     gpus: tuple[tuple[str, Gpu], ...]  # `gpus[0]` → its row
+
+    def has_toolkit(self, cuda: str) -> bool:
+        """Return whether a source is known to have this CUDA, or a repository of the recipe or its image may have it."""
+        if any(is_version(release, cuda) for release in self.tables.releases):
+            return True
+        named = bool(self.recipe.apt_sources or (self.base and self.base.every(Name.APT)))
+        return named and any(is_version(release, cuda) for release in self.tables.apt_releases)
 
     @property
     def suite(self) -> Distribution | None:

@@ -43,6 +43,7 @@ class Name(StrEnum):
     CUDNN = "cudnn"  # *
     TORCH = "torch"  # *
     MANAGER = "packages"  # dpkg or rpm, with how many
+    APT = "apt source"  # * beside the distribution's own, as a line of apt's
     ENV = "env"  # * NAME=value
     USER = "user"
     ENTRYPOINT = "entrypoint"

@@ -14,13 +14,14 @@ from typing import Final, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from envbuilder.core.cache import Sha256
-from envbuilder.core.errors import ToolError
+from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import Command, Runner
 
 PYTORCH_INDEX: Final = "https://download.pytorch.org/whl"
 DEBIAN: Final = "debian"  # sources of .deb packages: Debian's main archive
 DEBIAN_SECURITY: Final = "debian-security"  # Debian's security archive
 UBUNTU: Final = "ubuntu"
+APT: Final = "apt-"  # begins the sources of other apt repositories: apt-nvidia-ubuntu2004
 CUDA: Final = "cuda"  # the source of toolkits: NVIDIA's redistributable archive
 CUDA_REDIST: Final = "https://developer.download.nvidia.com/compute/cuda/redist/"
 DEBIAN_SNAPSHOT: Final = "https://snapshot.debian.org/"
@@ -90,6 +91,7 @@ class Sources:
     pytorch: str = PYTORCH_INDEX  # parent of cpu, cu126, …
     standalone: tuple[str, ...] = STANDALONE_RELEASES  # parents of the releases 20261110, …
     cuda: str = CUDA_REDIST  # NVIDIA's redistributable archive; "" for none
+    apt: tuple[tuple[str, str], ...] = ()  # mirrors of other apt repositories, by the name of their source
     folders: tuple[Path, ...] = ()  # wheels and .debs lie in them; OCI layouts too
     certificates: Path | None = None  # CA bundle for HTTPS
 
@@ -99,7 +101,7 @@ class Sources:
             DEBIAN: self.debian, DEBIAN_SECURITY: self.security, UBUNTU: self.ubuntu, STANDALONE: self.standalone,
             CUDA: (self.cuda,) if self.cuda else (),
         }  # fmt: skip
-        return known.get(source, ())
+        return known.get(source) or tuple(url for name, url in self.apt if name == source)
 
     def mirror_of(self, source: str, day: date) -> str:
         """Return the address of a source of .deb packages as it was at 00:00 UTC of that day; "" for none."""
@@ -131,6 +133,7 @@ def probe_sources(environment: Mapping[str, str], runner: Runner) -> Sources:
         pytorch=_base(environment.get("ENVBUILDER_PYTORCH_INDEX", "") or PYTORCH_INDEX),
         standalone=(_base(releases),) if releases else STANDALONE_RELEASES,
         cuda=_service(environment, "ENVBUILDER_CUDA_REDIST", CUDA_REDIST),
+        apt=tuple(_apt_mirror(word) for word in environment.get("ENVBUILDER_APT_MIRRORS", "").split()),
         folders=tuple(dict.fromkeys(path for link in links if (path := _folder(link)))),
         certificates=Path(bundle) if bundle else None,
     )
@@ -241,6 +244,13 @@ def _mirror_list(url: str) -> tuple[str, ...]:
         return ()
     lines = [line.split("#")[0].split() for line in path.read_text(encoding="utf-8").splitlines()]
     return tuple(line[0] for line in lines if line)
+
+
+def _apt_mirror(word: str) -> tuple[str, str]:
+    name, sign, url = word.partition("=")
+    if not (name and sign and ":" in url):
+        raise UsageError(f"ENVBUILDER_APT_MIRRORS holds `{shown(word)}`", hint="write NAME=ADDRESS")
+    return f"{APT}{name}", _base(url)
 
 
 def _service(environment: Mapping[str, str], name: str, default: str) -> str:

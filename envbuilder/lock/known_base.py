@@ -13,7 +13,7 @@ from envbuilder.lock.file import load_lock
 from envbuilder.lock.model import Lock, LockedBase
 from envbuilder.recipe.model import Recipe
 
-FORMAT: Final = 2  # of the cached facts; with a new number, every image is inspected again
+FORMAT: Final = 3  # of the cached facts; with a new number, every image is inspected again
 BASE: Final = "base.json"
 
 

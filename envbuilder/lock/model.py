@@ -20,8 +20,8 @@ from envbuilder.recipe.extension import Form
 from envbuilder.recipe.model import Recipe
 
 PARTS: Final = {  # keys of Recipe.canonical() that each part is resolved from; it leaves out some at their default
-    "debs": ("base", "python", "gcc", "libxcrypt", "apt", "security"),
-    "toolkit": ("base", "cuda"),
+    "debs": ("base", "python", "gcc", "libxcrypt", "apt", "apt_sources", "security"),
+    "toolkit": ("base", "cuda", "apt_sources"),
     "wheels": ("base", "python", "cuda", "pytorch", "packages"),
 }
 
@@ -51,9 +51,9 @@ class LockCode(CodeEnum):
 class Artifact:
     """One file to fetch. `source` is `debian`, `debian-security` or `ubuntu` (path below a mirror), `cuda` (path below NVIDIA's
     redistributable archive), `pypi` (path `project/filename` in a package index), `pytorch` (path `cu126/project/filename`
-    below PyTorch's own indexes), `python-build-standalone` (path `release/filename` below its releases), `git` (the tree of
-    a commit as a tar) or `registry` (path `manifests/sha256:…` or `blobs/sha256:…` below the image `name`; never in a
-    lockfile).
+    below PyTorch's own indexes), `python-build-standalone` (path `release/filename` below its releases), `apt-NAME` (path
+    below an apt repository of the recipe or of its image), `git` (the tree of a commit as a tar) or `registry` (path
+    `manifests/sha256:…` or `blobs/sha256:…` below the image `name`; never in a lockfile).
     """
 
     kind: Line  # deb | wheel | archive | blob; an extension's archive: git | sdist

@@ -22,6 +22,7 @@ from envbuilder.core.process import Command, Runner
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.lock.model import Artifact, Lock
+from envbuilder.lock.repositories import repositories, tag
 from envbuilder.recipe.model import Recipe
 
 log = logging.getLogger(__name__)
@@ -60,7 +61,8 @@ def missed_updates(recipe: Recipe, store: Store, runner: Runner) -> MissedUpdate
     row = _suite(recipe, lock)
     if row is None or not recipe.security or not row.pockets:
         return None
-    folder = lists_folder(store, row, row.components, security=True)
+    more = tag(repositories(recipe, lock.base.inside if lock.base else None))
+    folder = lists_folder(store, row, row.components, security=True, more=more)
     stamp, place = folder / STAMP, f"*_{row.suite}-security_*Release"
     release = next((folder / "lists").glob(place), None) if stamp.is_file() else None
     dated = _DATE.search(release.read_text(encoding="utf-8")) if release else None
@@ -96,10 +98,19 @@ def missed_finding(recipe: Recipe, missed: MissedUpdates) -> Finding:
 
 
 def lists_folder(
-    store: Store, row: Distribution, components: tuple[str, ...], *, security: bool, day: date | None = None
+    store: Store,
+    row: Distribution,
+    components: tuple[str, ...],
+    *,
+    security: bool,
+    day: date | None = None,
+    more: str = "",
 ) -> Path:
-    """Return the folder in the cache with the package lists of a suite, with its pockets if `security`."""
-    words = [row.suite, *components, "pockets" if security else "release"]
+    """Return the folder in the cache with the package lists of a suite, with its pockets if `security`.
+
+    `more` is the tag of the repositories beside it.
+    """
+    words = [row.suite, *components, "pockets" if security else "release", *filter(None, (more,))]
     return store.resolver("apt") / "-".join([*words, *([f"{day:%Y%m%d}"] if day else [])])
 
 

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from envbuilder import __version__
 from envbuilder.compat.image_facts import Name
 from envbuilder.core.cache import sha256_text
-from envbuilder.core.sources import CUDA
+from envbuilder.core.sources import APT, CUDA
 from envbuilder.lock.model import Artifact, LockedBase, LockedExtension
 from envbuilder.plan.license import UNKNOWN, License, own_references
 from envbuilder.plan.model import Plan
@@ -56,8 +56,11 @@ def make_sbom(plan: Plan, licenses: Mapping[str, License]) -> str:
 
 
 def distribution_of(deb: Artifact) -> str:
-    """Return the distribution of a package, by the archive that it is from: debian for debian-security."""
-    return deb.source.partition("-")[0]
+    """Return the distribution of a package, by the archive that it is from: debian for debian-security.
+
+    For another repository, return its name.
+    """
+    return deb.source.removeprefix(APT) if deb.source.startswith(APT) else deb.source.partition("-")[0]
 
 
 def purl(artifact: Artifact) -> str:
@@ -74,9 +77,9 @@ def purl(artifact: Artifact) -> str:
 def _supplier(artifact: Artifact) -> str:
     if artifact.source == CUDA:
         return "Organization: NVIDIA"
-    return (
-        f"Organization: {distribution_of(artifact).capitalize()}" if artifact.kind == "deb" else NOASSERTION
-    )
+    if artifact.kind != "deb" or artifact.source.startswith(APT):
+        return NOASSERTION
+    return f"Organization: {distribution_of(artifact).capitalize()}"
 
 
 def _artifacts(plan: Plan, licenses: Mapping[str, License]) -> Iterator[dict[str, object]]:

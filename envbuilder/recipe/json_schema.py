@@ -11,6 +11,7 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 
 from envbuilder.recipe.extension import OPTIONS, Extension
 from envbuilder.recipe.model import RecipeFile
+from envbuilder.recipe.repository import RepositoryFile
 
 FILE: Final = "schema.json"  # beside the recipes
 MODELINE: Final = f"# yaml-language-server: $schema={FILE}"
@@ -25,7 +26,7 @@ def schema_text() -> str:
 
 def make_schema() -> _Schema:
     # Not in the loader: pydantic reads these texts from the source, in 0.04 s.
-    for kind in (RecipeFile, Extension):
+    for kind in (RecipeFile, Extension, RepositoryFile):
         with_config(ConfigDict(use_attribute_docstrings=True))(kind)
     raw = TypeAdapter(RecipeFile).json_schema()
     made: Any = _plain(raw, raw["$defs"])

@@ -14,6 +14,7 @@ from envbuilder.core.places import load as load_yaml
 from envbuilder.recipe.fields import Packages, RecipeCode
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
+from envbuilder.recipe.repository import RepositoryFile, make_repository
 
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
 _FILE: Final[Any] = Annotated[RecipeFile, RawRule(check_pairs)]
@@ -203,6 +204,7 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
     path = files[0]
     nodes = filter(None, map(root.get, ("packages", ADD)))
     lists = (item.get("requirements") for node in nodes for item in node.inner.values())
+    keys = (path.parent / one.key for one in file.apt_sources if isinstance(one, RepositoryFile))
     return Recipe(
         name=name,
         path=path,
@@ -217,6 +219,7 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         pytorch=file.pytorch,
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
         apt=file.apt,
+        apt_sources=tuple(make_repository(one, path.parent) for one in file.apt_sources),
         security=file.security,
         extensions=file.extensions,
         env=file.env,
@@ -224,7 +227,7 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         tests=file.tests,
         parent=files[1] if root.get(ADD) else None,
         add=tuple(dict.fromkeys(text for text, _ in _packages(file.add, root.get(ADD)))),
-        files=(*files, *(path.parent / one.value for one in lists if one)),
+        files=(*files, *(path.parent / one.value for one in lists if one), *keys),
         places=tuple(_places(root, packages)),
     )
 

@@ -13,6 +13,7 @@ from envbuilder.core.models import MAJOR_MINOR, Flag, Line, Mistake, RawRule, Ru
 from envbuilder.core.places import Unquoted
 from envbuilder.recipe.extension import Extension, check_extension, check_extensions
 from envbuilder.recipe.fields import OwnFile, Packages, RecipeCode, Variables
+from envbuilder.recipe.repository import Repositories, Repository
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
 SUFFIX: Final = ".yaml"
@@ -138,6 +139,8 @@ class RecipeFile:
     """Requirements as pip knows them, or {requirements: FILE} with a path from the recipe's own folder; the lock fixes each version and file."""
     apt: tuple[Annotated[str, SHAPES["apt"]], ...] = ()
     """Packages of the suite by name; the lock fixes each version."""
+    apt_sources: Repositories = ()
+    """Apt repositories beside the base's: `nvidia/ubuntu2004`, or a map with name, url, suite, components and key."""
     security: Flag = True
     """Whether `lock` takes packages from the suite's -updates and -security too; `false` takes the release's alone."""
     extensions: Annotated[
@@ -192,6 +195,7 @@ class Recipe:
     pytorch: str
     packages: tuple[str, ...] = ()  # PEP 508, requirement files folded in
     apt: tuple[str, ...]
+    apt_sources: tuple[Repository, ...] = ()
     extensions: tuple[Extension, ...]
     env: tuple[tuple[str, str], ...]  # sorted by name
     security: bool = True  # with the suite's -updates and -security
@@ -229,6 +233,8 @@ class Recipe:
             value["security"] = False
         if self.parent:
             value["add"] = self.add
+        if self.apt_sources:
+            value["apt_sources"] = [one.canonical() for one in self.apt_sources]
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
 
     @property

@@ -225,15 +225,15 @@ def test_a_pin_that_no_environment_can_have_is_told_with_the_nearest(tmp_path: P
     assert [finding.message for finding in requests.left] == [
         f"torch {recipe.pytorch} is the nearest to `==1.10.1` that works with the other pins",
         "Python 3.8 is the nearest to `==3.7.*` that works with the other pins",
-        "CUDA 11.5 instead of `==11.3`: no source of packages has CUDA 11.3; the nearest that one has are 11.2 and 11.4",
+        "CUDA 11.5 instead of `==11.3`: CUDA 11.3 is in NVIDIA's apt repositories alone, and the recipe has no `apt_sources`",
     ]
 
 
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("cuda-toolkit=11.3", "11.4 instead of `==11.3.*`: no source of packages has CUDA 11.3; "),
-        ("cudatoolkit=11.3.1", "11.4 instead of `==11.3.1`: no source of packages has CUDA 11.3; "),
+        ("cuda-toolkit=11.3", "11.4 instead of `==11.3.*`: CUDA 11.3 is in NVIDIA's apt repositories alone"),
+        ("cudatoolkit=11.3.1", "11.4 instead of `==11.3.1`: CUDA 11.3 is in NVIDIA's apt repositories alone"),
         ("pytorch-cuda=11.9", "11.8 instead of `==11.9.*`: there is no CUDA 11.9; "),
         ("cudatoolkit==11", "11.2 is the nearest to `==11` that works with the other pins"),
     ],

@@ -20,11 +20,14 @@ from tests.support import bases
 from tests.support.package_sources import (
     PACKAGES,
     UBUNTU,
+    write_deb,
+    write_flat,
     write_index,
     write_mirror,
     write_ubuntu,
     write_wheel,
 )
+from tests.support.redist import served
 from tests.support.registries import IMAGE, Registry, push, put_manifest, registry
 from tests.support.workbench import ENVBUILDER, attempt, findings, run
 
@@ -252,6 +255,36 @@ def test_an_ubuntu_image_on_a_machine_without_ubuntus_keys_is_trusted_by_its_own
     assert {"python3.12": "3.12.3-1ubuntu0.9", "gcc-13": "13.3.0-6ubuntu2"}.items() <= {
         deb.name: deb.version for deb in found.debs
     }.items()
+
+
+def test_packages_come_from_the_image_s_own_repositories_that_answer(world: World, tmp_path: Path):
+    """In the shape of NVIDIA's images. Docker builds are in `test_docker_engine.py`; this one copies what they fetch."""
+    apt = tmp_path / "repos/ubuntu2204/x86_64"
+    write_flat(apt, write_deb(apt, "libcudnn9", "9.1-1", "libc6", pool="."), tmp_path / "cuda.gpg")
+    with served(tmp_path / "repos") as address:
+        key = "usr/share/keyrings/cuda-archive-keyring.gpg"
+        own: dict[str, bytes | str] = {
+            "etc/apt/sources.list": "deb http://127.0.0.1:9/debian bookworm main\n",  # the tables know it
+            "etc/apt/sources.list.d/cuda.list": f"deb [signed-by=/{key}] {address}ubuntu2204/x86_64 /\n",
+            "etc/apt/sources.list.d/ml.list": f"deb [signed-by=/{key}] http://127.0.0.2:9/ml /\n",
+            key: (tmp_path / "cuda.gpg").read_bytes(),
+        }
+        push(world.registry.host, "vendor", bases.pack(bases.over(bases.debian(), own)))
+        path = write(tmp_path, world.image("vendor"), more="apt: [libcudnn9]\n")
+        ended = attempt(ENVBUILDER, "lock", path, env=world.env)
+        assert ended.returncode == 0, ended.stderr
+        assert "source http://127.0.0.2:9/ml (apt-image-ml) cannot be read" in ended.stderr
+        whole = load_lock(path.with_suffix(".lock"))
+        (cudnn,) = whole.debs
+        assert (cudnn.source, cudnn.path) == ("apt-image-cuda", "libcudnn9_9.1-1_amd64.deb")
+        run(ENVBUILDER, "cache", "vendor", path, tmp_path / "copy", env=world.env)
+        assert (tmp_path / "copy/files" / cudnn.filename).is_file()
+    path.write_text(path.read_text().replace("libcudnn9", "libnvinfer8"))
+    gone = attempt(ENVBUILDER, "lock", path, env=world.env)
+    assert gone.returncode == 3
+    assert "bookworm has no package `libnvinfer8`" in gone.stderr
+    assert "it may be in " in gone.stderr
+    assert "(apt-image-cuda)" in gone.stderr
 
 
 def test_a_base_without_python_gets_a_standalone_build(world: World, tmp_path: Path):

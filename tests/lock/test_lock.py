@@ -334,8 +334,8 @@ def test_a_lock_fits_the_recipe_it_was_made_from():
     assert check_fresh(dataclasses.replace(RECIPE, summary="new", tests=("true",)), LOCK, FILES) == ()
 
 
-DEBS = "the recipe changed in `base`, `python`, `gcc`, `libxcrypt`, `apt` or `security`, which decide the Debian packages"
-TOOLKIT = "the recipe changed in `base` or `cuda`, which decide the CUDA toolkit"
+DEBS = "the recipe changed in `base`, `python`, `gcc`, `libxcrypt`, `apt`, `apt_sources` or `security`, which decide the Debian packages"
+TOOLKIT = "the recipe changed in `base`, `cuda` or `apt_sources`, which decide the CUDA toolkit"
 WHEELS = "the recipe changed in `base`, `python`, `cuda`, `pytorch` or `packages`, which decide the Python packages"
 REST = "the recipe changed in `gpus`, `env`, `add` or the order of its extensions"
 

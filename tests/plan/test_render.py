@@ -36,7 +36,7 @@ from envbuilder.plan.render.stages import STAGES
 from envbuilder.plan.render.steps import BUILD_DOCUMENTS
 from envbuilder.recipe.load import load
 from tests.support.locked_base import BASE
-from tests.support.locks import make_parts
+from tests.support.locks import make_artifact, make_parts
 from tests.support.plans import DIFFERS, INTERPRETER_ARCHIVE, make_small_kit
 
 RECIPES = Path(__file__).parents[2] / "recipes"
@@ -315,6 +315,14 @@ def test_the_documentation_lists_every_path_that_is_not_the_same():
 
 def test_components_of_nvidia_s_archive_come_from_a_mirror_or_from_nvidia():
     parts = make_parts("12.6", "archive")
-    lines = steps.fetch_parts(parts)
+    lines = steps.fetch_files(make_small_kit("cpu"), parts, "/parts")
     assert "mirror=${CUDA_REDIST:-https://developer.download.nvidia.com/compute/cuda/redist/}" in lines
     assert {f"|{one.sha256}  {one.path}" for one in parts} <= set(lines)
+
+
+def test_packages_of_a_recipe_s_repository_come_from_its_address():
+    kit = replace(make_small_kit("cpu"), repositories={"apt-site": "https://apt.site.org/$(id)/"})
+    deb = replace(make_artifact("tool", kind="deb"), source="apt-site")
+    lines = steps.fetch_files(kit, (deb,), "/debs")
+    assert "mirror='https://apt.site.org/$(id)/'" in lines
+    assert f"|{deb.sha256}  {deb.path}" in lines

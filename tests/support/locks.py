@@ -3,13 +3,13 @@
 from pathlib import Path
 from typing import NoReturn
 
-from envbuilder.compat.tables.toolkit import ArchivePart, DebPart, WheelPart, load_toolkits
+from envbuilder.compat.tables.toolkit import AptPart, ArchivePart, DebPart, WheelPart, load_toolkits
 from envbuilder.core.cache import sha256_text
 from envbuilder.lock.model import Artifact, Lock, recipe_inputs
 from envbuilder.lock.resolve.debs import os_packages
 from envbuilder.recipe.model import Recipe
 
-KINDS = {DebPart: "deb", WheelPart: "wheel", ArchivePart: "archive"}
+KINDS = {DebPart: "deb", WheelPart: "wheel", ArchivePart: "archive", AptPart: "deb"}
 EPOCH = 1795219200  # 2026-11-21 00:00 UTC
 
 
@@ -52,12 +52,13 @@ def make_artifact(name: str, version: str = "1.0", *, kind: str = "wheel") -> Ar
     )
 
 
-def make_parts(cuda: str, source: str = "debs") -> tuple[Artifact, ...]:
-    """Make the packages of a toolkit, as the table's row of a source has them."""
-    row = next(row for row in load_toolkits().rows if row.source == source and row.may_have(cuda))
+def make_parts(cuda: str, source: str = "", *, headers: bool = False) -> tuple[Artifact, ...]:
+    """Make the packages of a toolkit, as the table's row of a source has them: Debian's, if it has this CUDA."""
+    rows = [row for row in load_toolkits().rows if row.may_have(cuda)]
+    row = next(row for row in rows if row.source in ((source,) if source else ("debs", "apt")))
     parts = (
         make_artifact(part.name, getattr(part, "version", "") or "1.0", kind=KINDS[type(part)])
-        for part in row.parts_of(cuda)
+        for part in (*row.parts_of(cuda), *(row.parts_of(cuda, headers=True) if headers else ()))
     )
     return tuple(sorted(parts, key=lambda one: one.name))
 

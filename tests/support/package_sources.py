@@ -43,8 +43,16 @@ Packages = Mapping[str, tuple[str, str]]
 Sign = Callable[[str], bytes]
 
 
-def write_deb(folder: Path, name: str, version: str, depends: str, *, pool: str = "pool/main") -> str:
-    """Write a package into an archive's pool and return its stanza of the package lists."""
+def write_deb(
+    folder: Path,
+    name: str,
+    version: str,
+    depends: str,
+    *,
+    pool: str = "pool/main",
+    files: Mapping[str, bytes] = MappingProxyType({}),
+) -> str:
+    """Write a package with these files into an archive's pool and return its stanza of the package lists."""
     control = f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n"
     control += "Essential: yes\n" if name == "base-files" else ""
     control += f"Depends: {depends}\n" if depends else ""
@@ -54,6 +62,9 @@ def write_deb(folder: Path, name: str, version: str, depends: str, *, pool: str 
         text = f"{control}Maintainer: test <test@example.org>\nDescription: test\n"
         (Path(work) / "DEBIAN/control").write_text(text)
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        for place, data in files.items():
+            (Path(work) / place).parent.mkdir(parents=True, exist_ok=True)
+            (Path(work) / place).write_bytes(data)
         subprocess.run(
             ["dpkg-deb", "-Znone", "--build", work, folder / path], check=True, capture_output=True
         )
@@ -99,6 +110,23 @@ def write_suite(folder: Path, suite: str, indexes: Mapping[str, str], sign: Sign
         f"Date: Sat, 10 Jun 2023 08:00:00 UTC\nSHA256:\n{sums}"
     )
     (folder / "dists" / suite / "InRelease").write_bytes(sign(release))
+
+
+def write_flat(folder: Path, listing: str, keyring: Path) -> None:
+    """Write the signed lists of a repository in the shape of NVIDIA's: all in one folder, with the key beside it."""
+    (folder / "Packages").write_text(listing)
+    digest = hashlib.sha256(listing.encode()).hexdigest()
+    release = "Origin: NVIDIA\nLabel: NVIDIA CUDA\nArchitecture: amd64\nDate: Sat, 10 Jun 2023 08:00:00 UTC\n"
+    with signing_key(keyring) as sign:
+        (folder / "InRelease").write_bytes(
+            sign(f"{release}SHA256:\n {digest} {len(listing.encode())} Packages\n")
+        )
+
+
+def fingerprint(keyring: Path) -> str:
+    show = ["gpg", "--show-keys", "--with-colons", keyring]
+    text = subprocess.run(show, check=True, capture_output=True, text=True).stdout
+    return next(line.split(":")[9] for line in text.splitlines() if line.startswith("fpr"))
 
 
 def security_of(mirror: Path) -> Path:

@@ -73,7 +73,7 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
     """CUDA releases that do not exist, are too new to be known, or that no source has."""
     recipe, tables = context.recipe, context.tables
     asked, minor = recipe.cuda, recipe.cuda_minor
-    if not asked or asked in tables.toolkits or asked in tables.releases:
+    if not asked or context.has_toolkit(asked):
         return
     if context.base and context.base.toolkit(asked):
         return
@@ -84,6 +84,10 @@ def check_cuda(context: CheckContext) -> Iterator[Problem]:
         yield _unknown("CUDA", Change("cuda", minor), tables.cudas, codes, advice)
     elif recipe.image and context.base is None:
         return  # the image may have it, and that `lock` has not read it yet is a warning of its own
+    elif any(is_version(release, asked) for release in tables.apt_releases):
+        message = f"CUDA {asked} is in NVIDIA's apt repositories alone, and the recipe has no `apt_sources`"
+        advice = "or add `apt_sources: [nvidia/ubuntu2004]`; its toolkit serves on any base"
+        yield Problem(CheckCode.TOOLKIT, "cuda", message, pins=("cuda",), advice=advice)
     elif not own:
         near = sorted(tables.toolkits, key=lambda version: distance(version, minor))[:2]
         nearest = either(sorted(near, key=version_key), "and")

@@ -51,7 +51,7 @@ def check_torch_cuda(context: CheckContext) -> Iterator[Problem]:
     if build.cuda.partition(".")[0] != cuda.partition(".")[0]:
         message += f"; the package index's build, for {build.cuda}, would be installed"
         yield Problem(CheckCode.TORCH_CUDA, "cuda", message, pins=pins, source=source)
-    elif not context.cuda or cuda in context.tables.toolkits:  # that it cannot be laid out is enough
+    elif not context.cuda or context.has_toolkit(cuda):  # that it cannot be laid out is enough
         message += ": extensions compile and load, as the major version is the same"
         yield warning(CheckCode.TORCH_CUDA_MINOR, "cuda", message, pins=pins, source=source)
 

@@ -5,6 +5,7 @@ instead of being copied. A row and the packages in a lock make a `Toolkit`. `env
 installs it.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
@@ -20,7 +21,8 @@ from envbuilder.core.sources import Wanted
 SITE: Final = "{site}"  # in a link's target: the site-packages folder of the image
 LIBRARIES: Final = "lib64/*"  # the path of the links to the libraries that torch's wheels bring
 VERSION: Final = "{version}"  # in `from`: the version of the wheel
-Source = Literal["archive", "wheels", "debs"]
+CUDA: Final = "{cuda}"  # in the name of a package of NVIDIA's apt repositories: 11-3; in its `from`: 11.3
+Source = Literal["archive", "wheels", "debs", "apt"]
 SOURCES: Final[tuple[Source, ...]] = get_args(Source)  # in order of preference
 _BELOW: Final = r"(?!/)(?!(.*/)?\.\.(/|$))[^\x00-\x1f\x7f\\]+"
 Below = Annotated[str, Shape(pattern=_BELOW, expected="a path below the folder")]
@@ -95,7 +97,15 @@ class ArchivePart:
     take: tuple[Take, ...]
 
 
-Part = DebPart | WheelPart | ArchivePart
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AptPart:
+    """A package of NVIDIA's apt repositories, which a recipe or its image names. The lock has its version."""
+
+    name: str
+    take: tuple[Take, ...]
+
+
+Part = DebPart | WheelPart | ArchivePart | AptPart
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +132,20 @@ class _RowArchive:
     headers: Flag = False
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowApt:
+    apt: Annotated[
+        str, Shape(pattern=rf"[a-z0-9-]+-{re.escape(CUDA)}", expected=f"a name that ends with -{CUDA}")
+    ]
+    take: Takes
+    span: Annotated[Span, Field(alias="for")] = ""
+    headers: Flag = False
+
+
+def _apt_part(row: _RowApt) -> RowPart:
+    return RowPart(part=AptPart(name=row.apt, take=row.take), span=row.span, headers=row.headers)
+
+
 def _wheel_part(row: _RowWheel) -> RowPart:
     name, _, version = row.wheel.partition("==")
     return RowPart(part=WheelPart(name=name, version=version, take=row.take), span=row.span)
@@ -132,14 +156,16 @@ def _archive_part(row: _RowArchive) -> RowPart:
 
 
 def _tag(part: object) -> str:
+    kinds = {"deb": "a deb", "archive": "an archive", "apt": "an apt package"}
     found = part if isinstance(part, dict) else {}
-    return "a deb" if "deb" in found else "an archive" if "archive" in found else "a wheel"
+    return next((kind for key, kind in kinds.items() if key in found), "a wheel")
 
 
 _RowPart = Annotated[
     Annotated[RowPart, ReadAs(DebPart, lambda part: RowPart(part=part)), Tag("a deb")]
     | Annotated[RowPart, ReadAs(_RowWheel, _wheel_part), Tag("a wheel")]
-    | Annotated[RowPart, ReadAs(_RowArchive, _archive_part), Tag("an archive")],
+    | Annotated[RowPart, ReadAs(_RowArchive, _archive_part), Tag("an archive")]
+    | Annotated[RowPart, ReadAs(_RowApt, _apt_part), Tag("an apt package")],
     Discriminator(_tag),
 ]
 
@@ -219,7 +245,7 @@ class Layout:
     def parts_of(self, minor: str, *, headers: bool = False) -> tuple[Part, ...]:
         """Return the parts of a toolkit, or those that only bring `headers`."""
         return tuple(
-            one.part
+            _of(one.part, minor)
             for one in self.parts
             if one.headers == headers and (not one.span or in_span(version_key(minor), one.span))
         )
@@ -250,10 +276,18 @@ def _is_part(part: Part, locked: Wanted) -> bool:
     match part:
         case WheelPart():
             return locked.kind == "wheel" and part.version in ("", locked.version)
-        case DebPart():
+        case DebPart() | AptPart():
             return locked.kind == "deb"
         case ArchivePart():
             return locked.kind == "archive"
+
+
+def _of(part: Part, minor: str) -> Part:
+    """Return the part of a toolkit, by its own name if each toolkit has another package."""
+    if not isinstance(part, AptPart):
+        return part
+    take = tuple(replace(one, source=one.source.replace(CUDA, minor)) for one in part.take)
+    return AptPart(name=part.name.replace(CUDA, minor.replace(".", "-")), take=take)
 
 
 def _at(part: Part, version: str) -> Part:

@@ -9,7 +9,7 @@ import itertools
 import logging
 import queue
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
@@ -45,7 +45,7 @@ GONE_HINT: Final = (
 WRONG_HINT: Final = "the source holds another file than the one that was locked: find out which is right before you lock again"
 NO_SOURCE_HINT: Final = (
     "ENVBUILDER_DEBIAN_MIRROR and ENVBUILDER_DEBIAN_SECURITY name mirrors of Debian, ENVBUILDER_CUDA_REDIST a copy of NVIDIA's "
-    "archive, ENVBUILDER_FOLDERS folders that hold the files"
+    "archive, ENVBUILDER_APT_MIRRORS other apt repositories, ENVBUILDER_FOLDERS folders that hold the files"
 )
 
 Item = TypeVar("Item")
@@ -72,6 +72,11 @@ class Fetcher:
         self._offline = offline
         self._guard = threading.Lock()
         self._client: SourceClient | None = None
+        self._repositories: dict[str, str] = {}
+
+    def know(self, repositories: Mapping[str, str]) -> None:
+        """Use these addresses of sources that no setting names: the apt repositories of a recipe."""
+        self._repositories |= repositories
 
     def missing(self, artifacts: Iterable[Wanted]) -> tuple[Wanted, ...]:
         """Return those that the store does not hold at full size. No content is read and no source asked."""
@@ -146,7 +151,9 @@ class Fetcher:
 
         with self._guard:
             if self._client is None:
-                self._client = SourceClient(self._ask(), local_only=self._offline)
+                self._client = SourceClient(
+                    self._ask(), local_only=self._offline, repositories=self._repositories
+                )
             return self._client
 
     def _refuse_offline(self, missing: tuple[Wanted, ...]) -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import requests
@@ -31,8 +32,12 @@ class Listed:
 class SourceClient:
     """The sources, with a pool of connections; safe to use from several threads."""
 
-    def __init__(self, sources: Sources, *, local_only: bool) -> None:
+    def __init__(
+        self, sources: Sources, *, local_only: bool, repositories: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`repositories` are the addresses of sources that no setting names; it may grow."""
         self.sources = sources
+        self._repositories = repositories
         self._local_only = local_only
         self._guard = threading.Lock()
         self._pages: dict[tuple[str, str], dict[str, Listed]] = {}
@@ -50,7 +55,8 @@ class SourceClient:
                 if path.is_file() and path.stat().st_size == artifact.size:
                     yield path.absolute().as_uri()
         # "git" and "registry" are fetched by their own clients.
-        for base in self._local_first(self.sources.mirrors(artifact.source)):
+        own = self._repositories.get(artifact.source, "")
+        for base in self._local_first((*self.sources.mirrors(artifact.source), own)):
             yield base + quote(artifact.path)
         indexes = {"pypi": self.sources.indexes, "pytorch": (self.sources.pytorch,)}
         for base in self._local_first(indexes.get(artifact.source, ())):

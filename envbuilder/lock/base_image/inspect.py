@@ -14,6 +14,7 @@ from typing import Final
 from envbuilder.artifacts.oci.model import Configuration, load_json
 from envbuilder.compat.image_facts import SUITES, Fact, Name
 from envbuilder.layers.entry import Entry, Kind, follow
+from envbuilder.lock.base_image.apt_lists import KEYS, LISTS, inline_keys, read_lists
 from envbuilder.lock.base_image.packages import DPKG, DPKG_PARTS, RPM, read_dpkg, read_rpm
 
 OS_RELEASE: Final = ("etc/os-release", "usr/lib/os-release")
@@ -34,10 +35,6 @@ _CUDA: Final = re.compile(
 _CUDA_TEXT: Final = re.compile(r".*/cuda[^/]*/(?:version\.(?:json|txt)|(?:targets/[^/]+/)?include/cuda\.h)")
 _LIBRARY: Final = re.compile(r".*/lib(nccl|cudnn)\.so\.(\d+\.\d+\.\d+)")
 _TORCH: Final = re.compile(r".*/(?:site|dist)-packages/torch-([^/]+)\.dist-info/METADATA")
-# apt's keys of the two distributions: those of newer releases are in a file for each source.
-_KEYS: Final = re.compile(
-    r"usr/share/keyrings/(?:debian|ubuntu)-archive-keyring\.(?:gpg|pgp)|etc/apt/trusted\.gpg(?:\.d/[\w.+-]+\.(?:gpg|asc))?"
-)
 _BERKELEY: Final = "var/lib/rpm/Packages"
 _MACHINES: Final = {62: "amd64", 183: "arm64", 3: "386", 21: "ppc64le", 22: "s390x", 243: "riscv64"}
 _MUSL_MACHINES: Final = {"x86_64": "amd64", "aarch64": "arm64", "i386": "386"}
@@ -51,7 +48,7 @@ class Inside:
     facts: tuple[Fact, ...]  # sorted
     packages: tuple[str, ...]  # name=version, sorted
     status: str  # the text of dpkg's database; "" without one
-    keys: Mapping[str, bytes]  # the distribution's, for apt, by file name
+    keys: Mapping[str, bytes]  # for apt, by path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +83,7 @@ class _Tree:
 
 def is_wanted(path: str) -> bool:
     """Return whether the content of this file is needed."""
-    patterns = (_LIBC, _LIBCRYPT_FILE, _DRIVER, _PATCHLEVEL, _CUDA_TEXT, _KEYS)
+    patterns = (_LIBC, _LIBCRYPT_FILE, _DRIVER, _PATCHLEVEL, _CUDA_TEXT, LISTS, KEYS)
     named = path in (*OS_RELEASE, DPKG, *RPM) or path.startswith(DPKG_PARTS)
     return named or any(pattern.fullmatch(path) for pattern in patterns)
 
@@ -100,15 +97,14 @@ def inspect_tree(
     tree = _Tree(paths=whole, contents=contents, configuration=configuration, packages=packages)
     facts = [
         *manager, *_settings(configuration), *_system(tree), *_libc(tree), *_compilers(tree), *_pythons(tree),
-        *_crypt(tree), *_cudas(tree), *_libraries(tree),
+        *_crypt(tree), *_cudas(tree), *_libraries(tree), *_apt(tree),
     ]  # fmt: skip
     return Inside(
         facts=tuple(sorted({_plain(fact) for fact in facts})),
         packages=tuple(sorted(f"{name}={version}" for name, version in packages.items())),
         status=contents.get(DPKG, b"").decode("utf-8", "replace"),
-        keys={
-            posixpath.basename(path): contents[path] for path, _ in tree.matching(_KEYS) if path in contents
-        },
+        keys={path: contents[path] for path, _ in tree.matching(KEYS) if path in contents}
+        | inline_keys(_lists(tree)),
     )
 
 
@@ -177,6 +173,18 @@ def _system(tree: _Tree) -> Iterator[Fact]:
             version = fields.get("VERSION_CODENAME" if name in SUITES else "VERSION_ID", "")
             yield _at(Name.OS, f"{name}/{version or 'unknown'}", path)
             return
+
+
+def _lists(tree: _Tree) -> dict[str, str]:
+    return {path: tree.text(path) for path, _ in tree.matching(LISTS)}
+
+
+def _apt(tree: _Tree) -> Iterator[Fact]:
+    """Yield the sources beside those of the distribution, which the tables know."""
+    codename = next((fact.value.partition("/")[2] for fact in _system(tree)), "")
+    for path, listed in read_lists(_lists(tree)):
+        if not listed.is_of(codename):
+            yield _at(Name.APT, str(listed), path)
 
 
 def _libc(tree: _Tree) -> Iterator[Fact]:

@@ -8,6 +8,7 @@ import functools
 from dataclasses import replace
 from datetime import UTC, datetime, time
 from pathlib import Path
+from typing import Final
 
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -32,6 +33,7 @@ from envbuilder.lock.model import (
     needs_toolkit,
     recipe_inputs,
 )
+from envbuilder.lock.repositories import addresses
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.extensions import lock_extensions
@@ -41,6 +43,8 @@ from envbuilder.lock.resolve.toolkit import locked_toolkit, resolve_toolkit, wit
 from envbuilder.lock.resolve.wheels import implied_wheels, resolve_added, resolve_wheels
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.recipe.model import Recipe
+
+_COMPILER: Final = "cuda-nvcc-"  # begins the names of NVIDIA's packages with the compiler
 
 
 def lock_recipe(
@@ -95,6 +99,7 @@ def resolve(
     The epoch is 00:00 UTC of the day on which a recipe was first locked. It is part of every layer's key, so it is kept as
     long as possible: only a full upgrade that changes an artifact moves it.
     """
+    context.fetcher.know(addresses(recipe, target.base.inside if target.base else None))
     extensions = lock_extensions(recipe, context, old=None if options.upgrade else old)
     kept = _kept_parts(recipe, target, old, options)
     moving = {canonicalize_name(name) for name in options.upgrade_only}
@@ -121,6 +126,7 @@ def resolve(
     if fitting is None:  # the wheels were with headers before
         parts = find_toolkit()
         fitting = without_headers(recipe, parts, wheels) or parts
+    _need_one_toolkit(recipe, debs, fitting)
     lock = Lock(
         recipe=recipe.digest,
         epoch=int(datetime.combine(options.today, time(), UTC).timestamp()),
@@ -158,6 +164,16 @@ def add_to_parent(
         )
     extensions = lock_extensions(recipe, context, old=old or below)
     return replace(below, recipe=recipe.digest, extensions=extensions, added=known)
+
+
+def _need_one_toolkit(recipe: Recipe, debs: tuple[Artifact, ...], parts: tuple[Artifact, ...]) -> None:
+    """Raise IncompatibleError if NVIDIA's own packages would install the compiler beside that of `cuda`."""
+    double = [deb.name for deb in debs if deb.name.startswith(_COMPILER)]
+    if double and parts:
+        raise IncompatibleError(
+            f'{recipe.place("$.apt")}: `{double[0]}` would come beside the toolkit that `cuda: "{recipe.cuda}"` brings',
+            hint="leave NVIDIA's compiler and `cuda-toolkit-…` out of `apt`",
+        )
 
 
 def _kept_parts(

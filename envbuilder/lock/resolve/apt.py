@@ -7,17 +7,19 @@ for a day.
 """
 
 import logging
+import posixpath
 import re
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
-from urllib.parse import SplitResult, unquote, urlsplit
+from urllib.parse import SplitResult, unquote, urljoin, urlsplit
 
 from envbuilder.core.cache import Sha256, save_text
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
-from envbuilder.core.fetch import ACCESS_HINT
+from envbuilder.core.fetch import ACCESS_HINT, Fetcher
+from envbuilder.core.http.failure import SourceError
 from envbuilder.core.process import Command
 from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
@@ -52,7 +54,7 @@ Dir::Etc::sourcelist "{folder}/sources.list";
 Dir::Etc::sourceparts "/dev/null";
 Dir::Etc::parts "/dev/null";
 Dir::Etc::preferencesparts "/dev/null";
-Dir::Etc::trustedparts "/dev/null";
+Dir::Etc::trustedparts "{folder}/trusted";
 Dir::Etc::netrc "/etc/apt/auth.conf";
 Dir::Etc::netrcparts "/etc/apt/auth.conf.d";
 Dir::Bin::methods "/usr/lib/apt/methods";
@@ -80,13 +82,27 @@ class AptSource:
     suite: str  # bookworm-security
     components: tuple[str, ...]
     keyrings: tuple[Path, ...]
-    is_security: bool  # it has security updates alone
+    published: tuple[str, str] | None = None  # instead: the key's path below `url`, and its fingerprint
+    is_security: bool = False  # it has security updates alone
+    is_extra: bool = False  # it is beside those of the base
+    is_optional: bool = False  # if it cannot be read, the others serve
     hint: str  # what to do if it cannot be read
 
     @property
     def line(self) -> str:
-        options = f"arch=amd64 signed-by={','.join(map(str, self.keyrings))}"
-        return f"deb [{options}] {self.url} {self.suite} {' '.join(self.components)}\n"
+        signer = self.published[1] if self.published else ",".join(map(str, self.keyrings))
+        return f"deb [arch=amd64 signed-by={signer}] {self.url} {self.suite} {' '.join(self.components)}\n"
+
+    @property
+    def told(self) -> str:
+        """Return its address as apt's messages spell it."""
+        return shown(self.url).rstrip("/").replace("file:///", "file:/")
+
+    def is_told(self, messages: str) -> bool:
+        """Return whether a message of apt's is about it."""
+        suite = re.escape(self.suite)
+        named = "[ /]" if self.suite.endswith("/") else rf"/?(?: +|/dists/){suite}(?![\w-])"
+        return re.search(re.escape(self.told) + named, messages.replace("file:///", "file:/")) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,14 +110,16 @@ class Suite:
     """A suite with its package lists, made by `open_suite`."""
 
     sources: tuple[AptSource, ...]  # the release first
+    unread: tuple[AptSource, ...] = ()  # those of an image that could not be read
     is_current: bool  # False for a snapshot, whose signature may have expired
     folder: Path
     context: ResolveContext
 
     @property
     def name(self) -> str:
-        """Return the suite's name, such as bookworm."""
-        return self.sources[0].suite
+        """Return the suite's name, such as bookworm, or that of a repository."""
+        first = self.sources[0]
+        return first.name if first.is_extra else first.suite
 
     def names(self) -> frozenset[str]:
         """Return the names of all packages."""
@@ -167,8 +185,23 @@ class Suite:
             listing = self._ask("apt-get", "install", "--print-uris", "-qq", *words)
         except CommandError as error:
             raise IncompatibleError(f"{refusal}\n{error.message}", hint=hint or error.hint) from error
-        found = {deb.name: deb for deb in (*old, *self._artifacts(listing))}
+        new = tuple(self._artifacts(listing))
+        self._tell_replaced(new)
+        found = {deb.name: deb for deb in (*old, *new)}
         return tuple(found[name] for name in sorted(found))
+
+    def _tell_replaced(self, debs: Sequence[Artifact]) -> None:
+        """Warn of packages of the base that come from elsewhere: apt takes the newest version of all sources."""
+        extra = {source.name for source in self.sources if source.is_extra}
+        names = {deb.name: deb for deb in debs if deb.source in extra}
+        own = {source.told for source in self.sources if not source.is_extra}
+        for line in self._ask("apt-cache", "madison", "--", *names).splitlines() if names else ():
+            name, version, place = (word.strip() for word in line.split("|"))
+            if name in names and place.split()[0].rstrip("/") in own:
+                deb = names.pop(name)
+                log.warning(
+                    "`%s` %s comes from `%s`, because it is newer than %s of %s", name, deb.version, deb.source, version, self.name
+                )  # fmt: skip
 
     def _installed(self, old: Sequence[Artifact], moving: Collection[str]) -> Iterator[str]:
         """Yield dpkg's status of the old packages, from the lists if these have the file, else from the files.
@@ -219,7 +252,7 @@ class Suite:
         """Return the source of a file, and its path below it."""
         bases = ((source.name, urlsplit(source.url)) for source in self.sources)
         places = [
-            (name, unquote(url.path).removeprefix(unquote(base.path)))
+            (name, posixpath.normpath(unquote(url.path).removeprefix(unquote(base.path))))
             for name, base in bases
             if (base.hostname, base.port) == (url.hostname, url.port)
             and unquote(url.path).startswith(unquote(base.path))
@@ -242,7 +275,7 @@ def open_suite(
     )
     with context.store.lock(f"apt-{folder.name}"):
         if not _is_fresh(suite) or (options.upgrade and suite.is_current):
-            _update(suite)
+            suite = _update(suite)
     return suite
 
 
@@ -253,8 +286,9 @@ def _without(names: Collection[str], status: str) -> list[str]:
 
 
 def _preferences(sources: Sequence[AptSource]) -> str:
-    """Return preferences by which apt takes versions of these sources, even if older ones are installed."""
-    return "\n".join(f"Package: *\nPin: release n={source.suite}\nPin-Priority: 1001\n" for source in sources)
+    """Return preferences by which apt takes versions of the base's suite, even if newer ones are installed."""
+    own = (source.suite for source in sources if not source.is_extra)
+    return "\n".join(f"Package: *\nPin: release n={suite}\nPin-Priority: 1001\n" for suite in own)
 
 
 def _is_fresh(suite: Suite) -> bool:
@@ -268,12 +302,15 @@ def _lines(sources: Sequence[AptSource]) -> str:
     return "".join(source.line for source in sources)
 
 
-def _update(suite: Suite) -> None:
+def _update(suite: Suite) -> Suite:
+    """Download the lists. Returns the suite without the optional sources that cannot be read."""
     folder, runner = suite.folder, suite.context.runner
     (folder / STAMP).unlink(missing_ok=True)
-    for name in ("lists/partial", "archives/partial"):
+    for name in ("lists/partial", "archives/partial", "trusted"):
         (folder / name).mkdir(mode=0o700, parents=True, exist_ok=True)
     save_text(folder / "status", "")
+    for source in suite.sources:
+        _fetch_key(source, folder / "trusted", suite.context.fetcher)
     _save_private(folder / "sources.list", _lines(suite.sources))
     _save_private(folder / SECURITY_LIST, _lines([source for source in suite.sources if source.is_security]))
     machine = runner.run(Command(argv=("apt-config", "dump"), why="read apt's proxy settings"))
@@ -286,12 +323,37 @@ def _update(suite: Suite) -> None:
             apt_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}")
         )
     except CommandError as error:
+        unread = tuple(
+            source for source in suite.sources if source.is_optional and source.is_told(error.message)
+        )
+        for source in unread:
+            log.warning(
+                "the image's source %s (%s) cannot be read, so nothing comes from it:\n%s",
+                source.told, source.name, error.message.partition("\n")[2],
+            )  # fmt: skip
+        if unread:
+            read = tuple(source for source in suite.sources if source not in unread)
+            return _update(replace(suite, sources=read, unread=(*suite.unread, *unread)))
         places = " and ".join(dict.fromkeys(shown(source.url) for source in suite.sources))
         raise FetchError(
             f"could not read the package lists of `{suite.name}` from {places}\n{error.message}",
             hint=_hint(suite, error.message),
         ) from error
     _save_private(folder / STAMP, _lines(suite.sources))
+    return suite
+
+
+def _fetch_key(source: AptSource, folder: Path, fetcher: Fetcher) -> None:
+    """Download the key that a repository publishes. apt takes it by its fingerprint alone."""
+    if source.published is None:
+        return
+    try:
+        key = fetcher.page(urljoin(source.url, source.published[0]))
+    except SourceError as refusal:
+        raise FetchError(
+            f"could not read the key of `{source.name}`\n  {refusal}", hint=source.hint
+        ) from refusal
+    (folder / f"{source.name}.asc").write_bytes(key)
 
 
 def _save_private(path: Path, text: str) -> None:
@@ -305,6 +367,6 @@ def _hint(suite: Suite, output: str) -> str:
     if _REFUSED.search(output):
         return ACCESS_HINT
     errors = "\n".join(line for line in output.splitlines() if line.startswith("E: "))
-    named = [source for source in suite.sources if re.search(rf"\b{source.suite}(?![\w-])", errors)]
+    named = [source for source in suite.sources if source.is_told(errors)]
     hints = [EXPIRED_HINT] if _EXPIRED.search(output) else []
     return "; ".join(dict.fromkeys([*hints, *(source.hint for source in named or suite.sources)]))

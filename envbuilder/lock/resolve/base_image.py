@@ -26,6 +26,7 @@ from envbuilder.registry.download import fetch_blob, read_blob, read_image
 
 _STATUS: Final = "status"
 _KEYS: Final = "keys"
+_NAMES: Final = "names.json"  # path in the image → name in that folder
 
 
 def resolve_image(
@@ -56,9 +57,11 @@ def status_of(base: LockedBase, context: ResolveContext) -> str:
     return (_need_kept(base, context) / _STATUS).read_text(encoding="utf-8")
 
 
-def keys_of(base: LockedBase, context: ResolveContext) -> tuple[Path, ...]:
-    """Return the files with the keys by which apt in a locked image trusts its distribution."""
-    return tuple(sorted((_need_kept(base, context) / _KEYS).glob("*")))
+def keys_of(base: LockedBase, context: ResolveContext) -> dict[str, Path]:
+    """Return the files with the keys that apt has in a locked image, by their paths there."""
+    folder = _need_kept(base, context) / _KEYS
+    names = json.loads((folder / _NAMES).read_text(encoding="utf-8"))
+    return {path: folder / name for path, name in names.items()}
 
 
 def _need_kept(base: LockedBase, context: ResolveContext) -> Path:
@@ -97,8 +100,10 @@ def _inspect_image(
     if keys.is_dir():
         remove_tree(keys)
     keys.mkdir(mode=0o700, parents=True)
-    for filename, key in inside.keys.items():
-        (keys / filename).write_bytes(key)
+    names = {path: f"{number}-{path.rpartition('/')[2]}" for number, path in enumerate(inside.keys)}
+    for path, filename in names.items():
+        (keys / filename).write_bytes(inside.keys[path])
+    save_text(keys / _NAMES, json.dumps(names))
     save_text(folder / _STATUS, inside.status)
     save_text(folder / BASE, json.dumps(asdict(base), ensure_ascii=False))
     return base

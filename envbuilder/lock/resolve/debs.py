@@ -13,9 +13,10 @@ from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.places import nearest
 from envbuilder.core.sources import DEBIAN
 from envbuilder.lock.model import Artifact, LockedBase
-from envbuilder.lock.resolve.apt import Suite
+from envbuilder.lock.repositories import tag
+from envbuilder.lock.resolve.apt import Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
-from envbuilder.lock.resolve.pockets import open_release
+from envbuilder.lock.resolve.pockets import open_base, open_release, repository_sources
 from envbuilder.recipe.model import Recipe
 
 # The distribution's base, a compiler for extensions of its own Python, and what torch's build calls.
@@ -43,7 +44,7 @@ def resolve_debs(
     """Return the packages of the os layer. Raises IncompatibleError if the suite lacks a pinned one."""
     if target.base:
         return _resolve_additions(recipe, target, target.base, context, options=options)
-    suite = open_release(target.distribution, context, options, security=recipe.security)
+    suite = open_base(target.distribution, recipe, None, context, options)
     names = suite.names()
     _need(f"gcc-{recipe.gcc}", r"gcc-\d+", "$.gcc", names=names, suite=suite)
     if target.standalone is None:
@@ -118,18 +119,15 @@ def _suite_row(base: LockedBase) -> Distribution | None:
 def _open_suite(
     recipe: Recipe, target: Target, context: ResolveContext, options: LockOptions
 ) -> tuple[Suite, str]:
-    """Open the suite that a recipe's packages come from. Returns dpkg's status of its image as well, "" for a suite.
-
-    The packages of an image's suite are trusted by the image's own keys.
-    """
+    """Open the suite that a recipe's packages come from. Returns dpkg's status of its image as well, "" for a suite."""
     base = target.base
     if base is None:
-        return open_release(target.distribution, context, options, security=recipe.security), ""
-    from envbuilder.lock.resolve.base_image import keys_of, status_of  # noqa: PLC0415 - asks registries, for images alone
+        return open_base(target.distribution, recipe, None, context, options), ""
+    from envbuilder.lock.resolve.base_image import status_of  # noqa: PLC0415 - asks registries, for images alone
 
-    row, status, keys = _suite_row(base), status_of(base, context), keys_of(base, context)
+    row = _suite_row(base)
     assert row is not None
-    return open_release(row, context, options, security=recipe.security, keys=keys), status
+    return open_base(row, recipe, base, context, options), status_of(base, context)
 
 
 def os_packages(recipe: Recipe, *, standalone: bool = False) -> tuple[str, ...]:
@@ -161,13 +159,30 @@ def resolve_toolkit_debs(
     return tuple(debs)
 
 
+def resolve_repository_debs(
+    recipe: Recipe, target: Target, names: Sequence[str], context: ResolveContext, *, options: LockOptions
+) -> tuple[Artifact, ...]:
+    """Return packages of the repositories beside the base, without dependencies. Raises IncompatibleError."""
+    sources = repository_sources(recipe, target.base, context, options)
+    if not sources:
+        raise IncompatibleError("the recipe has no `apt_sources`, and no image that has some")
+    folder = context.store.resolver("apt") / f"more-{tag(sources)}"
+    return open_suite(sources, folder, context, options).packages(tuple(names))
+
+
 def _need_listed(recipe: Recipe, names: frozenset[str], suite: Suite) -> None:
     """Raise IncompatibleError for a package of the recipe's `apt` list that is not among the names."""
     for package in recipe.apt:
         if package not in names:
+            unread = ", ".join(f"{source.told} ({source.name})" for source in suite.unread)
+            others = (
+                " and the sources beside it have" if any(one.is_extra for one in suite.sources) else " has"
+            )
             raise IncompatibleError(
-                f"{recipe.place('$.apt')}: {suite.name} has no package `{package}`",
-                hint=nearest(package, names).strip(),
+                f"{recipe.place('$.apt')}: {suite.name}{others} no package `{package}`",
+                hint=f"it may be in {unread}, which could not be read"
+                if unread
+                else nearest(package, names).strip(),
             )
 
 

@@ -1,20 +1,30 @@
-"""Find where the packages of a known suite come from: its release and its pockets, with their archives and keys.
+"""Find where packages come from: a suite's release and its pockets, with their archives and keys, and other repositories.
 
 A pocket is what a suite gets after its release: `-updates` and `-security`. Debian has an archive of its own for the
 latter.
 """
 
+import hashlib
+import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.tables.distribution import Distribution
-from envbuilder.core.errors import FetchError, ToolError
+from envbuilder.core.cache import Store
+from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
 from envbuilder.core.sources import DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources
+from envbuilder.lock.base_image.apt_lists import TRUSTED
+from envbuilder.lock.model import LockedBase
+from envbuilder.lock.repositories import repositories, tag
 from envbuilder.lock.resolve.apt import AptSource, Suite, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.security import lists_folder
+from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.repository import IMAGE, Repository
 
 SECURITY: Final = "security"
+_OWN_KEYS: Final = re.compile(r"/(?:debian|ubuntu)-archive-keyring\.")
 _TITLES: Final = {DEBIAN: "Debian", DEBIAN_SECURITY: "Debian's security archive", UBUNTU: "Ubuntu"}
 _WITHOUT: Final = "`security: false` in the recipe does without updates"
 _MIRROR_HINTS: Final = {
@@ -45,19 +55,101 @@ def open_release(
     security: bool,
     components: tuple[str, ...] = (),
     keys: tuple[Path, ...] = (),
+    more: tuple[AptSource, ...] = (),
+    more_tag: str = "",
 ) -> Suite:
     """Open a suite, with its pockets if `security`. Raises FetchError, or ToolError without a keyring.
 
     With `options.before`, its packages are those of 00:00 UTC of that day. `components` are other ones than the row's,
-    `keys` the files of an image's own keys in place of this machine's keyring.
+    `keys` the files of an image's own keys in place of this machine's keyring, `more` repositories beside the suite.
     """
     components = components or row.components
     sources = tuple(
         _source(row, pocket, context.sources(), options, components=components, keys=keys)
         for pocket in ("", *(row.pockets if security else ()))
     )
-    folder = lists_folder(context.store, row, components, security=security, day=options.before)
-    return open_suite(sources, folder, context, options)
+    folder = lists_folder(
+        context.store, row, components, security=security, day=options.before, more=more_tag
+    )
+    return open_suite((*sources, *more), folder, context, options)
+
+
+def open_base(
+    row: Distribution,
+    recipe: Recipe,
+    base: LockedBase | None,
+    context: ResolveContext,
+    options: LockOptions,
+) -> Suite:
+    """Open the suite that a recipe's packages come from, with the repositories beside it.
+
+    The packages of an image's suite are trusted by the image's own keys.
+    """
+    image = _image_keys(base, context) if base else {}
+    more = repository_sources(recipe, base, context, options)
+    own = tuple(key for path, key in image.items() if TRUSTED.fullmatch(path) or _OWN_KEYS.search(path))
+    more_tag = tag(repositories(recipe, base.inside if base else None))
+    return open_release(
+        row, context, options, security=recipe.security, keys=own, more=more, more_tag=more_tag
+    )
+
+
+def repository_sources(
+    recipe: Recipe, base: LockedBase | None, context: ResolveContext, options: LockOptions
+) -> tuple[AptSource, ...]:
+    """Return the sources of the repositories beside a recipe's base. Raises IncompatibleError with `options.before`."""
+    found = repositories(recipe, base.inside if base else None)
+    if options.before and recipe.apt_sources:
+        raise IncompatibleError(
+            f"{recipe.place('$.apt_sources')}: no service keeps `{found[0].name}` as it was on {options.before}",
+            hint="lock without `--before`, or without `apt_sources`",
+        )
+    if not found or options.before:
+        return ()
+    image = _image_keys(base, context) if base else {}
+    return tuple(_repository_source(one, recipe, image, context) for one in found)
+
+
+def _repository_source(
+    one: Repository, recipe: Recipe, image: Mapping[str, Path], context: ResolveContext
+) -> AptSource:
+    is_image = one.name.startswith(IMAGE)
+    if is_image:
+        trusted = (key for path, key in image.items() if TRUSTED.fullmatch(path))
+        named = [image[key.lstrip("/")] for key in one.keys if key.lstrip("/") in image]
+        keys = tuple(named if one.keys else trusted) or (Path("/dev/null"),)
+    else:
+        keys = tuple(_kept_key(recipe.path.parent / key, context.store) for key in one.keys)
+    mirror = next(iter(context.sources().mirrors(one.source)), "")
+    signer = "in the image" if is_image else "of `nvidia/…`" if one.published else "of the recipe"
+    return AptSource(
+        name=one.source,
+        url=mirror or one.url,
+        suite=one.suite,
+        components=one.components,
+        keyrings=keys,
+        published=one.published,
+        is_extra=True,
+        is_optional=is_image,
+        hint=f"look at the address, the suite and the components of `{one.name}`, and whether the key {signer} signs it; "
+        f"`ENVBUILDER_APT_MIRRORS={one.name}=ADDRESS` names a mirror",
+    )
+
+
+def _kept_key(path: Path, store: Store) -> Path:
+    """Copy a key into the cache, under a name that apt takes: `.asc` if it is armored."""
+    content = path.read_bytes()
+    suffix = "asc" if content.lstrip().startswith(b"-----BEGIN") else "gpg"
+    kept = store.resolver("apt") / "keys" / f"{hashlib.sha256(content).hexdigest()}.{suffix}"
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    kept.write_bytes(content)
+    return kept
+
+
+def _image_keys(base: LockedBase, context: ResolveContext) -> dict[str, Path]:
+    from envbuilder.lock.resolve.base_image import keys_of  # noqa: PLC0415 - asks registries, for images alone
+
+    return keys_of(base, context)
 
 
 def _source(

@@ -8,6 +8,7 @@ from typing import Final
 from envbuilder.compat.problem import distance, either
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import (
+    AptPart,
     ArchivePart,
     DebPart,
     Layout,
@@ -22,7 +23,7 @@ from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.sources import shown
 from envbuilder.lock.model import Artifact
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext, Target
-from envbuilder.lock.resolve.debs import resolve_toolkit_debs
+from envbuilder.lock.resolve.debs import resolve_repository_debs, resolve_toolkit_debs
 from envbuilder.lock.resolve.redist import SETTING, resolve_archives
 from envbuilder.lock.resolve.wheels import resolve_toolkit_wheels
 from envbuilder.recipe.model import Recipe
@@ -33,6 +34,7 @@ _NAMES: Final[dict[Source, str]] = {
     "archive": "NVIDIA's archive",
     "wheels": "the package index",
     "debs": "Debian",
+    "apt": "an apt source",
 }
 _OFF: Final = "switched off, because ENVBUILDER_CUDA_REDIST is empty"
 
@@ -89,10 +91,15 @@ def without_headers(
     found = toolkit_of(recipe.cuda_minor, parts, load_toolkits().rows)
     names = {part.name for part in found[0].parts_of(recipe.cuda_minor, headers=True)} if found else set()
     brought = {re.sub(r"-cu\d+$", "", wheel.name) for wheel in wheels}
-    needed = {name for name in names if f"nvidia-{name.removeprefix('lib').replace('_', '-')}" not in brought}
+    needed = {name for name in names if _wheel_with(name) not in brought}
     if not needed <= {part.name for part in parts}:
         return None
     return tuple(part for part in parts if part.name not in names - needed)
+
+
+def _wheel_with(part: str) -> str:
+    """Return the wheel with the headers of a part: nvidia-cublas of libcublas and of libcublas-dev-11-3."""
+    return f"nvidia-{re.sub(r'-dev-[0-9-]+$', '', part).removeprefix('lib').replace('_', '-')}"
 
 
 def _resolve(
@@ -103,7 +110,9 @@ def _resolve(
     debs = tuple(part for part in parts if isinstance(part, DebPart))
     wheels = tuple(part for part in parts if isinstance(part, WheelPart))
     archives = tuple(part for part in parts if isinstance(part, ArchivePart))
+    packages = [part.name for part in parts if isinstance(part, AptPart)]
     found = resolve_toolkit_debs(recipe, debs, context, options=options) if debs else ()
+    found += resolve_repository_debs(recipe, target, packages, context, options=options) if packages else ()
     found += resolve_toolkit_wheels(recipe, target, wheels, context, before=options.before) if wheels else ()
     found += resolve_archives(recipe.cuda, archives, layout, context, options=options) if archives else ()
     return found

@@ -67,7 +67,13 @@ def probe_machine(
     def reach_sources() -> tuple[Reached, ...]:
         sources = probe_sources(environment, runner)
         return reach(
-            (*sources.debian, *sources.indexes, sources.pytorch, *filter(None, (sources.cuda,))),
+            (
+                *sources.debian,
+                *sources.security,
+                *sources.indexes,
+                sources.pytorch,
+                *filter(None, (sources.cuda,)),
+            ),
             sources.certificates,
         )
 

@@ -36,6 +36,7 @@ class Kit:
     pytorch_index: str
     labels: tuple[tuple[str, str], ...]  # of the image
     compiles: tuple[Compile, ...]
+    repositories: Mapping[str, str]  # source of packages → address of the apt repository
 
     @property
     def base(self) -> str:

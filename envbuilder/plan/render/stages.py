@@ -80,7 +80,7 @@ OS: Final = Stage(
         name="debs",
         comment="The distribution's packages, unpacked.",
         arguments=steps.MIRRORS,
-        fetch=lambda kit: steps.fetch_files(kit.plan.os.artifacts, "/debs"),
+        fetch=lambda kit: steps.fetch_files(kit, kit.plan.os.artifacts, "/debs"),
         unpack=steps.unpack,
     ),
     scripts=lambda kit, _: [
@@ -103,7 +103,7 @@ INTERPRETER: Final = Stage(
         comment="The standalone Python.",
         arguments=steps.MIRRORS,
         fetch=lambda kit: steps.fetch_files(
-            kit.plan.interpreter.artifacts if kit.plan.interpreter else (), "/standalone"
+            kit, kit.plan.interpreter.artifacts if kit.plan.interpreter else (), "/standalone"
         ),
     ),
     scripts=lambda kit, _: (
@@ -131,7 +131,7 @@ CUDA: Final = Stage(
         name="parts",
         comment="The CUDA toolkit's packages.",
         arguments=(*steps.MIRRORS, "PYTORCH_INDEX"),
-        fetch=lambda kit: steps.fetch_parts(kit.plan.cuda.artifacts if kit.plan.cuda else ()),
+        fetch=steps.fetch_parts,
     ),
     scripts=lambda kit, _: [Script(name="cuda", lines=steps.install_toolkit(kit))] if kit.plan.cuda else [],
 )

@@ -80,17 +80,18 @@ def programs(kit: Kit) -> list[str]:
     return lines
 
 
-def fetch_files(artifacts: Sequence[Artifact], folder: str) -> list[str]:
-    """Fetch the files of each source in `_MIRRORS`, by their sha256."""
+def fetch_files(kit: Kit, artifacts: Sequence[Artifact], folder: str) -> list[str]:
+    """Fetch the files of each source in `_MIRRORS`, and of the recipe's repositories, by their sha256."""
     lines = [*CERTIFICATES, f"mkdir {folder}"]
-    for source, (variable, otherwise) in _MIRRORS.items():
+    own = {source: ("", in_shell(url)) for source, url in kit.repositories.items()}
+    for source, (variable, otherwise) in (_MIRRORS | own).items():
         listed = "".join(f"{one.sha256}  {one.path}\n" for one in artifacts if one.source == source)
         if not listed:
             continue
         lines += [
             *file_lines(f"{folder}/list", listed),
             "# shellcheck disable=SC2016  # it is apt that knows what this stands for",
-            f"mirror=${{{variable}:-{otherwise}}}",
+            f"mirror=${{{variable}:-{otherwise}}}" if variable else f"mirror={otherwise}",
             "while read -r sha256 path; do",
             f"  file={folder}/${{path##*/}}",
             '  if [ -e "/artifacts/${path##*/}" ]; then cp "/artifacts/${path##*/}" "$file"',
@@ -185,9 +186,10 @@ def _wanted(wheels: Sequence[Artifact], path: str) -> list[str]:
     ]
 
 
-def fetch_parts(artifacts: Sequence[Artifact]) -> list[str]:
+def fetch_parts(kit: Kit) -> list[str]:
     """Fetch the toolkit's packages."""
-    lines = fetch_files(artifacts, "/parts")
+    artifacts = kit.plan.cuda.artifacts if kit.plan.cuda else ()
+    lines = fetch_files(kit, artifacts, "/parts")
     for place, wheels in _by_index([one for one in artifacts if one.kind == "wheel"]):
         index = f' --index-url "${{PYTORCH_INDEX}}/{place}"' if place else ""
         lines += _wanted(wheels, "/parts/requirements.txt")

@@ -1,0 +1,42 @@
+"""The apt repositories beside those of the base: the recipe's, and others that its base image has."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import PurePosixPath
+
+from envbuilder.compat.image_facts import Base, Name
+from envbuilder.core.cache import sha256_text
+from envbuilder.lock.base_image.apt_lists import parse_line
+from envbuilder.recipe.model import Recipe
+from envbuilder.recipe.repository import IMAGE, Repository
+
+
+def repositories(recipe: Recipe, base: Base | None) -> tuple[Repository, ...]:
+    """Return the recipe's repositories, then those of its image that the recipe does not name."""
+    own = recipe.apt_sources
+    known = {(one.url, one.suite) for one in own}
+    names: dict[str, str] = {}  # address → name
+    found = []
+    for fact in base.every(Name.APT) if base else ():
+        listed = parse_line(fact.value)
+        if listed is None or (listed.url, listed.suite) in known:
+            continue
+        stem = re.sub(r"[^a-z0-9]+", "-", PurePosixPath(fact.path).stem.lower()).strip("-")
+        more = (f"{IMAGE}{stem}{number}" for number in ("", *(f"-{at}" for at in range(2, 2 + len(names)))))
+        name = names.setdefault(listed.url, next(one for one in more if one not in names.values()))
+        found.append(
+            Repository(
+                name=name, url=listed.url, suite=listed.suite, components=listed.components, keys=listed.keys
+            )
+        )
+    return (*own, *found)
+
+
+def addresses(recipe: Recipe, base: Base | None) -> Mapping[str, str]:
+    """Return the address of each repository, by the source of its packages in a lock."""
+    return {one.source: one.url for one in repositories(recipe, base)}
+
+
+def tag(found: Sequence[object]) -> str:
+    """Return a short text that differs for others of these dataclasses, "" for none."""
+    return sha256_text(repr(found))[:8] if found else ""
