@@ -222,14 +222,15 @@ def test_a_lock_s_packages_make_the_toolkit_of_the_row_that_has_exactly_them() -
     assert not kept.may_have("13.2")  # a new lock takes the other
 
 
-def test_parts_that_bring_headers_come_together_or_not_at_all() -> None:
+def test_parts_that_bring_headers_come_one_by_one() -> None:
     row = next(row for row in ROWS if row.source == "archive")
     parts = [locked(part) for part in row.parts_of("12.4")]
     headers = [locked(part) for part in row.parts_of("12.4", headers=True)]
-    whole = row.toolkit("12.4", [*parts, *headers])
-    assert whole
-    assert {part.name for part in whole.parts} == {one.name for one in (*parts, *headers)}
-    assert row.toolkit("12.4", [*parts, *headers[1:]]) is None
+    for some in (headers, headers[1:], []):
+        whole = row.toolkit("12.4", [*parts, *some])
+        assert whole
+        assert {part.name for part in whole.parts} == {one.name for one in (*parts, *some)}
+    assert row.toolkit("12.4", [*parts[1:], *headers]) is None
 
 
 def test_a_wheel_s_version_is_the_lock_s() -> None:

@@ -15,7 +15,7 @@ from tests.support.workbench import (
     run,
 )
 
-pytestmark = pytest.mark.builds
+pytestmark = [pytest.mark.builds, pytest.mark.slow]  # test_trouble.py builds from such a folder too
 
 
 def test_a_vendored_lock_builds_the_same_with_nothing_and_no_network(bench: Bench, spacious: Path):

@@ -155,7 +155,7 @@ def make_tier(name: str) -> Tier:
 
 def _release() -> tuple[Group, ...]:
     """The groups that are too heavy for every change, one after another, on a machine without other work."""
-    bench = {"reproducible": (), "faults": (), "run": ("--quick",)}
+    bench = {"reproducible": (), "faults": ("--kills", "20", "--sizes", "8"), "run": ("--quick",)}
     return (
         _pytest("examples", "-m", "hypothesis", "--hypothesis-profile=release", "--ignore=tests/e2e", "tests"),
         _pytest("alone", "--run-builds", "--group=alone", "tests/e2e"),
