@@ -28,7 +28,7 @@ MEASURE: Final = ("/opt/env/bin/python", "/opt/envbuilder/lib/envbuilder_nccl", 
 class DetectedMachine(Answer):
     """The facts of a machine and what follows for NCCL: settings, and variables that are left unset, with reasons."""
 
-    gpus: int
+    gpus: int | None
     links: tuple[tuple[str, ...], ...]
     interfaces: tuple[Interface, ...]
     settings: tuple[Setting, ...]
@@ -81,7 +81,7 @@ def detect(
     session.findings = found.findings
     facts, decision = found.facts, found.decision
     session.data = DetectedMachine(
-        gpus=len(facts.gpus or ()),
+        gpus=None if facts.gpus is None else len(facts.gpus),
         links=facts.links or (),
         interfaces=facts.interfaces or (),
         settings=decision.settings,

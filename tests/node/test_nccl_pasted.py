@@ -423,3 +423,21 @@ def test_a_paste_that_lost_any_part_is_read_exactly_or_decides_nothing(case, dat
     length = data.draw(st.one_of(st.integers(1, 12), st.integers(1, len(text))))
     facts = pasted(text[:start] + text[start + length :])
     assert facts.links in (links, None)
+
+
+def test_an_address_below_an_abridged_header_belongs_to_the_interface_of_its_label():
+    whole = "2: eno1: <BROADCAST,UP,LOWER_UP> mtu 1500 state UP\n    inet 10.20.0.11/16 scope global eno1\n"
+    address = "    inet 100.81.3.9/32 scope global tailscale0\n"
+    for head in ("4: tailscale0: <POINTOPOINT,...,UP,LOWER_UP>\n", "4: tailscale0: …\n", ""):
+        facts = pasted(whole + head + address)
+        found = {one.name: [each.text for each in one.addresses or ()] for one in facts.interfaces or ()}
+        assert found == {"eno1": ["10.20.0.11"], "tailscale0": ["100.81.3.9"]}
+        assert "tailscale0" in facts.damage[0]
+
+
+def test_a_listing_without_addresses_says_nothing_of_them():
+    text = "1: lo: <LOOPBACK,UP,LOWER_UP> mtu 65536 state UNKNOWN\n    link/loopback 00:00:00:00:00:00\n"
+    facts = pasted(
+        text + "2: eno1: <BROADCAST,UP,LOWER_UP> mtu 1500 state UP\n    link/ether aa:bb:cc:dd:ee:ff\n"
+    )
+    assert [one.addresses for one in facts.interfaces or ()] == [None, None]

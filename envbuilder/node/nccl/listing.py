@@ -10,10 +10,12 @@ from typing import Any, Iterable
 
 from envbuilder.node.nccl.facts import Address, Facts, Interface, Route
 
-IP_HEAD = re.compile(r"^\s*(?:\d+):\s+([^\s:@]+(?::[^\s:@]+)?)(?:@(\S+?))?:\s+<([A-Z0-9_,\- ]*)>")
+IP_HEAD = re.compile(r"^\s*(?:\d+):\s+([^\s:@]+(?::[^\s:@]+)?)(?:@(\S+?))?:\s+<([A-Z0-9_,\-. …]*)>")
 IP_TORN_HEAD = re.compile(r"^\s*\d+:\s+[^\s:@]+(?:@\S+?)?:\s+<[^>]*$")
 IP_ADDRESS = re.compile(r"\b(inet6?)\s+(\S+?)(?:/(\d+))?(?=\s|$)(?:\s+peer\s+\S+?/(\d+))?")
 IP_LABEL = re.compile(r"\bscope\s+\w+\s+(?:\w+\s+)*?(\S+)\s*$")
+# Words at the end of an `inet` line without a label.
+IP_NO_LABEL = {"dynamic", "noprefixroute", "secondary", "deprecated", "tentative", "permanent", "nodad"}
 BR_STATE = "UP|DOWN|UNKNOWN|LOWERLAYERDOWN|DORMANT|NOTPRESENT|TESTING"
 BR_LINE = re.compile(rf"^\s*([^\s:@]+)(?:@(\S+))?\s+({BR_STATE})(?:\s+(.*))?$")
 MAC = re.compile(r"^(?:[0-9a-fA-F]{2}:){5,}[0-9a-fA-F]{2}$")
@@ -27,7 +29,10 @@ INFO_KINDS = {"ipoib": "infiniband", "wireguard": "tunnel", "tun": "tunnel", "vx
 
 
 def parse_listing(text: str) -> Facts:
-    """Return the interfaces, default routes and damage of every listing in a text, merged by name."""
+    """Return the interfaces, default routes and damage of every listing in a text, merged by name.
+
+    A listing that is cut gives no interfaces.
+    """
     lines = text.split("\n")
     routes = [
         Route(found[1], int(_group(r"\bmetric\s+(\d+)", found[2]) or 0))
@@ -35,11 +40,12 @@ def parse_listing(text: str) -> Facts:
         if (found := ROUTE.match(line))
     ]
     json_interfaces, json_routes, json_damage = _from_json(text)
-    ip_interfaces, ip_damage = _from_ip(lines)
+    ip_interfaces, ip_damage, doubt = _from_ip(lines)
     interfaces = join([*json_interfaces, *ip_interfaces, *_from_brief(lines), *_from_ifconfig(lines)])
-    damage = json_damage or ip_damage
+    cut = json_damage or ip_damage
+    damage = cut or doubt
     return Facts(
-        interfaces=interfaces or None,
+        interfaces=(interfaces or None) if not cut else None,
         routes=(*routes, *json_routes) or None,
         damage=(damage,) if damage else (),
     )
@@ -89,8 +95,8 @@ def _lower(parent: str | None) -> tuple[str, ...]:
     return (parent,) if parent and not parent.startswith("if") and parent != "NONE" else ()
 
 
-def _from_ip(lines: list[str]) -> tuple[list[Interface], str]:
-    """Read `ip addr` and `ip link`, indented or not, also with wrapped headers."""
+def _from_ip(lines: list[str]) -> tuple[list[Interface], str, str]:
+    """Return the interfaces of `ip addr` and `ip link`, where the text is cut, and what else is damaged."""
     blocks: list[tuple[re.Match[str], list[str]]] = []
     damage = ""
     for line in lines:
@@ -102,9 +108,39 @@ def _from_ip(lines: list[str]) -> tuple[list[Interface], str]:
             break
         elif blocks and BR_LINE.match(line) is None and not ROUTE.match(line):
             blocks[-1][1].append(line)
-    return [_ip_block(head, rest) for head, rest in blocks], damage or _cut(
-        [line for _, rest in blocks for line in rest]
+    doubt = next(
+        (
+            f"the header of `{head[1]}` in `ip addr` is abridged"
+            for head, _ in blocks
+            if re.search(r"\.\.|…", head[3])
+        ),
+        "",
     )
+    strangers = [one for head, rest in blocks for one in _strangers(head[1], rest)]
+    if strangers:
+        doubt = f"`ip addr` has no header of `{strangers[0].name}` above its address; the label of the address names it"
+    found = [*(_ip_block(head, rest) for head, rest in blocks), *strangers]
+    if not any(one.addresses for one in found):  # `ip link` lists none
+        found = [replace(one, addresses=None) for one in found]
+    return found, damage or _cut([line for _, rest in blocks for line in rest]), doubt
+
+
+def _owner(line: str) -> str:
+    """Return the interface that the label at the end of an `inet` line names."""
+    label = IP_LABEL.search(line) if re.search(r"\binet\s", line) else None
+    name = label[1].partition(":")[0] if label else ""
+    return "" if name in IP_NO_LABEL else name
+
+
+def _strangers(name: str, rest: list[str]) -> list[Interface]:
+    """Return the interfaces that have an address below the header of another one."""
+    owners = [(_owner(line), line) for line in rest]
+    return [
+        Interface(owner, addresses=(address(found[2], found[3] or found[4]),))
+        for owner, line in owners
+        if owner and owner != name
+        for found in IP_ADDRESS.finditer(line)
+    ]
 
 
 def _cut(lines: list[str]) -> str:
@@ -123,6 +159,8 @@ def _ip_block(head: re.Match[str], rest: list[str]) -> Interface:
     detail = _group(r"^\s+(bond|team|vlan|bridge|veth|vxlan|tun|wireguard|ipoib)\b", body)
     addresses = []
     for line in rest:
+        if _owner(line) not in ("", name):
+            continue
         for found in IP_ADDRESS.finditer(line):
             label = IP_LABEL.search(line)
             alias = label[1] if label and label[1].startswith(f"{name}:") else ""

@@ -42,10 +42,11 @@ def parse_pasted(texts: dict[str, str]) -> Facts:
     for name, text in sorted(texts.items()):
         plain = clean(text)
         listing, traces = parse_listing(plain), _traces(plain)
-        interfaces = join([*(listing.interfaces or ()), *(traces.interfaces or ())])
+        is_cut = listing.interfaces is None and listing.damage
+        interfaces = () if is_cut else join([*(listing.interfaces or ()), *(traces.interfaces or ())])
         found = replace(
             traces,
-            interfaces=(interfaces or None) if not listing.damage else None,
+            interfaces=interfaces or None,
             routes=listing.routes,
             damage=tuple(f"{name}: {damage}" for damage in listing.damage),
         )
