@@ -32,6 +32,7 @@ from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command
+from envbuilder.layers.layer import load_layer, read_manifest
 from envbuilder.lock.model import Artifact, LockedExtension, SourceFile
 from envbuilder.node.diagnose.catalogue import load_messages
 from envbuilder.plan.model import CudaStep, ExtensionsStep, OsStep, Plan, PythonStep, RuntimeStep
@@ -932,3 +933,21 @@ def test_the_listing_for_a_person_has_a_row_for_each(stocked):
     fused, dw = (cells(one, "x") for one in found)
     assert (fused[0], fused[3]) == ("fused", "sm_80")
     assert (dw[0], dw[2:6]) == ("dw", ("project", "-", "-", "-"))
+
+
+def test_a_project_of_one_module_shares_the_folder_of_byte_code_with_the_packages(store, tmp_path):
+    plan = make_plan(PROJECT)
+    job, step = (
+        make_job(store, plan, FakeRunner()),
+        next(one for one in plan.steps if one.name == "extensions"),
+    )
+    shared = f"{plan.python.site_packages[1:]}/__pycache__"
+    for name, below in (("python", plan.python), ("extensions", step)):
+        (tmp_path / name / shared).mkdir(parents=True)
+        (tmp_path / name / shared / f"{name}.cpython-311.pyc").write_bytes(b"")
+        job.make_layer(
+            below, lambda out, _work, below=below, name=name: job.pack(below, tmp_path / name, out)
+        )
+    layer = load_layer(store.layer(job.keys[step]))
+    assert layer
+    assert [one.path for one in read_manifest(layer)] == [f"{shared}/extensions.cpython-311.pyc"]

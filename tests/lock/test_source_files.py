@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from envbuilder.commands.add import recipe_text
 from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
-from envbuilder.core.errors import CommandError, FetchError, LockError
+from envbuilder.core.errors import CommandError, FetchError, LockError, UsageError
 from envbuilder.core.fetch import Fetcher
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import Sources
@@ -142,6 +143,24 @@ def test_a_commit_is_the_same_bytes_each_time(repository, tmp_path):
     first, _ = export(repository, tmp_path / "one")
     second, _ = export(repository, tmp_path / "two")
     assert first == second
+
+
+@runs_programs
+def test_a_repository_that_is_added_is_named_by_the_commit_of_its_revision(repository, tmp_path):
+    url, first = repository
+    newest = git(tmp_path / "project", "rev-parse", "HEAD")
+    git(tmp_path / "project", "tag", "-am", "one", "v1", first)
+    runner, end = ProcessRunner(os.environ), "#egg=my-project"
+    for given, name, commit in (
+        (f"git+{url}", "project", newest),
+        (f"git+{url}@v1{end}", "my_project", first),
+        (f"other @ git+{url}@{first}", "other", first),
+    ):
+        assert recipe_text("base", ["einops<1", given], runner) == (
+            f'extends: base\nadd:\n  - "einops<1"\nextensions:\n  - {{name: {name}, git: "{url}", commit: {commit}}}\n'
+        )
+    with pytest.raises(UsageError, match="no branch or tag `v2`"):
+        recipe_text("base", [f"git+{url}@v2"], runner)
 
 
 @runs_programs

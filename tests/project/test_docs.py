@@ -77,8 +77,16 @@ def test_the_reference_lists_every_exit_code_and_no_other():
 
 def test_the_readme_fits_on_two_screens():
     lines = [line for line in text("README.md").splitlines() if not line.startswith("|")]
-    assert len(text("README.md").splitlines()) <= 120
+    assert len(text("README.md").splitlines()) <= 90
     assert [line for line in lines if len(line) > 100] == []
+
+
+def test_the_picture_of_the_readme_shows_a_verified_build_and_asks_no_host():
+    (name,) = re.findall(r"!\[[^\]]*\]\((.+?)\)", text("README.md"))
+    drawn = text(name).replace("&#160;", " ")
+    assert "$ envbuilder build cpu" in drawn
+    assert "cpu: built and verified" in drawn
+    assert re.findall(r"(?:url\(\"?|href=\")(?!#)[^)\"]*", drawn) == []
 
 
 WRITTEN = [

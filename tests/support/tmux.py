@@ -31,9 +31,9 @@ class Terminal:
         self._end.unlink(missing_ok=True)
         self.type(f"clear; {shlex.join(map(str, argv))}; echo $? >{self._end}", "Enter")
 
-    def screen(self, *, joined: bool = False) -> list[str]:
-        """Return the lines on the screen. `joined` joins lines that the terminal wrapped."""
-        text = self._tmux("capture-pane", "-p", *(["-J"] if joined else []))
+    def screen(self, *, joined: bool = False, colors: bool = False) -> list[str]:
+        """Return the lines on the screen. `joined` joins lines that the terminal wrapped; `colors` keeps escape sequences."""
+        text = self._tmux("capture-pane", "-p", *(["-J"] if joined else []), *(["-e"] if colors else []))
         return [line.rstrip() for line in text.rstrip("\n").splitlines()]
 
     def code(self, seconds: float) -> int:
