@@ -213,16 +213,11 @@ class Recipe:
 
     def canonical(self) -> str:
         """Return as JSON what decides a build. GPUs and apt names are sets; packages keep their order."""
-        value = {
+        as_written = ("python", "cuda", "gcc", "libxcrypt", "pytorch", "packages")
+        value = {key: getattr(self, key) for key in as_written} | {
             "format": FORMAT,
             "gpus": sorted(set(self.gpus)),
             "base": {"image": self.image} if self.image else self.base,
-            "python": self.python,
-            "cuda": self.cuda,
-            "gcc": self.gcc,
-            "libxcrypt": self.libxcrypt,
-            "pytorch": self.pytorch,
-            "packages": self.packages,
             "apt": sorted(set(self.apt)),
             "extensions": [extension.canonical() for extension in self.extensions],
             "env": dict(self.env),
