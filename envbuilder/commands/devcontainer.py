@@ -1,7 +1,8 @@
 """`devcontainer`: let VS Code open a project in the environment, through Docker or through SSH."""
 
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -10,19 +11,29 @@ from envbuilder.commands.context import Name, Output, Profile, Recipes, Session,
 from envbuilder.core.answer import Answer
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
+from envbuilder.core.sources import UBUNTU, probe_sources, shown
 from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.recipe.load import find_recipe, load
-from envbuilder.run.devcontainer import EditorFacts, make_file, save_file
+from envbuilder.run.devcontainer import FILE, FOLDER, EditorFacts, make_files, save_files
 from envbuilder.run.launch.site import find_site
 from envbuilder.run.ssh_session import SshSession, set_up_session
 
+SETTINGS: Final = Path("~/.ssh/envbuilder")  # of SSH sessions
+Srun = Annotated[
+    str,
+    typer.Option(
+        metavar="OPTIONS", help="in a Slurm job with these options of srun: '--gpus=1 --time=4:00:00'"
+    ),
+]
+
 
 class DevContainerFile(Answer):
-    """The file's path, empty where it was not written, and its text."""
+    """The file's path, empty where it was not written, its text, and the texts of the files beside it."""
 
     file: str
     text: str
+    beside: dict[str, str]
 
 
 class SshHost(Answer):
@@ -50,6 +61,10 @@ def devcontainer(
             "--ssh", metavar="HOST", help="without Docker: set up SSH sessions in the SIF on that host"
         ),
     ] = "",
+    compose: Annotated[
+        bool, typer.Option("--compose", help="for Docker Compose, with the GPUs in a second file")
+    ] = False,
+    srun: Srun = "",
     write: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="the project; with --ssh, the folder of settings and keys"),
@@ -60,16 +75,21 @@ def devcontainer(
     output: Output,
     recipes: Recipes,
 ) -> None:
-    """Write `.devcontainer/devcontainer.json`, so that VS Code opens a project in the environment."""
-    if host and (image or show):
+    """Write `.devcontainer`, so that VS Code opens a project in the environment."""
+    if (host or srun) and (image or show or compose):
         raise UsageError(
-            "`--ssh` cannot be combined with `--image` or `--print`",
-            hint="leave `--ssh` out to write a dev container for Docker",
+            "`--ssh` and `--srun` cannot be combined with `--image`, `--compose` or `--print`",
+            hint="leave them out to write a dev container for Docker",
         )
-    if host:
-        outputs, folder = find_outputs(name, output), (write or Path.home() / ".ssh/envbuilder").absolute()
+    if host or srun:
+        outputs, folder = find_outputs(name, output), (write or SETTINGS.expanduser()).absolute()
         ssh = SshSession(
-            name=outputs.name, sif=outputs.sif.absolute(), host=host, site=find_site(profile), folder=folder
+            name=outputs.name,
+            sif=outputs.sif.absolute(),
+            host=host,
+            site=find_site(profile),
+            folder=folder,
+            srun=parse_srun(srun),
         )
         runner = ProcessRunner(session.environment, whole=True)
         config = set_up_session(ssh, runner, force=force)
@@ -85,7 +105,28 @@ def devcontainer(
         python=recipe.python, has_cuda=bool(recipe.cuda), has_user=not recipe.image,
         has_standalone=path.exists() and load_lock(path, recipe=name).interpreter is not None,
     )  # fmt: skip
-    text = make_file(recipe.name, image or image_name(recipe.name), facts)
-    saved = None if show else save_file(write or Path(), text, force=force)
-    session.data = DevContainerFile(file=str(saved or ""), text=text)
-    session.text = str(saved or text.rstrip())
+    sources = probe_sources(session.environment, ProcessRunner(session.environment))
+    mirrors = sources.ubuntu if recipe.base.startswith(UBUNTU) else sources.debian
+    files = make_files(
+        recipe.name, image or image_name(recipe.name), facts, base=recipe.base, compose=compose,
+        mirror=shown(mirrors[0]) if mirrors else "",
+    )  # fmt: skip
+    saved = None if show else save_files(write or Path(), files, force=force)
+    text = files.pop(FILE)
+    session.data = DevContainerFile(file=str(saved or ""), text=text, beside=files)
+    shown_files = "".join(f"\n==> {FOLDER}/{name} <==\n{one}" for name, one in files.items())
+    session.text = str(saved or f"{text}{shown_files}".rstrip())
+
+
+def parse_srun(text: str) -> tuple[str, ...] | None:
+    """Return the options of srun, None for no job; raises UsageError for a word that is no option."""
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"`--srun` has an open quote: {text}") from error
+    if wrong := next((word for word in words if not word.startswith("-")), ""):
+        raise UsageError(
+            f"`--srun` takes options of srun, found `{wrong}`",
+            hint="write an option and its value as one word: `--gpus=1`",
+        )
+    return words or None

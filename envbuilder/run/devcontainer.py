@@ -1,14 +1,17 @@
-"""Write the dev container settings of an environment: the image's label and a project's devcontainer.json.
+"""Write the dev container settings of an environment: the image's label and the files of a project.
 
 Both have the same settings, because people edit the file or use the image without it. A label cannot
-hold `runArgs` or the workspace's mount (containers.dev), so only the file has these.
+hold `runArgs` or the workspace's mount (containers.dev), so only the file has these. The project's
+Dockerfile adds a layer with git and a second environment, so the image stays equal to the SIF.
 """
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from envbuilder import __version__
 from envbuilder.core.cache import save_text
 from envbuilder.core.errors import UsageError, blaming_path
 from envbuilder.plan.contents import USER
@@ -17,9 +20,14 @@ from envbuilder.plan.model import STANDALONE_PREFIX, Plan
 LABEL: Final = "devcontainer.metadata"
 FOLDER: Final = ".devcontainer"
 FILE: Final = "devcontainer.json"
+DOCKERFILE: Final = Path(__file__).with_name("desk.dockerfile")
+COMPOSE: Final = Path(__file__).with_name("desk.compose.yaml")
+COMPOSE_GPU: Final = Path(__file__).with_name("desk.compose.gpu.yaml")
+SERVICE: Final = "desk"
 SHARED_MEMORY: Final = "type=tmpfs,target=/dev/shm"  # Docker's default of 64 MB is too small for data loaders
 EXTENSIONS: Final = ("ms-python.python", "ms-python.debugpy", "ms-vscode.cpptools")
 CUDA_EXTENSION: Final = "nvidia.nsight-vscode-edition"
+_OF_COMPOSE: Final = ("init", "capAdd", "mounts", "containerEnv")  # its own file has these
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +39,18 @@ class EditorFacts:
     has_user: bool = True  # a foreign base image may lack the user
     has_standalone: bool = False  # a Python at /opt/python
 
+    @property
+    def home(self) -> str:
+        return f"/home/{USER}" if self.has_user else "/root"
+
+    @property
+    def venv(self) -> str:
+        """The second environment, for a project's own packages."""
+        return f"{self.home}/venv"
+
 
 def metadata(facts: EditorFacts) -> dict[str, object]:
     """Return the settings that the file and the label share."""
-    extensions = [*EXTENSIONS, *([CUDA_EXTENSION] if facts.has_cuda else [])]
     user = {"remoteUser": USER, "updateRemoteUserUID": True} if facts.has_user else {}
     return {
         "hostRequirements": {"gpu": "optional"},  # `--gpus all` would fail on a machine without a GPU
@@ -45,7 +61,7 @@ def metadata(facts: EditorFacts) -> dict[str, object]:
         **user,
         # Debian's /etc/profile would remove the environment from PATH.
         "userEnvProbe": "none",
-        "customizations": {"vscode": {"extensions": extensions, "settings": _settings(facts)}},
+        "customizations": {"vscode": {"extensions": _extensions(facts), "settings": _settings(facts)}},
     }
 
 
@@ -59,34 +75,78 @@ def image_labels(plan: Plan) -> tuple[tuple[str, str], ...]:
     return (*plan.runtime.labels, (LABEL, text))
 
 
-def make_file(name: str, image: str, facts: EditorFacts) -> str:
-    """Return the text of devcontainer.json for the environment `name` in the image."""
-    value = {
-        "name": name,
-        "image": image,
-        "workspaceMount": "source=${localWorkspaceFolder},target=/workspaces/${localWorkspaceFolderBasename},type=bind",
-        "workspaceFolder": "/workspaces/${localWorkspaceFolderBasename}",
-        "runArgs": ["--ipc=host"],  # for CUDA IPC with processes outside the container
-        **metadata(facts),
+def make_files(
+    name: str, image: str, facts: EditorFacts, *, base: str, mirror: str, compose: bool
+) -> dict[str, str]:
+    """Return the files of a project's dev container: name → text.
+
+    `base` is a distribution and its suite, "" if unknown; `mirror` has its packages.
+    """
+    distribution, _, suite = base.partition("/")
+    values = {
+        "name": name, "version": __version__, "image": image, "service": SERVICE, "venv": facts.venv, "home": facts.home,
+        "user": USER if facts.has_user else "root", "mirror": mirror, "suite": suite,
+        "components": "main universe" if distribution == "ubuntu" else "main",
+        "setting": f"ENVBUILDER_{distribution.upper() or 'DEBIAN'}_MIRROR",
+    }  # fmt: skip
+    shared = metadata(facts)
+    settings = {"python.defaultInterpreterPath": f"{facts.venv}/bin/python"}
+    vscode = {"extensions": _extensions(facts), "settings": _settings(facts) | settings}
+    shared["customizations"] = {"vscode": vscode}
+    if compose:
+        config = {
+            "dockerComposeFile": "compose.yaml",
+            "service": SERVICE,
+            "workspaceFolder": "/workspaces/project",
+            **{key: value for key, value in shared.items() if key not in _OF_COMPOSE},
+        }
+    else:
+        environment = {"MIRROR": f"${{localEnv:{values['setting']}}}", "HOST_HOME": "${localEnv:HOME}"}
+        config = {
+            "build": {"dockerfile": "Dockerfile", "args": environment},
+            "workspaceMount": "source=${localWorkspaceFolder},target=/workspaces/${localWorkspaceFolderBasename},type=bind",
+            "workspaceFolder": "/workspaces/${localWorkspaceFolderBasename}",
+            "runArgs": ["--ipc=host"],  # for CUDA IPC with processes outside the container
+            **shared,
+        }
+    files = {
+        FILE: json.dumps({"name": name, **config}, indent=2, ensure_ascii=False) + "\n",
+        "Dockerfile": _filled(DOCKERFILE, values),
     }
-    return json.dumps(value, indent=2, ensure_ascii=False) + "\n"
+    if compose:
+        files |= {"compose.yaml": _filled(COMPOSE, values), "compose.gpu.yaml": _filled(COMPOSE_GPU, values)}
+    return files
 
 
-def save_file(folder: Path, text: str, *, force: bool) -> Path:
-    """Write devcontainer.json into a project's folder; raises UsageError when the file has other content."""
-    path = folder / FOLDER / FILE
-    try:
-        found = path.read_text(encoding="utf-8") if path.exists() else text
-    except (OSError, UnicodeDecodeError):
-        found = ""
-    if found != text and not force:
-        raise UsageError(
-            f"`{path}` exists with other content",
-            hint="`--print` shows what would be written; `--force` replaces yours",
-        )
-    with blaming_path(f"cannot write `{path}`"):
-        save_text(path, text)
-    return path
+def _filled(template: Path, values: Mapping[str, str]) -> str:
+    """Return the template with a value for each `@name@`."""
+    text = template.read_text(encoding="utf-8")
+    for name, value in values.items():
+        text = text.replace(f"@{name}@", value)
+    return text
+
+
+def save_files(folder: Path, files: Mapping[str, str], *, force: bool) -> Path:
+    """Write the files into a project's folder; raises UsageError when one has other content, and then writes none."""
+    for name, text in files.items():
+        path = folder / FOLDER / name
+        try:
+            found = path.read_text(encoding="utf-8") if path.exists() else text
+        except (OSError, UnicodeDecodeError):
+            found = ""
+        if found != text and not force:
+            raise UsageError(
+                f"`{path}` exists with other content",
+                hint="`--print` shows what would be written; `--force` replaces yours",
+            )
+    for name, text in files.items():
+        with blaming_path(f"cannot write `{folder / FOLDER / name}`"):
+            save_text(folder / FOLDER / name, text)
+    return folder / FOLDER / FILE
+
+
+def _extensions(facts: EditorFacts) -> list[str]:
+    return [*EXTENSIONS, *([CUDA_EXTENSION] if facts.has_cuda else [])]
 
 
 def _settings(facts: EditorFacts) -> dict[str, object]:

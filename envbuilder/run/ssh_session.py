@@ -1,7 +1,8 @@
-"""Open SSH sessions in a SIF on a cluster, for VS Code's Remote-SSH: without Docker, ports or root there.
+"""Open SSH sessions in a SIF on a cluster, for VS Code's Remote-SSH and Jupyter: without Docker, ports or root there.
 
 The user's ordinary SSH connection starts a second sshd on the cluster, as the user, and carries its
-traffic. Each session of that sshd runs a command in the SIF. Both ends have keys of their own.
+traffic. With `srun`, that sshd is a Slurm job. Each of its sessions runs a command in the SIF. Both
+ends have keys of their own.
 """
 
 import os
@@ -32,20 +33,36 @@ class SshSession:
 
     name: str
     sif: Path  # on that machine
-    host: str  # a name in ssh's settings, or user@host
+    host: str  # a name in ssh's settings, or user@host; "": this machine, from which Slurm starts the job
     site: Site
     folder: Path  # on this machine, for settings and keys
+    srun: tuple[str, ...] | None = None  # options of srun; None: no Slurm job
+
+    @property
+    def label(self) -> str:
+        return self.name if self.srun is None else f"{self.name}-slurm"
 
     @property
     def alias(self) -> str:
-        return f"envbuilder-{self.name}"
+        return f"envbuilder-{self.label}"
 
     def path(self, kind: str) -> Path:
-        return self.folder / f"{self.name}.{kind}"
+        return self.folder / f"{self.label}.{kind}"
 
     @property
     def ssh(self) -> tuple[str, ...]:
-        return ("ssh", *self.site.ssh.options, "--", self.host)
+        return ("ssh", *self.site.ssh.options, "--", self.host) if self.host else ()
+
+    @property
+    def through(self) -> tuple[str, ...]:
+        """Return the command that starts the second sshd. On another machine its path is relative to the home."""
+        # Without `--unbuffered` srun passes on whole lines, and SSH's traffic has none.
+        options = ("--ntasks=1", "--unbuffered", f"--job-name={self.alias}")
+        job = () if self.srun is None else ("srun", *options, *self.srun)
+        serve = SERVE.format(name=self.name)
+        if not self.host:
+            return (*job, str(Path.home() / serve))
+        return (*self.ssh, shlex.join((*job, serve)))
 
 
 def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
@@ -53,22 +70,23 @@ def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
 
     Raises UsageError when that file has other content, and LaunchError when the set-up fails.
     """
-    need_shape("--ssh", (session.host,), HOST)
+    need_shape("--ssh", filter(None, (session.host,)), HOST)
     config = session.path("config")
-    public = ensure_key(session.path("key"))
+    public = ensure_key(session.folder / f"{session.name}.key")
     try:
         answer = runner.run(
             Command(
-                argv=(*session.ssh, "bash -s"),
-                why=f"set up sessions on {session.host}",
+                argv=(*session.ssh, "bash", "-s"),
+                why=f"set up sessions on {session.host or 'this machine'}",
                 input=render_setup(session, public).encode(),
             )
         )
         user, host_key = answer.splitlines()[-2:]
     except CommandError as error:
-        raise LaunchError(error.message, hint=f"`ssh {session.host}` must work first") from error
+        hint = f"`ssh {session.host}` must work first" if session.host else ""
+        raise LaunchError(error.message, hint=hint) from error
     except ValueError as error:
-        raise LaunchError(f"`{session.host}` did not print its user and host key") from error
+        raise LaunchError(f"`{session.host or 'bash'}` did not print its user and host key") from error
     text = render_config(session, user)
     if config.exists() and config.read_text(encoding="utf-8", errors="replace") != text and not force:
         raise UsageError(f"`{config}` exists with other content", hint="`--force` replaces it")
@@ -93,16 +111,16 @@ def render_setup(session: SshSession, public: str) -> str:
 
 def render_config(session: SshSession, user: str) -> str:
     """Return the settings for this machine's `ssh`."""
-    through = _literal(shlex.join((*session.ssh, SERVE.format(name=session.name))))
+    through = _literal(shlex.join(session.through))
     return f"""\
-# Sessions in {session.sif} on {session.host}, written by envbuilder.
+# Sessions in {session.sif} on {session.host or "this cluster"}, written by envbuilder.
 Host {session.alias}
   User {user}
   ProxyCommand {through}
   HostKeyAlias {session.alias}
   UserKnownHostsFile "{_literal(str(session.path("known_hosts")))}"
   StrictHostKeyChecking yes
-  IdentityFile "{_literal(str(session.path("key")))}"
+  IdentityFile "{_literal(str(session.folder / f"{session.name}.key"))}"
   IdentitiesOnly yes
 """
 

@@ -29,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("clean_environment")
         "detect",
         pytest.param("doctor --for run", marks=pytest.mark.programs),
         "diagnose README.md",
-        "devcontainer cpu --print",
+        pytest.param("devcontainer cpu --print", marks=pytest.mark.programs),
         "init mine --gpu A100 --pytorch 2.6.0 --recipes {folder}",
         "launch lint scripts/test",
     ],

@@ -315,7 +315,8 @@ def test_an_error_names_the_log_of_its_build(tmp_path, our_logger):
     assert caught.value.log == str(tmp_path / "x.log")
 
 
-def test_the_log_of_a_build_has_the_time_of_each_step(tmp_path: Path):
+def test_the_log_of_a_build_has_the_time_of_each_step(tmp_path: Path, our_logger):
+    setup(0)
     with log_to(tmp_path / "log"), Console(quiet=True).step("write the SIF (again)"):
         pass
     assert ended_steps((tmp_path / "log").read_text()) == (("write the SIF (again)", 0.0),)

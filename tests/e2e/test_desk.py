@@ -3,6 +3,7 @@
 VS Code does the same steps with the same code.
 """
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator
@@ -18,23 +19,47 @@ PERSON = 1234  # who works at the desk in these tests, and is nobody in the imag
 LOADED = "import torch, fused; print('loaded')"
 
 
-@pytest.fixture(params=["image", "file"])
-def project(request: pytest.FixtureRequest, cpu: Built) -> Iterator[Path]:
-    """A project of that person's, with the image alone or with the file; its containers and images go afterwards."""
+PYPROJECT = """\
+[build-system]
+requires = ["setuptools"]
+build-backend = "setuptools.build_meta"
+[project]
+name = "mine"
+version = "1"
+dependencies = ["torch"]
+[tool.setuptools]
+py-modules = ["mine"]
+"""
+
+
+@contextlib.contextmanager
+def open_project() -> Iterator[Path]:
+    """A folder whose containers and images go afterwards."""
     with open_folder() as folder:
-        if request.param == "image":
-            (folder / ".devcontainer").mkdir()
-            (folder / ".devcontainer/devcontainer.json").write_text(json.dumps({"image": cpu.image}))
-        else:
-            run(ENVBUILDER, "devcontainer", "cpu", "--write", folder)
-        (folder / "home").mkdir()
-        run("chown", "-R", f"{PERSON}:{PERSON}", folder)
         yield folder
         label = f"label=devcontainer.local_folder={folder}"
         for container in run("docker", "ps", "--all", "--quiet", "--filter", label).split():
             image = run("docker", "inspect", "--format={{.Image}}", container).strip()
             run("docker", "rm", "--force", container)
-            attempt("docker", "image", "rm", image)  # fails for the environment's own, which has another name
+            attempt(
+                "docker", "image", "rm", "--force", image
+            )  # fails for the environment's own, which has another name
+
+
+@pytest.fixture(params=["image", "file"])
+def project(request: pytest.FixtureRequest, cpu: Built) -> Iterator[Path]:
+    """A project of that person's, with the image alone or with the files."""
+    with open_project() as folder:
+        if request.param == "image":
+            (folder / ".devcontainer").mkdir()
+            (folder / ".devcontainer/devcontainer.json").write_text(json.dumps({"image": cpu.image}))
+        else:
+            run(ENVBUILDER, "devcontainer", "cpu", "--write", folder)
+            (folder / "pyproject.toml").write_text(PYPROJECT)
+            (folder / "mine.py").write_text("WHERE = __file__\n")
+        (folder / "home").mkdir()
+        run("chown", "-R", f"{PERSON}:{PERSON}", folder)
+        yield folder
 
 
 @pytest.fixture
@@ -62,7 +87,9 @@ def test_a_project_opens_in_the_environment(project: Path, devcontainer: Callabl
     assert merged["remoteUser"] == "vscode"
     assert merged["hostRequirements"]["gpu"] == "optional"
     for vscode in merged["customizations"]["vscode"]:
-        assert vscode["settings"]["python.defaultInterpreterPath"] == "/opt/env/bin/python"
+        assert vscode["settings"]["python.defaultInterpreterPath"] in (
+            "/opt/env/bin/python", "/home/vscode/venv/bin/python"
+        )  # fmt: skip
 
     built = json.loads(devcontainer("build", "--image-name", "envbuilder-e2e-devcontainer").splitlines()[-1])
     run("docker", "image", "rm", "envbuilder-e2e-devcontainer")
@@ -81,6 +108,57 @@ def test_a_project_opens_in_the_environment(project: Path, devcontainer: Callabl
     devcontainer(
         "exec", "test", "-x", merged["customizations"]["vscode"][-1]["settings"]["C_Cpp.default.compilerPath"]
     )
+
+    if (project / "pyproject.toml").exists():
+        check_second_environment(project, devcontainer)
+
+
+def check_second_environment(project: Path, devcontainer: Callable[..., str]) -> None:
+    """The person's tools and own packages, beside an environment that stays as it is."""
+    assert devcontainer("exec", "git", "-C", "/opt", "--version").startswith("git version")
+    assert "sleep" in devcontainer("exec", "ps", "-e")
+    assert devcontainer("exec", "which", "python") == "/home/vscode/venv/bin/python\n"
+    before = devcontainer("exec", "sh", "-c", "find /opt/env -newer /opt/env/pyvenv.cfg | sort")
+    devcontainer("exec", "pip", "install", "--no-build-isolation", "--no-index", "--editable", ".")
+    mine = 'import torch, fused, mine; assert torch.__file__.startswith("/opt/env"); print(mine.WHERE)'
+    assert devcontainer("exec", "python", "-c", mine) == f"/workspaces/{project.name}/mine.py\n"
+    # Programs of the environment see the project, too.
+    (project / "run.py").write_text("import mine\nprint('by torchrun', mine.WHERE)\n")
+    assert "by torchrun /workspaces" in devcontainer("exec", "torchrun", "--standalone", "run.py")
+    assert devcontainer("exec", "sh", "-c", "find /opt/env -newer /opt/env/pyvenv.cfg | sort") == before
+    said = devcontainer("exec", "sh", "-c", "pip install --no-index torch==2.6.0 2>&1 || true")
+    assert "constraint" in said
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can try what root's own project does")
+def test_a_project_of_root_opens_by_compose(cpu: Built):
+    """The files of a host's root can be written inside, and are root's afterwards."""
+    with open_project() as folder:
+        run(ENVBUILDER, "devcontainer", "cpu", "--compose", "--write", folder)
+        (folder / "theirs").write_text("of root\n")
+        base = ("docker-compose", "--file", "compose.yaml")
+        for files in (base, (*base, "--file", "compose.gpu.yaml")):
+            said = run(*files, "config", cwd=folder / ".devcontainer")
+            assert ("nvidia" in said) == (files != base)
+        try:
+            up = json.loads(run("devcontainer", "up", "--workspace-folder", folder).splitlines()[-1])
+            assert (up["outcome"], up["remoteUser"]) == ("success", "vscode")
+            inside = ("devcontainer", "exec", "--workspace-folder", folder)
+            run(*inside, "sh", "-c", "echo more >>theirs && git init --quiet && git status --short")
+            assert run(*inside, "python", "-c", LOADED) == "loaded\n"
+            assert (folder / "theirs").read_text() == "of root\nmore\n"
+            assert (folder / ".git").stat().st_uid == 0
+        finally:
+            project = f"{folder.name}_devcontainer"
+            run(
+                "docker-compose",
+                "--project-name",
+                project,
+                "down",
+                "--rmi",
+                "local",
+                cwd=folder / ".devcontainer",
+            )
 
 
 def test_the_projects_own_file_is_read_by_the_cli():

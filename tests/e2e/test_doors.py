@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.support import hostile
-from tests.support.cluster import Cluster, machines, start_ssh, wait_until
+from tests.support.cluster import Cluster, machines, start_slurm, start_ssh, wait_until
 from tests.support.workbench import ENVBUILDER, Built, open_folder
 
 pytestmark = [
@@ -166,3 +166,31 @@ def test_what_the_other_machine_lacks_is_said(cluster):
     ended = set_up(cluster, cluster.folder / "other.sif")
     assert ended.returncode == 9
     assert f"n1: there is no SIF {cluster.folder}/other.sif" in ended.stderr
+
+
+def test_a_session_is_a_job_and_ends_with_it(cluster, tiny):
+    """`--srun` on the login node: the ssh that VS Code and Jupyter start goes through Slurm."""
+    start_slurm(cluster)
+    home, settings = cluster.folder / "home of root", cluster.folder / "my doors"
+    home.mkdir()
+    cluster.head.run("mkdir", "-p", "/run/sshd")
+    env = cluster.env | {"HOME": str(home)}
+    line = (ENVBUILDER, "devcontainer", tiny.sif, "--srun", "--nodelist=n2 --time=5", "--write", settings)
+    config = settings / "tiny-slurm.config"
+    assert str(config) in cluster.head.run(*line, env=env)
+    words = ("ssh", "-F", config, "envbuilder-tiny-slurm", "uname -n; command -v python; cat")
+    enter = [str(word) for word in (*cluster.head.enter, *words)]
+    ended = subprocess.run(
+        enter,
+        env=os.environ | env,
+        input="x" * 300_000,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.stdout == "n2\n/opt/env/bin/python\n" + "x" * 300_000, ended.stderr
+    wait_until(
+        "the job is gone", lambda: not cluster.head.run("squeue", "--noheader", env=cluster.env).strip(), 20
+    )
+    wait_until("nothing is left", lambda: not cluster.left_over(), 10)

@@ -1,17 +1,28 @@
 """devcontainer.json and the label: valid by the specification's rules, the same in both, and never in place of a person's own."""
 
 import json
+import re
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 
 import jsonschema
 import pytest
+import yaml
 
-from envbuilder import cli
+from envbuilder import __version__, cli
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.model import LockedBase
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
-from envbuilder.run.devcontainer import LABEL, EditorFacts, image_labels, make_file, metadata, save_file
+from envbuilder.run.devcontainer import (
+    FILE,
+    LABEL,
+    EditorFacts,
+    image_labels,
+    make_files,
+    metadata,
+    save_files,
+)
 from tests.support.locked_base import BASE
 
 ROOT = Path(__file__).parents[2]
@@ -64,6 +75,16 @@ SCHEMA = {
 LABEL_SCHEMA = {"type": "array", "items": {"properties": IN_A_LABEL, "additionalProperties": False}}
 
 
+def written(facts: EditorFacts, image: str = "envbuilder/x:latest", **more: bool) -> dict[str, str]:
+    return make_files(
+        "x", image, facts, base="debian/bookworm", mirror="http://mirror.example/debian/", **({"compose": False} | more)
+    )  # fmt: skip
+
+
+def make_file(facts: EditorFacts) -> str:
+    return written(facts)[FILE]
+
+
 def check_schema(value: object, schema: dict[str, object]) -> None:
     jsonschema.Draft201909Validator.check_schema(schema)
     jsonschema.Draft201909Validator(schema).validate(value)
@@ -75,7 +96,7 @@ def without_comments(text: str) -> str:
 
 @pytest.mark.parametrize("facts", [CPU, CUDA], ids=["cpu", "cuda"])
 def test_the_file_is_valid(facts: EditorFacts):
-    check_schema(json.loads(make_file("x", "envbuilder/x:latest", facts)), SCHEMA)
+    check_schema(json.loads(make_file(facts)), SCHEMA)
 
 
 @pytest.mark.parametrize("cuda", ["", "12.4"])
@@ -102,12 +123,62 @@ def test_the_schema_refuses_what_the_specification_has_not():
 
 
 def test_the_whole_file(golden):
-    golden("devcontainer.json", make_file("a100", "envbuilder/a100:latest", CUDA))
+    files = written(CUDA, compose=True) | {FILE: make_file(CUDA)}
+    for name, text in files.items():
+        golden(f"devcontainer-{name}" if name != FILE else name, text.replace(__version__, "VERSION"))
+
+
+def test_the_compose_form_is_valid_and_leaves_gpus_to_a_second_file():
+    files = written(CPU, compose=True)
+    value = json.loads(files[FILE])
+    assert {"build", "image", "runArgs", "mounts"}.isdisjoint(value)
+    check_schema(
+        {"image": "x"}
+        | {
+            key: one
+            for key, one in value.items()
+            if key not in ("dockerComposeFile", "service", "workspaceFolder")
+        },
+        SCHEMA,
+    )
+    services = [
+        yaml.safe_load(files[name])["services"][value["service"]]
+        for name in ("compose.yaml", "compose.gpu.yaml")
+    ]
+    assert "deploy" not in services[0]
+    assert services[1] == {
+        "deploy": {
+            "resources": {
+                "reservations": {"devices": [{"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}]}
+            }
+        }
+    }
+    assert services[0]["working_dir"] == value["workspaceFolder"]
+
+
+def test_on_an_image_of_others_the_second_environment_is_roots():
+    files = make_files("x", "y", replace(CPU, has_user=False), base="", mirror="", compose=False)
+    assert "/root/venv/bin/python" in files[FILE]
+    assert "vscode" not in files["Dockerfile"]
+
+
+@pytest.mark.programs
+def test_the_script_of_the_dockerfile_is_sound(tmp_path: Path):
+    scripts = re.findall(r"<<'SCRIPT'\n(.*?)\nSCRIPT\n", written(CPU)["Dockerfile"], re.DOTALL)
+    assert len(scripts) == 2
+    # The dev container tools take any line that begins with `from` for a base image.
+    assert not re.search(r"^\s*from\s", "\n".join(scripts), re.MULTILINE | re.IGNORECASE)
+    for number, script in enumerate(scripts):
+        (tmp_path / str(number)).write_text(script)
+    found = subprocess.run(
+        ["shellcheck", "--exclude=SC2086", *tmp_path.iterdir()], capture_output=True, text=True, check=False
+    )  # SC2086: the list of packages is split
+    assert found.stdout == ""
 
 
 def test_an_environment_without_cuda_points_at_no_cuda():
-    assert "cuda" not in make_file("x", "y", CPU).lower()
-    assert "nvidia" not in make_file("x", "y", CPU)
+    assert "cuda" not in make_file(CPU).lower()
+    assert "nvidia" not in make_file(CPU)
 
 
 def test_an_image_of_others_gets_no_user_of_ours():
@@ -115,8 +186,8 @@ def test_an_image_of_others_gets_no_user_of_ours():
 
 
 def test_the_editor_reads_the_headers_of_the_python_that_is_used():
-    assert "/usr/include/python3.11" in make_file("x", "y", CPU)
-    own = make_file("x", "y", replace(CPU, has_standalone=True))
+    assert "/usr/include/python3.11" in make_file(CPU)
+    own = make_file(replace(CPU, has_standalone=True))
     assert "/opt/python/include/python3.11" in own
     assert "/usr/include/python3.11" not in own
 
@@ -138,8 +209,15 @@ def test_an_image_says_what_its_file_says():
     labels = dict(image_labels(make_plan()))
     assert labels["a"] == "b"
     (label,) = json.loads(labels[LABEL])
-    written = json.loads(make_file("x", "y", CUDA))
-    assert label == {key: value for key, value in written.items() if key in label}
+    written = {key: value for key, value in json.loads(make_file(CUDA)).items() if key in label}
+    settings = written["customizations"]["vscode"]["settings"]
+    # In the image alone there is no second environment.
+    assert settings.pop("python.defaultInterpreterPath") == "/home/vscode/venv/bin/python"
+    assert (
+        label["customizations"]["vscode"]["settings"].pop("python.defaultInterpreterPath")
+        == "/opt/env/bin/python"
+    )
+    assert label == written
 
 
 def test_what_stands_on_an_image_of_others_has_no_user_of_ours():
@@ -150,35 +228,47 @@ def test_what_stands_on_an_image_of_others_has_no_user_of_ours():
 
 
 def test_a_file_is_written_once_and_again(tmp_path: Path):
-    path = save_file(tmp_path, "{}\n", force=False)
+    path = save_files(tmp_path, {FILE: "{}\n"}, force=False)
     assert (path, path.read_text()) == (tmp_path / ".devcontainer/devcontainer.json", "{}\n")
-    assert save_file(tmp_path, "{}\n", force=False) == path
+    assert save_files(tmp_path, {FILE: "{}\n"}, force=False) == path
 
 
 def test_a_persons_edits_are_kept_unless_they_say_otherwise(tmp_path: Path):
-    path = save_file(tmp_path, "{}\n", force=False)
+    path = save_files(tmp_path, {FILE: "{}\n"}, force=False)
     path.write_bytes(b"\xff mine")
     with pytest.raises(UsageError, match="exists with other content") as refused:
-        save_file(tmp_path, "{}\n", force=False)
+        save_files(tmp_path, {FILE: "{}\n"}, force=False)
     assert "--force" in refused.value.hint
     assert path.read_bytes() == b"\xff mine"
-    save_file(tmp_path, "{}\n", force=True)
+    save_files(tmp_path, {FILE: "{}\n"}, force=True)
     assert path.read_text() == "{}\n"
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path):
     (tmp_path / ".devcontainer").touch()
     with pytest.raises(UsageError, match="cannot write"):
-        save_file(tmp_path, "{}\n", force=False)
+        save_files(tmp_path, {FILE: "{}\n"}, force=False)
 
 
+@pytest.mark.programs
 def test_the_verb_writes_and_prints(
     clean_environment: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert cli.run(["devcontainer", "cpu", "--write", str(tmp_path), "--image", "registry.local/cpu:1"]) == 0
     path = tmp_path / ".devcontainer/devcontainer.json"
     assert capsys.readouterr().out == f"{path}\n"
-    assert json.loads(path.read_text())["image"] == "registry.local/cpu:1"
+    dockerfile = path.with_name("Dockerfile")
+    assert "ARG ENVIRONMENT=registry.local/cpu:1\n" in dockerfile.read_text()
     assert cli.run(["devcontainer", "cpu", "--write", str(tmp_path)]) == 2
     assert cli.run(["devcontainer", "cpu", "--write", str(tmp_path), "--print"]) == 0
-    assert json.loads(capsys.readouterr().out)["image"] == "envbuilder/cpu:latest"
+    shown = capsys.readouterr().out
+    assert json.loads(shown.partition("\n==> .devcontainer/Dockerfile <==\n")[0])["name"] == "cpu"
+    assert "ARG ENVIRONMENT=envbuilder/cpu:latest\n" in shown
+
+
+def test_no_file_is_written_where_one_would_be_lost(tmp_path: Path):
+    (tmp_path / ".devcontainer").mkdir()
+    (tmp_path / ".devcontainer/Dockerfile").write_text("mine\n")
+    with pytest.raises(UsageError, match="Dockerfile` exists with other content"):
+        save_files(tmp_path, {FILE: "{}\n", "Dockerfile": "theirs\n"}, force=False)
+    assert not (tmp_path / ".devcontainer" / FILE).exists()

@@ -42,7 +42,7 @@ def test_the_other_machine_is_asked_once_and_believed_from_then_on(tmp_path: Pat
     runner = FakeRunner(ANSWER)
     config = set_up_session(session(tmp_path / "doors"), runner, force=False)
     (asked,) = runner.commands
-    assert asked.argv == ("ssh", "-p", "22%2", "--", "me@login", "bash -s")
+    assert asked.argv == ("ssh", "-p", "22%2", "--", "me@login", "bash", "-s")
     assert asked.input.decode() == render_setup(session(tmp_path), ensure_key(tmp_path / "doors/a100.key"))
     assert config.read_text() == render_config(session(tmp_path / "doors"), "me")
     known = tmp_path / "doors/a100.known_hosts"

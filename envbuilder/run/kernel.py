@@ -1,0 +1,94 @@
+"""Write a Jupyter kernel that runs in an environment: in the SIF or the image here, or over SSH, also in a Slurm job.
+
+Jupyter starts the script beside `kernel.json`, which hands the connection file on through stdin. Over
+SSH, the kernel's ports are forwarded, and nothing listens on a network.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from envbuilder import __version__
+from envbuilder.core.cache import save_text
+from envbuilder.core.errors import UsageError, blaming_path
+from envbuilder.run.container import START_FILE
+from envbuilder.run.exec_wrapper import render_enter
+from envbuilder.run.launch.script import quoted
+from envbuilder.run.launch.site import Site
+
+BODY: Final = Path(__file__).with_suffix(".sh")
+BOOT: Final = Path(__file__).with_name("kernel_boot.py")
+EXECUTABLE: Final = 0o755
+NEEDED: Final = "ipykernel"
+Form = Literal["sif", "image", "ssh"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """A kernel of one environment."""
+
+    name: str
+    form: Form
+    place: str  # where it runs, for people
+    sif: Path
+    image: str = ""
+    config: str = ""  # of `ssh`
+    host: str = ""  # in that file
+    site: Site
+
+    @property
+    def folder(self) -> str:
+        """Return the name of the kernel: Jupyter takes letters, digits, `.`, `_` and `-`."""
+        words = ("envbuilder", self.name, *([self.place] if self.place else []))
+        return re.sub(r"[^a-z0-9._-]+", "-", "-".join(words).lower())
+
+
+def render_files(kernel: Kernel, folder: Path) -> dict[str, str]:
+    """Return the files of the kernel: name → text."""
+    spec = {
+        "argv": [str(folder / "start"), "{connection_file}"],
+        "display_name": f"{kernel.name} (envbuilder{f', {kernel.place}' if kernel.place else ''})",
+        "language": "python",
+        "interrupt_mode": "message",  # a signal would reach the client alone
+        "metadata": {"debugger": True},
+    }
+    settings = {
+        "name": kernel.name, "form": kernel.form, "image": kernel.image, "config": kernel.config, "host": kernel.host,
+        "boot": BOOT.read_text(encoding="utf-8"),
+    }  # fmt: skip
+    start = [
+        "#!/usr/bin/env bash",
+        f"# Starts a Jupyter kernel in {kernel.name}. Written by envbuilder {__version__}; it runs without envbuilder.",
+        "# shellcheck disable=SC2016,SC1003,SC2034 # settings are quoted as data",
+        "set -euo pipefail",
+        "",
+        *(f"{key}={quoted(value)}" for key, value in settings.items()),
+        "",
+        BODY.read_text(encoding="utf-8"),
+    ]
+    files = {"kernel.json": json.dumps(spec, indent=1) + "\n", "start": "\n".join(start)}
+    if kernel.form == "sif":
+        files[f"{kernel.name}-exec"] = render_enter(kernel.name, kernel.sif, kernel.site)
+        files[START_FILE.name] = START_FILE.read_text(encoding="utf-8")
+    return files
+
+
+def save_kernel(kernel: Kernel, kernels: Path, *, force: bool) -> Path:
+    """Write the kernel into Jupyter's folder of kernels; raises UsageError when there is another one."""
+    folder = kernels / kernel.folder
+    files = render_files(kernel, folder)
+    spec = folder / "kernel.json"
+    if (
+        spec.exists()
+        and spec.read_text(encoding="utf-8", errors="replace") != files["kernel.json"]
+        and not force
+    ):
+        raise UsageError(f"`{spec}` exists with other content", hint="`--force` replaces it")
+    for name, text in files.items():
+        with blaming_path(f"cannot write `{folder / name}`"):
+            save_text(folder / name, text)
+            if text.startswith("#!"):
+                (folder / name).chmod(EXECUTABLE)
+    return spec
