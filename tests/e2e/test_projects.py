@@ -220,22 +220,40 @@ def test_a_repository_is_built_from_its_commit_and_submodules(
     monkeypatch.setenv("HOME", str(spacious))
     commit = make_repository(spacious / "repository", spacious / "headers")
     source = f"git: 'file://{spacious}/repository', commit: {commit}, path: project"
-    recipe = write_recipe(spacious, "cpu", f"{{name: setup_py, {source}}}")
+    recipe = write_recipe(spacious, "cpu", f"{{name: small, {source}}}")
     made = make(recipe)
-    assert made.kept["setup_py"].compiled.function == "package"
+    assert made.kept["small"].compiled.function == "package"
     shutil.rmtree(spacious / "repository")
-    assert make(recipe).said[-1].startswith("setup_py: in the store"), "the archive is in the store"
+    assert make(recipe).said[-1].startswith("small: in the store"), "the archive is in the store"
+
+
+# It takes a second to compile, where a source that includes torch's headers takes half a minute.
+SMALL = {
+    "project/setup.py": """
+from setuptools import Extension, setup
+setup(name="small", version="1", ext_modules=[Extension("small", ["small.c"], include_dirs=["../headers"])])
+""",
+    "project/small.c": """
+#include <Python.h>
+#include "shape.h"
+static struct PyModuleDef small = {PyModuleDef_HEAD_INIT, "small", NULL, SHAPE};
+PyMODINIT_FUNC PyInit_small(void) { return PyModule_Create(&small); }
+""",
+}
 
 
 def make_repository(folder: Path, headers: Path) -> str:
-    """A repository with the project `setup_py` in a folder and a submodule beside it; returns its commit."""
-    for path, files in ((headers, {"shape.h": "#pragma once\n"}), (folder, {})):
+    """A repository with a small project in a folder and the header that it includes in a submodule; returns its commit."""
+    for path, files in (
+        (headers, {"shape.h": f"#define SHAPE {uuid.uuid4().int % 10**6}\n"}),
+        (folder, SMALL),
+    ):
         path.mkdir()
         git(path, "init", "--quiet")
         for name, text in files.items():
+            (path / name).parent.mkdir(exist_ok=True)
             (path / name).write_text(text)
     git(headers, "add", "."), git(headers, "commit", "--quiet", "--message", "headers")
-    shutil.copytree(PROJECTS / "setup_py", folder / "project")
     git(folder, "submodule", "--quiet", "add", "--", f"{headers}", "headers")
     git(folder, "add", "."), git(folder, "commit", "--quiet", "--message", "project")
     return git(folder, "rev-parse", "HEAD").strip()
