@@ -6,6 +6,7 @@ VS Code does the same steps with the same code.
 import contextlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -162,8 +163,52 @@ def test_a_project_of_root_opens_by_compose(cpu: Built):
 
 
 def test_the_projects_own_file_is_read_by_the_cli():
-    """It is not built here: that fetches a base image and every program of `scripts/setup`, which CI has just installed."""
+    """`test_the_projects_own_image_is_built` builds it before a release: CI has just installed every program of it."""
     said = run("devcontainer", "read-configuration", "--workspace-folder", ROOT)
     configuration = json.loads(said.splitlines()[-1])["configuration"]
     assert configuration["build"] == {"dockerfile": "Dockerfile", "context": ".."}
     assert configuration["postStartCommand"] == "make setup"
+
+
+@pytest.mark.release
+def test_the_projects_own_image_is_built(spacious: Path):
+    """On a base that mmdebstrap makes, since a hub may be out of reach; with a site's certificate, as the hook says."""
+    base, image = "envbuilder-e2e-own-base", "envbuilder-e2e-own"
+    shutil.copytree(ROOT / ".devcontainer", spacious / "context/.devcontainer")
+    (spacious / "context/scripts").mkdir()
+    shutil.copy(ROOT / "scripts/setup", spacious / "context/scripts/setup")
+    certificate = spacious / "context/.devcontainer/site.crt"
+    run(
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ed25519",
+        "-nodes",
+        "-subj",
+        "/CN=site",
+        "-keyout",
+        spacious / "key",
+        "-out",
+        certificate,
+    )
+    run("mmdebstrap", "--variant=apt", "bookworm", spacious / "base.tar")
+    run("docker", "import", spacious / "base.tar", base)
+    try:
+        dockerfile = spacious / "context/.devcontainer/Dockerfile"
+        run(
+            "docker",
+            "build",
+            "--file",
+            dockerfile,
+            "--tag",
+            image,
+            "--build-arg",
+            f"BASE={base}",
+            spacious / "context",
+            timeout=1800,
+        )
+        tried = "command -v dockerd apptainer mmdebstrap bwrap git && openssl verify /opt/setup/certificates/site.crt"
+        assert run("docker", "run", "--rm", image, "sh", "-c", tried).endswith("site.crt: OK\n")
+    finally:
+        attempt("docker", "image", "rm", image, base)
