@@ -1,13 +1,13 @@
 """`add` and `Dockerfile.extend`: packages and a project of one's own on top of a built environment."""
 
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from envbuilder.artifacts.oci.layout import read_layout
 from envbuilder.core.cache import save_text
 from envbuilder.lock.file import load_lock, lock_text
 from tests.support.index import Manner, package_index
@@ -80,33 +80,31 @@ def add(recipes: Path) -> Iterator[Callable[..., object]]:
 
 
 def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, recipes: Path, add):
-    ended = add("tiny", "jinja2", "--as", "mine")
+    ended = add("tiny", "jinja2", "--as", "tiny-more")
     assert ended.returncode == 0, ended.stderr
     try:
         below, above = (
-            run("docker", "image", "inspect", "--format", "{{json .RootFS.Layers}}", f"envbuilder/{name}")
-            for name in ("tiny", "mine")
+            read_layout(layout).manifest.layers for layout in (tiny.layout, recipes / "out/tiny-more.oci")
         )
-        shared = json.loads(below)[:-1]  # the last one describes its image
-        assert json.loads(above)[: len(shared)] == shared
-        assert len(json.loads(above)) == len(json.loads(below)) + 1
+        assert above[: len(below) - 1] == below[:-1]  # the last one describes its image
+        assert len(above) == len(below) + 1
         said = "import jinja2; print(jinja2.Template('{{ 6 * 7 }}').render())"
         for form in ("sif", "image"):
-            line = (ENVBUILDER, "exec", "mine", "--in", form, "--output", recipes / "out")
+            line = (ENVBUILDER, "exec", "tiny-more", "--in", form, "--output", recipes / "out")
             assert run(*line, "--", "python", "-c", said) == "42\n"
     finally:
-        run("docker", "image", "rm", "--force", "envbuilder/mine")
-    parent, own = (load_lock(recipes / f"{name}.lock") for name in ("tiny", "mine"))
+        run("docker", "image", "rm", "--force", "envbuilder/tiny-more")
+    parent, own = (load_lock(recipes / f"{name}.lock") for name in ("tiny", "tiny-more"))
     assert [one.name for one in own.added] == ["jinja2"]  # the parent has markupsafe
     assert own == dataclasses.replace(parent, recipe=own.recipe, added=own.added)
 
     numpy = next(one for one in parent.wheels if one.name == "numpy")
     moved = tuple(dataclasses.replace(one, version="9.9") if one is numpy else one for one in parent.wheels)
     save_text(recipes / "tiny.lock", lock_text(dataclasses.replace(parent, wheels=moved)))
-    stale = attempt(ENVBUILDER, "build", "mine", "--recipes", recipes)
+    stale = attempt(ENVBUILDER, "build", "tiny-more", "--recipes", recipes)
     assert stale.returncode == 4
     assert f"`tiny` changed: ~ numpy {numpy.version} → 9.9" in stale.stderr
-    assert "hint: `envbuilder lock mine`" in stale.stderr
+    assert "hint: `envbuilder lock tiny-more`" in stale.stderr
 
 
 @pytest.mark.parametrize(
@@ -115,15 +113,15 @@ def test_added_packages_are_one_more_layer_on_those_of_the_parent(tiny: Built, r
         ("torch==2.5.0", 2, "`tiny` keeps its torch 2.13.0"),
         ("behind", 3, "`tiny` keeps its torch and all other packages, and what is added does not fit them"),
         ("numpy<2", 3, "you require numpy<2"),
-        ("filelock", 3, "`tiny` has all that `mine` adds: filelock=="),
+        ("filelock", 3, "`tiny` has all that `tiny-more` adds: filelock=="),
     ],
 )
 def test_what_does_not_fit_the_parent_is_refused_and_leaves_no_recipe(
     recipes: Path, add, package, code, words
 ):
-    ended = add("tiny", package, "--as", "mine")
+    ended = add("tiny", package, "--as", "tiny-more")
     assert (ended.returncode, words in ended.stderr) == (code, True), ended.stderr
-    assert not (recipes / "mine.yaml").exists()
+    assert not (recipes / "tiny-more.yaml").exists()
 
 
 def recipe_of(built: Built) -> Path:
