@@ -59,12 +59,15 @@ def test_a_project_s_pins_have_no_problem(name: str):
     assert problems(read(name)) == {}
 
 
-def test_a_cuda_of_no_source_names_the_nearest_pins_and_an_image():
+def test_a_cuda_of_nvidia_s_apt_repositories_alone_says_how_it_is_had(tmp_path: Path):
     recipe = read("detector")
     (hint,) = problems(recipe).values()
     assert hint.startswith('write `cuda: "11.6"`')  # the nearest that torch 1.12.1 was built against
-    assert hint.endswith("or take an image that has it")
+    assert "add `apt_sources: [nvidia/ubuntu2004]`" in hint
     assert problems(replace(recipe, cuda="11.6")) == {}
+    path = tmp_path / "detector.yaml"
+    path.write_text(f"{(PINS / 'detector.yaml').read_text()}apt_sources: [nvidia/ubuntu2004]\n")
+    assert problems(load(path)) == {}
 
 
 @pytest.fixture(scope="module")
