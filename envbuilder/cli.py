@@ -212,7 +212,7 @@ def _leave() -> NoReturn:
     _LEAVING.acquire()  # the first caller ends the process
     SESSION.stop()
     over = "\r" if sys.stderr.isatty() else ""  # overwrites the `^C` that a terminal shows
-    print(f"{over}interrupted", file=sys.stderr, flush=True)
+    print(f"{over}interrupted{SESSION.kept}", file=sys.stderr, flush=True)
     os._exit(INTERRUPTED)
 
 

@@ -34,10 +34,11 @@ def run_recipe_tests(
     surroundings = probe_surroundings(Path.cwd(), environment=environment, ids=(os.geteuid(), os.getegid()))
 
     def in_sif(test: str) -> None:
-        with console.step(f"test in the SIF: {test}"):
+        with console.step(f"test in the SIF: {test}") as step:
             try:
                 _need_success(run_in_sif(sif, shlex.split(test), surroundings, environment), test, "the SIF")
             except ToolError as error:
+                step.skip("Apptainer is not installed")
                 findings.append(
                     Finding(
                         code=BuildCode.UNTESTED, severity=Severity.WARNING, where=recipe.place("$.tests"), hint=error.hint,

@@ -29,4 +29,5 @@ def build_context(session: Session, recipes: Path, *, writes: bool = True) -> Bu
         end_programs()
 
     session.stop = stop
+    session.kept = ": downloads and finished parts are kept; the same command goes on from them"
     return context

@@ -38,6 +38,7 @@ class Session:
     exit_code: int = 0
     environment: dict[str, str] = field(default_factory=dict)
     stop: Callable[[], None] = lambda: None  # ends what runs, when the patience is over
+    kept: str = ""  # what an interrupted command says of its work
     patience: float = 0.0  # seconds from an interrupt to the end; 0 for no limit
     width: int = 0  # of the terminal that the answer goes to; 0 for a file or a program
 

@@ -30,7 +30,8 @@ def show(session: Session, name: Name, *, recipes: Recipes) -> None:
     store = open_store(session, writes=False)
     base = known_base(recipe, store=store) if recipe.image else None
     found = facts(recipe, load_tables(), base)
-    session.data = ShownRecipe(name=recipe.name, recipe=values, places=dict(recipe.places), facts=found)
-    pins = [(key, brief(value), recipe.place(f"$.{key}")) for key, value in values.items()]
+    places = dict(recipe.places)
+    session.data = ShownRecipe(name=recipe.name, recipe=values, places=places, facts=found)
+    pins = [(key, brief(value), places.get(f"$.{key}", "-")) for key, value in values.items()]
     follows = [(one.name, one.value, one.source) for one in found]
     session.text = f"{columns(pins, session.width)}\n\n{columns(follows, session.width)}"

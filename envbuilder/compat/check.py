@@ -17,7 +17,7 @@ from envbuilder.compat.rules import find_problems
 from envbuilder.compat.suggest import Repair, find_better, find_repairs
 from envbuilder.core.errors import IncompatibleError
 from envbuilder.core.findings import Finding, Severity
-from envbuilder.recipe.load import find_recipe, load
+from envbuilder.recipe.load import find_recipe, mistaken, read
 from envbuilder.recipe.model import Recipe
 
 __all__ = [
@@ -64,10 +64,16 @@ def examine_file(
 
     `base_of` returns the known facts of a recipe's base image.
     """
-    recipe = load(find_recipe(name, folder))
+    path = find_recipe(name, folder)
+    recipe, mistakes = read(path)
+    if recipe is None:
+        raise mistaken(path, mistakes)
     facts = load_host_facts(host) if host else None
     base = base_of(recipe) if recipe.image else None
-    return recipe, examine(recipe, load_tables(), facts, base)
+    report = examine(recipe, load_tables(), facts, base)
+    if mistakes:
+        raise mistaken(path, (*mistakes, *report.findings))
+    return recipe, report
 
 
 def need_sound(recipe: Recipe, report: Report) -> None:

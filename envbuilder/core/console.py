@@ -87,7 +87,7 @@ class Console:
         verdict = ("✗", "red")
         try:
             yield step
-            verdict = ("✓", "green")
+            verdict = ("-", "dim") if step.is_skipped else ("✓", "green")
         finally:
             seconds = time.monotonic() - started
             self._log.info("end: %s (%.1f s)", title, seconds)
@@ -205,6 +205,7 @@ class Step:
     progress: Progress
     task: TaskID
     note: str = ""
+    is_skipped: bool = False
     _done: int = 0
     _last_line: float = field(default_factory=time.monotonic)
     _guard: threading.Lock = field(default_factory=threading.Lock)
@@ -217,6 +218,11 @@ class Step:
             if self.progress.disable and self.total and time.monotonic() - self._last_line > LINE_EVERY:
                 self._last_line = time.monotonic()
                 self.say(f"  {self.title}: {self._done / 1e6:.0f} of {self.total / 1e6:.0f} MB")
+
+    def skip(self, reason: str) -> None:
+        """Say at the end that the step was not done, and why."""
+        self.is_skipped = True
+        self.show_note(f"skipped: {reason}")
 
     def show_note(self, note: str) -> None:
         """Show a short note beside the step."""

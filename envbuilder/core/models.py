@@ -183,10 +183,11 @@ def read_node(
         errors = error.errors(include_url=False)
     else:
         return found
+    told: set[tuple[str, ...]] = set()  # lists of keys, each of which comes once
     for one in sorted(
         errors, key=lambda one: (one["type"] != "unexpected_keyword_argument", one["type"] != "missing")
     ):
-        _report(kind, node, one, mistakes)
+        _report(kind, node, one, mistakes, told)
     return None
 
 
@@ -231,7 +232,9 @@ def keys_of(kind: Any) -> tuple[str, ...]:
     return tuple(_fields(cast("Any", bare))) if dataclasses.is_dataclass(bare) else ()
 
 
-def _report(kind: Any, node: Node, error: ErrorDetails, mistakes: Mistakes) -> None:
+def _report(
+    kind: Any, node: Node, error: ErrorDetails, mistakes: Mistakes, told: set[tuple[str, ...]]
+) -> None:
     """Report an error of pydantic. Its steps also name union members, which a file does not have."""
     location, context = error["loc"], error.get("ctx", {})
     parent = kind
@@ -251,7 +254,9 @@ def _report(kind: Any, node: Node, error: ErrorDetails, mistakes: Mistakes) -> N
             mistakes.at(node, Code.MISSING_KEY, f"the key `{last}` is missing")
         case "unexpected_keyword_argument":  # a key that the dataclass does not have
             known = keys_of(parent)
-            hint = f"{nearest(str(last), known)}known keys: {', '.join(known)}"
+            listing = "" if known in told else f"known keys: {', '.join(known)}"
+            told.add(known)
+            hint = f"{nearest(str(last), known)}{listing}".strip()
             message = f"{node.path}: unknown key `{last}`"
             mistakes.add(Code.UNKNOWN_KEY, node.key_where or node.where, message, hint=hint)
         case "dataclass_type" | "dict_type":

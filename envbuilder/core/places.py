@@ -131,9 +131,14 @@ class Mistakes:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """Return "did you mean `x`? " or nothing; letter case does not count."""
+    found = nearest_name(word, known)
+    return f"did you mean `{found}`? " if found else ""
+
+
+def nearest_name(word: str, known: Iterable[str]) -> str:
+    """Return the nearest known word, or nothing; letter case does not count."""
     spelling = {name.casefold(): name for name in known}
-    found = difflib.get_close_matches(word.casefold(), spelling, n=1)
-    return f"did you mean `{spelling[found[0]]}`? " if found else ""
+    return next((spelling[one] for one in difflib.get_close_matches(word.casefold(), spelling, n=1)), "")
 
 
 def shown(text: str) -> str:

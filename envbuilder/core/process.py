@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Final, NoReturn, Protocol
 
 from envbuilder.core.errors import CommandError, SpaceError, ToolError
+from envbuilder.core.install import install_hint
 from envbuilder.core.log import owned
 
 log = logging.getLogger(__name__)
@@ -214,8 +215,8 @@ class ProcessRunner:
                 raise CommandError(f"could not {command.why}: there is no folder `{command.cwd}`") from error
             absent = isinstance(error, FileNotFoundError)
             what = "is not installed" if absent else f"does not start: {error.strerror}"
-            hint = "`scripts/setup` installs what envbuilder needs on Debian 12"
-            raise ToolError(f"could not {command.why}: `{command.argv[0]}` {what}", hint=hint) from error
+            what = f"could not {command.why}: `{command.argv[0]}` {what}"
+            raise ToolError(what, hint=install_hint(command.argv[0])) from error
         return process
 
 
@@ -236,8 +237,7 @@ def exec_process(argv: Sequence[str]) -> NoReturn:
     try:
         os.execvp(argv[0], list(argv))  # noqa: S606
     except FileNotFoundError as error:
-        hint = "`scripts/setup` installs what envbuilder needs"
-        raise ToolError(f"`{argv[0]}` is not installed", hint=hint) from error
+        raise ToolError(f"`{argv[0]}` is not installed", hint=install_hint(argv[0])) from error
 
 
 def redacted(text: str) -> str:

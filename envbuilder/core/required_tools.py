@@ -7,6 +7,7 @@ from typing import Final
 
 from envbuilder.core.errors import CommandError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding
+from envbuilder.core.install import install_hint
 from envbuilder.core.process import Command, Runner
 
 
@@ -55,7 +56,7 @@ def tool_version(tool: Tool, runner: Runner) -> str:
 
 
 def _check(tool: Tool, runner: Runner) -> Finding | None:
-    hint = f"`apt-get install {tool.package}`; `scripts/setup` installs all of them on Debian 12"
+    hint = install_hint(tool.package)
     try:
         found = tool_version(tool, runner)
     except (ToolError, CommandError):

@@ -1,5 +1,6 @@
 """Types of recipe values that need more than a `Shape`: paths, variables and requirements."""
 
+import glob
 import os
 import re
 from collections.abc import Iterator
@@ -31,7 +32,7 @@ from envbuilder.core.models import (
     Shape,
     raise_mistakes,
 )
-from envbuilder.core.places import Mistakes, load_text, nearest, shown
+from envbuilder.core.places import Mistakes, load_text, nearest_name, shown
 
 BELOW: Final = Shape(
     pattern=r"(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f\\]+",
@@ -107,13 +108,25 @@ def check_path(
         siblings = [entry.name for entry in parent.iterdir()] if parent.is_dir() else []
         beside = f"../{text}"  # as a user writes it from the project's folder
         message = f"there is no {what} `{text}` below `{folder}`"
-        hint = nearest(path.name, siblings).strip()
-        hint = hint or (_way_to(beside, folder) if (folder / beside).exists() else "")
+        near = nearest_name(path.name, siblings)
+        below = [str(path.parent / near)] if near else _found_below(folder, path.name)
+        if not near and (folder / beside).exists():
+            hint = _way_to(beside, folder)
+        elif below:
+            hint = f"did you mean `{below[0]}`?"
     elif not (folder / text).resolve().is_relative_to(folder.resolve()):
         message = f"`{text}` is a link to a place outside the recipe's folder"
         hint = _way_to(text, folder)
     if message:
         yield Mistake(message=message, code=RecipeCode.PATH, hint=hint)
+
+
+def _found_below(folder: Path, name: str) -> list[str]:
+    """Return the files or folders of that name up to two folders further down."""
+    found = (
+        path for pattern in ("*", "*/*") for path in sorted(folder.glob(f"{pattern}/{glob.escape(name)}"))
+    )
+    return [str(path.relative_to(folder)) for path in found]
 
 
 def _way_to(text: str, folder: Path) -> str:

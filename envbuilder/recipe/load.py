@@ -8,8 +8,19 @@ from typing import Annotated, Any, Final
 
 from envbuilder.core.errors import RecipeError, UsageError
 from envbuilder.core.findings import Finding
-from envbuilder.core.models import RawRule, read_node
-from envbuilder.core.places import Code, List, Map, Mistakes, Node, load_text, nearest, parse_yaml, shown
+from envbuilder.core.models import RawRule, keys_of, read_node
+from envbuilder.core.places import (
+    Code,
+    List,
+    Map,
+    Mistakes,
+    Node,
+    load_text,
+    nearest,
+    nearest_name,
+    parse_yaml,
+    shown,
+)
 from envbuilder.core.places import load as load_yaml
 from envbuilder.recipe.fields import Packages, RecipeCode
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
@@ -55,7 +66,10 @@ def need_recipes(folder: Path) -> tuple[str, ...]:
     """Return the names of the recipes in a folder. Raises UsageError if there are none."""
     names = list_recipes(folder)
     if not names:
-        raise UsageError(f"`{folder}` holds no recipes", hint="`--recipes` names another folder")
+        raise UsageError(
+            f"`{folder}` holds no recipes",
+            hint="`envbuilder init NAME` writes a first one; `--recipes` names another folder",
+        )
     return names
 
 
@@ -82,7 +96,8 @@ def find_recipe(name: str, folder: Path) -> Path:
     path = folder / f"{name}{SUFFIX}"
     if not file_of(path)[0].is_file():
         known = list_recipes(folder)
-        listing = f"recipes: {', '.join(known)}" if known else f"`{folder}` holds no recipes"
+        empty = f"`{folder}` holds no recipes, and `envbuilder init NAME` writes one"
+        listing = f"recipes: {', '.join(known)}" if known else empty
         hint = f"{nearest(name, known)}{listing}; a path to a recipe file works as well"
         raise UsageError(f"there is no recipe {shown(name)} in `{folder}`", hint=hint)
     return path
@@ -102,6 +117,22 @@ def hint_to_build(name: str, folder: Path) -> str:
 
 def load(path: Path) -> Recipe:
     """Read a recipe, or a variant of it, and the recipes it extends. Raises RecipeError with a finding for each mistake."""
+    recipe, findings = read(path)
+    if recipe is None or findings:
+        raise mistaken(path, findings)
+    return recipe
+
+
+def mistaken(path: Path, findings: tuple[Finding, ...]) -> RecipeError:
+    """Return the error of a recipe with mistakes."""
+    count = len(findings)
+    return RecipeError(
+        f"the recipe `{file_of(path)[0]}` has {count} mistake{'s' if count > 1 else ''}", findings=findings
+    )
+
+
+def read(path: Path) -> tuple[Recipe | None, tuple[Finding, ...]]:
+    """Return a recipe and its mistakes. If these are unknown keys alone, it is the recipe with the nearest keys, to be judged."""
     mistakes, name = Mistakes(), path.stem
     path, variant = file_of(path)
     if not re.fullmatch(NAME.pattern, path.stem):
@@ -113,12 +144,9 @@ def load(path: Path) -> Recipe:
     if root:
         root = choose_variant(root, variant, path, mistakes)
     file = None if root is None else _read_file(root, path, mistakes)
-    if root is None or file is None or mistakes.findings:
-        count = len(mistakes.findings)
-        raise RecipeError(
-            f"the recipe `{path}` has {count} mistake{'s' if count > 1 else ''}", findings=mistakes.findings
-        )
-    return _make(file, root, tuple(files), name)
+    if root is None or file is None or {one.code for one in mistakes.findings} - {Code.UNKNOWN_KEY}:
+        return None, mistakes.findings
+    return _make(file, _respelled(root), tuple(files), name), mistakes.findings
 
 
 def _load_merged(path: Path, mistakes: Mistakes, files: list[Path]) -> Node | None:
@@ -190,6 +218,12 @@ def _merge(base: Any, over: Any) -> Any:
 def _read_file(root: Node, path: Path, mistakes: Mistakes) -> RecipeFile | None:
     found = Mistakes()
     file: RecipeFile | None = read_node(_FILE, root, found, context=path.parent)
+    unknown = [one for one in found.findings if one.code == Code.UNKNOWN_KEY]
+    if unknown:  # what follows from a misspelt key is no mistake of its own
+        found = Mistakes()
+        file = read_node(_FILE, _respelled(root), found, context=path.parent, skip_unknown=True)
+        for one in unknown:
+            found.add(one.code, one.where, one.message, hint=one.hint)
     # If a file could not be read, its keys are unknown and not missing.
     is_whole = not {finding.code for finding in mistakes.findings} & _UNSEEN
     for one in found.findings:
@@ -197,6 +231,18 @@ def _read_file(root: Node, path: Path, mistakes: Mistakes) -> RecipeFile | None:
         if is_whole or not (is_missing or one.code == RecipeCode.PAIR):
             mistakes.add(one.code, one.where, one.message, hint=one.hint)
     return file
+
+
+def _respelled(root: Node) -> Node:
+    """Return the recipe with the nearest known key for each unknown one, where that is free."""
+    if not isinstance(root.value, Map):
+        return root
+    known, renamed = keys_of(RecipeFile), Map(root.value, root.value.places)
+    for key in set(root.value) - set(known):
+        near = nearest_name(key, known)
+        if near and near not in renamed:
+            renamed[near], renamed.places[near] = root.value[key], root.value.places[key]
+    return replace(root, value=renamed)
 
 
 def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> Recipe:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from envbuilder.core.errors import ToolError
+from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Completed
 
 if TYPE_CHECKING:
@@ -155,9 +156,7 @@ def run_in_sif(
             str(sif), list(argv), options=sif_options(around), return_result=True, quiet=True, environ=passed
         )
     except FileNotFoundError as error:
-        raise ToolError(
-            "`apptainer` is needed to run in a SIF", hint="`scripts/setup` installs it"
-        ) from error
+        raise ToolError("`apptainer` is needed to run in a SIF", hint=install_hint("apptainer")) from error
     message = result["message"]
     return Completed(
         code=result["return_code"], output="".join(message) if isinstance(message, list) else str(message)
@@ -219,10 +218,16 @@ def run_in_image(engine: "DockerEngine", image: str, argv: Sequence[str], around
     return engine.run(image, argv, image_options(around))
 
 
+def need_apptainer() -> None:
+    """Raise ToolError when Apptainer is missing: `env` would start it, and not say so in our words."""
+    if shutil.which("apptainer") is None:
+        raise ToolError("`apptainer` is not installed", hint=install_hint("apptainer"))
+
+
 def need_docker() -> None:
     """Raise ToolError when the program `docker` is missing: `exec` and `shell` run it."""
     if shutil.which("docker") is None:
         raise ToolError(
             "a Docker engine is running, but its command `docker` is not installed",
-            hint="install Debian's package `docker.io` or Docker's `docker-ce-cli`, or use the SIF: `--in sif`",
+            hint=f"`{install_command('docker.io')}` or Docker's `docker-ce-cli`, or use the SIF: `--in sif`",
         )

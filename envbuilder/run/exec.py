@@ -66,6 +66,8 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
             raise _absent(f"{also}no Docker engine is running", options.name, environment)
         need_image(docker, options.name, outputs, environment, also=also)
         run.need_docker()
+    else:
+        run.need_apptainer()
     exec_process(command_line(options, environment))
 
 

@@ -117,7 +117,7 @@ def test_list_of_a_folder_without_recipes_is_no_success(call: Call, tmp_path: Pa
     answer = call("list", "--recipes", tmp_path / place)
     assert (answer.code, answer.out) == (2, "")
     assert f"`{tmp_path / place}` holds no recipes" in answer.err
-    assert "hint: `--recipes` names another folder" in answer.err
+    assert "hint: `envbuilder init NAME` writes a first one; `--recipes` names another folder" in answer.err
 
 
 def test_show_says_where_a_value_came_from(call: Call):
@@ -636,6 +636,20 @@ def test_an_unknown_word_does_not_become_the_program(call: Call, arguments: tupl
 def test_a_misspelled_key_is_answered_with_the_nearest(call: Call, folder: Path):
     (folder / "bad.yaml").write_text(GOOD.replace("pytorch", "pytroch"))
     assert "did you mean `pytorch`?" in call("check", folder / "bad.yaml").err
+
+
+def test_with_a_misspelled_key_the_pins_are_judged_all_the_same(call: Call, folder: Path):
+    text = 'base: debian/bookworm\npython: "3.11"\ngcc: "12"\npytorch: "2.6.0"\ngpu: [A100]\ncuda: "11.9"\n'
+    (folder / "typo.yaml").write_text(text)
+    answer = call("check", "typo", "--recipes", str(folder))
+    assert answer.code == 2
+    assert "$.gpu: unknown key `gpu`" in answer.err
+    assert "error[EB313]" in answer.err
+
+
+def test_an_unset_key_has_no_place(call: Call):
+    shown = call("show", "cpu").out
+    assert re.search(r"^cuda +- +-$", shown, re.MULTILINE)
 
 
 def test_without_a_command_the_help_is_shown(call: Call):

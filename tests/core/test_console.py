@@ -315,6 +315,13 @@ def test_an_error_names_the_log_of_its_build(tmp_path, our_logger):
     assert caught.value.log == str(tmp_path / "x.log")
 
 
+def test_a_skipped_step_has_no_tick(capsys: pytest.CaptureFixture[str]):
+    with Console(color=False).step("test in the SIF") as step:
+        step.skip("Apptainer is not installed")
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith("- test in the SIF skipped: Apptainer is not installed (")
+
+
 def test_the_log_of_a_build_has_the_time_of_each_step(tmp_path: Path, our_logger):
     setup(0)
     with log_to(tmp_path / "log"), Console(quiet=True).step("write the SIF (again)"):

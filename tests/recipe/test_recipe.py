@@ -120,7 +120,7 @@ def test_every_mistake_is_reported_at_once_in_the_order_of_the_lines(folder):
     text = 'bases: x\npython: 3.10\ngcc: "12.2"\npytorch: "2.6"\npackages: numpy\n'
     assert refusals(folder, text) == [
         ("EB105", "x.yaml:1:1", "$.bases: unknown key `bases`"),
-        ("EB106", "x.yaml:1:1", "$: the key `base` is missing"),
+        ("EB109", "x.yaml:1:8", '$.base: expected distribution/suite, or {image: REFERENCE}, found "x"'),
         ("EB108", "x.yaml:2:9", "$.python: expected text, found a number (3.10)"),
         ("EB109", "x.yaml:3:6", '$.gcc: expected a major version such as "12", found "12.2"'),
         ("EB109", "x.yaml:4:10", '$.pytorch: expected a full version such as "2.6.0", found "2.6"'),
@@ -443,7 +443,25 @@ def test_a_form_that_came_later_leaves_older_recipes_their_digest(folder):
 def test_a_missing_source_suggests_the_nearest(folder):
     with pytest.raises(RecipeError) as caught:
         written(folder, LEAST + "extensions: [{name: a, sources: [src/aa.cpp]}]\n")
-    assert caught.value.findings[0].hint == "did you mean `a.cpp`?"
+    assert caught.value.findings[0].hint == "did you mean `src/a.cpp`?"
+
+
+def test_a_source_in_another_folder_is_suggested_with_its_folder(folder):
+    (folder / "src").mkdir(exist_ok=True)
+    (folder / "src/kernel.cu").touch()
+    with pytest.raises(RecipeError) as caught:
+        written(folder, LEAST + "extensions: [{name: a, sources: [kernel.cu]}]\n")
+    assert caught.value.findings[0].hint == "did you mean `src/kernel.cu`?"
+
+
+def test_the_list_of_keys_comes_once_and_what_follows_from_a_misspelt_key_is_no_mistake(folder):
+    """`cuda` has its `gpus` under another name."""
+    with pytest.raises(RecipeError) as caught:
+        written(folder, LEAST + 'gpu: [A100]\ncuda: "12.4"\npyhton: x\nnonsense: y\n')
+    assert [one.code for one in caught.value.findings] == ["EB105"] * 3
+    hints = [one.hint for one in caught.value.findings]
+    assert [hint.partition("?")[0] for hint in hints[:2]] == ["did you mean `gpus`", "did you mean `python`"]
+    assert sum("known keys: " in hint for hint in hints) == 1
 
 
 @pytest.mark.parametrize(

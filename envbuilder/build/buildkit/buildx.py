@@ -11,6 +11,7 @@ from envbuilder.build.engine import Builder
 from envbuilder.core.console import Console
 from envbuilder.core.errors import BuildError, CommandError, EnvbuilderError, SpaceError, ToolError
 from envbuilder.core.findings import CodeEnum, Finding
+from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.process import Command, Runner
 from envbuilder.core.required_tools import ToolCode
 from envbuilder.plan.model import Plan
@@ -21,7 +22,6 @@ FLOOR: Final = (0, 13)  # of buildx: the first release with `--progress rawjson`
 _BAD_CACHE: Final = re.compile(
     r"unknown cache exporter.*|failed to configure \S+ cache exporter.*|\S+ cache exporter requires .*"
 )
-_TO_SET_UP: Final = "`scripts/setup` sets up a Docker engine on Debian 12"
 _TO_EXPORT: Final = (
     'write {"features": {"containerd-snapshotter": true}} into /etc/docker/daemon.json and restart the engine, '
     "or name another builder: `docker buildx create`, then `--builder NAME`"
@@ -129,16 +129,16 @@ def _find_problem(builder: Builder, runner: Runner) -> Finding | None:
         version = runner.run(Command(argv=("docker", "buildx", "version"), why="ask for buildx"))
     except ToolError:
         message = "`docker` is needed to run BuildKit, but it is not installed"
-        return Finding(code=ToolCode.ABSENT, message=message, hint=_TO_SET_UP)
+        return Finding(code=ToolCode.ABSENT, message=message, hint=install_hint("docker.io"))
     except CommandError:
-        hint = "`apt-get install docker-buildx`, or docker-buildx-plugin of Docker's own packages"
+        hint = f"`{install_command('docker-buildx')}`, or docker-buildx-plugin of Docker's own packages"
         message = "`docker` has no plugin `buildx`, which runs BuildKit"
         return Finding(code=ToolCode.ABSENT, message=message, hint=hint)
     found = re.search(r"\d+(?:\.\d+)+", version)
     if not found or tuple(map(int, found[0].split("."))) < FLOOR:
         wanted = ".".join(map(str, FLOOR))
         message = f"buildx {wanted} or newer is needed; found {found[0] if found else 'no version'}"
-        return Finding(code=ToolCode.OLD, message=message, hint=_TO_SET_UP)
+        return Finding(code=ToolCode.OLD, message=message, hint=install_hint("docker.io"))
     inspect = ("docker", "buildx", "inspect", "--bootstrap", *filter(None, (builder.name,)))
     try:
         answer = runner.run(Command(argv=inspect, why="ask the builder"))

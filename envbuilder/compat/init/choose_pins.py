@@ -191,6 +191,10 @@ def _bound(requests: Requests, recipe: Recipe, tables: Tables) -> None:
     for name, bound in (("numpy", row.numpy), ("setuptools", row.setuptools)) if row else ():
         wanted = requests.packages.get(name)
         if wanted and wanted.text == name:
+            if bound and wanted.where:
+                requests.note(
+                    wanted.where, f"`{name}{bound}` stands for `{name}`: torch {recipe.pytorch} needs it"
+                )
             requests.packages[name] = replace(wanted, text=f"{name}{bound}")
 
 

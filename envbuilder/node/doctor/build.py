@@ -6,11 +6,11 @@ from collections.abc import Iterator
 from typing import Final
 
 from envbuilder.core.cache import Store
+from envbuilder.core.install import install_command, install_hint
 from envbuilder.core.required_tools import BUILD_TOOLS, check_tools, tool_version
 from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Subject, free_bytes, gigabytes
 from envbuilder.node.doctor.machine import Machine
 
-SETUP: Final = "scripts/setup"
 ROOM: Final = 15 * 10**9  # what a CUDA environment takes in cache and output together, measured
 LEAST: Final = 3 * 10**9  # the same for one without CUDA
 SKEW: Final = 60.0  # seconds; beyond it certificates and signatures can seem expired or not yet valid
@@ -23,14 +23,14 @@ def check_python(_machine: Machine) -> Iterator[Item]:
     if sys.prefix != sys.base_prefix:
         yield python.ok(f"{version}, in a virtual environment")
     else:
-        yield python.warning(f"{version}, without a virtual environment", SETUP)
+        yield python.warning(f"{version}, without a virtual environment", "uv tool install envbuilder")
 
 
 def check_build_tools(machine: Machine) -> Iterator[Item]:
     for tool in BUILD_TOOLS:
         program = Subject(DoctorCode.TOOL, tool.name, f"a build uses it to {tool.why}")
         if findings := check_tools((tool,), machine.runner):
-            yield program.missing(findings[0].message, f"apt-get install {tool.package}")
+            yield program.missing(findings[0].message, install_command(tool.package))
         else:
             yield program.ok(tool_version(tool, machine.runner) or "there")
 
@@ -42,12 +42,16 @@ def check_docker(machine: Machine) -> Iterator[Item]:
         "docker", "version", "--format", "{{.Server.Version}}", why="ask the Docker engine"
     )
     if not server:
-        repair = f"{SETUP}; or start it: systemctl start docker; or join its group: usermod -aG docker {machine.user}"
+        repair = f"{install_hint('docker.io')}; or start it: systemctl start docker; or join its group: usermod -aG docker {machine.user}"
         yield Subject(DoctorCode.DOCKER, "Docker engine", why).warning("does not answer", repair)
         return
     engine = Subject(DoctorCode.DOCKER, "Docker engine", f"{why}; engines before 25 do not read OCI layouts")
     major = server.partition(".")[0]
-    yield engine.ok(server) if major.isdigit() and int(major) >= 25 else engine.warning(server, SETUP)
+    yield (
+        engine.ok(server)
+        if major.isdigit() and int(major) >= 25
+        else engine.warning(server, install_hint("docker.io"))
+    )
 
     why = "`--engine docker` and bases that are images are built with it"
     buildx = Subject(DoctorCode.BUILDX, "buildx", why)
@@ -55,7 +59,7 @@ def check_docker(machine: Machine) -> Iterator[Item]:
     if version:
         yield buildx.ok(" ".join(version.split()[1:2]) or version)
     else:
-        yield buildx.warning("not installed", "apt-get install docker-buildx")
+        yield buildx.warning("not installed", install_command("docker-buildx"))
 
     why = "with containerd's the engine keeps the image's digest and takes only the layers that it lacks"
     store = Subject(DoctorCode.IMAGE_STORE, "image store", why)

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
+from envbuilder.core.install import install_command, install_hint
 from envbuilder.node.doctor.item import DoctorCode, Fix, Item, Subject, free_bytes, gigabytes
 from envbuilder.node.doctor.machine import Machine
 from envbuilder.node.nccl.facts import PASS_THROUGH, TRANSLATING
@@ -44,7 +45,7 @@ def check_apptainer(machine: Machine) -> Iterator[Item]:
             return
     yield apptainer.missing(
         "not installed",
-        "scripts/setup; on a cluster ask for the package `apptainer`, or look for a module: module avail apptainer",
+        f"{install_hint('apptainer')}; on a cluster ask for the package `apptainer`, or look for a module: module avail apptainer",
     )
 
 
@@ -101,7 +102,7 @@ def check_subids(machine: Machine) -> Iterator[Item]:
             f"usermod --add-subuids 100000-165535 --add-subgids 100000-165535 {machine.user}",
         )
     elif not shutil.which("newuidmap", path=machine.environment.get("PATH")):
-        yield ids.warning("there, but `newuidmap` is not installed", "apt-get install uidmap")
+        yield ids.warning("there, but `newuidmap` is not installed", install_command("uidmap"))
     else:
         yield ids.ok("there")
 
@@ -125,7 +126,7 @@ def check_fuse(machine: Machine) -> Iterator[Item]:
     elif lacking:
         programs = " and no ".join(f"`{one}`" for one in lacking)
         yield fuse.warning(
-            f"no {programs} on PATH (Apptainer may bring its own)", "apt-get install fuse3 squashfuse"
+            f"no {programs} on PATH (Apptainer may bring its own)", install_command("fuse3", "squashfuse")
         )
     else:
         yield fuse.ok(f"{device} and its helpers are there")
@@ -287,7 +288,9 @@ def check_fabric(machine: Machine) -> Iterator[Item]:
         + ["libibverbs is not installed"] * (machine.facts.verbs is False)
     )
     if trouble:
-        yield fabric.warning("; ".join(trouble), "ibstat; modprobe ib_uverbs; apt-get install rdma-core")
+        yield fabric.warning(
+            "; ".join(trouble), f"ibstat; modprobe ib_uverbs; {install_command('rdma-core')}"
+        )
     else:
         yield fabric.ok(f"{len(active)} active ports: {', '.join(active)}")
 

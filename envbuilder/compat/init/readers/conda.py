@@ -106,6 +106,8 @@ def read_spec(text: str, where: str, requests: Requests) -> None:
     specifier = _specifier(found["op"] or "", found["version"] or "")
     if name in _PINS:
         requests.pin(_PINS[name], specifier, where)
+        if name in ("cudatoolkit", "pytorch-cuda"):
+            requests.note(where, f"`{text}` is the key `cuda`, which brings the whole toolkit")
     elif re.fullmatch(r"g(cc|xx)_linux-64|g(cc|xx)", name):
         requests.pin("gcc", re.sub(r"^(==\d+)\..*", r"\1", specifier), where)
     elif name == "cpuonly":
