@@ -4,7 +4,8 @@
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from envbuilder.node.diagnose.catalogue import Failure, Mark, Message, Stage
 
@@ -44,6 +45,45 @@ def page(failure: Failure) -> str:
         *command,
         "",
         f"Source: {failure.source}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def sources_page(
+    catalogue: Sequence[Failure],
+    programs: Sequence[Mapping[str, Any]],
+    proven: Mapping[str, int],
+    excerpts: Mapping[str, int],
+) -> str:
+    """The table of what the patterns were derived from. `proven` counts a failure's patterns that match a source's string."""
+    lines = [
+        "# Sources of the messages that `diagnose` knows",
+        "",
+        "Made from `tests/node/diagnose/sources.yaml`, which has each string with its file and its versions. A test fills",
+        "each string in and reads it. `pytest --update-golden tests/node/test_diagnose_sources.py` writes this page anew.",
+        "",
+        "Read on 2026-11-23: sources where they are public, otherwise the strings of the published binaries.",
+        "",
+        "| program | source | versions gone through | files | strings | failures |",
+        "|:--|:--|:--|--:|--:|--:|",
+    ]
+    for one in programs:
+        versions, strings = list(one["files"]), one["strings"]
+        codes = {row["code"] for row in strings}
+        lines.append(
+            f"| {one['name']} | {one['repository']} | {', '.join(versions)} | {sum(one['files'].values())} | {len(strings)} | {len(codes)} |"
+        )
+    lines += [
+        "",
+        "Patterns that match no string of these sources are of other programs: the Linux kernel, Python packages, tools",
+        "of sites. They are proven by excerpts alone.",
+        "",
+        "| code | failure | patterns | with a source | excerpts |",
+        "|:--|:--|--:|--:|--:|",
+    ]
+    lines += [
+        f"| [{one.code}](../diagnose/{one.code}.md) | {one.title} | {len(one.marks)} | {proven.get(one.code, 0)} | {excerpts.get(one.code, 0)} |"
+        for one in catalogue
     ]
     return "\n".join(lines) + "\n"
 

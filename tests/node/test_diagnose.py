@@ -715,3 +715,82 @@ def test_the_command_answers_as_text_and_as_json(
     answer = json.loads(capsys.readouterr().out)
     assert (answer["status"], answer["findings"][0]["code"]) == ("ok", "EB922")
     assert answer["data"]["failures"][0]["role"] == "cause"
+
+
+XID = "[Sat Mar  7 {at} 2026] NVRM: Xid (PCI:0000:{gpu}:00): {words}\n"
+FAULT, SWITCH = (
+    "31, pid=9, name=python, MMU Fault",
+    "109, pid=9, name=python, CTX SWITCH TIMEOUT, Info 0x4c00a",
+)
+
+
+def xid(at: str, words: str, gpu: str = "cb") -> str:
+    return XID.format(at=at, gpu=gpu, words=words)
+
+
+@pytest.mark.parametrize(
+    ("text", "roles"),
+    [
+        (xid("01:10:12", FAULT) + xid("01:10:19", SWITCH), [("EB914", "cause"), ("EB916", "consequence")]),
+        (xid("01:10:12", FAULT) + xid("01:30:19", SWITCH), [("EB916", "cause"), ("EB914", "consequence")]),
+        (xid("01:10:12", FAULT) + xid("01:10:19", SWITCH, "1a"), [("EB916", "cause"), ("EB914", "consequence")]),
+        (xid("01:10:12", SWITCH) + xid("01:10:19", FAULT), [("EB916", "cause"), ("EB914", "consequence")]),
+        (xid("01:10:12", FAULT) + xid("01:10:14", "79, GPU has fallen off the bus."), [("EB914", "cause"), ("EB910", "other")]),
+        (xid("01:10:12", "45, pid=9, name=python, Ch 00000012 caused by previous Xid 31"), [("EB914", "cause"), ("EB915", "consequence")]),
+    ],
+)  # fmt: skip
+def test_on_one_gpu_an_earlier_event_is_no_consequence_of_a_later_one(
+    text: str, roles: list[tuple[str, str]]
+):
+    assert [(one.failure.code, one.role.value) for one in read(text).found] == roles
+
+
+def test_a_remapped_row_alone_is_a_note():
+    diagnosis = read(xid("01:10:12", "63, Row Remapper: New row (0x16) marked for remapping"))
+    assert [(one.failure.code, one.role) for one in diagnosis.found] == [("EB917", Role.NOTE)]
+    assert as_text(diagnosis).startswith("no known failure (1 log, 1 line)\nnote: ")
+
+
+def test_each_answer_says_how_it_is_known_and_what_would_make_it_sure():
+    exact, family = "CUDA out of memory", "srun: error: n: task 5: Exited with exit code 1"
+    assert "known by: its exact words\n" in as_text(read(exact))
+    assert "known by: words of a family of messages; sure with the output of the named task" in as_text(
+        read(family)
+    )
+    compared = as_text(read(f"{watchdog(0, 100)}\n{watchdog(1, 100)}\n{watchdog(2, 99)}\n"))
+    assert "known by: a comparison of the ranks" in compared
+
+
+def test_ranks_without_a_line_are_named():
+    diagnosis = read("n1:1:2 [0] NCCL INFO comm 0x55 rank 0 nranks 4 - Init COMPLETE\n[rank1]: KeyError\n")
+    assert (diagnosis.world, diagnosis.ranks, diagnosis.missing) == (4, (0, 1), (2, 3))
+    assert "these logs have ranks 0-1 of 4, and no lines of ranks 2-3" in as_text(diagnosis)
+
+
+def test_silence_says_how_far_the_logs_got_and_what_to_collect(tmp_path: Path):
+    (tmp_path / "a.log").write_text("2026-07-01T10:00:09 step 900\n\n")
+    (tmp_path / "b.log").write_text("2026-07-01T10:00:02 step 200\n")
+    diagnosis = diagnose([str(tmp_path)], io.BytesIO())
+    assert [end.where for end in diagnosis.ends] == [f"{tmp_path}/b.log:1", f"{tmp_path}/a.log:1"]
+    assert len(diagnosis.collect) == 3
+    assert "the last lines:" in as_text(diagnosis)
+
+
+def test_an_isolated_build_takes_the_place_of_the_missing_package():
+    text = "  File /tmp/pip-build-env-9x/overlay/setup.py\nModuleNotFoundError: No module named 'torch'\n"
+    assert codes(read(text)) == ["EB855", "EB988"]
+    assert codes(read("  File /tmp/pip-build-env-9x/overlay/setup.py\n")) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("RuntimeError: CUDA error: no kernel im\nage is available\n", "EB904"),
+        ("RuntimeError: CUDA error: no kernel\n  image is available\n", "EB904"),
+        ("RuntimeError: CUDA error: no kernel im\r\nage is available\r\n", "EB904"),
+        ("CUDA OUT OF MEMORY\n", "EB900"),
+    ],
+)
+def test_a_message_is_known_in_any_case_and_over_the_end_of_a_line(text: str, code: str):
+    assert codes(read(text)) == [code]
+    assert codes(read("step\n" * 100_000 + text))[:1] == ([code] if text.isupper() else [])  # not pasted

@@ -421,3 +421,29 @@ def test_what_is_forced_is_said_with_its_reason():
 def test_a_script_that_cannot_be_read_is_said(tmp_path):
     with pytest.raises(UsageError, match="a script cannot be read"):
         lint_files([tmp_path / "none.sh"])
+
+
+HEAD = GOOD[: GOOD.index("srun")].replace(" SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "")
+RUN = "python train.py --config c.yaml --checkpoint x.pt"
+NO_CPUS = LintCode.CPUS_NOT_INHERITED.value
+
+
+@pytest.mark.parametrize(
+    ("step", "codes"),
+    [
+        (f"srun -K --cpu-bind=cores {RUN}", [NO_CPUS]),
+        (f"srun -K --container-image=a.sqsh {RUN}", [NO_CPUS]),
+        (f"srun -K bash -c '{RUN}'", [NO_CPUS]),
+        (f"srun -K -c 8 {RUN}", []),
+        (f"srun -K -c8 {RUN}", []),
+        (f"srun -K --cpus-per-task 8 {RUN}", []),
+        (f"srun --label --cpus-per-task=8 --kill-on-bad-exit=1 {RUN}", []),
+        (f'ARGS=(\n  -K  # at once\n  --cpus-per-task=8\n)\nsrun "${{ARGS[@]}}" {RUN}', []),
+        (f'OPTIONS="-K -c 8"\nsrun $OPTIONS {RUN}', []),
+        (f'srun -c 8 "$@" {RUN}', []),
+        (f"cat > run.sh <<'EOF'\nsrun {RUN}\n#SBATCH --nodes=1\nEOF\nsrun -K -c 8 {RUN}", []),
+        (f"bash <<EOF\nsrun -c 8 {RUN}\nEOF", [LintCode.KEEPS_RUNNING.value]),
+    ],
+)
+def test_a_script_is_read_as_the_shell_and_srun_read_it(step: str, codes: list[str]):
+    assert [code for code, _ in found(f"{HEAD}{step}\n")] == codes

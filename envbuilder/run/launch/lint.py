@@ -25,6 +25,7 @@ from envbuilder.run.launch.sbatch import (
     Line,
     Script,
     script_lines,
+    srun_options,
 )
 
 
@@ -199,7 +200,9 @@ def _master(script: Script) -> Iterator[_Mistake]:
 
 def _cpus(script: Script) -> Iterator[_Mistake]:
     line = script.options.get("--cpus-per-task")
-    passed_on = script.find(r"SRUN_CPUS_PER_TASK|srun\s.*(?:--cpus-per-task|-c[ =]?\$?\w)")
+    passed_on = script.find(r"SRUN_CPUS_PER_TASK") or next(
+        (one for one in script.commands if {"-c", "--cpus-per-task"} & srun_options(one.text)), None
+    )
     if line and script.value("--cpus-per-task") != "1" and script.steps and passed_on is None:
         yield _Mistake(LintCode.CPUS_NOT_INHERITED, line)
 
@@ -208,7 +211,8 @@ def _ends(script: Script) -> Iterator[_Mistake]:
     for line in script.steps:
         if (
             line not in script.left_alone
-            and not re.search(r"--kill-on-bad-exit|\s-K", line.text)
+            and not line.is_open
+            and not {"-K", "--kill-on-bad-exit"} & srun_options(line.text)
             and script.find(r"SLURM_KILL_BAD_EXIT") is None
         ):
             yield _Mistake(LintCode.KEEPS_RUNNING, line)
@@ -297,6 +301,7 @@ def _container(script: Script) -> Iterator[_Mistake]:
         asks = any("gpu" in one.text for one in script.options.values())
         if (
             asks
+            and not line.is_open
             and not re.search(r"--nv|--rocm", line.text)
             and script.find(r"(?:APPTAINER|SINGULARITY)_NV") is None
         ):

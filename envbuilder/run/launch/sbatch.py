@@ -24,6 +24,25 @@ FOREIGN: Final = (
     r"(?:^|[\s;&|(])(horovodrun|colossalai|composer|mpirun|mpiexec|orterun|ibrun|jsrun|aprun|ray)\s"
 )
 C10D: Final = r"--rdzv[-_]backend[= ]\S*c10d"
+_HERE: Final = re.compile(r"<<-?\s*[\"'\\]?(\w+)")
+_SHELL_READS: Final = re.compile(
+    r"(?:^|[\s;&|(])(?:bash|sh|zsh|srun|ssh|sbatch)\s[^<>]*<<|(?:^|[\s;&|(])(?:bash|sh|zsh|sbatch)<<"
+)
+_ARRAY: Final = re.compile(r"\s*(?:declare -a\s+|local\s+|export\s+)?\w+\+?=\(")
+_ASSIGNED: Final = re.compile(
+    r"""\s*(?:export\s+|local\s+|declare\s+-\w+\s+|readonly\s+)?(\w+)\+?=(?:\(([^)]*)\)|"([^"]*)"|'([^']*)'|(\S+))\s*;?\s*$"""
+)
+_USED: Final = re.compile(r"""["']?\$(?:\{(\w+)(?:\[[@*]\])?\}|(\w+))["']?""")
+_SRUN_FLAGS: Final = frozenset(
+    {
+        "-K", "-l", "-u", "-v", "-q", "-k", "-s", "-O", "-Q", "-E", "-H", "-W0",
+        "--kill-on-bad-exit", "--label", "--unbuffered", "--verbose", "--quiet", "--exact", "--exclusive", "--overlap",
+        "--overcommit", "--oversubscribe", "--pty", "--no-kill", "--whole", "--test-only", "--contiguous", "--mpi-combine",
+        "--disable-status", "--preserve-env", "--spread-job", "--use-min-nodes", "--wait-all-nodes", "--x11",
+        "--container-mount-home", "--no-container-mount-home", "--container-writable", "--container-readonly",
+        "--container-remap-root", "--no-container-remap-root", "--container-entrypoint", "--no-container-entrypoint",
+    }
+)  # fmt: skip
 _QUOTED: Final = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""")
 _OVER_NODES: Final = r"srun|ibrun|jsrun|aprun|mpirun|mpiexec|orterun|(?:^|[\s;&|(\"'/])(?:p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch)\s"
 ONE_WANTED: Final = r"--(?:nnodes|num[-_]machines)[= ]1(?:\s|$)"
@@ -37,6 +56,11 @@ _NOT_OVER_NODES: Final = rf"^\s*(?:echo|printf|which|command|type)\s|{ONE_WANTED
 class Line:
     number: int
     text: str  # with its continuation lines
+
+    @property
+    def is_open(self) -> bool:
+        """Whether words of the command come from an array or from arguments that the script does not say."""
+        return re.search(r"\$\{\w+\[[@*]\]\}|\$@|\$\*", self.text) is not None
 
     @property
     def expanded(self) -> str:
@@ -107,10 +131,57 @@ class Script:
         )
 
 
+def srun_options(text: str) -> set[str]:
+    """Return the options of every `srun` in a command, without those of the program that it starts."""
+    found: set[str] = set()
+    for begin in _SRUN.finditer(text):
+        words = iter(text[begin.end() :].split())
+        for word in words:
+            if not word.startswith("-"):
+                break
+            name, equals, _ = word.partition("=")
+            is_short = not name.startswith("--")
+            found.add(name[:2] if is_short else name)
+            takes_next = len(word) == 2 and word not in _SRUN_FLAGS if is_short else name not in _SRUN_FLAGS
+            if takes_next and not equals:
+                next(words, None)
+    return found
+
+
 def script_lines(text: str) -> Iterable[Line]:
-    number, begun, whole = 0, 0, ""
+    """Return the commands and options of a script, with arrays and commands that it set above in their places.
+
+    A text that goes into a file (`cat > run.py <<EOF`) is no command. What a shell reads (`bash <<EOF`) is.
+    """
+    values: dict[str, str] = {}
+    for line in _whole_lines(text):
+        if found := _ASSIGNED.match(line.text):
+            value = (found[2] or found[3] or found[4] or found[5] or "").strip()
+            if found[2] is not None and found[1] in values and "+=" in line.text:
+                values[found[1]] += f" {value}"
+                continue
+            if re.match(r"-|\S*(?:python|torchrun|srun|accelerate|deepspeed|apptainer|singularity)\b", value):
+                values[found[1]] = value
+                if found[2] is not None:
+                    continue  # an array is a part of the command that uses it
+        used = _USED.sub(lambda one: values.get(one[1] or one[2], one[0]), line.text)
+        yield Line(number=line.number, text=used)
+
+
+def _whole_lines(text: str) -> Iterable[Line]:
+    """Return the lines of a script, each with its continuations, without comments and the contents of files."""
+    number, begun, whole, until, in_array = 0, 0, "", "", False
     for number, raw in enumerate(text.split("\n"), start=1):
+        if until:
+            until = "" if raw.strip() == until else until
+            continue
         begun = begun or number
+        if (here := _HERE.search(raw)) and not raw.lstrip().startswith("#") and not _SHELL_READS.search(raw):
+            until = here[1]
+        in_array = (in_array or _ARRAY.match(raw) is not None) and ")" not in raw
+        if in_array:
+            whole += re.sub(r"(?:^|\s)#.*", "", raw).rstrip("\r") + " "
+            continue
         if raw.rstrip("\r").endswith("\\") and not raw.lstrip().startswith("#"):
             whole += raw.rstrip("\r")[:-1] + " "
             continue
