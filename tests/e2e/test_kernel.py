@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -59,9 +60,7 @@ def notebook() -> Iterator[Built]:
     """`cpu` with ipykernel, locked as of now."""
     with open_folder() as folder:
         recipes = folder / "recipes"
-        recipes.mkdir()
-        for one in (ROOT / "recipes").iterdir():
-            (recipes / one.name).symlink_to(one)
+        shutil.copytree(ROOT / "recipes", recipes)
         (recipes / "notebook.yaml").write_text(RECIPE)
         run(ENVBUILDER, "lock", "notebook", "--recipes", recipes)
         yield build("notebook", folder / "built", "--recipes", recipes)
