@@ -65,6 +65,7 @@ def write_deb(
         for place, data in files.items():
             (Path(work) / place).parent.mkdir(parents=True, exist_ok=True)
             (Path(work) / place).write_bytes(data)
+            (Path(work) / place).chmod(0o755 if "/bin/" in place else 0o644)
         subprocess.run(
             ["dpkg-deb", "-Znone", "--build", work, folder / path], check=True, capture_output=True
         )

@@ -174,6 +174,10 @@ def cut_12_4(folder: Path, packages: Mapping[str, Path], work: Path, *, release:
 
 def cut_11_8(folder: Path, packages: Mapping[str, Path], work: Path, *, release: str) -> None:
     """Write a release with Debian's 11.8: all that it has is NVIDIA's."""
+    write_release(folder, release, components_11_8(packages, work))
+
+
+def components_11_8(packages: Mapping[str, Path], work: Path) -> dict[str, tuple[str, Tree]]:
     deb = unpack(packages["nvidia-cuda-toolkit"], work / "deb", "usr")
     libraries = [f"{SYSTEM}/{name}" for name in ("libcudadevrt.a", "libcudart_static.a", "stubs/libcuda.so")]
     include = unpack(packages["nvidia-cuda-dev"], work / "dev", "usr/include", *libraries) / "usr/include"
@@ -197,7 +201,7 @@ def cut_11_8(folder: Path, packages: Mapping[str, Path], work: Path, *, release:
         "cuda_cccl": ("11.8.89", below(work / "cccl/usr/include", "include")),
         "cuda_cuobjdump": ("11.8.89", {"bin/cuobjdump": deb / "usr/bin/cuobjdump"}),
     }  # fmt: skip
-    write_release(folder, release, components | without_content("cuda_nvml_dev"))
+    return components | without_content("cuda_nvml_dev")
 
 
 def below_matching(folder: Path, pattern: str) -> dict[str, Path]:

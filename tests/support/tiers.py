@@ -48,7 +48,7 @@ MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "extensions": ("projects",),
     "pages": ("site", "page"),
 }
-RELEASE: Final = ("recipes", "docker_cpu", "pockets")  # modules that only `--release` runs
+RELEASE: Final = ("recipes", "docker_cpu", "pockets", "apt_sources")  # modules that only `--release` runs
 ONLY_TORCH: Final = ("cuda", "extensions")
 CUDA_FIXTURES: Final = frozenset({"a100", "loaded_a100", "shapes"})
 
