@@ -17,6 +17,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from envbuilder import cli
+from envbuilder.build.extensions.build import NVCC_MEMORY
 from envbuilder.core.errors import UsageError
 from envbuilder.node.diagnose import Diagnosis, Role, as_text, diagnose, findings, logs
 from envbuilder.node.diagnose.catalogue import Stage, load_catalogue, load_messages, load_xids
@@ -794,3 +795,8 @@ def test_an_isolated_build_takes_the_place_of_the_missing_package():
 def test_a_message_is_known_in_any_case_and_over_the_end_of_a_line(text: str, code: str):
     assert codes(read(text)) == [code]
     assert codes(read("step\n" * 100_000 + text))[:1] == ([code] if text.isupper() else [])  # not pasted
+
+
+def test_the_advice_about_memory_has_the_number_that_a_build_reckons_with():
+    (failure,) = (one for one in CATALOGUE if one.code == "EB972")
+    assert f"divided by {NVCC_MEMORY >> 30}," in failure.repair
