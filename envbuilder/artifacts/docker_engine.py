@@ -198,7 +198,7 @@ class DockerEngine:
         first. An engine that compresses layers differently or keeps none cannot use them, and gets all.
         """
         error: Exception | None = None
-        for without in (self.known_layers(layout, name), frozenset[Sha256]()):
+        for without in dict.fromkeys((self.known_layers(layout, name), frozenset[Sha256]())):
             with console.step(f"load {name}", layout_size(layout, without=without)) as transfer:
                 pieces = read_archive(layout, name=target, without=without, advance=transfer.advance)
                 try:
