@@ -66,7 +66,7 @@ def test_what_uses_a100_is_in_the_group_cuda():
 
 
 @pytest.mark.programs
-@pytest.mark.parametrize(("name", "groups"), [("quick", 3), ("middle", 8), ("all", 14), ("release", 8)])
+@pytest.mark.parametrize(("name", "groups"), [("quick", 3), ("middle", 9), ("all", 15), ("release", 8)])
 def test_a_tier_names_each_group_once(name: str, groups: int):
     tier = tiers.make_tier(name)
     names = [group.name for stage in tier.stages for group in stage]

@@ -38,7 +38,8 @@ RUN: Final = "ENVBUILDER_TEST_RUN"  # the folder that the groups of one run shar
 # `docker`, `cpu` and `images`, which take the most after it, no three run at once.
 MODULES: Final[Mapping[str, tuple[str, ...]]] = {
     "cuda": ("check_truth", "toolkits"),
-    "tiny": ("kernel", "trouble", "secrets", "several", "podman", "vendor"),
+    "tiny": ("kernel", "trouble", "podman"),
+    "secrets": ("secrets", "several", "vendor"),
     "registry": ("transfers", "bases"),
     "docker": ("docker_engine", "standalone"),  # it looks at BuildKit's records, and removes them
     "inside": ("load", "nccl", "inside", "local", "modules", "trust"),
