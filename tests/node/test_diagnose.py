@@ -7,9 +7,8 @@ import os
 import pickle
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import make_diagnose
 import pytest
@@ -24,32 +23,14 @@ from envbuilder.node.diagnose.catalogue import Stage, load_catalogue, load_messa
 from envbuilder.node.diagnose.collectives import Ranks, Verdict
 from envbuilder.node.diagnose.line import plain, rank_of, rank_of_file, time_of, unlabelled
 from envbuilder.node.diagnose.recorder import read_dump
+from tests.support.excerpts import EXCERPTS, FOLDER, Excerpt
 
-HERE = Path(__file__).parent / "diagnose"
-HELD = HERE / "held.txt"  # a third of `excerpts/wild.txt`, put aside before its patterns were made
 PAGES = Path(__file__).parents[2] / "docs/diagnose"
 LOAD_MESSAGES = Path(__file__).parents[2] / "envbuilder/runtime/lib/envbuilder_extensions/messages.json"
 CATALOGUE = load_catalogue()
 
 
-class Excerpt(NamedTuple):
-    code: str
-    beside: str  # the failure that a hint explains
-    note: str
-    text: bytes
-
-
-def excerpts() -> Iterator[Excerpt]:
-    for path in [*sorted((HERE / "excerpts").glob("*.txt")), HELD]:
-        for part in re.split(rb"^=== ", path.read_bytes(), flags=re.MULTILINE)[1:]:
-            head, _, text = part.partition(b"\n")
-            code, note = head.decode().split(" ", 1)
-            beside = found[1] if (found := re.search(r"beside (EB9\d\d)", note)) else ""
-            yield Excerpt(code, beside, note, text)
-
-
-EXCERPTS = list(excerpts())
-CLEAN = sorted((HERE / "clean").iterdir())
+CLEAN = sorted((FOLDER / "clean").iterdir())
 
 
 def read(text: bytes | str) -> Diagnosis:
@@ -86,7 +67,7 @@ def test_a_good_log_has_no_failure(path: Path):
     assert (codes(diagnosis), diagnosis.logs) == ([], 1)
 
 
-HEALTHY = re.split(rb"^=== ", (HERE / "healthy.txt").read_bytes(), flags=re.MULTILINE)[1:]
+HEALTHY = re.split(rb"^=== ", (FOLDER / "healthy.txt").read_bytes(), flags=re.MULTILINE)[1:]
 
 
 @pytest.mark.parametrize("part", HEALTHY, ids=lambda part: part.partition(b"\n")[0].decode())

@@ -13,7 +13,7 @@ import yaml
 from envbuilder.node.diagnose.catalogue import Failure, Mark, load_catalogue
 from envbuilder.node.diagnose.line import plain
 from envbuilder.node.diagnose.scan import Search
-from tests.node.test_diagnose import EXCERPTS
+from tests.support.excerpts import EXCERPTS
 
 HERE = Path(__file__).parent / "diagnose"
 PAGE = Path(__file__).parents[2] / "docs/evidence/diagnose.md"

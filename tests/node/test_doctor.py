@@ -454,6 +454,7 @@ def test_this_machine_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 ORDINARY = """
 import json, os, sys
 from pathlib import Path
+import pypi_simple
 from envbuilder.core.process import ProcessRunner
 from envbuilder.node.doctor import Purpose, examine
 from envbuilder.node.doctor.machine import probe_machine

@@ -454,7 +454,7 @@ def test_a_source_in_another_folder_is_suggested_with_its_folder(folder):
     assert caught.value.findings[0].hint == "did you mean `src/kernel.cu`?"
 
 
-def test_the_list_of_keys_comes_once_and_what_follows_from_a_misspelt_key_is_no_mistake(folder):
+def test_the_list_of_keys_comes_once_and_a_misspelt_key_has_no_further_mistakes(folder):
     """`cuda` has its `gpus` under another name."""
     with pytest.raises(RecipeError) as caught:
         written(folder, LEAST + 'gpu: [A100]\ncuda: "12.4"\npyhton: x\nnonsense: y\n')
