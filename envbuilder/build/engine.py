@@ -17,6 +17,7 @@ import zstandard
 from envbuilder import __version__
 from envbuilder.core.cache import Sha256, Store, remove_tree, sha256_file
 from envbuilder.core.console import Console
+from envbuilder.core.console import Step as ShownStep
 from envbuilder.core.errors import UsageError
 from envbuilder.core.limits import Limits
 from envbuilder.core.process import Command, Runner
@@ -151,11 +152,11 @@ class Job:
         assert layer is not None, f"{folder} was just written"
         return layer
 
-    def pack(self, step: Step, tree: Path, out: Path) -> None:
+    def pack(self, step: Step, tree: Path, out: Path, shown: ShownStep | None = None) -> None:
         """Write the step's layer from a tree into the folder `out`."""
         write_layer(
             name=step.name, tree=tree, folder=out, epoch=self.plan.epoch, threads=self.limits.threads,
-            omit=self.shared_folders(step),
+            omit=self.shared_folders(step), step=shown,
         )  # fmt: skip
 
     def shared_folders(self, step: Step) -> tuple[str, ...]:

@@ -63,6 +63,7 @@ class CheckCode(CodeEnum):
     TORCH_TWICE = "EB347", "a base with a torch of its own"
     BASE_PARTS = "EB348", "a part that the base lacks and nothing brings"
     HOST_EMPTY = "EB349", "a host without a GPU, as a login node is"
+    COMPANION = "EB350", "torchvision or torchaudio of another torch"
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,13 +162,14 @@ def _make_view(out: RichConsole) -> Progress:
 
 
 class _Amount(ProgressColumn):
-    """The bytes of a transfer: done, expected and per second."""
+    """The bytes of a step: done, expected and per second, and the seconds that are left at this speed."""
 
     def render(self, task: Task) -> Text:
         if task.total is None:
             return Text("")
+        left = "" if task.time_remaining is None else f" {task.time_remaining:.0f} s left"
         return Text(
-            f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s"
+            f"{task.completed / 1e6:.0f}/{task.total / 1e6:.0f} MB {(task.speed or 0) / 1e6:.0f} MB/s{left}"
         )
 
 
@@ -207,17 +208,27 @@ class Step:
     note: str = ""
     is_skipped: bool = False
     _done: int = 0
+    _began: float = field(default_factory=time.monotonic)
     _last_line: float = field(default_factory=time.monotonic)
     _guard: threading.Lock = field(default_factory=threading.Lock)
+
+    def expect(self, total: int) -> None:
+        """Set the number of bytes, where it is known only after the step began."""
+        self.total, self._began = total, time.monotonic()
+        self.progress.update(self.task, total=total)
 
     def advance(self, count: int) -> None:
         """Count `count` more bytes."""
         with self._guard:
             self._done += count
             self.progress.update(self.task, completed=self._done)
-            if self.progress.disable and self.total and time.monotonic() - self._last_line > LINE_EVERY:
-                self._last_line = time.monotonic()
-                self.say(f"  {self.title}: {self._done / 1e6:.0f} of {self.total / 1e6:.0f} MB")
+            now = time.monotonic()
+            if self.progress.disable and self.total and self._done and now - self._last_line > LINE_EVERY:
+                self._last_line = now
+                left = (now - self._began) * (self.total - self._done) / self._done
+                self.say(
+                    f"  {self.title}: {self._done / 1e6:.0f} of {self.total / 1e6:.0f} MB, {left:.0f} s left"
+                )
 
     def skip(self, reason: str) -> None:
         """Say at the end that the step was not done, and why."""

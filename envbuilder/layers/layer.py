@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import zstandard
 
@@ -23,6 +24,9 @@ from envbuilder.layers.import_tar import index_tar, plain_parts, some_lines
 from envbuilder.layers.tar import is_normal
 from envbuilder.layers.writer import Blocks, Layer, LayerWriter, parse_blocks
 
+if TYPE_CHECKING:
+    from envbuilder.core.console import Step
+
 __all__ = [
     "Entry", "Kind", "Layer", "check_disjoint", "extract", "load_layer", "read_blocks",
     "read_files", "read_manifest", "tree_digest", "write_layer", "write_layer_from_tar",
@@ -30,21 +34,25 @@ __all__ = [
 
 
 def write_layer(
-    *, name: str, tree: Path, folder: Path, epoch: int, threads: int, omit: Collection[str] = ()
-) -> Layer:
-    """Make a layer of a folder that a step filled, without the root and the folders in `omit`.
+    *, name: str, tree: Path, folder: Path, epoch: int, threads: int, omit: Collection[str] = (), step: "Step | None" = None
+) -> Layer:  # fmt: skip
+    """Make a layer of a folder that a step filled, without the root and the folders in `omit`. `step` shows the bytes.
 
     The layer does not depend on how the folder was filled: root owns everything, every time is the epoch,
     modes are 0755 and 0644, extended attributes are dropped, and each hard link is a file of its own (a cache
     may link where another machine copies). Raises BuildError with every path that a layer cannot hold.
     """
     entries = _scan(tree, omit=omit, epoch=epoch)
+    if step:
+        step.expect(sum(entry.size for entry in entries))
     root = os.fsencode(tree) + b"/"
     with space_errors(folder), LayerWriter(name, folder, threads=threads) as writer:
         for entry in entries:
             if entry.size:
                 with io.FileIO(root + to_bytes(entry.path)) as stream:
                     writer.add_file(entry, stream)
+                if step:
+                    step.advance(entry.size)
             else:
                 writer.add(entry)
         return writer.finish()

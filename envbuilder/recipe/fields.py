@@ -159,6 +159,12 @@ Variables = Annotated[
 ]
 
 
+_AS_EXTENSION: Final = (
+    "a project of your own or of a repository is an entry of `extensions`, also without compiled code: "
+    "`{name: NAME, path: FOLDER}` or `{name: NAME, git: URL, commit: COMMIT}`"
+)
+
+
 def _parse_requirement(text: str) -> str:
     """Return a requirement in its normal spelling."""
     message = hint = found = ""
@@ -171,12 +177,12 @@ def _parse_requirement(text: str) -> str:
         except InvalidRequirement as error:
             reason = str(error).splitlines()[0].rstrip(":")
             message = f"{shown(text)} is not a PEP 508 requirement: {reason}"
-            hint = _doubled(text)
+            hint = _AS_EXTENSION if re.match(r"(git\+|https?://|\.{0,2}/)", text) else _doubled(text)
         else:
             found = str(requirement)
             if requirement.url:
                 message = f"{shown(text)} names a place to download from"
-                hint = "packages come from the configured indexes; name the version instead"
+                hint = f"name the version instead, for a configured index; {_AS_EXTENSION}"
             elif canonicalize_name(requirement.name) == "torch":
                 message = "torch is pinned by the key `pytorch`, not here"
     if message:

@@ -96,6 +96,16 @@ def test_a_new_torch_gets_a_row_out_of_its_wheel(site, folder):
     assert [source.name for source in row.source] == ["index", "wheels"]
 
 
+def test_the_newest_companions_that_require_exactly_a_torch_are_in_its_row(site, folder):
+    put_torch(site, "2.16.0")
+    for version, needs in (("0.31.0", "torch==2.16.0"), ("0.31.1", "torch (==2.16.0)"), ("0.32.0", "torch")):
+        metadata = {f"torchvision-{version}.dist-info/METADATA": f"Requires-Dist: {needs}\n".encode()}
+        name = f"torchvision-{version}-cp313-cp313-manylinux_2_28_x86_64.whl"
+        site.put("torchvision", name, zipped(metadata))
+    run(site, folder, releases=3)
+    assert torch_row(folder, "2.16.0").companions == (("torchvision", "0.31.1"),)
+
+
 def test_a_new_compiler_gets_a_row_out_of_its_headers_and_programs(site, folder):
     changes = run(site, folder)
     assert "+ cuda 13.6" in changes.done

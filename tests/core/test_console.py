@@ -98,7 +98,19 @@ def test_a_long_transfer_without_a_terminal_says_now_and_then_how_far_it_is(caps
     with Console().step("fetch [all]", 5_000_000) as transfer:
         transfer.advance(1_000_000)
         transfer.advance(2_000_000)
-    assert lines(capsys)[1:3] == ["  fetch [all]: 1 of 5 MB", "  fetch [all]: 3 of 5 MB"]
+    assert lines(capsys)[1:3] == [
+        "  fetch [all]: 1 of 5 MB, 0 s left",
+        "  fetch [all]: 3 of 5 MB, 0 s left",
+    ]
+
+
+def test_the_estimate_is_that_of_the_speed_so_far(capsys, monkeypatch):
+    monkeypatch.setattr(console_module, "LINE_EVERY", -1.0)
+    with Console().step("write") as step:
+        step.expect(5_000_000)
+        step._began -= 10
+        step.advance(1_000_000)
+    assert lines(capsys)[1] == "  write: 1 of 5 MB, 40 s left"
 
 
 @pytest.mark.parametrize(

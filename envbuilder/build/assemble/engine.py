@@ -139,8 +139,8 @@ class Run:
                     for below in job.plan.steps[: job.plan.steps.index(step)]:
                         self.start(below).result()
                 tree = self._start_tree(step).result()
-                with job.console.step(f"write the {step.name} layer"):
-                    job.pack(step, tree, out)
+                with job.console.step(f"write the {step.name} layer") as shown:
+                    job.pack(step, tree, out, shown)
             case ExtensionsStep():
                 built = ExtensionBuilder(job, self.root).build()
                 install_extensions(built, architectures=step.architectures, tree=tree)

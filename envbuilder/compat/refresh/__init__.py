@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from envbuilder.compat.refresh import cuda, standalone, toolkits, torch
-from envbuilder.compat.refresh.rows import Changes, update
+from envbuilder.compat.refresh.rows import Changes, Row, update
 from envbuilder.compat.tables.cuda import load_cudas
 from envbuilder.compat.tables.standalone import load_standalones
 from envbuilder.compat.tables.table import OVERRIDES, TABLES, version_key
@@ -63,10 +63,13 @@ def refresh(
 
 def _renew_torch(index: Index, path: Path, count: int, today: date) -> tuple[str, Changes]:
     releases = torch.torch_wheels(index.files("torch"))
-    rows = []
+    rows: list[Row] = []
+    with _reading(" and ".join(torch.COMPANIONS)):
+        companions = torch.read_companions(index, count)
     for version, wheels in _last(releases, count):
         with _reading(f"torch {version}"):
-            rows.append(torch.read_torch(version, wheels, index))
+            fits: Row = {"companions": companions[version]} if version in companions else {}
+            rows.append({**torch.read_torch(version, wheels, index), **fits})
     file, changes = update(path, "version", rows, sources=torch.SOURCES, today=today)
     return file.text(torch.ORDER), changes + _gone("torch", file.values("version") - releases.keys())
 

@@ -22,9 +22,10 @@ from envbuilder.core.fetch.remote_zip import Index
 
 ORDER: Final = (
     "version", "released", "read", "source", "pythons", "pypi", "architectures", "nccl", "cudnn", "cuda_toolkit",
-    "glibc", "cxx11_abi", "std", "std_min", "gcc_min", "gcc_bounds", "checks_cuda", "arch_names", "setuptools",
+    "glibc", "cxx11_abi", "std", "std_min", "gcc_min", "gcc_bounds", "checks_cuda", "arch_names", "setuptools", "companions",
 )  # fmt: skip
 SOURCES: Final = ("index", "wheels")
+COMPANIONS: Final = ("torchvision", "torchaudio")  # each release is compiled for one release of torch
 _LEGACY: Final = {"manylinux1": (2, 5), "manylinux2010": (2, 12), "manylinux2014": (2, 17)}  # PEP 600
 _LINUX: Final = re.compile(r"(manylinux\d+|manylinux_(\d+)_(\d+))_x86_64")
 
@@ -64,6 +65,19 @@ def torch_wheels(files: Iterable[Listed]) -> Mapping[str, tuple[TorchWheel, ...]
         for version in sorted(found)
         if found[version]
     }
+
+
+def read_companions(index: Index, count: int) -> Mapping[str, dict[str, str]]:
+    """Return the newest companions that require exactly a release of torch, by that release; of the `count` newest of each."""
+    found: dict[str, dict[str, str]] = defaultdict(dict)
+    for name in COMPANIONS:
+        for version, wheels in list(torch_wheels(index.files(name)).items())[-count:]:
+            with index.open(wheels[-1].listed) as wheel:
+                for requirement in read_metadata(wheel):
+                    exact = re.fullmatch(r"==([0-9.]+)", str(requirement.specifier))
+                    if requirement.name == "torch" and exact:
+                        found[exact[1]][name] = version
+    return found
 
 
 def read_torch(version: str, wheels: Sequence[TorchWheel], index: Index) -> Row:

@@ -93,6 +93,7 @@ def check_bounds(context: CheckContext) -> Iterator[Problem]:
             CheckCode.SETUPTOOLS,
             "setuptools-trial",
         ),
+        *((name, f"=={one}", "fits", CheckCode.COMPANION, "wheels") for name, one in torch.companions),
     ):
         asked = demands(context, name)
         wanted = SpecifierSet(",".join(str(one.specifier) for _, one in asked))

@@ -56,6 +56,10 @@ def _bounds(found: Mapping[str, str]) -> tuple[GccBound, ...]:
     return tuple(GccBound(cuda=cuda, allowed=allowed) for cuda, allowed in found.items())
 
 
+def _pairs(found: Mapping[str, str]) -> tuple[tuple[str, str], ...]:
+    return tuple(found.items())
+
+
 def _check_specifier(text: str) -> Iterator[Mistake]:
     try:
         SpecifierSet(text)
@@ -95,6 +99,8 @@ class Torch:
     arch_names: Annotated[tuple[str, ...], ReadAs(Targets, architectures)]
     setuptools: Specifier = ""  # that `cpp_extension` needs; "" for any
     numpy: Specifier = ""  # likewise; "" for any
+    # The releases of torchvision and torchaudio that require exactly this one; a project without one is not checked.
+    companions: Annotated[tuple[tuple[str, str], ...], ReadAs(dict[str, Version], _pairs)] = ()
     note: Line = ""
     source: Sources
     read: Date
