@@ -13,6 +13,7 @@ from typing import Final
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.core.cache import Store
 from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
+from envbuilder.core.install import install_command
 from envbuilder.core.sources import DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources
 from envbuilder.lock.base_image.apt_lists import TRUSTED
 from envbuilder.lock.model import LockedBase
@@ -40,10 +41,13 @@ _SNAPSHOT_HINTS: Final = {
     DEBIAN_SECURITY: f"{_DEBIAN_SNAPSHOT}; {_WITHOUT}",
     UBUNTU: f"ENVBUILDER_UBUNTU_SNAPSHOT {_SNAPSHOT} snapshot.ubuntu.com does",
 }
-_KEYRING_HINTS: Final = {
-    DEBIAN: "`apt-get install debian-archive-keyring`; ENVBUILDER_DEBIAN_KEYRING names another keyring",
-    UBUNTU: "`apt-get install ubuntu-keyring` on Ubuntu and from Debian 13 on; elsewhere take the keyring from that "
-    "package; ENVBUILDER_UBUNTU_KEYRING names another one",
+# By family: the package of its keyring, and who else has it.
+_KEYRINGS: Final = {
+    DEBIAN: ("debian-archive-keyring", ""),
+    UBUNTU: (
+        "ubuntu-keyring",
+        " on Ubuntu and from Debian 13 on; elsewhere take the keyring from that package",
+    ),
 }
 
 
@@ -176,9 +180,10 @@ def _source(
         )
     keyring = sources.ubuntu_keyring if family == UBUNTU else sources.keyring
     if not keys and not keyring.is_file():
+        package, where = _KEYRINGS[family]
         raise ToolError(
             f"the keyring `{keyring}` is not there: packages of `{suite}` cannot be trusted without it",
-            hint=_KEYRING_HINTS[family],
+            hint=f"`{install_command(package)}`{where}; ENVBUILDER_{family.upper()}_KEYRING names another keyring",
         )
     return AptSource(
         name=name,
