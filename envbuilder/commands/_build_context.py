@@ -2,12 +2,15 @@
 
 import os
 from pathlib import Path
+from typing import Final
 
 from envbuilder.build.context import BuildContext
 from envbuilder.commands._console import open_console
 from envbuilder.commands.context import Session, open_store
 from envbuilder.core.limits import Limits, usable_cores, usable_memory
 from envbuilder.core.process import ProcessRunner
+
+KEPT: Final = ": finished parts are kept; run the same command to go on"  # of an interrupted build
 
 
 def build_context(session: Session, recipes: Path, *, writes: bool = True) -> BuildContext:
@@ -29,5 +32,4 @@ def build_context(session: Session, recipes: Path, *, writes: bool = True) -> Bu
         end_programs()
 
     session.stop = stop
-    session.kept = ": downloads and finished parts are kept; the same command goes on from them"
     return context

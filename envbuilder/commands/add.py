@@ -13,7 +13,7 @@ from packaging.utils import canonicalize_name
 from envbuilder.build.artifacts import BuiltRecipe
 from envbuilder.build.engine import EngineChoice
 from envbuilder.build.pipeline import build_recipe, resolve_context
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands.context import Name, Output, Recipes, Session, command
 from envbuilder.compat.init import new_path
 from envbuilder.core.cache import save_text
@@ -56,6 +56,7 @@ def add(
         _need_other_than_torch(one, parent)
     path = new_path(new, parent.parent)
     context = build_context(session, recipes)
+    session.kept = KEPT
     options = LockOptions(today=datetime.now(UTC).date())
     save_text(path, recipe_text(parent.stem, packages, context.runner))
     try:

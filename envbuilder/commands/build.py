@@ -12,7 +12,7 @@ from envbuilder.build.artifacts import BuiltRecipe
 from envbuilder.build.batch import build_several, choose, need_place
 from envbuilder.build.engine import Builder, EngineChoice, EngineName
 from envbuilder.build.pipeline import build_recipe, explain, prepare_recipe
-from envbuilder.commands._build_context import build_context
+from envbuilder.commands._build_context import KEPT, build_context
 from envbuilder.commands.context import Output, Profile, Recipes, Session, command, offer, recipe_argument
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import cache_folder
@@ -168,6 +168,7 @@ def build(
         _build_as_array(session, array, show=dry_run, write=write, wait=wait)
         return
     context = build_context(session, recipes, writes=not dry_run)
+    session.kept = KEPT
     if prepare:
         if len(chosen) > 1:
             raise UsageError(

@@ -331,7 +331,7 @@ def test_ctrl_c_is_exit_130_and_leaves_nothing(cpu: Built, spacious: Path):
     os.killpg(process.pid, signal.SIGINT)  # what a terminal does: every program of the group gets it
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "interrupted: downloads and finished parts are kept; the same command goes on" in err
+    assert "interrupted: finished parts are kept; run the same command to go on" in err
     assert not (spacious / "out/cpu.sif").exists()
 
 
