@@ -14,18 +14,17 @@ import pytest
 
 from envbuilder.compat.tables.distribution import load_distributions
 from envbuilder.core.cache import save_text
-from envbuilder.core.sources import UBUNTU_ARCHIVE, UBUNTU_KEYRING
+from envbuilder.core.sources import UBUNTU_ARCHIVE
 from envbuilder.lock.file import load_lock, lock_text
 from envbuilder.lock.model import recipe_inputs
 from envbuilder.lock.resolve import make_target
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.debs import resolve_debs
-from envbuilder.lock.resolve.pockets import open_release
 from envbuilder.lock.security import lists_folder, security_updates
 from envbuilder.recipe.load import load
 from tests.support.locks import make_recipe
 from tests.support.package_sources import signing_key, write_suite
-from tests.support.workbench import NO_ENGINE, ROOT, build, resolve_context, run
+from tests.support.workbench import NO_ENGINE, ROOT, build, resolve_context, run, ubuntu_keyring
 
 pytestmark = [pytest.mark.builds, pytest.mark.release]
 OPTIONS = LockOptions(today=date(2026, 11, 23))
@@ -68,16 +67,11 @@ def test_an_archive_in_ubuntus_shape_becomes_an_environment(spacious: Path):
 @pytest.mark.parametrize("suite", ["focal", "noble"])
 def test_ubuntus_own_archive_becomes_an_environment(suite: str, spacious: Path):
     """Its keys come from Debian's package. The first of these has a dash that needs a folder of manual pages."""
-    context = resolve_context()
     try:
         urllib.request.urlopen(f"{UBUNTU_ARCHIVE}dists/{suite}/InRelease", timeout=30).close()
     except OSError:
         pytest.skip("Ubuntu's archive is not reached from here")
-    trixie = load_distributions().by_name["debian/trixie"]
-    (keys,) = open_release(trixie, context, OPTIONS, security=False).packages(("ubuntu-keyring",))
-    context.fetcher.fetch([keys])
-    run("dpkg-deb", "--extract", context.store.artifact(keys.sha256), spacious / "keys")
-    need_environment(suite, spacious, (UBUNTU_ARCHIVE,), spacious / f"keys{UBUNTU_KEYRING}")
+    need_environment(suite, spacious, (UBUNTU_ARCHIVE,), ubuntu_keyring(spacious))
 
 
 def need_environment(suite: str, folder: Path, mirrors: tuple[str, ...], keyring: Path) -> None:

@@ -27,7 +27,6 @@ from envbuilder.recipe.load import load
 from envbuilder.recipe.model import Recipe
 from envbuilder.recipe.repository import Repository
 from tests.support import redist
-from tests.support.package_sources import write_deb, write_flat
 from tests.support.workbench import ENVBUILDER, NO_ENGINE, ROOT, build, resolve_context, run
 
 pytestmark = pytest.mark.builds
@@ -164,30 +163,13 @@ def test_the_wheels_of_cuda_13_compile(cuda: str, spacious: Path) -> None:
     compile_with(home, spacious)
 
 
-# The packages of NVIDIA's repositories that hold the components of its archive.
-PACKAGES = {
-    "cuda_cudart": "cuda-cudart-dev", "cuda_cccl": "cuda-thrust", "cuda_profiler_api": "cuda-nvprof",
-    "cuda_nvrtc": "cuda-nvrtc-dev", "libcublas": "libcublas-dev", "libcufft": "libcufft-dev",
-    "libcurand": "libcurand-dev", "libcusolver": "libcusolver-dev", "libcusparse": "libcusparse-dev",
-}  # fmt: skip
-STUBS = "lib/stubs/libcuda.so"
-
-
 @pytest.mark.release
 def test_packages_in_nvidia_s_layout_make_a_toolkit_that_compiles(spacious: Path) -> None:
     """Debian's 11.8 under the names of 11.3, 860 MB of packages."""
     plain, context = recipe("11.8", pytorch="1.13.1", gcc="11"), means()
     debs = resolve_toolkit(plain, make_target(plain), context, old=(), options=OPTIONS)
     components = redist.components_11_8(fetched(debs, context), spacious / "cut")
-    cudart = dict(components["cuda_cudart"][1])
-    components["cuda-driver-dev"] = ("11.8.89", {STUBS: cudart.pop(STUBS)})
-    components["cuda_cudart"] = ("11.8.89", cudart)
-    repository = spacious / "repos/ubuntu2004/x86_64"
-    listing = "\n".join(
-        write_deb(repository, name, "11.3.109-1", "", pool=".", files=nvidia_layout(name, tree))
-        for name, tree in ((package_of(component), tree) for component, (_, tree) in components.items())
-    )
-    write_flat(repository, listing, spacious / "nvidia.gpg")
+    redist.write_repository(spacious / "repos/ubuntu2004/x86_64", components, spacious / "nvidia.gpg")
     with redist.served(spacious / "repos") as address:
         own = Repository(
             name="nvidia-ubuntu2004", url=f"{address}ubuntu2004/x86_64/", suite="/", components=(), keys=("nvidia.gpg",)
@@ -200,22 +182,3 @@ def test_packages_in_nvidia_s_layout_make_a_toolkit_that_compiles(spacious: Path
     assert home.name == "cuda-11.3"
     compile_with(home, spacious, "-std=c++14", "--allow-unsupported-compiler", "-lcuda")
     assert (home / "include/cublas_v2.h").is_file()
-
-
-def package_of(component: str) -> str:
-    return f"{PACKAGES.get(component, component.replace('_', '-'))}-11-3"
-
-
-def nvidia_layout(name: str, tree: redist.Tree) -> dict[str, bytes]:
-    """Return the files of a component at their places in NVIDIA's packages."""
-    root, found = "usr/local/cuda-11.3", {}
-    for path, content in tree.items():
-        assert not isinstance(content, str), "no link in these"
-        place = (
-            f"{root}/targets/x86_64-linux/{path}"
-            if path.startswith(("include/", "lib/"))
-            else f"{root}/{path}"
-        )
-        place = f"usr/share/doc/{name}/copyright" if path == "LICENSE" else place
-        found[place] = content.read_bytes() if isinstance(content, Path) else content
-    return found

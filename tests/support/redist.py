@@ -15,6 +15,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 from envbuilder.compat.tables.toolkit import load_toolkits
+from tests.support.package_sources import write_deb, write_flat
 
 PLATFORM = "linux-x86_64"
 Tree = Mapping[str, bytes | str | Path]  # path in a component → its bytes, the target of a link, or a file
@@ -206,6 +207,43 @@ def components_11_8(packages: Mapping[str, Path], work: Path) -> dict[str, tuple
 
 def below_matching(folder: Path, pattern: str) -> dict[str, Path]:
     return {f"include/{path.name}": path for path in sorted(folder.glob(pattern)) if path.is_file()}
+
+
+# The packages of NVIDIA's repositories that hold the components of its archive.
+PACKAGES = {
+    "cuda_cudart": "cuda-cudart-dev", "cuda_cccl": "cuda-thrust", "cuda_profiler_api": "cuda-nvprof",
+    "cuda_nvrtc": "cuda-nvrtc-dev", "libcublas": "libcublas-dev", "libcufft": "libcufft-dev",
+    "libcurand": "libcurand-dev", "libcusolver": "libcusolver-dev", "libcusparse": "libcusparse-dev",
+}  # fmt: skip
+STUBS = "lib/stubs/libcuda.so"
+
+
+def write_repository(folder: Path, components: Mapping[str, tuple[str, Tree]], keyring: Path) -> None:
+    """Write an apt repository of NVIDIA's with packages of 11.3 that hold these components, and the key beside it."""
+    cudart = dict(components["cuda_cudart"][1])
+    trees = {name: tree for name, (_, tree) in components.items()}
+    trees |= {"cuda-driver-dev": {STUBS: cudart.pop(STUBS)}, "cuda_cudart": cudart}
+    packages = ((f"{PACKAGES.get(name, name.replace('_', '-'))}-11-3", tree) for name, tree in trees.items())
+    listing = "\n".join(
+        write_deb(folder, name, "11.3.109-1", "", pool=".", files=nvidia_layout(name, tree))
+        for name, tree in packages
+    )
+    write_flat(folder, listing, keyring)
+
+
+def nvidia_layout(name: str, tree: Tree) -> dict[str, bytes]:
+    """Return the files of a component at their places in NVIDIA's packages."""
+    root, found = "usr/local/cuda-11.3", {}
+    for path, content in tree.items():
+        assert not isinstance(content, str), "no link in these"
+        place = (
+            f"{root}/targets/x86_64-linux/{path}"
+            if path.startswith(("include/", "lib/"))
+            else f"{root}/{path}"
+        )
+        place = f"usr/share/doc/{name}/copyright" if path == "LICENSE" else place
+        found[place] = content.read_bytes() if isinstance(content, Path) else content
+    return found
 
 
 @contextlib.contextmanager
