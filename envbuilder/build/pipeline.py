@@ -6,7 +6,7 @@ Each function calls the stages in order and passes their results on. The decisio
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,11 +17,11 @@ from envbuilder.artifacts.outputs import Outputs, drop_rejected, load_record, re
 from envbuilder.build.artifacts import Artifacts, BuildResult, ImageLoader, build_artifacts
 from envbuilder.build.assemble.engine import AssembleEngine
 from envbuilder.build.buildkit import BuildKitEngine
-from envbuilder.build.context import BuildContext, build_identity, build_lock
+from envbuilder.build.context import LOCK, BuildContext, build_identity, build_lock
 from envbuilder.build.engine import Engine, EngineChoice, EngineName, Job, record_key
 from envbuilder.build.inputs import fetch_inputs, need_space
 from envbuilder.build.recipe_tests import run_recipe_tests
-from envbuilder.core.cache import beside, commit_path
+from envbuilder.core.cache import Store, beside, commit_path
 from envbuilder.core.console import ended_steps
 from envbuilder.core.errors import BuildError, EnvbuilderError, UsageError, VerifyError
 from envbuilder.core.fetch import Fetcher
@@ -57,11 +57,9 @@ def build_recipe(
 
     `host` is a profile of the site. Raises LockError, ToolError, FetchError, SpaceError, BuildError or VerifyError.
     """
-    from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK, which only a build needs
-
     recipe, plan, findings = make_plan(name, context.recipes, context.store, host)
     outputs = Outputs(folder=output.absolute(), name=recipe.name)
-    docker = connect(context.environment, build_identity(outputs))
+    docker = _connect(context.environment, build_identity(outputs))
     with context.store.in_use(), build_lock(outputs, context):
         # With `--cache-to`, BuildKit must fill a cache even if the artifacts are up to date.
         key = record_key(plan, choice.name_for(plan))
@@ -93,6 +91,20 @@ def build_recipe(
         # Last: an interrupted build leaves no record.
         replace(result.record, steps=steps).save(outputs.record)
     return replace(result, findings=(*findings, *result.findings))
+
+
+def drop_staged_images(environment: Mapping[str, str], store: Store) -> None:
+    """Remove what killed builds of this cache left in the Docker engine."""
+    if docker := _connect(environment):
+        for name, build in docker.staged():
+            if (store.root / "locks" / f"{LOCK}{build}").exists() and (own := _connect(environment, build)):
+                own.drop_staged(name)
+
+
+def _connect(environment: Mapping[str, str], build: str = "") -> "DockerEngine | None":
+    from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK, which only a build needs
+
+    return connect(environment, build)
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import typer
 
 from envbuilder.commands.context import Recipes, Session, command, open_store
 from envbuilder.core.answer import Answer
-from envbuilder.core.cache import KEPT, KINDS, WORK, Store
+from envbuilder.core.cache import KEPT, KINDS, WORK
 from envbuilder.core.columns import columns
 from envbuilder.core.errors import UsageError
 
@@ -69,24 +69,13 @@ def cache(
         named = kinds or [kind for kind in KINDS if kind not in KEPT]
         if chosen := [kind for kind in named if kind != WORK]:  # `sweep` has cleared `work`
             store.clear(chosen)
-            _drop_staged_images(session, store)
+            from envbuilder.build.pipeline import drop_staged_images  # noqa: PLC0415 - all of a build
+
+            drop_staged_images(session.environment, store)
     sizes = store.sizes()
     session.data = CacheSizes(folder=store.root, bytes=sizes)
     rows = [(f"  {kind}", f"{size / 1e9:.2f} GB") for kind, size in sizes.items()]
     session.text = "\n".join(columns(part, session.width) for part in ([(str(store.root),)], rows))
-
-
-def _drop_staged_images(session: Session, store: Store) -> None:
-    """Remove what killed builds of this cache left in the Docker engine."""
-    from envbuilder.artifacts.docker_engine import connect  # noqa: PLC0415 - the Docker SDK
-    from envbuilder.build.context import LOCK  # noqa: PLC0415 - of no use without an engine
-
-    if docker := connect(session.environment):
-        for name, build in docker.staged():
-            if (store.root / "locks" / f"{LOCK}{build}").exists() and (
-                own := connect(session.environment, build)
-            ):
-                own.drop_staged(name)
 
 
 def _vendor(session: Session, name: str, recipes: Path, folder: Path) -> None:

@@ -88,27 +88,27 @@ def _debian_name(name: str) -> str:
 
 def _normal(text: str) -> str:
     """Return the text as an SPDX expression, "" if it has a name that is not in SPDX's list."""
-    from license_expression import ExpressionError  # noqa: PLC0415 - it takes 0.1 s, and only an SBOM needs it
-
     if not text or len(text) > _MOST_SHOWN or "\n" in text:
         return ""
+    licensing, invalid = _licensing()
     try:
-        parsed = _licensing().parse(text, validate=True)
-    except ExpressionError:
+        parsed = licensing.parse(text, validate=True)
+    except invalid:
         return ""
-    if any(str(key).lower() not in _names() for key in _licensing().license_keys(parsed)):
+    if any(str(key).lower() not in _names() for key in licensing.license_keys(parsed)):
         return ""
     return str(parsed.render())
 
 
 @functools.cache
-def _licensing() -> "Licensing":
-    from license_expression import get_spdx_licensing  # noqa: PLC0415 - as above
+def _licensing() -> "tuple[Licensing, type[Exception]]":
+    """Return the parser of SPDX expressions, and the error that it raises."""
+    from license_expression import ExpressionError, get_spdx_licensing  # noqa: PLC0415 - it takes 0.1 s, for an SBOM alone
 
-    return get_spdx_licensing()
+    return get_spdx_licensing(), ExpressionError
 
 
 @functools.cache
 def _names() -> dict[str, str]:
     """Return lower case → name of SPDX's list."""
-    return {key.lower(): key for key in _licensing().known_symbols if not key.startswith(_OWN)}
+    return {key.lower(): key for key in _licensing()[0].known_symbols if not key.startswith(_OWN)}

@@ -22,6 +22,7 @@ from envbuilder.artifacts.oci.naming import (
 )
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs
+from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, commit_path, held, remove_tree, save_text, sha256_file, space_errors
 from envbuilder.core.console import Console
@@ -152,8 +153,6 @@ def _signed_statement(
     client: Client, reference: Reference, form: Form, manifest: Manifest, *, key: Path
 ) -> bytes:
     """Return the newest statement about this digest that the key signed; raises VerifyError when there is none."""
-    from envbuilder.artifacts.signing import signed_digests  # noqa: PLC0415 - cryptography, for signatures alone
-
     subject = reference.with_digest(manifest.digest)
     for listed in reversed(read_referrers(client, subject, BUNDLE_TYPE)):
         statement = read_manifest(client, reference.with_digest(listed.digest))

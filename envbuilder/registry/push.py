@@ -17,6 +17,7 @@ from envbuilder.artifacts.oci.layout import Layout, read_layout
 from envbuilder.artifacts.oci.reference import LATEST, Reference
 from envbuilder.artifacts.outputs import Outputs, load_record
 from envbuilder.artifacts.sif import DataType, need_recorded, read_sif
+from envbuilder.artifacts.signing import signed_digests
 from envbuilder.core.answer import Answer
 from envbuilder.core.cache import Sha256, parse_sha256, save_text
 from envbuilder.core.console import Console
@@ -222,8 +223,6 @@ def _signature(outputs: Outputs, manifests: Sequence[tuple[naming.Form, model.Ma
     """Return the signed statement, if there is one; raises VerifyError when it covers other artifacts."""
     if not outputs.bundle.is_file():
         return []
-    from envbuilder.artifacts.signing import signed_digests  # noqa: PLC0415 - cryptography, for signatures alone
-
     content = outputs.bundle.read_bytes()
     signed = signed_digests(content, None, str(outputs.bundle))
     for form, manifest in manifests:
