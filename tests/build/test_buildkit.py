@@ -31,13 +31,13 @@ from envbuilder.core.process import Command, ProcessRunner
 from envbuilder.layers.layer import read_manifest, write_layer, write_layer_from_tar
 from envbuilder.lock.model import Artifact
 from envbuilder.plan.model import ExtensionsStep, OsStep, Plan
+from envbuilder.plan.render.dockerfile import render_base
 from envbuilder.plan.render.stages import EXPORTED, arguments
 from tests.support.locked_base import BASE
 from tests.support.plans import INTERPRETER_ARCHIVE, make_small_kit, wheel
 from tests.support.runner import FakeRunner
 
 EPOCH = 1_700_000_000
-DOCKERFILE = Path(buildx.__file__).with_name("Dockerfile.base")
 
 
 def plan_of(name: str, *, on_image: bool = False) -> Plan:
@@ -65,7 +65,7 @@ def test_the_dockerfile_is_told_of_what_a_plan_has():
 
 
 def test_dockerfile_base_has_every_argument_and_the_kit_every_program():
-    text = DOCKERFILE.read_text(encoding="utf-8")
+    text = render_base()
     names = {line.split()[1].partition("=")[0] for line in text.splitlines() if line.startswith("ARG ")}
     whole = make_small_kit("a100", interpreter=INTERPRETER_ARCHIVE, added=(wheel("einops", "0.8.1"),)).plan
     assert set(arguments(whole)) == names
@@ -305,7 +305,7 @@ def test_the_layers_are_known_by_their_order(tmp_path: Path):
 
 
 def test_exported_stages_have_the_layers_of_dockerfile_base():
-    text = DOCKERFILE.read_text(encoding="utf-8")
+    text = render_base()
     for stage, layers in EXPORTED.items():
         _, _, below = text.partition(f" AS {stage}\n")
         copied = [re.search(r"--from=(\w+)", line)[1] for line in below.partition("\n\n")[0].splitlines()]

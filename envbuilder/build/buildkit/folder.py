@@ -22,10 +22,11 @@ from envbuilder.core.sources import BLOBS
 from envbuilder.lock.model import LockedBase, blobs
 from envbuilder.lock.vendor import layout_files
 from envbuilder.plan import contents, model
+from envbuilder.plan.render.dockerfile import render_base
+from envbuilder.plan.render.stages import ARCHIVE
 from envbuilder.plan.render.steps import rules
 
 DOCKERFILE: Final = "Dockerfile.base"
-ARCHIVE: Final = "python.tar.gz"  # the standalone Python
 BASE: Final = "base"  # the base image, as an OCI layout
 JOBS: Final = 4  # compilers at once; fixed, because it is part of the key of BuildKit's cache
 # Programs beside those of the kit, and their folders in it. Each Python of a project's build imports the last one.
@@ -34,7 +35,7 @@ _PROGRAMS: Final = {"compile_extension.py": "", "build_project.py": "", "sitecus
 
 def write_folder(job: Job, folder: Path) -> None:
     """Write everything into `folder`. The store must have the plan's inputs."""
-    write_text(folder / DOCKERFILE, Path(__file__).with_name(DOCKERFILE).read_text(encoding="utf-8"))
+    write_text(folder / DOCKERFILE, render_base())
     for name, text in runtime.files("kit"):
         write_text(folder / "kit" / name, text)
     for name, below in _PROGRAMS.items():

@@ -1,4 +1,4 @@
-"""The plan as a Dockerfile that downloads its inputs."""
+"""The plan as a Dockerfile that downloads its inputs, and `Dockerfile.base`, which reads them from a folder."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -6,7 +6,7 @@ from typing import Final
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
 from envbuilder.plan.render.quote import WRITE, in_comment, in_dockerfile
-from envbuilder.plan.render.stages import FETCH, OFF, OUT, STAGES, Download, Stage
+from envbuilder.plan.render.stages import ARGUMENTS, FETCH, LAYER, OFF, OUT, STAGES, Download, Stage
 
 _HEAD: Final = """\
 # The environment `{name}` without envbuilder: {summary}
@@ -30,6 +30,41 @@ ARG PYTORCH_INDEX={pytorch}
 ARG INDEX=
 """
 _STRICT: Final = ("#!/bin/bash", "set -euo pipefail")
+_BASE_HEAD: Final = """\
+# The layers of an environment, out of a folder with everything that they are made of: nothing is fetched.
+#
+#   envbuilder build NAME --engine docker --prepare FOLDER      fills the folder, and prints the command that builds it
+#   docker buildx build --build-arg … FOLDER                    builds it
+#
+# Each stage reads its own part of the folder, mounted and not copied, and has no network; those that do not stand on one
+# another run side by side. Each COPY of the stages `layers`, `edited` and `more` is one layer. docs/how-to/docker.md says what is in the folder.
+#
+# Written by `.venv/bin/pytest --update-golden tests/plan/test_render.py`, from envbuilder/plan/render/stages.py.
+#
+# hadolint global ignore=DL3002,DL3006,DL3067
+# Why those: `base` is no image of a hub but a build context, the image that the recipe stands on; packages are added to it as root;
+# and of a root that was made here all is wanted.
+"""
+_BASE_NOTHING: Final = f"""\
+# The layer of what an environment does not have.
+FROM scratch AS nothing
+WORKDIR {LAYER}
+"""
+_BASE_EDITED: Final = f"""\
+# What an edit of a source changes, alone: nobody waits for the export of layers that are there.
+FROM scratch AS edited
+COPY --link --from=extensions {LAYER} /
+
+# What a recipe adds to another one, alone.
+FROM scratch AS more
+COPY --link --from=added {LAYER} /
+"""
+_BASE_LAST: Final = """\
+# For those who build by hand. `envbuilder build` takes the layers, and writes recipe, lock, SBOM and provenance beside them.
+FROM layers
+COPY --link runtime /
+ENV PATH=/opt/env/bin:/usr/local/cuda/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
+"""
 _COMMANDS: Final = 'ENTRYPOINT ["/opt/envbuilder/start"]\nCMD ["/bin/bash"]\n'
 
 
@@ -93,3 +128,16 @@ def _run(lines: Sequence[str], *options: str) -> str:
     """
     writes = [WRITE] if any(line.startswith("file ") for line in lines) else []
     return "\n".join([" ".join(["RUN", *options, "<<'SCRIPT'"]), *_STRICT, *writes, *lines, "SCRIPT", ""])
+
+
+# ---- Dockerfile.base
+
+
+def render_base() -> str:
+    """Return `Dockerfile.base`, which is the same for every plan."""
+    copies = [f"COPY --link --from={stage.name} {' '.join(stage.layer)}\n" for stage in STAGES[1:]]
+    layers = "".join([f"FROM {STAGES[0].name} AS layers\n", *copies])
+    stages = [stage.base for stage in STAGES]
+    return "\n".join(
+        [_BASE_HEAD, ARGUMENTS, _BASE_NOTHING, *stages, layers, _BASE_EDITED, _BASE_LAST + _COMMANDS]
+    )

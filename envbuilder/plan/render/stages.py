@@ -1,7 +1,7 @@
-"""The stages of the texts that build an environment without the assemble engine.
+"""The stages of the three texts that build an environment without the assemble engine.
 
-The Dockerfile and the definition file of `render` download their inputs: each `Stage` describes one in both. `Dockerfile.base`, which
-`build` runs with BuildKit, has the same stages in the same order, and reads its inputs from a folder.
+`Dockerfile.base`, which `build` runs with BuildKit, reads its inputs from a folder. The Dockerfile and the definition file of `render`
+download them. All three have the same stages in the same order. Each `Stage` describes one in all of them.
 """
 
 from collections.abc import Callable
@@ -15,6 +15,8 @@ from envbuilder.plan.render.quote import in_comment, in_shell
 
 EPOCH: Final = "ARG SOURCE_DATE_EPOCH"
 OUT: Final = "/root/out"  # the root of new files in a stage of a rendered Dockerfile
+ARCHIVE: Final = "python.tar.gz"  # the standalone Python, in the folder that `Dockerfile.base` reads
+LAYER: Final = "/layer"  # the same in a stage of `Dockerfile.base`
 OFF: Final = "--network=none"
 KIT: Final = "--mount=type=bind,from=kit,source=/kit,target=/kit"
 FETCH: Final = (
@@ -49,6 +51,10 @@ class Stage:
 
     name: str  # of the step
     comment: str
+    # In `Dockerfile.base`.
+    base: str  # its text, which reads inputs from a folder
+    layer: tuple[str, str] = (LAYER, "/")  # a folder of the stage, and its path in the image
+    # In the texts of `render`.
     parents: tuple[str, ...]  # it starts from the first of these that the plan has
     head: tuple[str, ...] = ()
     options: tuple[str, ...] = ()  # of its RUN
@@ -69,9 +75,36 @@ def _mount(source: str) -> str:
     return f"--mount=type=bind,from={source},source=/{source},target=/{source}"
 
 
+def _input(source: str, target: str = "") -> str:
+    """Return the mount of an input of `Dockerfile.base`."""
+    return f"--mount=type=bind,source={source},target=/{target or source}"
+
+
 OS: Final = Stage(
     name="os",
     comment="The distribution: a root of exactly those packages, installed by their own dpkg.",
+    base=f"""\
+# A root of exactly the locked packages. They are unpacked, so that their own dpkg can run and install them.
+FROM scratch AS suite
+ADD os/root.tar /
+{EPOCH}
+RUN {OFF} {_input("os")} {_input("kit")} \\
+    set -a && . /os/settings && sh /kit/configure_os.sh /os/debs "$GCC" "$REPEAT" && sh /os/finish.sh ""
+
+# An image, with the locked packages that it lacks.
+FROM base AS image
+USER 0
+{EPOCH}
+RUN {OFF} {_input("os")} {_input("kit")} \\
+    ["/bin/sh", "/kit/add_packages.sh", "/os"]
+
+FROM ${{BASE}} AS root
+
+# Either of them without its settings: what an image sets for its own programs is not for a build.
+FROM scratch AS os
+COPY --link --from=root / /
+""",
+    layer=("/", "/"),
     parents=("scratch",),
     head=(EPOCH, "COPY --from=debs /root/target /"),
     options=(OFF, KIT, _mount("debs")),
@@ -95,6 +128,16 @@ OS: Final = Stage(
 INTERPRETER: Final = Stage(
     name="interpreter",
     comment="The standalone Python.",
+    base=f"""\
+# The standalone Python, of a recipe whose suite or image has another one.
+FROM os AS standalone
+ADD interpreter/{ARCHIVE} /opt/
+RUN {OFF} {_input("interpreter")} {_input("kit")} \\
+    . /interpreter/settings && "$INTERPRETER" -B /kit/install_python.py {STANDALONE_PREFIX} \\
+    && mkdir -p {LAYER}/opt && mv {STANDALONE_PREFIX} {LAYER}/opt
+
+FROM ${{INTERPRETER}} AS interpreter
+""",
     parents=("os",),
     options=(OFF, KIT, _mount("standalone")),
     copies=(f"COPY --link --from=interpreter {STANDALONE_PREFIX} {STANDALONE_PREFIX}",),
@@ -114,6 +157,15 @@ INTERPRETER: Final = Stage(
 PYTHON: Final = Stage(
     name="python",
     comment="The Python environment.",
+    base=f"""\
+# The Python environment.
+FROM os AS python
+COPY --link --from=interpreter {LAYER} /
+{EPOCH}
+RUN {OFF} {_input("python")} {_input("kit")} \\
+    ["/bin/sh", "/kit/install_wheels.sh", "/python"]
+""",
+    layer=(ENV_PREFIX, ENV_PREFIX),
     parents=("interpreter", "os"),
     head=(EPOCH, "ARG PYTORCH_INDEX", "ARG INDEX"),
     options=(KIT, *FETCH),
@@ -124,6 +176,15 @@ PYTHON: Final = Stage(
 CUDA: Final = Stage(
     name="cuda",
     comment="The CUDA toolkit; what the wheels have is linked.",
+    base=f"""\
+# The CUDA toolkit; what the wheels have is linked.
+FROM python AS toolkit
+RUN {OFF} {_input("cuda")} {_input("kit")} \\
+    . /cuda/settings && "$INTERPRETER" /kit/install_toolkit.py /cuda/rules.json /cuda/parts "$SITE" \\
+    && mkdir -p {LAYER}/usr/local && mv /usr/local/cuda "/usr/local/cuda-$CUDA" {LAYER}/usr/local
+
+FROM ${{CUDA}} AS cuda
+""",
     parents=("python",),
     options=(OFF, KIT, _mount("parts")),
     copies=("COPY --link --from=cuda /usr/local/ /usr/local/",),
@@ -139,6 +200,17 @@ CUDA: Final = Stage(
 EXTENSIONS: Final = Stage(
     name="extensions",
     comment="The extensions, from the recipe's own sources; no GPU is needed.",
+    base=f"""\
+# The extensions, from the recipe's own sources or by a project's own build; no GPU is needed.
+FROM python AS compiled
+COPY --link --from=cuda {LAYER} /
+{EPOCH}
+RUN {OFF} {_input("extensions")} {_input("kit")} \\
+    {_input("python/uv", "uv")} {_input("kit/customize", "customize")} \\
+    for one in /extensions/[0-9]*; do sh /kit/compile_one.sh "$one" /extensions/sources {LAYER} || exit 1; done
+
+FROM ${{EXTENSIONS}} AS extensions
+""",
     parents=("cuda", "python"),
     head=(EPOCH,),
     options=(OFF, KIT, "--mount=type=bind,target=/context"),
@@ -156,6 +228,14 @@ EXTENSIONS: Final = Stage(
 START: Final = Stage(
     name="start",
     comment="What runs first in each Python, and what a runtime reads.",
+    base=f"""\
+# What each Python of the environment runs first.
+FROM os AS start
+COPY --link --from=interpreter {LAYER} /
+COPY --link start {LAYER}
+RUN {OFF} {_input("python/settings", "settings")} {_input("kit")} \\
+    . /settings && sh /kit/write_start.sh "$INTERPRETER" {LAYER}
+""",
     parents=("interpreter", "os"),
     options=(OFF,),
     copies=(
@@ -167,16 +247,46 @@ START: Final = Stage(
     scripts=lambda kit, _: [Script(name="start", lines=steps.start_code(kit))],
 )
 
-STAGES: Final = (OS, INTERPRETER, PYTHON, CUDA, EXTENSIONS, START)  # in the order of their layers
-ADDED: Final = (
-    "added"  # a stage of `Dockerfile.base` alone: a rendered text installs added packages with all others
+ADDED: Final = Stage(
+    name="added",
+    comment="The packages that a recipe adds to another one.",
+    base=f"""\
+# The packages that a recipe adds to another one, without the environment that they were installed into.
+FROM os AS additions
+COPY --link --from=interpreter {LAYER} /
+{EPOCH}
+RUN {OFF} {_input("added")} {_input("kit")} \\
+    sh /kit/install_wheels.sh /added && . /added/settings && mkdir -p {LAYER}/opt && mv {ENV_PREFIX} {LAYER}/opt \\
+    && for name in lib64 pyvenv.cfg .lock bin/python bin/python3 "bin/python$VERSION"; do rm "{LAYER}{ENV_PREFIX}/$name" || exit 1; done
+
+FROM ${{ADDED}} AS added
+""",
+    parents=(),
+    copies=(),
+    scripts=lambda _kit, _out: [],  # a rendered text installs them with all others
 )
+
+STAGES: Final = (OS, INTERPRETER, PYTHON, CUDA, EXTENSIONS, START, ADDED)  # in the order of their layers
 # The stages of `Dockerfile.base` that BuildKit exports, each with its layers in order.
 EXPORTED: Final = {
-    "layers": (*(stage.name for stage in STAGES), ADDED),
+    "layers": tuple(stage.name for stage in STAGES),
     "edited": (EXTENSIONS.name,),
-    "more": (ADDED,),
+    "more": (ADDED.name,),
 }
+
+
+ARGUMENTS: Final = """\
+# Where the root comes from: `suite`, the distribution's packages alone; `image`, an image with the packages that it lacks.
+ARG BASE=suite
+# The standalone Python: `standalone`, or `nothing`.
+ARG INTERPRETER=nothing
+# The CUDA toolkit: `toolkit`, or `nothing`.
+ARG CUDA=nothing
+# The recipe's extensions: `compiled`, or `nothing`.
+ARG EXTENSIONS=nothing
+# What the recipe adds to another one: `additions`, or `nothing`.
+ARG ADDED=nothing
+"""
 
 
 def arguments(plan: Plan) -> dict[str, str]:
