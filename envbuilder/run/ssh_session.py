@@ -61,7 +61,8 @@ class SshSession:
         job = () if self.srun is None else ("srun", *options, *self.srun)
         serve = SERVE.format(name=self.name)
         if not self.host:
-            return (*job, str(Path.home() / serve))
+            # Jupyter kills a kernel's whole process group, and a killed srun leaves its job until the time limit.
+            return ("setsid", *job, str(Path.home() / serve))
         return (*self.ssh, shlex.join((*job, serve)))
 
 

@@ -4,6 +4,7 @@ Remote-SSH needs three things of a host: commands with input and output, a file 
 """
 
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -190,6 +191,17 @@ def test_a_session_is_a_job_and_ends_with_it(cluster, tiny):
         check=False,
     )
     assert ended.stdout == "n2\n/opt/env/bin/python\n" + "x" * 300_000, ended.stderr
+    need_no_job(cluster)
+    with subprocess.Popen(
+        enter, env=os.environ | env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True
+    ) as killed:
+        assert killed.stdout is not None
+        assert killed.stdout.readline() == b"n2\n"
+        os.killpg(killed.pid, signal.SIGKILL)  # what Jupyter does with a kernel
+    need_no_job(cluster)
+
+
+def need_no_job(cluster: Cluster) -> None:
     wait_until(
         "the job is gone", lambda: not cluster.head.run("squeue", "--noheader", env=cluster.env).strip(), 20
     )
