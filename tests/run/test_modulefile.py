@@ -46,7 +46,7 @@ def written(tmp_path: Path) -> Path:
     apptainer.write_text("#!/bin/sh\nprintf '%s\\0' apptainer \"$@\"\n")
     apptainer.chmod(0o755)
     sif.touch()
-    site = Site(apptainer=str(apptainer), binds=("$GIVEN/data", "/etc:/data/etc:ro", "/nowhere", "/tmp/x"))
+    site = Site(apptainer=str(apptainer), binds=("$GIVEN/data", "/etc:/data/etc:ro", "/nowhere", "/var/tmp"))
     save_module(Module(name="x", sif=sif, torch="1", cuda="", site=site), tmp_path / "my modules")
     return tmp_path / "my modules/commands/x"
 
