@@ -35,8 +35,13 @@ py-modules = ["mine"]
 
 @contextlib.contextmanager
 def open_project() -> Iterator[Path]:
-    """A folder whose containers and images go afterwards."""
-    with open_folder() as folder:
+    """A folder whose containers and images go afterwards.
+
+    Compose names its image after the folder, and `-_`, which a random name may hold, is no name of an image.
+    """
+    with open_folder() as parent:
+        folder = parent / f"desk{os.getpid()}"
+        folder.mkdir(mode=0o755)
         yield folder
         label = f"label=devcontainer.local_folder={folder}"
         for container in run("docker", "ps", "--all", "--quiet", "--filter", label).split():
