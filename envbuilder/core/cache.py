@@ -47,8 +47,12 @@ def parse_sha256(text: str) -> Sha256:
     return Sha256(text)
 
 
+def sha256_bytes(content: bytes) -> Sha256:
+    return Sha256(hashlib.sha256(content).hexdigest())
+
+
 def sha256_text(text: str) -> Sha256:
-    return Sha256(hashlib.sha256(text.encode()).hexdigest())
+    return sha256_bytes(text.encode())
 
 
 def sha256_file(path: Path) -> Sha256:
@@ -256,14 +260,19 @@ def commit_path(temporary: Path, final: Path) -> None:
 
 
 def save_text(path: Path, text: str) -> None:
+    """Write a file as `save_bytes` does."""
+    save_bytes(path, text.encode())
+
+
+def save_bytes(path: Path, content: bytes) -> None:
     """Write a file under a temporary name in the same folder, then rename it."""
     with space_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         temporary = Path(name)
         try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-                stream.write(text)
+            with os.fdopen(descriptor, "wb") as stream:
+                stream.write(content)
             temporary.chmod(0o644)
             commit_path(temporary, path)
         except BaseException:

@@ -46,6 +46,11 @@ def word_lists(drop: Sequence[str]) -> dict[str, str]:
     return {"EXCLUDE": " ".join(EXCLUDE), "KEEP": KEEP, "DROP": " ".join(drop), "NAMES": names}
 
 
+# ---- the layer of added packages
+
+# Files of an environment that its Python layer has. `{}` is the minor version of Python.
+OF_PYTHON_LAYER: Final = ("lib64", "pyvenv.cfg", ".lock", "bin/python", "bin/python3", "bin/python{}")
+
 # ---- byte code
 
 _PYTHON: Final = re.compile(r"python(3\.\d+)-minimal")

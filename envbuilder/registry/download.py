@@ -8,15 +8,9 @@ from pathlib import Path
 from typing import Final, TypeVar
 from urllib.parse import urljoin
 
-from envbuilder.artifacts.oci.model import (
-    MANIFESTS,
-    MOST_JSON,
-    Descriptor,
-    Manifest,
-    digest_of,
-    parse_manifest,
-)
+from envbuilder.artifacts.oci.model import MANIFESTS, MOST_JSON, Descriptor, Manifest, parse_manifest
 from envbuilder.artifacts.oci.reference import Reference, parse_reference
+from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import AbsentError, ContentError, RegistryError
 from envbuilder.core.http import Progress
 from envbuilder.core.http.failure import SourceError
@@ -38,8 +32,8 @@ def read_manifest(client: Client, reference: Reference) -> Manifest:
         headers = {"Accept": ", ".join(MANIFESTS)}
         with client.ask(place, "GET", url, headers=headers) as response:
             content, kind = _read(response, MOST_JSON), response.headers.get("Content-Type", "")
-        if reference.digest and digest_of(content) != reference.digest:
-            raise SourceError(url, f"its sha256 is {digest_of(content)}", kind="wrong")
+        if reference.digest and sha256_bytes(content) != reference.digest:
+            raise SourceError(url, f"its sha256 is {sha256_bytes(content)}", kind="wrong")
         try:
             return parse_manifest(content, kind.partition(";")[0].strip())
         except ValueError as error:
@@ -69,8 +63,10 @@ def read_blob(client: Client, reference: Reference, blob: Descriptor) -> bytes:
         url = client.url(place, f"blobs/sha256:{blob.digest}")
         with client.ask(place, "GET", url) as response:
             content = _read(response, blob.size)
-        if digest_of(content) != blob.digest:
-            raise SourceError(url, f"the sha256 of blob {blob.digest} is {digest_of(content)}", kind="wrong")
+        if sha256_bytes(content) != blob.digest:
+            raise SourceError(
+                url, f"the sha256 of blob {blob.digest} is {sha256_bytes(content)}", kind="wrong"
+            )
         return content
 
     return _anywhere(client, reference, ask)

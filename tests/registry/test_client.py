@@ -13,8 +13,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from envbuilder.artifacts.oci.model import Descriptor, digest_of, make_index, make_manifest, parse_manifest
+from envbuilder.artifacts.oci.model import Descriptor, make_index, make_manifest, parse_manifest
 from envbuilder.artifacts.oci.reference import Reference, is_loopback, names_registry, parse_reference
+from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import (
     AbsentError,
     AccessError,
@@ -355,7 +356,7 @@ def _no_long_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def blob(content: bytes, kind: str = "application/octet-stream") -> Descriptor:
-    return Descriptor(media_type=kind, digest=digest_of(content), size=len(content))
+    return Descriptor(media_type=kind, digest=sha256_bytes(content), size=len(content))
 
 
 IMAGE = make_manifest(
@@ -482,7 +483,7 @@ def test_what_came_before_the_end_is_kept_and_what_is_wrong_is_not(state: State,
 def test_a_wrong_manifest_and_a_wrong_config_are_refused(state: State, tmp_path: Path):
     other = make_manifest(config=blob(b"{}"), layers=[], annotations={"a": "b"})
     state.files[f"team/a/manifests/sha256:{IMAGE.digest}"] = (IMAGE.media_type, other.content)
-    state.files[f"team/a/blobs/sha256:{digest_of(b'{}')}"] = ("x", b"[]")
+    state.files[f"team/a/blobs/sha256:{sha256_bytes(b'{}')}"] = ("x", b"[]")
     with pytest.raises(ContentError):
         read_manifest(client(tmp_path), here(state).with_digest(IMAGE.digest))
     with pytest.raises(ContentError):
@@ -518,7 +519,7 @@ def test_referrers_are_found_through_the_api_and_through_the_tag(state: State, t
 
 def test_referrers_on_several_pages_are_all_found(state: State, tmp_path: Path):
     pages = [
-        make_index([Descriptor(media_type=IMAGE.media_type, digest=digest_of(text), size=1)])
+        make_index([Descriptor(media_type=IMAGE.media_type, digest=sha256_bytes(text), size=1)])
         for text in (b"1", b"2")
     ]
     first, second = f"team/a/referrers/sha256:{IMAGE.digest}", "team/a/referrers/next"
@@ -547,7 +548,7 @@ def test_where_a_registry_sends_us_for_a_blob_its_credentials_are_not_shown(stat
     state.add("team/a", BLOB, "x")
     keep(tmp_path / ".docker/config.json", {"auths": {state.host: {"auth": basic("ann", SECRET)}}})
     elsewhere = f"http://localhost:{state.host.rpartition(':')[2]}/elsewhere"
-    state.moved[f"team/a/blobs/sha256:{digest_of(BLOB)}"] = elsewhere
+    state.moved[f"team/a/blobs/sha256:{sha256_bytes(BLOB)}"] = elsewhere
     assert read_blob(client(tmp_path), here(state), blob(BLOB)) == BLOB
     assert [(path, shown) for path, shown, _ in state.asked if path == "/elsewhere"] == [("/elsewhere", "")]
 
@@ -590,7 +591,7 @@ def send(state: State, home: Path, content: bytes | Path = BLOB, *, sibling: str
 
 
 def has(state: State, repository: str = "team/a") -> bool:
-    return state.files.get(f"{repository}/blobs/sha256:{digest_of(BLOB)}", ("", b""))[1] == BLOB
+    return state.files.get(f"{repository}/blobs/sha256:{sha256_bytes(BLOB)}", ("", b""))[1] == BLOB
 
 
 def test_a_blob_is_sent_in_one_request_and_only_once(state: State, tmp_path: Path):

@@ -12,7 +12,7 @@ from typing import Final
 
 from envbuilder.artifacts.oci import model
 from envbuilder.artifacts.oci.reference import default_registry, parse_reference
-from envbuilder.core.cache import Sha256, beside, link_or_copy
+from envbuilder.core.cache import Sha256, beside, link_or_copy, sha256_bytes
 from envbuilder.core.errors import UsageError, VerifyError
 from envbuilder.layers.entry import Entry, Kind
 from envbuilder.layers.layer import Layer
@@ -241,7 +241,7 @@ def _read_blob(folder: Path, blob: model.Descriptor) -> bytes:
     if blob.size > model.MOST_JSON:
         raise ValueError(f"a description of {blob.size} bytes")
     content = _blob_path(folder, blob.digest).read_bytes()
-    if model.digest_of(content) != blob.digest or len(content) != blob.size:
+    if sha256_bytes(content) != blob.digest or len(content) != blob.size:
         raise ValueError(f"the blob {blob.digest} does not hold what its name says")
     return content
 

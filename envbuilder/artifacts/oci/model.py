@@ -3,7 +3,6 @@
 The writer of layouts, the reader of foreign images, the registry client and base images all use these types.
 """
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
@@ -12,7 +11,7 @@ from typing import Annotated, Any, Final, TypeVar, cast
 from pydantic import ConfigDict, Field, PlainSerializer, Strict, ValidationError
 from pydantic.alias_generators import to_camel, to_pascal
 
-from envbuilder.core.cache import Sha256, parse_sha256
+from envbuilder.core.cache import Sha256, parse_sha256, sha256_bytes
 from envbuilder.core.models import ReadAs, adapter
 
 IMAGE: Final = "application/vnd.oci.image.manifest.v1+json"
@@ -172,7 +171,7 @@ def parse_manifest(content: bytes, media_type: str = "") -> Manifest:
     whole = kind in (IMAGE, DOCKER_IMAGE)
     if ("config" in value) != whole or ("manifests" in value) == whole:
         raise ValueError(f"a manifest that is not what its type {kind!r} says")
-    own = {"content": content, "mediaType": kind, "digest": f"sha256:{digest_of(content)}"}
+    own = {"content": content, "mediaType": kind, "digest": f"sha256:{sha256_bytes(content)}"}
     return _read(Manifest, value | own)
 
 
@@ -203,11 +202,7 @@ def make_index(manifests: Sequence[Descriptor]) -> Manifest:
 
 
 def describe(content: bytes, media_type: str) -> Descriptor:
-    return Descriptor(media_type=media_type, digest=digest_of(content), size=len(content))
-
-
-def digest_of(content: bytes) -> Sha256:
-    return Sha256(hashlib.sha256(content).hexdigest())
+    return Descriptor(media_type=media_type, digest=sha256_bytes(content), size=len(content))
 
 
 def dump(value: object) -> bytes:

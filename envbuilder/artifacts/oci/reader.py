@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import IO, Any, Final
 
 from envbuilder.artifacts.oci import model
-from envbuilder.core.cache import Sha256
+from envbuilder.core.cache import Sha256, sha256_bytes
 from envbuilder.core.errors import VerifyError
 from envbuilder.layers.entry import Entry, path_order
 from envbuilder.layers.overlay import DAMAGED, FileScanner, Overlay
@@ -174,7 +174,7 @@ def _blob_name(blob: model.Descriptor) -> str:
 
 def _read_blob(files: Files, blob: model.Descriptor) -> bytes:
     content = _read(files, _blob_name(blob))
-    if model.digest_of(content) != blob.digest:
+    if sha256_bytes(content) != blob.digest:
         raise ValueError(f"`{_blob_name(blob)}` does not hold what its name says")
     return content
 

@@ -14,7 +14,7 @@ from envbuilder.build.engine import Job
 from envbuilder.core.cache import Store, remove_tree
 from envbuilder.core.process import Command
 from envbuilder.lock.model import Artifact
-from envbuilder.plan.contents import is_repeatable
+from envbuilder.plan.contents import OF_PYTHON_LAYER, is_repeatable
 from envbuilder.plan.model import ENV_PREFIX, AddedStep, PythonStep
 
 # The only writable mount. uv's cache and the environment share it, so hard links work.
@@ -60,15 +60,8 @@ def write_tree(step: PythonStep, job: Job, work: Path, own: Path | None) -> None
             job.runner.run(command)
         remove_tree(work / "cache")
         if isinstance(step, AddedStep):
-            for name in (
-                "lib64",
-                "pyvenv.cfg",
-                ".lock",
-                "bin/python",
-                "bin/python3",
-                f"bin/python{step.python}",
-            ):
-                (work / "tree" / ENV_PREFIX[1:] / name).unlink(missing_ok=True)  # the Python layer has them
+            for name in OF_PYTHON_LAYER:
+                (work / "tree" / ENV_PREFIX[1:] / name.format(step.python)).unlink(missing_ok=True)
 
 
 def requirements(step: PythonStep) -> str:

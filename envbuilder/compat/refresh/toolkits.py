@@ -3,7 +3,6 @@
 A person writes this file, comments included, so nothing but its lists of releases and digests is written anew.
 """
 
-import hashlib
 import re
 from collections.abc import Collection, Iterable, Iterator
 from datetime import date
@@ -14,6 +13,8 @@ from packaging.version import Version
 
 from envbuilder.compat.refresh.rows import Changes
 from envbuilder.compat.tables.table import version_key
+from envbuilder.compat.tables.toolkit import newer_releases
+from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError
 from envbuilder.core.fetch.remote_zip import Index
 
@@ -24,7 +25,6 @@ _ROW: Final = re.compile(
 _QUOTED: Final = re.compile(r'"([\d.]+)"')
 _DIGEST: Final = re.compile(r'"([\d.]+)": "(\w{64})"')
 _A_LINE: Final = 12  # releases
-_MISSES: Final = 2  # releases in a row that the archive lacks before a newer one is thought not to exist
 
 
 def renew(
@@ -71,20 +71,13 @@ def _archived(
         if digest := _digest(index, release):
             yield release, digest
     for minor in sorted(minors, key=version_key):
-        number = max((version_key(one)[2] for one in known if one.startswith(f"{minor}.")), default=-1)
-        misses = 0
-        while misses < _MISSES:
-            number += 1
-            digest = _digest(index, f"{minor}.{number}")
-            misses = 0 if digest else misses + 1
-            if digest:
-                yield f"{minor}.{number}", digest
+        yield from newer_releases(minor, known, lambda one: _digest(index, one))
 
 
 def _digest(index: Index, release: str) -> str:
     """Return the sha256 of a release's manifest, "" if the archive has none."""
     page = index.archived(f"redistrib_{release}.json")
-    return hashlib.sha256(page).hexdigest() if page else ""
+    return sha256_bytes(page) if page else ""
 
 
 def _wrapped(releases: Iterable[str]) -> str:

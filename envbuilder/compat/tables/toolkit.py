@@ -6,10 +6,10 @@ installs it.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Final, Literal, TypeVar, get_args
 
 from pydantic import Discriminator, Field, Tag
 
@@ -45,6 +45,7 @@ Target = Annotated[
     Shape(pattern=r"(?!/)[^\x00-\x1f\x7f]+", expected=f"a relative target or one that begins with {SITE}"),
 ]
 Text = Annotated[str, Shape(pattern=r"(?s:.*)", expected="text")]
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -313,6 +314,22 @@ def _check(layout: Layout) -> Iterator[Mistake]:
 load_toolkits = reader(
     "toolkits.yaml", Layout, key="source", check=_check, order=lambda row: (SOURCES.index(row.source), version_key(row.releases[-1]))
 )  # fmt: skip
+
+
+def newer_releases(
+    minor: str, known: Iterable[str], ask: Callable[[str], _Found | None]
+) -> Iterator[tuple[str, _Found]]:
+    """Yield the releases of a minor version after the known ones, with what `ask` finds.
+
+    NVIDIA's archive has no list, so they are asked for one by one, until it lacks two in a row.
+    """
+    number = max((version_key(one)[2] for one in known if one.startswith(f"{minor}.")), default=-1)
+    misses = 0
+    while misses < 2:
+        number += 1
+        if found := ask(f"{minor}.{number}"):
+            yield f"{minor}.{number}", found
+        misses = 0 if found else misses + 1
 
 
 def toolkit_of(

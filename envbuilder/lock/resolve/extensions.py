@@ -1,12 +1,11 @@
 """Lock the sources of extensions: the recipe's own files, a git commit or an sdist, with digests."""
 
-import hashlib
 from dataclasses import asdict
 
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 from packaging.version import Version
 
-from envbuilder.core.cache import Sha256, sha256_file
+from envbuilder.core.cache import sha256_bytes, sha256_file
 from envbuilder.core.errors import FetchError, LockError
 from envbuilder.lock.model import Artifact, Lock, LockedExtension
 from envbuilder.lock.resolve.context import ResolveContext
@@ -115,7 +114,7 @@ def _sdist_version(filename: str, project: str) -> Version | None:
 def _add_sdist(
     project: str, version: str, filename: str, content: bytes, context: ResolveContext
 ) -> Artifact:
-    digest = Sha256(hashlib.sha256(content).hexdigest())
+    digest = sha256_bytes(content)
     with context.store.workspace() as work:
         file = work / "sdist"
         file.write_bytes(content)

@@ -4,14 +4,13 @@ A pocket is what a suite gets after its release: `-updates` and `-security`. Deb
 latter.
 """
 
-import hashlib
 import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from envbuilder.compat.tables.distribution import Distribution
-from envbuilder.core.cache import Store
+from envbuilder.core.cache import Store, save_bytes, sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError, ToolError
 from envbuilder.core.install import install_command
 from envbuilder.core.sources import DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources
@@ -144,9 +143,8 @@ def _kept_key(path: Path, store: Store) -> Path:
     """Copy a key into the cache, under a name that apt takes: `.asc` if it is armored."""
     content = path.read_bytes()
     suffix = "asc" if content.lstrip().startswith(b"-----BEGIN") else "gpg"
-    kept = store.resolver("apt") / "keys" / f"{hashlib.sha256(content).hexdigest()}.{suffix}"
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    kept.write_bytes(content)
+    kept = store.resolver("apt") / "keys" / f"{sha256_bytes(content)}.{suffix}"
+    save_bytes(kept, content)
     return kept
 
 

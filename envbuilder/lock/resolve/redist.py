@@ -4,7 +4,6 @@ A manifest names each component's file for each platform by path, sha256 and siz
 manifests that are known. A newer manifest is trusted as it comes, because a lock names each component by its own digest.
 """
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterable, Iterator, Mapping
@@ -14,7 +13,8 @@ from typing import Annotated, Any, Final
 
 from pydantic import Field, ValidationError
 
-from envbuilder.compat.tables.toolkit import ArchivePart, Layout
+from envbuilder.compat.tables.toolkit import ArchivePart, Layout, newer_releases
+from envbuilder.core.cache import sha256_bytes
 from envbuilder.core.errors import FetchError, IncompatibleError
 from envbuilder.core.fetch import ACCESS_HINT, NETWORK_HINT
 from envbuilder.core.http.failure import SourceError
@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 PLATFORM: Final = "linux-x86_64"  # as manifests spell it; Arm servers are `linux-sbsa`
 SETTING: Final = "ENVBUILDER_CUDA_REDIST names a mirror of NVIDIA's archive, or a folder that holds its files"
-_MISSES: Final = 2  # releases in a row that are asked for in vain before a newer one is thought not to exist
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,19 +107,12 @@ def _find(cuda: str, layout: Layout, context: ResolveContext, *, before: date | 
 
 
 def _newest_first(cuda: str, layout: Layout, context: ResolveContext) -> Iterator[str]:
-    """Yield the releases to ask for. The archive has no list, so those that follow the known ones are tried."""
+    """Yield the releases to ask for."""
     if cuda.count(".") == 2:
         yield cuda
         return
     known = layout.releases_of(cuda)
-    number = int(known[0].rpartition(".")[2]) if known else -1
-    newer: list[str] = []
-    misses = 0
-    while misses < _MISSES:
-        number += 1
-        found = _ask(f"{cuda}.{number}", layout, context)
-        newer += [found.release] if found else []
-        misses = 0 if found else misses + 1
+    newer = [release for release, _ in newer_releases(cuda, known, lambda one: _ask(one, layout, context))]
     yield from (*reversed(newer), *known)
 
 
@@ -134,7 +126,7 @@ def _ask(release: str, layout: Layout, context: ResolveContext) -> Manifest | No
             return None
         hint = ACCESS_HINT if refusal.kind == "refused" else NETWORK_HINT
         raise FetchError(f"could not read NVIDIA's archive\n  {refusal}", hint=hint) from refusal
-    digest, known = hashlib.sha256(text).hexdigest(), layout.manifests.get(release)
+    digest, known = sha256_bytes(text), layout.manifests.get(release)
     if known is None:
         log.warning(
             "the digest of the manifest of CUDA %s is not known: its components are taken as it names them",

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
+from envbuilder.plan.contents import OF_PYTHON_LAYER
 from envbuilder.plan.model import ENV_PREFIX, OWN, STANDALONE_PREFIX, Plan
 from envbuilder.plan.render import steps
 from envbuilder.plan.render.kit import Kit
@@ -257,7 +258,7 @@ COPY --link --from=interpreter {LAYER} /
 {EPOCH}
 RUN {OFF} {_input("added")} {_input("kit")} \\
     sh /kit/install_wheels.sh /added && . /added/settings && mkdir -p {LAYER}/opt && mv {ENV_PREFIX} {LAYER}/opt \\
-    && for name in lib64 pyvenv.cfg .lock bin/python bin/python3 "bin/python$VERSION"; do rm "{LAYER}{ENV_PREFIX}/$name" || exit 1; done
+    && for name in {" ".join(OF_PYTHON_LAYER).format("$VERSION")}; do rm "{LAYER}{ENV_PREFIX}/$name" || exit 1; done
 
 FROM ${{ADDED}} AS added
 """,
