@@ -6,6 +6,7 @@ import typer
 
 from envbuilder.artifacts.oci.naming import FORMS, Form
 from envbuilder.commands.context import Session, offer
+from envbuilder.core.console import Console
 from envbuilder.core.errors import UsageError
 from envbuilder.core.process import ProcessRunner
 from envbuilder.registry.client import Client
@@ -23,6 +24,7 @@ def parse_only(only: str) -> tuple[Form, ...]:
     return found
 
 
-def make_client(session: Session) -> Client:
+def make_client(session: Session, console: Console) -> Client:
     """Return a client whose credential helpers see the whole environment: those of clouds have their own settings."""
-    return Client(session.environment, ProcessRunner(session.environment, whole=True))
+    runner = ProcessRunner(session.environment, whole=True)
+    return Client(session.environment, runner, console.waiting)

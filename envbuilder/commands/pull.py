@@ -35,7 +35,8 @@ def pull(
     output: Output,
 ) -> None:
     """Pull image and SIF from an OCI registry and verify them, without Docker or Apptainer: `envbuilder pull --only sif a100`."""
-    forms, client, shown = parse_only(only), make_client(session), open_console(session)
+    forms, shown = parse_only(only), open_console(session)
+    client = make_client(session, shown)
     is_recipe = reference.endswith((SUFFIX, ".yml"))
     wanted = Path(reference).stem if is_recipe else reference
     source = find_reference(wanted, client.settings.prefix)

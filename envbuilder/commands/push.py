@@ -35,14 +35,14 @@ def push(
     output: Output,
 ) -> None:
     """Push image and SIF to an OCI registry: `envbuilder push a100 registry.site.org/team/a100:1`."""
-    forms, client = parse_only(only), make_client(session)
+    forms, shown = parse_only(only), open_console(session)
+    client = make_client(session, shown)
     outputs = find_outputs(name, output.absolute())
     target = find_reference(reference or outputs.name, client.settings.prefix)
     if target.digest:
         raise UsageError(
             f"`{target}` names a digest", hint="push to a tag; the digest follows from the content"
         )
-    shown = open_console(session)
     with shown.group(f"push {name}"):
         for form, path in (("image", outputs.image), ("sif", outputs.sif)):
             if form in forms and not path.exists():

@@ -13,7 +13,7 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -24,6 +24,7 @@ from rich.text import Text
 from envbuilder.core.log import owned
 
 LINE_EVERY: Final = 10.0  # seconds between two lines about one download, without a terminal
+SILENCE: Final = 5.0  # seconds without an answer, after which the user is told who is asked
 _ENDED: Final = re.compile(r" end: (?P<title>.*) \((?P<seconds>\d+\.\d) s\)$", re.MULTILINE)
 
 
@@ -94,6 +95,24 @@ class Console:
             note = f" {step.note}" if step.note else ""
             last = Text.assemble(verdict, " ", shown, (f"{note} ({seconds:.1f} s)", "dim"))
             screen.leave(progress, task, last)
+
+    @contextlib.contextmanager
+    def waiting(self, pending: Callable[[], Iterable[str]]) -> Iterator[None]:
+        """Print the addresses that have not answered yet, if the block takes longer than a few seconds."""
+        over = threading.Event()
+
+        def tell() -> None:
+            if over.wait(SILENCE):
+                return
+            places = " and ".join(dict.fromkeys(pending()))
+            if places and not over.is_set():
+                self.say(f"  waiting for an answer from {places}")
+
+        threading.Thread(target=tell, daemon=True).start()
+        try:
+            yield
+        finally:
+            over.set()
 
     def close(self) -> None:
         """Restore the terminal, even while steps run."""

@@ -10,6 +10,7 @@ from urllib.parse import urlencode, urljoin, urlsplit
 from envbuilder.artifacts.oci.model import load_json
 from envbuilder.artifacts.oci.reference import Reference, default_registry, default_registry_url
 from envbuilder.core.errors import AbsentError, AccessError, BusyError, ContentError, CutError, RegistryError
+from envbuilder.core.http import Waiting, wait_silently
 from envbuilder.core.http.failure import UNTRUSTED, SourceError, TransientError
 from envbuilder.core.http.session import Body, HttpSession, Response, busy, content, retry
 from envbuilder.core.process import Runner
@@ -27,14 +28,16 @@ _MOST_SHOWN: Final = 300  # characters of a registry's message
 class Client:
     """A client with this machine's settings; safe to use from several threads."""
 
-    def __init__(self, environment: Mapping[str, str], runner: Runner) -> None:
+    def __init__(
+        self, environment: Mapping[str, str], runner: Runner, waiting: Waiting = wait_silently
+    ) -> None:
         self.settings = probe_settings(environment)
         self._environment = environment
         self._runner = runner
         self._guard = threading.RLock()
         self._granted: dict[tuple[str, str, Right], str] = {}  # what goes into `Authorization`
         self._found: dict[tuple[str, str], Credentials | None] = {}
-        self._session = HttpSession(self.settings.certificates)
+        self._session = HttpSession(self.settings.certificates, waiting)
         self.stop = threading.Event()
 
     def url(self, reference: Reference, path: str) -> str:

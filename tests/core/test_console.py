@@ -21,6 +21,15 @@ ESCAPE = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 class Screen(io.StringIO):
     """A terminal that keeps everything written to it."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = threading.Event()
+
+    def write(self, text: str) -> int:
+        count = super().write(text)
+        self.written.set()
+        return count
+
     def isatty(self) -> bool:
         return True
 
@@ -102,6 +111,24 @@ def test_a_long_transfer_without_a_terminal_says_now_and_then_how_far_it_is(caps
         "  fetch [all]: 1 of 5 MB, 0 s left",
         "  fetch [all]: 3 of 5 MB, 0 s left",
     ]
+
+
+def test_a_wait_without_an_answer_names_who_is_asked(monkeypatch):
+    monkeypatch.setattr(console_module, "SILENCE", 0.0)
+    screen = open_screen(monkeypatch)
+    with Console(color=False).waiting(lambda: ("http://one/", "http://two/", "http://one/")):
+        assert screen.written.wait(60)
+    assert screen.getvalue() == "  waiting for an answer from http://one/ and http://two/\n"
+
+
+def test_a_wait_with_an_answer_says_nothing(capsys, monkeypatch):
+    asked = threading.Event()
+    with Console().waiting(lambda: asked.set() or ("http://one/",)):
+        pass
+    monkeypatch.setattr(console_module, "SILENCE", 0.0)
+    with Console().waiting(lambda: asked.set() or ()):
+        asked.wait(60)
+    assert lines(capsys) == []
 
 
 def test_the_estimate_is_that_of_the_speed_so_far(capsys, monkeypatch):

@@ -1,12 +1,13 @@
 """The fetcher against a real server on this machine that can be told to misbehave."""
 
+import contextlib
 import functools
 import hashlib
 import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.support import bases
 from tests.support.downloads import CONTENT, make_deb, make_wheel
 from tests.support.locked_base import locked
 from tests.support.runner import FakeRunner
+from tests.support.silent import silent_server
 
 
 @dataclass
@@ -649,3 +651,20 @@ def test_what_an_index_on_disk_lists_but_lacks_is_gone(store: Store, tmp_path: P
     sources = Sources(debian=(), indexes=(f"{tmp_path.as_uri()}/",))
     with pytest.raises(FetchError, match="not found"):
         Fetcher(store, lambda: sources).fetch([make_wheel()])
+
+
+def test_a_host_that_never_answers_is_asked_once_and_told(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire_module, "FIRST", 0.1)
+    told = []
+
+    def waiting(pending: Callable[[], Iterable[str]]) -> contextlib.AbstractContextManager[None]:
+        told.extend(pending())
+        return contextlib.nullcontext()
+
+    with silent_server() as (place, _):
+        sources = Sources(debian=(), indexes=(f"http://someone:secret@{place}/simple/",))
+        with pytest.raises(FetchError, match=rf"http://{place}/simple/tool/: no answer in 0 s"):
+            Fetcher(store, lambda: sources, waiting=waiting).fetch([make_wheel()])
+    assert told == [f"http://{place}/simple/tool/"]

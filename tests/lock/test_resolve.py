@@ -5,7 +5,7 @@ import json
 import re
 import subprocess
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import date
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -21,6 +21,7 @@ from envbuilder.core.cache import Store, sha256_file, sha256_text
 from envbuilder.core.console import Console
 from envbuilder.core.errors import FetchError, IncompatibleError, RecipeError, ToolError, UsageError
 from envbuilder.core.fetch import Fetcher
+from envbuilder.core.http import reachable
 from envbuilder.core.process import ProcessRunner
 from envbuilder.core.sources import Sources
 from envbuilder.lock.diff import diff_locks
@@ -28,17 +29,20 @@ from envbuilder.lock.file import lock_text, parse_lock
 from envbuilder.lock.model import Artifact, lock_artifacts
 from envbuilder.lock.resolve import make_target, resolve
 from envbuilder.lock.resolve import wheels as wheel_module
+from envbuilder.lock.resolve.apt import AptSource, open_suite
 from envbuilder.lock.resolve.context import LockOptions, ResolveContext
 from envbuilder.lock.resolve.debs import os_packages, resolve_debs, upgrade_debs
 from envbuilder.lock.resolve.extensions import lock_extensions, store_sources
 from envbuilder.lock.resolve.interpreter import resolve_interpreter
 from envbuilder.lock.resolve.wheels import choose_wheel, implied_wheels, resolve_wheels, torch_requirement
+from envbuilder.lock.security import CONFIGURATION
 from envbuilder.lock.source_files import own_files, source_digests
 from envbuilder.recipe.model import Extension
 from tests.support import package_sources
 from tests.support.locks import EPOCH, make_lock, make_recipe, no_client
 from tests.support.package_sources import DAY, LATER, PACKAGES, SECURITY, UPDATES, write_index, write_wheel
 from tests.support.runner import FakeRunner
+from tests.support.silent import silent_server
 
 world, moved, patched = package_sources.world, package_sources.moved, package_sources.patched
 ubuntu = package_sources.ubuntu
@@ -792,6 +796,51 @@ def test_a_build_whose_only_index_does_not_answer_is_named(tmp_path: Path, world
         )
     assert caught.value.message.startswith("torch 2.13.0+cpu is in")
     assert "ENVBUILDER_PYTORCH_INDEX" in caught.value.hint
+
+
+def test_apt_waits_briefly_unless_the_machine_says_otherwise_and_silent_sources_are_known(
+    tmp_path: Path,
+) -> None:
+    one, two = (
+        AptSource(
+            name=name, url=f"http://someone:secret@{name}/debian/", suite="bookworm", components=("main",), keyrings=(), hint=""
+        )
+        for name in ("one", "two")
+    )  # fmt: skip
+    answered = "Get:1 http://one/debian bookworm InRelease [151 kB]\n"
+    runner = FakeRunner({"apt-config": 'Acquire::http::Timeout "60";\n', "apt-get": answered})
+    asked: list[Callable[[], Iterable[str]]] = []
+
+    def waiting(pending: Callable[[], Iterable[str]]) -> contextlib.AbstractContextManager[None]:
+        asked.append(pending)
+        return contextlib.nullcontext()
+
+    context = replace(make_idle_means(tmp_path), runner=runner, waiting=waiting)
+    open_suite((one, two), tmp_path / "lists", context, LockOptions(today=DAY))
+    assert list(asked[0]()) == ["http://two/debian"]
+    settings = (tmp_path / "lists" / CONFIGURATION).read_text()
+    own, machine = map(settings.index, ('Acquire::http::Timeout "10";', 'Acquire::http::Timeout "60";'))
+    assert own < machine  # apt takes the last
+
+
+def test_while_uv_runs_the_indexes_that_do_not_answer_are_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reachable, "SECONDS", 0.1)
+    with silent_server() as (place, _):
+        index = f"http://someone:secret@{place}/simple/"
+        sources = Sources(debian=(), indexes=(f"{tmp_path.as_uri()}/", index))
+        asked: list[str] = []
+
+        def waiting(pending: Callable[[], Iterable[str]]) -> contextlib.AbstractContextManager[None]:
+            asked.extend(pending())
+            raise Asked
+
+        context = replace(make_idle_means(tmp_path), sources=lambda: sources, waiting=waiting)
+        question = wheel_module.Question(python="3.11", glibc="2.36", requirements=("einops",))
+        with pytest.raises(Asked):
+            wheel_module.ask_uv(question, context)
+    assert asked == [f"http://{place}/simple/"]
 
 
 @pytest.mark.programs

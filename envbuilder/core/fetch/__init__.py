@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 from envbuilder.core.cache import Store, commit_path, sha256_file, space_errors
 from envbuilder.core.errors import FetchError
 from envbuilder.core.findings import CodeEnum, Finding
-from envbuilder.core.http import PARALLEL, Progress
+from envbuilder.core.http import PARALLEL, Progress, Waiting, wait_silently
 from envbuilder.core.http.failure import SourceError
 from envbuilder.core.sources import REGISTRY, Sources, Wanted, file_path
 
@@ -64,12 +64,14 @@ class Fetcher:
     """
 
     def __init__(
-        self, store: Store, sources: Callable[[], Sources], *, offline: bool = False, registry: FetchBlob | None = None
+        self, store: Store, sources: Callable[[], Sources], *, offline: bool = False, registry: FetchBlob | None = None,
+        waiting: Waiting = wait_silently,
     ) -> None:  # fmt: skip
         self._store = store
         self._ask = sources
         self._registry = None if offline else registry
         self._offline = offline
+        self._waiting = waiting
         self._guard = threading.Lock()
         self._client: SourceClient | None = None
         self._repositories: dict[str, str] = {}
@@ -152,8 +154,9 @@ class Fetcher:
         with self._guard:
             if self._client is None:
                 self._client = SourceClient(
-                    self._ask(), local_only=self._offline, repositories=self._repositories
-                )
+                    self._ask(), local_only=self._offline, repositories=self._repositories,
+                    waiting=self._waiting,
+                )  # fmt: skip
             return self._client
 
     def _refuse_offline(self, missing: tuple[Wanted, ...]) -> None:

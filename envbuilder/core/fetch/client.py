@@ -13,8 +13,9 @@ from types import MappingProxyType
 from urllib.parse import quote, urlsplit, urlunsplit
 
 import requests
+from packaging.utils import canonicalize_name
 
-from envbuilder.core.http import Progress, session
+from envbuilder.core.http import Progress, Waiting, session, wait_silently
 from envbuilder.core.http.failure import SourceError, TransientError, reason
 from envbuilder.core.sources import BLOBS, DEBIAN, DEBIAN_SECURITY, UBUNTU, Sources, Wanted, file_path
 
@@ -33,8 +34,9 @@ class SourceClient:
     """The sources, with a pool of connections; safe to use from several threads."""
 
     def __init__(
-        self, sources: Sources, *, local_only: bool, repositories: Mapping[str, str] = MappingProxyType({})
-    ) -> None:
+        self, sources: Sources, *, local_only: bool, repositories: Mapping[str, str] = MappingProxyType({}),
+        waiting: Waiting = wait_silently,
+    ) -> None:  # fmt: skip
         """`repositories` are the addresses of sources that no setting names; it may grow."""
         self.sources = sources
         self._repositories = repositories
@@ -42,7 +44,7 @@ class SourceClient:
         self._guard = threading.Lock()
         self._pages: dict[tuple[str, str], dict[str, Listed]] = {}
         self._silent: dict[str, SourceError] = {}  # unreachable indexes, which are not asked again
-        self._session = session.HttpSession(sources.certificates)
+        self._session = session.HttpSession(sources.certificates, waiting)
 
     def places(self, artifact: Wanted, stop: threading.Event) -> Iterator[str | SourceError]:
         """Yield URLs of the artifact, local ones first; for a source without the file, its SourceError.
@@ -177,13 +179,12 @@ class SourceClient:
 
         def ask() -> dict[str, Listed]:
             try:
-                page = pypi_simple.PyPISimple(index, session=self._session.session).get_project_page(
-                    project, timeout=session.TIMEOUTS[1]
-                )
-            except pypi_simple.NoSuchProjectError:
-                return {}
-            except requests.HTTPError as error:
-                raise _judged(error.response, url) from error
+                with self._request(url, headers={"Accept": pypi_simple.ACCEPT_ANY}) as response:
+                    page = pypi_simple.ProjectPage.from_response(response, project)
+            except SourceError as refusal:
+                if refusal.kind == "gone":
+                    return {}
+                raise
             except (
                 pypi_simple.UnsupportedContentTypeError,
                 pypi_simple.UnsupportedRepoVersionError,
@@ -201,7 +202,7 @@ class SourceClient:
                 for package in page.packages
             }
 
-        url = f"{index}{project}/"
+        url = f"{index}{canonicalize_name(project)}/"
         with self._guard:  # one page at a time: other threads mostly wait for the same one
             if index in self._silent:
                 raise self._silent[index]

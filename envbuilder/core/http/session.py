@@ -10,12 +10,13 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Final, Protocol, TypeVar
+from urllib.parse import urlsplit
 
 import requests
 import urllib3
 from requests.adapters import HTTPAdapter
 
-from envbuilder.core.http import PARALLEL, Progress
+from envbuilder.core.http import PARALLEL, Progress, Waiting, wait_silently
 from envbuilder.core.http.failure import UNTRUSTED, SourceError, TransientError, reason
 from envbuilder.core.http.file_urls import FileAdapter
 from envbuilder.core.sources import shown
@@ -25,7 +26,9 @@ log = logging.getLogger(__name__)
 PAUSES: Final = (0.5, 1.0, 2.0)  # seconds before each retry; progress in between restarts the count
 LONGEST_PAUSE: Final = 30.0  # seconds; the largest Retry-After that is obeyed
 WORTHWHILE: Final = 1 << 14  # bytes; less is no progress, or a slow server would be asked for ever
-TIMEOUTS: Final = (15.0, 60.0)  # seconds to connect, between two reads
+CONNECT: Final = 15.0  # seconds
+READ: Final = 60.0  # seconds between two reads
+FIRST: Final = 30.0  # seconds to the first answer of a host; one that never answered is not asked again
 CHUNK: Final = 1 << 18  # bytes of a body that are read at once
 BUSY: Final = frozenset({408, 425, 429, 500, 502, 503, 504})  # statuses that may pass
 
@@ -47,10 +50,12 @@ class Body(Protocol):
 class HttpSession:
     """A pool of connections; safe to use from several threads."""
 
-    def __init__(self, certificates: Path | None) -> None:
+    def __init__(self, certificates: Path | None, waiting: Waiting = wait_silently) -> None:
         self.session = requests.Session()
         self.session.headers["Accept-Encoding"] = "identity"  # bytes as stored, with their true length
         self._certificates = certificates
+        self._waiting = waiting
+        self._answered: set[str] = set()  # hosts
         if certificates is not None:
             self.session.verify = str(certificates)  # for callers that use the session directly
         for scheme in ("http://", "https://"):
@@ -63,14 +68,19 @@ class HttpSession:
     ) -> Response:  # fmt: skip
         """Return the answer, whatever its status; raises TransientError, or SourceError when a retry cannot help.
 
+        A host that does not answer at all is such a case.
         An `authorization`, also an empty one, replaces `~/.netrc`. It is not sent to other hosts.
         """
+        host = urlsplit(url).netloc
+        has_answered = host in self._answered
         try:
-            return self.session.request(
-                method, url, headers=headers, data=body, stream=True, timeout=TIMEOUTS, allow_redirects=True,
-                auth=None if authorization is None else functools.partial(_authorize, authorization),
-                verify=str(certificates or self._certificates or "") or None,
-            )  # fmt: skip
+            with self._waiting(lambda: (shown(url),)):
+                response = self.session.request(
+                    method, url, headers=headers, data=body, stream=True, allow_redirects=True,
+                    timeout=(CONNECT, READ if has_answered else FIRST),
+                    auth=None if authorization is None else functools.partial(_authorize, authorization),
+                    verify=str(certificates or self._certificates or "") or None,
+                )  # fmt: skip
         except (
             requests.exceptions.InvalidURL,
             requests.exceptions.InvalidSchema,
@@ -81,7 +91,12 @@ class HttpSession:
             why = reason(error)
             if why == UNTRUSTED:
                 raise SourceError(url, why, kind="unreachable") from error
+            if isinstance(error, requests.Timeout) and not has_answered:
+                seconds = CONNECT if isinstance(error, requests.ConnectTimeout) else FIRST
+                raise SourceError(url, f"no answer in {seconds:.0f} s", kind="unreachable") from error
             raise TransientError(why) from error
+        self._answered.add(host)
+        return response
 
 
 def _authorize(value: str, request: requests.PreparedRequest) -> requests.PreparedRequest:

@@ -42,6 +42,8 @@ EXPIRED_HINT: Final = "the mirror was not updated for too long, or the clock of 
 _URI: Final = re.compile(r"'(?P<url>[^']+)' (?P<file>\S+) (?P<size>\d+) SHA256:(?P<sha256>[0-9a-f]{64})")
 _SHA256: Final = re.compile(r"^SHA256: ([0-9a-f]{64})$", re.MULTILINE)
 _PACKAGE: Final = re.compile(r"^Package: (.+)$", re.MULTILINE)
+# apt connects twice for each suite, so a mirror that never answers takes 20 s for each.
+_PATIENCE: Final = 'Acquire::http::Timeout "10";\nAcquire::https::Timeout "10";\nAcquire::Retries "0";'
 _CONFIGURATION: Final = """\
 #clear Dir;
 Dir "{folder}";
@@ -317,11 +319,19 @@ def _update(suite: Suite) -> Suite:
     taken = ("Acquire::http", "Acquire::Retries", "Acquire::Force")
     kept = [text for text in machine.splitlines() if text.startswith(taken)]
     own = _CONFIGURATION.format(folder=folder, is_current=str(suite.is_current).lower())
-    save_text(folder / CONFIGURATION, "\n".join([*kept, own]))
+    save_text(folder / CONFIGURATION, "\n".join([_PATIENCE, *kept, own]))
+    told: list[str] = []
+
+    def pending() -> list[str]:
+        messages = "\n".join(told)
+        return [source.told for source in suite.sources if not source.is_told(messages)]
+
     try:
-        runner.run(
-            apt_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}")
-        )
+        with suite.context.waiting(pending):
+            runner.run(
+                apt_command(folder, "apt-get", "update", "-q", why=f"read the package lists of {suite.name}"),
+                on_line=told.append,
+            )
     except CommandError as error:
         unread = tuple(
             source for source in suite.sources if source.is_optional and source.is_told(error.message)

@@ -15,7 +15,7 @@ from envbuilder.compat.tables.torch import Torch
 from envbuilder.core.cache import Store
 from envbuilder.core.console import Console
 from envbuilder.core.fetch import Fetcher
-from envbuilder.core.http import Progress
+from envbuilder.core.http import Progress, Waiting, wait_silently
 from envbuilder.core.process import Runner
 from envbuilder.core.sources import Sources, Wanted, probe_sources
 from envbuilder.lock.model import LockedBase
@@ -55,6 +55,7 @@ class ResolveContext:
     client: "Callable[[], Client]"  # of registries; asked only for a base image
     fetcher: Fetcher
     transfer: Transfer
+    waiting: Waiting = wait_silently
 
 
 def open_context(
@@ -67,14 +68,15 @@ def open_context(
     def client() -> "Client":
         from envbuilder.registry.client import Client  # noqa: PLC0415 - requests takes 0.15 s, for images alone
 
-        return Client(environment, runner)
+        return Client(environment, runner, console.waiting)
 
     def fetch_blob(artifact: Wanted, partial: Path, progress: Progress, stop: threading.Event) -> None:
         from envbuilder.registry.download import fetch_part  # noqa: PLC0415 - as the client
 
         fetch_part(client(), artifact, partial, progress, stop)
 
-    fetcher = Fetcher(store, sources, offline=offline, registry=fetch_blob)
+    fetcher = Fetcher(store, sources, offline=offline, registry=fetch_blob, waiting=console.waiting)
     return ResolveContext(
-        store=store, runner=runner, sources=sources, client=client, fetcher=fetcher, transfer=console.step
-    )
+        store=store, runner=runner, sources=sources, client=client, fetcher=fetcher, transfer=console.step,
+        waiting=console.waiting,
+    )  # fmt: skip

@@ -27,6 +27,7 @@ from envbuilder.compat.tables.torch import Torch, index_build
 from envbuilder.core.cache import Sha256, sha256_file
 from envbuilder.core.errors import CommandError, FetchError, IncompatibleError
 from envbuilder.core.fetch import NETWORK_HINT
+from envbuilder.core.http.reachable import reach
 from envbuilder.core.process import Command
 from envbuilder.core.sources import Sources, file_path
 from envbuilder.lock.model import Artifact
@@ -113,8 +114,6 @@ def _need_own_index(
     recipe: Recipe, target: Target, sources: Sources, build: str, error: FetchError | IncompatibleError
 ) -> None:
     """Raise FetchError if PyTorch's own index, which alone has this build, does not answer."""
-    from envbuilder.core.http.reachable import reach  # noqa: PLC0415 - requests takes 0.15 s, for a failure alone
-
     page = f"{sources.pytorch}{build}/"
     (reached,) = reach((page,), sources.certificates)
     if not reached.trouble:
@@ -183,7 +182,8 @@ def ask_uv(question: Question, context: ResolveContext) -> tuple[Artifact, ...]:
         for attempt in (pinned, question) if pins else (question,):
             _write_question(attempt, sources, work)
             try:
-                context.runner.run(command)
+                with context.waiting(functools.partial(_silent, question, sources)):
+                    context.runner.run(command)
                 break
             except CommandError as error:
                 if attempt is question or not _is_unsolvable(error):
@@ -269,19 +269,30 @@ def _command(question: Question, sources: Sources, *, work: Path, cache: Path) -
         argv.append("--no-deps")
     if question.before is not None:
         argv += ["--exclude-newer", f"{question.before.isoformat()}T00:00:00Z"]
-    env = (("SSL_CERT_FILE", str(sources.certificates)),) if sources.certificates else ()
+    patience = (("UV_HTTP_TIMEOUT", "15"), ("UV_HTTP_RETRIES", "1"))  # so a silent index takes 30 s
+    env = (*patience, *((("SSL_CERT_FILE", str(sources.certificates)),) if sources.certificates else ()))
     return Command(argv=tuple(argv), cwd=work, env=env, why="resolve the recipe's Python packages")
 
 
 def _need_access(question: Question, sources: Sources, error: CommandError, context: ResolveContext) -> None:
     """Raise FetchError if uv found no package because an index refused access; uv does not report that."""
-    places = (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
+    places = _asked(question, sources)
     names = dict.fromkeys(one or other for one, other in _NOT_FOUND.findall(error.message))
     try:
         context.fetcher.need_access([f"{place}{name}/" for name in names for place in places])
     except FetchError as failure:
         output = error.message.partition("\n")[2]
         raise FetchError(f"{failure.message}\n{output}", hint=failure.hint) from error
+
+
+def _asked(question: Question, sources: Sources) -> tuple[str, ...]:
+    """Return the addresses of the indexes that uv searches."""
+    return (*sources.indexes, *([f"{sources.pytorch}{question.build}/"] if question.build else []))
+
+
+def _silent(question: Question, sources: Sources) -> list[str]:
+    """Return the indexes that do not answer."""
+    return [one.url for one in reach(_asked(question, sources), sources.certificates) if one.trouble]
 
 
 def _is_unsolvable(error: CommandError) -> bool:
