@@ -1,10 +1,9 @@
 """`add`: packages in one more layer on top of a recipe that is there."""
 
 import json
-import re
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated
 
 import typer
 from packaging.requirements import InvalidRequirement, Requirement
@@ -24,10 +23,7 @@ from envbuilder.lock.resolve import lock_recipe
 from envbuilder.lock.resolve.context import LockOptions
 from envbuilder.lock.resolve.git import find_commit
 from envbuilder.recipe.load import find_recipe, load
-
-_GIT: Final = re.compile(
-    r"(?:([\w.-]+) *@ *)?git\+((?:https?|ssh|file)://.+?)(?:@([^@/#]+))?(?:#egg=([\w.-]+))?"
-)
+from envbuilder.recipe.requirement_file import parse_direct
 
 
 @command(
@@ -80,11 +76,9 @@ def recipe_text(parent: str, packages: list[str], runner: Runner) -> str:
     """Return a recipe that adds packages to its parent. A revision of a repository becomes its commit."""
     added, projects = [], []
     for one in packages:
-        if found := _GIT.fullmatch(one.strip()):
-            name, url, revision, egg = found.groups()
-            module = (name or egg or Path(url).stem).replace("-", "_").lower()
-            commit = find_commit(url, revision or "HEAD", runner)
-            projects.append(f"  - {{name: {module}, git: {json.dumps(url)}, commit: {commit}}}\n")
+        if (found := parse_direct(one.strip())) and found.git:
+            commit = find_commit(found.git, found.revision or "HEAD", runner)
+            projects.append(f"  - {found.entry(commit=commit)}\n")
         else:
             added.append(f"  - {json.dumps(one, ensure_ascii=False)}\n")
     lines = [f"extends: {parent}\n", "add:\n" if added else "add: []\n", *added]

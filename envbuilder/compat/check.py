@@ -52,7 +52,10 @@ def examine(
     has_errors = any(problem.is_error for problem in problems)
     repairs = find_repairs(context) if has_errors else ()
     return Report(
-        findings=tuple(_finding(context, problem, repairs, has_errors=has_errors) for problem in problems),
+        findings=(
+            *recipe.notes,
+            *(_finding(context, problem, repairs, has_errors=has_errors) for problem in problems),
+        ),
         repairs=repairs,
     )
 

@@ -1,25 +1,20 @@
-"""Types of recipe values that need more than a `Shape`: paths, variables and requirements."""
+"""Types of recipe values that need more than a `Shape`: paths and variables."""
 
 import glob
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, Final
 
-from packaging.requirements import InvalidRequirement, Requirement
-from packaging.utils import canonicalize_name
 from pydantic import (
-    AfterValidator,
-    Discriminator,
     GetCoreSchemaHandler,
     GetJsonSchemaHandler,
-    Tag,
     ValidationInfo,
     WithJsonSchema,
 )
-from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+from pydantic_core import CoreSchema, core_schema
 
 from envbuilder.core.findings import CodeEnum
 from envbuilder.core.models import (
@@ -32,7 +27,7 @@ from envbuilder.core.models import (
     Shape,
     raise_mistakes,
 )
-from envbuilder.core.places import Mistakes, load_text, nearest_name, shown
+from envbuilder.core.places import nearest_name, shown
 
 BELOW: Final = Shape(
     pattern=r"(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f\\]+",
@@ -56,6 +51,7 @@ class RecipeCode(CodeEnum):
     NAME = "EB125", "a file name that cannot name a recipe"
     PAIR = "EB126", "a key that makes sense only with another"
     MATRIX = "EB127", "a matrix without the variant that is asked for, or whose variants cannot be told apart"
+    DECIDED = "EB128", "a line of a requirements file that the recipe or the machine that locks decides"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,96 +152,4 @@ Variables = Annotated[
             "additionalProperties": LINE_OR_EMPTY.json_schema(),
         }
     ),
-]
-
-
-_AS_EXTENSION: Final = (
-    "a project of your own or of a repository is an entry of `extensions`, also without compiled code: "
-    "`{name: NAME, path: FOLDER}` or `{name: NAME, git: URL, commit: COMMIT}`"
-)
-
-
-def _parse_requirement(text: str) -> str:
-    """Return a requirement in its normal spelling."""
-    message = hint = found = ""
-    if text.startswith("-") or text.endswith("\\"):
-        message = f"expected one requirement, found an option of pip: {shown(text)}"
-        hint = "indexes and hashes are for the lock; list every package by its name"
-    else:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement as error:
-            reason = str(error).splitlines()[0].rstrip(":")
-            message = f"{shown(text)} is not a PEP 508 requirement: {reason}"
-            hint = _AS_EXTENSION if re.match(r"(git\+|https?://|\.{0,2}/)", text) else _doubled(text)
-        else:
-            found = str(requirement)
-            if requirement.url:
-                message = f"{shown(text)} names a place to download from"
-                hint = f"name the version instead, for a configured index; {_AS_EXTENSION}"
-            elif canonicalize_name(requirement.name) == "torch":
-                message = "torch is pinned by the key `pytorch`, not here"
-    if message:
-        raise Mistake(message=message, code=RecipeCode.REQUIREMENT, hint=hint).error()
-    return found
-
-
-def _doubled(text: str) -> str:
-    """Return the hint for a single `=`, as conda writes it; "" if more is wrong."""
-    written = re.fullmatch(r"([^\s=<>!~;]+) *= *([0-9][^\s=;]*)(?:=[^\s=;]+)?( *;.*)?", text)
-    if written is None:
-        return ""
-    name, version, marker = written[1], written[2], written[3] or ""
-    try:
-        Requirement(f"{name}=={version}{marker}")
-    except InvalidRequirement:
-        return ""
-    any_of_them = "" if version.endswith("*") else f", or `{name}=={version}.*{marker}` as conda means it"
-    return f"did you mean `{name}=={version}{marker}`{any_of_them}?"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _File:
-    requirements: OwnFile
-
-
-def _read_requirements(file: _File, info: ValidationInfo) -> tuple[tuple[str, str], ...]:
-    """Return the requirements of a file, each with its place."""
-    assert isinstance(info.context, Path)
-    path = info.context / file.requirements
-    unreadable = Mistakes()
-    text = load_text(path, unreadable) or ""
-    mistakes = [
-        Mistake(message=one.message, code=one.code, hint=one.hint, where=one.where)
-        for one in unreadable.findings
-    ]
-    found = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        if wanted := re.sub(r"(^|\s)#.*", "", line).strip():
-            where = f"{path}:{number}:1"
-            try:
-                found.append((_parse_requirement(wanted), where))
-            except PydanticCustomError as error:
-                mistakes.append(Mistake(**{**(error.context or {}), "where": where}))
-    raise_mistakes(mistakes)
-    return tuple(found)
-
-
-# A PEP 508 text, or the lines of a file, each with its place.
-Packages = tuple[
-    Annotated[
-        Annotated[
-            str,
-            replace(LINE, hint="a PEP 508 text, or {requirements: FILE}"),
-            AfterValidator(_parse_requirement),
-            Tag("a requirement"),
-        ]
-        | Annotated[
-            tuple[tuple[str, str], ...],
-            ReadAs(Annotated[_File, AfterValidator(_read_requirements)]),
-            Tag("a file"),
-        ],
-        Discriminator(lambda item: "a file" if isinstance(item, dict) else "a requirement"),
-    ],
-    ...,
 ]

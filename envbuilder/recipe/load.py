@@ -22,9 +22,10 @@ from envbuilder.core.places import (
     shown,
 )
 from envbuilder.core.places import load as load_yaml
-from envbuilder.recipe.fields import Packages, RecipeCode
+from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs
+from envbuilder.recipe.packages import Packages, Requirements, index_notes, missing_projects, torch_notes
 from envbuilder.recipe.repository import RepositoryFile, make_repository
 
 _UNSEEN: Final = frozenset({Code.UNREADABLE, Code.SYNTAX, RecipeCode.EXTENDS})
@@ -144,6 +145,8 @@ def read(path: Path) -> tuple[Recipe | None, tuple[Finding, ...]]:
     if root:
         root = choose_variant(root, variant, path, mistakes)
     file = None if root is None else _read_file(root, path, mistakes)
+    if file:
+        _check_projects(file, mistakes)
     if root is None or file is None or {one.code for one in mistakes.findings} - {Code.UNKNOWN_KEY}:
         return None, mistakes.findings
     return _make(file, _respelled(root), tuple(files), name), mistakes.findings
@@ -248,8 +251,8 @@ def _respelled(root: Node) -> Node:
 def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> Recipe:
     packages = tuple(_packages(file.packages, root.get("packages")))
     path = files[0]
-    nodes = filter(None, map(root.get, ("packages", ADD)))
-    lists = (item.get("requirements") for node in nodes for item in node.inner.values())
+    lists = _lists(file)
+    constraints = (text for one in lists for text, _ in one.constraints)
     keys = (path.parent / one.key for one in file.apt_sources if isinstance(one, RepositoryFile))
     return Recipe(
         name=name,
@@ -264,6 +267,7 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         libxcrypt=file.libxcrypt,
         pytorch=file.pytorch,
         packages=tuple(dict.fromkeys(text for text, _ in packages)),
+        constraints=tuple(dict.fromkeys(constraints)),
         apt=file.apt,
         apt_sources=tuple(make_repository(one, path.parent) for one in file.apt_sources),
         security=file.security,
@@ -273,15 +277,43 @@ def _make(file: RecipeFile, root: Node, files: tuple[Path, ...], name: str) -> R
         tests=file.tests,
         parent=files[1] if root.get(ADD) else None,
         add=tuple(dict.fromkeys(text for text, _ in _packages(file.add, root.get(ADD)))),
-        files=(*files, *(path.parent / one.value for one in lists if one), *keys),
+        files=tuple(dict.fromkeys((*files, *(one for found in lists for one in found.files), *keys))),
         places=tuple(_places(root, packages)),
+        notes=tuple(_notes(file, root)),
     )
+
+
+def _lists(file: RecipeFile) -> tuple[Requirements, ...]:
+    """Return what the requirements files of a recipe hold."""
+    return tuple(one for one in (*file.packages, *file.add) if isinstance(one, Requirements))
+
+
+def _check_projects(file: RecipeFile, mistakes: Mistakes) -> None:
+    """Report the projects of requirements files that no extension brings."""
+    projects = tuple(one for found in _lists(file) for one in found.projects)
+    for one, where in missing_projects(projects, file.extensions):
+        what = f"the repository `{one.git}`" if one.git else f"the folder `{one.path}`"
+        hint = f"write `extensions: [{one.entry()}]`"
+        if one.git and not one.commit:
+            hint += f"; `git ls-remote {one.git} {one.revision or 'HEAD'}` says the commit"
+        message = f"{what} is a project, which the recipe takes as an extension"
+        mistakes.add(RecipeCode.REQUIREMENT, where, message, hint=hint)
+
+
+def _notes(file: RecipeFile, root: Node) -> Iterator[Finding]:
+    pin = root.get("pytorch")
+    for found in _lists(file):
+        yield from found.notes
+        yield from index_notes(found.indexes, file.cuda)
+        yield from torch_notes(
+            found.torch, pytorch=file.pytorch, cuda=file.cuda, python=file.python, place=pin.where if pin else root.where
+        )  # fmt: skip
 
 
 def _packages(given: Packages, node: Node | None) -> Iterator[tuple[str, str]]:
     """Yield each requirement with its place."""
     for item, one in zip(node.inner.values() if node else (), given, strict=True):
-        yield from ((one, item.where),) if isinstance(one, str) else one
+        yield from ((one, item.where),) if isinstance(one, str) else one.packages
 
 
 def _places(root: Node, packages: tuple[tuple[str, str], ...]) -> Iterator[tuple[str, str]]:

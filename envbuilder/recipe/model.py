@@ -9,10 +9,12 @@ from typing import Annotated, Final
 from pydantic import BeforeValidator, Discriminator, Tag
 
 from envbuilder.core.cache import Sha256, sha256_text
+from envbuilder.core.findings import Finding
 from envbuilder.core.models import MAJOR_MINOR, Flag, Line, Mistake, RawRule, Rule, Shape
 from envbuilder.core.places import Unquoted
 from envbuilder.recipe.extension import Extension, check_extension, check_extensions
-from envbuilder.recipe.fields import OwnFile, Packages, RecipeCode, Variables
+from envbuilder.recipe.fields import OwnFile, RecipeCode, Variables
+from envbuilder.recipe.packages import Packages
 from envbuilder.recipe.repository import Repositories, Repository
 
 FORMAT: Final = 1  # of Recipe.canonical(); a new number makes every lock stale
@@ -194,6 +196,7 @@ class Recipe:
     libxcrypt: str
     pytorch: str
     packages: tuple[str, ...] = ()  # PEP 508, requirement files folded in
+    constraints: tuple[str, ...] = ()  # of those files: bounds for what the packages require
     apt: tuple[str, ...]
     apt_sources: tuple[Repository, ...] = ()
     extensions: tuple[Extension, ...]
@@ -205,10 +208,11 @@ class Recipe:
     add: tuple[str, ...] = ()
     files: tuple[Path, ...] = ()  # every file it was read from: recipes that it extends, lists of packages
     places: tuple[tuple[str, str], ...] = ()  # `$.cuda` → `recipes/a100.yaml:4:7`
+    notes: tuple[Finding, ...] = ()  # lines of requirements files that the recipe decides otherwise
 
     @property
     def digest(self) -> Sha256:
-        """The digest of the values that decide a build, so without summary, tests and places."""
+        """The digest of the values that decide a build, so without summary, tests, places and notes."""
         return sha256_text(self.canonical())
 
     def canonical(self) -> str:
@@ -228,6 +232,8 @@ class Recipe:
             value["security"] = False
         if self.parent:
             value["add"] = self.add
+        if self.constraints:
+            value["packages"] = [*self.packages, {"constraints": self.constraints}]
         if self.apt_sources:
             value["apt_sources"] = [one.canonical() for one in self.apt_sources]
         return json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False) + "\n"

@@ -396,13 +396,8 @@ def test_what_was_locked_can_be_fetched(tmp_path: Path, world: Sources) -> None:
 @pytest.mark.programs
 def test_other_packages_keep_their_versions_until_an_upgrade(tmp_path: Path, world: Sources) -> None:
     means, target = make_means(tmp_path, world), make_target(make_recipe(tmp_path))
-    old = resolve(
-        make_recipe(tmp_path, packages=("numpy<2.3",)),
-        target,
-        old=None,
-        options=LockOptions(today=DAY),
-        context=means,
-    )
+    bounded = make_recipe(tmp_path, packages=("numpy",), constraints=("numpy<2.3",))
+    old = resolve(bounded, target, old=None, options=LockOptions(today=DAY), context=means)
     loose = make_recipe(tmp_path, packages=("numpy",))
     kept = resolve(loose, target, old=old, options=LockOptions(today=LATER), context=means)
     assert kept.wheels == old.wheels

@@ -157,7 +157,7 @@ def test_a_repository_that_is_added_is_named_by_the_commit_of_its_revision(repos
         (f"other @ git+{url}@{first}", "other", first),
     ):
         assert recipe_text("base", ["einops<1", given], runner) == (
-            f'extends: base\nadd:\n  - "einops<1"\nextensions:\n  - {{name: {name}, git: "{url}", commit: {commit}}}\n'
+            f'extends: base\nadd:\n  - "einops<1"\nextensions:\n  - {{name: {name}, git: {url}, commit: {commit}}}\n'
         )
     with pytest.raises(UsageError, match="no branch or tag `v2`"):
         recipe_text("base", [f"git+{url}@v2"], runner)

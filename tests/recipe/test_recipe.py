@@ -300,16 +300,6 @@ def test_a_requirements_file_is_folded_in_with_its_own_places(folder):
     assert recipe.place("$.packages[1]") == f"{folder}/wants.txt:4:1"
 
 
-def test_a_requirements_file_follows_the_same_rules(folder):
-    (folder / "wants.txt").write_text("numpy\n-r more.txt\nrich --hash=sha256:00\neinops \\\n")
-    found = refusals(folder, LEAST + "packages: [{requirements: wants.txt}]\n")
-    assert [(code, where) for code, where, _ in found] == [
-        ("EB121", "wants.txt:2:1"),
-        ("EB121", "wants.txt:3:1"),
-        ("EB121", "wants.txt:4:1"),
-    ]
-
-
 @pytest.mark.parametrize(
     ("item", "code"),
     [

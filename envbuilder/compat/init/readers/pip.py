@@ -1,8 +1,7 @@
 """Read `requirements.txt` and the arguments of `pip install`."""
 
 import re
-import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -11,17 +10,22 @@ from packaging.utils import canonicalize_name
 
 from envbuilder.compat.init.requests import CONFIGURED, Requests, read_text
 from envbuilder.recipe.extension import Extension
+from envbuilder.recipe.requirement_file import (
+    INDEXES,
+    Direct,
+    logical_lines,
+    parse_direct,
+    parse_place,
+    split_arguments,
+    split_line,
+)
 
-# Options of pip with a value, by what they do to a recipe.
-_PLACES: Final = ("-f", "--find-links", "-i", "--index-url", "--extra-index-url", "--trusted-host")
-_WITH_VALUE: Final = (*_PLACES, "-c", "--constraint", "-e", "--editable", "-r", "--requirement", "-t", "--target", "--prefix",
-                      "--no-binary", "--only-binary", "--cache-dir", "--timeout", "--retries", "--default-timeout",
-                      "--progress-bar")  # fmt: skip
 # Options that do not change which packages are installed.
-_HARMLESS: Final = ("--no-cache-dir", "--upgrade", "-U", "--quiet", "-q", "--user", "--no-input", "-y", "--yes",
-                    "--disable-pip-version-check", "--no-warn-script-location", "--break-system-packages",
-                    "--root-user-action=ignore", "--force-reinstall", "--ignore-installed", "-I", "--prefer-binary",
-                    "--cache-dir", "--timeout", "--retries", "--default-timeout", "--progress-bar")  # fmt: skip
+_HARMLESS: Final = ("--no-cache-dir", "--upgrade", "-U", "--quiet", "-q", "--user", "--no-input", "-y", "--yes", "-v", "--verbose",
+                    "--disable-pip-version-check", "--no-warn-script-location", "--break-system-packages", "--no-build-isolation",
+                    "--root-user-action", "--force-reinstall", "--ignore-installed", "-I", "--prefer-binary", "--hash",
+                    "--cache-dir", "--timeout", "--retries", "--default-timeout", "--progress-bar", "--global-option",
+                    "--config-setting", "--config-settings", "--trusted-host")  # fmt: skip
 # Packages with CUDA sources and without wheels for every torch: a build compiles their sdist.
 _COMPILED: Final = ("torch-scatter", "torch-sparse", "torch-cluster", "torch-spline-conv")
 
@@ -30,55 +34,32 @@ Locate = Callable[[str], Path | None]  # a file's name as it is written → the 
 
 def read_requirements(path: Path, requests: Requests, *, above: tuple[Path, ...] = ()) -> None:
     """Read every line of a file, and of the files that it names; raises UsageError for an unreadable file."""
-    for number, line in _lines(read_text(path)):
+    for number, line in logical_lines(read_text(path)):
         where = f"{path}:{number}"
         try:
-            # A marker has its own quotes.
-            words = shlex.split(line) if line.startswith("-") else [line]
+            words = split_line(line)
         except ValueError:
             requests.leave(where, line, "a quotation that does not end")
             continue
         read_arguments(words, where, requests, locate=path.parent.joinpath, above=(*above, path.resolve()))
 
 
-def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yield lines as pip joins them, without comments, each with its number."""
-    start, whole = 0, ""
-    # An empty last line ends what a backslash continues.
-    for number, raw in enumerate([*text.removeprefix("\ufeff").splitlines(), ""], start=1):
-        line = re.sub(r"(^|\s)#.*", "", raw).rstrip()
-        start = start or number
-        whole += line.removesuffix("\\")
-        if line.endswith("\\"):
-            continue
-        if whole.strip():
-            yield start, whole.strip()
-        start, whole = 0, ""
-
-
 def read_arguments(
     words: Sequence[str], where: str, requests: Requests, *, locate: Locate, above: tuple[Path, ...] = ()
 ) -> None:
     """Read the arguments of `pip install`, or one line of a file. `locate` finds the files that it names."""
-    rest = list(words)
-    while rest:
-        word = rest.pop(0)
-        option, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
-        if not word.startswith("-"):
-            read_requirement(word, where, requests)
-            continue
-        if option in _WITH_VALUE and not sign:
-            value = rest.pop(0) if rest else ""
-        elif len(word) > 2 and word[:2] in _WITH_VALUE and word[1] != "-":
-            option, value = word[:2], word[2:]
-        _read_option(option, value, where, requests, locate=locate, above=above)
+    for option, value in split_arguments(words):
+        if option:
+            _read_option(option, value, where, requests, locate=locate, above=above)
+        else:
+            read_requirement(value, where, requests)
 
 
 def _read_option(
     option: str, value: str, where: str, requests: Requests, *, locate: Locate, above: tuple[Path, ...]
 ) -> None:
     text = f"{option} {value}".strip()
-    if option in ("-r", "--requirement"):
+    if option == "--requirement":
         path = locate(value)
         if path is None:
             requests.leave(where, text, "no `COPY` or `ADD` brings that file from the Dockerfile's folder")
@@ -88,38 +69,29 @@ def _read_option(
             read_requirements(path, requests, above=above)
         else:
             requests.leave(where, text, f"there is no file `{path}`")
-    elif option in _PLACES:
+    elif option in INDEXES:
         requests.leave(
             where, text, CONFIGURED, hint="`ENVBUILDER_INDEX` and `ENVBUILDER_FOLDERS` name others"
         )
-    elif option in ("-e", "--editable"):
-        _leave_project(value, where, requests)
-    elif option in ("-c", "--constraint"):
+    elif option == "--editable":
+        _leave_project(parse_place(value), where, requests)
+    elif option == "--constraint":
         requests.leave(
             where, text, "the lock fixes every version", hint="add the bounds that matter to `packages`"
         )
-    elif option not in _HARMLESS and f"{option}={value}" not in _HARMLESS:
+    elif option not in _HARMLESS:
         requests.leave(where, text, "an option of pip that recipes do not have")
 
 
 def read_requirement(text: str, where: str, requests: Requests) -> None:
     """Read one requirement. torch becomes a pin. The place of a download is left out."""
-    text = re.sub(r"\s+--hash[= ]\S+|\s+--(global-option|config-settings?)[= ]\S+", "", text).strip()
-    if re.search(r"\.(whl|tar\.gz|zip)$", text) and "://" not in text:
-        requests.leave(
-            where, text, "a file of one machine", hint="`ENVBUILDER_FOLDERS` names a folder of wheels"
-        )
-        return
-    if re.match(r"(git|hg|svn|bzr)\+|https?://|file:|\.{0,2}/|\.$", text):
-        _leave_project(text, where, requests)
+    if direct := parse_direct(text):
+        _leave_project(direct, where, requests)
         return
     try:
         requirement = Requirement(text)
     except InvalidRequirement:
         requests.leave(where, text, "not a requirement that pip's standard (PEP 508) knows")
-        return
-    if requirement.url:
-        _leave_project(requirement.url, where, requests, name=requirement.name)
         return
     name = canonicalize_name(requirement.name)
     local = re.search(r"\+(?P<build>[a-z0-9.]+)", str(requirement.specifier))
@@ -166,25 +138,15 @@ def _compile(text: str, name: str, version: str, where: str, requests: Requests)
     )
 
 
-def _leave_project(text: str, where: str, requests: Requests, *, name: str = "") -> None:
+def _leave_project(project: Direct, where: str, requests: Requests) -> None:
     """Leave out a project that pip would build. The hint is an extension for it."""
-    plain = text.partition("#")[0]
-    named = re.search(r"[#&]egg=([\w.-]+)", text)
-    url = re.fullmatch(r"git\+((?:https?|ssh|file)://.+?)(?:@([^@/]+))?", plain)
-    if url:
-        module = (name or (named[1] if named else Path(url[1]).stem)).replace("-", "_").lower()
-        commit = url[2] if url[2] and re.fullmatch(r"[0-9a-f]{40}", url[2]) else "the 40 digits of a commit"
-        why = "a git repository is no requirement of a recipe"
-        hint = f"if it has C++ or CUDA sources: extensions: [{{name: {module}, git: {url[1]}, commit: {commit}}}]"
-    elif re.match(r"https?://", plain):
-        why, hint = (
-            "a file at one address",
-            "name the package and its version; `ENVBUILDER_FOLDERS` serves files",
-        )
-    elif plain.rstrip("/") in (".", ""):
+    hint = f"if it has C++ or CUDA sources: extensions: [{project.entry()}]"
+    if project.is_file:
+        why = "a file of one machine" if project.path else "a file at one address"
+        hint = "name the package and its version; `ENVBUILDER_FOLDERS` names a folder of wheels"
+    elif project.path == ".":
         why = "the environment holds what a project needs, and not the project itself"
         hint = "set `env: {PYTHONPATH: …}`, or make it an extension with `path` if it has C++ or CUDA sources"
     else:
-        why = "a folder of a project"
-        hint = f"if it has C++ or CUDA sources: extensions: [{{name: NAME, path: {plain.removeprefix('file:').removeprefix('./')}}}]"
-    requests.leave(where, text, why, hint=hint)
+        why = "a git repository is no requirement of a recipe" if project.git else "a folder of a project"
+    requests.leave(where, project.text, why, hint=hint)

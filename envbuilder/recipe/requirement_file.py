@@ -1,0 +1,142 @@
+"""The lines of a requirements file, and the arguments of `pip install`, as pip reads them.
+
+`packaging` reads a requirement. What pip puts around it is read here: continued lines, comments, options, and
+requirements that name a folder, a file or a repository. pip's page "Requirements File Format" defines it.
+"""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
+
+INDEXES: Final = ("--index-url", "--extra-index-url", "--find-links")
+_LONG: Final = {
+    "-r": "--requirement", "-c": "--constraint", "-e": "--editable", "-i": "--index-url", "-f": "--find-links", "-t": "--target",
+}  # fmt: skip
+_WITH_VALUE: Final = (
+    *_LONG.values(), "--extra-index-url", "--trusted-host", "--prefix", "--root", "--src", "--no-binary", "--only-binary",
+    "--cache-dir", "--timeout", "--retries", "--default-timeout", "--progress-bar", "--hash", "--global-option",
+    "--install-option", "--config-setting", "--config-settings", "--use-feature", "--log", "--proxy", "--cert", "--python-version",
+    "--platform", "--abi", "--implementation", "--upgrade-strategy", "--root-user-action",
+)  # fmt: skip
+_FILES: Final = (".whl", ".tar.gz", ".tar.bz2", ".tgz", ".zip")
+_REPOSITORY: Final = re.compile(r"(git|hg|svn|bzr)\+")
+_NAMED: Final = re.compile(r"([A-Za-z0-9][\w.-]*)\s*(?:\[[^\]]*\])?\s*@\s*(?=\S)")
+_COMMIT: Final = re.compile(r"[0-9a-f]{40}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Direct:
+    """A requirement that says where its project is, instead of a version."""
+
+    text: str
+    name: str  # for Python; of the project where it is given, otherwise of its folder or file
+    git: str = ""  # the address of a repository
+    revision: str = ""
+    path: str = ""  # a folder here, or below the top of the repository; "." for the folder itself
+    is_file: bool = False  # a wheel or an archive: at `path`, or at an address
+
+    @property
+    def commit(self) -> str:
+        """Return the revision if it is a whole commit, otherwise ""."""
+        return self.revision if _COMMIT.fullmatch(self.revision) else ""
+
+    def entry(self, *, commit: str = "") -> str:
+        """Return the entry of `extensions` that brings it."""
+        parts = [f"name: {self.name}"]
+        if self.git:
+            parts += [f"git: {self.git}", f"commit: {commit or self.commit or 'COMMIT'}"]
+        if self.path:
+            parts.append(f"path: {self.path}")
+        return f"{{{', '.join(parts)}}}"
+
+
+def logical_lines(text: str) -> Iterator[tuple[int, str]]:
+    """Yield lines without comments, continued ones joined, each with the number that it begins on."""
+    start, parts = 0, list[str]()
+    # An empty last line ends what a backslash continues.
+    for number, line in enumerate([*text.removeprefix("\ufeff").splitlines(), ""], start=1):
+        is_comment = line.lstrip().startswith("#")  # ends a continued line, as in pip
+        start = start or number
+        parts.append(f" {line}" if is_comment else line.removesuffix("\\"))
+        if line.endswith("\\") and not is_comment:
+            continue
+        if whole := re.sub(r"(^|\s)#.*", "", "".join(parts)).strip():
+            yield start, whole
+        start, parts = 0, []
+
+
+def split_line(line: str) -> list[str]:
+    """Split a line into its requirement, if it has one, and the words of its options; raises ValueError for an open quotation."""
+    words = line.split(" ")
+    begin = next((at for at, word in enumerate(words) if re.match(r"--?[A-Za-z]", word)), len(words))
+    requirement = " ".join(words[:begin]).strip()
+    return [*([requirement] if requirement else []), *shlex.split(" ".join(words[begin:]))]
+
+
+def split_arguments(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield each option by its long name with its value, and each requirement with "" for the option."""
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        option, sign, value = word.partition("=") if word.startswith("--") else (word, "", "")
+        if not word.startswith("-") or word == "-":
+            yield "", word
+            continue
+        if len(word) > 2 and word[:2] in _LONG and word[1] != "-":  # -rFILE
+            yield _LONG[word[:2]], word[2:]
+            continue
+        option = _LONG.get(option, option)
+        if option in _WITH_VALUE and not sign:
+            value = rest.pop(0) if rest else ""
+        yield option, value
+
+
+def parse_direct(text: str) -> Direct | None:
+    """Return where a requirement's project is, None for one that names a version."""
+    named = _NAMED.match(text)
+    place = text.partition(";")[0].strip()
+    is_place = "://" in place or "/" in place or place in (".", "..") or place.startswith((".[", "file:"))
+    return parse_place(text) if named or is_place or place.endswith(_FILES) else None
+
+
+def parse_place(text: str) -> Direct:
+    """Return the project of an argument that names no version, such as that of `--editable`."""
+    named = _NAMED.match(text)
+    place = re.split(r"\s+;|;\s", text[named.end() :] if named else text, maxsplit=1)[0].strip()
+    given = named[1] if named else ""
+    if _REPOSITORY.match(place) or "://" in place:
+        return _remote(text, place, given)
+    path = re.sub(r"\[[^\]]*\]$", "", place.removeprefix("file:"))
+    path = re.sub(r"^(\./+)+(?=.)", "", path).rstrip("/") or path
+    return Direct(text=text, name=_module(given or path), path=path, is_file=path.endswith(_FILES))
+
+
+def _remote(text: str, place: str, given: str) -> Direct:
+    address, _, fragment = place.partition("#")
+    fields = {key: values[0] for key, values in parse_qs(fragment).items()}
+    parts = urlsplit(address.removeprefix("git+"))
+    name = given or re.sub(r"\[.*", "", fields.get("egg", ""))
+    if parts.scheme == "file" and not address.startswith("git+"):
+        return Direct(
+            text=text, name=_module(name or parts.path), path=parts.path, is_file=parts.path.endswith(_FILES)
+        )
+    path, _, revision = parts.path.rpartition("@") if "@" in parts.path else (parts.path, "", "")
+    is_git = address.startswith("git+")
+    return Direct(
+        text=text,
+        name=_module(name or path),
+        git=parts._replace(path=path).geturl() if is_git else "",
+        revision=revision if is_git else "",
+        path=fields.get("subdirectory", "").strip("/") if is_git else "",
+        is_file=not is_git,
+    )  # fmt: skip
+
+
+def _module(text: str) -> str:
+    """Return a name that Python can import: the last part of a path, without a file's version."""
+    last = text.rstrip("/").rpartition("/")[2].removesuffix(".git")
+    name = re.sub(r"\W", "_", re.split(r"-\d", last, maxsplit=1)[0] if last.endswith(_FILES) else last)
+    return name.strip("_").lower() or "project"
