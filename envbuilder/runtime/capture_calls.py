@@ -27,6 +27,13 @@ DEFAULTS = {
     "with_cuda": None, "with_pytorch_error_handling": True, "is_python_module": True, "is_standalone": False,
 }  # fmt: skip
 NOT_DECIDING = ("build_directory", "verbose", "keep_intermediates")
+# Functions of `torch.library` that name an operator first.
+REGISTER = (
+    *("register_fake", "register_autograd", "register_kernel", "register_vmap", "register_autocast"),
+    "impl_abstract",  # `register_fake` in torch 2.2 and 2.3
+)
+# torch's own namespaces of operators.
+OWNED = {schema.name.partition("::")[0] for schema in torch._C._jit_get_all_schemas()}
 calls: "list[dict[str, object]]" = []
 
 
@@ -102,17 +109,30 @@ def recorder(function, original):
 
 
 def lenient(find):
-    """Return any operator: those that a library would register do not exist yet."""
+    """Return any operator that the project's library would define. torch's own operators and questions get torch's answers."""
 
     def getattr_(self, name):
         try:
             return find(self, name)
         except AttributeError:
-            if name.startswith("__"):
+            asking = sys._getframe(1).f_globals.get("__name__", "").partition(".")[0]
+            if asking == "torch" or self.name in OWNED or name.startswith("__") or not name.isidentifier():
                 raise
             return Anything()
 
     return getattr_
+
+
+def without_operator(register):
+    """Register nothing for an operator that the project's library would define."""
+
+    def registered(operator, *args, **kwargs):
+        known = operator.partition("::")[0] in OWNED if isinstance(operator, str) else True
+        if known or torch._C._jit_get_schemas_for_operator(operator.partition(".")[0]):
+            return register(operator, *args, **kwargs)
+        return lambda function: function
+
+    return registered
 
 
 def place(error):
@@ -127,6 +147,8 @@ def place(error):
 for function in ("load", "load_inline"):
     setattr(cpp_extension, function, recorder(function, getattr(cpp_extension, function)))
 torch._ops._OpNamespace.__getattr__ = lenient(torch._ops._OpNamespace.__getattr__)
+for function in filter(lambda name: hasattr(torch.library, name), REGISTER):
+    setattr(torch.library, function, without_operator(getattr(torch.library, function)))
 
 sys.path[0] = os.getcwd()  # as `python -c` has it, instead of this file's folder
 for line in spec["lines"]:

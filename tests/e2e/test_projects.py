@@ -153,6 +153,7 @@ def test_the_docker_engine_makes_the_same_layer_of_a_project(spacious: Path):
 
 
 def test_a_call_of_load_inline_is_captured(spacious: Path):
+    """Its module uses torch.compile, FSDP and a library of operators of its own, as packages that import torch do."""
     made = make(write_recipe(spacious, "cpu", "{name: inline, path: inline, capture: [import inline_ops]}"))
     compiled = made.kept["inline_add"].compiled
     assert (compiled.function, compiled.call.functions) == ("load_inline", '["add"]')
