@@ -37,6 +37,7 @@ export TRITON_CACHE_DIR=$TMPDIR/triton PYTHONNOUSERSITE=1
 srun --kill-on-bad-exit=1 --gpu-bind=none apptainer exec --nv env.sif \\
   sh -c 'RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID WORLD_SIZE=$SLURM_NTASKS exec python train.py'
 """
+UNNUMBERED = TASKS.replace("RANK=$SLURM_PROCID LOCAL_RANK=$SLURM_LOCALID ", "")
 MEETS = "--rdzv-id=$SLURM_JOB_ID \\\n  --rdzv-backend=c10d --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT"
 ALONE = GOOD.replace(
     f"--nnodes=2 --nproc-per-node=4 {MEETS}",
@@ -83,7 +84,7 @@ CASES = [
     (LintCode.NODE_RANK_MISSING, GOOD, MEETS, "--master-addr=$MASTER_ADDR", 11),
     (LintCode.CLEAN_ENVIRONMENT, GOOD, "exec --nv", "exec --cleanenv --nv", 11),
     (LintCode.CLEAN_ENVIRONMENT, GOOD, "#SBATCH --nodes=2", "#SBATCH --nodes=2\n#SBATCH --export=NONE", 3),
-    (LintCode.RANK_TOO_EARLY, TASKS, "export TRITON", "export RANK=$SLURM_PROCID\nexport TRITON", 9),
+    (LintCode.RANK_TOO_EARLY, UNNUMBERED, "export TRITON", "export RANK=$SLURM_PROCID\nexport TRITON", 9),
     (LintCode.RANK_TOO_EARLY, GOOD, MEETS, "--node-rank=$SLURM_NODEID --master-addr=$MASTER_ADDR", 11),
     (LintCode.NO_SIGNAL, GOOD, "#SBATCH --signal=B:TERM@120\n", "", 10),
     (LintCode.NO_NV, GOOD, "exec --nv", "exec", 11),
@@ -102,6 +103,8 @@ CASES = [
     (LintCode.NO_ENDPOINT, GOOD, " --rdzv-endpoint=$MASTER_ADDR:$MASTER_PORT", "", 11),
     (LintCode.ONE_PROCESS, GOOD, GOOD, "#!/bin/bash\n#SBATCH -n 4\npython train.py\n", 3),
     (LintCode.UNKNOWN_LAUNCHER, GOOD, GOOD, "#!/bin/bash\nsrun ./run\n", 2),
+    (LintCode.NOT_FOLLOWED, GOOD, "set -e\n", "set -e\n. ./env.sh\n", 8),
+    (LintCode.GPUS_HIDDEN, GOOD, "set -e\n", "set -e\nexport CUDA_VISIBLE_DEVICES=0\n", 8),
 ]  # fmt: skip
 
 
@@ -130,8 +133,9 @@ def test_an_option_that_is_not_the_first_of_its_line_is_found():
     assert found(GOOD.replace("--gpus-per-node=4", "--time=60 --gpus-per-task=1")) == [
         (LintCode.GPUS_PER_TASK, 4)
     ]
-    assert found(TASKS.replace("--gres=gpu:4", "--gres=gpu:4 --gpu-bind=none")) == []
-    assert found(TASKS.replace("--gres=gpu:4", "--gres=gpu:4 --gpu-bind=closest")) == [
+    bound = TASKS.replace(" --gpu-bind=none", "")
+    assert found(bound.replace("--gres=gpu:4", "--gres=gpu:4 --gpu-bind=none")) == []
+    assert found(bound.replace("--gres=gpu:4", "--gres=gpu:4 --gpu-bind=closest")) == [
         (LintCode.GPUS_PER_TASK, 4)
     ]
 
@@ -153,7 +157,7 @@ def test_one_node_may_meet_at_localhost():
 
 def test_a_finding_says_what_to_do():
     (finding,) = lint(Path("job.sh"), GOOD.replace(" SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", ""))
-    assert (finding.severity, finding.where) == (Severity.ERROR, "job.sh:5")
+    assert (finding.severity, finding.where) == (Severity.WARNING, "job.sh:5")
     assert finding.hint == "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"
 
 
@@ -249,7 +253,7 @@ def test_what_else_is_wrong_is_said_without_srun_too():
         ("--nnodes=2", "--standalone"),
         ("--nnodes=2", "--nnodes=1"),
         ("--nodes=2", "--nodes=1"),
-        ("set -e", "set -e\nstart() { srun $1; }"),
+        ("apptainer", 'start() { srun --kill-on-bad-exit=1 "$@"; }\nstart apptainer'),
     ],
 )
 def test_a_torchrun_that_is_brought_to_its_nodes_is_left_alone(there, instead):
@@ -328,7 +332,7 @@ def test_a_world_of_one_node_may_meet_at_itself():
         ("module load x\n./run.sh\nexit 0\n", 4, "what starts the ranks"),
         ("srun colossalai run --nproc_per_node 4 train.py\n", 2, "`colossalai`"),
         ("horovodrun -np 8 python train.py\n", 2, "`horovodrun`"),
-        ("mpirun -np 8 python train.py\n", 2, "`mpirun`"),
+        ("aprun -n 8 python train.py\n", 2, "`aprun`"),
     ],
 )
 def test_a_launcher_that_is_not_known_is_said(text, line, said):
@@ -423,6 +427,70 @@ def test_a_script_that_cannot_be_read_is_said(tmp_path):
         lint_files([tmp_path / "none.sh"])
 
 
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+def scripts(name: str) -> list[tuple[str, str]]:
+    """Return the title and the text of each script in a file."""
+    parts = re.split(r"^=== ", (SCRIPTS / name).read_text(), flags=re.MULTILINE)[1:]
+    return [(title, text) for title, _, text in (part.partition("\n") for part in parts)]
+
+
+def errors(text: str) -> list[tuple[str, str]]:
+    findings = lint(Path("job.sh"), text)
+    return [(one.code, one.where) for one in findings if one.severity is Severity.ERROR]
+
+
+@pytest.mark.parametrize("text", [pytest.param(text, id=title) for title, text in scripts("good.txt")])
+def test_a_script_that_works_has_no_error(text: str):
+    assert errors(text) == []
+
+
+@pytest.mark.parametrize(
+    ("place", "text"),
+    [pytest.param(title.split()[0], text, id=title) for title, text in scripts("wrong.txt")],
+)
+def test_a_script_with_one_mistake_has_it_as_its_only_error(place: str, text: str):
+    code, _, line = place.partition(":")
+    there = (code, f"job.sh:{line}")
+    assert there in [(one.code, one.where) for one in lint(Path("job.sh"), text)]
+    assert set(errors(text)) <= {there}
+
+
+SETTINGS = "export SRUN_CPUS_PER_TASK=8 PYTHONNOUSERSITE=1 TRITON_CACHE_DIR=/tmp\n"
+STEPS = "train() {\n  srun -K torchrun --nproc-per-node=4 train.py\n}\n"
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "env.sh", "./env.sh", '"$SLURM_SUBMIT_DIR/env.sh"', '"$(dirname "$0")/env.sh"', "${0%/*}/env.sh",
+        '"$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)/env.sh"', "$HERE/env.sh", "$(pwd)/env.sh",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("command", ["source", ".", "[ -f env.sh ] &&  source"])
+def test_a_sourced_file_is_followed(tmp_path: Path, command: str, word: str):
+    """What it sets is known, and what is wrong in it is said where it stands."""
+    (tmp_path / "env.sh").write_text(f"#SBATCH --nodes=1\n{SETTINGS}{STEPS}")
+    job = tmp_path / "job.sh"
+    head = "#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=4 -c 8 --signal=B:TERM@60\n"
+    job.write_text(f'{head}HERE="$(cd "$(dirname "$0")" && pwd)"\n{command} {word}\ntrain\n')
+    assert [(one.code, one.where) for one in lint_files([job])] == [("EB889", f"{tmp_path / 'env.sh'}:4")]
+    (tmp_path / "env.sh").write_text(f"source {tmp_path}/env.sh\n")  # itself
+    assert "EB875" not in [one.code for one in lint_files([job])]
+
+
+def test_what_an_unknown_file_may_set_is_not_missing():
+    head = "#!/bin/bash\n#SBATCH -N 2 --gpus-per-node=4 -c 8 --signal=B:TERM@60\n"
+    step = "srun -K apptainer exec env.sif torchrun train.py\n"
+    assert [code for code, _ in found(f"{head}source /site/venv/bin/activate\n{step}")] == [
+        "EB875", "EB885", "EB889", "EB882", "EB883",
+    ]  # fmt: skip
+    unknown = f"{head}source ~/env.sh\n{step}"
+    assert [code for code, _ in found(unknown)] == ["EB896", "EB889"]
+    assert errors(unknown) == []
+
+
 HEAD = GOOD[: GOOD.index("srun")].replace(" SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK", "")
 RUN = "python train.py --config c.yaml --checkpoint x.pt"
 NO_CPUS = LintCode.CPUS_NOT_INHERITED.value
@@ -443,6 +511,14 @@ NO_CPUS = LintCode.CPUS_NOT_INHERITED.value
         (f'srun -c 8 "$@" {RUN}', []),
         (f"cat > run.sh <<'EOF'\nsrun {RUN}\n#SBATCH --nodes=1\nEOF\nsrun -K -c 8 {RUN}", []),
         (f"bash <<EOF\nsrun -c 8 {RUN}\nEOF", [LintCode.KEEPS_RUNNING.value]),
+        (f"cat <<< word\nsize=$((1 << bits))\nsrun -K {RUN}", [NO_CPUS]),
+        (f'log() {{ echo "$*"; }}  # what follows is no part of it\nsrun -K {RUN}', [NO_CPUS]),
+        (f"begun() {{\nsrun -K {RUN}", [NO_CPUS]),
+        (f"# it doesn't\necho it  # isn't\nsrun -K {RUN}", [NO_CPUS]),
+        (f"unused() {{\n  srun {RUN}\n}}\nsrun -K -c 8 {RUN}", []),
+        (f"step()\n{{\n  srun -K $1 {RUN}\n}}\nif step -c8; then echo; fi", []),
+        (f"twice() {{ twice; srun -c 8 {RUN}; }}\ntwice\ntwice", [LintCode.KEEPS_RUNNING.value]),
+        ("export START='python t.py'\nsrun -K bash -c '\n$START\n'", [NO_CPUS]),
     ],
 )
 def test_a_script_is_read_as_the_shell_and_srun_read_it(step: str, codes: list[str]):

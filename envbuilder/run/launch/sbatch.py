@@ -1,38 +1,31 @@
-"""Parse an sbatch script for `launch lint`: its options and its commands."""
+"""What an sbatch script says, for `launch lint`: its options, its commands, and the steps that start ranks."""
 
 import re
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Final
 
-_LONG: Final = {"-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "-t": "--time"}
+_LONG: Final = {
+    "-N": "--nodes", "-n": "--ntasks", "-c": "--cpus-per-task", "-G": "--gpus", "-t": "--time",
+    "--tasks-per-node": "--ntasks-per-node",
+}  # fmt: skip
 _OPTION: Final = re.compile(r"\s(--[A-Za-z-]+|-[A-Za-z])(?:[=\s]?\s*([^\s=-]\S*))?")
 _SRUN: Final = re.compile(r"(?:^|[\s;&|(])srun\s")
 # torchrun, or the step that starts it, on one node.
 ONE_NODE: Final = r"--standalone\b|(?<!\$\()srun\s(?:.*\s)?(?:-N ?|--nodes[= ])1\s"
 TORCHRUN: Final = r"\btorchrun\b|torch\.distributed\.(?:run|launch)\b"
-_ACCELERATE: Final = r"\baccelerate\s+launch\b|\baccelerate\.commands\.launch\b"
-LAUNCHER: Final = rf"{TORCHRUN}|{_ACCELERATE}|\bdeepspeed\s"
+ACCELERATE: Final = r"\baccelerate\s+launch\b|\baccelerate\.commands\.launch\b"
+LAUNCHER: Final = rf"{TORCHRUN}|{ACCELERATE}|\bdeepspeed\s"
 # A program of Python as the command itself, in a container or not.
 PYTHON: Final = (
     r"^\s*(?:[A-Za-z_]\w*=\S*\s+|(?:exec|time|env)\s+)*(?:(?:apptainer|singularity)\s.*?\s)?(?:\S*/)?python[\d.]*\s+"
     r"(?:-[uBOEsI]+\s+)*(?:(?:\S*/)?[\w.-]+\.py\b|-m\s+(?!venv\b|pip\b|build\b)\w)"
 )
-FOREIGN: Final = (
-    r"(?:^|[\s;&|(])(horovodrun|colossalai|composer|mpirun|mpiexec|orterun|ibrun|jsrun|aprun|ray)\s"
-)
+MPI: Final = r"(?:^|[\s;&|(])(?:\S*/)?(mpirun|mpiexec(?:\.hydra)?|orterun|ibrun)\s"
+RAY: Final = r"\bray\s+(?:start|symmetric-run|job\s+submit)\b"
+FOREIGN: Final = r"(?:^|[\s;&|(])(horovodrun|colossalai|composer|jsrun|aprun)\s"
 C10D: Final = r"--rdzv[-_]backend[= ]\S*c10d"
-_HERE: Final = re.compile(r"<<-?\s*[\"'\\]?(\w+)")
-_SHELL_READS: Final = re.compile(
-    r"(?:^|[\s;&|(])(?:bash|sh|zsh|srun|ssh|sbatch)\s[^<>]*<<|(?:^|[\s;&|(])(?:bash|sh|zsh|sbatch)<<"
-)
-_ARRAY: Final = re.compile(r"\s*(?:declare -a\s+|local\s+|export\s+)?\w+\+?=\(")
-_ASSIGNED: Final = re.compile(
-    r"""\s*(?:export\s+|local\s+|declare\s+-\w+\s+|readonly\s+)?(\w+)\+?=(?:\(([^)]*)\)|"([^"]*)"|'([^']*)'|(\S+))\s*;?\s*$"""
-)
-_USED: Final = re.compile(r"""["']?\$(?:\{(\w+)(?:\[[@*]\])?\}|(\w+))["']?""")
 _SRUN_FLAGS: Final = frozenset(
     {
         "-K", "-l", "-u", "-v", "-q", "-k", "-s", "-O", "-Q", "-E", "-H", "-W0",
@@ -43,11 +36,11 @@ _SRUN_FLAGS: Final = frozenset(
         "--container-remap-root", "--no-container-remap-root", "--container-entrypoint", "--no-container-entrypoint",
     }
 )  # fmt: skip
-_QUOTED: Final = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""")
-_OVER_NODES: Final = r"srun|ibrun|jsrun|aprun|mpirun|mpiexec|orterun|(?:^|[\s;&|(\"'/])(?:p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch)\s"
+QUOTED: Final = re.compile(r"""\\.|"(?:\\.|[^"\\])*"|'[^']*'""")
+OVER_NODES: Final = r"srun|ibrun|jsrun|aprun|mpirun|mpiexec|orterun|(?:^|[\s;&|(\"'/])(?:p?ssh|pdsh|dsh|clush|parallel|parallel-ssh|sbatch)\s"
 ONE_WANTED: Final = r"--(?:nnodes|num[-_]machines)[= ]1(?:\s|$)"
 _OF_EACH_NODE: Final = (
-    rf"{TORCHRUN}|(?:{_ACCELERATE}).*\s--num[-_]machines"  # deepspeed reaches other nodes itself
+    rf"{TORCHRUN}|(?:{ACCELERATE}).*\s--num[-_]machines"  # deepspeed reaches other nodes itself
 )
 _NOT_OVER_NODES: Final = rf"^\s*(?:echo|printf|which|command|type)\s|{ONE_WANTED}"
 
@@ -56,6 +49,8 @@ _NOT_OVER_NODES: Final = rf"^\s*(?:echo|printf|which|command|type)\s|{ONE_WANTED
 class Line:
     number: int
     text: str  # with its continuation lines
+    file: Path | None = None  # that the script sources
+    here: str = ""  # what `sbatch` reads
 
     @property
     def is_open(self) -> bool:
@@ -63,15 +58,25 @@ class Line:
         return re.search(r"\$\{\w+\[[@*]\]\}|\$@|\$\*", self.text) is not None
 
     @property
+    def unexpanded(self) -> str:
+        """Return the text without what the batch shell itself runs: `$(…)` outside single quotes."""
+        parts = re.split(r"('[^']*')", self.text)
+        return "".join(
+            part if part.startswith("'") else re.sub(r"(?<!\\)\$\([^()]*\)", "", part) for part in parts
+        )
+
+    @property
     def expanded(self) -> str:
         """Return the text without its single-quoted parts, where the shell expands nothing."""
-        return _QUOTED.sub(lambda found: "" if found[0].startswith("'") else found[0], self.text)
+        return QUOTED.sub(lambda found: "" if found[0].startswith("'") else found[0], self.text)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Script:
     path: Path
     lines: tuple[Line, ...]  # without comments and empty ones
+    unknown: tuple[Line, ...] = ()  # what is sourced or called and cannot be read
+    has_jobs: bool = False  # that it submits
 
     @cached_property
     def _given(self) -> dict[str, tuple[Line, str]]:
@@ -92,6 +97,10 @@ class Script:
         """Return the first command that contains the pattern."""
         return next((line for line in self.commands if re.search(pattern, line.text)), None)
 
+    def may_set(self, pattern: str) -> Line | None:
+        """Return the first command that contains the pattern, or may do it in a file that cannot be read."""
+        return self.find(pattern) or next(iter(self.unknown), None)
+
     def value(self, option: str) -> str:
         """Return the value of an option in the `#SBATCH` lines."""
         return self._given[option][1] if option in self._given else ""
@@ -107,6 +116,41 @@ class Script:
             if self.value(option) not in ("", "1"):
                 return self.value(option) + where
         return "one on each node" if self.many_nodes else ""
+
+    @property
+    def tasks_of_node(self) -> int:
+        """Return the number of tasks on a node, as far as the `#SBATCH` lines say it."""
+        return _on_node(self._values, {})
+
+    def step_tasks(self, line: Line, *, of_node: bool) -> int:
+        """Return how many tasks the srun of a command starts, on a node or in all; 0 where nothing says it."""
+        own = srun_values(line.text)
+        if of_node:
+            return _on_node(self._values, own)
+        nodes = _count(own.get("--nodes") or self.value("--nodes"))
+        return _count(own.get("--ntasks", "")) or max(
+            _count(self.value("--ntasks")), _on_node(self._values, own) * max(nodes, 1)
+        )
+
+    @property
+    def gpus(self) -> int:
+        """Return how many GPUs of a node the `#SBATCH` lines ask for."""
+        options = ["--gpus-per-node", "--gres", *(() if self.many_nodes else ("--gpus",))]
+        asked = (re.search(r"(?:^|gpu:(?:[\w.-]+:)?|:)(\d+)(?:$|[,(])", self.value(one)) for one in options)
+        return max((int(found[1]) for found in asked if found), default=0)
+
+    def is_open(self, line: Line) -> bool:
+        """Whether options of the command come from arguments, an array or a variable that the script does not say."""
+        words = line.text.partition(".py")[0].split()
+        for before, word in zip(["", *words], words, strict=False):
+            name = re.fullmatch(r"[\"']?\$\{?(\w+)\}?[\"']?", word)
+            if name and not before.startswith("-") and self.find(rf"\b{name[1]}=") is None:
+                return True
+        return line.is_open
+
+    @property
+    def _values(self) -> dict[str, str]:
+        return {name: value for name, (_, value) in self._given.items()}
 
     @property
     def reaches(self) -> bool:
@@ -131,69 +175,43 @@ class Script:
         )
 
 
-def srun_options(text: str) -> set[str]:
-    """Return the options of every `srun` in a command, without those of the program that it starts."""
-    found: set[str] = set()
+def srun_values(text: str) -> dict[str, str]:
+    """Return the options of every `srun` in a command with their values, without those of the program that it starts."""
+    found: dict[str, str] = {}
     for begin in _SRUN.finditer(text):
         words = iter(text[begin.end() :].split())
         for word in words:
             if not word.startswith("-"):
                 break
-            name, equals, _ = word.partition("=")
+            name, equals, value = word.partition("=")
             is_short = not name.startswith("--")
-            found.add(name[:2] if is_short else name)
             takes_next = len(word) == 2 and word not in _SRUN_FLAGS if is_short else name not in _SRUN_FLAGS
             if takes_next and not equals:
-                next(words, None)
+                value = next(words, "")
+            elif is_short:
+                name, value = name[:2], name[2:] + equals + value
+            found[_LONG.get(name, name)] = value.strip("\"'")
     return found
 
 
-def script_lines(text: str) -> Iterable[Line]:
-    """Return the commands and options of a script, with arrays and commands that it set above in their places.
-
-    A text that goes into a file (`cat > run.py <<EOF`) is no command. What a shell reads (`bash <<EOF`) is.
-    """
-    values: dict[str, str] = {}
-    for line in _whole_lines(text):
-        if found := _ASSIGNED.match(line.text):
-            value = (found[2] or found[3] or found[4] or found[5] or "").strip()
-            if found[2] is not None and found[1] in values and "+=" in line.text:
-                values[found[1]] += f" {value}"
-                continue
-            if re.match(r"-|\S*(?:python|torchrun|srun|accelerate|deepspeed|apptainer|singularity)\b", value):
-                values[found[1]] = value
-                if found[2] is not None:
-                    continue  # an array is a part of the command that uses it
-        used = _USED.sub(lambda one: values.get(one[1] or one[2], one[0]), line.text)
-        yield Line(number=line.number, text=used)
+def _count(value: str) -> int:
+    found = re.match(r"(\d+)", value)
+    return int(found[1]) if found else 0
 
 
-def _whole_lines(text: str) -> Iterable[Line]:
-    """Return the lines of a script, each with its continuations, without comments and the contents of files."""
-    number, begun, whole, until, in_array = 0, 0, "", "", False
-    for number, raw in enumerate(text.split("\n"), start=1):
-        if until:
-            until = "" if raw.strip() == until else until
-            continue
-        begun = begun or number
-        if (here := _HERE.search(raw)) and not raw.lstrip().startswith("#") and not _SHELL_READS.search(raw):
-            until = here[1]
-        in_array = (in_array or _ARRAY.match(raw) is not None) and ")" not in raw
-        if in_array:
-            whole += re.sub(r"(?:^|\s)#.*", "", raw).rstrip("\r") + " "
-            continue
-        if raw.rstrip("\r").endswith("\\") and not raw.lstrip().startswith("#"):
-            whole += raw.rstrip("\r")[:-1] + " "
-            continue
-        whole += raw
-        if whole.strip() and (not whole.lstrip().startswith("#") or whole.startswith("#SBATCH")):
-            yield Line(number=begun, text=whole)
-        begun, whole = 0, ""
+def _on_node(job: dict[str, str], own: dict[str, str]) -> int:
+    """Return the tasks on a node of a step with options of its own, in a job with these."""
+    if "--ntasks-per-node" in own:
+        return _count(own["--ntasks-per-node"])
+    nodes = max(_count(own.get("--nodes", "")) or _count(job.get("--nodes", "")), 1)
+    if "--ntasks" in own:
+        return -(-_count(own["--ntasks"]) // nodes)
+    return _count(job.get("--ntasks-per-node", "")) or -(-_count(job.get("--ntasks", "")) // nodes)
 
 
 def _reaches(line: Line) -> bool:
     """Return whether the command starts something on other nodes. `$(…)` only reads names and addresses."""
-    return re.search(_OVER_NODES, re.sub(r"\$\([^()]*\)", "", line.text)) is not None
+    return re.search(OVER_NODES, re.sub(r"\$\([^()]*\)", "", line.text)) is not None
 
 
 def _starts_ranks(script: Script, line: Line) -> bool:
