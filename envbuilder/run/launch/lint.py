@@ -476,9 +476,9 @@ def lint(path: Path, text: str, read: Callable[[Path], str | None] = lambda _: N
     """
     findings: dict[Finding, None] = {}
     for script in read_jobs(path, text, read):
-        places = {line: at for at, line in enumerate((*script.lines, *script.unknown))}
+        places = {(line.file, line.number): at for at, line in enumerate(script.lines)}
         found = [one for rule in RULES for one in rule(script)]
-        found.sort(key=lambda one: places.get(one.line, 0) if one.line else 0)
+        found.sort(key=lambda one: places.get((one.line.file, one.line.number), 0) if one.line else 0)
         findings |= dict.fromkeys(one.finding(path) for one in found)
     return tuple(findings)
 
