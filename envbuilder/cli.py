@@ -115,6 +115,7 @@ def run(arguments: list[str]) -> int:
     # Typer finds wrong use before a command opens its session; the answer has the same form.
     SESSION.begin(
         next((argument for argument in arguments if not argument.startswith("-")), ""),
+        arguments,
         as_json="--json" in itertools.takewhile(lambda argument: argument != "--", arguments),
     )
     try:

@@ -50,11 +50,12 @@ def add(
     parent = find_recipe(name, recipes)
     for one in packages:
         _need_other_than_torch(one, parent)
-    path = new_path(new, parent.parent)
     context = build_context(session, recipes)
     session.kept = KEPT
     options = LockOptions(today=datetime.now(UTC).date())
-    save_text(path, recipe_text(parent.stem, packages, context.runner))
+    text = recipe_text(parent.stem, packages, context.runner)
+    path = new_path(new, parent.parent, text)
+    save_text(path, text)
     try:
         lock_recipe(
             str(path),

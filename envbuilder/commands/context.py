@@ -30,6 +30,7 @@ class Session:
     """One call of the command line: how to answer, and the answer."""
 
     command: str = ""
+    typed: tuple[str, ...] = ()  # the words after `envbuilder`
     as_json: bool = False
     color: bool = True
     data: BaseModel | None = None
@@ -42,9 +43,9 @@ class Session:
     patience: float = 0.0  # seconds from an interrupt to the end; 0 for no limit
     width: int = 0  # of the terminal that the answer goes to; 0 for a file or a program
 
-    def begin(self, command: str, *, as_json: bool) -> None:
+    def begin(self, command: str, typed: Sequence[str] = (), *, as_json: bool) -> None:
         """Forget an earlier call of this process."""
-        fresh = Session(command=command, as_json=as_json)
+        fresh = Session(command=command, typed=tuple(typed), as_json=as_json)
         for one in fields(self):
             setattr(self, one.name, getattr(fresh, one.name))
 

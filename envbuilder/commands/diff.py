@@ -7,7 +7,7 @@ from envbuilder.commands._console import open_console
 from envbuilder.commands.context import Recipes, Session, command, open_store, recipe_argument
 from envbuilder.core.console import Console
 from envbuilder.core.limits import usable_cores
-from envbuilder.core.places import nearest
+from envbuilder.core.spelling import nearest
 from envbuilder.recipe.load import list_recipes
 from envbuilder.verify.diff import Contents, Differences, compare
 from envbuilder.verify.subjects import find_lock, open_image, read_image, read_lock, read_sif

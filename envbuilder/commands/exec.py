@@ -3,6 +3,7 @@
 import os
 import shlex
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +12,7 @@ import typer.core
 
 from envbuilder.commands.context import Name, Output, Profile, Session, command, offer
 from envbuilder.core.errors import UsageError
-from envbuilder.core.places import nearest
+from envbuilder.core.spelling import nearest
 from envbuilder.run.exec import ExecOptions, command_line, execute, parse_form
 from envbuilder.run.launch.site import find_site
 
@@ -40,7 +41,7 @@ class ProgramCommand(typer.core.TyperCommand):
         end = args.index("--") if "--" in args else len(args)
         unknown = super().parse_args(ctx, args[:end])
         if unknown and not ctx.resilient_parsing:
-            raise _unknown(ctx, unknown)
+            raise _unknown(ctx, unknown, args[:end], args[end + 1 :])
         ctx.args = args[end + 1 :]
         return args[end + 1 :]
 
@@ -48,16 +49,50 @@ class ProgramCommand(typer.core.TyperCommand):
         return [*super().collect_usage_pieces(ctx), "-- PROGRAM…"]
 
 
-def _unknown(ctx: Any, words: list[str]) -> UsageError:
-    if words[0].startswith("-"):
-        option = words[0].partition("=")[0]
-        meant = nearest(option, [name for one in ctx.command.get_params(ctx) for name in one.opts])
+def _unknown(ctx: Any, words: list[str], typed: list[str], program: list[str]) -> UsageError:
+    """Return the error for the unknown ones among the typed words. The hint keeps all others."""
+    known = {name: one for one in ctx.command.get_params(ctx) for name in one.opts}
+    option = words[0].partition("=")[0]
+    if meant := _meant(option, known):
         hint = f"{meant}`{ctx.command_path} --help` lists the options; those of a program stand after `--`"
         return UsageError(f"there is no option `{option}`", hint=hint)
-    example = shlex.join((*ctx.command_path.split(), ctx.params["name"], "--", *words))
-    return UsageError(
-        f"`{words[0]}` is neither an option nor after `--`", hint=f"a program stands after `--`: {example}"
+    line = shlex.join(
+        (*ctx.command_path.split(), *_without(typed, words), "--", *_as_program(words, program))
     )
+    if option.startswith("-"):
+        hint = f"`{ctx.command_path} --help` lists the options; those of a program stand after `--`: {line}"
+        return UsageError(f"there is no option `{option}`", hint=hint)
+    return UsageError(
+        f"`{words[0]}` is neither an option nor after `--`", hint=f"a program stands after `--`: {line}"
+    )
+
+
+def _without(typed: list[str], words: list[str]) -> list[str]:
+    """Return what was typed without these words, which are in the same order. A value of an option may be equal to one."""
+    kept: list[str] = []
+    left = words[:]
+    for word in reversed(typed):
+        if left and word == left[-1]:
+            left.pop()
+        else:
+            kept.insert(0, word)
+    return kept
+
+
+def _as_program(words: list[str], program: list[str]) -> list[str]:
+    """Return the words as a program with its options: a script before them, otherwise what stands after `--`."""
+    if not words[0].startswith("-"):
+        return [*words, *program]
+    script = program[:1] or [word for word in words if word.endswith(".py")][:1]
+    return [*(script or ["PROGRAM"]), *program[1:], *(word for word in words if [word] != script)]
+
+
+def _meant(option: str, known: Mapping[str, Any]) -> str:
+    """Return which option was meant, or nothing."""
+    if option == "--dry-run":
+        shows = next((name for name in ("--write", "--print") if name in known), "")
+        return f"there is `{shows}` ({known[shows].help}); " if shows else ""
+    return nearest(option, known) if option.startswith("-") else ""
 
 
 @command(

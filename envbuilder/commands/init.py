@@ -1,5 +1,6 @@
 """`init`: write a first recipe, from questions or from the files of a project."""
 
+import shlex
 import shutil
 import sys
 import textwrap
@@ -84,7 +85,7 @@ def init(
     elif missing := _missing(gathered, has_source=bool(files or from_machine)):
         raise UsageError(
             f"without a terminal to ask at, `init` needs {' and '.join(f'`{flag}`' for flag in missing)}",
-            hint=f"envbuilder init {new} {' '.join(missing)}",
+            hint=" ".join((shlex.join(("envbuilder", *session.typed)), *missing)),
         )
     sources = (*(["this machine"] if from_machine else []), *(str(file) for file in files or ()))
     written = make(new, recipes, gathered, sources)

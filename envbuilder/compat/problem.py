@@ -1,9 +1,8 @@
 """A rule's problem: its code, the pins that decide it, and possible repairs."""
 
-import difflib
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 
 from envbuilder.compat.context import CheckContext
@@ -103,12 +102,6 @@ Rule = Callable[[CheckContext], Iterator[Problem]]
 def either(words: Sequence[str], last: str = "or") -> str:
     """12 or 13; 11, 12 or 13"""
     return f" {last} ".join([", ".join(words[:-1]), words[-1]] if len(words) > 1 else words)
-
-
-def closest(word: str, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names similar to a word, the closest first, ignoring case."""
-    spelling = {name.casefold(): name for name in names}
-    return tuple(spelling[found] for found in difflib.get_close_matches(word.casefold(), spelling))
 
 
 def is_ahead(asked: str, newest: str) -> bool:

@@ -13,11 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from envbuilder.compat.context import CheckContext, make_context
-from envbuilder.compat.problem import Change, Move, Problem, Rule, closest, distance, either
+from envbuilder.compat.problem import Change, Move, Problem, Rule, distance, either
 from envbuilder.compat.rules import RuleProblem, find_problems
 from envbuilder.compat.tables.distribution import Distribution
 from envbuilder.compat.tables.torch import index_build
 from envbuilder.core.findings import Severity
+from envbuilder.core.spelling import nearest_names
 from envbuilder.recipe.model import Recipe
 
 LIMIT: Final = 90  # recipes that one search judges
@@ -265,7 +266,7 @@ def _near_bases(context: CheckContext) -> list[Distribution]:
     if context.recipe.image:
         return []
     names = list(tables.distributions.by_name)
-    meant = [asked] if asked in names else closest(asked, tables.distributions.by_name)
+    meant = [asked] if asked in names else nearest_names(asked, tables.distributions.by_name)
     here = names.index(meant[0]) if meant else 0
     family = tables.distributions.rows[here].family
     others = [

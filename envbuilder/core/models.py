@@ -16,7 +16,8 @@ from pydantic import Field, GetCoreSchemaHandler, Strict, Tag, TypeAdapter, Vali
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from envbuilder.core.places import Code, Location, Mistakes, Node, kind_of, nearest, shown, text_of
+from envbuilder.core.places import Code, Location, Mistakes, Node, kind_of, shown, text_of
+from envbuilder.core.spelling import nearest
 
 T = TypeVar("T")
 

@@ -5,7 +5,6 @@ its values: it keeps the text of such a scalar, and the line and column of each 
 documents, which no file here needs, before they use memory. `models.py` turns the data into dataclasses.
 """
 
-import difflib
 import functools
 import json
 import re
@@ -127,18 +126,6 @@ class Mistakes:
         files = {name: order for order, (name, _, _) in reversed(list(enumerate(places)))}
         order = sorted(range(len(places)), key=lambda index: (files[places[index][0]], places[index][1:]))
         return tuple(self._found[index] for index in order)
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return "did you mean `x`? " or nothing; letter case does not count."""
-    found = nearest_name(word, known)
-    return f"did you mean `{found}`? " if found else ""
-
-
-def nearest_name(word: str, known: Iterable[str]) -> str:
-    """Return the nearest known word, or nothing; letter case does not count."""
-    spelling = {name.casefold(): name for name in known}
-    return next((spelling[one] for one in difflib.get_close_matches(word.casefold(), spelling, n=1)), "")
 
 
 def shown(text: str) -> str:

@@ -27,7 +27,8 @@ from envbuilder.core.models import (
     Shape,
     raise_mistakes,
 )
-from envbuilder.core.places import nearest_name, shown
+from envbuilder.core.places import shown
+from envbuilder.core.spelling import nearest_name
 
 BELOW: Final = Shape(
     pattern=r"(?!(?:.*/)?\.{0,2}(?:/|$))[^\x00-\x1f\x7f\\]+",

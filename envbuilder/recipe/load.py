@@ -16,12 +16,11 @@ from envbuilder.core.places import (
     Mistakes,
     Node,
     load_text,
-    nearest,
-    nearest_name,
     parse_yaml,
     shown,
 )
 from envbuilder.core.places import load as load_yaml
+from envbuilder.core.spelling import nearest, nearest_name
 from envbuilder.recipe.fields import RecipeCode
 from envbuilder.recipe.matrix import KEY, MARK, choose_variant, file_of, read_variants
 from envbuilder.recipe.model import NAME, SUFFIX, Image, NcclProfile, Recipe, RecipeFile, check_pairs

@@ -371,6 +371,22 @@ def test_a_recipe_without_a_lock_is_exit_4_and_the_hint_is_a_line_to_paste(
         assert f"hint: `envbuilder lock {typed}` makes it" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("text", "code", "said"),
+    [
+        ('extends: good\nadd:\n  - "einops"\n', 4, "there is no lock"),  # goes on, to what lacks here
+        ('extends: good\nadd:\n  - "rich"\n', 2, "is there, and nothing is overwritten"),
+    ],
+)
+def test_an_interrupted_add_goes_on_with_its_own_recipe_and_no_other(
+    call: Call, folder: Path, text: str, code: int, said: str
+):
+    (folder / "mine.yaml").write_text(text)
+    answer = call("add", "good", "einops", "--as", "mine", "--recipes", folder)
+    assert answer.code == code
+    assert said in answer.err
+
+
 def test_what_cannot_be_compared_names_the_recipe_that_was_meant(
     call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -621,6 +637,22 @@ def test_a_misspelled_word_is_answered_with_the_nearest(call: Call, arguments: t
             ("launch", "local", "cpu", "train.py", "--lr", "3"),
             "envbuilder launch local cpu -- train.py --lr 3",
         ),
+        (("launch", "local", "cpu", "--gpus", "4", "--", "train.py"), "did you mean `--gpus-per-node`?"),
+        (
+            ("launch", "slurm", "cpu", "--nodes", "2", "--qos", "train.py", "train.py", "--lr", "3"),
+            "envbuilder launch slurm cpu --nodes 2 --qos train.py -- train.py --lr 3",
+        ),
+        (
+            ("launch", "slurm", "cpu", "--nodes", "2", "--epochs", "3", "train.py"),
+            "those of a program stand after `--`: envbuilder launch slurm cpu --nodes 2 -- train.py --epochs 3",
+        ),
+        (
+            ("launch", "ssh", "cpu", "--batch-size", "4", "--", "train.py", "--lr", "3"),
+            "envbuilder launch ssh cpu -- train.py --lr 3 --batch-size 4",
+        ),
+        (("launch", "ssh", "cpu", "--epochs"), "envbuilder launch ssh cpu -- PROGRAM --epochs"),
+        (("launch", "slurm", "cpu", "--dry-run"), "there is `--write` (write the script; start nothing)"),
+        (("exec", "cpu", "--dry-run", "--", "ls"), "there is `--print` ("),
         (("exec", "cpu", "--pirnt", "--", "python"), "did you mean `--print`?"),
         (("exec", "cpu", "sh", "--", "-c"), "`sh` is neither an option nor after `--`"),
         (("module", "cpu", "--wriet", "x"), "--write"),
@@ -631,6 +663,13 @@ def test_an_unknown_word_does_not_become_the_program(call: Call, arguments: tupl
     answer = call(*arguments)
     assert (answer.code, answer.out) == (2, "")
     assert said in answer.err
+
+
+def test_no_option_is_suggested_for_one_of_a_program(call: Call):
+    for option in ("--epochs", "--batch-size", "--model", "--lr", "--seed", "--data"):
+        answer = call("launch", "slurm", "cpu", option, "3", "--", "train.py")
+        assert answer.code == 2
+        assert "did you mean" not in answer.err
 
 
 def test_a_misspelled_key_is_answered_with_the_nearest(call: Call, folder: Path):

@@ -373,7 +373,8 @@ def test_without_a_terminal_the_missing_flags_are_named(project: Path, capsys):
     assert code == 2
     assert "`--gpu MODEL` and `--pytorch VERSION`" in err
     assert "envbuilder init mine --gpu MODEL --pytorch VERSION" in err
-    assert "`--gpu MODEL`\n" in call(capsys, "init", "mine", "--from", "requirements.txt")[2]
+    typed = ("init", "mine", "--from", "requirements.txt", "--python", "3.11")
+    assert f"envbuilder {' '.join(typed)} --gpu MODEL\n" in call(capsys, *typed)[2]
     assert not (project / "recipes").exists()
 
 

@@ -42,15 +42,19 @@ class WrittenRecipe:
         return f"{self.path}\n$ envbuilder lock {name}\n$ envbuilder build {name}"
 
 
-def new_path(name: str, folder: Path) -> Path:
-    """Return the path of a new recipe; raises UsageError for a bad name or an existing file."""
+def new_path(name: str, folder: Path, text: str | None = None) -> Path:
+    """Return the path of a new recipe; raises UsageError for a bad name or an existing file.
+
+    A file with this `text` is accepted: an interrupted command wrote it.
+    """
     shape = SHAPES["extends"]
     path = folder / f"{name}{SUFFIX}"
     if not re.fullmatch(shape.pattern, name):
         raise UsageError(
             f"`{name}` cannot be the name of a recipe: expected {shape.expected}", hint=shape.hint
         )
-    if path.exists() or path.is_symlink():
+    is_ours = text is not None and path.is_file() and path.read_bytes() == text.encode()
+    if not is_ours and (path.exists() or path.is_symlink()):
         raise UsageError(
             f"`{path}` is there, and nothing is overwritten", hint="give another name, or remove it"
         )

@@ -9,7 +9,7 @@ from envbuilder.compat.host_file import find_name
 from envbuilder.compat.init.requests import Requests
 from envbuilder.compat.tables.table import version_key
 from envbuilder.core.errors import UsageError
-from envbuilder.core.places import nearest
+from envbuilder.core.spelling import nearest
 
 NONE: Final = "none"
 _ANY: Final = "whatever fits best"

@@ -6,8 +6,9 @@ from pathlib import PurePosixPath
 from envbuilder.compat.context import CheckContext
 from envbuilder.compat.host_file import find_name
 from envbuilder.compat.image_facts import is_version
-from envbuilder.compat.problem import Change, CheckCode, Problem, closest, distance, either, is_ahead, warning
+from envbuilder.compat.problem import Change, CheckCode, Problem, distance, either, is_ahead, warning
 from envbuilder.compat.tables.table import Row, Table, cite, version_key
+from envbuilder.core.spelling import nearest_names
 
 
 def check_base(context: CheckContext) -> Iterator[Problem]:
@@ -23,7 +24,7 @@ def check_gpus(context: CheckContext) -> Iterator[Problem]:
         if name in names:
             continue
         whole = find_name(name, names)
-        near = (*((whole,) if whole else ()), *closest(name, names))
+        near = (*((whole,) if whole else ()), *nearest_names(name, names))
         key = f"gpus[{index}]"
         message = f"no GPU `{name}` is known" + (f"; the closest is `{near[0]}`" if near else "")
         moves = tuple((Change(key, other),) for other in near)

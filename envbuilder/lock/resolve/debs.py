@@ -10,8 +10,8 @@ from envbuilder.compat.tables.distribution import Distribution, load_distributio
 from envbuilder.compat.tables.table import version_key
 from envbuilder.compat.tables.toolkit import DebPart
 from envbuilder.core.errors import IncompatibleError
-from envbuilder.core.places import nearest
 from envbuilder.core.sources import DEBIAN
+from envbuilder.core.spelling import nearest
 from envbuilder.lock.model import Artifact, LockedBase
 from envbuilder.lock.repositories import tag
 from envbuilder.lock.resolve.apt import Suite, open_suite

@@ -13,7 +13,8 @@ from typing import Annotated, Final, Literal
 
 from envbuilder.core.errors import UsageError
 from envbuilder.core.models import Flag, Line, ReadAs, Shape, Whole, read_node
-from envbuilder.core.places import Mistakes, load, nearest
+from envbuilder.core.places import Mistakes, load
+from envbuilder.core.spelling import nearest
 
 GpuFlag = Literal["gpus-per-node", "gres", "none"]
 SITES: Final = Path("sites")

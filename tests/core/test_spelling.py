@@ -1,0 +1,28 @@
+"""A hint names a word only where it was probably meant."""
+
+import pytest
+
+from envbuilder.core.spelling import nearest, nearest_names
+
+OPTIONS = ("--nodes", "--gpus-per-node", "--ranks-per-node", "--qos", "--sbatch", "--time", "--write")
+
+
+@pytest.mark.parametrize(
+    ("word", "known", "found"),
+    [
+        ("--gpu-per-node", OPTIONS, "--gpus-per-node"),
+        ("--gpus", OPTIONS, "--gpus-per-node"),
+        ("--wriet", OPTIONS, "--write"),
+        ("node", OPTIONS, "--nodes"),
+        ("--epochs", OPTIONS, ""),
+        ("--batch-size", OPTIONS, ""),
+        ("--model", OPTIONS, ""),
+        ("--n", OPTIONS, ""),
+        ("gti", ("git", "gcc"), "git"),
+        ("CPU", ("a100", "cpu"), "cpu"),
+        ("a10", ("a100", "cpu"), "a100"),
+    ],
+)
+def test_a_known_word_is_suggested_only_if_it_is_near(word: str, known: tuple[str, ...], found: str):
+    assert nearest_names(word, known)[:1] == ((found,) if found else ())
+    assert nearest(word, known) == (f"did you mean `{found}`? " if found else "")
