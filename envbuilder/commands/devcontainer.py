@@ -16,6 +16,7 @@ from envbuilder.lock.file import load_lock
 from envbuilder.lock.known_base import lock_path
 from envbuilder.recipe.load import find_recipe, load
 from envbuilder.run.devcontainer import FILE, FOLDER, EditorFacts, make_files, save_files
+from envbuilder.run.exec import warn_of_missing_image
 from envbuilder.run.launch.site import find_site
 from envbuilder.run.ssh_session import SshSession, set_up_session
 
@@ -111,11 +112,13 @@ def devcontainer(
         recipe.name, image or image_name(recipe.name), facts, base=recipe.base, compose=compose,
         mirror=shown(mirrors[0]) if mirrors else "",
     )  # fmt: skip
-    saved = None if show else save_files(write or Path(), files, force=force)
+    saved = () if show else save_files(write or Path(), files, force=force)
     text = files.pop(FILE)
-    session.data = DevContainerFile(file=str(saved or ""), text=text, beside=files)
+    session.data = DevContainerFile(file=str(saved[0]) if saved else "", text=text, beside=files)
     shown_files = "".join(f"\n==> {FOLDER}/{name} <==\n{one}" for name, one in files.items())
-    session.text = str(saved or f"{text}{shown_files}".rstrip())
+    session.text = "\n".join(map(str, saved)) or f"{text}{shown_files}".rstrip()
+    if saved and not image:
+        warn_of_missing_image(name, find_outputs(recipe.name, output), session.environment)
 
 
 def parse_srun(text: str) -> tuple[str, ...] | None:

@@ -280,6 +280,16 @@ def save_bytes(path: Path, content: bytes) -> None:
             raise
 
 
+def need_same(path: Path, text: str, *, force: bool, hint: str = "`--force` replaces it") -> None:
+    """Raise UsageError if a file has other content than the text that is to be written, unless `force`."""
+    try:
+        found = path.read_text(encoding="utf-8") if path.exists() else text
+    except (OSError, UnicodeDecodeError):
+        found = ""
+    if found != text and not force:
+        raise UsageError(f"`{path}` exists with other content", hint=hint)
+
+
 def remove_tree(path: Path) -> None:
     """Remove a folder, whatever modes its folders have. Never follows links."""
     path.chmod(0o700)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from envbuilder import __version__
-from envbuilder.core.cache import save_text
-from envbuilder.core.errors import UsageError, blaming_path
+from envbuilder.core.cache import need_same, save_text
+from envbuilder.core.errors import blaming_path
 from envbuilder.plan.contents import USER
 from envbuilder.plan.model import STANDALONE_PREFIX, Plan
 
@@ -126,23 +126,19 @@ def _filled(template: Path, values: Mapping[str, str]) -> str:
     return text
 
 
-def save_files(folder: Path, files: Mapping[str, str], *, force: bool) -> Path:
-    """Write the files into a project's folder; raises UsageError when one has other content, and then writes none."""
-    for name, text in files.items():
-        path = folder / FOLDER / name
-        try:
-            found = path.read_text(encoding="utf-8") if path.exists() else text
-        except (OSError, UnicodeDecodeError):
-            found = ""
-        if found != text and not force:
-            raise UsageError(
-                f"`{path}` exists with other content",
-                hint="`--print` shows what would be written; `--force` replaces yours",
-            )
-    for name, text in files.items():
-        with blaming_path(f"cannot write `{folder / FOLDER / name}`"):
-            save_text(folder / FOLDER / name, text)
-    return folder / FOLDER / FILE
+def save_files(folder: Path, files: Mapping[str, str], *, force: bool) -> tuple[Path, ...]:
+    """Write the files into a project's folder and return their paths.
+
+    Raises UsageError when one has other content, and then writes none.
+    """
+    texts = {folder / FOLDER / name: text for name, text in files.items()}
+    for path, text in texts.items():
+        hint = "`--print` shows what would be written; `--force` replaces yours"
+        need_same(path, text, force=force, hint=hint)
+    for path, text in texts.items():
+        with blaming_path(f"cannot write `{path}`"):
+            save_text(path, text)
+    return tuple(texts)
 
 
 def _extensions(facts: EditorFacts) -> list[str]:

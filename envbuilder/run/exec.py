@@ -66,6 +66,8 @@ def execute(options: ExecOptions, environment: Mapping[str, str]) -> NoReturn:
             raise _absent(f"{also}no Docker engine is running", options.name, environment)
         need_image(docker, options.name, outputs, environment, also=also)
         run.need_docker()
+        if also:
+            log.warning("%sthe command runs in the image `%s`", also, outputs.image_name)
     else:
         run.need_apptainer()
     exec_process(command_line(options, environment))
@@ -140,6 +142,17 @@ def need_image(
             outputs.image_name, identity, outputs.image, record.manifest, name,
         )  # fmt: skip
     return identity
+
+
+def warn_of_missing_image(name: str, outputs: Outputs, environment: Mapping[str, str]) -> None:
+    """Warn if the Docker engine lacks the recipe's image. No engine is no mistake: the project may open elsewhere."""
+    docker = _connect(environment)
+    if docker is None:
+        return
+    try:
+        need_image(docker, name, outputs, environment)
+    except UsageError as error:
+        log.warning("warning: %s; %s", error.message, error.hint)
 
 
 def _absent(missing: str, name: str, environment: Mapping[str, str]) -> UsageError:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final, Literal
 
 from envbuilder import __version__
-from envbuilder.core.cache import save_text
-from envbuilder.core.errors import UsageError, blaming_path
+from envbuilder.core.cache import need_same, save_text
+from envbuilder.core.errors import blaming_path
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
 from envbuilder.run.launch.script import quoted
@@ -80,12 +80,7 @@ def save_kernel(kernel: Kernel, kernels: Path, *, force: bool) -> Path:
     folder = kernels / kernel.folder
     files = render_files(kernel, folder)
     spec = folder / "kernel.json"
-    if (
-        spec.exists()
-        and spec.read_text(encoding="utf-8", errors="replace") != files["kernel.json"]
-        and not force
-    ):
-        raise UsageError(f"`{spec}` exists with other content", hint="`--force` replaces it")
+    need_same(spec, files["kernel.json"], force=force)
     for name, text in files.items():
         with blaming_path(f"cannot write `{folder / name}`"):
             save_text(folder / name, text)

@@ -14,8 +14,8 @@ from typing import Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
-from envbuilder.core.cache import save_text
-from envbuilder.core.errors import CommandError, LaunchError, UsageError, blaming_path
+from envbuilder.core.cache import need_same, save_text
+from envbuilder.core.errors import CommandError, LaunchError, blaming_path
 from envbuilder.core.process import Command, Runner
 from envbuilder.run.container import START_FILE
 from envbuilder.run.exec_wrapper import render_enter
@@ -89,8 +89,7 @@ def set_up_session(session: SshSession, runner: Runner, *, force: bool) -> Path:
     except ValueError as error:
         raise LaunchError(f"`{session.host or 'bash'}` did not print its user and host key") from error
     text = render_config(session, user)
-    if config.exists() and config.read_text(encoding="utf-8", errors="replace") != text and not force:
-        raise UsageError(f"`{config}` exists with other content", hint="`--force` replaces it")
+    need_same(config, text, force=force)
     save_text(session.path("known_hosts"), f"{session.alias} {host_key}\n")
     save_text(config, text)
     return config

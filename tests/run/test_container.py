@@ -11,11 +11,13 @@ from typing import NoReturn
 import docker.errors
 import pytest
 
+from envbuilder.artifacts import docker_engine
 from envbuilder.artifacts.docker_engine import DockerEngine
 from envbuilder.artifacts.outputs import Outputs, Record
 from envbuilder.core.errors import ToolError, UsageError
 from envbuilder.core.process import Completed
 from envbuilder.run import container as run_module
+from envbuilder.run import exec as exec_module
 from envbuilder.run.container import (
     LEFT_OUT,
     START_FILE,
@@ -31,8 +33,9 @@ from envbuilder.run.container import (
     sif_options,
     want_bind,
 )
-from envbuilder.run.exec import need_image
+from envbuilder.run.exec import ExecOptions, Form, execute, need_image
 from envbuilder.run.launch.script import PARTS
+from envbuilder.run.launch.site import Site
 
 HERE = Surroundings(folder=Path("/home/me/project"), binds=("/home/me/project",), user="1:2")
 WITH_GPU = replace(HERE, gpu=True)
@@ -226,6 +229,28 @@ def test_the_image_that_was_built_here_or_where_nothing_was_is_run_in_silence(tm
     need_image(held(), "x", record("a" * 64, tmp_path), {})
     need_image(held(), "x", Outputs(folder=tmp_path, name="other"), {})
     assert caplog.messages == []
+
+
+@pytest.mark.parametrize("form", ["", "image"])
+def test_without_a_sif_it_is_said_that_the_command_runs_in_the_image(
+    form: Form, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+):
+    class Ended(Exception):  # noqa: N818
+        """The process was replaced."""
+
+    def replaced(_: object) -> NoReturn:
+        raise Ended
+
+    monkeypatch.setattr(docker_engine, "connect", lambda _: held())
+    monkeypatch.setattr(exec_module, "exec_process", replaced)
+    monkeypatch.setattr(run_module, "need_docker", lambda: None)
+    options = ExecOptions(
+        name="x", argv=("true",), form=form, terminal=False, output=tmp_path, site=Site(), folder=tmp_path, ids=(1, 2)
+    )  # fmt: skip
+    with pytest.raises(Ended):
+        execute(options, {})
+    said = f"there is no SIF `{tmp_path}/x.sif`, and the command runs in the image `envbuilder/x:latest`"
+    assert caplog.messages == ([] if form else [said])
 
 
 def test_an_image_that_is_not_there_has_the_hint_to_build_it(tmp_path):

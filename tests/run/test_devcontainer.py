@@ -5,12 +5,17 @@ import re
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import NoReturn
 
+import docker.errors
 import jsonschema
 import pytest
 import yaml
 
 from envbuilder import __version__, cli
+from envbuilder.artifacts import docker_engine
+from envbuilder.artifacts.docker_engine import DockerEngine
 from envbuilder.core.errors import UsageError
 from envbuilder.lock.model import LockedBase
 from envbuilder.plan.model import OsStep, Plan, PythonStep, RuntimeStep
@@ -228,13 +233,13 @@ def test_what_stands_on_an_image_of_others_has_no_user_of_ours():
 
 
 def test_a_file_is_written_once_and_again(tmp_path: Path):
-    path = save_files(tmp_path, {FILE: "{}\n"}, force=False)
+    (path,) = save_files(tmp_path, {FILE: "{}\n"}, force=False)
     assert (path, path.read_text()) == (tmp_path / ".devcontainer/devcontainer.json", "{}\n")
-    assert save_files(tmp_path, {FILE: "{}\n"}, force=False) == path
+    assert save_files(tmp_path, {FILE: "{}\n"}, force=False) == (path,)
 
 
 def test_a_persons_edits_are_kept_unless_they_say_otherwise(tmp_path: Path):
-    path = save_files(tmp_path, {FILE: "{}\n"}, force=False)
+    (path,) = save_files(tmp_path, {FILE: "{}\n"}, force=False)
     path.write_bytes(b"\xff mine")
     with pytest.raises(UsageError, match="exists with other content") as refused:
         save_files(tmp_path, {FILE: "{}\n"}, force=False)
@@ -256,14 +261,36 @@ def test_the_verb_writes_and_prints(
 ):
     assert cli.run(["devcontainer", "cpu", "--write", str(tmp_path), "--image", "registry.local/cpu:1"]) == 0
     path = tmp_path / ".devcontainer/devcontainer.json"
-    assert capsys.readouterr().out == f"{path}\n"
     dockerfile = path.with_name("Dockerfile")
+    assert capsys.readouterr() == (f"{path}\n{dockerfile}\n", "")  # nobody knows what that registry has
     assert "ARG ENVIRONMENT=registry.local/cpu:1\n" in dockerfile.read_text()
     assert cli.run(["devcontainer", "cpu", "--write", str(tmp_path)]) == 2
     assert cli.run(["devcontainer", "cpu", "--write", str(tmp_path), "--print"]) == 0
     shown = capsys.readouterr().out
     assert json.loads(shown.partition("\n==> .devcontainer/Dockerfile <==\n")[0])["name"] == "cpu"
     assert "ARG ENVIRONMENT=envbuilder/cpu:latest\n" in shown
+
+
+@pytest.mark.programs
+def test_an_image_that_the_engine_lacks_is_told_with_the_command_that_builds_it(
+    clean_environment: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+):
+    def get(_: str) -> NoReturn:
+        raise docker.errors.ImageNotFound("404")
+
+    engine = DockerEngine(SimpleNamespace(images=SimpleNamespace(get=get)))
+    monkeypatch.setattr(docker_engine, "connect", lambda _: engine)
+    words = ["devcontainer", "cpu", "--compose", "--write", str(tmp_path)]
+    assert cli.run(words) == 0
+    out, err = capsys.readouterr()
+    assert sorted(map(Path, out.split())) == sorted((tmp_path / ".devcontainer").iterdir())
+    assert "warning: the Docker engine has no image `envbuilder/cpu:latest`; `envbuilder build cpu`" in err
+    monkeypatch.setattr(docker_engine, "connect", lambda _: None)
+    assert cli.run(words) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_no_file_is_written_where_one_would_be_lost(tmp_path: Path):
