@@ -4,11 +4,12 @@ The only module, beside Typer, that reads the environment of the process.
 """
 
 import inspect
+import logging
 import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -19,10 +20,21 @@ from pydantic import BaseModel
 from envbuilder.core import log
 from envbuilder.core.cache import Store, cache_folder
 from envbuilder.core.findings import Finding
+from envbuilder.core.spelling import nearest_name
 
 RECIPES: Final = Path("recipes")
 # zsh evaluates what it completes, so no other name is offered.
 _RECIPE_FILE: Final = re.compile(r"([a-z0-9][a-z0-9._-]*)\.yaml")
+# The settings of envbuilder and those inside of its environments, without the prefix.
+SETTING: Final = "ENVBUILDER_"
+SETTINGS: Final = frozenset(
+    {
+        "APT_MIRRORS", "CACHE", "CUDA_REDIST", "DEBIAN_KEYRING", "DEBIAN_MIRROR", "DEBIAN_SECURITY", "DEBIAN_SNAPSHOT",
+        "DEBUG", "EXTENSIONS", "FOLDERS", "INDEX", "JOB", "KEY", "KEY_PASSPHRASE", "NCCL", "PYTORCH_INDEX", "RECIPES",
+        "REGISTRY", "REGISTRY_HTTP", "REGISTRY_MIRRORS", "SITE", "START", "UBUNTU_FILES", "UBUNTU_KEYRING",
+        "UBUNTU_MIRROR", "UBUNTU_SNAPSHOT",
+    }
+)  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -107,7 +119,18 @@ def open_session(
     SESSION.color = not no_color and not SESSION.environment.get("NO_COLOR")
     SESSION.width = shutil.get_terminal_size().columns if sys.stdout.isatty() else 0
     log.setup(verbose)
+    _warn_of_unknown_settings(SESSION.environment)
     return SESSION
+
+
+def _warn_of_unknown_settings(environment: Mapping[str, str]) -> None:
+    given = {name.removeprefix(SETTING) for name in environment if name.startswith(SETTING)}
+    for name in sorted(given - SETTINGS):
+        near = nearest_name(name, SETTINGS)
+        logging.getLogger(__name__).warning(
+            "warning: there is no setting `%s%s`, and it has no effect%s", SETTING, name,
+            f": did you mean `{SETTING}{near}`?" if near else "",
+        )  # fmt: skip
 
 
 def command(

@@ -686,6 +686,22 @@ def test_with_a_misspelled_key_the_pins_are_judged_all_the_same(call: Call, fold
     assert "error[EB313]" in answer.err
 
 
+def test_a_setting_that_nobody_reads_is_warned_of(call: Call, monkeypatch: pytest.MonkeyPatch):
+    known = (
+        "ENVBUILDER_NCCL",
+        "ENVBUILDER_RECIPES",
+        "_ENVBUILDER_MINE",
+    )  # read inside, by an option, by nobody of us
+    for name in (*known, "ENVBUILDER_CHACHE", "ENVBUILDER_ZZZ"):
+        monkeypatch.setenv(name, "recipes")
+    answer = call("list", "--json")
+    assert json.loads(answer.out)["findings"] == []
+    assert answer.err.splitlines() == [
+        "warning: there is no setting `ENVBUILDER_CHACHE`, and it has no effect: did you mean `ENVBUILDER_CACHE`?",
+        "warning: there is no setting `ENVBUILDER_ZZZ`, and it has no effect",
+    ]
+
+
 def test_an_unset_key_has_no_place(call: Call):
     shown = call("show", "cpu").out
     assert re.search(r"^cuda +- +-$", shown, re.MULTILINE)

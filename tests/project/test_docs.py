@@ -9,6 +9,7 @@ import make_reference
 import pytest
 
 from envbuilder import __version__, cli
+from envbuilder.commands.context import SETTINGS
 from envbuilder.core import errors
 from envbuilder.recipe.load import list_recipes, load
 from tests.support import pages
@@ -68,6 +69,13 @@ def test_the_reference_lists_every_setting_and_no_other(listed: dict[str, str], 
     files = [path for path in package.rglob("*.py") if path.is_relative_to(package / "runtime") == inside]
     used = {name for path in files for name in re.findall(SETTING, path.read_text())}
     assert set(listed) == used
+
+
+def test_every_setting_is_known_and_no_other():
+    files = (ROOT / "envbuilder").rglob("*")
+    texts = [path.read_text() for path in files if path.is_file() and path.suffix in ("", ".py", ".sh")]
+    used = {name for one in texts for name in re.findall(r"(?<!_)ENVBUILDER_(\w+)", one)}
+    assert used == SETTINGS
 
 
 def test_the_reference_lists_every_exit_code_and_no_other():

@@ -29,7 +29,7 @@ from tests.support.disk import CI, PACKAGES, Disk, view_of_cache, watched_disk
 ROOT: Final = Path(__file__).parents[2]
 BIN: Final = ROOT / ".venv/bin"
 RESULTS: Final = ROOT / "build/tests"  # logs, and the durations of the last run of each tier
-RUN: Final = "ENVBUILDER_TEST_RUN"  # the folder that the groups of one run share
+RUN: Final = "_ENVBUILDER_TEST_RUN"  # the folder that the groups of one run share
 
 # ---------------------------------------------------------------------------------------------------- the groups
 
