@@ -16,7 +16,7 @@ from pydantic import Field, GetCoreSchemaHandler, Strict, Tag, TypeAdapter, Vali
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails, InitErrorDetails, PydanticCustomError, core_schema
 
-from envbuilder.core.places import Code, Location, Mistakes, Node, kind_of, shown, text_of
+from envbuilder.core.places import Code, Location, Mistakes, Node, hint_to_part, kind_of, shown, text_of
 from envbuilder.core.spelling import nearest
 
 T = TypeVar("T")
@@ -264,7 +264,8 @@ def _report(
             keys = ", ".join(keys_of(kind))
             _report_kind(node, "a map", f"keys: {keys}" if keys else "", mistakes)
         case "tuple_type":
-            _report_kind(node, "a list", LIST_HINT, mistakes)
+            items = text_of(node.value).split()  # YAML joins the lines of a text
+            _report_kind(node, "a list", hint_to_part(*items[:1]) or LIST_HINT, mistakes)
         case "bool_type":
             found = text_of(node.value) or kind_of(node.value)
             mistakes.at(node, Code.TYPE, f"expected true or false, found {found}")

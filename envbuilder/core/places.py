@@ -171,12 +171,19 @@ def parse_yaml(text: str, file: str, mistakes: Mistakes) -> Node | None:
         mark = error.problem_mark or error.context_mark
         where = f"{file}:{mark.line + 1}:{mark.column + 1}" if mark else file
         words = ", ".join(part for part in (error.context, error.problem) if part)
-        mistakes.add(Code.SYNTAX, where, f"is not YAML: {words}")
+        near = text.splitlines()[max(0, mark.line - 1) : mark.line + 1] if mark else []
+        mistakes.add(Code.SYNTAX, where, f"is not YAML: {words}", hint=hint_to_part(*reversed(near)))
     except yaml.YAMLError as error:
         mistakes.add(Code.SYNTAX, file, f"is not YAML: {' '.join(str(error).split())}")
     except _StopReadingError:
         pass
     return None
+
+
+def hint_to_part(*lines: str) -> str:
+    """Return the repair of the first line that is a list's item without a blank after its dash, or nothing."""
+    items = (re.match(r"\s*-([^\s-].*)", line) for line in lines)
+    return next((f"a blank follows the dash of a list: `- {item[1].strip()}`" for item in items if item), "")
 
 
 def parse_json(text: str, file: str, mistakes: Mistakes) -> Node | None:

@@ -115,6 +115,12 @@ def test_a_wrong_value_is_one_finding_at_its_path(text, code, message):
     assert (finding.code, finding.message) == (code, message)
 
 
+@pytest.mark.parametrize("items", ["-x", "-x\n  -y", "-x\n  - y"])
+def test_a_list_without_blanks_after_its_dashes_is_answered_with_its_first_item(items):
+    finding = only(f"names:\n  {items}\n")
+    assert (finding.code, finding.hint) == (Code.TYPE, "a blank follows the dash of a list: `- x`")
+
+
 @pytest.mark.parametrize("text", ["", "# nothing\n", "just text", "[a]"])
 def test_a_document_that_is_no_map_lists_the_keys(text):
     finding = only(text)

@@ -59,6 +59,15 @@ def test_a_bomb_of_anchors_costs_nothing():
     assert {finding.code for finding in mistakes.findings} == {Code.FEATURE}
 
 
+@pytest.mark.parametrize(
+    "lines", ["  - numpy\n  -einops\n", "  - numpy\n  -einops\n  - rich\n", "-rich\n-einops\n"]
+)
+def test_an_item_without_a_blank_after_its_dash_is_answered_with_the_item(lines):
+    _, mistakes = read(f"packages:\n{lines}apt: [git]\n")
+    assert only(mistakes)[0] == Code.SYNTAX
+    assert mistakes.findings[0].hint == "a blank follows the dash of a list: `- einops`"
+
+
 @pytest.mark.parametrize("depth", [30, 500, 20_000])
 def test_deep_nesting_is_refused(depth):
     node, mistakes = read("[" * depth)

@@ -173,7 +173,7 @@ def test_a_source_that_does_not_answer_is_a_warning(machine: Machine):
     [
         ((True, 0.01), None, State.OK, "synchronised, at most 0.010 s off"),
         ((False, 16.0), None, State.WARNING, "not synchronised"),
-        ((False, 16.0), 0.5, State.OK, "within 2 s"),
+        ((False, 16.0), 0.5, State.WARNING, "not synchronised, says the kernel; within 2 s"),
         ((True, 0.01), 500.0, State.WARNING, "500 s ahead of"),
         ((True, 0.01), -90.0, State.WARNING, "90 s behind"),
         (None, None, State.UNKNOWN, "neither"),

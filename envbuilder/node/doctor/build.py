@@ -157,4 +157,4 @@ def _clock(machine: Machine, skews: list[float]) -> Item:
     if synchronised:
         return clock.ok(f"synchronised, at most {error:.3f} s off")
     found = "not synchronised, says the kernel"
-    return clock.ok(f"{found}; {near}") if near else clock.warning(found, repair)
+    return clock.warning(f"{found}; {near}" if near else found, repair)
